@@ -1,0 +1,34 @@
+# Needs Python 3.11 or newer, pip and make; everything else goes into .venv.
+# Another interpreter: make PYTHON=python3.13
+
+PYTHON ?= python3
+export PYTHON
+
+.PHONY: help test lint format bench docs clean venv
+.DEFAULT_GOAL := help
+
+help: ## say what there is
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+
+test: lint ## run every check and every test
+	.venv/bin/python -m pytest --numprocesses 2 --cov --cov-report term:skip-covered
+
+lint: venv ## run the checks alone: ruff, mypy, import-linter
+	.ci/lint
+
+format: venv ## lay out the code as the checks want it
+	.venv/bin/python -m ruff check --fix .
+	.venv/bin/python -m ruff format .
+
+bench: venv ## measure; prints tables, writes bench/results/
+	.venv/bin/python bench/codec.py
+	.venv/bin/python bench/imports.py
+
+docs: venv ## write the generated parts of docs/ again
+	.venv/bin/python docs/generate.py
+
+clean: ## remove what was made
+	rm -rf .venv .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist *.egg-info
+
+venv:
+	@.ci/venv

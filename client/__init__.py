@@ -1,0 +1,1 @@
+"""The other end of the wire: producer, consumer, admin. Not built yet."""

@@ -1,0 +1,1 @@
+"""Who does what: partition owners, consumer groups, offsets. Not built yet."""

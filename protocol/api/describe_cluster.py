@@ -1,0 +1,35 @@
+"""DescribeCluster (key 60): the brokers of the cluster.
+
+Version 1 adds the type of endpoint: brokers or controllers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..registry import DESCRIBE_CLUSTER
+from ..schema import Array, Bool, Int8, Int16, Int32, Message, String, field
+
+
+class DescribeClusterRequest(Message, api=DESCRIBE_CLUSTER):
+    include_cluster_authorized_operations: bool = field(Bool)  # fill the ACL bitfield
+    endpoint_type: int = field(Int8, since=1, default=1)  # 1 brokers 2 controllers
+
+
+class DescribeClusterBroker(Message):
+    broker_id: int = field(Int32)
+    host: str = field(String)
+    port: int = field(Int32)
+    rack: str | None = field(String, nullable=0, default=None)
+
+
+class DescribeClusterResponse(Message, api=DESCRIBE_CLUSTER):
+    throttle_time_ms: int = field(Int32)
+    error_code: int = field(Int16)
+    error_message: str | None = field(String, nullable=0, default=None)
+    endpoint_type: int = field(Int8, since=1, default=1)  # 1 brokers 2 controllers
+    cluster_id: str = field(String)
+    controller_id: int = field(Int32, default=-1)  # controller node id
+    brokers: Sequence[DescribeClusterBroker] = field(Array(DescribeClusterBroker))  # live brokers
+    # ACL op bitfield, INT32_MIN = not requested
+    cluster_authorized_operations: int = field(Int32, default=-(2**31))

@@ -1,0 +1,45 @@
+"""DescribeGroups (key 15): the state and the members of groups.
+
+Version 1 adds the throttle time to the response.
+Version 3 adds the authorized operations.
+Version 4 adds static members.
+Version 5 is the first flexible version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..registry import DESCRIBE_GROUPS
+from ..schema import Array, Bool, Buffer, Bytes, Int16, Int32, Message, String, field
+
+
+class DescribeGroupsRequest(Message, api=DESCRIBE_GROUPS):
+    groups: Sequence[str] = field(Array(String))
+    include_authorized_operations: bool = field(Bool, since=3)  # fill the ACL bitfield
+
+
+class DescribedGroupMember(Message):
+    member_id: str = field(String)
+    # static member id
+    group_instance_id: str | None = field(String, since=4, nullable=4, ignorable=True, default=None)
+    client_id: str = field(String)  # client.id of member
+    client_host: str = field(String)  # peer address
+    member_metadata: Buffer = field(Bytes)  # opaque subscription bytes
+    member_assignment: Buffer = field(Bytes)  # opaque assignment bytes
+
+
+class DescribedGroup(Message):
+    error_code: int = field(Int16)
+    group_id: str = field(String)
+    group_state: str = field(String)  # Empty/PreparingRebalance/CompletingRebalance/Stable/Dead
+    protocol_type: str = field(String)  # "consumer", "connect", ...
+    protocol_data: str = field(String)  # selected protocol name
+    members: Sequence[DescribedGroupMember] = field(Array(DescribedGroupMember))
+    # ACL op bitfield, INT32_MIN = not requested
+    authorized_operations: int = field(Int32, since=3, default=-(2**31))
+
+
+class DescribeGroupsResponse(Message, api=DESCRIBE_GROUPS):
+    throttle_time_ms: int = field(Int32, since=1, ignorable=True)
+    groups: Sequence[DescribedGroup] = field(Array(DescribedGroup))

@@ -1,0 +1,23 @@
+"""EndTxn (key 26): commit or abort a transaction.
+
+Version 2 may answer PRODUCER_FENCED; before it, INVALID_PRODUCER_EPOCH says the same.
+Version 3 is the first flexible version.
+Version 4 may answer TRANSACTION_ABORTABLE.
+"""
+
+from __future__ import annotations
+
+from ..registry import END_TXN
+from ..schema import Bool, Int16, Int32, Int64, Message, String, field
+
+
+class EndTxnRequest(Message, api=END_TXN):
+    transactional_id: str = field(String)
+    producer_id: int = field(Int64)
+    producer_epoch: int = field(Int16)
+    committed: bool = field(Bool)  # true commit / false abort
+
+
+class EndTxnResponse(Message, api=END_TXN):
+    throttle_time_ms: int = field(Int32)
+    error_code: int = field(Int16)

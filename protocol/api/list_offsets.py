@@ -1,0 +1,54 @@
+"""ListOffsets (key 2): find the offset of a time, or either end of a log.
+
+Version 1 returns one offset and its timestamp.
+Version 2 adds the isolation level and the throttle time.
+Version 4 adds leader epochs.
+Version 5 may answer OFFSET_NOT_AVAILABLE.
+Version 6 is the first flexible version.
+Version 7 lets -3 ask for the record with the largest timestamp.
+Version 8 lets -4 ask for the earliest offset on local disk.
+Version 9 lets -5 ask for the last offset in tiered storage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..registry import LIST_OFFSETS
+from ..schema import Array, Int8, Int16, Int32, Int64, Message, String, field
+
+
+class ListOffsetsPartition(Message):
+    partition_index: int = field(Int32)
+    # leader epoch client believes; -1 = skip check
+    current_leader_epoch: int = field(Int32, since=4, ignorable=True, default=-1)
+    timestamp: int = field(Int64)  # -1 latest -2 earliest -3 max-ts -4 local -5 tiered, else time
+
+
+class ListOffsetsTopic(Message):
+    name: str = field(String)
+    partitions: Sequence[ListOffsetsPartition] = field(Array(ListOffsetsPartition))
+
+
+class ListOffsetsRequest(Message, api=LIST_OFFSETS):
+    replica_id: int = field(Int32)  # -1 for consumers
+    isolation_level: int = field(Int8, since=2)  # 0 read_uncommitted 1 read_committed
+    topics: Sequence[ListOffsetsTopic] = field(Array(ListOffsetsTopic))
+
+
+class ListOffsetsPartitionResponse(Message):
+    partition_index: int = field(Int32)
+    error_code: int = field(Int16)
+    timestamp: int = field(Int64, default=-1)  # ts of found record, -1 if none/special
+    offset: int = field(Int64, default=-1)  # offset, -1 none
+    leader_epoch: int = field(Int32, since=4, default=-1)  # leader epoch, -1 unknown
+
+
+class ListOffsetsTopicResponse(Message):
+    name: str = field(String)
+    partitions: Sequence[ListOffsetsPartitionResponse] = field(Array(ListOffsetsPartitionResponse))
+
+
+class ListOffsetsResponse(Message, api=LIST_OFFSETS):
+    throttle_time_ms: int = field(Int32, since=2, ignorable=True)
+    topics: Sequence[ListOffsetsTopicResponse] = field(Array(ListOffsetsTopicResponse))

@@ -1,0 +1,31 @@
+"""ListTransactions (key 66): the transactions that a broker coordinates.
+
+Version 1 adds a filter by duration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..registry import LIST_TRANSACTIONS
+from ..schema import Array, Int16, Int32, Int64, Message, String, field
+
+
+class ListTransactionsRequest(Message, api=LIST_TRANSACTIONS):
+    state_filters: Sequence[str] = field(Array(String))  # only these states, empty = all
+    producer_id_filters: Sequence[int] = field(Array(Int64))  # only these producers, empty = all
+    # only txns running at least this many ms, -1 off
+    duration_filter: int = field(Int64, since=1, default=-1)
+
+
+class TransactionState(Message):
+    transactional_id: str = field(String)
+    producer_id: int = field(Int64)
+    transaction_state: str = field(String)
+
+
+class ListTransactionsResponse(Message, api=LIST_TRANSACTIONS):
+    throttle_time_ms: int = field(Int32)
+    error_code: int = field(Int16)
+    unknown_state_filters: Sequence[str] = field(Array(String))  # filters not understood
+    transaction_states: Sequence[TransactionState] = field(Array(TransactionState))

@@ -1,0 +1,90 @@
+"""OffsetFetch (key 9): how far a group has read.
+
+Version 2 lets null ask for all topics, and adds an error for the whole group.
+Version 3 adds the throttle time to the response.
+Version 5 adds leader epochs.
+Version 6 is the first flexible version.
+Version 7 lets the client refuse offsets that a transaction may still change.
+Version 8 asks for many groups at once; the fields for a single one are gone.
+Version 9 adds the member and its epoch (KIP-848).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..registry import OFFSET_FETCH
+from ..schema import Array, Bool, Int16, Int32, Int64, Message, String, field
+
+
+class OffsetFetchRequestTopic(Message):
+    name: str = field(String)
+    partition_indexes: Sequence[int] = field(Array(Int32))
+
+
+class OffsetFetchRequestTopics(Message):
+    name: str = field(String)
+    partition_indexes: Sequence[int] = field(Array(Int32))
+
+
+class OffsetFetchRequestGroup(Message):
+    group_id: str = field(String)
+    member_id: str | None = field(String, since=9, nullable=9, ignorable=True, default=None)
+    member_epoch: int = field(Int32, since=9, ignorable=True, default=-1)  # KIP-848 member epoch
+    # null = everything committed
+    topics: Sequence[OffsetFetchRequestTopics] | None = field(
+        Array(OffsetFetchRequestTopics), nullable=8
+    )
+
+
+class OffsetFetchRequest(Message, api=OFFSET_FETCH):
+    group_id: str = field(String, until=7)
+    # null = everything committed
+    topics: Sequence[OffsetFetchRequestTopic] | None = field(
+        Array(OffsetFetchRequestTopic), until=7, nullable=2
+    )
+    groups: Sequence[OffsetFetchRequestGroup] = field(Array(OffsetFetchRequestGroup), since=8)
+    require_stable: bool = field(Bool, since=7)  # refuse offsets with pending txn commits
+
+
+class OffsetFetchResponsePartition(Message):
+    partition_index: int = field(Int32)
+    committed_offset: int = field(Int64)  # -1 = no commit
+    # leader epoch of last consumed record, -1 unknown
+    committed_leader_epoch: int = field(Int32, since=5, ignorable=True, default=-1)
+    metadata: str | None = field(String, nullable=1)
+    error_code: int = field(Int16)
+
+
+class OffsetFetchResponseTopic(Message):
+    name: str = field(String)
+    partitions: Sequence[OffsetFetchResponsePartition] = field(Array(OffsetFetchResponsePartition))
+
+
+class OffsetFetchResponsePartitions(Message):
+    partition_index: int = field(Int32)
+    committed_offset: int = field(Int64)  # -1 = no commit
+    # leader epoch of last consumed record, -1 unknown
+    committed_leader_epoch: int = field(Int32, default=-1)
+    metadata: str | None = field(String, nullable=8)
+    error_code: int = field(Int16)
+
+
+class OffsetFetchResponseTopics(Message):
+    name: str = field(String)
+    partitions: Sequence[OffsetFetchResponsePartitions] = field(
+        Array(OffsetFetchResponsePartitions)
+    )
+
+
+class OffsetFetchResponseGroup(Message):
+    group_id: str = field(String)
+    topics: Sequence[OffsetFetchResponseTopics] = field(Array(OffsetFetchResponseTopics))
+    error_code: int = field(Int16)
+
+
+class OffsetFetchResponse(Message, api=OFFSET_FETCH):
+    throttle_time_ms: int = field(Int32, since=3, ignorable=True)
+    topics: Sequence[OffsetFetchResponseTopic] = field(Array(OffsetFetchResponseTopic), until=7)
+    error_code: int = field(Int16, since=2, until=7, ignorable=True)
+    groups: Sequence[OffsetFetchResponseGroup] = field(Array(OffsetFetchResponseGroup), since=8)

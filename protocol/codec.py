@@ -1,0 +1,92 @@
+"""Whole frames: what a broker and a client do with the messages of `protocol/api/`.
+
+A frame on the wire is an int32 size and that many bytes: a header, then a body. `encode_*` give the
+whole of it as a list of buffers, size in front, for one `writelines`; large byte fields are in that
+list as they were in the message. `decode_*` take what follows the size.
+"""
+
+from __future__ import annotations
+
+from struct import pack_into
+from typing import TypeVar
+
+from .compiler import codec
+from .errors import DecodeError, UnsupportedVersionError
+from .header import RequestHeader, ResponseHeader
+from .registry import APIS, Api
+from .schema import Buffer, Message
+
+M = TypeVar("M", bound=Message)
+
+
+def encode_request(
+    request: Message, version: int, correlation_id: int, client_id: str | None
+) -> list[Buffer]:
+    """Encode a request, header and size included."""
+    api = _api_of(type(request))
+    header = RequestHeader(
+        request_api_key=api.key,
+        request_api_version=version,
+        correlation_id=correlation_id,
+        client_id=client_id,
+    )
+    return _encode(header, api.request_header_version(version), request, version)
+
+
+def decode_request(frame: Buffer) -> tuple[RequestHeader, Message]:
+    """Decode a request. Its byte fields are slices of `frame`.
+
+    Bytes after the last known field are left alone: librdkafka sends some. Raises DecodeError, and
+    of that UnsupportedVersionError where the body cannot be looked at, but an answer may be owed.
+    """
+    view = memoryview(frame)
+    # All versions of the header begin alike; which one it is follows from what they say.
+    header, position = codec(RequestHeader, 1).decode(view)
+    api = APIS.get(header.request_api_key)
+    version = header.request_api_version
+    if api is None or version not in api.versions:
+        raise UnsupportedVersionError(header.request_api_key, version, header.correlation_id)
+    if api.request_header_version(version) == 2:
+        header, position = codec(RequestHeader, 2).decode(view)
+    body, _ = codec(api.request, version).decode(view, position)
+    return header, body
+
+
+def encode_response(response: Message, version: int, correlation_id: int) -> list[Buffer]:
+    """Encode a response, header and size included."""
+    api = _api_of(type(response))
+    header = ResponseHeader(correlation_id=correlation_id)
+    return _encode(header, api.response_header_version(version), response, version)
+
+
+def decode_response(response: type[M], version: int, frame: Buffer) -> tuple[int, M]:
+    """Decode a response of a known kind; give its correlation id too. Raises DecodeError.
+
+    A response is all that was announced: bytes left over mean that it was misread.
+    """
+    view = memoryview(frame)
+    header_version = _api_of(response).response_header_version(version)
+    header, position = codec(ResponseHeader, header_version).decode(view)
+    body, position = codec(response, version).decode(view, position)
+    if position != len(view):
+        reason = f"{len(view) - position} bytes left over"
+        raise DecodeError(reason, response.__name__, version, position=position)
+    return header.correlation_id, body
+
+
+def _encode(header: Message, header_version: int, body: Message, version: int) -> list[Buffer]:
+    parts: list[Buffer] = []
+    tail = bytearray(4)
+    tail = codec(type(header), header_version).encode(header, tail, parts)
+    tail = codec(type(body), version).encode(body, tail, parts)
+    if tail:
+        parts.append(tail)
+    # The first part is always ours: it starts with the room for the size.
+    pack_into(">i", parts[0], 0, sum(map(len, parts)) - 4)
+    return parts
+
+
+def _api_of(message: type[Message]) -> Api:
+    if message.api is None:
+        raise TypeError(f"{message.__name__} is not a request or response by itself")
+    return message.api

@@ -1,0 +1,1 @@
+"""What is on disk: record batches in segments. Not built yet."""
