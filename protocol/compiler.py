@@ -57,18 +57,32 @@ class MalformedError(Exception):
     """Raised inside generated code; `Codec` turns it into an error that says where."""
 
 
-@dataclass(frozen=True, slots=True)
 class Codec(Generic[M]):
     """Encodes and decodes one message class in one version."""
 
-    message: type[M]
-    version: int
-    decode_source: str
-    encode_source: str
-    _decode: Callable[[memoryview, int, int], tuple[M, int]]
-    _encode: Callable[[M, bytearray, list[Buffer]], bytearray]
-    _decode_places: dict[int, _Place]
-    _encode_places: dict[int, _Place]
+    __slots__ = ("_decode", "_decoder", "_encode", "_encoder", "message", "version")
+
+    def __init__(self, message: type[M], version: int) -> None:
+        self.message = message
+        self.version = version
+        body = message.struct(version)
+        label = f"{message.__name__} v{version}"
+        self._decoder = _DecoderWriter(f"<decode {label}>")
+        self._encoder = _EncoderWriter(f"<encode {label}>")
+        self._decode: Callable[[memoryview, int, int], tuple[M, int]] = self._decoder.function(body)
+        self._encode: Callable[[M, bytearray, list[Buffer]], bytearray] = self._encoder.function(
+            body
+        )
+
+    @property
+    def decode_source(self) -> str:
+        """The generated decoder, to read."""
+        return self._decoder.source
+
+    @property
+    def encode_source(self) -> str:
+        """The generated encoder, to read."""
+        return self._encoder.source
 
     def decode(self, buffer: memoryview, position: int = 0) -> tuple[M, int]:
         """Decode the message at `position`; give it, and the position behind it.
@@ -93,7 +107,7 @@ class Codec(Generic[M]):
 
     def _decode_error(self, error: Exception, end: int) -> DecodeError:
         line, frame = _innermost(error.__traceback__, self._decode)
-        place = self._decode_places[line]
+        place = self._decoder.places[line]
         position: int = frame["p"]
         if isinstance(error, struct.error):
             # One of several fields that are read together runs over the end: which?
@@ -113,7 +127,7 @@ class Codec(Generic[M]):
 
     def _encode_error(self, error: Exception) -> EncodeError:
         line, frame = _innermost(error.__traceback__, self._encode)
-        place = self._encode_places[line]
+        place = self._encoder.places[line]
         name, reason = place.field, str(error)
         if isinstance(error, struct.error):
             for (_size, field), (code, expression) in zip(place.run, place.packed, strict=True):
@@ -129,22 +143,7 @@ class Codec(Generic[M]):
 @cache
 def codec(message: type[M], version: int) -> Codec[M]:
     """Give the codec of a message in a version, compiled when it is first asked for."""
-    body = message.struct(version)
-    label = f"{message.__name__} v{version}"
-    decoder = _DecoderWriter(f"<decode {label}>")
-    encoder = _EncoderWriter(f"<encode {label}>")
-    decode = decoder.function(body)
-    encode = encoder.function(body)
-    return Codec(
-        message,
-        version,
-        decoder.source,
-        encoder.source,
-        decode,
-        encode,
-        decoder.places,
-        encoder.places,
-    )
+    return Codec(message, version)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +177,10 @@ class _Writer:
     def write(self, line: str, place: _Place | str) -> None:
         self.lines.append("    " * self.indent + line)
         self.places[len(self.lines)] = place if isinstance(place, _Place) else _Place(place)
+
+    def refuse_if(self, condition: str, reason: str, place: _Place | str) -> None:
+        """Write a check; `reason` may have names of the generated code in braces."""
+        self.write(f'if {condition}: raise MalformedError(f"{reason}")', place)
 
     def block(self) -> _Indented:
         return _Indented(self)
@@ -320,10 +323,7 @@ class _DecoderWriter(_Writer):
         self.length(subcon.length, path)
         with self.unless_null(subcon.nullable, target, path):
             self.write("q = p + n", path)
-            self.write(
-                'if not p <= q <= end: raise MalformedError(f"length {n}, {end - p} bytes left")',
-                path,
-            )
+            self.refuse_if("not p <= q <= end", "length {n}, {end - p} bytes left", path)
             content = "str(b[p:q], 'utf-8')" if isinstance(subcon, Text) else "b[p:q]"
             self.write(f"{target} = {content}; p = q", path)
 
@@ -331,11 +331,8 @@ class _DecoderWriter(_Writer):
         element = subcon.element
         self.length(subcon.length, path)
         with self.unless_null(subcon.nullable, target, path):
-            self.write(
-                f"if not 0 <= n <= (end - p) // {_smallest(element)}:"
-                ' raise MalformedError(f"{n} elements, {end - p} bytes left")',
-                path,
-            )
+            most = f"(end - p) // {_smallest(element)}"
+            self.refuse_if(f"not 0 <= n <= {most}", "{n} elements, {end - p} bytes left", path)
             code = _struct_code(element)
             if code is not None:
                 self.write(f"{target}, p = unpack({code!r}, n, b, p)", path)
@@ -367,31 +364,22 @@ class _DecoderWriter(_Writer):
         self.write("if n:", path)
         with self.block():
             self.write("if n > 127: n, p = uvarint(b, p, n)", path)
-            self.write(
-                'if n > (end - p) // 2: raise MalformedError(f"{n} tags, {end - p} bytes left")',
-                path,
-            )
+            self.refuse_if("n > (end - p) // 2", "{n} tags, {end - p} bytes left", path)
             self.write(f"for {count} in range(n):", path)
             with self.block():
                 self.write(f"{tag}, p = uvarint(b, p + 1, b[p])", path)
                 self.write("n, p = uvarint(b, p + 1, b[p])", path)
                 self.write(f"{stop} = p + n", path)
-                self.write(
-                    f"if {stop} > end:"
-                    f' raise MalformedError(f"tag {{{tag}}} has {{n}} bytes, {{end - p}} left")',
-                    path,
-                )
+                reason = f"tag {{{tag}}} has {{n}} bytes, {{end - p}} left"
+                self.refuse_if(f"{stop} > end", reason, path)
                 word = "if"
                 for number, (name, subcon, _default) in tags.fields.items():
                     self.write(f"{word} {tag} == {number}:", path + name)
                     with self.block():
                         self.value(subcon, f"{target}.{name}", path + name)
                         self.flush()
-                        self.write(
-                            f"if p != {stop}:"
-                            f' raise MalformedError(f"tag {number} ends {{{stop} - p}} bytes further")',
-                            path + name,
-                        )
+                        reason = f"tag {number} ends {{{stop} - p}} bytes further"
+                        self.refuse_if(f"p != {stop}", reason, path + name)
                     word = "elif"
                 self.write("else:", path)
                 with self.block():
@@ -441,22 +429,16 @@ class _EncoderWriter(_Writer):
     def body(self, body: Body, source: str, path: str) -> None:
         for name, default in body.absent.items():
             value = f"{source}.{name}"
-            self.write(
-                f"if {self.differs(value, default)}:"
-                f' raise MalformedError(f"the version has no place for {{{value}!r}}")',
-                path + name,
-            )
+            reason = f"the version has no place for {{{value}!r}}"
+            self.refuse_if(self.differs(value, default), reason, path + name)
         for name, subcon in body.fields:
             self.value(subcon, f"{source}.{name}", path + name)
         self.flush()
         if body.tags is not None:
             self.tags(body.tags, source, path)
         else:
-            self.write(
-                f"if {source}.unknown_tagged_fields:"
-                ' raise MalformedError("the version has no place for tagged fields")',
-                path,
-            )
+            reason = "the version has no place for tagged fields"
+            self.refuse_if(f"{source}.unknown_tagged_fields", reason, path)
 
     def differs(self, value: str, default: Any) -> str:
         if default is None:

@@ -112,8 +112,9 @@ def _compress_xerial(data: Buffer) -> bytes:
 def _decompress_snappy(data: Buffer, limit: int) -> bytes:
     view = memoryview(data)
     if view[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
-        return _decompress_raw(view, limit)
+        return _decompress_raw(view, 0, limit)
     parts: list[bytes] = []
+    made = 0
     position = len(_XERIAL_HEADER)
     while position < len(view):
         if len(view) - position < _SIZE.size:
@@ -122,19 +123,17 @@ def _decompress_snappy(data: Buffer, limit: int) -> bytes:
         position += _SIZE.size
         if not 0 <= size <= len(view) - position:
             raise DecompressionError(f"a snappy block of {size} bytes, {len(view) - position} left")
-        part = _decompress_raw(view[position : position + size], limit)
-        limit -= len(part)
-        parts.append(part)
+        parts.append(_decompress_raw(view[position : position + size], made, limit))
+        made += len(parts[-1])
         position += size
     return b"".join(parts)
 
 
-def _decompress_raw(block: memoryview, limit: int) -> bytes:
+def _decompress_raw(block: memoryview, made: int, limit: int) -> bytes:
     """Decompress a block, which says first how large it will be: not to be believed unchecked."""
     try:
-        size = cramjam.snappy.decompress_raw_len(block)
-        if size > limit:
-            raise DecompressionError(f"a snappy block of {size} bytes, the limit is {limit}")
+        if made + cramjam.snappy.decompress_raw_len(block) > limit:
+            raise DecompressionError(f"not decompressed within {limit} bytes")
         return _bytes(cramjam.snappy.decompress_raw(block))
     except cramjam.DecompressionError as error:
         raise DecompressionError(str(error)) from error

@@ -236,7 +236,7 @@ class TagSection(Construct):  # type: ignore[misc]
     def _build(self, obj: Any, stream: Any, context: Any, path: str) -> Any:
         tags = [*obj["unknown_tagged_fields"]]
         for tag, (name, subcon, default) in self.fields.items():
-            if obj[name] != default:
+            if not _is_default(obj[name], default):
                 tags.append((tag, subcon.build(obj[name])))
         Unsigned._build(len(tags), stream, context, path)
         for tag, payload in sorted(tags, key=lambda item: item[0]):
@@ -280,7 +280,7 @@ class Body(Adapter):  # type: ignore[misc]
 
     def _encode(self, obj: Any, context: Any, path: str) -> dict[str, Any]:
         for name, default in self.absent.items():
-            if getattr(obj, name) != default:
+            if not _is_default(getattr(obj, name), default):
                 raise LossError(f"{name} is not in this version", path=path)
         values = {name: getattr(obj, name) for name, _subcon in self.fields}
         if self.tags is not None:
@@ -304,3 +304,8 @@ class NullableBody(Subconstruct):  # type: ignore[misc]
         if obj is not None:
             self.subcon._build(obj, stream, context, path)
         return obj
+
+
+def _is_default(value: Any, default: Any) -> bool:
+    # An empty array is one in a list as well as in a tuple.
+    return bool((tuple(value) if isinstance(value, list) else value) == default)

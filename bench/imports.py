@@ -1,0 +1,90 @@
+"""What importing the protocol costs, beyond what its dependencies cost by themselves.
+
+    python bench/imports.py
+
+Each line is a fresh process that imports the dependencies, then looks at the clock and at its own
+memory before and after it does one thing more. The median of several is shown; a warm-up run writes
+the bytecode first.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+
+from harness import print_table, progress, save
+
+RUNS = 15
+
+PROBE = """
+import json, sys, time
+
+def resident():
+    # Linux says it in pages, in a file; elsewhere the peak has to do.
+    try:
+        with open("/proc/self/statm") as statm:
+            return int(statm.read().split()[1]) * 4096
+    except OSError:
+        import resource
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+{dependencies}
+memory, start = resident(), time.perf_counter()
+{steps}
+print(json.dumps([(time.perf_counter() - start) * 1e3, (resident() - memory) / 1e6]))
+"""
+
+DEPENDENCIES = "import construct, crc32c, cramjam"
+
+FRONT = "import ottla.protocol, ottla.protocol.codec, ottla.protocol.batch"
+ALL_APIS = "from ottla.protocol.registry import APIS\nfor api in APIS.values(): api.request"
+ALL_CODECS = """
+from ottla.protocol.registry import APIS
+from ottla.protocol.compiler import codec
+for api in APIS.values():
+    for message in (api.request, api.response):
+        for version in api.versions:
+            codec(message, version)
+"""
+
+STEPS = {
+    "import ottla.protocol": "import ottla.protocol",
+    "… and its codec and batch modules": FRONT,
+    "… and the messages of all apis": f"{FRONT}\n{ALL_APIS}",
+    "… and every codec of every version, compiled": f"{FRONT}\n{ALL_CODECS}",
+}
+
+
+def measure(dependencies: str, steps: str) -> tuple[float, float]:
+    """Give the median of milliseconds and megabytes."""
+    script = PROBE.format(dependencies=dependencies, steps=steps)
+    command = [sys.executable, "-c", script]
+    runs = [
+        json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+        for _ in range(RUNS + 1)
+    ][1:]
+    milliseconds, megabytes = zip(*runs, strict=True)
+    return statistics.median(milliseconds), statistics.median(megabytes)
+
+
+def main() -> None:
+    """Measure, and print the table."""
+    results = {}
+    progress("dependencies")
+    results["the dependencies themselves"] = measure("", DEPENDENCIES)
+    for name, steps in STEPS.items():
+        progress(name)
+        results[name] = measure(DEPENDENCIES, steps)
+    progress("")
+    print_table(
+        "beyond the import of construct, crc32c and cramjam",
+        ["", "ms", "MB"],
+        [[name, f"{ms:.1f}", f"{mb:.1f}"] for name, (ms, mb) in results.items()],
+    )
+    save("imports", {name: {"ms": ms, "mb": mb} for name, (ms, mb) in results.items()})
+
+
+if __name__ == "__main__":
+    main()

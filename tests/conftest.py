@@ -1,0 +1,16 @@
+"""Settings that all tests share.
+
+`pytest --hypothesis-profile=deep` looks longer, and elsewhere each time.
+"""
+
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(
+    "fast",
+    max_examples=10,
+    derandomize=True,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile("deep", max_examples=300, deadline=None)
+settings.load_profile("fast")

@@ -1,0 +1,236 @@
+"""Whole frames: known bytes, headers and their habits, errors that say where."""
+
+import pytest
+
+from ottla.protocol.api.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from ottla.protocol.api.fetch import FetchableTopicResponse, FetchResponse, PartitionData
+from ottla.protocol.api.heartbeat import HeartbeatResponse
+from ottla.protocol.api.init_producer_id import InitProducerIdResponse
+from ottla.protocol.api.metadata import MetadataRequest, MetadataResponse
+from ottla.protocol.api.produce import ProduceRequest, ProduceResponse
+from ottla.protocol.codec import decode_request, decode_response, encode_request, encode_response
+from ottla.protocol.compiler import PASS_THROUGH_BYTES, codec
+from ottla.protocol.errors import DecodeError, UnsupportedVersionError
+from ottla.protocol.registry import API_VERSIONS, APIS, FETCH, PRODUCE, SASL_HANDSHAKE
+
+
+def frame(text: str) -> bytes:
+    return bytes.fromhex(text.replace("|", ""))
+
+
+def joined(parts) -> bytes:
+    """A whole frame, without the size in front, which is checked."""
+    whole = b"".join(parts)
+    assert int.from_bytes(whole[:4], "big") == len(whole) - 4
+    return whole[4:]
+
+
+# Frames of librdkafka 2.16, and the answers that it understood.
+API_VERSIONS_V3 = frame(
+    "0012 0003 00000001 0007 72646b61666b61 00"
+    "| 17 636f6e666c75656e742d6b61666b612d707974686f6e"
+    "  16 322e31362e312d72646b61666b612d322e31362e30 00"
+)
+API_VERSIONS_V3_ANSWER = frame(
+    "00000001 | 0000 07 0000 0000 0009 00 0001 0000 0012 00 0003 0000 0009 00 000a 0000 0002 00"
+    " 0012 0000 0003 00 0016 0000 0005 00 00000000 00"
+)
+METADATA_V9 = frame("0003 0009 00000002 0007 72646b61666b61 00 | 02 03 7431 00 01 00 00 00")
+METADATA_V9_ANSWER = frame(
+    "00000002 00 | 00000000 02 00000000 0a 3132372e302e302e31 000056bb 00 00"
+    " 17 6162636465666768696a6b6c6d6e6f70717273747576 00000000 02 0000 03 7431 00 02 0000 00000000"
+    " 00000000 00000000 02 00000000 02 00000000 01 00 80000000 00 80000000 00"
+)
+INIT_PRODUCER_ID_V4 = frame(
+    "0016 0004 00000002 0007 72646b61666b61 00 | 00 ffffffff ffffffffffffffff ffff 00"
+)
+INIT_PRODUCER_ID_V4_ANSWER = frame("00000002 00 | 00000000 0000 00000000000003e9 0000 00")
+BATCH = frame(
+    "0000000000000000 00000042 00000000 02 3abf352b 0000 00000000 0000018bcfe56800 0000018bcfe56800"
+    " 00000000000003e9 0000 00000000 00000001 | 20 00 00 00 02 6b 0a 68656c6c6f 02 02 68 02 31"
+)
+PRODUCE_V9 = (
+    frame("0000 0009 00000003 0007 72646b61666b61 00 | 00 ffff 00007530 02 03 7431 02 00000000 4f")
+    + BATCH
+    + frame("00 00 00")
+)
+PRODUCE_V9_ANSWER = frame(
+    "00000003 00 | 02 03 7431 02 00000000 0000 0000000000000000 ffffffffffffffff 0000000000000000"
+    " 01 00 00 00 00000000 00"
+)
+
+
+@pytest.mark.parametrize(
+    "wire",
+    [API_VERSIONS_V3, METADATA_V9, INIT_PRODUCER_ID_V4, PRODUCE_V9],
+    ids=["ApiVersions", "Metadata", "InitProducerId", "Produce"],
+)
+def test_known_requests_come_back_byte_for_byte(wire):
+    header, body = decode_request(wire)
+
+    version = header.request_api_version
+    again = encode_request(body, version, header.correlation_id, header.client_id)
+
+    assert header.client_id == "rdkafka"
+    assert joined(again) == wire
+
+
+@pytest.mark.parametrize(
+    ("response", "version", "wire"),
+    [
+        (ApiVersionsResponse, 3, API_VERSIONS_V3_ANSWER),
+        (MetadataResponse, 9, METADATA_V9_ANSWER),
+        (InitProducerIdResponse, 4, INIT_PRODUCER_ID_V4_ANSWER),
+        (ProduceResponse, 9, PRODUCE_V9_ANSWER),
+    ],
+    ids=["ApiVersions", "Metadata", "InitProducerId", "Produce"],
+)
+def test_known_responses_come_back_byte_for_byte(response, version, wire):
+    correlation_id, body = decode_response(response, version, wire)
+
+    assert joined(encode_response(body, version, correlation_id)) == wire
+
+
+def test_what_is_in_known_frames():
+    _, produce = decode_request(PRODUCE_V9)
+    _, metadata = decode_response(MetadataResponse, 9, METADATA_V9_ANSWER)
+
+    assert isinstance(produce, ProduceRequest)
+    assert (produce.acks, produce.timeout_ms) == (-1, 30_000)
+    assert produce.topic_data[0].partition_data[0].records == BATCH
+    assert (metadata.brokers[0].host, metadata.brokers[0].port) == ("127.0.0.1", 22203)
+    assert metadata.cluster_id == "abcdefghijklmnopqrstuv"
+    assert metadata.topics[0].partitions[0].isr_nodes == (0,)
+
+
+def test_records_are_slices_of_the_frame():
+    received = bytearray(PRODUCE_V9)
+
+    _, produce = decode_request(received)
+    records = produce.topic_data[0].partition_data[0].records
+    received[received.index(BATCH) + 16] = 99
+
+    assert isinstance(records, memoryview)
+    assert records.obj is received
+    assert records[16] == 99
+
+
+def test_large_bytes_are_passed_through_and_small_ones_are_not():
+    large, small = bytes(PASS_THROUGH_BYTES), bytes(PASS_THROUGH_BYTES - 1)
+    partitions = [PartitionData(records=large), PartitionData(records=small)]
+    response = FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=partitions)])
+
+    parts = encode_response(response, 11, 5)
+
+    assert len(parts) == 3
+    assert parts[1] is large
+    assert decode_response(FetchResponse, 11, joined(parts)) == (5, response)
+
+
+def test_bytes_behind_a_request_are_left_alone():
+    """Asking for all topics, librdkafka since 2.1 writes a null of four bytes where one belongs."""
+    wire = frame("0003 000c 00000003 0007 72646b61666b61 00 | 00 00 00 00 01 00 00")
+
+    header, body = decode_request(wire)
+
+    assert header.request_api_version == 12
+    assert body == MetadataRequest(topics=None, allow_auto_topic_creation=False)
+
+
+def test_bytes_behind_a_response_are_an_error():
+    with pytest.raises(DecodeError, match="HeartbeatResponse v0: at byte 6: 1 bytes left over"):
+        decode_response(HeartbeatResponse, 0, frame("00000001 | 0000 00"))
+
+
+def test_unknown_tags_are_kept_and_written_back_in_their_place():
+    wire = frame(
+        "0012 0003 00000001 0002 6d65 01 07 02 beef | 02 61 02 62 02 05 01 ff 80 01 03 616263"
+    )
+
+    header, body = decode_request(wire)
+
+    assert header.unknown_tagged_fields == [(7, b"\xbe\xef")]
+    assert body.unknown_tagged_fields == [(5, b"\xff"), (128, b"abc")]
+    parts = []
+    tail = codec(type(header), 2).encode(header, bytearray(), parts)
+    assert codec(ApiVersionsRequest, 3).encode(body, tail, parts) == wire
+
+
+def test_header_versions_follow_from_the_api_and_its_version():
+    assert (PRODUCE.request_header_version(8), PRODUCE.request_header_version(9)) == (1, 2)
+    assert (FETCH.response_header_version(11), FETCH.response_header_version(12)) == (0, 1)
+    assert [API_VERSIONS.response_header_version(version) for version in range(5)] == [0] * 5
+    assert SASL_HANDSHAKE.request_header_version(1) == 1
+
+
+def test_the_client_id_may_be_null():
+    header, _ = decode_request(frame("0010 0000 00000009 ffff"))
+
+    assert header.client_id is None
+    assert header.correlation_id == 9
+
+
+@pytest.mark.parametrize("key_and_version", ["0012 0063", "0000 0002", "7fff 0000", "0001 ffff"])
+def test_an_api_or_version_that_is_not_spoken_says_what_was_asked(key_and_version):
+    with pytest.raises(UnsupportedVersionError) as caught:
+        decode_request(frame(f"{key_and_version} 0000002a 0000 deadbeef"))
+
+    assert caught.value.correlation_id == 42
+    assert bytes.fromhex(key_and_version.replace(" ", "")) == (
+        caught.value.api_key.to_bytes(2, "big", signed=True)
+        + caught.value.api_version.to_bytes(2, "big", signed=True)
+    )
+
+
+def test_only_produce_is_advertised_from_further_down_than_it_is_served():
+    odd = [api for api in APIS.values() if api.advertised != api.versions]
+
+    assert odd == [PRODUCE]
+    assert (PRODUCE.advertised.first, PRODUCE.versions.first) == (0, 3)
+
+
+@pytest.mark.parametrize(
+    ("wire", "message"),
+    [
+        ("0012 0003", "RequestHeader v1: correlation_id at byte 4: needs 4 bytes, 0 left"),
+        ("0012 0003 00000001 0007 72", "RequestHeader v1: client_id at byte 10: length 7, 1 byte"),
+        (
+            "000b 0001 00000001 ffff | 0001 67 00001770",
+            "JoinGroupRequest v1: rebalance_timeout_ms at byte 17: needs 4 bytes, 0 left",
+        ),
+        (
+            "0001 000b 00000001 ffff | ffffffff 000001f4 00000001 7fffffff 00 00000000 ffffffff"
+            " 7fffffff 0001",
+            "FetchRequest v11: topics at byte 39: 2147483647 elements, 2 bytes left",
+        ),
+        ("0010 0004 00000001 ffff 00 | 02 02", "ListGroupsRequest v4: states_filter.0. at byte 13"),
+        ("0010 0004 00000001 ffff 00 | 02 02 ff 00", "utf-8"),
+        ("0010 0004 00000001 ffff 00 | ffffffffff01", "a varint of more than five bytes"),
+        ("0010 0004 00000001 ffff 00 | 01", "the bytes end here"),
+        ("0010 0004 00000001 ffff 00 | 01 05 00", "5 tags, 1 bytes left"),
+        ("0010 0004 00000001 ffff 00 | 01 01 00 09 61", "tag 0 has 9 bytes, 1 left"),
+        ("0012 0003 00000001 ffff 00 | 00 01 00", "software_name at byte 12: length -1"),
+    ],
+)
+def test_an_error_names_message_version_field_and_position(wire, message):
+    with pytest.raises(DecodeError, match=message):
+        decode_request(frame(wire))
+
+
+def test_a_tagged_field_must_fill_its_payload():
+    """Fetch v12 with a cluster id, tag 0, of two letters in three bytes."""
+    wire = frame(
+        "0001 000c 00000001 ffff 00 | ffffffff 00000000 00000000 00000000 00 00000000 00000000"
+        " 01 01 01 01 00 04 03 6162 00"
+    )
+
+    with pytest.raises(DecodeError, match="cluster_id at byte 45: tag 0 ends 1 bytes further"):
+        decode_request(wire)
+
+
+def test_generated_code_can_be_read():
+    heartbeat = codec(HeartbeatResponse, 1)
+
+    assert "def decode(b, p, end):" in heartbeat.decode_source
+    assert "def encode(m0, w, parts):" in heartbeat.encode_source
+    assert codec(HeartbeatResponse, 1) is heartbeat

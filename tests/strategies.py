@@ -1,0 +1,97 @@
+"""What hypothesis makes for us: messages of any class and version, and records."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from hypothesis import strategies as st
+
+from ottla.protocol import consumer, header, schema
+from ottla.protocol.batch import Record
+from ottla.protocol.registry import APIS
+from ottla.protocol.schema import Array, Field, Kind, Message, Struct
+
+#: Every message that travels by itself, in every version in which it does.
+ALL_MESSAGES: list[tuple[type[Message], int]] = [
+    (message, version)
+    for message in (
+        header.RequestHeader,
+        header.ResponseHeader,
+        consumer.Subscription,
+        consumer.Assignment,
+        *(message for api in APIS.values() for message in (api.request, api.response)),
+    )
+    for version in message.versions
+]
+
+_INTEGERS = {schema.Int8: 8, schema.Int16: 16, schema.Int32: 32, schema.Int64: 64}
+_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+_UNKNOWN_TAGS = st.lists(
+    st.tuples(st.integers(100, 2**31 - 1), st.binary(max_size=6)),
+    max_size=2,
+    unique_by=lambda tag: tag[0],
+).map(lambda tags: tuple(sorted(tags)))
+
+
+def id_of(case: Any) -> str:
+    return case.__name__ if isinstance(case, type) else f"v{case}"
+
+
+@cache
+def messages(message: type[Message], version: int) -> st.SearchStrategy[Message]:
+    """Messages that fit the version: what it lacks has its default."""
+    versions = message.versions
+    assert versions is not None
+    return _messages(message, version, versions.is_flexible(version))
+
+
+def _messages(message: type[Message], version: int, flexible: bool) -> st.SearchStrategy[Message]:
+    fields = {
+        name: _field(field, version, flexible)
+        for name, field in message.fields.items()
+        if field.exists_in(version)
+    }
+    if flexible:
+        fields["unknown_tagged_fields"] = st.just(()) | _UNKNOWN_TAGS
+    return st.builds(message, **fields)
+
+
+def _field(field: Field, version: int, flexible: bool) -> st.SearchStrategy[Any]:
+    values = st.just(field.default) | _values(field.kind, version, flexible)
+    if field.nullable_in(version):
+        return st.none() | values
+    if field.default is None:  # null only where the field is absent
+        return _values(field.kind, version, flexible)
+    return values
+
+
+def _values(kind: Kind[Any], version: int, flexible: bool) -> st.SearchStrategy[Any]:
+    if kind in _INTEGERS:
+        bound = 2 ** (_INTEGERS[kind] - 1)
+        return st.integers(-bound, bound - 1)
+    if kind is schema.Bool:
+        return st.booleans()
+    if kind is schema.Uuid:
+        return st.uuids()
+    if kind in (schema.String, schema.LegacyString):
+        return _TEXT | st.just("x" * 200)
+    if kind is schema.Bytes:
+        # Around the size from which bytes are passed on, and where varints grow.
+        return st.binary(max_size=12) | st.sampled_from([b"y" * n for n in (127, 4095, 4096)])
+    if isinstance(kind, Array):
+        return st.lists(_values(kind.element, version, flexible), max_size=3)
+    assert isinstance(kind, Struct)
+    return _messages(kind.message, version, flexible)
+
+
+_HEADERS = st.lists(st.tuples(_TEXT, st.none() | st.binary(max_size=9)), max_size=3).map(tuple)
+
+
+def records(*, min_size: int = 1) -> st.SearchStrategy[list[Record]]:
+    """Records whose offsets go up one by one."""
+    size = st.binary(max_size=5) | st.sampled_from([b"z" * n for n in (63, 64, 1023, 1024, 9000)])
+    parts = st.tuples(st.integers(0, 2**52), st.none() | size, st.none() | size, _HEADERS)
+    return st.lists(parts, min_size=min_size, max_size=6).map(
+        lambda rows: [Record(offset, *row) for offset, row in enumerate(rows)]
+    )
