@@ -10,6 +10,7 @@ the bytecode first.
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -61,8 +62,10 @@ def measure(dependencies: str, steps: str) -> tuple[float, float]:
     """Give the median of milliseconds and megabytes."""
     script = PROBE.format(dependencies=dependencies, steps=steps)
     command = [sys.executable, "-c", script]
+    # An installed package has its bytecode beside it.
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     runs = [
-        json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+        json.loads(subprocess.run(command, env=environment, capture_output=True, check=True).stdout)
         for _ in range(RUNS + 1)
     ][1:]
     milliseconds, megabytes = zip(*runs, strict=True)

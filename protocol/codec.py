@@ -7,7 +7,7 @@ list as they were in the message. `decode_*` take what follows the size.
 
 from __future__ import annotations
 
-from struct import pack_into
+import struct
 from typing import TypeVar
 
 from .compiler import codec
@@ -17,6 +17,8 @@ from .registry import APIS, Api
 from .schema import Buffer, Message
 
 M = TypeVar("M", bound=Message)
+
+_HEADER_START = struct.Struct(">hhi")
 
 
 def encode_request(
@@ -40,14 +42,16 @@ def decode_request(frame: Buffer) -> tuple[RequestHeader, Message]:
     of that UnsupportedVersionError where the body cannot be looked at, but an answer may be owed.
     """
     view = memoryview(frame)
-    # All versions of the header begin alike; which one it is follows from what they say.
-    header, position = codec(RequestHeader, 1).decode(view)
-    api = APIS.get(header.request_api_key)
-    version = header.request_api_version
+    try:
+        # All versions of the header begin alike; which one it is follows from what that says.
+        key, version, correlation_id = _HEADER_START.unpack_from(view)
+    except struct.error:
+        codec(RequestHeader, 1).decode(view)  # raises, and says what is missing
+        raise
+    api = APIS.get(key)
     if api is None or version not in api.versions:
-        raise UnsupportedVersionError(header.request_api_key, version, header.correlation_id)
-    if api.request_header_version(version) == 2:
-        header, position = codec(RequestHeader, 2).decode(view)
+        raise UnsupportedVersionError(key, version, correlation_id)
+    header, position = codec(RequestHeader, api.request_header_version(version)).decode(view)
     body, _ = codec(api.request, version).decode(view, position)
     return header, body
 
@@ -82,7 +86,7 @@ def _encode(header: Message, header_version: int, body: Message, version: int) -
     if tail:
         parts.append(tail)
     # The first part is always ours: it starts with the room for the size.
-    pack_into(">i", parts[0], 0, sum(map(len, parts)) - 4)
+    struct.pack_into(">i", parts[0], 0, sum(map(len, parts)) - 4)
     return parts
 
 

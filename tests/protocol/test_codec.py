@@ -156,6 +156,14 @@ def test_unknown_tags_are_kept_and_written_back_in_their_place():
     assert codec(ApiVersionsRequest, 3).encode(body, tail, parts) == wire
 
 
+def test_tags_are_written_in_their_order_whatever_order_they_have():
+    request = ApiVersionsRequest(unknown_tagged_fields=[(9, b"b"), (5, b"a")])
+
+    wire = b"".join(encode_request(request, 3, 1, None))
+
+    assert wire.endswith(bytes.fromhex("02 05 01 61 09 01 62"))
+
+
 def test_header_versions_follow_from_the_api_and_its_version():
     assert (PRODUCE.request_header_version(8), PRODUCE.request_header_version(9)) == (1, 2)
     assert (FETCH.response_header_version(11), FETCH.response_header_version(12)) == (0, 1)
