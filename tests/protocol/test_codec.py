@@ -201,7 +201,7 @@ def test_only_produce_is_advertised_from_further_down_than_it_is_served():
     ("wire", "message"),
     [
         ("0012 0003", "RequestHeader v1: correlation_id at byte 4: needs 4 bytes, 0 left"),
-        ("0012 0003 00000001 0007 72", "RequestHeader v1: client_id at byte 10: length 7, 1 byte"),
+        ("0012 0003 00000001 0007 72", "RequestHeader v2: client_id at byte 10: length 7, 1 byte"),
         (
             "000b 0001 00000001 ffff | 0001 67 00001770",
             "JoinGroupRequest v1: rebalance_timeout_ms at byte 17: needs 4 bytes, 0 left",

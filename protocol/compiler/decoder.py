@@ -1,0 +1,237 @@
+"""Writes decoders."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from struct import Struct, calcsize
+from typing import Any
+from uuid import UUID
+
+from construct import Construct
+
+from ..primitives import (
+    ArrayOf,
+    Blob,
+    Body,
+    CompactLength,
+    NullableBody,
+    TagSection,
+    Text,
+    UuidBytes,
+)
+from .source import (
+    MalformedError,
+    Place,
+    SourceWriter,
+    identifier,
+    smallest,
+    struct_code,
+    struct_of,
+)
+
+
+class DecoderWriter(SourceWriter):
+    """Writes `decode(b, p, end)`: b is the frame, p where we are, end how far it goes."""
+
+    def __init__(self, filename: str) -> None:
+        super().__init__(filename)
+        self.namespace.update(
+            new=object.__new__,
+            UUID=UUID,
+            MalformedError=MalformedError,
+            uvarint=_uvarint,
+            unpack=_unpack_array,
+            unknown_tags=_unknown_tags,
+        )
+        # Fields of fixed size that wait to be read together: (struct code, target, field).
+        self.pending: list[tuple[str, str, str]] = []
+        # Assignments that follow when they have been read: (line, field).
+        self.deferred: list[tuple[str, str]] = []
+
+    def function(self, body: Body) -> Any:
+        self.lines.append("def decode(b, p, end):")
+        self.body(body, "m0", "")
+        self.write("return m0, p", "end")
+        return self.build()
+
+    def body(self, body: Body, target: str, path: str) -> None:
+        message = self.constant(body.message.__name__, body.message)
+        self.write(f"{target} = new({message})", path)
+        on_wire = {name for name, _subcon in body.fields}
+        for name, spec in body.message.fields.items():
+            if name not in on_wire:
+                self.write(f"{target}.{name} = {self.literal(spec.default)}", path + name)
+        self.write(f"{target}.unknown_tagged_fields = ()", path)
+        for name, subcon in body.fields:
+            self.value(subcon, f"{target}.{name}", path + name)
+        self.flush()
+        if body.tags is not None:
+            self.tags(body.tags, target, path)
+
+    def value(self, subcon: Construct, target: str, path: str) -> None:
+        """Read one value into `target`."""
+        if (code := struct_code(subcon)) is not None:
+            self.pending.append((code, target, path))
+        elif subcon is UuidBytes:
+            raw = self.name("u")
+            self.pending.append(("16s", raw, path))
+            self.deferred.append((f"{target} = UUID(bytes={raw})", path))
+        elif isinstance(subcon, Text | Blob):
+            self.bytes_or_text(subcon, target, path)
+        elif isinstance(subcon, ArrayOf):
+            self.array(subcon, target, path)
+        elif isinstance(subcon, NullableBody):
+            self.pending.append(("b", "n", path))
+            self.flush()
+            self.write("if n < 0:", path)
+            with self.block():
+                self.write(f"{target} = None", path)
+            self.write("else:", path)
+            with self.block():
+                self.struct(subcon.subcon, target, path)
+        else:
+            assert isinstance(subcon, Body), subcon
+            self.flush()
+            self.struct(subcon, target, path)
+
+    def flush(self) -> None:
+        """Read what is pending, in one call."""
+        if self.pending:
+            codes = "".join(code for code, _target, _path in self.pending)
+            unpack_from = self.constant(f"read_{identifier(codes)}", struct_of(codes).unpack_from)
+            targets = ", ".join(target for _code, target, _path in self.pending)
+            comma = "," if len(self.pending) == 1 else ""
+            run = tuple((calcsize(">" + code), path) for code, _target, path in self.pending)
+            self.write(f"{targets}{comma} = {unpack_from}(b, p)", Place(run[0][1], run))
+            self.write(f"p += {sum(size for size, _path in run)}", run[0][1])
+            self.pending.clear()
+        for line, path in self.deferred:
+            self.write(line, path)
+        self.deferred.clear()
+
+    def length(self, length: Construct, path: str) -> None:
+        """Read a length or count into n; -1 is null."""
+        if length is CompactLength:
+            self.flush()
+            self.write("n = b[p] - 1; p += 1", path)
+            self.write("if n > 126: n, p = uvarint(b, p, n + 1); n -= 1", path)
+        else:
+            code = struct_code(length)
+            assert code is not None
+            self.pending.append((code, "n", path))
+            self.flush()
+
+    def bytes_or_text(self, subcon: Text | Blob, target: str, path: str) -> None:
+        self.length(subcon.length, path)
+        with self.unless_null(subcon.nullable, target, path):
+            self.write("q = p + n", path)
+            self.refuse_if("not p <= q <= end", "length {n}, {end - p} bytes left", path)
+            content = "str(b[p:q], 'utf-8')" if isinstance(subcon, Text) else "b[p:q]"
+            self.write(f"{target} = {content}; p = q", path)
+
+    def array(self, subcon: ArrayOf, target: str, path: str) -> None:
+        element = subcon.element
+        self.length(subcon.length, path)
+        with self.unless_null(subcon.nullable, target, path):
+            most = f"(end - p) // {smallest(element)}"
+            self.refuse_if(f"not 0 <= n <= {most}", "{n} elements, {end - p} bytes left", path)
+            code = struct_code(element)
+            if code is not None:
+                self.write(f"{target}, p = unpack({code!r}, n, b, p)", path)
+                return
+            depth = self.names = self.names + 1
+            self.write(f"a{depth} = {target} = []", path)
+            self.write(f"for i{depth} in range(n):", path)
+            with self.block():
+                item, inner = f"m{depth}", f"{path}[{{i{depth}}}]"
+                self.value(element, item, inner)
+                self.flush()
+                self.write(f"a{depth}.append({item})", inner)
+
+    def struct(self, body: Body, target: str, path: str) -> None:
+        """Read a message; its fields are assigned to a local, which is faster."""
+        item = target if "." not in target else self.name("m")
+        self.body(body, item, path + ".")
+        if item != target:
+            self.write(f"{target} = {item}", path)
+
+    def tags(self, tags: TagSection, target: str, path: str) -> None:
+        self.write("n = b[p]; p += 1", path)
+        if not tags.fields:
+            self.write(
+                f"if n: {target}.unknown_tagged_fields, p = unknown_tags(b, p, n, end)", path
+            )
+            return
+        count, tag, stop = self.name("k"), self.name("t"), self.name("e")
+        self.write("if n:", path)
+        with self.block():
+            self.write("if n > 127: n, p = uvarint(b, p, n)", path)
+            self.refuse_if("n > (end - p) // 2", "{n} tags, {end - p} bytes left", path)
+            self.write(f"for {count} in range(n):", path)
+            with self.block():
+                self.write(f"{tag}, p = uvarint(b, p + 1, b[p])", path)
+                self.write("n, p = uvarint(b, p + 1, b[p])", path)
+                self.write(f"{stop} = p + n", path)
+                reason = f"tag {{{tag}}} has {{n}} bytes, {{end - p}} left"
+                self.refuse_if(f"{stop} > end", reason, path)
+                word = "if"
+                for number, (name, subcon, _default) in tags.fields.items():
+                    self.write(f"{word} {tag} == {number}:", path + name)
+                    with self.block():
+                        self.value(subcon, f"{target}.{name}", path + name)
+                        self.flush()
+                        reason = f"tag {number} ends {{{stop} - p}} bytes further"
+                        self.refuse_if(f"p != {stop}", reason, path + name)
+                    word = "elif"
+                self.write("else:", path)
+                with self.block():
+                    unknown = f"{target}.unknown_tagged_fields"
+                    self.write(f"if not {unknown}: {unknown} = []", path)
+                    self.write(f"{unknown}.append(({tag}, bytes(b[p:{stop}]))); p = {stop}", path)
+
+    def unless_null(self, nullable: bool, target: str, path: str) -> AbstractContextManager[None]:
+        if not nullable:
+            return nullcontext()
+        self.write(f"if n == -1: {target} = None", path)
+        self.write("else:", path)
+        return self.block()
+
+
+# What generated code calls, for the rare and the long.
+
+
+def _uvarint(b: memoryview, p: int, first: int) -> tuple[int, int]:
+    """Read the rest of an unsigned varint whose first byte has been read."""
+    value = first & 0x7F
+    shift = 7
+    byte = first
+    while byte > 0x7F:
+        if shift > 28:
+            raise MalformedError("a varint of more than five bytes")
+        byte = b[p]
+        p += 1
+        value |= (byte & 0x7F) << shift
+        shift += 7
+    return value, p
+
+
+def _unpack_array(code: str, n: int, b: memoryview, p: int) -> tuple[Any, int]:
+    array = Struct(f">{n}{code}")
+    return array.unpack_from(b, p), p + array.size
+
+
+def _unknown_tags(b: memoryview, p: int, n: int, end: int) -> tuple[list[tuple[int, bytes]], int]:
+    """Read a tag section of which no tag is known; the first byte of its count is n."""
+    if n > 0x7F:
+        n, p = _uvarint(b, p, n)
+    if n > (end - p) // 2:
+        raise MalformedError(f"{n} tags, {end - p} bytes left")
+    tags = []
+    for _ in range(n):
+        tag, p = _uvarint(b, p + 1, b[p])
+        size, p = _uvarint(b, p + 1, b[p])
+        if p + size > end:
+            raise MalformedError(f"tag {tag} has {size} bytes, {end - p} left")
+        tags.append((tag, bytes(b[p : p + size])))
+        p += size
+    return tags, p
