@@ -61,7 +61,7 @@ def progress(text: str) -> None:
 
 
 def save(name: str, results: Any) -> None:
-    """Write the results with what they depend on to bench/results/, and print them as JSON."""
+    """Write the results, with what they depend on, to bench/results/ as a line of JSON."""
     record = {
         "bench": name,
         "commit": _commit(),
@@ -69,12 +69,11 @@ def save(name: str, results: Any) -> None:
         "python": platform.python_version(),
         "results": results,
     }
-    line = json.dumps(record)
     folder = ROOT / "bench" / "results"
     folder.mkdir(exist_ok=True)
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    (folder / f"{name}-{stamp}.json").write_text(line + "\n")
-    print(f"\n{line}")
+    path = folder / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}.json"
+    path.write_text(json.dumps(record) + "\n")
+    print(f"\nwritten to {path.relative_to(ROOT)}")
 
 
 def _commit() -> str:

@@ -2,7 +2,7 @@
 
 A message of a version is a `Body`: a construct `Struct` of its fields, and in a flexible version a
 `TagSection` that closes it. These classes are written to be read and compared against, not to be
-fast; `compiler.py` reads the same objects and writes the code that the broker runs.
+fast; `compiler` reads the same objects and writes the code that the broker runs.
 
 A byte string or an array is a length, then its content. The length of null is -1:
 

@@ -7,7 +7,7 @@ needed: a process pays for the apis that it uses. A broker advertises those entr
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -26,13 +26,14 @@ class Api:
     name: str
     versions: Versions
     #: What ApiVersions says is the first version, where that is a white lie.
-    advertised_since: int = field(default=-1)
+    advertised_since: int | None = None
 
     @property
     def advertised(self) -> Versions:
         """The range that ApiVersions tells clients."""
-        first = self.versions.first if self.advertised_since < 0 else self.advertised_since
-        return Versions(first, self.versions.last, self.versions.flexible_since)
+        if self.advertised_since is None:
+            return self.versions
+        return replace(self.versions, first=self.advertised_since)
 
     @property
     def module_name(self) -> str:

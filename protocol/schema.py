@@ -8,8 +8,8 @@
 
 The declaration gives three things: a class with typed, keyword-only, defaulted attributes
 (`HeartbeatRequest(group_id="g")`), in which versions play no part; the construct of any version,
-`HeartbeatRequest.struct(4)`, which is the reference; and, made from that construct by
-`compiler.py`, the codec that runs.
+`HeartbeatRequest.struct(4)`, which is the reference; and, made from that construct by `compiler`,
+the codec that runs.
 
 Messages are values: the type checker lets nobody assign to a field, and arrays are Sequences.
 That is why defaults can be shared. At run time nothing is frozen, because the codecs fill in
@@ -18,7 +18,7 @@ messages field by field.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, dataclass_transform, overload
@@ -51,7 +51,7 @@ class Versions:
     def __contains__(self, version: int) -> bool:
         return self.first <= version <= self.last
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[int]:
         return iter(range(self.first, self.last + 1))
 
     def __str__(self) -> str:

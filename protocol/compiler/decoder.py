@@ -1,4 +1,4 @@
-"""Writes decoders."""
+"""Writes decoders: from a construct to the lines that read it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes encoders."""
+"""Writes encoders: from a construct to the lines that write it."""
 
 from __future__ import annotations
 
