@@ -14,10 +14,8 @@ from ..primitives import (
     Blob,
     Body,
     CompactLength,
-    NullableBody,
     TagSection,
     Text,
-    UuidBytes,
 )
 from .source import (
     MalformedError,
@@ -43,9 +41,7 @@ class DecoderWriter(SourceWriter):
             unpack=_unpack_array,
             unknown_tags=_unknown_tags,
         )
-        # Fields of fixed size that wait to be read together: (struct code, target, field).
-        self.pending: list[tuple[str, str, str]] = []
-        # Assignments that follow when they have been read: (line, field).
+        # Assignments that follow when what is pending has been read: (line, field).
         self.deferred: list[tuple[str, str]] = []
 
     def function(self, body: Body) -> Any:
@@ -68,31 +64,20 @@ class DecoderWriter(SourceWriter):
         if body.tags is not None:
             self.tags(body.tags, target, path)
 
-    def value(self, subcon: Construct, target: str, path: str) -> None:
-        """Read one value into `target`."""
-        if (code := struct_code(subcon)) is not None:
-            self.pending.append((code, target, path))
-        elif subcon is UuidBytes:
-            raw = self.name("u")
-            self.pending.append(("16s", raw, path))
-            self.deferred.append((f"{target} = UUID(bytes={raw})", path))
-        elif isinstance(subcon, Text | Blob):
-            self.bytes_or_text(subcon, target, path)
-        elif isinstance(subcon, ArrayOf):
-            self.array(subcon, target, path)
-        elif isinstance(subcon, NullableBody):
-            self.pending.append(("b", "n", path))
-            self.flush()
-            self.write("if n < 0:", path)
-            with self.block():
-                self.write(f"{target} = None", path)
-            self.write("else:", path)
-            with self.block():
-                self.struct(subcon.subcon, target, path)
-        else:
-            assert isinstance(subcon, Body), subcon
-            self.flush()
-            self.struct(subcon, target, path)
+    def uuid(self, target: str, path: str) -> None:
+        raw = self.name("u")
+        self.pending.append(("16s", raw, path))
+        self.deferred.append((f"{target} = UUID(bytes={raw})", path))
+
+    def nullable_struct(self, body: Body, target: str, path: str) -> None:
+        self.pending.append(("b", "n", path))
+        self.flush()
+        self.write("if n < 0:", path)
+        with self.block():
+            self.write(f"{target} = None", path)
+        self.write("else:", path)
+        with self.block():
+            self.struct(body, target, path)
 
     def flush(self) -> None:
         """Read what is pending, in one call."""
@@ -150,6 +135,7 @@ class DecoderWriter(SourceWriter):
 
     def struct(self, body: Body, target: str, path: str) -> None:
         """Read a message; its fields are assigned to a local, which is faster."""
+        self.flush()
         item = target if "." not in target else self.name("m")
         self.body(body, item, path + ".")
         if item != target:

@@ -12,10 +12,8 @@ from ..primitives import (
     Blob,
     Body,
     CompactLength,
-    NullableBody,
     TagSection,
     Text,
-    UuidBytes,
 )
 from ..schema import Message
 from .source import MalformedError, Place, SourceWriter, identifier, struct_code, struct_of
@@ -36,8 +34,6 @@ class EncoderWriter(SourceWriter):
             write_tags=_write_tags,
             pack=pack,
         )
-        # Values of fixed size that wait to be written together: (struct code, expression, field).
-        self.pending: list[tuple[str, str, str]] = []
         self.in_tag = False
 
     def function(self, body: Body) -> Any:
@@ -71,29 +67,22 @@ class EncoderWriter(SourceWriter):
             return f"{value} is not {name} and {value} != {name}"
         return f"{value} != {self.literal(default)}"
 
-    def value(self, subcon: Construct, source: str, path: str) -> None:
-        """Write the value of the expression `source`."""
-        if (code := struct_code(subcon)) is not None:
-            self.pending.append((code, source, path))
-        elif subcon is UuidBytes:
-            self.pending.append(("16s", f"{source}.bytes", path))
-        elif isinstance(subcon, Text | Blob):
-            self.bytes_or_text(subcon, source, path)
-        elif isinstance(subcon, ArrayOf):
-            self.array(subcon, source, path)
-        elif isinstance(subcon, NullableBody):
-            item = self.name("m")
-            self.write(f"{item} = {source}", path)
-            self.pending.append(("b", f"-1 if {item} is None else 1", path))
-            self.flush()
-            self.write(f"if {item} is not None:", path)
-            with self.block():
-                self.body(subcon.subcon, item, path + ".")
-        else:
-            assert isinstance(subcon, Body), subcon
-            item = self.name("m")
-            self.write(f"{item} = {source}", path)
-            self.body(subcon, item, path + ".")
+    def uuid(self, source: str, path: str) -> None:
+        self.pending.append(("16s", f"{source}.bytes", path))
+
+    def struct(self, body: Body, source: str, path: str) -> None:
+        item = self.name("m")
+        self.write(f"{item} = {source}", path)
+        self.body(body, item, path + ".")
+
+    def nullable_struct(self, body: Body, source: str, path: str) -> None:
+        item = self.name("m")
+        self.write(f"{item} = {source}", path)
+        self.pending.append(("b", f"-1 if {item} is None else 1", path))
+        self.flush()
+        self.write(f"if {item} is not None:", path)
+        with self.block():
+            self.body(body, item, path + ".")
 
     def flush(self) -> None:
         """Write what is pending, in one call."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -32,7 +33,7 @@ class Place:
     packed: tuple[tuple[str, str], ...] = ()
 
 
-class SourceWriter:
+class SourceWriter(ABC):
     """Lines of Python with the field that each one handles."""
 
     def __init__(self, filename: str) -> None:
@@ -42,6 +43,39 @@ class SourceWriter:
         self.namespace: dict[str, Any] = {}
         self.indent = 1
         self.names = 0
+        # Values of fixed size that wait to be handled together: (struct code, expression, field).
+        self.pending: list[tuple[str, str, str]] = []
+
+    def value(self, subcon: Construct, expression: str, path: str) -> None:
+        """Handle one value: `expression` is where it goes to, or comes from."""
+        if (code := struct_code(subcon)) is not None:
+            self.pending.append((code, expression, path))
+        elif subcon is UuidBytes:
+            self.uuid(expression, path)
+        elif isinstance(subcon, Text | Blob):
+            self.bytes_or_text(subcon, expression, path)
+        elif isinstance(subcon, ArrayOf):
+            self.array(subcon, expression, path)
+        elif isinstance(subcon, NullableBody):
+            self.nullable_struct(subcon.subcon, expression, path)
+        else:
+            assert isinstance(subcon, Body), subcon
+            self.struct(subcon, expression, path)
+
+    @abstractmethod
+    def uuid(self, expression: str, path: str) -> None: ...
+
+    @abstractmethod
+    def bytes_or_text(self, subcon: Text | Blob, expression: str, path: str) -> None: ...
+
+    @abstractmethod
+    def array(self, subcon: ArrayOf, expression: str, path: str) -> None: ...
+
+    @abstractmethod
+    def struct(self, body: Body, expression: str, path: str) -> None: ...
+
+    @abstractmethod
+    def nullable_struct(self, body: Body, expression: str, path: str) -> None: ...
 
     @property
     def source(self) -> str:
