@@ -9,7 +9,8 @@
 
 What makes them safe: fixed fields are read by `unpack_from`, which knows where the frame ends; each
 length is compared with what is left before it is used; each count with how many of the smallest
-possible elements could still follow.
+possible elements could still follow; and all counts together with what a message of that size may
+have.
 
 Nothing is spent on saying what went wrong until it does: every generated line is noted down
 together with the field that it handles, so that a traceback's line number names the field, and the

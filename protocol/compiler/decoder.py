@@ -27,9 +27,18 @@ from .source import (
     struct_of,
 )
 
+# An element of one byte can become an object of two hundred: to compare a count with the bytes that
+# are left is not enough (CVE-2026-111108). A message may have this many elements and tags for
+# nothing, some sixteen megabytes of them; any more it must pay for in bytes.
+FREE_ELEMENTS = 65_536
+BYTES_PER_ELEMENT = 16
+
 
 class DecoderWriter(SourceWriter):
-    """Writes `decode(b, p, end)`: b is the frame, p where we are, end how far it goes."""
+    """Writes `decode(b, p, end)`: b is the frame, p where we are, end how far it goes.
+
+    In it, `room` is how many more elements and tags the message may have.
+    """
 
     def __init__(self, filename: str) -> None:
         super().__init__(filename)
@@ -39,13 +48,14 @@ class DecoderWriter(SourceWriter):
             MalformedError=MalformedError,
             uvarint=_uvarint,
             unpack=_unpack_array,
-            unknown_tags=_unknown_tags,
+            read_tags=_read_tags,
         )
         # Assignments that follow when what is pending has been read: (line, field).
         self.deferred: list[tuple[str, str]] = []
 
     def function(self, body: Body) -> Any:
         self.lines.append("def decode(b, p, end):")
+        self.write(f"room = {FREE_ELEMENTS} + (end - p) // {BYTES_PER_ELEMENT}", "start")
         self.body(body, "m0", "")
         self.write("return m0, p", "end")
         return self.build()
@@ -124,6 +134,7 @@ class DecoderWriter(SourceWriter):
             if code is not None:
                 self.write(f"{target}, p = unpack({code!r}, n, b, p)", path)
                 return
+            self.take_room(path)
             depth = self.names = self.names + 1
             self.write(f"a{depth} = {target} = []", path)
             self.write(f"for i{depth} in range(n):", path)
@@ -144,15 +155,15 @@ class DecoderWriter(SourceWriter):
     def tags(self, tags: TagSection, target: str, path: str) -> None:
         self.write("n = b[p]; p += 1", path)
         if not tags.fields:
-            self.write(
-                f"if n: {target}.unknown_tagged_fields, p = unknown_tags(b, p, n, end)", path
-            )
+            self.write("if n:", path)
+            with self.block():
+                self.count_tags(path)
+                self.write(f"{target}.unknown_tagged_fields, p = read_tags(b, p, n, end)", path)
             return
         count, tag, stop = self.name("k"), self.name("t"), self.name("e")
         self.write("if n:", path)
         with self.block():
-            self.write("if n > 127: n, p = uvarint(b, p, n)", path)
-            self.refuse_if("n > (end - p) // 2", "{n} tags, {end - p} bytes left", path)
+            self.count_tags(path)
             self.write(f"for {count} in range(n):", path)
             with self.block():
                 self.write(f"{tag}, p = uvarint(b, p + 1, b[p])", path)
@@ -174,6 +185,16 @@ class DecoderWriter(SourceWriter):
                     unknown = f"{target}.unknown_tagged_fields"
                     self.write(f"if not {unknown}: {unknown} = []", path)
                     self.write(f"{unknown}.append(({tag}, bytes(b[p:{stop}]))); p = {stop}", path)
+
+    def count_tags(self, path: str) -> None:
+        """Read the rest of a count of tags into n, and see that they can be there."""
+        self.write("if n > 127: n, p = uvarint(b, p, n)", path)
+        self.refuse_if("n > (end - p) // 2", "{n} tags, {end - p} bytes left", path)
+        self.take_room(path)
+
+    def take_room(self, path: str) -> None:
+        self.write("room -= n", path)
+        self.refuse_if("room < 0", "{n} more is too many for a message of {end} bytes", path)
 
     def unless_null(self, nullable: bool, target: str, path: str) -> AbstractContextManager[None]:
         if not nullable:
@@ -206,12 +227,8 @@ def _unpack_array(code: str, n: int, b: memoryview, p: int) -> tuple[Any, int]:
     return array.unpack_from(b, p), p + array.size
 
 
-def _unknown_tags(b: memoryview, p: int, n: int, end: int) -> tuple[list[tuple[int, bytes]], int]:
-    """Read a tag section of which no tag is known; the first byte of its count is n."""
-    if n > 0x7F:
-        n, p = _uvarint(b, p, n)
-    if n > (end - p) // 2:
-        raise MalformedError(f"{n} tags, {end - p} bytes left")
+def _read_tags(b: memoryview, p: int, n: int, end: int) -> tuple[list[tuple[int, bytes]], int]:
+    """Read n tags of which none is known."""
     tags = []
     for _ in range(n):
         tag, p = _uvarint(b, p + 1, b[p])

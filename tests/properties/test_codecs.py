@@ -6,13 +6,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ottla.protocol.api.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
+from ottla.protocol.api.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+)
 from ottla.protocol.compiler import Codec, codec
 from ottla.protocol.errors import DecodeError
+from ottla.protocol.header import ResponseHeader
 from ottla.protocol.primitives import ConstructError
-from ottla.protocol.schema import Array, Message
+from ottla.protocol.schema import Array, Message, Struct
 from strategies import ALL_MESSAGES, id_of, messages
 
-pytestmark = pytest.mark.parametrize(("message", "version"), ALL_MESSAGES, ids=id_of)
+EVERY = pytest.mark.parametrize(("message", "version"), ALL_MESSAGES, ids=id_of)
 
 
 def encoded(compiled: Codec[Message], value: Message) -> bytes:
@@ -21,6 +32,7 @@ def encoded(compiled: Codec[Message], value: Message) -> bytes:
     return b"".join(parts)
 
 
+@EVERY
 @given(data=st.data())
 def test_compiled_equals_construct_and_comes_back(message, version, data):
     value = data.draw(messages(message, version))
@@ -33,6 +45,7 @@ def test_compiled_equals_construct_and_comes_back(message, version, data):
     assert reference.parse(wire) == value
 
 
+@EVERY
 @given(data=st.data())
 def test_damaged_bytes_are_refused_or_read_as_construct_reads_them(message, version, data):
     value = data.draw(messages(message, version))
@@ -64,6 +77,7 @@ def outcome_of_construct(reference, wire):
         return "refused"
 
 
+@EVERY
 def test_every_prefix_is_refused(message, version):
     value = crowded(message, version, elements=2)
     compiled = codec(message, version)
@@ -74,6 +88,7 @@ def test_every_prefix_is_refused(message, version):
             compiled.decode(memoryview(wire)[:cut])
 
 
+@EVERY
 def test_false_lengths_and_counts_allocate_nothing(message, version):
     compiled = codec(message, version)
     wire = encoded(compiled, crowded(message, version, elements=2))
@@ -93,18 +108,70 @@ def test_false_lengths_and_counts_allocate_nothing(message, version):
     assert peak < 64 * len(wire) + 64 * 1024
 
 
-def test_a_crowd_of_smallest_elements_takes_a_bounded_multiple_of_its_bytes(message, version):
+NEWEST = pytest.mark.parametrize(
+    ("message", "version"),
+    [
+        (message, version)
+        for message, version in ALL_MESSAGES
+        if version == message.versions.last
+        and any(
+            isinstance(field.kind, Array) and isinstance(field.kind.element, Struct)
+            for field in message.fields.values()
+        )
+    ],
+    ids=id_of,
+)
+
+
+@NEWEST
+def test_the_memory_for_a_crowd_of_smallest_elements_is_bounded(message, version):
     """The worst that a peer can do: arrays of structs in which everything is empty."""
     compiled = codec(message, version)
-    wire = memoryview(encoded(compiled, crowded(message, version, elements=300, nested=0)))
+    arrays = sum(isinstance(field.kind, Array) for field in message.fields.values())
+    wire = memoryview(encoded(compiled, crowded(message, version, elements=500, nested=0)))
 
     tracemalloc.start()
-    decoded = compiled.decode(wire)
+    compiled.decode(wire)
     allocated, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
 
-    assert decoded
-    assert allocated < 96 * len(wire) + 16 * 1024
+    # A third of a kilobyte for each element makes 22 MiB for all that come for nothing.
+    assert allocated < 340 * 500 * arrays + 16 * 1024
+
+
+@NEWEST
+def test_more_elements_than_a_message_of_its_size_may_have_are_refused(message, version):
+    compiled = codec(message, version)
+    few, more = (len(encoded(compiled, crowded(message, version, n, nested=0))) for n in (10, 60))
+    if (more - few) / 50 > 8:
+        return  # so many bytes in each element that they are paid for
+
+    wire = encoded(compiled, crowded(message, version, elements=150_000, nested=0))
+
+    with pytest.raises(DecodeError, match="is too many for a message of"):
+        compiled.decode(memoryview(wire))
+
+
+def test_the_budget_is_that_of_the_whole_message():
+    """Tags count too, and so do the elements of nested arrays."""
+    tags = bytes.fromhex("00000000 80f104") + bytes.fromhex("64 00") * 80_000
+
+    with pytest.raises(DecodeError, match="is too many"):
+        codec(ResponseHeader, 1).decode(memoryview(tags))
+
+    topic = ListOffsetsTopic(partitions=[ListOffsetsPartition()] * 300)
+    request = ListOffsetsRequest(topics=[topic] * 300)
+    assert decoded(request, 6) == request  # 90,300 elements, all paid for
+
+    group = OffsetFetchRequestGroup(topics=[OffsetFetchRequestTopics()] * 300)
+    request = OffsetFetchRequest(groups=[group] * 300)
+    with pytest.raises(DecodeError, match=r"groups\[2\d\d\]\.topics .* is too many"):
+        decoded(request, 8)
+
+
+def decoded(value, version):
+    compiled = codec(type(value), version)
+    return compiled.decode(memoryview(encoded(compiled, value)))[0]
 
 
 def crowded(message, version, elements, nested=2):
