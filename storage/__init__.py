@@ -1,1 +1,5 @@
-"""What is on disk: record batches in segments. Not built yet."""
+"""What is on disk: record batches in segments, exactly as they came over the wire.
+
+A partition is a `log.Log`, made by `recovery.open_log`; a broker's logs are a `logdir.LogDirectory`.
+`disk` alone touches the operating system. Nothing here knows of sockets, requests or consumers.
+"""

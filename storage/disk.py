@@ -1,0 +1,148 @@
+"""The one module that touches the operating system.
+
+Everything else in storage goes through a `Disk`, so that a test can hand in one that fails at a
+chosen call. Data is written with pwritev and read through a map or with pread, never written
+through a map: a full disk is then an OSError for one caller, and not a SIGBUS for all.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import mmap
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+Buffer = bytes | bytearray | memoryview
+
+_IOV_MAX = 1024
+_NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)
+
+
+class Disk:
+    """The real one. Sizes and positions are in bytes; errors are OSError."""
+
+    def open(self, path: Path, *, create: bool = False) -> int:
+        """Open a file for reading and writing."""
+        return os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
+
+    def close(self, fd: int) -> None:
+        """Close a file."""
+        os.close(fd)
+
+    def size(self, fd: int) -> int:
+        """Give the length of a file."""
+        return os.fstat(fd).st_size
+
+    def write(self, fd: int, buffers: Sequence[Buffer], position: int) -> int:
+        """Write buffers one after the other; give how many bytes went, which may be too few."""
+        if len(buffers) == 1:
+            return os.pwrite(fd, buffers[0], position)
+        return os.pwritev(fd, buffers[:_IOV_MAX], position)
+
+    def read(self, fd: int, size: int, position: int) -> bytes:
+        """Read up to `size` bytes; fewer at the end of the file."""
+        return os.pread(fd, size, position)
+
+    def read_into(self, fd: int, buffer: bytearray | memoryview, position: int) -> int:
+        """Read into a buffer; give how many bytes came."""
+        return os.preadv(fd, [buffer], position)
+
+    def is_cached(self, fd: int, position: int) -> bool:
+        """Whether the byte at this position can be had without waiting for the device.
+
+        Where the system cannot tell, the answer is no.
+        """
+        if _NOWAIT is None:
+            return False
+        try:
+            return os.preadv(fd, [bytearray(1)], position, _NOWAIT) >= 0
+        except OSError:
+            return False
+
+    def map(self, fd: int, size: int) -> mmap.mmap:
+        """Map a file for reading."""
+        return mmap.mmap(fd, size, access=mmap.ACCESS_READ)
+
+    def resize(self, fd: int, size: int) -> None:
+        """Cut a file, or lengthen it by a hole."""
+        os.ftruncate(fd, size)
+
+    def sync(self, fd: int) -> None:
+        """Wait until the data of a file is on the device."""
+        if sys.platform == "darwin":
+            fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
+        else:
+            os.fdatasync(fd)
+
+    def sync_directory(self, path: Path) -> None:
+        """Wait until the names in a directory are on the device."""
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Give a file another name, replacing what had it."""
+        source.replace(target)
+
+    def unlink(self, path: Path) -> None:
+        """Remove a file, if it is there."""
+        path.unlink(missing_ok=True)
+
+    def make_directory(self, path: Path) -> None:
+        """Make a directory, if it is not there."""
+        path.mkdir(parents=True, exist_ok=True)
+
+    def names(self, path: Path) -> list[str]:
+        """Give the names in a directory, in order."""
+        return sorted(os.listdir(path))
+
+    def replace_file(self, path: Path, content: Buffer, *, durable: bool = True) -> None:
+        """Put a small file in place, whole or not at all.
+
+        If it is to be durable, a power cut cannot lose it once this has returned.
+        """
+        temporary = path.with_name(path.name + ".tmp")
+        fd = self.open(temporary, create=True)
+        try:
+            self.resize(fd, 0)
+            self.write_all(fd, [content], 0)
+            if durable:
+                self.sync(fd)
+        finally:
+            self.close(fd)
+        self.rename(temporary, path)
+        if durable:
+            self.sync_directory(path.parent)
+
+    def write_all(self, fd: int, buffers: Sequence[Buffer], position: int) -> None:
+        """Write all of the buffers. Raises OSError, when some of it may have been written."""
+        wanted = sum(map(len, buffers))
+        done = self.write(fd, buffers, position)
+        while done < wanted:
+            # A device that is nearly full takes a part first, and says so at the next call.
+            rest = memoryview(b"".join(buffers))[done:]
+            done += self.write(fd, [rest], position + done)
+
+    def lock(self, path: Path) -> int:
+        """Take a lock for this process. Raises BlockingIOError when another one has it."""
+        fd = self.open(path, create=True)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(fd)
+            raise
+        return fd
+
+
+def read_json(path: Path) -> Any:
+    """Read a small file that `replace_file` put in place; None if it is not there."""
+    try:
+        return json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None

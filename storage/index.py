@@ -1,0 +1,94 @@
+"""The two sparse indexes beside a segment.
+
+    .index       relative offset  uint32 │ position uint32             8 bytes an entry
+    .timeindex   timestamp        int64  │ relative offset uint32     12 bytes an entry
+
+Numbers are big-endian, and offsets relative to the segment's base, so that they fit. An entry of
+the first says that the batch at `position` starts at that offset; one of the second, that up to and
+in the batch that starts at that offset no record is younger than `timestamp`.
+
+The indexes of an active segment live in memory and are written when it is sealed, at a flush and at
+the end; those of sealed segments are mapped. Neither carries a checksum: what a crash may have
+touched is built again from the log, which does.
+"""
+
+from __future__ import annotations
+
+import struct
+
+Buffer = bytes | bytearray | memoryview
+
+_OFFSET = struct.Struct(">II")
+_TIME = struct.Struct(">qI")
+
+
+class OffsetIndex:
+    """From an offset to a position at or before it."""
+
+    def __init__(self, entries: Buffer = b"") -> None:
+        self.entries = entries
+
+    def __len__(self) -> int:
+        return len(self.entries) // _OFFSET.size
+
+    def add(self, relative_offset: int, position: int) -> None:
+        """Note that the batch at `position` starts at this offset. Both only ever go up."""
+        assert isinstance(self.entries, bytearray), "a sealed index is read-only"
+        self.entries += _OFFSET.pack(relative_offset, position)
+
+    def position_of(self, relative_offset: int) -> int:
+        """Give the position of a batch that starts at this offset or before it."""
+        entry = self._last_entry(relative_offset, 0)
+        return 0 if entry is None else entry[1]
+
+    def position_before(self, position: int) -> int:
+        """Give the largest indexed position that is not behind this one."""
+        entry = self._last_entry(position, 1)
+        return 0 if entry is None else entry[1]
+
+    def _last_entry(self, limit: int, column: int) -> tuple[int, int] | None:
+        """Find the last entry that is not over the limit in one of the columns: both are sorted."""
+        low, high = 0, len(self)
+        entries, unpack = self.entries, _OFFSET.unpack_from
+        while low < high:
+            middle = (low + high) // 2
+            if unpack(entries, middle * 8)[column] <= limit:
+                low = middle + 1
+            else:
+                high = middle
+        return None if low == 0 else unpack(entries, (low - 1) * 8)
+
+
+class TimeIndex:
+    """From a time to an offset before which nothing is as young."""
+
+    def __init__(self, entries: Buffer = b"") -> None:
+        self.entries = entries
+
+    def __len__(self) -> int:
+        return len(self.entries) // _TIME.size
+
+    @property
+    def last(self) -> tuple[int, int]:
+        """The largest timestamp noted and its offset; (-1, 0) if there is none."""
+        if not self.entries:
+            return -1, 0
+        return _TIME.unpack_from(self.entries, len(self.entries) - _TIME.size)
+
+    def add(self, timestamp: int, relative_offset: int) -> None:
+        """Note the largest timestamp so far; one that is no larger than the last is left out."""
+        assert isinstance(self.entries, bytearray), "a sealed index is read-only"
+        if timestamp > self.last[0]:
+            self.entries += _TIME.pack(timestamp, relative_offset)
+
+    def offset_before(self, timestamp: int) -> int:
+        """Give a relative offset before which all records are older than this."""
+        low, high = 0, len(self)
+        entries, unpack = self.entries, _TIME.unpack_from
+        while low < high:
+            middle = (low + high) // 2
+            if unpack(entries, middle * 12)[0] < timestamp:
+                low = middle + 1
+            else:
+                high = middle
+        return 0 if low == 0 else unpack(entries, (low - 1) * 12)[1]

@@ -1,0 +1,496 @@
+"""A partition's log: segments in a row, of which the last one grows.
+
+What is promised:
+
+- offsets go up one by one with each append, and a batch is stored as it came but for its offset,
+  its leader epoch and, where the topic wants it, its time;
+- an append is whole or not at all. When it returns, the operating system has it (a crash of this
+  process loses nothing); when `sync` has returned after it, the device has it;
+- a read gives whole batches, as a view of mapped pages that stays valid whatever the log does.
+
+Three offsets, start ≤ flushed ≤ end: the first that is left, the first that may not be on the
+device, and the next to be given. All but `sync` is for one thread: in the broker, the event loop.
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from ottla.protocol.batch import RecordBatch
+
+from .config import LogConfig
+from .disk import Buffer, read_json
+from .epochs import LeaderEpochs
+from .errors import (
+    BatchTooLargeError,
+    InvalidTimestampError,
+    KeylessRecordError,
+    LogOfflineError,
+    OffsetOutOfRangeError,
+    SequenceError,
+)
+from .files import OpenFiles
+from .producers import ProducerStates
+from .retention import SegmentFacts, expired, should_roll_for_retention
+from .segment import BatchAt, Segment
+
+log = logging.getLogger(__name__)
+
+EPOCHS_FILE = "leader-epoch-checkpoint"
+START_FILE = "log-start-offset"
+DELETED = ".deleted"
+
+
+class Appended(NamedTuple):
+    """What became of an append."""
+
+    base_offset: int
+    last_offset: int
+    append_time_ms: int  # -1: the records have their producer's time
+    is_duplicate: bool = False
+
+
+class Slice(NamedTuple):
+    """Whole batches in one segment: what a read gives."""
+
+    view: memoryview
+    segment: Segment
+    position: int
+
+    def is_warm(self) -> bool:
+        """Whether sending it will likely not wait for the device."""
+        return self.segment.is_warm(self.position, self.position + len(self.view))
+
+    def warm(self) -> None:
+        """Bring it into the page cache; may be called in a thread."""
+        self.segment.warm(self.position, self.position + len(self.view))
+
+
+class TimestampedOffset(NamedTuple):
+    """A record's offset, and its time."""
+
+    offset: int
+    timestamp: int
+
+
+class Log:
+    """One partition's log; made by `recovery.open_log`."""
+
+    def __init__(self, directory: Path, config: LogConfig, files: OpenFiles) -> None:
+        self.directory = directory
+        self.config = config
+        self.files = files
+        self.disk = files.disk
+        self.segments: list[Segment] = []
+        self.producers = ProducerStates()
+        self.epochs = LeaderEpochs()
+        self.start_offset = 0
+        self.flushed_offset = 0
+        #: When `sync` was last asked for, on the caller's clock.
+        self.last_sync_ms = 0
+        #: Why the log takes no appends, if it does not.
+        self.failure: OSError | None = None
+        self._bases: list[int] = []
+        self._deleted: list[Segment] = []
+        self._names_dirty = False
+
+    def __repr__(self) -> str:
+        return f"<Log {self.directory.name}, {self.start_offset} to {self.end_offset}>"
+
+    @property
+    def active(self) -> Segment:
+        """The segment that grows."""
+        return self.segments[-1]
+
+    @property
+    def end_offset(self) -> int:
+        """The next offset to be given."""
+        return self.segments[-1].next_offset
+
+    @property
+    def size(self) -> int:
+        """Bytes of all segments."""
+        return sum(segment.size for segment in self.segments)
+
+    def append(self, data: Buffer, *, leader_epoch: int, now_ms: int) -> Appended:
+        """Append the batches in `data`, into which offset and epoch are written.
+
+        Raises BatchError and StorageError before anything is written, and OSError when the disk
+        took none of it. A batch that an idempotent producer sent before is not written again.
+        """
+        self._check_online()
+        buffer = data if not memoryview(data).readonly else bytearray(data)
+        batches = list(_each(memoryview(buffer)))
+        for batch in batches:
+            self._check(batch, now_ms)
+        duplicate = self._duplicate_of(batches)
+        if duplicate is not None:
+            return duplicate
+        append_time = now_ms if self.config.message_timestamp_type == "LogAppendTime" else -1
+        size = sum(batch.size for batch in batches)
+        self._roll_if_needed(size, batches[0], now_ms)
+        segment = self.segments[-1]
+        base_offset = offset = segment.next_offset
+        position = segment.size
+        places = []
+        for batch in batches:
+            batch.assign(offset, leader_epoch)
+            if append_time >= 0:
+                batch.stamp_append_time(append_time)
+            last = batch.last_offset
+            places.append(BatchAt(position, batch.size, offset, last, batch.max_timestamp))
+            position += batch.size
+            offset = last + 1
+        config = self.config
+        try:
+            views = [batch.view for batch in batches]
+            segment.append(views, places, config.index_interval_bytes, config.segment_bytes)
+        except OSError as error:
+            self._write_failed(error)
+            raise
+        if segment.first_append_ms < 0:
+            segment.first_append_ms = now_ms
+        if leader_epoch > self.epochs.current:
+            self._assign_epoch(leader_epoch, base_offset)
+        for batch in batches:
+            if batch.producer_id >= 0:
+                self.producers.update(batch, batch.base_offset, now_ms)
+        return Appended(base_offset, offset - 1, append_time)
+
+    def read(self, offset: int, max_bytes: int, end_offset: int | None = None) -> Slice:
+        """Read whole batches from the one that contains `offset` on.
+
+        At least one, even if it is larger than `max_bytes`; none at the end of the log, or at
+        `end_offset` if that is given. Raises OffsetOutOfRangeError.
+        """
+        end = self.end_offset if end_offset is None else min(end_offset, self.end_offset)
+        if not self.start_offset <= offset <= self.end_offset:
+            raise OffsetOutOfRangeError(offset, self.start_offset, self.end_offset)
+        at = bisect_right(self._bases, offset) - 1
+        while offset < end and at < len(self.segments):
+            segment = self.segments[at]
+            batch = segment.find(offset)
+            if batch is None or batch.base_offset >= end:
+                at += 1  # what was here has been compacted away
+                continue
+            start = batch.position
+            if segment.next_offset <= end:
+                stop = segment.end_of_whole_batches(start, max_bytes)
+            else:
+                stop = self._stop_before(segment, batch, max_bytes, end)
+            return Slice(segment.view(start, stop), segment, start)
+        return Slice(memoryview(b""), self.active, self.active.size)
+
+    def offset_of_time(self, timestamp: int) -> TimestampedOffset | None:
+        """Find the first record that is at least as young as this."""
+        for segment in self.segments:
+            if segment.max_timestamp < timestamp:
+                continue
+            first = segment.base_offset + segment.times.offset_before(timestamp)
+            start = segment.find(max(first, self.start_offset))
+            if start is None:
+                continue
+            for batch in segment.batches(start.position):
+                if batch.max_timestamp < timestamp:
+                    continue
+                for record in self._records(segment, batch):
+                    if record.timestamp >= timestamp and record.offset >= self.start_offset:
+                        return TimestampedOffset(record.offset, record.timestamp)
+        return None
+
+    def youngest(self) -> TimestampedOffset | None:
+        """Find the first record with the largest timestamp."""
+        segment = max(self.segments, key=lambda segment: segment.max_timestamp)
+        if segment.max_timestamp < 0:
+            return None
+        return self.offset_of_time(segment.max_timestamp)
+
+    def roll(self) -> None:
+        """Seal the active segment and start another, if it has anything in it."""
+        active = self.active
+        if active.size == 0:
+            return
+        active.seal()
+        self.write_snapshot()
+        self._add_segment(active.next_offset)
+
+    def truncate(self, offset: int) -> None:
+        """Drop everything from `offset` on; a batch that has it inside goes as a whole.
+
+        A file is never shortened while somebody may be sending it: what is kept is copied.
+        """
+        self._check_online()
+        if offset >= self.end_offset:
+            return
+        if offset < self.start_offset:
+            raise OffsetOutOfRangeError(offset, self.start_offset, self.end_offset)
+        while len(self.segments) > 1 and self.active.base_offset >= offset:
+            self._drop(len(self.segments) - 1)
+        segment = self.active
+        batch = segment.find(offset)
+        kept = segment.size if batch is None else batch.position
+        self._replace_active(segment, kept)
+        self.producers.truncate(self.end_offset)
+        self._forget_snapshots_after(self.end_offset)
+        self.epochs.truncate(self.end_offset)
+        self._save_epochs()
+        self.flushed_offset = min(self.flushed_offset, self.end_offset)
+
+    def delete_before(self, offset: int) -> None:
+        """Let the log start at `offset`; segments that lie before it are deleted."""
+        if not self.start_offset <= offset <= self.end_offset:
+            raise OffsetOutOfRangeError(offset, self.start_offset, self.end_offset)
+        self.start_offset = offset
+        self.disk.replace_file(self.directory / START_FILE, str(offset).encode())
+        self._drop_segments_before_start()
+
+    def apply_retention(self, now_ms: int) -> int:
+        """Delete segments that are too old, or too much; give how many."""
+        facts = [SegmentFacts(s.base_offset, s.size, s.max_timestamp) for s in self.segments]
+        if self.active.size and should_roll_for_retention(facts[-1], self.config, now_ms):
+            self.roll()
+            facts.append(SegmentFacts(self.active.base_offset, 0, -1))
+        count = expired(facts, self.config, now_ms)
+        if count:
+            self.start_offset = max(self.start_offset, self.segments[count].base_offset)
+            self._drop_segments_before_start()
+        return count
+
+    def sweep(self) -> int:
+        """Remove the files of deleted segments that nobody reads; give how many are left."""
+        remaining = []
+        for segment in self._deleted:
+            if segment.views_are_gone():
+                for suffix in (".log", ".index", ".timeindex"):
+                    self.disk.unlink(segment.path(suffix + DELETED))
+            else:
+                remaining.append(segment)
+        self._deleted = remaining
+        return len(remaining)
+
+    def sync(self) -> int:
+        """Wait until all that was appended is on the device; give the offset up to which it is.
+
+        May be called in a thread. A failure is final: what the device has is then unknown, and
+        asking again would be told that all is well. The log takes no appends after it.
+        """
+        self._check_online()
+        end = self.end_offset
+        try:
+            for segment in self._dirty_segments():
+                segment.sync()
+            if self._names_dirty:
+                self._names_dirty = False
+                self.disk.sync_directory(self.directory)
+        except OSError as error:
+            self.fail(error)
+            raise LogOfflineError(f"{self.directory.name}: {error}") from error
+        self.flushed_offset = max(self.flushed_offset, end)
+        return self.flushed_offset
+
+    def flush_is_due(self, now_ms: int) -> bool:
+        """Whether flush.messages or flush.ms ask for a sync."""
+        waiting = self.end_offset - self.flushed_offset
+        if waiting == 0:
+            return False
+        late = now_ms - self.last_sync_ms >= self.config.flush_ms
+        return waiting >= self.config.flush_messages or late
+
+    def fail(self, error: OSError) -> None:
+        """Take the log offline."""
+        if self.failure is None:
+            log.error("%s goes offline: %s", self.directory.name, error)
+            self.failure = error
+
+    def close(self) -> None:
+        """Write what a clean start needs, and close all files."""
+        if self.failure is None:
+            self.active.write_indexes()
+            self.write_snapshot()
+            self.sync()
+        for segment in [*self.segments, *self._deleted]:
+            segment.close()
+
+    def write_snapshot(self) -> None:
+        """Write down what is known of producers up to the end; keep the last two of such."""
+        path = self.directory / f"{self.end_offset:020d}.snapshot"
+        # Nor is this: it has a checksum, and recovery can do with an older one.
+        self.disk.replace_file(path, self.producers.snapshot(), durable=False)
+        for offset in self.snapshots()[:-2]:
+            self.disk.unlink(self.directory / f"{offset:020d}.snapshot")
+
+    def snapshots(self) -> list[int]:
+        """Give the offsets of which there are snapshots of the producers, in order."""
+        names = self.disk.names(self.directory)
+        return [int(name[:20]) for name in names if name.endswith(".snapshot")]
+
+    def swap(self, old: Sequence[Segment], new: Segment) -> None:
+        """Put a rewritten segment in the place of neighbours whose files it has replaced."""
+        first = self.segments.index(old[0])
+        assert self.segments[first : first + len(old)] == list(old)
+        self.segments[first : first + len(old)] = [new]
+        self._bases[first : first + len(old)] = [new.base_offset]
+
+    def adopt(self, segment: Segment) -> None:
+        """Take a segment in at the end; for opening a log."""
+        self.segments.append(segment)
+        self._bases.append(segment.base_offset)
+
+    def ensure_active(self) -> None:
+        """Make the first segment of an empty log; for opening one."""
+        if not self.segments:
+            self._add_segment(self.start_offset)
+
+    def load_start(self) -> None:
+        """Read where the log starts, and its epochs; for opening one."""
+        start = read_json(self.directory / START_FILE)
+        first = self.segments[0].base_offset if self.segments else 0
+        self.start_offset = max(first, start or 0)
+        path = self.directory / EPOCHS_FILE
+        if path.exists():
+            self.epochs = LeaderEpochs.decode(path.read_bytes())
+
+    def _dirty_segments(self) -> list[Segment]:
+        """Give the segments with content that may not be on the device, oldest first."""
+        dirty: list[Segment] = []
+        for segment in reversed(list(self.segments)):
+            if segment.is_dirty:
+                dirty.append(segment)
+            elif segment.size:
+                break  # all before it were synced with it or before it
+        return dirty[::-1]
+
+    def _check_online(self) -> None:
+        if self.failure is not None:
+            raise LogOfflineError(f"{self.directory.name} is offline: {self.failure}")
+
+    def _check(self, batch: RecordBatch, now_ms: int) -> None:
+        batch.validate_produced()
+        config = self.config
+        if batch.size > config.max_message_bytes:
+            raise BatchTooLargeError(batch.size, config.max_message_bytes)
+        if batch.size > config.segment_bytes:
+            raise BatchTooLargeError(batch.size, config.segment_bytes)
+        if config.message_timestamp_type == "CreateTime":
+            # The header knows the largest timestamp; the smallest would cost a look at each record.
+            if batch.max_timestamp - now_ms > config.message_timestamp_after_max_ms:
+                raise InvalidTimestampError(f"{batch.max_timestamp} is too far after {now_ms}")
+            if now_ms - batch.max_timestamp > config.message_timestamp_before_max_ms:
+                raise InvalidTimestampError(f"{batch.max_timestamp} is too far before {now_ms}")
+        if config.compacts:
+            for index, record in enumerate(batch.records()):
+                if record.key is None:
+                    raise KeylessRecordError(index)
+
+    def _duplicate_of(self, batches: Sequence[RecordBatch]) -> Appended | None:
+        if all(batch.producer_id < 0 for batch in batches):
+            return None
+        if len(batches) > 1:
+            raise SequenceError("a batch of an idempotent producer comes alone")
+        base = self.producers.check(batches[0])
+        if base is None:
+            return None
+        return Appended(base, base + batches[0].last_offset_delta, -1, is_duplicate=True)
+
+    def _roll_if_needed(self, size: int, batch: RecordBatch, now_ms: int) -> None:
+        segment, config = self.segments[-1], self.config
+        if segment.size == 0:
+            return
+        full = segment.size + size > config.segment_bytes
+        old = now_ms - segment.first_append_ms > config.segment_ms and segment.first_append_ms >= 0
+        indexed = segment.index_bytes + 12 > config.segment_index_bytes
+        far = segment.next_offset + batch.last_offset_delta - segment.base_offset >= 2**31
+        if full or old or indexed or far:
+            self.roll()
+
+    def _add_segment(self, base_offset: int) -> None:
+        segment = Segment(self.directory, base_offset, self.files)
+        segment.create()
+        self._names_dirty = True
+        self.adopt(segment)
+
+    def _write_failed(self, error: OSError) -> None:
+        if getattr(error, "__notes__", None):
+            self.fail(error)
+
+    def _assign_epoch(self, epoch: int, offset: int) -> None:
+        if self.epochs.assign(epoch, offset):
+            self._save_epochs()
+
+    def _save_epochs(self) -> None:
+        # Not worth waiting for the device: recovery finds epochs in the batches.
+        path = self.directory / EPOCHS_FILE
+        self.disk.replace_file(path, self.epochs.encode(), durable=False)
+
+    def _forget_snapshots_after(self, end: int) -> None:
+        for offset in self.snapshots():
+            if offset > end:
+                self.disk.unlink(self.directory / f"{offset:020d}.snapshot")
+
+    def _stop_before(self, segment: Segment, first: BatchAt, max_bytes: int, end: int) -> int:
+        stop = first.position + first.size
+        for batch in segment.batches(stop):
+            if batch.base_offset >= end or batch.position + batch.size - first.position > max_bytes:
+                break
+            stop = batch.position + batch.size
+        return stop
+
+    def _records(self, segment: Segment, batch: BatchAt) -> Iterator[TimestampedOffset]:
+        decoded = RecordBatch(segment.read(batch.position, batch.size))
+        for record in decoded.records():
+            yield TimestampedOffset(record.offset, record.timestamp)
+
+    def _drop_segments_before_start(self) -> None:
+        while len(self.segments) > 1 and self.segments[1].base_offset <= self.start_offset:
+            self._drop(0)
+        if self.epochs.trim_start(self.start_offset):
+            self._save_epochs()
+
+    def _drop(self, at: int) -> None:
+        """Rename the files of a segment, which is then gone. `sweep` unlinks them."""
+        segment = self.segments.pop(at)
+        del self._bases[at]
+        for suffix in (".log", ".index", ".timeindex"):
+            try:
+                self.disk.rename(segment.path(suffix), segment.path(suffix + DELETED))
+            except FileNotFoundError:
+                continue  # an active segment's indexes are in memory
+        segment.drop()
+        self._names_dirty = True
+        self._deleted.append(segment)
+
+    def _replace_active(self, segment: Segment, kept: int) -> None:
+        """Copy the beginning of the active segment to a file that takes its name."""
+        target = segment.path(".log.tmp")
+        fd = self.disk.open(target, create=True)
+        try:
+            self.disk.resize(fd, 0)
+            for position in range(0, kept, 1 << 20):
+                chunk = segment.read(position, min(1 << 20, kept - position))
+                self.disk.write_all(fd, [chunk], position)
+            self.disk.sync(fd)
+        finally:
+            self.disk.close(fd)
+        self.disk.rename(target, segment.path(".log"))
+        self.disk.sync_directory(self.directory)
+        segment.close()
+        renewed = Segment(self.directory, segment.base_offset, self.files)
+        renewed.size = renewed.synced_size = kept
+        renewed.first_append_ms = segment.first_append_ms
+        for batch in renewed.batches():
+            renewed.note(batch, self.config.index_interval_bytes)
+        self.segments[-1] = renewed
+
+
+def _each(view: memoryview) -> Iterator[RecordBatch]:
+    """Give the batches in a buffer; anything that is not one, up to its end, is an error."""
+    while True:
+        batch = RecordBatch(view)
+        yield batch
+        view = view[batch.size :]
+        if not view:
+            return

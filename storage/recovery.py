@@ -1,0 +1,372 @@
+"""Opening a log: after a clean stop, and after any other.
+
+After a clean stop files are believed. After a crash everything from the recovery point on is read
+again, each batch checked, and indexes and producer states built anew. What is found to be wrong:
+
+- the end of the last segment is cut short, or zeros: a write that was never acknowledged. It is
+  cut off;
+- a batch is damaged, and others follow: those are good, and nobody said that they may go. The
+  damaged bytes are set aside in a file, `….log.damaged-POSITION`, the log goes on without them,
+  with a gap in its offsets, and the report says so. The same goes for a last batch that is whole
+  and wrong.
+
+A batch is good if its CRC is, and if its offset, which the CRC does not cover, fits between those
+of its neighbours. The leader epoch is not under the CRC either: a flipped bit in it goes unnoticed.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from pathlib import Path
+
+from crc32c import crc32c
+
+from ottla.protocol.batch import HEADER_BYTES, LOG_OVERHEAD_BYTES, BatchError, RecordBatch
+
+from .config import LogConfig
+from .files import OpenFiles
+from .log import DELETED, Log
+from .producers import ProducerStates
+from .segment import BatchAt, Segment
+
+log = logging.getLogger(__name__)
+
+_CHUNK_BYTES = 1024 * 1024
+_HEADER = struct.Struct(">qiibIhiqqqhii")
+_SEGMENT_NAME = re.compile(r"(\d{20})\.log")
+_LARGEST_BATCH_BYTES = 2**31 - 1
+
+
+@dataclass
+class Damage:
+    """Bytes that were set aside."""
+
+    segment: str
+    position: int
+    size: int
+    saved_as: str
+
+
+@dataclass
+class Report:
+    """What opening a log found and did."""
+
+    was_clean: bool
+    scanned_bytes: int = 0
+    cut_bytes: int = 0
+    damages: list[Damage] = field(default_factory=list)
+
+
+def open_log(
+    directory: Path, config: LogConfig, files: OpenFiles, *, recovery_point: int | None = None
+) -> tuple[Log, Report]:
+    """Open a log, or make an empty one.
+
+    `recovery_point` is the offset up to which the device is known to have everything; None says
+    that the log was closed cleanly.
+    """
+    disk = files.disk
+    disk.make_directory(directory)
+    opened = Log(directory, config, files)
+    report = Report(was_clean=recovery_point is None)
+    bases = _tidy(opened)
+    for base in bases:
+        opened.adopt(Segment(directory, base, files))
+    opened.load_start()
+    if recovery_point is None:
+        _load_clean(opened)
+    else:
+        _recover(opened, recovery_point, report)
+    opened.ensure_active()
+    opened.flushed_offset = opened.end_offset
+    opened.start_offset = min(opened.start_offset, opened.end_offset)
+    for damage in report.damages:
+        log.error(
+            "%s: %d damaged bytes at %d of %s are set aside in %s",
+            directory.name,
+            damage.size,
+            damage.position,
+            damage.segment,
+            damage.saved_as,
+        )
+    return opened, report
+
+
+def _tidy(opened: Log) -> list[int]:
+    """Finish what a crash interrupted, and give the base offsets of the segments."""
+    bases = []
+    for name in opened.disk.names(opened.directory):
+        if name.endswith((DELETED, ".tmp", ".cleaned")):
+            opened.disk.unlink(opened.directory / name)
+        elif match := _SEGMENT_NAME.fullmatch(name):
+            bases.append(int(match[1]))
+    return bases
+
+
+def _load_clean(opened: Log) -> None:
+    for segment, following in _with_next(opened.segments):
+        size = segment.path(".log").stat().st_size
+        next_offset = None if following is None else following.base_offset
+        segment.load(size, next_offset, opened.config.index_interval_bytes)
+    _restore_producers(opened, opened.end_offset if opened.segments else 0)
+
+
+def _with_next(segments: list[Segment]) -> Iterator[tuple[Segment, Segment | None]]:
+    return zip_longest(segments, segments[1:])
+
+
+def _restore_producers(opened: Log, offset: int) -> int:
+    """Load the last snapshot at or before an offset; give the offset that it is of."""
+    for known in reversed(opened.snapshots()):
+        if known <= offset:
+            path = opened.directory / f"{known:020d}.snapshot"
+            try:
+                opened.producers = ProducerStates.restore(path.read_bytes())
+            except ValueError:
+                log.warning("%s: the snapshot of %d is damaged", opened.directory.name, known)
+                continue
+            return known
+    opened.producers = ProducerStates()
+    return 0
+
+
+def _recover(opened: Log, recovery_point: int, report: Report) -> None:
+    segments = opened.segments
+    # The segment that has the recovery point inside, and all behind it, are read again.
+    first = max((n for n, s in enumerate(segments) if s.base_offset <= recovery_point), default=0)
+    for n, segment in enumerate(segments[:first]):
+        size = segment.path(".log").stat().st_size
+        segment.load(size, segments[n + 1].base_offset, opened.config.index_interval_bytes)
+    snapshot = _restore_producers(opened, recovery_point)
+    for segment in segments[:first]:
+        if segment.next_offset > snapshot:
+            _replay_producers(opened, segment, snapshot)
+    expected = segments[first].base_offset if segments else 0
+    for n in range(first, len(segments)):
+        is_last = n == len(segments) - 1
+        _Scan(opened, segments[n], expected, snapshot, report, is_last=is_last).run()
+        expected = segments[n].next_offset
+        if not is_last:
+            expected = max(expected, segments[n + 1].base_offset)
+
+
+def _replay_producers(opened: Log, segment: Segment, snapshot: int) -> None:
+    """Take batches into account that lie between the snapshot and the recovery point."""
+    start = segment.find(snapshot)
+    if start is None:
+        return
+    for place in segment.batches(start.position):
+        batch = RecordBatch(segment.read(place.position, place.size))
+        if batch.producer_id >= 0:
+            opened.producers.update(batch, batch.base_offset)
+
+
+class _Scan:
+    """Reads one segment again, and mends it."""
+
+    def __init__(
+        self,
+        opened: Log,
+        segment: Segment,
+        expected: int,
+        snapshot: int,
+        report: Report,
+        *,
+        is_last: bool,
+    ) -> None:
+        self.opened = opened
+        self.segment = segment
+        self.expected = expected
+        self.snapshot = snapshot
+        self.report = report
+        self.is_last = is_last
+        self.size = segment.path(".log").stat().st_size
+        self.bad: list[tuple[int, int]] = []
+
+    def run(self) -> None:
+        segment, disk = self.segment, self.opened.disk
+        segment.forget_indexes()
+        segment.size = segment.synced_size = self.size
+        position = self._scan_from(0)
+        while position < self.size:
+            start = position
+            found = self._next_good(start)
+            if found is None:
+                self._end_at(start)
+                break
+            self.bad.append((start, found))
+            position = self._scan_from(found)
+        if self.bad:
+            self._set_aside()
+        fd = disk.open(segment.path(".log"))
+        try:
+            disk.resize(fd, segment.size)
+            disk.sync(fd)
+        finally:
+            disk.close(fd)
+        segment.synced_size = segment.size
+        if not self.is_last:
+            segment.seal()
+            segment.close()
+
+    def _scan_from(self, position: int) -> int:
+        """Take in good batches from a position on; give where they end."""
+        segment, interval = self.segment, self.opened.config.index_interval_bytes
+        read_into, size = self.opened.disk.read_into, self.size
+        fd = self.opened.disk.open(segment.path(".log"))
+        buffer = bytearray(_CHUNK_BYTES)
+        view = memoryview(buffer)
+        start = filled = 0
+        expected, snapshot = self.expected, self.snapshot
+        update, unpack = self.opened.producers.update, _HEADER.unpack_from
+        epochs = self.opened.epochs
+        try:
+            while position + HEADER_BYTES <= size:
+                at = position - start
+                if at + HEADER_BYTES > filled or filled == 0:
+                    start, at = position, 0
+                    filled = read_into(fd, view, position)
+                header = unpack(view, at)
+                base, length, epoch, magic, crc, _attributes, delta = header[:7]
+                total = LOG_OVERHEAD_BYTES + length
+                if magic != 2 or total < HEADER_BYTES or position + total > size or base < expected:
+                    break
+                if at + total > filled:
+                    if total > len(buffer):
+                        view.release()
+                        buffer = bytearray(total)
+                        view = memoryview(buffer)
+                    start, at = position, 0
+                    filled = read_into(fd, view, position)
+                if crc32c(view[at + 21 : at + total]) != crc or delta < 0:
+                    break
+                if base > expected and not self._may_leave_a_gap(position + total, base + delta):
+                    break
+                if epoch > epochs.current:
+                    epochs.assign(epoch, base)
+                segment.note(BatchAt(position, total, base, base + delta, header[8]), interval)
+                if header[9] >= 0 and base >= snapshot:
+                    update(RecordBatch(view[at : at + total]), base)
+                expected = base + delta + 1
+                position += total
+        finally:
+            self.opened.disk.close(fd)
+        self.report.scanned_bytes += position
+        self.expected = expected
+        return position
+
+    def _may_leave_a_gap(self, following: int, last_offset: int) -> bool:
+        """Whether a batch whose offset is larger than expected is where it should be.
+
+        Compaction leaves gaps, and so did damage that was set aside; or the offset is wrong. It is
+        right if the next batch fits behind it. The last batch of all has none, and no gap before
+        it either unless there was damage, because an active segment is not compacted.
+        """
+        header = self.segment.read(following, LOG_OVERHEAD_BYTES) if following < self.size else b""
+        if len(header) == LOG_OVERHEAD_BYTES:
+            base, length = struct.unpack(">qi", header)
+            if length > 0:
+                return bool(base > last_offset)
+        if not self.is_last:
+            at = self.opened.segments.index(self.segment)
+            return self.opened.segments[at + 1].base_offset > last_offset
+        names = self.opened.disk.names(self.opened.directory)
+        return any(".damaged-" in name for name in names)
+
+    def _next_good(self, position: int) -> int | None:
+        """Find the next good batch behind a bad one, if there is any."""
+        # Bytes 0 to 16 of a header are not under the CRC. The upper half of the offset is known,
+        # but for a carry; the length is positive; the magic is 2.
+        upper = {(self.expected >> 32) & 0xFFFFFFFF, ((self.expected >> 32) + 1) & 0xFFFFFFFF}
+        choices = b"|".join(re.escape(half.to_bytes(4, "big")) for half in sorted(upper))
+        pattern = re.compile(b"(?=(?:" + choices + rb").{4}[\x00-\x7f].{7}\x02)", re.DOTALL)
+        window = position + 1
+        while window < self.size:
+            block = self.segment.read(window, _CHUNK_BYTES + HEADER_BYTES)
+            for match in pattern.finditer(block):
+                if match.start() < _CHUNK_BYTES and self._is_good(window + match.start()):
+                    return window + match.start()
+            window += _CHUNK_BYTES
+        return None
+
+    def _is_good(self, position: int) -> bool:
+        header = self.segment.read(position, HEADER_BYTES)
+        if len(header) < HEADER_BYTES:
+            return False
+        base, length = struct.unpack_from(">qi", header)
+        total = LOG_OVERHEAD_BYTES + length
+        if base < self.expected or not HEADER_BYTES <= total <= self.size - position:
+            return False
+        try:
+            RecordBatch(self.segment.read(position, total)).validate()
+        except BatchError:
+            return False
+        return True
+
+    def _end_at(self, position: int) -> None:
+        """Decide about bytes behind which there is nothing good."""
+        rest = self.segment.read(position, HEADER_BYTES)
+        length = struct.unpack_from(">i", rest, 8)[0] if len(rest) >= LOG_OVERHEAD_BYTES else 0
+        whole = HEADER_BYTES <= LOG_OVERHEAD_BYTES + length <= self.size - position
+        content = self._end_of_content(position)
+        if content > position and (whole or not self.is_last):
+            self.bad.append((position, content))
+        self.report.cut_bytes += self.size - position
+        self.segment.size = position
+
+    def _end_of_content(self, position: int) -> int:
+        """Give where the zeros begin that the file was lengthened by."""
+        end = self.size
+        while end > position:
+            start = max(position, end - _CHUNK_BYTES)
+            content = self.segment.read(start, end - start).rstrip(b"\0")
+            if content:
+                return start + len(content)
+            end = start
+        return end
+
+    def _set_aside(self) -> None:
+        """Save the bad bytes, and write the segment again without them."""
+        segment, disk = self.segment, self.opened.disk
+        end = segment.size
+        for start, stop in self.bad:
+            target = segment.path(f".log.damaged-{start}")
+            self._copy([(start, stop)], target)
+            damage = Damage(segment.path(".log").name, start, stop - start, target.name)
+            self.report.damages.append(damage)
+        good = []
+        position = 0
+        for start, stop in self.bad:
+            good.append((position, start))
+            position = stop
+        good.append((position, max(position, end)))
+        temporary = segment.path(".log.tmp")
+        segment.size = self.size
+        self._copy(good, temporary)
+        segment.close()
+        disk.rename(temporary, segment.path(".log"))
+        disk.sync_directory(segment.directory)
+        segment.forget_indexes()
+        segment.size = segment.synced_size = segment.path(".log").stat().st_size
+        for batch in segment.batches():
+            segment.note(batch, self.opened.config.index_interval_bytes)
+
+    def _copy(self, ranges: list[tuple[int, int]], target: Path) -> None:
+        disk = self.opened.disk
+        fd = disk.open(target, create=True)
+        try:
+            disk.resize(fd, 0)
+            written = 0
+            for start, stop in ranges:
+                for position in range(start, stop, _CHUNK_BYTES):
+                    chunk = self.segment.read(position, min(_CHUNK_BYTES, stop - position))
+                    disk.write_all(fd, [chunk], written)
+                    written += len(chunk)
+            disk.sync(fd)
+        finally:
+            disk.close(fd)

@@ -1,0 +1,354 @@
+"""One segment: a `.log` file of batches, its two indexes, and nothing that looks into a record.
+
+    00000000000000001000.log         batches, exactly as on the wire, from offset 1000 on
+    00000000000000001000.index       see index.py
+    00000000000000001000.timeindex
+
+An active segment's file is longer than its content: it is lengthened by holes ahead of what is
+written, so that one map serves for many appends, and cut when the segment is sealed. After a crash
+the rest is zeros, which no batch begins with in its length: recovery sees where the end is.
+
+Python never looks at mapped pages. They are for system calls, for which a page that cannot be read
+is an error; for Python it would be the end of the process. Headers are read with pread.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+import weakref
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from ottla.protocol.batch import HEADER_BYTES, LOG_OVERHEAD_BYTES
+
+from .disk import Buffer
+from .files import OpenFiles
+from .index import OffsetIndex, TimeIndex
+
+_EXTENT_BYTES = 64 * 1024
+_LARGEST_STEP_BYTES = 64 * 1024 * 1024
+_WALK_BYTES = 8 * 1024
+_WARM_STEP_BYTES = 128 * 1024
+
+# What a walk needs of a batch: base offset, length, …, last offset delta, …, max timestamp.
+_HEAD = struct.Struct(">qi11xi8xq")
+
+
+class BatchAt(NamedTuple):
+    """Where a batch is, and which offsets and times it spans."""
+
+    position: int
+    size: int
+    base_offset: int
+    last_offset: int
+    max_timestamp: int
+
+
+class Segment:
+    """Batches from `base_offset` on. Not thread-safe, but for `sync`."""
+
+    def __init__(self, directory: Path, base_offset: int, files: OpenFiles) -> None:
+        self.directory = directory
+        self.base_offset = base_offset
+        self.size = 0
+        self.next_offset = base_offset
+        self.max_timestamp = -1
+        self.offset_of_max_timestamp = base_offset
+        #: Content up to here is on the device.
+        self.synced_size = 0
+        #: When the first record was written here, on the caller's clock; -1 while there is none.
+        self.first_append_ms = -1
+        self._files = files
+        self._disk = files.disk
+        self._fd: int | None = None
+        self._map: mmap.mmap | None = None
+        self._map_alive: weakref.ref[mmap.mmap] | None = None
+        self._extent = 0
+        self._offsets: OffsetIndex | None = OffsetIndex(bytearray())
+        self._times: TimeIndex | None = TimeIndex(bytearray())
+        self._unindexed = 0
+        self._sealed = False
+        self._dropped = False
+
+    def __repr__(self) -> str:
+        return f"<Segment {self.base_offset} to {self.next_offset}, {self.size} bytes>"
+
+    def path(self, suffix: str) -> Path:
+        """Give the path of one of its files."""
+        return self.directory / f"{self.base_offset:020d}{suffix}"
+
+    @property
+    def is_dirty(self) -> bool:
+        """Whether it has content that may not be on the device."""
+        return self.synced_size < self.size
+
+    @property
+    def index_bytes(self) -> int:
+        """The size of its larger index."""
+        return max(len(self.offsets.entries), len(self.times.entries))
+
+    @property
+    def offsets(self) -> OffsetIndex:
+        """The offset index; that of a sealed segment is mapped when it is first used."""
+        if self._offsets is None:
+            self._offsets = OffsetIndex(self._map_index(".index"))
+        return self._offsets
+
+    @property
+    def times(self) -> TimeIndex:
+        """The time index, likewise."""
+        if self._times is None:
+            self._times = TimeIndex(self._map_index(".timeindex"))
+        return self._times
+
+    def create(self) -> None:
+        """Make the file."""
+        self._fd = self._disk.open(self.path(".log"), create=True)
+        self._files.used(self)
+
+    def append(
+        self, buffers: Sequence[Buffer], batches: Sequence[BatchAt], index_interval: int, limit: int
+    ) -> None:
+        """Write batches at the end, all or none of them.
+
+        `limit` is how large the file may be made in advance. Raises OSError; if even taking back
+        what was written of them failed, that error has a note, and the segment is not to be used.
+        """
+        position = self.size
+        end = position + sum(batch.size for batch in batches)
+        fd = self._open()
+        if end > self._extent:
+            self._extend(fd, end, limit)
+        try:
+            self._disk.write_all(fd, buffers, position)
+        except OSError as error:
+            self._take_back(fd, position, error)
+            raise
+        self.size = end
+        for batch in batches:
+            self.note(batch, index_interval)
+
+    def note(self, batch: BatchAt, index_interval: int) -> None:
+        """Take a batch that is in the file into account, in the indexes too."""
+        self.next_offset = batch.last_offset + 1
+        if batch.max_timestamp > self.max_timestamp:
+            self.max_timestamp = batch.max_timestamp
+            self.offset_of_max_timestamp = batch.base_offset
+        if self._unindexed > index_interval:
+            relative = batch.base_offset - self.base_offset
+            self.offsets.add(relative, batch.position)
+            self.times.add(self.max_timestamp, self.offset_of_max_timestamp - self.base_offset)
+            self._unindexed = 0
+        self._unindexed += batch.size
+
+    def view(self, start: int, stop: int) -> memoryview:
+        """Give the bytes from `start` to `stop` as a view of the map, for a system call."""
+        assert start <= stop <= self.size
+        mapped = self._map
+        if mapped is None or len(mapped) < stop:
+            if start == stop:
+                return memoryview(b"")
+            fd = self._open()
+            mapped = self._map = self._disk.map(fd, max(self._extent, stop))
+            self._map_alive = weakref.ref(mapped)
+        else:
+            self._files.used(self)
+        return memoryview(mapped)[start:stop]
+
+    def read(self, start: int, size: int) -> bytes:
+        """Read bytes, for Python to look at."""
+        return self._disk.read(self._open(), min(size, self.size - start), start)
+
+    def batches(self, position: int = 0) -> Iterator[BatchAt]:
+        """Walk over the batches from a position on, at which one must start."""
+        block, start = b"", position
+        while position < self.size:
+            at = position - start
+            if at + HEADER_BYTES > len(block):
+                block, start, at = self.read(position, _WALK_BYTES), position, 0
+            base, length, delta, timestamp = _HEAD.unpack_from(block, at)
+            size = LOG_OVERHEAD_BYTES + length
+            yield BatchAt(position, size, base, base + delta, timestamp)
+            position += size
+
+    def find(self, offset: int) -> BatchAt | None:
+        """Find the batch that contains an offset, or else the first one behind it."""
+        position = self.offsets.position_of(offset - self.base_offset)
+        for batch in self.batches(position):
+            if batch.last_offset >= offset:
+                return batch
+        return None
+
+    def end_of_whole_batches(self, start: int, most: int) -> int:
+        """Give the end of the last batch within `most` bytes of `start`, or of the first one."""
+        if self.size - start <= most:
+            return self.size
+        position = max(start, self.offsets.position_before(start + most))
+        end = position
+        for batch in self.batches(position):
+            if batch.position + batch.size - start > most and end > start:
+                break
+            end = batch.position + batch.size
+            if end - start >= most:
+                break
+        return end
+
+    def is_warm(self, start: int, stop: int) -> bool:
+        """Whether a range is likely to be in the page cache: it is at the places looked at."""
+        fd = self._open()
+        return all(
+            self._disk.is_cached(fd, position) for position in range(start, stop, _WARM_STEP_BYTES)
+        ) and (start == stop or self._disk.is_cached(fd, stop - 1))
+
+    def warm(self, start: int, stop: int) -> None:
+        """Bring a range into the page cache. May be called in a thread: it waits for the device."""
+        fd = self._disk.open(self.path(".log"))
+        try:
+            buffer = memoryview(bytearray(_WARM_STEP_BYTES))
+            for position in range(start, stop, len(buffer)):
+                self._disk.read_into(fd, buffer[: stop - position], position)
+        finally:
+            self._disk.close(fd)
+
+    def sync(self) -> None:
+        """Wait until all content of this moment is on the device. May be called in a thread."""
+        size, fd = self.size, self._fd
+        if size > self.synced_size and fd is not None:
+            try:
+                self._disk.sync(fd)
+            except OSError:
+                if self._dropped:
+                    return  # deleted meanwhile: nobody asks for it any more
+                raise
+            self.synced_size = size
+
+    def seal(self) -> None:
+        """End the segment: its indexes go to files, and its file gets its true size."""
+        if self.max_timestamp >= 0:
+            relative = self.offset_of_max_timestamp - self.base_offset
+            self.times.add(self.max_timestamp, relative)
+        self.write_indexes()
+        self._sealed = True
+
+    def write_indexes(self) -> None:
+        """Write the indexes to their files, and cut the log's file to its content."""
+        fd = self._open()
+        self._disk.resize(fd, self.size)
+        self._extent = self.size
+        for suffix, entries in (
+            (".index", self.offsets.entries),
+            (".timeindex", self.times.entries),
+        ):
+            temporary = self.path(suffix + ".tmp")
+            index = self._disk.open(temporary, create=True)
+            try:
+                self._disk.resize(index, 0)
+                self._disk.write_all(index, [entries], 0)
+            finally:
+                self._disk.close(index)
+            self._disk.rename(temporary, self.path(suffix))
+
+    def load(self, size: int, next_offset: int | None, index_interval: int) -> None:
+        """Take over a file that was left whole.
+
+        `next_offset` is known of a sealed segment. An active one is read from its last index
+        entry on, and its indexes come into memory, to go on. Indexes that are missing are built:
+        compaction removes them before it replaces a log.
+        """
+        self.size = self.synced_size = self._extent = size
+        if not (self.path(".index").exists() and self.path(".timeindex").exists()):
+            self._build_indexes(index_interval)
+            self.write_indexes()
+        if next_offset is not None:
+            self._sealed = True
+            self._offsets = self._times = None
+            self.next_offset = next_offset
+            timestamp, relative = self.times.last
+            self.max_timestamp = timestamp
+            self.offset_of_max_timestamp = self.base_offset + relative
+            return
+        self._offsets = OffsetIndex(bytearray(self._read_index(".index")))
+        self._times = TimeIndex(bytearray(self._read_index(".timeindex")))
+        self.max_timestamp, relative = self._times.last
+        self.offset_of_max_timestamp = self.base_offset + relative
+        for batch in self.batches(self._offsets.position_before(size)):
+            self.note(batch, index_interval=size)
+
+    def forget_indexes(self) -> None:
+        """Start the indexes anew: recovery is going to build them."""
+        self._offsets = OffsetIndex(bytearray())
+        self._times = TimeIndex(bytearray())
+        self._unindexed = 0
+        self.next_offset = self.base_offset
+        self.max_timestamp = -1
+
+    def release(self) -> bool:
+        """Close the files, if all content is on the device; what a reader holds stays valid."""
+        if self.is_dirty:
+            return False
+        self._close()
+        return True
+
+    def close(self) -> None:
+        """Close the files."""
+        self._close()
+        self._files.closed(self)
+
+    def drop(self) -> None:
+        """Close the files of a segment that is being deleted, synced or not."""
+        self._dropped = True
+        self.close()
+
+    def views_are_gone(self) -> bool:
+        """Whether no reader holds a view of the map any more."""
+        self._map = None
+        return self._map_alive is None or self._map_alive() is None
+
+    def _build_indexes(self, index_interval: int) -> None:
+        self.forget_indexes()
+        for batch in self.batches():
+            self.note(batch, index_interval)
+
+    def _close(self) -> None:
+        if self._fd is not None:
+            self._disk.close(self._fd)
+        self._fd = None
+        self._map = None
+        if self._sealed:
+            self._offsets = self._times = None
+
+    def _open(self) -> int:
+        if self._fd is None:
+            self._fd = self._disk.open(self.path(".log"))
+        self._files.used(self)
+        return self._fd
+
+    def _extend(self, fd: int, end: int, limit: int) -> None:
+        step = min(max(self.size, _EXTENT_BYTES), _LARGEST_STEP_BYTES)
+        extent = max(end, min(self.size + step, limit))
+        self._disk.resize(fd, extent)
+        self._extent = extent
+
+    def _take_back(self, fd: int, size: int, cause: OSError) -> None:
+        try:
+            self._disk.resize(fd, size)
+            self._extent = size
+        except OSError as error:
+            cause.add_note(f"and what was written of it could not be taken back: {error}")
+
+    def _map_index(self, suffix: str) -> Buffer:
+        fd = self._disk.open(self.path(suffix))
+        try:
+            size = self._disk.size(fd)
+            return memoryview(self._disk.map(fd, size)) if size else b""
+        finally:
+            self._disk.close(fd)
+
+    def _read_index(self, suffix: str) -> bytes:
+        fd = self._disk.open(self.path(suffix))
+        try:
+            return self._disk.read(fd, self._disk.size(fd), 0)
+        finally:
+            self._disk.close(fd)

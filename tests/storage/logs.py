@@ -1,0 +1,48 @@
+"""Builders for the tests of storage: batches and logs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ottla.protocol.batch import Record, RecordBatch, build_batch, split_batches
+from ottla.storage.config import LogConfig
+from ottla.storage.files import OpenFiles
+from ottla.storage.log import Appended, Log
+from ottla.storage.recovery import open_log
+
+NOW = 1_700_000_000_000
+
+
+def a_batch(
+    count: int = 1, *, value: bytes = b"value", time: int = NOW, **header: Any
+) -> bytearray:
+    records = [Record(n, time + n, b"key %d" % n, value) for n in range(count)]
+    return build_batch(records, **header)
+
+
+def a_log(path: Path, *, files: OpenFiles | None = None, **config: Any) -> Log:
+    """A log of small segments that is opened as after a clean stop."""
+    settings = {"segment_bytes": 2000, "index_interval_bytes": 200} | config
+    return open_log(path / "t-0", LogConfig(**settings), files or OpenFiles())[0]
+
+
+def append(log: Log, count: int = 1, *, times: int = 1, **batch: Any) -> Appended:
+    for _ in range(times):
+        result = log.append(a_batch(count, **batch), leader_epoch=0, now_ms=NOW)
+    return result
+
+
+def offsets(log: Log, start: int | None = None, max_bytes: int = 700) -> list[int]:
+    """All offsets from one on, as a reader sees them who asks again and again."""
+    offset = log.start_offset if start is None else start
+    seen: list[int] = []
+    while offset < log.end_offset:
+        batches: list[RecordBatch] = list(split_batches(bytes(log.read(offset, max_bytes).view)))
+        if not batches:
+            break
+        for batch in batches:
+            batch.validate()
+            seen += [record.offset for record in batch.records() if record.offset >= offset]
+            offset = batch.next_offset
+    return seen

@@ -1,0 +1,41 @@
+"""The dump of a segment file."""
+
+from logs import a_batch, a_log, append
+from ottla.storage.dump import dump
+
+
+def a_file(tmp_path):
+    log = a_log(tmp_path)
+    append(log, 3)
+    append(log, 2, producer_id=5, producer_epoch=1, base_sequence=7)
+    log.close()
+    return log.active.path(".log")
+
+
+def test_batches_and_records_are_shown(tmp_path):
+    first, second = dump(a_file(tmp_path), records=True)
+
+    assert (first.position, first.size, first.error) == (0, len(a_batch(3)), None)
+    assert first.facts["base_offset"] == 0
+    assert first.facts["last_offset"] == 2
+    assert [record.offset for record in first.records] == [0, 1, 2]
+    assert (second.facts["producer_id"], second.facts["base_sequence"]) == (5, 7)
+
+
+def test_records_are_left_alone_unless_asked_for(tmp_path):
+    assert [batch.records for batch in dump(a_file(tmp_path))] == [[], []]
+
+
+def test_what_is_wrong_is_said_in_its_place(tmp_path):
+    path = a_file(tmp_path)
+    data = bytearray(path.read_bytes())
+    data[70] ^= 1
+    path.write_bytes(data + bytes(100))
+
+    damaged, fine, rest = dump(path)
+
+    assert "CRC" in damaged.error
+    assert fine.error is None
+    assert "zeros" in rest.error
+    path.write_bytes(data[:-5])
+    assert "no whole batch" in list(dump(path))[-1].error

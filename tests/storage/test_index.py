@@ -1,0 +1,57 @@
+"""The sparse indexes."""
+
+import pytest
+
+from ottla.storage.index import OffsetIndex, TimeIndex
+
+
+def an_offset_index():
+    index = OffsetIndex(bytearray())
+    for offset, position in [(10, 100), (20, 300), (35, 4_000_000_000)]:
+        index.add(offset, position)
+    return index
+
+
+@pytest.mark.parametrize(
+    ("offset", "position"),
+    [
+        (0, 0),
+        (9, 0),
+        (10, 100),
+        (19, 100),
+        (20, 300),
+        (34, 300),
+        (35, 4_000_000_000),
+        (99, 4 * 10**9),
+    ],
+)
+def test_a_position_at_or_before_an_offset_is_found(offset, position):
+    assert an_offset_index().position_of(offset) == position
+
+
+@pytest.mark.parametrize(
+    ("limit", "position"), [(0, 0), (99, 0), (100, 100), (299, 100), (300, 300)]
+)
+def test_a_position_at_or_before_another_is_found(limit, position):
+    assert an_offset_index().position_before(limit) == position
+
+
+def test_an_empty_index_begins_at_the_beginning():
+    assert OffsetIndex().position_of(7) == 0
+    assert TimeIndex().offset_before(7) == 0
+    assert TimeIndex().last == (-1, 0)
+
+
+def test_only_times_that_are_larger_than_all_before_are_noted():
+    index = TimeIndex(bytearray())
+    for time, offset in [(50, 0), (40, 5), (50, 6), (70, 9)]:
+        index.add(time, offset)
+
+    assert len(index) == 2
+    assert index.last == (70, 9)
+    assert [index.offset_before(time) for time in (0, 50, 51, 70, 71)] == [0, 0, 0, 0, 9]
+
+
+def test_a_sealed_index_is_read_only():
+    with pytest.raises(AssertionError):
+        OffsetIndex(b"").add(1, 1)

@@ -1,0 +1,395 @@
+"""A partition's log: appends, reads, rolls, times, truncation, retention."""
+
+import gc
+
+import pytest
+
+from logs import NOW, a_batch, a_log, append, offsets
+from ottla.protocol.batch import BatchError, Record, RecordBatch, build_batch, split_batches
+from ottla.storage.config import LogConfig
+from ottla.storage.errors import (
+    BatchTooLargeError,
+    InvalidTimestampError,
+    KeylessRecordError,
+    LogOfflineError,
+    OffsetOutOfRangeError,
+    OutOfOrderSequenceError,
+    SequenceError,
+)
+from ottla.storage.files import OpenFiles
+from ottla.storage.recovery import open_log
+
+
+def reopened(log):
+    log.close()
+    return open_log(log.directory, log.config, OpenFiles())[0]
+
+
+def test_offsets_go_up_and_batches_are_stored_as_they_came(tmp_path):
+    log = a_log(tmp_path)
+
+    first = log.append(a_batch(3), leader_epoch=4, now_ms=NOW)
+    second = log.append(a_batch(2), leader_epoch=4, now_ms=NOW)
+
+    assert (first.base_offset, first.last_offset) == (0, 2)
+    assert (second.base_offset, second.last_offset) == (3, 4)
+    stored = list(split_batches(bytes(log.read(0, 10_000).view)))
+    assert [batch.partition_leader_epoch for batch in stored] == [4, 4]
+    assert [record.value for record in stored[1].records()] == [b"value"] * 2
+    assert bytes(stored[0].view)[21:] == bytes(a_batch(3))[21:]
+    assert log.epochs.current == 4
+
+
+def test_several_batches_in_one_append_are_taken_together(tmp_path):
+    log = a_log(tmp_path)
+
+    result = log.append(a_batch(3) + a_batch(2), leader_epoch=0, now_ms=NOW)
+
+    assert (result.base_offset, result.last_offset) == (0, 4)
+    assert offsets(log) == [0, 1, 2, 3, 4]
+
+
+def test_a_batch_that_cannot_be_written_into_is_copied(tmp_path):
+    log = a_log(tmp_path)
+    append(log, 3)
+    data = bytes(a_batch(2))
+
+    log.append(data, leader_epoch=0, now_ms=NOW)
+
+    assert offsets(log) == [0, 1, 2, 3, 4]
+    assert RecordBatch(data).base_offset == 0
+
+
+def test_a_read_gives_whole_batches_and_at_least_one(tmp_path):
+    log = a_log(tmp_path)
+    append(log, 4, times=5)
+    size = len(a_batch(4))
+
+    assert len(log.read(0, 1).view) == size
+    assert len(log.read(6, 1).view) == size
+    assert RecordBatch(bytes(log.read(6, 1).view)).base_offset == 4
+    assert len(log.read(0, 2 * size).view) == 2 * size
+    assert len(log.read(0, 3 * size - 1).view) == 2 * size
+    assert len(log.read(20, 1000).view) == 0
+
+
+def test_a_read_stops_at_the_offset_that_it_may_see(tmp_path):
+    log = a_log(tmp_path)
+    append(log, 4, times=5)
+
+    assert RecordBatch(bytes(log.read(0, 10_000, end_offset=4).view)).last_offset == 3
+    assert len(log.read(0, 10_000, end_offset=12).view) == 3 * len(a_batch(4))
+    assert len(log.read(4, 10_000, end_offset=4).view) == 0
+
+
+@pytest.mark.parametrize("offset", [-1, 21])
+def test_an_offset_outside_of_the_log_is_an_error(tmp_path, offset):
+    log = a_log(tmp_path)
+    append(log, 4, times=5)
+
+    with pytest.raises(OffsetOutOfRangeError, match=f"offset {offset} is outside of 0 to 20"):
+        log.read(offset, 100)
+
+
+def test_segments_roll_by_size_and_are_named_by_their_base_offset(tmp_path):
+    log = a_log(tmp_path)
+
+    append(log, 2, times=60, value=b"x" * 100)
+
+    names = sorted(path.name for path in log.directory.glob("*.log"))
+    assert names == [f"{segment.base_offset:020d}.log" for segment in log.segments]
+    assert len(names) > 5
+    assert all(segment.size <= 2000 for segment in log.segments)
+    for start in range(120):
+        assert offsets(log, start) == list(range(start, 120))
+
+
+def test_segments_roll_by_age(tmp_path):
+    log = a_log(tmp_path, segment_ms=1000)
+
+    log.append(a_batch(), leader_epoch=0, now_ms=NOW)
+    log.append(a_batch(), leader_epoch=0, now_ms=NOW + 1000)
+    log.append(a_batch(), leader_epoch=0, now_ms=NOW + 1001)
+
+    assert [segment.base_offset for segment in log.segments] == [0, 2]
+
+
+def test_segments_roll_when_an_index_is_full(tmp_path):
+    log = a_log(tmp_path, segment_bytes=100_000, segment_index_bytes=48, index_interval_bytes=1)
+
+    for n in range(20):
+        log.append(a_batch(time=NOW + n), leader_epoch=0, now_ms=NOW)
+
+    assert len(log.segments) > 3
+    assert offsets(log) == list(range(20))
+
+
+def test_records_are_found_by_time(tmp_path):
+    log = a_log(tmp_path)
+    for n in range(50):
+        log.append(a_batch(2, time=NOW + n * 10), leader_epoch=0, now_ms=NOW)
+
+    for n in range(50):
+        assert log.offset_of_time(NOW + n * 10) == (2 * n, NOW + n * 10)
+        assert log.offset_of_time(NOW + n * 10 + 1) == (2 * n + 1, NOW + n * 10 + 1)
+    assert log.offset_of_time(NOW + 492) is None
+    assert log.offset_of_time(-5) == (0, NOW)
+    assert log.youngest() == (99, NOW + 491)
+
+
+def test_times_need_not_go_up(tmp_path):
+    log = a_log(tmp_path)
+    times = [5, 3, 9, 1, 9, 2, 0, 7] * 6
+    for time in times:
+        log.append(a_batch(time=NOW + time * 10), leader_epoch=0, now_ms=NOW)
+
+    for wanted in range(10):
+        expected = next(n for n, time in enumerate(times) if time >= wanted)
+        assert log.offset_of_time(NOW + wanted * 10).offset == expected
+    assert log.youngest().offset == 2
+
+
+def test_an_empty_log_has_no_times(tmp_path):
+    log = a_log(tmp_path)
+
+    assert log.youngest() is None
+    assert log.offset_of_time(0) is None
+    assert len(log.read(0, 100).view) == 0
+
+
+def test_the_brokers_time_is_stamped_where_the_topic_wants_it(tmp_path):
+    log = a_log(tmp_path, message_timestamp_type="LogAppendTime")
+
+    result = log.append(a_batch(2, time=5), leader_epoch=0, now_ms=NOW + 77)
+
+    assert result.append_time_ms == NOW + 77
+    batch = RecordBatch(bytes(log.read(0, 100).view))
+    batch.validate()
+    assert {record.timestamp for record in batch.records()} == {NOW + 77}
+
+
+@pytest.mark.parametrize(
+    ("config", "data", "error"),
+    [
+        ({"max_message_bytes": 80}, a_batch(2), BatchTooLargeError),
+        ({"segment_bytes": 1024}, a_batch(value=b"x" * 1024), BatchTooLargeError),
+        ({"message_timestamp_after_max_ms": 10}, a_batch(time=NOW + 11), InvalidTimestampError),
+        ({"message_timestamp_before_max_ms": 10}, a_batch(time=NOW - 11), InvalidTimestampError),
+        (
+            {"cleanup_policy": "compact"},
+            build_batch([Record(0, NOW, None, b"v")]),
+            KeylessRecordError,
+        ),
+        ({}, a_batch()[:-1], BatchError),
+        ({}, a_batch() + b"x", BatchError),
+        ({}, b"", BatchError),
+        ({}, a_batch() + a_batch(control=True), BatchError),
+    ],
+)
+def test_what_may_not_be_appended_leaves_no_trace(tmp_path, config, data, error):
+    log = a_log(tmp_path, **config)
+    append(log)
+
+    with pytest.raises(error):
+        log.append(data, leader_epoch=0, now_ms=NOW)
+
+    assert log.end_offset == 1
+    append(log)
+    assert offsets(log) == [0, 1]
+
+
+def test_a_batch_that_was_sent_again_is_answered_and_not_stored(tmp_path):
+    log = a_log(tmp_path)
+    producer = {"producer_id": 9, "producer_epoch": 0}
+    first = append(log, 2, base_sequence=0, **producer)
+    append(log, 2, base_sequence=2, **producer)
+
+    again = append(log, 2, base_sequence=0, **producer)
+
+    assert again.is_duplicate
+    assert (again.base_offset, again.last_offset) == (first.base_offset, first.last_offset)
+    assert log.end_offset == 4
+    with pytest.raises(OutOfOrderSequenceError):
+        append(log, 2, base_sequence=5, **producer)
+    with pytest.raises(SequenceError, match="comes alone"):
+        log.append(a_batch(base_sequence=4, **producer) * 2, leader_epoch=0, now_ms=NOW)
+
+
+def test_producers_are_known_after_a_restart(tmp_path):
+    log = a_log(tmp_path)
+    producer = {"producer_id": 9, "producer_epoch": 0}
+    append(log, 2, base_sequence=0, **producer)
+
+    log = reopened(log)
+
+    assert append(log, 2, base_sequence=0, **producer).is_duplicate
+    assert append(log, 2, base_sequence=2, **producer).base_offset == 2
+
+
+def test_a_log_is_the_same_after_a_clean_restart_and_goes_on(tmp_path):
+    log = a_log(tmp_path)
+    append(log, 2, times=60, value=b"x" * 100)
+
+    log = reopened(log)
+
+    assert offsets(log) == list(range(120))
+    assert append(log).base_offset == 120
+    assert log.offset_of_time(NOW) == (0, NOW)
+    assert offsets(reopened(log)) == list(range(121))
+
+
+def test_truncation_drops_whole_batches_from_the_offset_on(tmp_path):
+    log = a_log(tmp_path)
+    append(log, 4, times=30, value=b"x" * 50)
+
+    log.truncate(50)
+
+    assert log.end_offset == 48
+    assert offsets(log) == list(range(48))
+    assert append(log).base_offset == 48
+    log.truncate(1000)
+    assert log.end_offset == 49
+    log.truncate(0)
+    assert log.end_offset == 0
+    assert offsets(reopened(log)) == []
+
+
+def test_truncation_forgets_what_producers_did_behind_it(tmp_path):
+    log = a_log(tmp_path)
+    for sequence in range(20):
+        producer = {"producer_id": 9, "producer_epoch": 0, "base_sequence": sequence}
+        append(log, value=b"x" * 300, **producer)
+
+    log.truncate(3)
+    for sequence in range(3, 20):
+        producer = {"producer_id": 9, "producer_epoch": 0, "base_sequence": sequence}
+        assert not append(log, value=b"y" * 300, **producer).is_duplicate
+
+    assert offsets(reopened(log)) == list(range(20))
+
+
+def test_records_before_an_offset_are_deleted_and_stay_so(tmp_path):
+    log = a_log(tmp_path)
+    append(log, 2, times=60, value=b"x" * 100)
+    before = len(log.segments)
+
+    log.delete_before(51)
+
+    assert len(log.segments) < before
+    assert offsets(log) == list(range(51, 120))
+    with pytest.raises(OffsetOutOfRangeError):
+        log.read(50, 100)
+    log = reopened(log)
+    assert log.start_offset == 51
+    log.delete_before(120)
+    assert offsets(log) == []
+    assert append(log).base_offset == 120
+    with pytest.raises(OffsetOutOfRangeError):
+        log.delete_before(122)
+
+
+def test_old_segments_go_by_time_and_the_start_moves(tmp_path):
+    log = a_log(tmp_path, retention_ms=1000, segment_bytes=1024)
+    for n in range(40):
+        log.append(a_batch(time=NOW + n * 100, value=b"x" * 100), leader_epoch=0, now_ms=NOW)
+
+    dropped = log.apply_retention(NOW + 39 * 100)
+
+    assert dropped > 0
+    assert log.start_offset == log.segments[0].base_offset
+    assert all(segment.max_timestamp >= NOW + 29 * 100 for segment in log.segments)
+    assert offsets(log) == list(range(log.start_offset, 40))
+    log.apply_retention(NOW + 10**9)
+    assert (log.start_offset, log.end_offset) == (40, 40)
+    assert append(log).base_offset == 40
+
+
+def test_old_segments_go_by_size(tmp_path):
+    log = a_log(tmp_path, retention_ms=-1, retention_bytes=4000)
+    append(log, times=100, value=b"x" * 100)
+
+    log.apply_retention(NOW)
+
+    assert 4000 <= log.size < 4000 + 2000
+    assert offsets(log) == list(range(log.start_offset, 100))
+
+
+def test_a_slow_reader_keeps_its_bytes_while_the_log_goes_on_without_them(tmp_path):
+    log = a_log(tmp_path)
+    append(log, 2, times=60, value=b"x" * 100)
+    held = [log.read(offset, 1500) for offset in (0, 30, 60, 118)]
+    copies = [bytes(slice_.view) for slice_ in held]
+
+    log.delete_before(59)
+    log.truncate(61)
+    append(log, times=30)
+    log.roll()
+
+    assert [bytes(slice_.view) for slice_ in held] == copies
+    assert log.sweep() > 0
+    assert list(log.directory.glob("*.deleted"))
+    held.clear()
+    gc.collect()
+    assert log.sweep() == 0
+    assert not list(log.directory.glob("*.deleted"))
+
+
+def test_the_number_of_open_files_is_bounded(tmp_path):
+    files = OpenFiles(limit=5)
+    log = a_log(tmp_path, files=files, segment_bytes=1024)
+    append(log, times=200, value=b"x" * 400)
+    log.sync()
+
+    assert len(log.segments) > 50
+    for offset in range(0, 200, 3):
+        log.read(offset, 500)
+    assert len(files) <= 5 + 1
+    assert offsets(log) == list(range(200))
+
+
+def test_a_range_can_be_warmed_and_told_to_be_warm(tmp_path):
+    log = a_log(tmp_path, segment_bytes=1 << 20, max_message_bytes=1 << 20)
+    append(log, value=b"x" * 500_000)
+    found = log.read(0, 1)
+
+    found.warm()
+
+    assert found.is_warm()
+
+
+def test_a_log_that_failed_takes_no_appends_and_still_reads(tmp_path):
+    log = a_log(tmp_path)
+    append(log, times=3)
+
+    log.fail(OSError(5, "gone"))
+
+    with pytest.raises(LogOfflineError, match="gone"):
+        append(log)
+    with pytest.raises(LogOfflineError):
+        log.sync()
+    assert offsets(log) == [0, 1, 2]
+
+
+def test_flushes_are_due_by_count_and_by_time(tmp_path):
+    log = a_log(tmp_path, flush_messages=3, flush_ms=1000)
+    log.last_sync_ms = NOW
+
+    assert not log.flush_is_due(NOW + 5000)
+    append(log, 2)
+    assert not log.flush_is_due(NOW)
+    assert log.flush_is_due(NOW + 1000)
+    append(log)
+    assert log.flush_is_due(NOW)
+    log.sync()
+    assert not log.flush_is_due(NOW)
+    assert log.flushed_offset == 3
+
+
+def test_settings_can_change_while_a_log_is_open(tmp_path):
+    log = a_log(tmp_path)
+    append(log)
+
+    log.config = LogConfig(max_message_bytes=10)
+
+    with pytest.raises(BatchTooLargeError):
+        append(log)

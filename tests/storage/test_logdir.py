@@ -1,0 +1,170 @@
+"""A data directory: its lock, its owner, its logs, and how it was left."""
+
+import shutil
+
+import pytest
+
+from logs import NOW, a_batch, offsets
+from ottla.storage.config import LogConfig
+from ottla.storage.errors import DataDirectoryError, StorageError
+from ottla.storage.logdir import LogDirectory
+
+CONFIG = LogConfig(segment_bytes=2000, index_interval_bytes=200)
+
+
+def a_directory(path, **owner):
+    directory = LogDirectory(path, **({"cluster_id": "c", "broker_id": 1} | owner))
+    directory.load({}, CONFIG)
+    return directory
+
+
+def fill(directory, *names, times=30):
+    for name in names:
+        log = directory.create(name, CONFIG)
+        for _ in range(times):
+            log.append(a_batch(2), leader_epoch=0, now_ms=NOW)
+
+
+def test_logs_are_there_after_a_clean_stop(tmp_path):
+    directory = a_directory(tmp_path)
+    fill(directory, "a-0", "a-1", "b.c_d-0")
+    directory.close()
+
+    seen = []
+    again = LogDirectory(tmp_path, cluster_id="c", broker_id=1)
+    again.load({}, CONFIG, lambda done, total: seen.append((done, total)))
+
+    assert sorted(again.logs) == ["a-0", "a-1", "b.c_d-0"]
+    assert all(report.was_clean for report in again.reports.values())
+    assert all(offsets(log) == list(range(60)) for log in again.logs.values())
+    assert seen == [(1, 3), (2, 3), (3, 3)]
+    again.close()
+
+
+def test_the_marker_of_a_clean_stop_is_gone_while_logs_are_in_use(tmp_path):
+    directory = a_directory(tmp_path)
+    fill(directory, "a-0")
+    directory.close()
+    assert (tmp_path / "clean-shutdown").exists()
+
+    again = a_directory(tmp_path)
+
+    assert not (tmp_path / "clean-shutdown").exists()
+    again.close()
+
+
+def test_without_the_marker_logs_are_read_again_from_the_recovery_point(tmp_path):
+    directory = a_directory(tmp_path / "data")
+    fill(directory, "a-0", times=60)
+    directory.checkpoint()
+    fill(directory, "a-0", times=5)
+    shutil.copytree(tmp_path / "data", tmp_path / "crashed")
+    directory.close()
+
+    again = a_directory(tmp_path / "crashed")
+
+    report = again.reports["a-0"]
+    assert not report.was_clean
+    assert 0 < report.scanned_bytes < again.logs["a-0"].size
+    assert offsets(again.logs["a-0"]) == list(range(130))
+    again.close()
+
+
+def test_a_damaged_recovery_point_costs_time_and_nothing_else(tmp_path):
+    directory = a_directory(tmp_path / "data")
+    fill(directory, "a-0")
+    directory.checkpoint()
+    shutil.copytree(tmp_path / "data", tmp_path / "crashed")
+    directory.close()
+    (tmp_path / "crashed" / "recovery-point").write_bytes(b'{"a-0": 6')
+
+    again = a_directory(tmp_path / "crashed")
+
+    assert offsets(again.logs["a-0"]) == list(range(60))
+    again.close()
+
+
+def test_two_processes_cannot_share_a_directory(tmp_path):
+    directory = a_directory(tmp_path)
+
+    with pytest.raises(DataDirectoryError, match="another process uses"):
+        a_directory(tmp_path)
+
+    directory.close()
+    a_directory(tmp_path).close()
+
+
+@pytest.mark.parametrize("other", [{"cluster_id": "d"}, {"broker_id": 2}])
+def test_a_directory_of_somebody_else_is_refused(tmp_path, other):
+    a_directory(tmp_path).close()
+
+    with pytest.raises(DataDirectoryError, match=f"{next(iter(other)).replace('_', ' ')}"):
+        a_directory(tmp_path, **other)
+
+    a_directory(tmp_path).close()
+
+
+def test_a_directory_of_another_format_is_refused(tmp_path):
+    a_directory(tmp_path).close()
+    meta = tmp_path / "meta.json"
+    meta.write_text(meta.read_text().replace('"format_version": 1', '"format_version": 2'))
+
+    with pytest.raises(DataDirectoryError, match="format version 2, not 1"):
+        a_directory(tmp_path)
+
+
+def test_one_bad_log_does_not_stop_the_others(tmp_path):
+    directory = a_directory(tmp_path)
+    fill(directory, "a-0", "a-1")
+    directory.close()
+    active = max((tmp_path / "a-0").glob("*.log"))
+    active.unlink()
+    active.mkdir()
+
+    again = a_directory(tmp_path)
+
+    assert list(again.failed) == ["a-0"]
+    assert offsets(again.logs["a-1"]) == list(range(60))
+    with pytest.raises(StorageError, match="a-0 could not be opened"):
+        again.create("a-0", CONFIG)
+    again.close()
+    assert not (tmp_path / "clean-shutdown").exists()
+
+
+@pytest.mark.parametrize(
+    "name", ["../x-0", "a/b-0", "a", "", "a-b", "a-0.deleted", "x" * 250 + "-0"]
+)
+def test_no_name_reaches_outside_of_the_directory(tmp_path, name):
+    directory = a_directory(tmp_path / "data")
+
+    with pytest.raises(StorageError, match="is no name for a log"):
+        directory.create(name, CONFIG)
+
+    directory.close()
+    assert [path.name for path in tmp_path.iterdir()] == ["data"]
+
+
+def test_a_deleted_log_is_gone_and_its_name_is_free(tmp_path):
+    directory = a_directory(tmp_path)
+    fill(directory, "a-0", "a-1")
+
+    directory.delete("a-0")
+
+    assert not list(tmp_path.glob("a-0*"))
+    fill(directory, "a-0", times=1)
+    assert directory.logs["a-0"].end_offset == 2
+    directory.close()
+
+
+def test_what_waits_for_the_device_is_served_before_the_stop(tmp_path):
+    directory = a_directory(tmp_path)
+    fill(directory, "a-0")
+    log = directory.logs["a-0"]
+
+    futures = [directory.flusher.sync(log) for _ in range(50)]
+    directory.close()
+
+    assert {future.result(timeout=0) for future in futures} == {60}
+    assert directory.flusher.syncs < 50
+    with pytest.raises(RuntimeError):
+        directory.flusher.sync(log)

@@ -1,0 +1,427 @@
+"""Idempotence: what is appended, what is known already, what is refused."""
+
+import pytest
+from crc32c import crc32c
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ottla.protocol.batch import Record, RecordBatch, build_batch
+from ottla.storage.errors import OutOfOrderSequenceError, StaleProducerEpochError
+from ottla.storage.producers import ProducerState, ProducerStates
+
+NOW = 1_700_000_000_000
+LAST_SEQUENCE = 2**31 - 1
+DAY_MS = 24 * 60 * 60 * 1000
+
+
+def a_batch(first=0, count=1, *, producer_id=7, epoch=0, timestamp=NOW):
+    rows = [Record(index, timestamp, None, b"v") for index in range(count)]
+    return RecordBatch(
+        build_batch(rows, producer_id=producer_id, producer_epoch=epoch, base_sequence=first)
+    )
+
+
+def a_marker(*, producer_id=7, epoch=0, timestamp=NOW):
+    row = Record(0, timestamp, b"\0\0\0\1", b"\0\0\0\0\0\0")
+    return RecordBatch(
+        build_batch(
+            [row],
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            transactional=True,
+            control=True,
+        )
+    )
+
+
+def a_batch_without_a_producer():
+    return RecordBatch(build_batch([Record(0, NOW, None, b"v")]))
+
+
+def states_after(*batches, limit=100):
+    """Append batches one after the other from offset 100 on."""
+    states, offset = ProducerStates(limit), 100
+    for batch in batches:
+        assert states.check(batch) is None
+        states.update(batch, offset)
+        offset += batch.last_offset_delta + 1
+    return states
+
+
+def known(states):
+    return [state.producer_id for state in states]
+
+
+def test_a_batch_that_follows_is_appended():
+    states = states_after(a_batch(0, 3))
+
+    assert states.check(a_batch(3, 2)) is None
+
+
+def test_a_batch_that_leaves_a_gap_is_refused_with_what_was_expected():
+    states = states_after(a_batch(0, 3))
+
+    with pytest.raises(OutOfOrderSequenceError) as caught:
+        states.check(a_batch(4))
+    assert str(caught.value) == "producer 7, epoch 0: expected sequence 3, got 4"
+
+
+def test_a_batch_that_is_sent_again_has_the_offset_it_had():
+    states = states_after(a_batch(0, 3), a_batch(3, 2))
+
+    assert states.check(a_batch(0, 3)) == 100
+    assert states.check(a_batch(3, 2)) == 103
+
+
+def test_all_of_the_last_five_batches_are_known_and_the_sixth_is_refused():
+    states = states_after(*[a_batch(first) for first in range(6)])
+
+    assert [states.check(a_batch(first)) for first in range(1, 6)] == [101, 102, 103, 104, 105]
+    with pytest.raises(OutOfOrderSequenceError, match="expected sequence 6, got 0"):
+        states.check(a_batch(0))
+
+
+def test_a_duplicate_has_both_the_first_and_the_last_sequence():
+    states = states_after(a_batch(0, 3), a_batch(3, 2))
+
+    for other in (a_batch(0, 2), a_batch(0, 4), a_batch(1, 2)):
+        with pytest.raises(OutOfOrderSequenceError):
+            states.check(other)
+
+
+def test_checking_changes_nothing():
+    states = states_after(a_batch(0))
+    before = states.snapshot()
+
+    states.check(a_batch(1))
+    states.check(a_batch(0))
+    states.check(a_batch(0, epoch=1))
+    states.check(a_batch(0, producer_id=8))
+
+    assert states.snapshot() == before
+
+
+@pytest.mark.parametrize("first", [0, 1, 5000, LAST_SEQUENCE])
+def test_an_unknown_producer_may_start_anywhere(first):
+    states = states_after(a_batch(first))
+
+    assert states.check(a_batch(first)) == 100
+    assert states.check(a_batch((first + 1) % 2**31)) is None
+
+
+def test_producers_do_not_disturb_each_other():
+    states = states_after(a_batch(0, 4), a_batch(70, producer_id=8))
+
+    assert states.check(a_batch(4)) is None
+    assert states.check(a_batch(71, producer_id=8)) is None
+    with pytest.raises(OutOfOrderSequenceError, match="producer 8"):
+        states.check(a_batch(4, producer_id=8))
+
+
+def test_batches_without_a_producer_are_appended_and_not_remembered():
+    states = states_after(a_batch_without_a_producer(), a_batch_without_a_producer())
+
+    assert len(states) == 0
+
+
+def test_after_the_largest_sequence_comes_zero():
+    states = states_after(a_batch(LAST_SEQUENCE - 1, 2))
+
+    assert states.check(a_batch(0)) is None
+    with pytest.raises(OutOfOrderSequenceError, match="expected sequence 0, got 1"):
+        states.check(a_batch(1))
+
+
+def test_a_batch_may_lie_across_the_largest_sequence():
+    across = a_batch(LAST_SEQUENCE, 3)
+    states = states_after(across)
+
+    assert across.last_sequence == 1
+    assert states.check(a_batch(LAST_SEQUENCE, 3)) == 100
+    assert states.check(a_batch(2)) is None
+    assert [state.last_offset for state in states] == [102]
+
+    states.truncate(102)
+
+    assert len(states) == 0
+
+
+def test_a_new_epoch_starts_at_sequence_zero():
+    states = states_after(a_batch(0, 5))
+
+    with pytest.raises(OutOfOrderSequenceError) as caught:
+        states.check(a_batch(5, epoch=1))
+    assert str(caught.value) == "producer 7, epoch 1: expected sequence 0, got 5"
+    assert states.check(a_batch(0, epoch=1)) is None
+
+
+def test_a_duplicate_of_another_epoch_is_no_duplicate():
+    states = states_after(a_batch(0), a_batch(0, epoch=1))
+
+    assert states.check(a_batch(0, epoch=1)) == 101
+    assert states.check(a_batch(0, epoch=2)) is None
+
+
+def test_an_earlier_epoch_is_refused_even_for_a_batch_that_was_known():
+    states = states_after(a_batch(0), a_batch(0, epoch=3))
+
+    with pytest.raises(StaleProducerEpochError) as caught:
+        states.check(a_batch(0))
+    assert str(caught.value) == "producer 7: expected epoch 3 or a later one, got 0"
+
+
+def test_a_marker_leaves_sequences_alone():
+    states = states_after(a_batch(0, 2), a_marker(), a_batch(2))
+
+    assert states.check(a_batch(0, 2)) == 100
+    assert states.check(a_batch(3)) is None
+
+
+def test_a_marker_of_a_new_epoch_fences_the_one_before():
+    states = states_after(a_batch(0, 2), a_marker(epoch=1))
+
+    assert list(states) == [ProducerState(7, 1, -1, NOW, 102)]
+    for stale in (a_batch(2), a_marker()):
+        with pytest.raises(StaleProducerEpochError):
+            states.check(stale)
+    with pytest.raises(OutOfOrderSequenceError):
+        states.check(a_batch(2, epoch=1))
+    assert states.check(a_batch(0, epoch=1)) is None
+
+
+def test_a_producer_of_whom_only_a_marker_is_left_may_go_on_anywhere():
+    states = states_after(a_marker(epoch=4))
+
+    assert states.check(a_batch(12, epoch=4)) is None
+    with pytest.raises(StaleProducerEpochError):
+        states.check(a_batch(12, epoch=3))
+
+
+def test_what_a_log_holds_is_taken_as_it_is_when_it_is_read_again():
+    states = ProducerStates()
+    for first, offset in ((3, 10), (9, 16)):
+        states.update(a_batch(first, 2), offset)
+
+    assert states.check(a_batch(3, 2)) == 10
+    assert states.check(a_batch(11)) is None
+
+
+def test_the_state_of_each_producer_can_be_listed():
+    states = states_after(
+        a_batch(0, 3, timestamp=NOW), a_batch(8, 2, producer_id=9, epoch=2, timestamp=NOW + 5)
+    )
+
+    assert list(states) == [
+        ProducerState(producer_id=7, epoch=0, last_sequence=2, last_timestamp=NOW, last_offset=102),
+        ProducerState(9, 2, 9, NOW + 5, 104),
+    ]
+
+
+def test_producers_expire_by_the_time_of_their_last_batch():
+    states = states_after(
+        a_batch(0, timestamp=NOW),
+        a_batch(0, producer_id=8, timestamp=NOW),
+        a_batch(1, producer_id=8, timestamp=NOW + 1),
+    )
+
+    states.expire(NOW + DAY_MS - 1, DAY_MS)
+    assert known(states) == [7, 8]
+
+    states.expire(NOW + DAY_MS, DAY_MS)
+    assert known(states) == [8]
+    assert states.check(a_batch(55)) is None
+
+
+def test_the_producer_used_least_recently_is_forgotten_at_the_limit():
+    states = states_after(
+        a_batch(0, producer_id=1),
+        a_batch(0, producer_id=2),
+        a_batch(1, producer_id=1),
+        a_batch(0, producer_id=3),
+        limit=2,
+    )
+
+    assert known(states) == [1, 3]
+
+
+def test_a_limit_must_leave_room_for_one():
+    with pytest.raises(ValueError, match="limit of 0"):
+        ProducerStates(0)
+
+
+def test_truncating_goes_back_to_the_batch_before():
+    states = states_after(a_batch(0, timestamp=NOW), a_batch(1, 3, timestamp=NOW + 5))
+
+    states.truncate(104)
+    assert list(states) == [ProducerState(7, 0, 3, NOW + 5, 103)]
+
+    states.truncate(103)
+    assert list(states) == [ProducerState(7, 0, 0, NOW, 100)]
+    assert states.check(a_batch(0)) == 100
+    assert states.check(a_batch(1)) is None
+
+
+def test_truncating_forgets_a_producer_with_nothing_left_and_no_other():
+    states = states_after(a_batch(0, producer_id=1), a_batch(0, producer_id=2))
+
+    states.truncate(101)
+
+    assert known(states) == [1]
+
+
+def test_truncating_takes_back_a_marker():
+    states = states_after(a_batch(0), a_marker(timestamp=NOW + 5), a_marker(producer_id=8))
+
+    states.truncate(101)
+
+    assert list(states) == [ProducerState(7, 0, 0, NOW, 100)]
+
+
+def test_truncating_away_a_new_epoch_forgets_the_producer():
+    states = states_after(a_batch(0), a_marker(epoch=1))
+
+    states.truncate(101)
+
+    assert len(states) == 0
+
+
+def a_full_house():
+    return states_after(
+        *[a_batch(first, 2) for first in range(0, 14, 2)],
+        a_batch(LAST_SEQUENCE, 3, producer_id=2**62, epoch=32767, timestamp=-1),
+        a_batch(0, producer_id=8),
+        a_marker(producer_id=8, epoch=1),
+        a_marker(producer_id=9),
+        a_batch(14, timestamp=NOW + 1),
+    )
+
+
+def test_a_snapshot_brings_all_of_it_back():
+    states = a_full_house()
+
+    restored = ProducerStates.restore(states.snapshot())
+
+    assert list(restored) == list(states)
+    assert restored.snapshot() == states.snapshot()
+    assert restored.check(a_batch(12, 2)) == 112
+    assert restored.check(a_batch(15)) is None
+    assert restored.check(a_batch(70, producer_id=9)) is None
+    with pytest.raises(OutOfOrderSequenceError, match="expected sequence 0, got 1"):
+        restored.check(a_batch(1, producer_id=8, epoch=1))
+
+
+def test_a_snapshot_of_nothing_brings_back_nothing():
+    assert len(ProducerStates.restore(ProducerStates().snapshot())) == 0
+
+
+def test_a_snapshot_keeps_the_order_of_use_and_the_limit():
+    states = states_after(
+        *[a_batch(0, producer_id=n) for n in (5, 1, 3)], a_batch(1, producer_id=5)
+    )
+
+    assert known(ProducerStates.restore(states.snapshot(), limit=2)) == [3, 5]
+
+
+def test_every_damaged_bit_of_a_snapshot_is_noticed():
+    snapshot = a_full_house().snapshot()
+
+    for position in range(len(snapshot)):
+        for bit in range(8):
+            damaged = bytearray(snapshot)
+            damaged[position] ^= 1 << bit
+            with pytest.raises(ValueError, match="producer snapshot"):
+                ProducerStates.restore(bytes(damaged))
+
+
+def test_a_snapshot_that_was_cut_or_lengthened_is_noticed():
+    snapshot = a_full_house().snapshot()
+
+    for damaged in (*(snapshot[:size] for size in range(len(snapshot))), snapshot + b"\0"):
+        with pytest.raises(ValueError, match="producer snapshot"):
+            ProducerStates.restore(damaged)
+
+
+@pytest.mark.parametrize(("count", "reason"), [(2, "ends early"), (0, "55 bytes behind")])
+def test_a_snapshot_with_a_good_crc_and_a_wrong_count_is_refused(count, reason):
+    snapshot = bytearray(states_after(a_batch(0)).snapshot())
+    snapshot[5:9] = count.to_bytes(4, "big")
+    snapshot[1:5] = crc32c(snapshot[5:]).to_bytes(4, "big")
+
+    with pytest.raises(ValueError, match=reason):
+        ProducerStates.restore(bytes(snapshot))
+
+
+class Producer:
+    """A client with up to five batches under way, counted from the oldest without an answer.
+
+    The network delivers any batch that it ever saw, in any order and as often as it likes.
+    """
+
+    def __init__(self, first, sizes):
+        self.states, self.log = ProducerStates(), []
+        self.sizes, self.sent, self.answered = sizes, [], set()
+        self.next_sequence = first
+
+    def send(self):
+        oldest = next((n for n in range(len(self.sent)) if n not in self.answered), len(self.sent))
+        if len(self.sent) < len(self.sizes) and len(self.sent) - oldest < 5:
+            size = self.sizes[len(self.sent)]
+            self.sent.append(a_batch(self.next_sequence, size))
+            self.next_sequence = (self.next_sequence + size) % 2**31
+
+    def deliver(self, number, *, answer):
+        batch, appended = self.sent[number], [earlier for earlier, _ in self.log]
+        try:
+            offset = self.states.check(batch)
+        except OutOfOrderSequenceError:
+            assert number not in appended[-5:], "a known batch was refused"
+            assert number != len(appended), "the next batch was refused"
+            return
+        if offset is None:
+            assert number == len(appended), f"batch {number} was appended after {appended}"
+            offset = sum(self.sizes[:number])
+            self.states.update(batch, offset)
+            self.log.append((number, offset))
+        assert (number, offset) in self.log
+        if answer:
+            self.answered.add(number)
+
+    def restart_broker(self):
+        self.states = ProducerStates.restore(self.states.snapshot())
+
+
+@given(
+    first=st.sampled_from([0, 1000, LAST_SEQUENCE - 7, LAST_SEQUENCE]),
+    sizes=st.lists(st.integers(1, 4), min_size=1, max_size=20),
+    steps=st.lists(
+        st.one_of(
+            st.just("send"),
+            st.tuples(st.integers(1, 8), st.booleans()),
+            st.just("restart"),
+        ),
+        max_size=120,
+    ),
+)
+@settings(max_examples=150)
+def test_retries_in_any_order_never_append_twice_nor_leave_a_gap(first, sizes, steps):
+    producer = Producer(first, sizes)
+    # Who is unknown may start anywhere, so the first batch goes alone.
+    producer.send()
+    producer.deliver(0, answer=False)
+    for step in steps:
+        if step == "send":
+            producer.send()
+        elif step == "restart":
+            producer.restart_broker()
+        else:
+            back, answer = step
+            producer.deliver(max(len(producer.sent) - back, 0), answer=answer)
+
+    for _ in sizes:
+        for number in range(len(producer.sent)):
+            producer.deliver(number, answer=True)
+        producer.send()
+    producer.deliver(len(producer.sent) - 1, answer=True)
+
+    assert [number for number, _ in producer.log] == list(range(len(sizes)))
+    assert producer.answered == set(range(len(sizes)))
