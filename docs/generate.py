@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import re
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 from ottla.protocol.errors import ErrorCode, Retry
 from ottla.protocol.registry import APIS
+from ottla.storage.config import FOREVER, LogConfig
 
 DOCS = Path(__file__).resolve().parent
 
@@ -51,7 +53,26 @@ def errors() -> str:
     return "\n".join(lines)
 
 
-PARTS = {"apis": apis, "errors": errors}
+def log_config() -> str:
+    """Give the table of the settings of a log."""
+    lines = ["| setting | default | may be | what it does |", "|---|---|---|---|"]
+    for spec in fields(LogConfig):
+        low, high, choices = (spec.metadata[key] for key in ("low", "high", "choices"))
+        span = " to ".join(_number(bound) for bound in (low, high) if bound is not None)
+        allowed = ", ".join(choices) or (span if high is not None else f"{span} or more")
+        name = spec.name.replace("_", ".")
+        doc = spec.metadata["doc"]
+        lines.append(f"| `{name}` | {_number(spec.default)} | {allowed} | {doc} |")
+    return "\n".join(lines)
+
+
+def _number(value: object) -> str:
+    if value == FOREVER:
+        return "no limit"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+PARTS = {"apis": apis, "errors": errors, "log_config": log_config}
 
 
 def generated(text: str) -> str:

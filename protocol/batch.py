@@ -78,6 +78,7 @@ class RecordBatch:
         "producer_epoch",
         "producer_id",
         "record_count",
+        "size",
         "view",
     )
 
@@ -92,6 +93,8 @@ class RecordBatch:
     producer_epoch: int
     base_sequence: int
     record_count: int
+    #: Bytes in all, header included.
+    size: int
 
     def __init__(self, buffer: Buffer) -> None:
         view = memoryview(buffer)
@@ -122,11 +125,7 @@ class RecordBatch:
             reason = f"batch length {length} in a buffer of {len(view)} bytes"
             raise BatchError(reason, ErrorCode.CORRUPT_MESSAGE, position=8)
         self.view = view[:size]
-
-    @property
-    def size(self) -> int:
-        """Bytes in all, header included."""
-        return len(self.view)
+        self.size = size
 
     @property
     def last_offset(self) -> int:
@@ -262,22 +261,28 @@ def build_batch(
     base_sequence: int = -1,
     transactional: bool = False,
     control: bool = False,
+    delete_horizon: int | None = None,
+    max_timestamp: int = -1,
 ) -> bytearray:
     """Build a batch from records whose offsets go up.
 
     It spans the offsets of its records, or more if `base_offset` and `last_offset` say so: what
-    compaction rewrites keeps the span that it had.
+    compaction rewrites keeps the span that it had. `delete_horizon` takes the place of the base
+    timestamp, and `max_timestamp` is that of a batch of which no record is left.
     """
     if base_offset is None:
         base_offset = records[0].offset
     if last_offset is None:
         last_offset = records[-1].offset
-    base_timestamp = records[0].timestamp if records else -1
-    max_timestamp = max([record.timestamp for record in records], default=-1)
-    payload = compress(compression, encode_records(records, base_offset, base_timestamp), level)
+    base_timestamp = records[0].timestamp if records else max_timestamp
+    max_timestamp = max([record.timestamp for record in records], default=max_timestamp)
     attributes = (
         compression | (_TRANSACTIONAL if transactional else 0) | (_CONTROL if control else 0)
     )
+    if delete_horizon is not None:
+        base_timestamp = delete_horizon
+        attributes |= _DELETE_HORIZON
+    payload = compress(compression, encode_records(records, base_offset, base_timestamp), level)
     checked = _AFTER_CRC.pack(
         attributes,
         last_offset - base_offset,

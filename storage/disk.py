@@ -1,7 +1,7 @@
 """The one module that touches the operating system.
 
 Everything else in storage goes through a `Disk`, so that a test can hand in one that fails at a
-chosen call. Data is written with pwritev and read through a map or with pread, never written
+chosen call. Data is written with pwrite and read through a map or with pread, never written
 through a map: a full disk is then an OSError for one caller, and not a SIGBUS for all.
 """
 
@@ -12,13 +12,11 @@ import json
 import mmap
 import os
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 Buffer = bytes | bytearray | memoryview
 
-_IOV_MAX = 1024
 _NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)
 
 
@@ -37,11 +35,9 @@ class Disk:
         """Give the length of a file."""
         return os.fstat(fd).st_size
 
-    def write(self, fd: int, buffers: Sequence[Buffer], position: int) -> int:
-        """Write buffers one after the other; give how many bytes went, which may be too few."""
-        if len(buffers) == 1:
-            return os.pwrite(fd, buffers[0], position)
-        return os.pwritev(fd, buffers[:_IOV_MAX], position)
+    def write(self, fd: int, data: Buffer, position: int) -> int:
+        """Write; give how many bytes went, which may be too few."""
+        return os.pwrite(fd, data, position)
 
     def read(self, fd: int, size: int, position: int) -> bytes:
         """Read up to `size` bytes; fewer at the end of the file."""
@@ -111,7 +107,7 @@ class Disk:
         fd = self.open(temporary, create=True)
         try:
             self.resize(fd, 0)
-            self.write_all(fd, [content], 0)
+            self.write_all(fd, content, 0)
             if durable:
                 self.sync(fd)
         finally:
@@ -120,14 +116,12 @@ class Disk:
         if durable:
             self.sync_directory(path.parent)
 
-    def write_all(self, fd: int, buffers: Sequence[Buffer], position: int) -> None:
-        """Write all of the buffers. Raises OSError, when some of it may have been written."""
-        wanted = sum(map(len, buffers))
-        done = self.write(fd, buffers, position)
-        while done < wanted:
+    def write_all(self, fd: int, data: Buffer, position: int) -> None:
+        """Write all of it. Raises OSError, when some of it may have been written."""
+        done = self.write(fd, data, position)
+        while done < len(data):
             # A device that is nearly full takes a part first, and says so at the next call.
-            rest = memoryview(b"".join(buffers))[done:]
-            done += self.write(fd, [rest], position + done)
+            done += self.write(fd, memoryview(data)[done:], position + done)
 
     def lock(self, path: Path) -> int:
         """Take a lock for this process. Raises BlockingIOError when another one has it."""

@@ -20,6 +20,7 @@ Buffer = bytes | bytearray | memoryview
 
 _OFFSET = struct.Struct(">II")
 _TIME = struct.Struct(">qI")
+LARGEST_ENTRY_BYTES = _TIME.size
 
 
 class OffsetIndex:
@@ -64,22 +65,20 @@ class TimeIndex:
 
     def __init__(self, entries: Buffer = b"") -> None:
         self.entries = entries
+        #: The largest timestamp noted and its offset; (-1, 0) if there is none.
+        self.last = (-1, 0)
+        if entries:
+            self.last = _TIME.unpack_from(entries, len(entries) - _TIME.size)
 
     def __len__(self) -> int:
         return len(self.entries) // _TIME.size
-
-    @property
-    def last(self) -> tuple[int, int]:
-        """The largest timestamp noted and its offset; (-1, 0) if there is none."""
-        if not self.entries:
-            return -1, 0
-        return _TIME.unpack_from(self.entries, len(self.entries) - _TIME.size)
 
     def add(self, timestamp: int, relative_offset: int) -> None:
         """Note the largest timestamp so far; one that is no larger than the last is left out."""
         assert isinstance(self.entries, bytearray), "a sealed index is read-only"
         if timestamp > self.last[0]:
             self.entries += _TIME.pack(timestamp, relative_offset)
+            self.last = (timestamp, relative_offset)
 
     def offset_before(self, timestamp: int) -> int:
         """Give a relative offset before which all records are older than this."""

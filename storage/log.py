@@ -34,6 +34,7 @@ from .errors import (
     SequenceError,
 )
 from .files import OpenFiles
+from .index import LARGEST_ENTRY_BYTES
 from .producers import ProducerStates
 from .retention import SegmentFacts, expired, should_roll_for_retention
 from .segment import BatchAt, Segment
@@ -123,16 +124,18 @@ class Log:
         took none of it. A batch that an idempotent producer sent before is not written again.
         """
         self._check_online()
-        buffer = data if not memoryview(data).readonly else bytearray(data)
-        batches = list(_each(memoryview(buffer)))
+        view = memoryview(data)
+        if view.readonly:
+            view = memoryview(bytearray(view))
+        batches = _batches(view)
         for batch in batches:
             self._check(batch, now_ms)
         duplicate = self._duplicate_of(batches)
         if duplicate is not None:
             return duplicate
-        append_time = now_ms if self.config.message_timestamp_type == "LogAppendTime" else -1
-        size = sum(batch.size for batch in batches)
-        self._roll_if_needed(size, batches[0], now_ms)
+        config = self.config
+        append_time = now_ms if config.message_timestamp_type == "LogAppendTime" else -1
+        self._roll_if_needed(len(view), batches[-1], now_ms)
         segment = self.segments[-1]
         base_offset = offset = segment.next_offset
         position = segment.size
@@ -145,10 +148,8 @@ class Log:
             places.append(BatchAt(position, batch.size, offset, last, batch.max_timestamp))
             position += batch.size
             offset = last + 1
-        config = self.config
         try:
-            views = [batch.view for batch in batches]
-            segment.append(views, places, config.index_interval_bytes, config.segment_bytes)
+            segment.append(view, places, config.index_interval_bytes, config.segment_bytes)
         except OSError as error:
             self._write_failed(error)
             raise
@@ -387,11 +388,11 @@ class Log:
                     raise KeylessRecordError(index)
 
     def _duplicate_of(self, batches: Sequence[RecordBatch]) -> Appended | None:
-        if all(batch.producer_id < 0 for batch in batches):
-            return None
         if len(batches) > 1:
-            raise SequenceError("a batch of an idempotent producer comes alone")
-        base = self.producers.check(batches[0])
+            if any(batch.producer_id >= 0 for batch in batches):
+                raise SequenceError("a batch of an idempotent producer comes alone")
+            return None
+        base = self.producers.check(batches[0]) if batches[0].producer_id >= 0 else None
         if base is None:
             return None
         return Appended(base, base + batches[0].last_offset_delta, -1, is_duplicate=True)
@@ -402,7 +403,7 @@ class Log:
             return
         full = segment.size + size > config.segment_bytes
         old = now_ms - segment.first_append_ms > config.segment_ms and segment.first_append_ms >= 0
-        indexed = segment.index_bytes + 12 > config.segment_index_bytes
+        indexed = (segment.index_entries + 1) * LARGEST_ENTRY_BYTES > config.segment_index_bytes
         far = segment.next_offset + batch.last_offset_delta - segment.base_offset >= 2**31
         if full or old or indexed or far:
             self.roll()
@@ -471,7 +472,7 @@ class Log:
             self.disk.resize(fd, 0)
             for position in range(0, kept, 1 << 20):
                 chunk = segment.read(position, min(1 << 20, kept - position))
-                self.disk.write_all(fd, [chunk], position)
+                self.disk.write_all(fd, chunk, position)
             self.disk.sync(fd)
         finally:
             self.disk.close(fd)
@@ -486,11 +487,13 @@ class Log:
         self.segments[-1] = renewed
 
 
-def _each(view: memoryview) -> Iterator[RecordBatch]:
-    """Give the batches in a buffer; anything that is not one, up to its end, is an error."""
-    while True:
-        batch = RecordBatch(view)
-        yield batch
-        view = view[batch.size :]
-        if not view:
-            return
+def _batches(view: memoryview) -> list[RecordBatch]:
+    """Give the batches in a buffer, nearly always one; anything else up to its end is an error."""
+    batch = RecordBatch(view)
+    batches = [batch]
+    end = batch.size
+    while end < len(view):
+        batch = RecordBatch(view[end:])
+        batches.append(batch)
+        end += batch.size
+    return batches

@@ -365,7 +365,7 @@ class _Scan:
             for start, stop in ranges:
                 for position in range(start, stop, _CHUNK_BYTES):
                     chunk = self.segment.read(position, min(_CHUNK_BYTES, stop - position))
-                    disk.write_all(fd, [chunk], written)
+                    disk.write_all(fd, chunk, written)
                     written += len(chunk)
             disk.sync(fd)
         finally:

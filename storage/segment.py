@@ -68,6 +68,8 @@ class Segment:
         self._extent = 0
         self._offsets: OffsetIndex | None = OffsetIndex(bytearray())
         self._times: TimeIndex | None = TimeIndex(bytearray())
+        #: Entries of the offset index; the time index has no more.
+        self.index_entries = 0
         self._unindexed = 0
         self._sealed = False
         self._dropped = False
@@ -83,11 +85,6 @@ class Segment:
     def is_dirty(self) -> bool:
         """Whether it has content that may not be on the device."""
         return self.synced_size < self.size
-
-    @property
-    def index_bytes(self) -> int:
-        """The size of its larger index."""
-        return max(len(self.offsets.entries), len(self.times.entries))
 
     @property
     def offsets(self) -> OffsetIndex:
@@ -109,20 +106,22 @@ class Segment:
         self._files.used(self)
 
     def append(
-        self, buffers: Sequence[Buffer], batches: Sequence[BatchAt], index_interval: int, limit: int
+        self, data: Buffer, batches: Sequence[BatchAt], index_interval: int, limit: int
     ) -> None:
-        """Write batches at the end, all or none of them.
+        """Write batches, which are all of `data`, at the end, all or none of them.
 
         `limit` is how large the file may be made in advance. Raises OSError; if even taking back
         what was written of them failed, that error has a note, and the segment is not to be used.
         """
         position = self.size
-        end = position + sum(batch.size for batch in batches)
-        fd = self._open()
-        if end > self._extent:
-            self._extend(fd, end, limit)
+        end = position + len(data)
+        fd = self._fd
+        if fd is None:
+            fd = self._open()
         try:
-            self._disk.write_all(fd, buffers, position)
+            if end > self._extent:
+                self._extend(fd, end, limit)
+            self._disk.write_all(fd, data, position)
         except OSError as error:
             self._take_back(fd, position, error)
             raise
@@ -132,16 +131,17 @@ class Segment:
 
     def note(self, batch: BatchAt, index_interval: int) -> None:
         """Take a batch that is in the file into account, in the indexes too."""
-        self.next_offset = batch.last_offset + 1
-        if batch.max_timestamp > self.max_timestamp:
-            self.max_timestamp = batch.max_timestamp
-            self.offset_of_max_timestamp = batch.base_offset
+        position, size, base_offset, last_offset, timestamp = batch
+        self.next_offset = last_offset + 1
+        if timestamp > self.max_timestamp:
+            self.max_timestamp = timestamp
+            self.offset_of_max_timestamp = base_offset
         if self._unindexed > index_interval:
-            relative = batch.base_offset - self.base_offset
-            self.offsets.add(relative, batch.position)
+            self.offsets.add(base_offset - self.base_offset, position)
             self.times.add(self.max_timestamp, self.offset_of_max_timestamp - self.base_offset)
+            self.index_entries += 1
             self._unindexed = 0
-        self._unindexed += batch.size
+        self._unindexed += size
 
     def view(self, start: int, stop: int) -> memoryview:
         """Give the bytes from `start` to `stop` as a view of the map, for a system call."""
@@ -245,7 +245,7 @@ class Segment:
             index = self._disk.open(temporary, create=True)
             try:
                 self._disk.resize(index, 0)
-                self._disk.write_all(index, [entries], 0)
+                self._disk.write_all(index, entries, 0)
             finally:
                 self._disk.close(index)
             self._disk.rename(temporary, self.path(suffix))
@@ -271,6 +271,7 @@ class Segment:
             return
         self._offsets = OffsetIndex(bytearray(self._read_index(".index")))
         self._times = TimeIndex(bytearray(self._read_index(".timeindex")))
+        self.index_entries = len(self._offsets)
         self.max_timestamp, relative = self._times.last
         self.offset_of_max_timestamp = self.base_offset + relative
         for batch in self.batches(self._offsets.position_before(size)):
@@ -280,6 +281,7 @@ class Segment:
         """Start the indexes anew: recovery is going to build them."""
         self._offsets = OffsetIndex(bytearray())
         self._times = TimeIndex(bytearray())
+        self.index_entries = 0
         self._unindexed = 0
         self.next_offset = self.base_offset
         self.max_timestamp = -1
