@@ -67,10 +67,12 @@ class Disk:
         """Cut a file, or lengthen it by a hole."""
         os.ftruncate(fd, size)
 
-    def sync(self, fd: int) -> None:
-        """Wait until the data of a file is on the device."""
+    def sync(self, fd: int, *, metadata: bool = False) -> None:
+        """Wait until the data of a file is on the device; on request, its true length too."""
         if sys.platform == "darwin":
             fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
+        elif metadata:
+            os.fsync(fd)
         else:
             os.fdatasync(fd)
 

@@ -43,6 +43,8 @@ log = logging.getLogger(__name__)
 
 EPOCHS_FILE = "leader-epoch-checkpoint"
 START_FILE = "log-start-offset"
+#: Up to where compaction has seen the log; see compaction.py.
+COMPACTED_FILE = "compacted-offset"
 DELETED = ".deleted"
 
 
@@ -145,7 +147,7 @@ class Log:
             if append_time >= 0:
                 batch.stamp_append_time(append_time)
             last = batch.last_offset
-            places.append(BatchAt(position, batch.size, offset, last, batch.max_timestamp))
+            places.append((position, batch.size, offset, last, batch.max_timestamp))
             position += batch.size
             offset = last + 1
         try:
@@ -205,10 +207,13 @@ class Log:
 
     def youngest(self) -> TimestampedOffset | None:
         """Find the first record with the largest timestamp."""
-        segment = max(self.segments, key=lambda segment: segment.max_timestamp)
-        if segment.max_timestamp < 0:
-            return None
-        return self.offset_of_time(segment.max_timestamp)
+        largest = max(segment.max_timestamp for segment in self.segments)
+        if largest < 0 or (found := self.offset_of_time(largest)) is not None:
+            return found if largest >= 0 else None
+        # Compaction left the largest time to a batch without records: look at all of them.
+        times = {batch.max_timestamp for segment in self.segments for batch in segment.batches()}
+        answers = (self.offset_of_time(time) for time in sorted(times, reverse=True))
+        return next((answer for answer in answers if answer is not None), None)
 
     def roll(self) -> None:
         """Seal the active segment and start another, if it has anything in it."""
@@ -229,6 +234,8 @@ class Log:
             return
         if offset < self.start_offset:
             raise OffsetOutOfRangeError(offset, self.start_offset, self.end_offset)
+        # What is appended here next is new to compaction, whatever it has seen at these offsets.
+        self.disk.unlink(self.directory / COMPACTED_FILE)
         while len(self.segments) > 1 and self.active.base_offset >= offset:
             self._drop(len(self.segments) - 1)
         segment = self.active

@@ -16,15 +16,16 @@ import logging
 import re
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from .config import LogConfig
 from .disk import Disk, read_json
-from .errors import DataDirectoryError, StorageError
+from .errors import DataDirectoryError, LogOfflineError, StorageError
 from .files import OpenFiles
 from .flusher import Flusher
-from .log import Log
+from .log import DELETED, Log
 from .recovery import Report, open_log
 
 log = logging.getLogger(__name__)
@@ -82,6 +83,9 @@ class LogDirectory:
             self.disk.sync_directory(self.path)
         self._recovery_points = self._read_recovery_points()
         names = [name for name in self.disk.names(self.path) if (self.path / name).is_dir()]
+        for name in names:
+            if name.endswith(DELETED):
+                self._remove(self.path / name)
         names = [name for name in names if _LOG_NAME.fullmatch(name)]
         with ThreadPoolExecutor(_LOADERS, thread_name_prefix="loader") as pool:
             opening = {
@@ -111,18 +115,20 @@ class LogDirectory:
         gone = self.logs.pop(name)
         for segment in gone.segments:
             segment.drop()
-        target = self.path / f"{name}.deleted"
+        target = self.path / f"{name}{DELETED}"
         self.disk.rename(gone.directory, target)
         self.disk.sync_directory(self.path)
-        for entry in self.disk.names(target):
-            self.disk.unlink(target / entry)
-        target.rmdir()
+        self._remove(target)
 
     def checkpoint(self) -> None:
-        """Sync all logs, and write down up to where a start after a crash need not look."""
-        for opened in self.logs.values():
+        """Sync all logs, and write down up to where a start after a crash need not look.
+
+        May be called in a thread.
+        """
+        for opened in list(self.logs.values()):
             if opened.failure is None and opened.flushed_offset < opened.end_offset:
-                opened.sync()
+                with suppress(LogOfflineError):  # which has been said, and is that log's alone
+                    opened.sync()
         self._write_recovery_points()
 
     def close(self) -> None:
@@ -146,6 +152,11 @@ class LogDirectory:
     def _open(self, name: str, config: LogConfig) -> tuple[Log, Report]:
         point = None if self._was_clean else self._recovery_points.get(name, 0)
         return open_log(self.path / name, config, self.files, recovery_point=point)
+
+    def _remove(self, directory: Path) -> None:
+        for name in self.disk.names(directory):
+            self.disk.unlink(directory / name)
+        directory.rmdir()
 
     def _take_lock(self) -> int:
         try:
@@ -177,5 +188,5 @@ class LogDirectory:
         return points or {}
 
     def _write_recovery_points(self) -> None:
-        points = {name: opened.flushed_offset for name, opened in self.logs.items()}
+        points = {name: opened.flushed_offset for name, opened in list(self.logs.items())}
         self.disk.replace_file(self.path / _RECOVERY_POINT, json.dumps(points).encode())

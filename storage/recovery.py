@@ -32,14 +32,14 @@ from .config import LogConfig
 from .files import OpenFiles
 from .log import DELETED, Log
 from .producers import ProducerStates
-from .segment import BatchAt, Segment
+from .segment import Segment
 
 log = logging.getLogger(__name__)
 
-_CHUNK_BYTES = 1024 * 1024
-_HEADER = struct.Struct(">qiibIhiqqqhii")
+_CHUNK_BYTES = 256 * 1024
+# Base offset, length, epoch, magic, CRC, last offset delta, max timestamp, producer id.
+_HEADER = struct.Struct(">qiibI2xi8xqq")
 _SEGMENT_NAME = re.compile(r"(\d{20})\.log")
-_LARGEST_BATCH_BYTES = 2**31 - 1
 
 
 @dataclass
@@ -82,6 +82,7 @@ def open_log(
         _load_clean(opened)
     else:
         _recover(opened, recovery_point, report)
+    _guess_age(opened)
     opened.ensure_active()
     opened.flushed_offset = opened.end_offset
     opened.start_offset = min(opened.start_offset, opened.end_offset)
@@ -116,6 +117,14 @@ def _load_clean(opened: Log) -> None:
     _restore_producers(opened, opened.end_offset if opened.segments else 0)
 
 
+def _guess_age(opened: Log) -> None:
+    """Say since when the active segment has been filling, so that segment.ms means something."""
+    if opened.segments and opened.active.size:
+        first = next(opened.active.batches())
+        written_ms = int(opened.active.path(".log").stat().st_mtime * 1000)
+        opened.active.first_append_ms = max(0, min(first.max_timestamp, written_ms))
+
+
 def _with_next(segments: list[Segment]) -> Iterator[tuple[Segment, Segment | None]]:
     return zip_longest(segments, segments[1:])
 
@@ -142,6 +151,9 @@ def _recover(opened: Log, recovery_point: int, report: Report) -> None:
     for n, segment in enumerate(segments[:first]):
         size = segment.path(".log").stat().st_size
         segment.load(size, segments[n + 1].base_offset, opened.config.index_interval_bytes)
+        if not segment.ends_well():
+            first = n
+            break
     snapshot = _restore_producers(opened, recovery_point)
     for segment in segments[:first]:
         if segment.next_offset > snapshot:
@@ -212,6 +224,7 @@ class _Scan:
         segment.synced_size = segment.size
         if not self.is_last:
             segment.seal()
+            segment.sync()
             segment.close()
 
     def _scan_from(self, position: int) -> int:
@@ -224,15 +237,15 @@ class _Scan:
         start = filled = 0
         expected, snapshot = self.expected, self.snapshot
         update, unpack = self.opened.producers.update, _HEADER.unpack_from
-        epochs = self.opened.epochs
+        epochs, take = self.opened.epochs, segment.take
+        known_epoch = epochs.current
         try:
             while position + HEADER_BYTES <= size:
                 at = position - start
                 if at + HEADER_BYTES > filled or filled == 0:
                     start, at = position, 0
                     filled = read_into(fd, view, position)
-                header = unpack(view, at)
-                base, length, epoch, magic, crc, _attributes, delta = header[:7]
+                base, length, epoch, magic, crc, delta, timestamp, producer = unpack(view, at)
                 total = LOG_OVERHEAD_BYTES + length
                 if magic != 2 or total < HEADER_BYTES or position + total > size or base < expected:
                     break
@@ -247,10 +260,11 @@ class _Scan:
                     break
                 if base > expected and not self._may_leave_a_gap(position + total, base + delta):
                     break
-                if epoch > epochs.current:
+                if epoch > known_epoch:
                     epochs.assign(epoch, base)
-                segment.note(BatchAt(position, total, base, base + delta, header[8]), interval)
-                if header[9] >= 0 and base >= snapshot:
+                    known_epoch = epoch
+                take(position, total, base, base + delta, timestamp, interval)
+                if producer >= 0 and base >= snapshot:
                     update(RecordBatch(view[at : at + total]), base)
                 expected = base + delta + 1
                 position += total
@@ -264,8 +278,9 @@ class _Scan:
         """Whether a batch whose offset is larger than expected is where it should be.
 
         Compaction leaves gaps, and so did damage that was set aside; or the offset is wrong. It is
-        right if the next batch fits behind it. The last batch of all has none, and no gap before
-        it either unless there was damage, because an active segment is not compacted.
+        right if the next batch fits behind it. The last batch of all has none, and as active
+        segments are not compacted no gap before it either, unless there was damage, or a compacted
+        log was truncated.
         """
         header = self.segment.read(following, LOG_OVERHEAD_BYTES) if following < self.size else b""
         if len(header) == LOG_OVERHEAD_BYTES:
@@ -276,7 +291,7 @@ class _Scan:
             at = self.opened.segments.index(self.segment)
             return self.opened.segments[at + 1].base_offset > last_offset
         names = self.opened.disk.names(self.opened.directory)
-        return any(".damaged-" in name for name in names)
+        return self.opened.config.compacts or any(".damaged-" in name for name in names)
 
     def _next_good(self, position: int) -> int | None:
         """Find the next good batch behind a bad one, if there is any."""

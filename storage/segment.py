@@ -24,6 +24,7 @@ from typing import NamedTuple
 from ottla.protocol.batch import HEADER_BYTES, LOG_OVERHEAD_BYTES
 
 from .disk import Buffer
+from .errors import StorageError
 from .files import OpenFiles
 from .index import OffsetIndex, TimeIndex
 
@@ -71,6 +72,7 @@ class Segment:
         #: Entries of the offset index; the time index has no more.
         self.index_entries = 0
         self._unindexed = 0
+        self._indexes_dirty = False
         self._sealed = False
         self._dropped = False
 
@@ -83,8 +85,8 @@ class Segment:
 
     @property
     def is_dirty(self) -> bool:
-        """Whether it has content that may not be on the device."""
-        return self.synced_size < self.size
+        """Whether it has content, or indexes, that may not be on the device."""
+        return self.synced_size < self.size or self._indexes_dirty
 
     @property
     def offsets(self) -> OffsetIndex:
@@ -106,9 +108,15 @@ class Segment:
         self._files.used(self)
 
     def append(
-        self, data: Buffer, batches: Sequence[BatchAt], index_interval: int, limit: int
+        self,
+        data: Buffer,
+        batches: Sequence[tuple[int, int, int, int, int]],
+        index_interval: int,
+        limit: int,
     ) -> None:
         """Write batches, which are all of `data`, at the end, all or none of them.
+
+        Where they will be and what they span is said as in `BatchAt`.
 
         `limit` is how large the file may be made in advance. Raises OSError; if even taking back
         what was written of them failed, that error has a note, and the segment is not to be used.
@@ -127,18 +135,33 @@ class Segment:
             raise
         self.size = end
         for batch in batches:
-            self.note(batch, index_interval)
+            self.take(*batch, index_interval)
 
     def note(self, batch: BatchAt, index_interval: int) -> None:
         """Take a batch that is in the file into account, in the indexes too."""
-        position, size, base_offset, last_offset, timestamp = batch
+        self.take(*batch, index_interval)
+
+    def take(
+        self,
+        position: int,
+        size: int,
+        base_offset: int,
+        last_offset: int,
+        timestamp: int,
+        index_interval: int,
+    ) -> None:
+        """Do the same for a batch that is told in numbers: recovery has very many of them."""
         self.next_offset = last_offset + 1
         if timestamp > self.max_timestamp:
             self.max_timestamp = timestamp
             self.offset_of_max_timestamp = base_offset
         if self._unindexed > index_interval:
-            self.offsets.add(base_offset - self.base_offset, position)
-            self.times.add(self.max_timestamp, self.offset_of_max_timestamp - self.base_offset)
+            offsets, times = self._offsets, self._times
+            assert offsets is not None
+            assert times is not None
+            offsets.add(base_offset - self.base_offset, position)
+            if self.max_timestamp > times.last[0]:
+                times.add(self.max_timestamp, self.offset_of_max_timestamp - self.base_offset)
             self.index_entries += 1
             self._unindexed = 0
         self._unindexed += size
@@ -168,10 +191,24 @@ class Segment:
             at = position - start
             if at + HEADER_BYTES > len(block):
                 block, start, at = self.read(position, _WALK_BYTES), position, 0
+            if len(block) - at < HEADER_BYTES:
+                raise self._damaged(position)
             base, length, delta, timestamp = _HEAD.unpack_from(block, at)
             size = LOG_OVERHEAD_BYTES + length
+            if not HEADER_BYTES <= size <= self.size - position:
+                raise self._damaged(position)
             yield BatchAt(position, size, base, base + delta, timestamp)
             position += size
+
+    def ends_well(self) -> bool:
+        """Whether the last indexed batch and those behind it are where they should be."""
+        try:
+            for batch in self.batches(self.offsets.position_before(self.size)):
+                if batch.last_offset >= self.next_offset or batch.base_offset < self.base_offset:
+                    return False
+        except StorageError:
+            return False
+        return True
 
     def find(self, offset: int) -> BatchAt | None:
         """Find the batch that contains an offset, or else the first one behind it."""
@@ -214,15 +251,25 @@ class Segment:
 
     def sync(self) -> None:
         """Wait until all content of this moment is on the device. May be called in a thread."""
-        size, fd = self.size, self._fd
-        if size > self.synced_size and fd is not None:
-            try:
-                self._disk.sync(fd)
-            except OSError:
-                if self._dropped:
-                    return  # deleted meanwhile: nobody asks for it any more
-                raise
-            self.synced_size = size
+        size, with_indexes = self.size, self._indexes_dirty
+        if not self.is_dirty:
+            return
+        try:
+            if self._fd is not None:
+                # A file that was cut to its content must not come back with a tail of zeros.
+                self._disk.sync(self._fd, metadata=with_indexes)
+            else:
+                self._sync_file(".log")
+            if with_indexes:
+                self._sync_file(".index")
+                self._sync_file(".timeindex")
+        except OSError:
+            if self._dropped:
+                return  # deleted meanwhile: nobody asks for it any more
+            raise
+        self.synced_size = size
+        if with_indexes:
+            self._indexes_dirty = False
 
     def seal(self) -> None:
         """End the segment: its indexes go to files, and its file gets its true size."""
@@ -249,6 +296,7 @@ class Segment:
             finally:
                 self._disk.close(index)
             self._disk.rename(temporary, self.path(suffix))
+        self._indexes_dirty = True
 
     def load(self, size: int, next_offset: int | None, index_interval: int) -> None:
         """Take over a file that was left whole.
@@ -260,7 +308,10 @@ class Segment:
         self.size = self.synced_size = self._extent = size
         if not (self.path(".index").exists() and self.path(".timeindex").exists()):
             self._build_indexes(index_interval)
-            self.write_indexes()
+            if next_offset is None:
+                self.write_indexes()
+            else:
+                self.seal()
         if next_offset is not None:
             self._sealed = True
             self._offsets = self._times = None
@@ -339,6 +390,16 @@ class Segment:
             self._extent = size
         except OSError as error:
             cause.add_note(f"and what was written of it could not be taken back: {error}")
+
+    def _damaged(self, position: int) -> StorageError:
+        return StorageError(f"{self.path('.log')} has no batch at {position}")
+
+    def _sync_file(self, suffix: str) -> None:
+        fd = self._disk.open(self.path(suffix))
+        try:
+            self._disk.sync(fd, metadata=True)
+        finally:
+            self._disk.close(fd)
 
     def _map_index(self, suffix: str) -> Buffer:
         fd = self._disk.open(self.path(suffix))

@@ -134,6 +134,25 @@ def test_compaction_can_keep_the_span_of_offsets_that_a_batch_had():
         batch.validate_produced()
 
 
+def test_a_delete_horizon_takes_the_place_of_the_base_timestamp_and_changes_no_other():
+    records = [Record(0, NOW, b"k", None), Record(1, NOW - 5, b"l", b"v")]
+
+    batch = RecordBatch(build_batch(records, delete_horizon=NOW + 86_400_000))
+    batch.validate()
+
+    assert batch.has_delete_horizon
+    assert (batch.base_timestamp, batch.max_timestamp) == (NOW + 86_400_000, NOW)
+    assert batch.records() == records
+    assert not RecordBatch(build_batch(records)).has_delete_horizon
+
+
+def test_a_batch_without_records_can_have_the_time_of_those_it_had():
+    batch = RecordBatch(build_batch([], base_offset=3, last_offset=5, max_timestamp=NOW))
+    batch.validate()
+
+    assert (batch.base_timestamp, batch.max_timestamp) == (NOW, NOW)
+
+
 def test_sequence_numbers_wrap_around_to_zero():
     batch = RecordBatch(
         build_batch(RECORDS, producer_id=1, producer_epoch=0, base_sequence=2**31 - 2)

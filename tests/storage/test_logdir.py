@@ -156,6 +156,19 @@ def test_a_deleted_log_is_gone_and_its_name_is_free(tmp_path):
     directory.close()
 
 
+def test_a_deletion_that_was_interrupted_is_finished(tmp_path):
+    directory = a_directory(tmp_path)
+    fill(directory, "a-0", "a-1")
+    directory.close()
+    (tmp_path / "a-0").rename(tmp_path / "a-0.deleted")
+
+    again = a_directory(tmp_path)
+
+    assert list(again.logs) == ["a-1"]
+    assert not list(tmp_path.glob("a-0*"))
+    again.close()
+
+
 def test_what_waits_for_the_device_is_served_before_the_stop(tmp_path):
     directory = a_directory(tmp_path)
     fill(directory, "a-0")
