@@ -87,9 +87,6 @@ class LogConfig:
         low=0,
         high=1,
     )
-    file_delete_delay_ms: int = _setting(
-        60_000, "how long the files of a deleted segment are kept", low=0
-    )
     flush_messages: int = _setting(
         FOREVER, "records after which the log is flushed to the device", low=1
     )

@@ -11,6 +11,7 @@ import fcntl
 import json
 import mmap
 import os
+import resource
 import sys
 from pathlib import Path
 from typing import Any
@@ -23,9 +24,11 @@ _NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)
 class Disk:
     """The real one. Sizes and positions are in bytes; errors are OSError."""
 
-    def open(self, path: Path, *, create: bool = False) -> int:
-        """Open a file for reading and writing."""
-        return os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
+    def open(self, path: Path, *, create: bool = False, empty: bool = False) -> int:
+        """Open a file for reading and writing; make it, or empty it, on request."""
+        flags = os.O_RDWR | os.O_CLOEXEC
+        flags |= (os.O_CREAT if create else 0) | (os.O_TRUNC if empty else 0)
+        return os.open(path, flags, 0o644)
 
     def close(self, fd: int) -> None:
         """Close a file."""
@@ -106,9 +109,8 @@ class Disk:
         If it is to be durable, a power cut cannot lose it once this has returned.
         """
         temporary = path.with_name(path.name + ".tmp")
-        fd = self.open(temporary, create=True)
+        fd = self.open(temporary, create=True, empty=True)
         try:
-            self.resize(fd, 0)
             self.write_all(fd, content, 0)
             if durable:
                 self.sync(fd)
@@ -124,6 +126,11 @@ class Disk:
         while done < len(data):
             # A device that is nearly full takes a part first, and says so at the next call.
             done += self.write(fd, memoryview(data)[done:], position + done)
+
+    def descriptor_limit(self) -> int:
+        """Give how many descriptors this process may have."""
+        soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return 65_536 if soft == resource.RLIM_INFINITY else soft
 
     def lock(self, path: Path) -> int:
         """Take a lock for this process. Raises BlockingIOError when another one has it."""

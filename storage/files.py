@@ -7,7 +7,11 @@ are too many. A reader's views stay valid: they hold the map, and the map holds 
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice
 from typing import Protocol
 
 from .disk import Disk
@@ -24,10 +28,13 @@ class Closable(Protocol):
 class OpenFiles:
     """The open ones, in the order of their last use."""
 
-    def __init__(self, disk: Disk | None = None, *, limit: int = 2000) -> None:
+    def __init__(self, disk: Disk | None = None, *, limit: int | None = None) -> None:
         self.disk = disk or Disk()
-        self.limit = limit
+        # One segment can take four descriptors: its log, and the maps of that and of its indexes.
+        self.limit = limit or max(32, self.disk.descriptor_limit() // 8)
         self._open: OrderedDict[Closable, None] = OrderedDict()
+        self._lock = threading.Lock()
+        self._pausing = 0
 
     def __len__(self) -> int:
         return len(self._open)
@@ -35,15 +42,29 @@ class OpenFiles:
     def used(self, closable: Closable) -> None:
         """Note that this one is open and was just used; close another if there are too many."""
         opened = self._open
-        if closable in opened:
-            opened.move_to_end(closable)
-            return
-        opened[closable] = None
-        if len(opened) > self.limit:
-            for candidate in list(opened)[: len(opened) - self.limit]:
+        with self._lock:
+            if closable in opened:
+                opened.move_to_end(closable)
+                return
+            opened[closable] = None
+            surplus = len(opened) - self.limit
+            if surplus <= 0 or self._pausing:
+                return
+            # Some may not be closed now; we do not look through all of them for one that may.
+            for candidate in list(islice(opened, surplus + 8)):
                 if candidate is not closable and candidate.release():
-                    opened.pop(candidate, None)
+                    del opened[candidate]
 
     def closed(self, closable: Closable) -> None:
         """Note that this one was closed."""
-        self._open.pop(closable, None)
+        with self._lock:
+            self._open.pop(closable, None)
+
+    @contextmanager
+    def pausing(self) -> Iterator[None]:
+        """Close nothing meanwhile: several threads open logs, and one must not close another's."""
+        self._pausing += 1
+        try:
+            yield
+        finally:
+            self._pausing -= 1

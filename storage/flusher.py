@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 
-from .errors import StorageError
 from .log import Log
 
 
@@ -61,11 +60,13 @@ class Flusher:
 
 
 def _settle(futures: list[Future[int]], sync: Callable[[], int]) -> None:
+    # Whoever has given up waiting is told nothing; the sync is for the others.
+    waiting = [future for future in futures if future.set_running_or_notify_cancel()]
     try:
         offset = sync()
-    except StorageError as error:
-        for future in futures:
+    except Exception as error:  # noqa: BLE001  # the thread must outlive it; the waiters get it
+        for future in waiting:
             future.set_exception(error)
     else:
-        for future in futures:
+        for future in waiting:
             future.set_result(offset)

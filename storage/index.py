@@ -20,7 +20,8 @@ Buffer = bytes | bytearray | memoryview
 
 _OFFSET = struct.Struct(">II")
 _TIME = struct.Struct(">qI")
-LARGEST_ENTRY_BYTES = _TIME.size
+OFFSET_ENTRY_BYTES = _OFFSET.size
+TIME_ENTRY_BYTES = _TIME.size
 
 
 class OffsetIndex:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import logging
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,7 +35,7 @@ from .errors import (
     SequenceError,
 )
 from .files import OpenFiles
-from .index import LARGEST_ENTRY_BYTES
+from .index import TIME_ENTRY_BYTES
 from .producers import ProducerStates
 from .retention import SegmentFacts, expired, should_roll_for_retention
 from .segment import BatchAt, Segment
@@ -85,12 +86,14 @@ class Log:
 
     def __init__(self, directory: Path, config: LogConfig, files: OpenFiles) -> None:
         self.directory = directory
-        self.config = config
+        self.set_config(config)
         self.files = files
         self.disk = files.disk
         self.segments: list[Segment] = []
         self.producers = ProducerStates()
         self.epochs = LeaderEpochs()
+        #: The offsets of which there are snapshots of the producers, in order.
+        self.snapshots: list[int] = []
         self.start_offset = 0
         self.flushed_offset = 0
         #: When `sync` was last asked for, on the caller's clock.
@@ -100,9 +103,18 @@ class Log:
         self._bases: list[int] = []
         self._deleted: list[Segment] = []
         self._names_dirty = False
+        # A sync that began before a truncation says nothing of what was appended after it.
+        self._truncations = 0
 
     def __repr__(self) -> str:
         return f"<Log {self.directory.name}, {self.start_offset} to {self.end_offset}>"
+
+    def set_config(self, config: LogConfig) -> None:
+        """Obey other settings from now on."""
+        self.config = config
+        # These are asked for at each append.
+        self._compacts = config.compacts
+        self._has_append_time = config.message_timestamp_type == "LogAppendTime"
 
     @property
     def active(self) -> Segment:
@@ -136,7 +148,7 @@ class Log:
         if duplicate is not None:
             return duplicate
         config = self.config
-        append_time = now_ms if config.message_timestamp_type == "LogAppendTime" else -1
+        append_time = now_ms if self._has_append_time else -1
         self._roll_if_needed(len(view), batches[-1], now_ms)
         segment = self.segments[-1]
         base_offset = offset = segment.next_offset
@@ -150,6 +162,8 @@ class Log:
             places.append((position, batch.size, offset, last, batch.max_timestamp))
             position += batch.size
             offset = last + 1
+        if leader_epoch > self.epochs.current:
+            self._assign_epoch(leader_epoch, base_offset)
         try:
             segment.append(view, places, config.index_interval_bytes, config.segment_bytes)
         except OSError as error:
@@ -157,8 +171,6 @@ class Log:
             raise
         if segment.first_append_ms < 0:
             segment.first_append_ms = now_ms
-        if leader_epoch > self.epochs.current:
-            self._assign_epoch(leader_epoch, base_offset)
         for batch in batches:
             if batch.producer_id >= 0:
                 self.producers.update(batch, batch.base_offset, now_ms)
@@ -232,6 +244,7 @@ class Log:
         self._check_online()
         if offset >= self.end_offset:
             return
+        self._truncations += 1
         if offset < self.start_offset:
             raise OffsetOutOfRangeError(offset, self.start_offset, self.end_offset)
         # What is appended here next is new to compaction, whatever it has seen at these offsets.
@@ -252,9 +265,13 @@ class Log:
         """Let the log start at `offset`; segments that lie before it are deleted."""
         if not self.start_offset <= offset <= self.end_offset:
             raise OffsetOutOfRangeError(offset, self.start_offset, self.end_offset)
-        self.start_offset = offset
-        self.disk.replace_file(self.directory / START_FILE, str(offset).encode())
+        self.save_start(offset)
         self._drop_segments_before_start()
+
+    def save_start(self, offset: int) -> None:
+        """Write down where the log starts, which need not be where a segment does."""
+        self.disk.replace_file(self.directory / START_FILE, str(offset).encode())
+        self.start_offset = offset
 
     def apply_retention(self, now_ms: int) -> int:
         """Delete segments that are too old, or too much; give how many."""
@@ -287,7 +304,7 @@ class Log:
         asking again would be told that all is well. The log takes no appends after it.
         """
         self._check_online()
-        end = self.end_offset
+        end, truncations = self.end_offset, self._truncations
         try:
             for segment in self._dirty_segments():
                 segment.sync()
@@ -297,7 +314,8 @@ class Log:
         except OSError as error:
             self.fail(error)
             raise LogOfflineError(f"{self.directory.name}: {error}") from error
-        self.flushed_offset = max(self.flushed_offset, end)
+        if truncations == self._truncations:
+            self.flushed_offset = max(self.flushed_offset, end)
         return self.flushed_offset
 
     def flush_is_due(self, now_ms: int) -> bool:
@@ -320,21 +338,27 @@ class Log:
             self.active.write_indexes()
             self.write_snapshot()
             self.sync()
+            if self.epochs.current >= 0:
+                path = self.directory / EPOCHS_FILE
+                self.disk.replace_file(path, self.epochs.encode())
         for segment in [*self.segments, *self._deleted]:
             segment.close()
+
+    def release_files(self) -> None:
+        """Close what need not be open."""
+        for segment in self.segments:
+            if segment.release():
+                self.files.closed(segment)
 
     def write_snapshot(self) -> None:
         """Write down what is known of producers up to the end; keep the last two of such."""
         path = self.directory / f"{self.end_offset:020d}.snapshot"
         # Nor is this: it has a checksum, and recovery can do with an older one.
         self.disk.replace_file(path, self.producers.snapshot(), durable=False)
-        for offset in self.snapshots()[:-2]:
-            self.disk.unlink(self.directory / f"{offset:020d}.snapshot")
-
-    def snapshots(self) -> list[int]:
-        """Give the offsets of which there are snapshots of the producers, in order."""
-        names = self.disk.names(self.directory)
-        return [int(name[:20]) for name in names if name.endswith(".snapshot")]
+        self.snapshots = [*(offset for offset in self.snapshots if offset < self.end_offset)]
+        self.snapshots.append(self.end_offset)
+        while len(self.snapshots) > 2:
+            self.disk.unlink(self.directory / f"{self.snapshots.pop(0):020d}.snapshot")
 
     def swap(self, old: Sequence[Segment], new: Segment) -> None:
         """Put a rewritten segment in the place of neighbours whose files it has replaced."""
@@ -359,8 +383,12 @@ class Log:
         first = self.segments[0].base_offset if self.segments else 0
         self.start_offset = max(first, start or 0)
         path = self.directory / EPOCHS_FILE
-        if path.exists():
+        try:
             self.epochs = LeaderEpochs.decode(path.read_bytes())
+        except FileNotFoundError:
+            pass
+        except ValueError:
+            log.warning("%s: %s is damaged", self.directory.name, EPOCHS_FILE)
 
     def _dirty_segments(self) -> list[Segment]:
         """Give the segments with content that may not be on the device, oldest first."""
@@ -383,13 +411,13 @@ class Log:
             raise BatchTooLargeError(batch.size, config.max_message_bytes)
         if batch.size > config.segment_bytes:
             raise BatchTooLargeError(batch.size, config.segment_bytes)
-        if config.message_timestamp_type == "CreateTime":
+        if not self._has_append_time:
             # The header knows the largest timestamp; the smallest would cost a look at each record.
             if batch.max_timestamp - now_ms > config.message_timestamp_after_max_ms:
                 raise InvalidTimestampError(f"{batch.max_timestamp} is too far after {now_ms}")
             if now_ms - batch.max_timestamp > config.message_timestamp_before_max_ms:
                 raise InvalidTimestampError(f"{batch.max_timestamp} is too far before {now_ms}")
-        if config.compacts:
+        if self._compacts:
             for index, record in enumerate(batch.records()):
                 if record.key is None:
                     raise KeylessRecordError(index)
@@ -410,7 +438,7 @@ class Log:
             return
         full = segment.size + size > config.segment_bytes
         old = now_ms - segment.first_append_ms > config.segment_ms and segment.first_append_ms >= 0
-        indexed = (segment.index_entries + 1) * LARGEST_ENTRY_BYTES > config.segment_index_bytes
+        indexed = (segment.index_entries + 1) * TIME_ENTRY_BYTES > config.segment_index_bytes
         far = segment.next_offset + batch.last_offset_delta - segment.base_offset >= 2**31
         if full or old or indexed or far:
             self.roll()
@@ -427,7 +455,11 @@ class Log:
 
     def _assign_epoch(self, epoch: int, offset: int) -> None:
         if self.epochs.assign(epoch, offset):
-            self._save_epochs()
+            try:
+                self._save_epochs()
+            except OSError as error:
+                # The batch says it too, and that is what counts.
+                log.warning("%s: the epoch is not saved: %s", self.directory.name, error)
 
     def _save_epochs(self) -> None:
         # Not worth waiting for the device: recovery finds epochs in the batches.
@@ -435,9 +467,9 @@ class Log:
         self.disk.replace_file(path, self.epochs.encode(), durable=False)
 
     def _forget_snapshots_after(self, end: int) -> None:
-        for offset in self.snapshots():
-            if offset > end:
-                self.disk.unlink(self.directory / f"{offset:020d}.snapshot")
+        for offset in [offset for offset in self.snapshots if offset > end]:
+            self.disk.unlink(self.directory / f"{offset:020d}.snapshot")
+            self.snapshots.remove(offset)
 
     def _stop_before(self, segment: Segment, first: BatchAt, max_bytes: int, end: int) -> int:
         stop = first.position + first.size
@@ -460,23 +492,23 @@ class Log:
 
     def _drop(self, at: int) -> None:
         """Rename the files of a segment, which is then gone. `sweep` unlinks them."""
-        segment = self.segments.pop(at)
+        segment = self.segments[at]
+        self.disk.rename(segment.path(".log"), segment.path(".log" + DELETED))
+        del self.segments[at]
         del self._bases[at]
-        for suffix in (".log", ".index", ".timeindex"):
-            try:
-                self.disk.rename(segment.path(suffix), segment.path(suffix + DELETED))
-            except FileNotFoundError:
-                continue  # an active segment's indexes are in memory
-        segment.drop()
         self._names_dirty = True
+        segment.drop()
         self._deleted.append(segment)
+        for suffix in (".index", ".timeindex"):
+            # An active segment has them in memory; and without a log they mean nothing.
+            with suppress(OSError):
+                self.disk.rename(segment.path(suffix), segment.path(suffix + DELETED))
 
     def _replace_active(self, segment: Segment, kept: int) -> None:
         """Copy the beginning of the active segment to a file that takes its name."""
         target = segment.path(".log.tmp")
-        fd = self.disk.open(target, create=True)
+        fd = self.disk.open(target, create=True, empty=True)
         try:
-            self.disk.resize(fd, 0)
             for position in range(0, kept, 1 << 20):
                 chunk = segment.read(position, min(1 << 20, kept - position))
                 self.disk.write_all(fd, chunk, position)
@@ -485,7 +517,7 @@ class Log:
             self.disk.close(fd)
         self.disk.rename(target, segment.path(".log"))
         self.disk.sync_directory(self.directory)
-        segment.close()
+        segment.drop()
         renewed = Segment(self.directory, segment.base_offset, self.files)
         renewed.size = renewed.synced_size = kept
         renewed.first_append_ms = segment.first_append_ms

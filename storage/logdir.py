@@ -50,10 +50,10 @@ class LogDirectory:
         cluster_id: str,
         broker_id: int,
         disk: Disk | None = None,
-        max_open_files: int = 2000,
+        max_open_segments: int | None = None,
     ) -> None:
         self.path = path
-        self.files = OpenFiles(disk, limit=max_open_files)
+        self.files = OpenFiles(disk, limit=max_open_segments)
         self.disk = self.files.disk
         self.logs: dict[str, Log] = {}
         self.reports: dict[str, Report] = {}
@@ -87,7 +87,10 @@ class LogDirectory:
             if name.endswith(DELETED):
                 self._remove(self.path / name)
         names = [name for name in names if _LOG_NAME.fullmatch(name)]
-        with ThreadPoolExecutor(_LOADERS, thread_name_prefix="loader") as pool:
+        with (
+            self.files.pausing(),
+            ThreadPoolExecutor(_LOADERS, thread_name_prefix="loader") as pool,
+        ):
             opening = {
                 name: pool.submit(self._open, name, configs.get(name, default)) for name in names
             }
@@ -116,6 +119,8 @@ class LogDirectory:
         for segment in gone.segments:
             segment.drop()
         target = self.path / f"{name}{DELETED}"
+        if target.exists():
+            self._remove(target)
         self.disk.rename(gone.directory, target)
         self.disk.sync_directory(self.path)
         self._remove(target)
@@ -151,7 +156,9 @@ class LogDirectory:
 
     def _open(self, name: str, config: LogConfig) -> tuple[Log, Report]:
         point = None if self._was_clean else self._recovery_points.get(name, 0)
-        return open_log(self.path / name, config, self.files, recovery_point=point)
+        opened, report = open_log(self.path / name, config, self.files, recovery_point=point)
+        opened.release_files()
+        return opened, report
 
     def _remove(self, directory: Path) -> None:
         for name in self.disk.names(directory):

@@ -3,12 +3,12 @@
 After a clean stop files are believed. After a crash everything from the recovery point on is read
 again, each batch checked, and indexes and producer states built anew. What is found to be wrong:
 
-- the end of the last segment is cut short, or zeros: a write that was never acknowledged. It is
-  cut off;
-- a batch is damaged, and others follow: those are good, and nobody said that they may go. The
-  damaged bytes are set aside in a file, `….log.damaged-POSITION`, the log goes on without them,
-  with a gap in its offsets, and the report says so. The same goes for a last batch that is whole
-  and wrong.
+- the last segment ends in zeros, by which its file was longer than its content, or in a part of a
+  batch, a write that was torn and never acknowledged. That is cut off;
+- a batch is damaged. Its bytes are set aside in a file, `….log.damaged-POSITION`, the report says
+  so, and the log goes on without them. What follows is good, and nobody said that it may go: there
+  is a gap in the offsets then, which is noted in the file `gaps`, so that it can be told from
+  damage the next time.
 
 A batch is good if its CRC is, and if its offset, which the CRC does not cover, fits between those
 of its neighbours. The leader epoch is not under the CRC either: a flipped bit in it goes unnoticed.
@@ -16,6 +16,7 @@ of its neighbours. The leader epoch is not under the CRC either: a flipped bit i
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import struct
@@ -29,6 +30,8 @@ from crc32c import crc32c
 from ottla.protocol.batch import HEADER_BYTES, LOG_OVERHEAD_BYTES, BatchError, RecordBatch
 
 from .config import LogConfig
+from .disk import read_json
+from .errors import StorageError
 from .files import OpenFiles
 from .log import DELETED, Log
 from .producers import ProducerStates
@@ -36,10 +39,13 @@ from .segment import Segment
 
 log = logging.getLogger(__name__)
 
+GAPS_FILE = "gaps"
+# A record may end in zeros, which look like those that the file was lengthened by; in so many.
+_TRAILING_ZEROS = 64
 _CHUNK_BYTES = 256 * 1024
 # Base offset, length, epoch, magic, CRC, last offset delta, max timestamp, producer id.
 _HEADER = struct.Struct(">qiibI2xi8xqq")
-_SEGMENT_NAME = re.compile(r"(\d{20})\.log")
+_FILE_NAME = re.compile(r"(\d{20})\.(log|snapshot)")
 
 
 @dataclass
@@ -84,8 +90,10 @@ def open_log(
         _recover(opened, recovery_point, report)
     _guess_age(opened)
     opened.ensure_active()
+    opened.epochs.truncate(opened.end_offset)
     opened.flushed_offset = opened.end_offset
-    opened.start_offset = min(opened.start_offset, opened.end_offset)
+    if opened.start_offset > opened.end_offset:
+        opened.save_start(opened.end_offset)
     for damage in report.damages:
         log.error(
             "%s: %d damaged bytes at %d of %s are set aside in %s",
@@ -100,12 +108,12 @@ def open_log(
 
 def _tidy(opened: Log) -> list[int]:
     """Finish what a crash interrupted, and give the base offsets of the segments."""
-    bases = []
+    bases: list[int] = []
     for name in opened.disk.names(opened.directory):
         if name.endswith((DELETED, ".tmp", ".cleaned")):
             opened.disk.unlink(opened.directory / name)
-        elif match := _SEGMENT_NAME.fullmatch(name):
-            bases.append(int(match[1]))
+        elif match := _FILE_NAME.fullmatch(name):
+            (bases if match[2] == "log" else opened.snapshots).append(int(match[1]))
     return bases
 
 
@@ -114,7 +122,10 @@ def _load_clean(opened: Log) -> None:
         size = segment.path(".log").stat().st_size
         next_offset = None if following is None else following.base_offset
         segment.load(size, next_offset, opened.config.index_interval_bytes)
-    _restore_producers(opened, opened.end_offset if opened.segments else 0)
+    snapshot = _restore_producers(opened, opened.end_offset if opened.segments else 0)
+    for segment in opened.segments:
+        if segment.next_offset > snapshot:
+            _replay_producers(opened, segment, snapshot)
 
 
 def _guess_age(opened: Log) -> None:
@@ -131,7 +142,7 @@ def _with_next(segments: list[Segment]) -> Iterator[tuple[Segment, Segment | Non
 
 def _restore_producers(opened: Log, offset: int) -> int:
     """Load the last snapshot at or before an offset; give the offset that it is of."""
-    for known in reversed(opened.snapshots()):
+    for known in reversed(opened.snapshots):
         if known <= offset:
             path = opened.directory / f"{known:020d}.snapshot"
             try:
@@ -149,9 +160,7 @@ def _recover(opened: Log, recovery_point: int, report: Report) -> None:
     # The segment that has the recovery point inside, and all behind it, are read again.
     first = max((n for n, s in enumerate(segments) if s.base_offset <= recovery_point), default=0)
     for n, segment in enumerate(segments[:first]):
-        size = segment.path(".log").stat().st_size
-        segment.load(size, segments[n + 1].base_offset, opened.config.index_interval_bytes)
-        if not segment.ends_well():
+        if not _can_be_believed(opened, segment, segments[n + 1].base_offset):
             first = n
             break
     snapshot = _restore_producers(opened, recovery_point)
@@ -167,6 +176,16 @@ def _recover(opened: Log, recovery_point: int, report: Report) -> None:
             expected = max(expected, segments[n + 1].base_offset)
 
 
+def _can_be_believed(opened: Log, segment: Segment, next_offset: int) -> bool:
+    """Load a segment that the device should have had whole, and see whether it has."""
+    size = segment.path(".log").stat().st_size
+    try:
+        segment.load(size, next_offset, opened.config.index_interval_bytes)
+    except StorageError:
+        return False
+    return segment.ends_well()
+
+
 def _replay_producers(opened: Log, segment: Segment, snapshot: int) -> None:
     """Take batches into account that lie between the snapshot and the recovery point."""
     start = segment.find(snapshot)
@@ -176,6 +195,18 @@ def _replay_producers(opened: Log, segment: Segment, snapshot: int) -> None:
         batch = RecordBatch(segment.read(place.position, place.size))
         if batch.producer_id >= 0:
             opened.producers.update(batch, batch.base_offset)
+
+
+def _whole_size(rest: bytes, content: int, room: int) -> int:
+    """Give the size of the batch that these bytes are, though a wrong one; 0 if they are none."""
+    if len(rest) < HEADER_BYTES:
+        return 0
+    (crc,) = struct.unpack_from(">I", rest, 17)
+    for size in range(max(content, HEADER_BYTES), len(rest) + 1):
+        if crc32c(rest[21:size]) == crc:
+            return size
+    total = LOG_OVERHEAD_BYTES + int.from_bytes(rest[8:12], "big", signed=True)
+    return total if HEADER_BYTES <= total <= room else 0
 
 
 class _Scan:
@@ -198,6 +229,7 @@ class _Scan:
         self.report = report
         self.is_last = is_last
         self.size = segment.path(".log").stat().st_size
+        self.end = self.size
         self.bad: list[tuple[int, int]] = []
 
     def run(self) -> None:
@@ -215,6 +247,8 @@ class _Scan:
             position = self._scan_from(found)
         if self.bad:
             self._set_aside()
+        else:
+            segment.size = self.end
         fd = disk.open(segment.path(".log"))
         try:
             disk.resize(fd, segment.size)
@@ -235,6 +269,7 @@ class _Scan:
         buffer = bytearray(_CHUNK_BYTES)
         view = memoryview(buffer)
         start = filled = 0
+        began = position
         expected, snapshot = self.expected, self.snapshot
         update, unpack = self.opened.producers.update, _HEADER.unpack_from
         epochs, take = self.opened.epochs, segment.take
@@ -258,7 +293,10 @@ class _Scan:
                     filled = read_into(fd, view, position)
                 if crc32c(view[at + 21 : at + total]) != crc or delta < 0:
                     break
-                if base > expected and not self._may_leave_a_gap(position + total, base + delta):
+                self.expected = expected
+                if base > expected and not self._may_leave_a_gap(
+                    position + total, base, base + delta
+                ):
                     break
                 if epoch > known_epoch:
                     epochs.assign(epoch, base)
@@ -270,17 +308,17 @@ class _Scan:
                 position += total
         finally:
             self.opened.disk.close(fd)
-        self.report.scanned_bytes += position
+        self.report.scanned_bytes += position - began
         self.expected = expected
         return position
 
-    def _may_leave_a_gap(self, following: int, last_offset: int) -> bool:
+    def _may_leave_a_gap(self, following: int, base_offset: int, last_offset: int) -> bool:
         """Whether a batch whose offset is larger than expected is where it should be.
 
-        Compaction leaves gaps, and so did damage that was set aside; or the offset is wrong. It is
+        Compaction leaves gaps, and so does damage that is set aside; or the offset is wrong. It is
         right if the next batch fits behind it. The last batch of all has none, and as active
-        segments are not compacted no gap before it either, unless there was damage, or a compacted
-        log was truncated.
+        segments are not compacted no gap before it either, unless there was damage, of which there
+        is a note, or a compacted log was truncated.
         """
         header = self.segment.read(following, LOG_OVERHEAD_BYTES) if following < self.size else b""
         if len(header) == LOG_OVERHEAD_BYTES:
@@ -290,8 +328,15 @@ class _Scan:
         if not self.is_last:
             at = self.opened.segments.index(self.segment)
             return self.opened.segments[at + 1].base_offset > last_offset
-        names = self.opened.disk.names(self.opened.directory)
-        return self.opened.config.compacts or any(".damaged-" in name for name in names)
+        known = [self.expected, base_offset] in self._gaps()
+        return known or bool(self.bad) or self.opened.config.compacts
+
+    def _gaps(self) -> list[list[int]]:
+        """Read which offsets damage has left a gap between: [expected, found]."""
+        try:
+            return read_json(self.opened.directory / GAPS_FILE) or []
+        except ValueError:
+            return []
 
     def _next_good(self, position: int) -> int | None:
         """Find the next good batch behind a bad one, if there is any."""
@@ -324,15 +369,27 @@ class _Scan:
         return True
 
     def _end_at(self, position: int) -> None:
-        """Decide about bytes behind which there is nothing good."""
-        rest = self.segment.read(position, HEADER_BYTES)
-        length = struct.unpack_from(">i", rest, 8)[0] if len(rest) >= LOG_OVERHEAD_BYTES else 0
-        whole = HEADER_BYTES <= LOG_OVERHEAD_BYTES + length <= self.size - position
+        """End the segment where nothing good follows.
+
+        A write that was torn is cut off. A batch that is whole, and wrong, is set aside: whole by
+        its length, or by its CRC, which does not cover the length.
+        """
         content = self._end_of_content(position)
-        if content > position and (whole or not self.is_last):
-            self.bad.append((position, content))
-        self.report.cut_bytes += self.size - position
-        self.segment.size = position
+        rest = self.segment.read(position, content - position + _TRAILING_ZEROS)
+        whole = _whole_size(rest, content - position, self.size - position)
+        self.end = position
+        if whole or not self.is_last or not self._is_beginning(rest):
+            content = position + max(whole, content - position)
+            if content > position:
+                self.bad.append((position, content))
+        else:
+            self.report.cut_bytes += content - position
+
+    def _is_beginning(self, rest: bytes) -> bool:
+        """Whether these bytes are how the next batch would have begun."""
+        if len(rest) <= 16:
+            return True
+        return rest[16] == 2 and int.from_bytes(rest[:8], "big") == self.expected
 
     def _end_of_content(self, position: int) -> int:
         """Give where the zeros begin that the file was lengthened by."""
@@ -348,34 +405,43 @@ class _Scan:
     def _set_aside(self) -> None:
         """Save the bad bytes, and write the segment again without them."""
         segment, disk = self.segment, self.opened.disk
-        end = segment.size
+        good, position = [], 0
         for start, stop in self.bad:
-            target = segment.path(f".log.damaged-{start}")
+            target = self._new_name(start)
             self._copy([(start, stop)], target)
             damage = Damage(segment.path(".log").name, start, stop - start, target.name)
             self.report.damages.append(damage)
-        good = []
-        position = 0
-        for start, stop in self.bad:
             good.append((position, start))
             position = stop
-        good.append((position, max(position, end)))
+        good.append((position, max(position, self.end)))
         temporary = segment.path(".log.tmp")
-        segment.size = self.size
         self._copy(good, temporary)
         segment.close()
         disk.rename(temporary, segment.path(".log"))
         disk.sync_directory(segment.directory)
         segment.forget_indexes()
         segment.size = segment.synced_size = segment.path(".log").stat().st_size
+        gaps, expected = self._gaps(), segment.base_offset
         for batch in segment.batches():
             segment.note(batch, self.opened.config.index_interval_bytes)
+            if batch.base_offset > expected and [expected, batch.base_offset] not in gaps:
+                gaps.append([expected, batch.base_offset])
+            expected = batch.last_offset + 1
+        disk.replace_file(self.opened.directory / GAPS_FILE, json.dumps(gaps).encode())
+
+    def _new_name(self, position: int) -> Path:
+        """Name a file for bytes of a position, not one that earlier damage was saved under."""
+        target = self.segment.path(f".log.damaged-{position}")
+        number = 2
+        while target.exists():
+            target = self.segment.path(f".log.damaged-{position}-{number}")
+            number += 1
+        return target
 
     def _copy(self, ranges: list[tuple[int, int]], target: Path) -> None:
         disk = self.opened.disk
-        fd = disk.open(target, create=True)
+        fd = disk.open(target, create=True, empty=True)
         try:
-            disk.resize(fd, 0)
             written = 0
             for start, stop in ranges:
                 for position in range(start, stop, _CHUNK_BYTES):

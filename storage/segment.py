@@ -26,7 +26,7 @@ from ottla.protocol.batch import HEADER_BYTES, LOG_OVERHEAD_BYTES
 from .disk import Buffer
 from .errors import StorageError
 from .files import OpenFiles
-from .index import OffsetIndex, TimeIndex
+from .index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, OffsetIndex, TimeIndex
 
 _EXTENT_BYTES = 64 * 1024
 _LARGEST_STEP_BYTES = 64 * 1024 * 1024
@@ -129,7 +129,8 @@ class Segment:
         try:
             if end > self._extent:
                 self._extend(fd, end, limit)
-            self._disk.write_all(fd, data, position)
+            if self._disk.write(fd, data, position) != len(data):
+                self._disk.write_all(fd, data, position)
         except OSError as error:
             self._take_back(fd, position, error)
             raise
@@ -234,6 +235,8 @@ class Segment:
 
     def is_warm(self, start: int, stop: int) -> bool:
         """Whether a range is likely to be in the page cache: it is at the places looked at."""
+        if self._dropped:
+            return True  # there is no way to warm it: whoever holds the view has what there is
         fd = self._open()
         return all(
             self._disk.is_cached(fd, position) for position in range(start, stop, _WARM_STEP_BYTES)
@@ -241,7 +244,10 @@ class Segment:
 
     def warm(self, start: int, stop: int) -> None:
         """Bring a range into the page cache. May be called in a thread: it waits for the device."""
-        fd = self._disk.open(self.path(".log"))
+        try:
+            fd = self._disk.open(self.path(".log"))
+        except FileNotFoundError:
+            return  # deleted meanwhile
         try:
             buffer = memoryview(bytearray(_WARM_STEP_BYTES))
             for position in range(start, stop, len(buffer)):
@@ -289,9 +295,8 @@ class Segment:
             (".timeindex", self.times.entries),
         ):
             temporary = self.path(suffix + ".tmp")
-            index = self._disk.open(temporary, create=True)
+            index = self._disk.open(temporary, create=True, empty=True)
             try:
-                self._disk.resize(index, 0)
                 self._disk.write_all(index, entries, 0)
             finally:
                 self._disk.close(index)
@@ -306,27 +311,46 @@ class Segment:
         compaction removes them before it replaces a log.
         """
         self.size = self.synced_size = self._extent = size
-        if not (self.path(".index").exists() and self.path(".timeindex").exists()):
+        if next_offset is None:
+            self._load_active(index_interval)
+            return
+        self.next_offset = next_offset
+        timestamp, relative = self._last_time()
+        if timestamp < 0 and size:
             self._build_indexes(index_interval)
-            if next_offset is None:
-                self.write_indexes()
-            else:
-                self.seal()
-        if next_offset is not None:
-            self._sealed = True
-            self._offsets = self._times = None
             self.next_offset = next_offset
-            timestamp, relative = self.times.last
+            self.seal()
+        else:
             self.max_timestamp = timestamp
             self.offset_of_max_timestamp = self.base_offset + relative
+        self._sealed = True
+        self._offsets = self._times = None
+
+    def _load_active(self, index_interval: int) -> None:
+        try:
+            self._offsets = OffsetIndex(bytearray(self._read_index(".index")))
+            self._times = TimeIndex(bytearray(self._read_index(".timeindex")))
+        except FileNotFoundError:
+            self._build_indexes(index_interval)
             return
-        self._offsets = OffsetIndex(bytearray(self._read_index(".index")))
-        self._times = TimeIndex(bytearray(self._read_index(".timeindex")))
         self.index_entries = len(self._offsets)
         self.max_timestamp, relative = self._times.last
         self.offset_of_max_timestamp = self.base_offset + relative
-        for batch in self.batches(self._offsets.position_before(size)):
-            self.note(batch, index_interval=size)
+        for batch in self.batches(self._offsets.position_before(self.size)):
+            self.note(batch, index_interval=self.size)
+
+    def _last_time(self) -> tuple[int, int]:
+        """Read the end of the time index; (-1, 0) if there is none, or an index is no index."""
+        try:
+            offsets = self.path(".index").stat().st_size
+            times = self.path(".timeindex").stat().st_size
+        except FileNotFoundError:
+            return -1, 0
+        if offsets % OFFSET_ENTRY_BYTES or times % TIME_ENTRY_BYTES or not times:
+            return -1, 0
+        last = TimeIndex(self._read_index(".timeindex", times - TIME_ENTRY_BYTES)).last
+        is_possible = last[0] > 0 and self.base_offset + last[1] < self.next_offset
+        return last if is_possible else (-1, 0)
 
     def forget_indexes(self) -> None:
         """Start the indexes anew: recovery is going to build them."""
@@ -365,9 +389,9 @@ class Segment:
             self.note(batch, index_interval)
 
     def _close(self) -> None:
-        if self._fd is not None:
-            self._disk.close(self._fd)
-        self._fd = None
+        fd, self._fd = self._fd, None
+        if fd is not None:
+            self._disk.close(fd)
         self._map = None
         if self._sealed:
             self._offsets = self._times = None
@@ -409,9 +433,9 @@ class Segment:
         finally:
             self._disk.close(fd)
 
-    def _read_index(self, suffix: str) -> bytes:
+    def _read_index(self, suffix: str, position: int = 0) -> bytes:
         fd = self._disk.open(self.path(suffix))
         try:
-            return self._disk.read(fd, self._disk.size(fd), 0)
+            return self._disk.read(fd, self._disk.size(fd) - position, position)
         finally:
             self._disk.close(fd)
