@@ -121,6 +121,8 @@ class Segment:
         `limit` is how large the file may be made in advance. Raises OSError; if even taking back
         what was written of them failed, that error has a note, and the segment is not to be used.
         """
+        if self._sealed:
+            self._unseal()
         position = self.size
         end = position + len(data)
         fd = self._fd
@@ -382,6 +384,14 @@ class Segment:
         """Whether no reader holds a view of the map any more."""
         self._map = None
         return self._map_alive is None or self._map_alive() is None
+
+    def _unseal(self) -> None:
+        """Go on with a segment that was sealed: what followed it was truncated."""
+        offsets = OffsetIndex(bytearray(self._read_index(".index")))
+        self._times = TimeIndex(bytearray(self._read_index(".timeindex")))
+        self._offsets = offsets
+        self.index_entries = len(offsets)
+        self._sealed = False
 
     def _build_indexes(self, index_interval: int) -> None:
         self.forget_indexes()

@@ -389,7 +389,7 @@ def test_settings_can_change_while_a_log_is_open(tmp_path):
     log = a_log(tmp_path)
     append(log)
 
-    log.config = LogConfig(max_message_bytes=10)
+    log.set_config(LogConfig(max_message_bytes=10))
 
     with pytest.raises(BatchTooLargeError):
         append(log)

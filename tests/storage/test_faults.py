@@ -1,0 +1,768 @@
+"""A disk that fails: one error for the one who asked, no acked record lost, no success made up."""
+
+import errno
+import os
+import shutil
+import threading
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+import pytest
+
+from crash.mounts import private_mounts
+from ottla.protocol.batch import Record, build_batch, split_batches
+from ottla.storage.config import LogConfig
+from ottla.storage.disk import Disk
+from ottla.storage.errors import LogOfflineError, StorageError
+from ottla.storage.files import OpenFiles
+from ottla.storage.flusher import Flusher
+from ottla.storage.logdir import LogDirectory
+from ottla.storage.recovery import open_log
+
+NOW = 1_700_000_000_000
+HOUR_MS = 60 * 60 * 1000
+CONFIG = LogConfig(segment_bytes=4096, index_interval_bytes=128, retention_ms=HOUR_MS)
+SHORT = "a short write"
+
+
+class QuickDisk(Disk):
+    """Nobody cuts the power here."""
+
+    def sync(self, fd, *, metadata=False):
+        pass
+
+    def sync_directory(self, path):
+        pass
+
+
+class FaultyDisk(QuickDisk):
+    """Fails the next calls of a method as it is told, or the n-th call of all."""
+
+    FAULTY = (
+        "open",
+        "size",
+        "write",
+        "read",
+        "read_into",
+        "map",
+        "resize",
+        "sync",
+        "sync_directory",
+        "rename",
+        "unlink",
+        "names",
+    )
+
+    def __init__(self, *, fail_at=None, for_good=False, error=errno.EIO):
+        self.calls = 0
+        self.fail_at = fail_at
+        self.for_good = for_good
+        self.error = error
+        self.failed = ""
+        self._plans = {}
+
+    def fail(self, method, *outcomes):
+        """The next calls of a method end so: an errno, SHORT, or None for as always."""
+        self._plans[method] = list(outcomes)
+
+    def heal(self):
+        self.fail_at, self.for_good, self._plans = None, False, {}
+
+    def _call(self, method, *args, **options):
+        number, self.calls = self.calls, self.calls + 1
+        plan = self._plans.get(method)
+        outcome = plan.pop(0) if plan else None
+        if number == self.fail_at or (self.for_good and number >= self.fail_at):
+            outcome, self.failed = self.error, self.failed or method
+        real = getattr(super(), method)
+        if outcome is None:
+            return real(*args, **options)
+        if outcome == SHORT:
+            fd, data, position = args
+            return real(fd, data[: len(data) // 2], position)
+        raise OSError(outcome, os.strerror(outcome))
+
+
+def _faulty(method):
+    return lambda self, *args, **options: self._call(method, *args, **options)
+
+
+for _name in FaultyDisk.FAULTY:
+    setattr(FaultyDisk, _name, _faulty(_name))
+
+
+class GatedDisk(QuickDisk):
+    """A sync by the flusher waits until it may; then it goes on, or fails."""
+
+    def __init__(self, error=None):
+        self.gate = threading.Event()
+        self.entered = threading.Event()
+        self.error = error
+
+    def sync(self, fd, *, metadata=False):
+        if threading.current_thread() is threading.main_thread():
+            return
+        self.entered.set()
+        assert self.gate.wait(10)
+        if self.error:
+            raise OSError(self.error, os.strerror(self.error))
+        os.fstat(fd)
+
+
+class SlowDisk(QuickDisk):
+    """A sync takes a while, and is counted."""
+
+    def sync(self, fd, *, metadata=False):
+        time.sleep(0.01)
+
+
+def a_batch(value=b"value", *, sequence=None, time_ms=NOW):
+    header = {}
+    if sequence is not None:
+        header = {"producer_id": 7, "producer_epoch": 0, "base_sequence": sequence}
+    return build_batch([Record(0, time_ms, b"key", value)], **header)
+
+
+def append(log, value=b"value", *, leader_epoch=0, **batch):
+    return log.append(a_batch(value, **batch), leader_epoch=leader_epoch, now_ms=NOW)
+
+
+def a_log(path, disk):
+    return open_log(path, CONFIG, OpenFiles(disk))[0]
+
+
+def crash(log):
+    for segment in log.segments:
+        segment.close()
+
+
+def reopen(path, *, recovery_point=0, config=CONFIG):
+    return open_log(path, config, OpenFiles(QuickDisk()), recovery_point=recovery_point)
+
+
+def rows(log, start=None):
+    found, offset = [], log.start_offset if start is None else start
+    while offset < log.end_offset:
+        batches = list(split_batches(bytes(log.read(offset, 1 << 20).view)))
+        if not batches:
+            break
+        for batch in batches:
+            batch.validate()
+            found += [(row.offset, row.value) for row in batch.records()]
+        offset = batches[-1].next_offset
+    return found
+
+
+def values(log):
+    return [value for _, value in rows(log)]
+
+
+def log_bytes(log):
+    """What the file of the active segment has, but for the holes it was lengthened by."""
+    return log.active.path(".log").read_bytes()
+
+
+@pytest.fixture
+def disk():
+    return FaultyDisk()
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC, errno.EDQUOT])
+@pytest.mark.parametrize(
+    "plan",
+    [
+        lambda error: {"write": [error]},
+        lambda error: {"write": [SHORT, error]},
+        lambda error: {"write": [SHORT, SHORT, error]},
+        lambda error: {"resize": [error]},
+    ],
+    ids=["at once", "after a part", "after two parts", "when the file is lengthened"],
+)
+def test_an_append_that_cannot_be_written_is_an_error_and_leaves_no_trace(
+    tmp_path, disk, plan, error
+):
+    log = a_log(tmp_path / "log", disk)
+    if "resize" not in plan(error):
+        append(log, b"before", sequence=0)
+    before, end = rows(log), log.end_offset
+    for method, outcomes in plan(error).items():
+        disk.fail(method, *outcomes)
+
+    with pytest.raises(OSError, match=os.strerror(error)):
+        append(log, b"lost " * 50, sequence=end)
+
+    assert log.failure is None
+    assert log.end_offset == end
+    assert rows(log) == before
+    assert b"lost" not in log_bytes(log)
+
+    appended = append(log, b"after", sequence=end)
+
+    assert appended.base_offset == end
+    assert rows(log) == [*before, (end, b"after")]
+    crash(log)
+    log, report = reopen(tmp_path / "log")
+    assert rows(log) == [*before, (end, b"after")]
+    assert report.damages == []
+
+
+def test_a_short_write_that_then_goes_on_is_no_error(tmp_path, disk):
+    log = a_log(tmp_path / "log", disk)
+    disk.fail("write", SHORT, SHORT)
+
+    append(log, b"in three parts")
+
+    assert values(log) == [b"in three parts"]
+
+
+def test_a_write_that_cannot_be_taken_back_takes_the_log_offline_and_no_other(tmp_path, disk):
+    logs = LogDirectory(tmp_path / "data", cluster_id="c", broker_id=1, disk=disk)
+    logs.load({}, CONFIG)
+    bad, good = logs.create("bad-0", CONFIG), logs.create("good-0", CONFIG)
+    append(bad, b"acked")
+    append(good, b"acked")
+    disk.fail("write", SHORT, errno.ENOSPC)
+    disk.fail("resize", errno.EIO)
+
+    with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
+        append(bad, b"torn " * 50)
+
+    for attempt in (lambda: append(bad), bad.sync, lambda: bad.truncate(0)):
+        with pytest.raises(LogOfflineError):
+            attempt()
+    assert values(bad) == [b"acked"]
+    append(good, b"more")
+    assert good.sync() == 2
+    logs.checkpoint()
+    logs.close()
+    assert not (tmp_path / "data" / "clean-shutdown").exists()
+
+    logs = LogDirectory(tmp_path / "data", cluster_id="c", broker_id=1, disk=QuickDisk())
+    logs.load({}, CONFIG)
+    assert values(logs.logs["bad-0"]) == [b"acked"]
+    assert values(logs.logs["good-0"]) == [b"acked", b"more"]
+    append(logs.logs["bad-0"], b"again")
+    logs.close()
+
+
+@pytest.mark.parametrize("method", ["sync", "sync_directory"])
+def test_a_sync_that_failed_is_never_a_success_later(tmp_path, disk, method):
+    log = a_log(tmp_path / "log", disk)
+    append(log, b"one")
+    append(log, b"two")
+    disk.fail(method, errno.EIO)
+
+    with pytest.raises(LogOfflineError):
+        log.sync()
+
+    for _ in range(3):
+        with pytest.raises(LogOfflineError):
+            log.sync()
+        with pytest.raises(LogOfflineError):
+            append(log, b"three")
+    assert log.flushed_offset == 0
+    assert values(log) == [b"one", b"two"]
+    log.close()
+    log, _ = reopen(tmp_path / "log", recovery_point=log.flushed_offset)
+    assert values(log) == [b"one", b"two"]
+
+
+def test_a_sync_that_failed_is_told_to_all_who_waited_and_to_all_who_ask_again(tmp_path):
+    disk = GatedDisk(errno.EIO)
+    bad = a_log(tmp_path / "bad", disk)
+    good = a_log(tmp_path / "good", QuickDisk())
+    flusher = Flusher()
+    append(bad)
+    first = flusher.sync(bad)
+    assert disk.entered.wait(10)
+    append(bad)
+    append(good)
+    waiting = [flusher.sync(bad) for _ in range(20)]
+    other = flusher.sync(good)
+
+    disk.gate.set()
+
+    for future in [first, *waiting, flusher.sync(bad)]:
+        with pytest.raises(LogOfflineError):
+            future.result(10)
+    assert other.result(10) == 1
+    assert bad.flushed_offset == 0
+    assert values(bad) == [b"value", b"value"]
+    flusher.stop()
+
+
+def test_a_sync_error_does_not_reach_the_recovery_point(tmp_path, disk):
+    logs = LogDirectory(tmp_path / "data", cluster_id="c", broker_id=1, disk=disk)
+    logs.load({}, CONFIG)
+    log = logs.create("t-0", CONFIG)
+    append(log)
+    logs.checkpoint()
+    append(log)
+    disk.fail("sync", errno.EIO)
+    with pytest.raises(LogOfflineError):
+        log.sync()
+
+    logs.checkpoint()
+    logs.close()
+
+    assert (tmp_path / "data" / "recovery-point").read_bytes() == b'{"t-0": 1}'
+
+
+def test_someone_who_no_longer_waits_does_not_keep_others_from_being_served(tmp_path):
+    disk = GatedDisk()
+    log = a_log(tmp_path / "log", disk)
+    flusher = Flusher()
+    append(log)
+    first = flusher.sync(log)
+    assert disk.entered.wait(10)
+    gone = flusher.sync(log)
+    append(log)
+    stays = flusher.sync(log)
+
+    assert gone.cancel()
+    disk.gate.set()
+
+    assert first.result(10) >= 1
+    assert stays.result(5) == 2
+    assert flusher.sync(log).result(5) == 2
+    flusher.stop()
+
+
+def test_many_who_wait_are_served_by_few_syncs(tmp_path):
+    log = a_log(tmp_path / "log", SlowDisk())
+    flusher = Flusher()
+    one_at_a_time = threading.Lock()
+
+    def produce(number):
+        for _ in range(10):
+            with one_at_a_time:
+                appended = append(log, b"%d" % number)
+            future = flusher.sync(log)
+            assert future.result(10) > appended.last_offset
+
+    with ThreadPoolExecutor(32) as pool:
+        list(pool.map(produce, range(32)))
+
+    flusher.stop()
+    assert log.end_offset == log.flushed_offset == 320
+    assert flusher.syncs <= 320 / 8
+
+
+def test_appends_do_not_wait_for_a_sync(tmp_path):
+    disk = GatedDisk()
+    log = a_log(tmp_path / "log", disk)
+    flusher = Flusher()
+    append(log)
+    future = flusher.sync(log)
+    assert disk.entered.wait(10)
+
+    for _ in range(100):
+        append(log)
+
+    assert not future.done()
+    assert log.end_offset == 101
+    disk.gate.set()
+    assert future.result(10) >= 1
+    assert flusher.sync(log).result(10) == 101
+    flusher.stop()
+
+
+def test_a_truncation_during_a_sync_does_not_take_the_log_offline(tmp_path):
+    disk = GatedDisk()
+    lower_descriptor = os.open(tmp_path, os.O_RDONLY)
+    log = a_log(tmp_path / "log", disk)
+    flusher = Flusher()
+    for _ in range(10):
+        append(log, b"old")
+    future = flusher.sync(log)
+    assert disk.entered.wait(10)
+    os.close(lower_descriptor)
+
+    log.truncate(5)
+    disk.gate.set()
+    for _ in range(3):
+        append(log, b"new")
+
+    future.exception(10)
+    assert log.failure is None
+    assert log.flushed_offset <= log.end_offset
+    assert flusher.sync(log).result(10) == 8
+    assert values(log) == [b"old"] * 5 + [b"new"] * 3
+    flusher.stop()
+
+
+def test_what_was_appended_after_a_truncation_is_not_called_synced_by_a_sync_before_it(tmp_path):
+    disk = FaultyDisk()
+    log = a_log(tmp_path / "log", disk)
+    for _ in range(10):
+        append(log, b"old")
+    changes = [5]
+
+    def sync_during_which_the_log_changes(fd, *, metadata=False):
+        while changes:
+            log.truncate(changes.pop())
+            for _ in range(8):
+                append(log, b"new")
+
+    disk.sync = sync_during_which_the_log_changes
+
+    log.sync()
+
+    assert log.end_offset == 13
+    assert log.flushed_offset <= 5
+
+
+def test_a_deletion_during_a_sync_does_not_take_the_log_offline(tmp_path):
+    disk = GatedDisk()
+    log = a_log(tmp_path / "log", disk)
+    flusher = Flusher()
+    for _ in range(100):
+        append(log, b"value" * 20)
+    future = flusher.sync(log)
+    assert disk.entered.wait(10)
+
+    log.delete_before(90)
+    disk.gate.set()
+
+    assert future.result(10) == 100
+    assert log.failure is None
+    assert rows(log)[-1][0] == 99
+    flusher.stop()
+
+
+@pytest.mark.parametrize("method", ["read", "map", "open"])
+def test_a_read_error_is_an_error_for_the_reader_alone(tmp_path, disk, method):
+    log = a_log(tmp_path / "log", disk)
+    for number in range(60):
+        append(log, b"%d" % number * 20)
+    expected = rows(log)
+    log.close()
+    log = a_log(tmp_path / "log", disk)
+    disk.fail(method, errno.EIO)
+
+    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        rows(log, 0)
+
+    assert log.failure is None
+    assert rows(log) == expected
+    append(log, b"goes on")
+    assert values(log)[-1] == b"goes on"
+
+
+def test_a_read_error_in_a_look_up_by_time_is_an_error_for_the_reader_alone(tmp_path, disk):
+    log = a_log(tmp_path / "log", disk)
+    for number in range(60):
+        append(log, time_ms=NOW + number)
+    disk.fail("read", errno.EIO)
+
+    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        log.offset_of_time(NOW + 30)
+
+    assert log.offset_of_time(NOW + 30).offset == 30
+
+
+def full_segment(path, disk, limit):
+    """A log whose next append rolls, beside another one that wants files open."""
+    files = OpenFiles(disk, limit=limit)
+    log = open_log(path / "log", CONFIG, files)[0]
+    other = open_log(path / "other", CONFIG, files)[0]
+    while log.active.size + 400 < CONFIG.segment_bytes:
+        append(log, b"first " * 50)
+    log.sync()
+    assert len(log.segments) == 1
+    return log, other
+
+
+def calls_of_a_roll(folder):
+    disk = FaultyDisk()
+    log, _ = full_segment(folder, disk, 2000)
+    before = disk.calls
+    append(log, b"rolls " * 60)
+    assert len(log.segments) == 2
+    return disk.calls - before
+
+
+@pytest.mark.parametrize("limit", [1, 2000], ids=["few files", "many files"])
+@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC, errno.EMFILE])
+def test_an_error_anywhere_in_a_roll_is_an_error_for_one_append_and_the_next_one_works(
+    tmp_path, error, limit
+):
+    for number in range(calls_of_a_roll(tmp_path / "count")):
+        folder = tmp_path / str(number)
+        disk = FaultyDisk(error=error)
+        log, other = full_segment(folder, disk, limit)
+        before = rows(log)
+        disk.fail_at = disk.calls + number
+
+        acked = []
+        for value in (b"rolls " * 60, b"small", b"large " * 60, b"small", b"large " * 60):
+            try:
+                acked.append((append(log, value).base_offset, value))
+            except OSError:
+                disk.heal()
+            append(other, b"other")
+            other.sync()
+            if limit == 1:
+                log.sync()
+
+        assert len(acked) >= 4, f"{disk.failed} failed"
+        assert rows(log) == [*before, *acked], f"{disk.failed} failed"
+        crash(log)
+        log, report = reopen(folder / "log")
+        assert rows(log) == [*before, *acked], f"{disk.failed} failed"
+        assert report.damages == []
+        crash(log)
+        crash(other)
+
+
+def test_a_batch_that_is_sent_again_until_it_is_acked_is_there_once(tmp_path):
+    def produce(log):
+        for sequence in range(20):
+            for attempt in range(3):
+                try:
+                    append(log, b"%d" % sequence * 100, sequence=sequence, leader_epoch=sequence)
+                    break
+                except OSError:
+                    assert attempt < 2
+
+    quiet = FaultyDisk()
+    log = a_log(tmp_path / "quiet", quiet)
+    before = quiet.calls
+    produce(log)
+    calls = range(before, quiet.calls)
+    expected = rows(log)
+    for number in calls:
+        disk = FaultyDisk(fail_at=number)
+        log = a_log(tmp_path / str(number), disk)
+
+        produce(log)
+
+        assert rows(log) == expected, f"call {number}, {disk.failed}, failed"
+        crash(log)
+        log, _ = reopen(tmp_path / str(number))
+        assert rows(log) == expected, f"call {number}, {disk.failed}, failed"
+        crash(log)
+        shutil.rmtree(tmp_path / str(number))
+
+
+class Script:
+    """A log's life, of which every call to the disk may fail, and what was promised in it."""
+
+    def __init__(self, path, disk):
+        self.disk = disk
+        self.log = a_log(path, disk)
+        self.promised = {}
+        self.gone = set()
+        self.start = 0
+        self.tried = Counter()
+        self.closed = False
+        self.outcomes = []
+
+    def run(self):
+        for number in range(8):
+            self.append(number, leader_epoch=number // 5)
+        self.do(self.log.roll)
+        for number in range(8, 16):
+            self.append(number, leader_epoch=2)
+        self.do(self.log.sync)
+        self.truncate(11)
+        for number in range(16, 20):
+            self.append(number, leader_epoch=3)
+        self.truncate(5)
+        for number in range(20, 30):
+            self.append(number, leader_epoch=4)
+        self.delete_before(7)
+        self.append(30, leader_epoch=4)
+        self.retain()
+        self.append(31, leader_epoch=4)
+        self.do(self.log.sync)
+        self.do(self.log.sweep)
+        self.append(32, leader_epoch=4)
+        self.closed = self.do(self.log.close)
+
+    def do(self, action, *args, **options):
+        try:
+            action(*args, **options)
+        except (OSError, StorageError) as error:
+            self.outcomes.append(error)
+            return False
+        return True
+
+    def append(self, number, leader_epoch):
+        value = b"%d " % number * 150
+        age = HOUR_MS * 2 if number < 24 else 0
+        self.tried[value] += 1
+        data = a_batch(value, time_ms=NOW - age)
+        end = self.log.end_offset
+        try:
+            appended = self.log.append(data, leader_epoch=leader_epoch, now_ms=NOW)
+        except (OSError, StorageError) as error:
+            self.outcomes.append(error)
+            assert self.log.end_offset == end, f"{self.disk.failed} failed, and it was appended"
+        else:
+            self.promised[appended.base_offset] = value
+
+    def truncate(self, offset):
+        cut = {at: value for at, value in self.promised.items() if at >= offset}
+        self.promised = {at: value for at, value in self.promised.items() if at < offset}
+        if self.do(self.log.truncate, offset):
+            self.gone |= set(cut.values())
+
+    def delete_before(self, offset):
+        self.forget_before(offset)
+        if self.do(self.log.delete_before, offset):
+            self.start = offset
+
+    def retain(self):
+        old = [at for at, value in self.promised.items() if int(value.split()[0]) < 24]
+        self.forget_before(max(old, default=-1) + 1)
+        self.do(self.log.apply_retention, NOW)
+
+    def forget_before(self, offset):
+        self.promised = {at: value for at, value in self.promised.items() if at >= offset}
+
+    def check(self, log, report, case):
+        found = rows(log, log.start_offset)
+        seen = dict(found)
+        lost = {at: value[:4] for at, value in self.promised.items() if seen.get(at) != value}
+        assert not lost, f"{case}: lost {lost} of {list(self.promised)}, have {sorted(seen)}"
+        assert not self.gone & set(seen.values()), f"{case}: what was truncated came back"
+        assert set(seen.values()) <= set(self.tried), f"{case}: nobody wrote that"
+        offsets = [at for at, _ in found]
+        assert offsets == list(range(log.end_offset - len(offsets), log.end_offset)), case
+        assert log.start_offset >= self.start, case
+        if self.log.failure is None:
+            assert report.damages == [], case
+
+
+def calls_of_the_script(path):
+    disk = FaultyDisk()
+    script = Script(path, disk)
+    script.run()
+    assert script.outcomes == []
+    assert script.closed
+    return disk.calls
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
+@pytest.mark.parametrize("for_good", [False, True], ids=["once", "for good"])
+def test_whatever_call_fails_nothing_that_was_promised_is_lost(tmp_path, for_good, error):
+    total = calls_of_the_script(tmp_path / "count")
+    opening = FaultyDisk()
+    a_log(tmp_path / "open", opening)
+    for number in range(opening.calls, total):
+        path = tmp_path / str(number)
+        disk = FaultyDisk(fail_at=number, for_good=for_good, error=error)
+        script = Script(path, disk)
+
+        script.run()
+
+        case = f"call {number} of {total}, {disk.failed}, failed"
+        crash(script.log)
+        points = [script.log.flushed_offset, 0]
+        if script.closed and script.log.failure is None:
+            points.append(None)
+        for point in points:
+            copy = tmp_path / "copy"
+            shutil.copytree(path, copy)
+            log, report = reopen(copy, recovery_point=point)
+            script.check(log, report, f"{case}, opened from {point}")
+            append(log, b"goes on")
+            assert values(log)[-1] == b"goes on"
+            crash(log)
+            shutil.rmtree(copy)
+        shutil.rmtree(path)
+
+
+@pytest.mark.parametrize("for_good", [False, True], ids=["once", "for good"])
+def test_an_error_while_opening_a_log_loses_nothing(tmp_path, for_good):
+    log = a_log(tmp_path / "origin", QuickDisk())
+    for number in range(30):
+        append(log, b"%d " % number * 100, sequence=number)
+    expected = rows(log)
+    crash(log)
+    path = log.active.path(".log")
+    content = bytearray(path.read_bytes()[: log.active.size])
+    content[70] ^= 1
+    path.write_bytes(content[:-10] + bytes(1000))
+    quiet = FaultyDisk()
+    shutil.copytree(tmp_path / "origin", tmp_path / "quiet")
+    log, _ = open_log(tmp_path / "quiet", CONFIG, OpenFiles(quiet), recovery_point=0)
+    recovered = rows(log)
+    total = quiet.calls
+    assert set(recovered) < set(expected)
+    for number in range(total):
+        copy = tmp_path / str(number)
+        shutil.copytree(tmp_path / "origin", copy)
+        disk = FaultyDisk(fail_at=number, for_good=for_good)
+
+        with suppress(OSError, StorageError):
+            crash(open_log(copy, CONFIG, OpenFiles(disk), recovery_point=0)[0])
+
+        log, _ = reopen(copy)
+        assert rows(log) == recovered, f"call {number}, {disk.failed}, failed"
+        assert len(list(copy.glob("*.damaged-*"))) >= 1
+        crash(log)
+        shutil.rmtree(copy)
+
+
+def test_a_full_disk_is_an_error_until_there_is_room_and_tears_nothing(tmp_path):
+    with private_mounts(tmp_path) as mounts:
+        mounts.mount_tmpfs("4m")
+        config = LogConfig(segment_bytes=1024 * 1024, retention_ms=-1)
+        logs = LogDirectory(mounts.path / "data", cluster_id="c", broker_id=1)
+        logs.load({}, config)
+        log = logs.create("t-0", config)
+        ballast = mounts.path / "ballast"
+        acked = []
+        for cycle in range(10):
+            ballast.write_bytes(bytes(1024 * 1024))
+            refused = 0
+            while refused < 5:
+                value = b"%d %d " % (cycle, len(acked)) * 1000
+                try:
+                    acked.append((append(log, value).base_offset, value))
+                except OSError as error:
+                    assert error.errno == errno.ENOSPC
+                    refused += 1
+            assert rows(log) == [row for row in acked if row[0] >= log.start_offset]
+
+            ballast.unlink()
+
+            value = b"%d again " % cycle * 100
+            acked.append((append(log, value).base_offset, value))
+            log.delete_before(max(log.start_offset, log.end_offset - 20))
+            log.sweep()
+
+        expected = [row for row in acked if row[0] >= log.start_offset]
+        assert [offset for offset, _ in acked] == list(range(log.end_offset))
+        crash(log)
+        copied, report = reopen(mounts.path / "data" / "t-0", config=config)
+        assert rows(copied) == expected
+        assert report.damages == []
+        crash(copied)
+        logs.close()
+
+
+def test_a_disk_that_is_full_at_the_stop_leaves_no_mark_of_a_clean_one(tmp_path):
+    with private_mounts(tmp_path) as mounts:
+        mounts.mount_tmpfs("1m")
+        config = LogConfig(segment_bytes=256 * 1024)
+        logs = LogDirectory(mounts.path / "data", cluster_id="c", broker_id=1)
+        logs.load({}, config)
+        log = logs.create("t-0", config)
+        append(log, b"acked")
+        with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
+            (mounts.path / "ballast").write_bytes(bytes(2 * 1024 * 1024))
+
+        with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
+            logs.close()
+
+        assert not (mounts.path / "data" / "clean-shutdown").exists()
+        (mounts.path / "ballast").unlink()
+        logs = LogDirectory(mounts.path / "data", cluster_id="c", broker_id=1)
+        logs.load({}, config)
+        assert values(logs.logs["t-0"]) == [b"acked"]
+        logs.close()
