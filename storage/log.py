@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -100,9 +100,12 @@ class Log:
         self.last_sync_ms = 0
         #: Why the log takes no appends, if it does not.
         self.failure: OSError | None = None
+        #: Called before a truncation, when `flushed_offset` says already what will be left of it.
+        self.before_truncation: Callable[[], None] = lambda: None
         self._bases: list[int] = []
         self._deleted: list[Segment] = []
         self._names_dirty = False
+        self._epochs_dirty = False
         # A sync that began before a truncation says nothing of what was appended after it.
         self._truncations = 0
 
@@ -245,6 +248,10 @@ class Log:
         if offset >= self.end_offset:
             return
         self._truncations += 1
+        found = self.segments[bisect_right(self._bases, offset) - 1].find(offset)
+        end = offset if found is None else min(offset, found.base_offset)
+        self.flushed_offset = min(self.flushed_offset, end)
+        self.before_truncation()
         if offset < self.start_offset:
             raise OffsetOutOfRangeError(offset, self.start_offset, self.end_offset)
         # What is appended here next is new to compaction, whatever it has seen at these offsets.
@@ -259,7 +266,6 @@ class Log:
         self._forget_snapshots_after(self.end_offset)
         self.epochs.truncate(self.end_offset)
         self._save_epochs()
-        self.flushed_offset = min(self.flushed_offset, self.end_offset)
 
     def delete_before(self, offset: int) -> None:
         """Let the log start at `offset`; segments that lie before it are deleted."""
@@ -308,6 +314,10 @@ class Log:
         try:
             for segment in self._dirty_segments():
                 segment.sync()
+            if self._epochs_dirty:
+                self._epochs_dirty = False
+                path = self.directory / EPOCHS_FILE
+                self.disk.replace_file(path, self.epochs.encode())
             if self._names_dirty:
                 self._names_dirty = False
                 self.disk.sync_directory(self.directory)
@@ -338,9 +348,6 @@ class Log:
             self.active.write_indexes()
             self.write_snapshot()
             self.sync()
-            if self.epochs.current >= 0:
-                path = self.directory / EPOCHS_FILE
-                self.disk.replace_file(path, self.epochs.encode())
         for segment in [*self.segments, *self._deleted]:
             segment.close()
 
@@ -462,7 +469,9 @@ class Log:
                 log.warning("%s: the epoch is not saved: %s", self.directory.name, error)
 
     def _save_epochs(self) -> None:
-        # Not worth waiting for the device: recovery finds epochs in the batches.
+        # Not worth waiting for the device now: `sync` will, and until then recovery looks at all
+        # batches, which say it too.
+        self._epochs_dirty = True
         path = self.directory / EPOCHS_FILE
         self.disk.replace_file(path, self.epochs.encode(), durable=False)
 

@@ -96,7 +96,7 @@ class LogDirectory:
             }
             for done, (name, future) in enumerate(opening.items(), start=1):
                 try:
-                    self.logs[name], self.reports[name] = future.result()
+                    self._add(name, *future.result())
                 except (OSError, StorageError, ValueError) as error:
                     log.exception("%s cannot be opened, and is left alone", name)
                     self.failed[name] = error
@@ -109,8 +109,11 @@ class LogDirectory:
         if name not in self.logs:
             if not _LOG_NAME.fullmatch(name):
                 raise StorageError(f"{name!r} is no name for a log")
-            self.logs[name], self.reports[name] = open_log(self.path / name, config, self.files)
+            opened, report = open_log(self.path / name, config, self.files)
+            self._add(name, opened, report)
             self.disk.sync_directory(self.path)
+            if name in self._recovery_points:
+                self._write_recovery_points()  # which has one of another log of this name
         return self.logs[name]
 
     def delete(self, name: str) -> None:
@@ -153,6 +156,11 @@ class LogDirectory:
                 self.disk.replace_file(self.path / _CLEAN, b"")
         finally:
             self.disk.close(self._lock)
+
+    def _add(self, name: str, opened: Log, report: Report) -> None:
+        # A recovery point behind the end of a log would spare batches that come there later.
+        opened.before_truncation = self._write_recovery_points
+        self.logs[name], self.reports[name] = opened, report
 
     def _open(self, name: str, config: LogConfig) -> tuple[Log, Report]:
         point = None if self._was_clean else self._recovery_points.get(name, 0)
@@ -197,3 +205,4 @@ class LogDirectory:
     def _write_recovery_points(self) -> None:
         points = {name: opened.flushed_offset for name, opened in list(self.logs.items())}
         self.disk.replace_file(self.path / _RECOVERY_POINT, json.dumps(points).encode())
+        self._recovery_points = points

@@ -414,6 +414,33 @@ def test_what_was_appended_after_a_truncation_is_not_called_synced_by_a_sync_bef
     assert log.flushed_offset <= 5
 
 
+@pytest.mark.parametrize("number", range(4))
+def test_an_epoch_that_begins_during_a_sync_does_not_take_the_log_offline(tmp_path, number):
+    disk = FaultyDisk()
+    log = a_log(tmp_path / "log", disk)
+    syncs = []
+
+    def append_in_a_new_epoch():
+        append(log, b"%d" % log.end_offset, leader_epoch=log.epochs.current + 1)
+
+    def sync_during_which_an_epoch_begins(fd, *, metadata=False):
+        syncs.append(fd)
+        if len(syncs) == number + 1:
+            append_in_a_new_epoch()
+
+    disk.sync = sync_during_which_an_epoch_begins
+
+    for _ in range(3):
+        append_in_a_new_epoch()
+        log.sync()
+
+    expected = [(offset, offset) for offset in range(log.end_offset)]
+    assert list(log.epochs) == expected
+    crash(log)
+    log, _ = reopen(tmp_path / "log", recovery_point=log.flushed_offset)
+    assert list(log.epochs) == expected
+
+
 def test_a_deletion_during_a_sync_does_not_take_the_log_offline(tmp_path):
     disk = GatedDisk()
     log = a_log(tmp_path / "log", disk)

@@ -669,6 +669,59 @@ def test_many_logs_are_recovered_at_once_with_few_files_open(tmp_path):
     logs.close()
 
 
+def data_directory(path):
+    logs = LogDirectory(path, cluster_id="c", broker_id=1, disk=QuickDisk())
+    logs.load({}, SMALL_SEGMENTS)
+    return logs
+
+
+def crash_all(logs):
+    logs.flusher.stop()
+    for log in logs.logs.values():
+        crash(log)
+    logs.disk.close(logs._lock)
+
+
+def flip_a_bit_of_the_first_batch(directory):
+    path = directory / f"{0:020d}.log"
+    content = bytearray(path.read_bytes())
+    content[80] ^= 1
+    path.write_bytes(content)
+
+
+def test_the_recovery_point_of_a_deleted_log_is_not_that_of_a_new_one_by_its_name(tmp_path):
+    logs = data_directory(tmp_path)
+    fill(logs.create("t-0", SMALL_SEGMENTS), range(9), padding=100)
+    logs.checkpoint()
+    logs.delete("t-0")
+    fill(logs.create("t-0", SMALL_SEGMENTS), range(9), padding=100)
+    crash_all(logs)
+    flip_a_bit_of_the_first_batch(tmp_path / "t-0")
+
+    logs = data_directory(tmp_path)
+
+    assert len(logs.reports["t-0"].damages) == 1
+    assert contents(logs.logs["t-0"]) == rows_of(*range(1, 9), padding=100)
+    logs.close()
+
+
+def test_what_is_appended_after_a_truncation_is_behind_the_recovery_point(tmp_path):
+    logs = data_directory(tmp_path)
+    log = logs.create("t-0", SMALL_SEGMENTS)
+    fill(log, range(9), padding=100)
+    logs.checkpoint()
+    log.truncate(0)
+    fill(log, range(9), padding=100)
+    crash_all(logs)
+    flip_a_bit_of_the_first_batch(tmp_path / "t-0")
+
+    logs = data_directory(tmp_path)
+
+    assert len(logs.reports["t-0"].damages) == 1
+    assert contents(logs.logs["t-0"]) == rows_of(*range(1, 9), padding=100)
+    logs.close()
+
+
 def test_epochs_are_found_again_in_the_batches(tmp_path):
     scene = Scene(tmp_path, 6, epochs={2: 3, 3: 3, 4: 7, 5: 7})
     directory = scene.copy()

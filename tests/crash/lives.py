@@ -1,0 +1,110 @@
+"""Lives of a writing process, short ones, and what must be true after each."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from crash.writer import LOGS, open_directory, rows, value_of
+
+WRITER = Path(__file__).with_name("writer.py")
+Acked = dict[str, int]
+
+
+class Writers:
+    """Starts processes that write, and ends them."""
+
+    def __init__(self, folder: Path) -> None:
+        self._acks = folder / "acks"
+        self._errors = folder / "errors"
+        with self._errors.open("ab") as errors:
+            self._nursery = subprocess.Popen(
+                [sys.executable, str(WRITER)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            )
+
+    def live(
+        self,
+        path: Path,
+        mode: str,
+        *,
+        seed: int,
+        seconds: float,
+        end: Callable[[], None] = lambda: None,
+    ) -> Acked:
+        """Let a process write for a while after its first ack, then `end`, then kill it.
+
+        Gives the end of what it was acked, by log.
+        """
+        self._acks.write_bytes(b"")
+        self._say(json.dumps([str(path), str(self._acks), mode, seed]))
+        process = int(self._nursery.stdout.readline())
+        try:
+            deadline = time.monotonic() + 10
+            while self._acks.stat().st_size == 0 and not self._errors.stat().st_size:
+                assert time.monotonic() < deadline, "no ack in ten seconds"
+                time.sleep(0.001)
+            time.sleep(seconds)
+            errors = self._errors.read_text()
+            assert not errors, errors
+            end()
+        finally:
+            os.kill(process, signal.SIGKILL)
+            self._say("")
+            assert self._nursery.stdout.readline() == "ended\n"
+            self._errors.write_bytes(b"")
+        acked: Acked = {}
+        for line in self._acks.read_text().splitlines(keepends=True):
+            if line.endswith("\n"):
+                name, base_offset, sequence, count = line.split()
+                assert base_offset == sequence, "the log has more or fewer records than were sent"
+                acked[name] = int(sequence) + int(count)
+        return acked
+
+    def _say(self, line: str) -> None:
+        self._nursery.stdin.write(line + "\n")
+        self._nursery.stdin.flush()
+
+    def close(self) -> None:
+        self._nursery.stdin.close()
+        self._nursery.wait(timeout=10)
+        self._nursery.stdout.close()
+
+
+@contextmanager
+def writers(folder: Path) -> Iterator[Writers]:
+    started = Writers(folder)
+    try:
+        yield started
+    finally:
+        started.close()
+
+
+def lost_after(path: Path, acked: Acked, *, clean: bool, may_have_gaps: bool = False) -> int:
+    """Open the directory and check each log from start to end; give how many acked are missing."""
+    logs = open_directory(path)
+    assert logs.failed == {}
+    lost = 0
+    for name in LOGS:
+        found = dict(rows(logs.logs[name])) if name in logs.logs else {}
+        lost += len(set(range(acked.get(name, 0))) - set(found))
+        assert found == {offset: value_of(name, offset) for offset in found}, name
+        if found and not may_have_gaps:
+            log = logs.logs[name]
+            end = log.end_offset
+            assert list(found) == list(range(end)), name
+            assert [(p.last_sequence, p.last_offset) for p in log.producers] == [(end - 1, end - 1)]
+    logs.close()
+    if not clean:
+        (path / "clean-shutdown").unlink()
+    return lost

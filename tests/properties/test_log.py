@@ -1,0 +1,370 @@
+"""A log against a plain list: whatever is done to it, it has what the list has."""
+
+import shutil
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from hypothesis import Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from ottla.protocol.batch import Record, build_batch, split_batches
+from ottla.storage.config import LogConfig
+from ottla.storage.disk import Disk
+from ottla.storage.errors import OffsetOutOfRangeError
+from ottla.storage.files import OpenFiles
+from ottla.storage.recovery import open_log
+
+NOW = 1_700_000_000_000
+SPAN_MS = 1000
+SEGMENT_BYTES = 1024
+
+
+class QuickDisk(Disk):
+    """Nobody cuts the power here."""
+
+    def sync(self, fd, *, metadata=False):
+        pass
+
+    def sync_directory(self, path):
+        pass
+
+
+@dataclass
+class Batch:
+    """A batch as the list has it."""
+
+    base_offset: int
+    times: list[int]
+    value: bytes
+    size: int
+    producer: int
+    sequence: int
+    data: bytes
+
+    @property
+    def end_offset(self):
+        return self.base_offset + len(self.times)
+
+    @property
+    def rows(self):
+        return [
+            (self.base_offset + index, time, self.value) for index, time in enumerate(self.times)
+        ]
+
+
+@dataclass
+class Model:
+    """The log as lists: segments, and batches in them."""
+
+    segments: list[list[Batch]] = field(default_factory=lambda: [[]])
+    bases: list[int] = field(default_factory=lambda: [0])
+    start: int = 0
+    end: int = 0
+
+    @property
+    def batches(self):
+        return [batch for segment in self.segments for batch in segment]
+
+    @property
+    def rows(self):
+        rows = [row for batch in self.batches for row in batch.rows]
+        return [row for row in rows if row[0] >= self.start]
+
+    def size(self, at):
+        return sum(batch.size for batch in self.segments[at])
+
+    def roll(self):
+        if self.segments[-1]:
+            self.segments.append([])
+            self.bases.append(self.end)
+
+    def append(self, batch):
+        if self.size(-1) + batch.size > SEGMENT_BYTES:
+            self.roll()
+        self.segments[-1].append(batch)
+        self.end = batch.end_offset
+
+    def truncate(self, offset):
+        if offset >= self.end:
+            return
+        while len(self.bases) > 1 and self.bases[-1] >= offset:
+            del self.bases[-1], self.segments[-1]
+        self.segments[-1] = [batch for batch in self.segments[-1] if batch.end_offset <= offset]
+        self.end = max([self.bases[-1], *(batch.end_offset for batch in self.segments[-1])])
+        self.start = min(self.start, self.end)
+
+    def delete_before(self, offset):
+        self.start = offset
+        while len(self.bases) > 1 and self.bases[1] <= self.start:
+            del self.bases[0], self.segments[0]
+
+    def youngest_time(self, at):
+        return max([time for batch in self.segments[at] for time in batch.times], default=-1)
+
+    def retain(self, retention_ms, retention_bytes, now_ms):
+        def is_old(at):
+            return 0 <= self.youngest_time(at) < now_ms - retention_ms
+
+        if retention_ms >= 0 and self.segments[-1] and is_old(-1):
+            self.roll()
+        while len(self.segments) > 1:
+            rest = sum(self.size(at) for at in range(1, len(self.segments)))
+            surplus = 0 <= retention_bytes <= rest
+            if not surplus and not (retention_ms >= 0 and is_old(0)):
+                break
+            self.delete_before(max(self.start, self.bases[1]))
+
+    def offset_of_time(self, time):
+        return next(((row[0], row[1]) for row in self.rows if row[1] >= time), None)
+
+
+class LogMachine(RuleBasedStateMachine):
+    """Does to both what there is to do."""
+
+    @initialize(interval=st.sampled_from([1, 200, 4096]), limit=st.sampled_from([1, 2, 2000]))
+    def begin(self, interval, limit):
+        self.folder = Path(tempfile.mkdtemp(prefix="log-"))
+        self.interval, self.limit = interval, limit
+        self.model = Model()
+        self.sequences = {}
+        self.newest = {}
+        self.next_producer = 10
+        self.counter = 0
+        self.held = []
+        self.open(None)
+
+    def open(self, recovery_point):
+        self.config = LogConfig(
+            segment_bytes=SEGMENT_BYTES, index_interval_bytes=self.interval, retention_ms=-1
+        )
+        files = OpenFiles(QuickDisk(), limit=self.limit)
+        self.log, self.report = open_log(
+            self.folder / "t-0", self.config, files, recovery_point=recovery_point
+        )
+        assert self.report.damages == []
+
+    def crash(self):
+        for segment in self.log.segments:
+            segment.close()
+
+    def teardown(self):
+        if hasattr(self, "log"):
+            self.crash()
+            shutil.rmtree(self.folder)
+
+    @rule(
+        times=st.lists(st.integers(NOW, NOW + SPAN_MS), min_size=1, max_size=3),
+        padding=st.sampled_from([0, 10, 100, 280]),
+        producer=st.sampled_from([None, 0, 1]),
+    )
+    def append(self, times, padding, producer):
+        self.counter += 1
+        value = b"%d" % self.counter + b"." * padding
+        records = [Record(index, time, None, value) for index, time in enumerate(times)]
+        header = {}
+        producer_id, sequence = -1, -1
+        if producer is not None:
+            producer_id = self.sequences.setdefault(producer, [self.next_producer, 0])[0]
+            sequence = self.sequences[producer][1]
+            self.next_producer = max(self.next_producer, producer_id + 1)
+            header = {"producer_id": producer_id, "producer_epoch": 0, "base_sequence": sequence}
+        data = build_batch(records, **header)
+        batch = Batch(self.model.end, times, value, len(data), producer_id, sequence, bytes(data))
+
+        appended = self.log.append(data, leader_epoch=0, now_ms=NOW)
+
+        self.model.append(batch)
+        assert (appended.base_offset, appended.last_offset + 1) == (
+            batch.base_offset,
+            batch.end_offset,
+        )
+        if producer is not None:
+            self.sequences[producer][1] += len(times)
+            self.newest[producer] = batch
+
+    @precondition(lambda self: self.newest)
+    @rule(data=st.data())
+    def send_again(self, data):
+        producer = data.draw(st.sampled_from(sorted(self.newest)))
+        batch = self.newest[producer]
+
+        again = self.log.append(batch.data, leader_epoch=0, now_ms=NOW)
+
+        assert again.is_duplicate
+        assert again.base_offset == batch.base_offset
+
+    @rule()
+    def roll(self):
+        self.log.roll()
+
+        self.model.roll()
+
+    @rule(data=st.data(), max_bytes=st.sampled_from([0, 1, 100, 300, 700, 5000]))
+    def read(self, data, max_bytes):
+        offset = data.draw(st.integers(self.model.start, self.model.end))
+        end = data.draw(st.none() | st.integers(self.model.start, self.model.end))
+
+        view = self.log.read(offset, max_bytes, end).view
+
+        visible = self.model.end if end is None else end
+        expected = [
+            batch
+            for batch in self.model.batches
+            if batch.end_offset > offset and batch.base_offset < visible
+        ]
+        if offset >= visible:
+            expected = []
+        got = list(split_batches(bytes(view)))
+        assert sum(batch.size for batch in got) == len(view)
+        assert bool(got) == bool(expected)
+        assert [batch.base_offset for batch in got] == [
+            batch.base_offset for batch in expected[: len(got)]
+        ]
+        assert len(got) <= 1 or len(view) <= max_bytes
+        self.held = [*self.held[-3:], (view, bytes(view))]
+
+    @rule(past=st.integers(1, 5))
+    def read_outside(self, past):
+        for offset in (self.model.start - past, self.model.end + past):
+            with pytest.raises(OffsetOutOfRangeError):
+                self.log.read(offset, 100)
+
+    @rule(data=st.data())
+    def truncate(self, data):
+        offset = data.draw(st.integers(self.model.start, self.model.end))
+
+        self.log.truncate(offset)
+
+        self.model.truncate(offset)
+        for producer in list(self.sequences):
+            newest = self.newest.get(producer)
+            if newest is None or newest.end_offset > self.model.end:
+                self.newest.pop(producer, None)
+                del self.sequences[producer]
+                self.next_producer += 1
+
+    @rule(data=st.data())
+    def delete_before(self, data):
+        offset = data.draw(st.integers(self.model.start, self.model.end))
+
+        self.log.delete_before(offset)
+
+        self.model.delete_before(offset)
+        self.forget_producers_of_what_is_gone()
+
+    @rule(
+        age=st.sampled_from([None, 0, SPAN_MS // 2, SPAN_MS]),
+        most=st.sampled_from([None, 0, 500, 2000]),
+    )
+    def retain(self, age, most):
+        retention_ms = -1 if age is None else SPAN_MS - age
+        retention_bytes = -1 if most is None else most
+        now = NOW + SPAN_MS
+        kept, self.log.config = (
+            self.log.config,
+            LogConfig(
+                segment_bytes=SEGMENT_BYTES,
+                index_interval_bytes=self.interval,
+                retention_ms=retention_ms,
+                retention_bytes=retention_bytes,
+            ),
+        )
+
+        self.log.apply_retention(now)
+
+        self.log.config = kept
+        self.model.retain(retention_ms, retention_bytes, now)
+        self.forget_producers_of_what_is_gone()
+
+    def forget_producers_of_what_is_gone(self):
+        first = self.model.bases[0]
+        for producer in [p for p, batch in self.newest.items() if batch.base_offset < first]:
+            del self.newest[producer], self.sequences[producer]
+            self.next_producer += 1
+
+    @rule()
+    def sweep(self):
+        self.held = []
+
+        assert self.log.sweep() == 0
+
+    @rule()
+    def sync(self):
+        assert self.log.sync() == self.model.end
+
+        assert self.log.flushed_offset == self.model.end
+
+    @rule()
+    def stop_and_start(self):
+        self.log.close()
+
+        self.open(None)
+
+        assert self.report.was_clean
+
+    @rule(from_the_start=st.booleans())
+    def crash_and_start(self, from_the_start):
+        recovery_point = 0 if from_the_start else self.log.flushed_offset
+        self.crash()
+
+        self.open(recovery_point)
+
+    @rule(time=st.integers(NOW - 1, NOW + SPAN_MS + 1))
+    def find_a_time(self, time):
+        assert self.log.offset_of_time(time) == self.model.offset_of_time(time)
+
+    @invariant()
+    def both_are_equal(self):
+        if not hasattr(self, "log"):
+            return
+        log, model = self.log, self.model
+        assert (log.start_offset, log.end_offset) == (model.start, model.end)
+        assert log.start_offset <= log.end_offset
+        assert log.flushed_offset <= log.end_offset
+        assert [segment.base_offset for segment in log.segments] == model.bases
+        assert log.size == sum(batch.size for batch in model.batches)
+        assert self.rows_of_the_log() == model.rows
+
+    @invariant()
+    def what_was_read_stays_as_it_was(self):
+        for view, content in getattr(self, "held", []):
+            assert view == content
+
+    def rows_of_the_log(self):
+        rows, offset = [], self.log.start_offset
+        while offset < self.log.end_offset:
+            batches = list(split_batches(bytes(self.log.read(offset, 2000).view)))
+            assert batches
+            for batch in batches:
+                batch.validate()
+                rows += [
+                    (row.offset, row.timestamp, row.value)
+                    for row in batch.records()
+                    if row.offset >= offset
+                ]
+            offset = batches[-1].next_offset
+        return rows
+
+
+def test_a_log_has_what_a_list_would_have():
+    """A failure is made small in the deep profile alone: that takes minutes."""
+    given = settings()
+    is_deep = given.max_examples >= 300
+    run_state_machine_as_test(
+        LogMachine,
+        settings=settings(
+            max_examples=max(60, given.max_examples),
+            stateful_step_count=40,
+            phases=given.phases if is_deep else (Phase.explicit, Phase.generate),
+        ),
+    )
