@@ -23,6 +23,7 @@ format: venv ## lay out the code as the checks want it
 bench: venv ## measure; prints tables, writes bench/results/
 	.venv/bin/python bench/codec.py
 	.venv/bin/python bench/imports.py
+	.venv/bin/python bench/log.py
 
 docs: venv ## write the generated parts of docs/ again
 	.venv/bin/python docs/generate.py

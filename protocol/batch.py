@@ -42,13 +42,13 @@ DECOMPRESSED_LIMIT_BYTES = 128 * 1024 * 1024
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _AFTER_CRC = struct.Struct(">hiqqqhii")
+_ASSIGNED = struct.Struct(">qii")
 _INT64 = struct.Struct(">q")
 _INT32 = struct.Struct(">i")
 _UINT32 = struct.Struct(">I")
 _INT16 = struct.Struct(">h")
 
 _MAGIC_AT = 16
-_LEADER_EPOCH_AT = 12
 _CRC_AT = 17
 _ATTRIBUTES_AT = 21
 _MAX_TIMESTAMP_AT = 35
@@ -196,8 +196,8 @@ class RecordBatch:
 
     def assign(self, base_offset: int, leader_epoch: int) -> None:
         """Write the offset and the leader epoch into the buffer, which must be writable."""
-        _INT64.pack_into(self.view, 0, base_offset)
-        _INT32.pack_into(self.view, _LEADER_EPOCH_AT, leader_epoch)
+        length = self.size - LOG_OVERHEAD_BYTES
+        _ASSIGNED.pack_into(self.view, 0, base_offset, length, leader_epoch)
         self.base_offset = base_offset
         self.partition_leader_epoch = leader_epoch
 

@@ -13,11 +13,13 @@ import mmap
 import os
 import resource
 import sys
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 Buffer = bytes | bytearray | memoryview
 
+_NUMBERS = count()
 _NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)
 
 
@@ -108,7 +110,8 @@ class Disk:
 
         If it is to be durable, a power cut cannot lose it once this has returned.
         """
-        temporary = path.with_name(path.name + ".tmp")
+        # Two threads may be at it; the last one to rename has its way, and both are whole.
+        temporary = path.with_name(f"{path.name}.{next(_NUMBERS)}.tmp")
         fd = self.open(temporary, create=True, empty=True)
         try:
             self.write_all(fd, content, 0)

@@ -247,13 +247,13 @@ class Log:
         self._check_online()
         if offset >= self.end_offset:
             return
+        if offset < self.start_offset:
+            raise OffsetOutOfRangeError(offset, self.start_offset, self.end_offset)
         self._truncations += 1
         found = self.segments[bisect_right(self._bases, offset) - 1].find(offset)
         end = offset if found is None else min(offset, found.base_offset)
         self.flushed_offset = min(self.flushed_offset, end)
         self.before_truncation()
-        if offset < self.start_offset:
-            raise OffsetOutOfRangeError(offset, self.start_offset, self.end_offset)
         # What is appended here next is new to compaction, whatever it has seen at these offsets.
         self.disk.unlink(self.directory / COMPACTED_FILE)
         while len(self.segments) > 1 and self.active.base_offset >= offset:
@@ -262,6 +262,8 @@ class Log:
         batch = segment.find(offset)
         kept = segment.size if batch is None else batch.position
         self._replace_active(segment, kept)
+        if self.start_offset > self.end_offset:
+            self.save_start(self.end_offset)
         self.producers.truncate(self.end_offset)
         self._forget_snapshots_after(self.end_offset)
         self.epochs.truncate(self.end_offset)
@@ -525,7 +527,11 @@ class Log:
         finally:
             self.disk.close(fd)
         self.disk.rename(target, segment.path(".log"))
-        self.disk.sync_directory(self.directory)
+        try:
+            self.disk.sync_directory(self.directory)
+        except OSError as error:
+            self.fail(error)  # the file that we have open is not the one of that name any more
+            raise
         segment.drop()
         renewed = Segment(self.directory, segment.base_offset, self.files)
         renewed.size = renewed.synced_size = kept

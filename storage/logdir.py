@@ -82,6 +82,9 @@ class LogDirectory:
             self.disk.unlink(self.path / _CLEAN)
             self.disk.sync_directory(self.path)
         self._recovery_points = self._read_recovery_points()
+        for name in self.disk.names(self.path):
+            if name.endswith(".tmp"):
+                self.disk.unlink(self.path / name)
         names = [name for name in self.disk.names(self.path) if (self.path / name).is_dir()]
         for name in names:
             if name.endswith(DELETED):

@@ -318,7 +318,7 @@ class Segment:
             return
         self.next_offset = next_offset
         timestamp, relative = self._last_time()
-        if timestamp < 0 and size:
+        if timestamp < 0 and (size or not self.path(".index").exists()):
             self._build_indexes(index_interval)
             self.next_offset = next_offset
             self.seal()
