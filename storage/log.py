@@ -140,16 +140,18 @@ class Log:
         Raises BatchError and StorageError before anything is written, and OSError when the disk
         took none of it. A batch that an idempotent producer sent before is not written again.
         """
-        self._check_online()
+        if self.failure is not None:
+            self._check_online()
         view = memoryview(data)
         if view.readonly:
             view = memoryview(bytearray(view))
         batches = _batches(view)
         for batch in batches:
             self._check(batch, now_ms)
-        duplicate = self._duplicate_of(batches)
-        if duplicate is not None:
-            return duplicate
+        if len(batches) > 1 or batches[0].producer_id >= 0:
+            duplicate = self._duplicate_of(batches)
+            if duplicate is not None:
+                return duplicate
         config = self.config
         append_time = now_ms if self._has_append_time else -1
         self._roll_if_needed(len(view), batches[-1], now_ms)
@@ -161,7 +163,7 @@ class Log:
             batch.assign(offset, leader_epoch)
             if append_time >= 0:
                 batch.stamp_append_time(append_time)
-            last = batch.last_offset
+            last = offset + batch.last_offset_delta
             places.append((position, batch.size, offset, last, batch.max_timestamp))
             position += batch.size
             offset = last + 1
