@@ -23,8 +23,6 @@ Buffer = bytes | bytearray | memoryview
 
 #: What one record takes at least: seven numbers of one byte.
 SMALLEST_RECORD_BYTES = 7
-#: What a record's numbers take at most, headers aside.
-RECORD_OVERHEAD_BYTES = 5 + 1 + 10 + 5 + 5 + 5 + 5
 
 
 class Record(NamedTuple):

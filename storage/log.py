@@ -225,8 +225,11 @@ class Log:
     def youngest(self) -> TimestampedOffset | None:
         """Find the first record with the largest timestamp."""
         largest = max(segment.max_timestamp for segment in self.segments)
-        if largest < 0 or (found := self.offset_of_time(largest)) is not None:
-            return found if largest >= 0 else None
+        if largest < 0:
+            return None
+        found = self.offset_of_time(largest)
+        if found is not None:
+            return found
         # Compaction left the largest time to a batch without records: look at all of them.
         times = {batch.max_timestamp for segment in self.segments for batch in segment.batches()}
         answers = (self.offset_of_time(time) for time in sorted(times, reverse=True))
