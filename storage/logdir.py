@@ -6,14 +6,18 @@
     <data>/recovery-point      for each log, the offset up to which the device has everything
     <data>/<topic>-<partition>/     the logs
 
+    <data>/<…>.stray/          logs that nobody knows: set aside, and never touched again
+
 A log that cannot be opened is reported and left alone; all others serve.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import logging
 import re
+import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -34,6 +38,7 @@ FORMAT_VERSION = 1
 _CLEAN = "clean-shutdown"
 _RECOVERY_POINT = "recovery-point"
 _LOADERS = 4
+_STRAY = ".stray"
 _LOG_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}-\d{1,10}")
 
 #: Told after each log: how many are open, and how many there are.
@@ -41,13 +46,16 @@ Progress = Callable[[int, int], None]
 
 
 class LogDirectory:
-    """All logs of one broker."""
+    """All logs of one broker.
+
+    Where no cluster id is given, it is the one that the directory has, or a new one.
+    """
 
     def __init__(
         self,
         path: Path,
         *,
-        cluster_id: str,
+        cluster_id: str | None = None,
         broker_id: int,
         disk: Disk | None = None,
         max_open_segments: int | None = None,
@@ -62,13 +70,21 @@ class LogDirectory:
         self.disk.make_directory(path)
         self._lock = self._take_lock()
         try:
-            self._check_owner(cluster_id, broker_id)
+            self.cluster_id = self._check_owner(cluster_id, broker_id)
         except BaseException:
             self.disk.close(self._lock)
             raise
         self.flusher = Flusher()
         self._recovery_points: dict[str, int] = {}
         self._was_clean = False
+        self._is_tidy = False
+
+    def load_first(self, name: str, config: LogConfig) -> Log:
+        """Open a log, or make it, before all others: it may say what they are."""
+        self._tidy()
+        self._add(name, *self._open(name, config))
+        self.disk.sync_directory(self.path)
+        return self.logs[name]
 
     def load(
         self,
@@ -77,19 +93,9 @@ class LogDirectory:
         progress: Progress = lambda _done, _all: None,
     ) -> None:
         """Open all logs, several at a time. `configs` are by the name of the log."""
-        self._was_clean = (self.path / _CLEAN).exists()
-        if self._was_clean:
-            self.disk.unlink(self.path / _CLEAN)
-            self.disk.sync_directory(self.path)
-        self._recovery_points = self._read_recovery_points()
-        for name in self.disk.names(self.path):
-            if name.endswith(".tmp"):
-                self.disk.unlink(self.path / name)
-        names = [name for name in self.disk.names(self.path) if (self.path / name).is_dir()]
-        for name in names:
-            if name.endswith(DELETED):
-                self._remove(self.path / name)
-        names = [name for name in names if _LOG_NAME.fullmatch(name)]
+        self._tidy()
+        names = [name for name in self._folders() if _LOG_NAME.fullmatch(name)]
+        names = [name for name in names if name not in self.logs]
         with (
             self.files.pausing(),
             ThreadPoolExecutor(_LOADERS, thread_name_prefix="loader") as pool,
@@ -107,29 +113,61 @@ class LogDirectory:
 
     def create(self, name: str, config: LogConfig) -> Log:
         """Make a log, or give the one that is there."""
-        if name in self.failed:
-            raise StorageError(f"{name} could not be opened: {self.failed[name]}")
-        if name not in self.logs:
+        return self.create_all({name: config})[0]
+
+    def create_all(self, configs: Mapping[str, LogConfig]) -> list[Log]:
+        """Make logs, or give those that are there: all of them, or none if the disk fails one.
+
+        May be called in a thread, if nobody else makes or deletes logs meanwhile.
+        """
+        new = [name for name in configs if name not in self.logs]
+        for name in new:
+            if name in self.failed:
+                raise StorageError(f"{name} could not be opened: {self.failed[name]}")
             if not _LOG_NAME.fullmatch(name):
                 raise StorageError(f"{name!r} is no name for a log")
-            opened, report = open_log(self.path / name, config, self.files)
-            self._add(name, opened, report)
+            if (self.path / name).exists():
+                raise StorageError(f"{self.path / name} is in the way: a deleted log, not removed")
+        made: list[tuple[str, Log, Report]] = []
+        try:
+            for name in new:
+                opened, report = open_log(self.path / name, configs[name], self.files)
+                made.append((name, opened, report))
             self.disk.sync_directory(self.path)
-            if name in self._recovery_points:
-                self._write_recovery_points()  # which has one of another log of this name
-        return self.logs[name]
+        except OSError:
+            for _name, opened, _report in made:
+                for segment in opened.segments:
+                    segment.drop()
+            for name in new:
+                with suppress(OSError):
+                    self._remove(self.path / name)
+            raise
+        for name, opened, report in made:
+            self._add(name, opened, report)
+        if any(name in self._recovery_points for name in new):
+            self._write_recovery_points()  # which has one of another log of this name
+        return [self.logs[name] for name in configs]
 
     def delete(self, name: str) -> None:
-        """Delete a log: at once by name, its files when they can be."""
+        """Delete a log: at once by name, its files when they can be. May be called in a thread."""
         gone = self.logs.pop(name)
         for segment in gone.segments:
             segment.drop()
-        target = self.path / f"{name}{DELETED}"
-        if target.exists():
-            self._remove(target)
+        # Not by its own name, which may be as long as a name can be.
+        target = self.path / f"{uuid.uuid4().hex}{DELETED}"
         self.disk.rename(gone.directory, target)
         self.disk.sync_directory(self.path)
         self._remove(target)
+
+    def set_aside(self, name: str) -> Path:
+        """Put a log that nobody knows out of the way, and give where it is now."""
+        gone = self.logs.pop(name)
+        gone.close()
+        target = self.path / f"{uuid.uuid4().hex}{_STRAY}" / name
+        self.disk.make_directory(target.parent)
+        self.disk.rename(gone.directory, target)
+        self.disk.sync_directory(self.path)
+        return target
 
     def checkpoint(self) -> None:
         """Sync all logs, and write down up to where a start after a crash need not look.
@@ -160,6 +198,13 @@ class LogDirectory:
         finally:
             self.disk.close(self._lock)
 
+    def abandon(self) -> None:
+        """Let go of the directory as it is: a start that failed has nothing to write down."""
+        self.flusher.stop()
+        for opened in self.logs.values():
+            opened.release_files()
+        self.disk.close(self._lock)
+
     def _add(self, name: str, opened: Log, report: Report) -> None:
         # A recovery point behind the end of a log would spare batches that come there later.
         opened.before_truncation = self._write_recovery_points
@@ -170,6 +215,26 @@ class LogDirectory:
         opened, report = open_log(self.path / name, config, self.files, recovery_point=point)
         opened.release_files()
         return opened, report
+
+    def _tidy(self) -> None:
+        """Read how the directory was left, and finish what was interrupted. Once."""
+        if self._is_tidy:
+            return
+        self._is_tidy = True
+        self._was_clean = (self.path / _CLEAN).exists()
+        if self._was_clean:
+            self.disk.unlink(self.path / _CLEAN)
+            self.disk.sync_directory(self.path)
+        self._recovery_points = self._read_recovery_points()
+        for name in self.disk.names(self.path):
+            if name.endswith(".tmp"):
+                self.disk.unlink(self.path / name)
+        for name in self._folders():
+            if name.endswith(DELETED):
+                self._remove(self.path / name)
+
+    def _folders(self) -> list[str]:
+        return [name for name in self.disk.names(self.path) if (self.path / name).is_dir()]
 
     def _remove(self, directory: Path) -> None:
         for name in self.disk.names(directory):
@@ -182,13 +247,15 @@ class LogDirectory:
         except BlockingIOError:
             raise DataDirectoryError(f"another process uses {self.path}") from None
 
-    def _check_owner(self, cluster_id: str, broker_id: int) -> None:
+    def _check_owner(self, cluster_id: str | None, broker_id: int) -> str:
+        found = read_json(self.path / "meta.json")
+        if cluster_id is None:
+            cluster_id = found["cluster_id"] if found else _new_cluster_id()
         wanted: dict[str, Any] = {
             "format_version": FORMAT_VERSION,
             "cluster_id": cluster_id,
             "broker_id": broker_id,
         }
-        found = read_json(self.path / "meta.json")
         if found is None:
             self.disk.replace_file(self.path / "meta.json", json.dumps(wanted).encode())
         for key, value in wanted.items():
@@ -196,6 +263,7 @@ class LogDirectory:
                 raise DataDirectoryError(
                     f"{self.path} has {key.replace('_', ' ')} {found.get(key)!r}, not {value!r}"
                 )
+        return cluster_id
 
     def _read_recovery_points(self) -> dict[str, int]:
         try:
@@ -209,3 +277,12 @@ class LogDirectory:
         points = {name: opened.flushed_offset for name, opened in list(self.logs.items())}
         self.disk.replace_file(self.path / _RECOVERY_POINT, json.dumps(points).encode())
         self._recovery_points = points
+
+
+def _new_cluster_id() -> str:
+    """Make up an id of the form that Kafka's tools know: 22 characters, and no '-' in front."""
+    while (text := base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")).startswith(
+        "-"
+    ):
+        pass
+    return text

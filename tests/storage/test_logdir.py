@@ -181,3 +181,79 @@ def test_what_waits_for_the_device_is_served_before_the_stop(tmp_path):
     assert directory.flusher.syncs < 50
     with pytest.raises(RuntimeError):
         directory.flusher.sync(log)
+
+
+def test_without_a_cluster_id_a_directory_gets_one_and_keeps_it(tmp_path):
+    first = LogDirectory(tmp_path, broker_id=0)
+    first.load({}, LogConfig())
+    first.close()
+
+    second = LogDirectory(tmp_path, broker_id=0)
+
+    assert len(first.cluster_id) == 22
+    assert second.cluster_id == first.cluster_id
+    second.abandon()
+
+
+def test_a_log_of_the_longest_name_can_be_deleted(tmp_path):
+    logs = LogDirectory(tmp_path, broker_id=0)
+    logs.load({}, LogConfig())
+    name = "x" * 249 + "-0"
+
+    logs.create(name, LogConfig())
+    logs.delete(name)
+
+    assert not any(path.is_dir() for path in tmp_path.iterdir())
+    logs.close()
+
+
+def test_logs_are_made_all_or_none(tmp_path):
+    logs = LogDirectory(tmp_path, broker_id=0)
+    logs.load({}, LogConfig())
+    (tmp_path / "t-2").write_text("a file is in the way")
+
+    with pytest.raises((OSError, StorageError)):
+        logs.create_all({f"t-{index}": LogConfig() for index in range(4)})
+
+    assert logs.logs == {}
+    assert not any(path.is_dir() for path in tmp_path.iterdir())
+    logs.close()
+
+
+def test_a_directory_that_was_not_removed_is_never_taken_for_a_new_log(tmp_path):
+    logs = LogDirectory(tmp_path, broker_id=0)
+    logs.load({}, LogConfig())
+    (tmp_path / "t-0").mkdir()
+
+    with pytest.raises(StorageError, match="in the way"):
+        logs.create("t-0", LogConfig())
+    logs.close()
+
+
+def test_a_log_that_nobody_knows_is_set_aside_with_all_its_records(tmp_path):
+    logs = LogDirectory(tmp_path, broker_id=0)
+    logs.load({}, LogConfig())
+    logs.create("t-0", LogConfig())
+
+    kept = logs.set_aside("t-0")
+    logs.close()
+
+    assert sorted(path.suffix for path in kept.iterdir()) == [
+        ".index",
+        ".log",
+        ".snapshot",
+        ".timeindex",
+    ]
+    again = LogDirectory(tmp_path, broker_id=0)
+    again.load({}, LogConfig())
+    assert again.logs == {}
+    again.close()
+
+
+def test_a_log_can_be_opened_before_all_others(tmp_path):
+    logs = LogDirectory(tmp_path, broker_id=0)
+    first = logs.load_first("first-0", LogConfig())
+    logs.load({}, LogConfig())
+
+    assert logs.logs == {"first-0": first}
+    logs.close()
