@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import re
 import sys
-from dataclasses import fields
 from pathlib import Path
 
+from ottla.broker.config import NO_LIMIT, Setting, settings
 from ottla.protocol.errors import ErrorCode, Retry
 from ottla.protocol.registry import APIS
-from ottla.storage.config import FOREVER, LogConfig
+from ottla.storage.config import FOREVER, TOPIC_SETTINGS
 
 DOCS = Path(__file__).resolve().parent
 
@@ -56,23 +56,58 @@ def errors() -> str:
 def log_config() -> str:
     """Give the table of the settings of a log."""
     lines = ["| setting | default | may be | what it does |", "|---|---|---|---|"]
-    for spec in fields(LogConfig):
-        low, high, choices = (spec.metadata[key] for key in ("low", "high", "choices"))
-        span = " to ".join(_number(bound) for bound in (low, high) if bound is not None)
-        allowed = ", ".join(choices) or (span if high is not None else f"{span} or more")
-        name = spec.name.replace("_", ".")
-        doc = spec.metadata["doc"]
-        lines.append(f"| `{name}` | {_number(spec.default)} | {allowed} | {doc} |")
+    lines += [
+        f"| `{known.name}` | {_default(known)} | {_allowed(known)} | {known.doc} |"
+        for known in TOPIC_SETTINGS.values()
+    ]
     return "\n".join(lines)
 
 
-def _number(value: object) -> str:
-    if value == FOREVER:
+def topic_config() -> str:
+    """Give the table of the settings of topics, with the broker's that say what they are."""
+    lines = [
+        "| setting of a topic | of the broker, for all topics | default | may be | what it does |",
+        "|---|---|---|---|---|",
+    ]
+    for known in settings():
+        if known.topic_name:
+            names = f"`{known.topic_name}` | `{known.name}`"
+            lines.append(f"| {names} | {_default(known)} | {_allowed(known)} | {known.doc} |")
+    return "\n".join(lines)
+
+
+def broker_config() -> str:
+    """Give the table of the broker's own settings."""
+    lines = [
+        "| setting | default | may be | alterable | what it does |",
+        "|---|---|---|---|---|",
+    ]
+    for known in settings():
+        if not known.topic_name:
+            facts = f"{_default(known)} | {_allowed(known)} | {'yes' if known.is_dynamic else ''}"
+            lines.append(f"| `{known.name}` | {facts} | {known.doc} |")
+    return "\n".join(lines)
+
+
+def _default(known: Setting) -> str:
+    if known.value in (FOREVER, NO_LIMIT):
         return "no limit"
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    if known.type in ("int", "long") and known.value is not None:
+        return f"{known.value:,}"
+    return f"`{known.default}`" if "://" in known.default else known.default
 
 
-PARTS = {"apis": apis, "errors": errors, "log_config": log_config}
+def _allowed(known: Setting) -> str:
+    return ", ".join(f"`{choice}`" for choice in known.choices) or known.allowed
+
+
+PARTS = {
+    "apis": apis,
+    "errors": errors,
+    "log_config": log_config,
+    "topic_config": topic_config,
+    "broker_config": broker_config,
+}
 
 
 def generated(text: str) -> str:

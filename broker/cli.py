@@ -1,0 +1,286 @@
+"""The commands of the server's side: `ottla broker …` and `ottla log …`.
+
+A flag is a setting by another name. What a command does is done elsewhere, and imported when it is
+asked for: `--help` must not wait for the daemon.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import socket
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .config import BrokerConfig, ConfigError, Setting, settings
+
+if TYPE_CHECKING:
+    from ottla.protocol.batch import Record
+    from ottla.storage.dump import DumpedBatch
+
+# Flags of `ottla broker start`, and the settings that they are.
+_FLAGS = {
+    "--id": "broker.id",
+    "--data-dir": "log.dir",
+    "--listen": "listeners",
+    "--advertise": "advertised.listeners",
+    "--num-partitions": "num.partitions",
+    "--log-level": "log.level",
+    "--log-format": "log.format",
+}
+_ADDRESSES = ("--listen", "--advertise")
+_METAVARS = {
+    "--id": "NUMBER",
+    "--data-dir": "DIRECTORY",
+    "--listen": "[NAME://]HOST:PORT",
+    "--advertise": "[NAME://]HOST:PORT",
+    "--num-partitions": "NUMBER",
+}
+
+# What to do when the operating system refuses.
+_ADVICE = {
+    errno.EADDRINUSE: "stop what listens there, or take another port: --listen HOST:PORT",
+    errno.EADDRNOTAVAIL: "listen on an address of this machine: --listen HOST:PORT",
+    errno.EACCES: "run as a user who may, or choose another --data-dir or --listen",
+    socket.EAI_NONAME: "listen on an address of this machine: --listen HOST:PORT",
+    errno.ENOENT: "choose another --data-dir",
+    errno.ENOSPC: "make room, or choose another --data-dir",
+    errno.EROFS: "choose another --data-dir",
+}
+
+
+class Failure(click.ClickException):
+    """Something that the user can mend: one line that says what, and what to do."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(" ".join(message.split()))
+
+    def show(self, file: Any = None) -> None:
+        """Print the line."""
+        click.echo(f"error: {self.message}", file=file or sys.stderr)
+
+
+class Misconfigured(Failure):
+    """A setting that cannot be."""
+
+    exit_code = 2
+
+
+@click.group()
+def broker() -> None:
+    """Run a broker, and list its settings."""
+
+
+def _flags(command: Callable[..., None]) -> Callable[..., None]:
+    known = {setting.name: setting for setting in settings()}
+    for flag, name in reversed(_FLAGS.items()):
+        setting = known[name]
+        command = click.option(
+            flag,
+            metavar=_METAVARS.get(flag),
+            multiple=flag in _ADDRESSES,
+            type=click.Choice(setting.choices, case_sensitive=False) if setting.choices else str,
+            help=f"{name}: {setting.doc}. [default: {setting.default or 'empty'}]",
+        )(command)
+    return command
+
+
+@broker.command()
+@_flags
+@click.option("--config", "file", metavar="FILE", type=Path, help="A file of KEY=VALUE lines.")
+@click.option("--set", "pairs", metavar="KEY=VALUE", multiple=True, help="Any setting, repeatedly.")
+def start(file: Path | None, pairs: tuple[str, ...], **flags: Any) -> None:
+    """Start a broker, and serve until SIGTERM or SIGINT.
+
+    \b
+    A broker for this machine, data in ./ottla-data:
+        ottla broker start
+    One that others reach, by a name that they can resolve:
+        ottla broker start --listen 0.0.0.0:9092 --advertise logs.example.org:9092
+    Two listeners, each with a name of its own:
+        ottla broker start --listen INTERNAL://10.0.0.5:9092 --listen EXTERNAL://0.0.0.0:9093
+    Any setting, by its name:
+        ottla broker start --set log.retention.hours=24 --set log.durability=fsync
+
+    A setting is taken from the first of these that has it: a flag or --set; the environment
+    (OTTLA_NUM_PARTITIONS is num.partitions); the file of --config, in the format of Kafka's
+    server.properties; the default. All settings: ottla broker settings
+    """  # noqa: D301  # A real \b, which click knows.
+    try:
+        config = BrokerConfig.load(_given(flags, pairs), os.environ, file)
+    except ConfigError as problem:
+        raise Misconfigured(f"{problem} (all settings: ottla broker settings)") from None
+    sys.exit(_run(config))
+
+
+def _run(config: BrokerConfig) -> int:
+    from ottla.storage.errors import DataDirectoryError  # noqa: PLC0415
+
+    from .daemon import run  # noqa: PLC0415
+
+    try:
+        return run(config)
+    except ConfigError as problem:
+        raise Misconfigured(str(problem)) from None
+    except DataDirectoryError as problem:
+        raise Failure(f"{problem}; mend that, or choose another --data-dir") from None
+    except OSError as problem:
+        raise Failure(_refusal(problem)) from None
+
+
+def _refusal(problem: OSError) -> str:
+    parts = (problem.filename, problem.strerror or str(problem))
+    text = ": ".join(str(part) for part in parts if part is not None)
+    advice = _ADVICE.get(problem.errno or 0)
+    return f"{text}; {advice}" if advice else text
+
+
+def _given(flags: dict[str, Any], pairs: tuple[str, ...]) -> dict[str, str]:
+    """Join flags and --set. Raises ConfigError if two do not agree."""
+    found: dict[str, tuple[str, str]] = {}
+    for source, name, text in (*_from_flags(flags), *_from_pairs(pairs)):
+        other, was = found.setdefault(name, (source, text))
+        if was != text:
+            raise ConfigError(f"{name}: {other} says {was}, and {source} says {text}")
+    return {name: text for name, (_, text) in found.items()}
+
+
+def _from_flags(flags: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    for flag, name in _FLAGS.items():
+        value = flags[flag.removeprefix("--").replace("-", "_")]
+        if flag in _ADDRESSES:
+            value = ",".join(map(_with_name, value)) or None
+        if value is not None:
+            yield flag, name, value
+
+
+def _from_pairs(pairs: tuple[str, ...]) -> Iterator[tuple[str, str, str]]:
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals:
+            raise ConfigError(f"--set {pair}: it is not KEY=VALUE")
+        yield "--set", name.strip(), text.strip()
+
+
+def _with_name(address: str) -> str:
+    return address if "://" in address else f"PLAINTEXT://{address}"
+
+
+@broker.command("settings")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON array.")
+@click.argument("filter", required=False, default="")
+def list_settings(as_json: bool, filter: str) -> None:  # noqa: A002
+    """List the settings, with defaults; those with FILTER in name or text, if it is given.
+
+    \b
+        ottla broker settings retention
+    """  # noqa: D301  # A real \b, which click knows.
+    wanted = filter.lower()
+    found = [setting for setting in settings() if wanted in f"{setting.name} {setting.doc}".lower()]
+    if not found:
+        raise Failure(f"no setting has {filter!r} in its name or text")
+    if as_json:
+        click.echo(json.dumps([_as_json(setting) for setting in found], indent=2))
+    else:
+        click.echo("\n".join(map(_paragraph, found)))
+
+
+def _as_json(setting: Setting) -> dict[str, Any]:
+    return {
+        "name": setting.name,
+        "type": setting.type,
+        "default": setting.default,
+        "allowed": setting.allowed,
+        "is_dynamic": setting.is_dynamic,
+        "topic_name": setting.topic_name,
+        "doc": setting.doc,
+    }
+
+
+def _paragraph(setting: Setting) -> str:
+    parts = [setting.doc]
+    if setting.allowed:
+        parts.append(f"may be {setting.allowed}")
+    if not setting.is_dynamic:
+        parts.append("cannot change while the broker runs")
+    width = min(shutil.get_terminal_size().columns, 100)
+    text = textwrap.fill(
+        "; ".join(parts) + ".", width, initial_indent="    ", subsequent_indent="    "
+    )
+    return f"{setting.name}={setting.default}\n{text}"
+
+
+@click.group()
+def log() -> None:
+    """Look into the files of a data directory."""
+
+
+@log.command("dump")
+@click.option("--records", is_flag=True, help="Show the records of each batch too.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each batch.")
+@click.argument(
+    "files",
+    metavar="FILE...",
+    nargs=-1,
+    required=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+)
+def dump_files(files: tuple[Path, ...], records: bool, as_json: bool) -> None:
+    """Show the batches of segment files, and what is wrong with them.
+
+    \b
+        ottla log dump ottla-data/orders-0/*.log
+        ottla log dump --records ottla-data/orders-0/00000000000000000000.log
+    """  # noqa: D301  # A real \b, which click knows.
+    from ottla.storage.dump import dump  # noqa: PLC0415
+
+    for path in files:
+        if not as_json:
+            click.echo(f"{path}:")
+        for batch in dump(path, records=records):
+            click.echo(_dumped_json(path, batch) if as_json else _dumped_text(batch))
+
+
+def _dumped_text(batch: DumpedBatch) -> str:
+    facts = {"position": batch.position, "size": batch.size, **batch.facts}
+    if batch.error:
+        facts["error"] = batch.error
+    lines = [
+        "  " + _fields(facts),
+        *("    " + _fields(_record(record)) for record in batch.records),
+    ]
+    return "\n".join(lines)
+
+
+def _fields(facts: dict[str, Any]) -> str:
+    # Texts are quoted as in JSON: what is in a record cannot write to a terminal.
+    return " ".join(f"{key}={json.dumps(value)}" for key, value in facts.items())
+
+
+def _dumped_json(path: Path, batch: DumpedBatch) -> str:
+    shown = {"file": str(path), "position": batch.position, "size": batch.size, **batch.facts}
+    shown["error"] = batch.error
+    if batch.records:
+        shown["content"] = [_record(record) for record in batch.records]
+    return json.dumps(shown)
+
+
+def _record(record: Record) -> dict[str, Any]:
+    return {
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+        "key": _readable(record.key),
+        "value": _readable(record.value),
+        "headers": [(name, _readable(value)) for name, value in record.headers],
+    }
+
+
+def _readable(data: bytes | None) -> str | None:
+    return None if data is None else data.decode(errors="backslashreplace")

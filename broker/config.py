@@ -1,0 +1,544 @@
+"""The settings of a broker: Kafka's names, defaults and limits, and where they come from.
+
+`BrokerConfig.load(flags, environ, file)` takes a setting from the first of these that has it: a
+flag of the command line, a variable of the environment (`OTTLA_NUM_PARTITIONS` is
+`num.partitions`), a file in the format of Kafka's server.properties, the default. `BrokerConfig.of`
+takes settings as text; `BrokerConfig(num_partitions=3)` takes values. All of them raise ConfigError
+for a name that there is not, or a value that cannot be, and say what could.
+
+The defaults of topics are settings too, under the names that Kafka's brokers have for them
+(`log.retention.ms` is the default of `retention.ms`). What they may be is declared once, in
+`ottla.storage.config.LogConfig`.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ottla.storage.config import (
+    INT_MAX,
+    TOPIC_SETTINGS,
+    ConfigError,
+    LogConfig,
+    Setting,
+    as_text,
+    field_of,
+    setting,
+    settings_of,
+    unknown,
+)
+
+__all__ = ["BrokerConfig", "ConfigError", "Listener", "Setting", "settings"]
+
+NO_LIMIT = sys.float_info.max
+
+_MINUTE_MS = 60 * 1000
+_HOUR_MS = 60 * _MINUTE_MS
+_DAY_MS = 24 * _HOUR_MS
+_MIB = 1024 * 1024
+_ENVIRONMENT_PREFIX = "OTTLA_"
+
+# Settings of the broker, and the settings of topics that they are the defaults of.
+_TOPIC_DEFAULTS = {
+    "log.segment.bytes": "segment.bytes",
+    "log.roll.ms": "segment.ms",
+    "log.index.size.max.bytes": "segment.index.bytes",
+    "log.index.interval.bytes": "index.interval.bytes",
+    "message.max.bytes": "max.message.bytes",
+    "log.message.timestamp.type": "message.timestamp.type",
+    "log.message.timestamp.before.max.ms": "message.timestamp.before.max.ms",
+    "log.message.timestamp.after.max.ms": "message.timestamp.after.max.ms",
+    "log.cleanup.policy": "cleanup.policy",
+    "log.retention.ms": "retention.ms",
+    "log.retention.bytes": "retention.bytes",
+    "log.cleaner.delete.retention.ms": "delete.retention.ms",
+    "log.cleaner.min.compaction.lag.ms": "min.compaction.lag.ms",
+    "log.cleaner.max.compaction.lag.ms": "max.compaction.lag.ms",
+    "log.cleaner.min.cleanable.ratio": "min.cleanable.dirty.ratio",
+    "log.flush.interval.messages": "flush.messages",
+    "log.flush.interval.ms": "flush.ms",
+    "log.durability": "durability",
+    "compression.type": "compression.type",
+    "min.insync.replicas": "min.insync.replicas",
+    "unclean.leader.election.enable": "unclean.leader.election.enable",
+    "log.preallocate": "preallocate",
+    "log.roll.jitter.ms": "segment.jitter.ms",
+}
+
+
+class _Unit(NamedTuple):
+    """A setting that says in a larger unit what another one says in milliseconds."""
+
+    target: str
+    size_ms: int
+    low: int
+    name: str
+
+    @property
+    def setting(self) -> Setting:
+        return Setting(
+            name=self.name,
+            type="int",
+            value=None,
+            doc=f"{self.target} in {self.name.rpartition('.')[2]}, where that is not set",
+            low=self.low,
+            high=INT_MAX,
+        )
+
+    def in_ms(self, value: int) -> int:
+        return value * self.size_ms if value >= 0 else -1
+
+
+# Of two for the same target the later one wins, and the target itself over both.
+_UNITS = {
+    unit.name: unit
+    for unit in (
+        _Unit("log.retention.ms", _HOUR_MS, -1, "log.retention.hours"),
+        _Unit("log.retention.ms", _MINUTE_MS, -1, "log.retention.minutes"),
+        _Unit("log.roll.ms", _HOUR_MS, 1, "log.roll.hours"),
+    )
+}
+
+
+class Listener(NamedTuple):
+    """An address to listen on, and what clients that came there are told to connect to."""
+
+    name: str
+    host: str
+    port: int
+    advertised_host: str | None
+    """None: the address that the client connected to."""
+    advertised_port: int | None
+    """None: the port that was found to be free."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfig:
+    """What one broker does. A field's name with dots for underscores is the setting's name."""
+
+    broker_id: int = setting(
+        0, "the number of this broker in its cluster", low=0, high=INT_MAX, is_dynamic=False
+    )
+    cluster_id: str = setting(
+        "",
+        "the cluster that this broker is of; empty: what the data directory says, or a new one",
+        is_dynamic=False,
+    )
+    log_dir: str = setting("ottla-data", "the data directory", is_dynamic=False)
+    listeners: str = setting(
+        "PLAINTEXT://127.0.0.1:9092",
+        "where to listen: NAME://HOST:PORT, several with commas; port 0 is any free one, no host is"
+        " every address of this machine",
+        is_list=True,
+        is_dynamic=False,
+    )
+    advertised_listeners: str = setting(
+        "",
+        "what clients are told to connect to: NAME://HOST:PORT for some or all of the listeners;"
+        " otherwise it is the listener's own address, or, if that is a wildcard like 0.0.0.0, the"
+        " one that the client connected to",
+        is_list=True,
+        is_dynamic=False,
+    )
+    num_partitions: int = setting(
+        1, "partitions of a topic that is created without a number of them", low=1, high=INT_MAX
+    )
+    default_replication_factor: int = setting(
+        1,
+        "replicas of a partition of a topic that is created without a number of them",
+        high=INT_MAX,
+        why="a partition has one replica",
+        is_dynamic=False,
+    )
+    auto_create_topics_enable: bool = setting(
+        True, "whether a topic is created when a client asks for it and there is none"
+    )
+    delete_topic_enable: bool = setting(True, "whether topics can be deleted")
+    broker_max_partitions: int = setting(
+        20_000, "the most partitions that this broker has", low=1, high=INT_MAX
+    )
+
+    socket_request_max_bytes: int = setting(
+        100 * _MIB, "the largest Produce request", low=1024, high=INT_MAX
+    )
+    socket_other_request_max_bytes: int = setting(
+        8 * _MIB, "the largest request of any other api", low=1024, high=INT_MAX
+    )
+    queued_max_request_bytes: int = setting(
+        256 * _MIB,
+        "bytes of requests that were received and not answered, over all connections, before none"
+        " is read; at least socket.request.max.bytes",
+        low=1024,
+    )
+    max_in_flight_requests_per_connection: int = setting(
+        64,
+        "requests of a connection that were not answered before it is not read",
+        low=1,
+        high=INT_MAX,
+    )
+    socket_send_queue_bytes: int = setting(
+        _MIB,
+        "bytes that a connection was not sent yet before it is not read",
+        low=1,
+        high=INT_MAX,
+    )
+    max_connections: int = setting(10_000, "the most connections", low=1, high=INT_MAX)
+    max_connections_per_ip: int = setting(
+        5000, "the most connections from one address", low=1, high=INT_MAX
+    )
+    connections_max_idle_ms: int = setting(
+        10 * _MINUTE_MS, "a connection on which nothing came for so long is closed", low=1
+    )
+    connections_progress_timeout_ms: int = setting(
+        30_000,
+        "a request must be complete, and a response taken, in this time and what its size takes at"
+        " 1 MiB/s",
+        low=1,
+    )
+    socket_listen_backlog_size: int = setting(
+        512,
+        "connections that the operating system holds until they are accepted",
+        low=1,
+        high=INT_MAX,
+        is_dynamic=False,
+    )
+    socket_send_buffer_bytes: int = setting(
+        -1,
+        "the operating system's send buffer of a connection; -1: as it chooses",
+        low=-1,
+        high=INT_MAX,
+        is_dynamic=False,
+    )
+    socket_receive_buffer_bytes: int = setting(
+        -1,
+        "the operating system's receive buffer of a connection; -1: as it chooses",
+        low=-1,
+        high=INT_MAX,
+        is_dynamic=False,
+    )
+
+    fetch_max_bytes: int = setting(
+        55 * _MIB, "the most record bytes in a Fetch response", low=1024, high=INT_MAX
+    )
+    max_incremental_fetch_session_cache_slots: int = setting(
+        1000, "fetch sessions that are remembered", low=0, high=INT_MAX
+    )
+    max_request_partition_size_limit: int = setting(
+        2000,
+        "the most partitions in an answer to DescribeTopicPartitions",
+        low=1,
+        high=INT_MAX,
+    )
+
+    log_retention_check_interval_ms: int = setting(
+        5 * _MINUTE_MS, "how often retention is looked at", low=1
+    )
+    log_flush_scheduler_interval_ms: int = setting(
+        1000, "how often flush.ms and flush.messages are looked at", low=1
+    )
+    log_flush_offset_checkpoint_interval_ms: int = setting(
+        _MINUTE_MS,
+        "how often it is noted how far logs are on the device, from where recovery starts",
+        low=1,
+        high=INT_MAX,
+    )
+    log_cleaner_enable: bool = setting(
+        True, "whether compaction runs, for the topics that want it", is_dynamic=False
+    )
+    log_cleaner_backoff_ms: int = setting(
+        15_000, "how long compaction rests when there is nothing to do", low=0
+    )
+    log_cleaner_io_max_bytes_per_second: float = setting(
+        NO_LIMIT, "the most that compaction reads and writes in a second", low=1
+    )
+    producer_id_expiration_ms: int = setting(
+        _DAY_MS,
+        "an idempotent producer that wrote nothing for so long is forgotten",
+        low=1,
+        high=INT_MAX,
+    )
+    producer_id_expiration_check_interval_ms: int = setting(
+        10 * _MINUTE_MS, "how often producers to forget are looked for", low=1, high=INT_MAX
+    )
+    shutdown_timeout_ms: int = setting(
+        10_000, "how long requests under way may take when the broker stops", low=0
+    )
+    log_level: str = setting(
+        "INFO",
+        "the least important lines that are logged",
+        choices=("DEBUG", "INFO", "WARNING", "ERROR"),
+    )
+    log_format: str = setting(
+        "text", "how lines are logged", choices=("text", "json"), is_dynamic=False
+    )
+
+    topic_defaults: LogConfig = field(default_factory=LogConfig)
+    """What a topic has that has no setting of its own."""
+    given: Mapping[str, str] = field(init=False, repr=False, compare=False)
+    """The settings that the broker was started with, as text; the others have their defaults."""
+    altered: Mapping[str, str] = field(init=False, repr=False, compare=False)
+    """The settings that were changed since, by `with_settings`."""
+
+    def __post_init__(self) -> None:
+        for name, declared in _OWN.items():
+            declared.check(getattr(self, field_of(name)))
+        if not self.log_dir:
+            raise ConfigError("log.dir: it must name a directory")
+        if self.queued_max_request_bytes < self.socket_request_max_bytes:
+            raise ConfigError(
+                f"queued.max.request.bytes: {self.queued_max_request_bytes} is less than"
+                f" socket.request.max.bytes, {self.socket_request_max_bytes}"
+            )
+        _parse_listeners(self.listeners, self.advertised_listeners)
+        self._remember(
+            {
+                declared.name: self._text_of(declared)
+                for declared in _KNOWN.values()
+                if declared.name not in _UNITS and self._text_of(declared) != declared.default
+            }
+        )
+
+    def _remember(self, given: Mapping[str, str], altered: Mapping[str, str] | None = None) -> None:
+        object.__setattr__(self, "given", dict(given))
+        object.__setattr__(self, "altered", dict(altered or {}))
+
+    @classmethod
+    def of(cls, settings: Mapping[str, str]) -> BrokerConfig:
+        """Make a config from settings by name, as text. Raises ConfigError."""
+        values = {name: _known(name).parse(text) for name, text in settings.items()}
+        own = {field_of(name): value for name, value in values.items() if name in _OWN}
+        topic = {
+            field_of(_TOPIC_DEFAULTS[name]): value
+            for name, value in _without_units(values).items()
+            if name in _TOPIC_DEFAULTS
+        }
+        config = cls(**own, topic_defaults=LogConfig(**topic))
+        config._remember(settings)
+        return config
+
+    @classmethod
+    def load(
+        cls, flags: Mapping[str, str], environ: Mapping[str, str], file: Path | None = None
+    ) -> BrokerConfig:
+        """Make a config of what flags, environment and file say. Raises ConfigError."""
+        found = _read_file(file) if file else {}
+        found = _override(found, _read_environment(environ))
+        return cls.of(_override(found, flags))
+
+    def with_settings(self, overrides: Mapping[str, str]) -> BrokerConfig:
+        """Give the config of a running broker after a change. Raises ConfigError."""
+        for name in overrides:
+            if not _known(name).is_dynamic:
+                raise ConfigError(f"{name}: it cannot change while the broker runs")
+        altered = _override(self.altered, overrides)
+        config = BrokerConfig.of(_override(self.given, altered))
+        config._remember(self.given, altered)
+        return config
+
+    @property
+    def parsed_listeners(self) -> tuple[Listener, ...]:
+        """The listeners, with what they advertise."""
+        return _parse_listeners(self.listeners, self.advertised_listeners)
+
+    def text_of(self, name: str) -> str:
+        """Give the value of a setting as text. Raises ConfigError if there is no such setting."""
+        return self._text_of(_known(name))
+
+    def _text_of(self, declared: Setting) -> str:
+        if declared.topic_name:
+            return self.topic_defaults.text_of(declared.topic_name)
+        if declared.name in _UNITS:
+            return _override(self.given, self.altered).get(declared.name, "")
+        return as_text(getattr(self, field_of(declared.name)))
+
+    def is_given(self, name: str) -> bool:
+        """Whether the broker was started with a value of this setting, in whatever unit."""
+        return any(name in (given, _target(given)) for given in self.given)
+
+
+def settings() -> tuple[Setting, ...]:
+    """Describe every setting of a broker."""
+    return tuple(_KNOWN.values())
+
+
+_OWN = settings_of(BrokerConfig)
+_KNOWN: dict[str, Setting] = {
+    **_OWN,
+    **{
+        name: replace(TOPIC_SETTINGS[topic_name], name=name, topic_name=topic_name)
+        for name, topic_name in _TOPIC_DEFAULTS.items()
+    },
+    **{name: unit.setting for name, unit in _UNITS.items()},
+}
+
+
+def _known(name: str) -> Setting:
+    if name in _KNOWN:
+        return _KNOWN[name]
+    for ours, topic_name in _TOPIC_DEFAULTS.items():
+        if name == topic_name:
+            raise ConfigError(f"{name} is a setting of topics; its default is set by {ours}")
+    raise unknown(name, _KNOWN)
+
+
+def _target(name: str) -> str:
+    return _UNITS[name].target if name in _UNITS else name
+
+
+def _override(lower: Mapping[str, str], higher: Mapping[str, str]) -> dict[str, str]:
+    """Join two sources. Hours from a higher one win over milliseconds from a lower one."""
+    settled = {_target(name) for name in higher}
+    kept = {name: text for name, text in lower.items() if _target(name) not in settled}
+    return {**kept, **higher}
+
+
+def _without_units(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Give all values in milliseconds: those that are so given win."""
+    converted = {
+        unit.target: unit.in_ms(values[name]) for name, unit in _UNITS.items() if name in values
+    }
+    return {**converted, **values}
+
+
+def _read_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    names = {
+        _ENVIRONMENT_PREFIX + field_of(declared.name).upper(): declared.name
+        for declared in _KNOWN.values()
+    }
+    found = {}
+    for variable, text in environ.items():
+        if variable in names:
+            name = names[variable]
+            found[name] = _checked(name, text, source=variable)
+        elif variable.startswith(_ENVIRONMENT_PREFIX):
+            raise unknown(variable, names)
+    return found
+
+
+def _read_file(path: Path) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for number, line in _lines(path):
+        source = f"{path}:{number}"
+        name, equals, text = (part.strip() for part in line.partition("="))
+        if not equals:
+            raise ConfigError(f"{source}: {line!r} is not KEY=VALUE")
+        if name in found:
+            raise ConfigError(f"{source}: {name} is set a second time")
+        found[name] = _checked(name, text, source=source)
+    return found
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Give the lines that say something, numbered."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except OSError as problem:
+        raise ConfigError(f"{path}: {problem.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: it is not text in UTF-8") from None
+    for number, line in enumerate(text.splitlines(), start=1):
+        if line.strip() and line.lstrip()[0] not in "#!":
+            yield number, line.strip()
+
+
+def _checked(name: str, text: str, *, source: str) -> str:
+    """Give the text, if it can be; an error says where it came from."""
+    try:
+        _known(name).parse(text)
+    except ConfigError as problem:
+        raise ConfigError(f"{source}: {problem}") from None
+    return text
+
+
+_LISTENER = re.compile(r"(?P<name>\w+)://(?P<host>\[[^\]]*\]|[^\s:/\[\]]*):(?P<port>[0-9]{1,5})")
+# Kafka's protocols. Who asks for encryption must not get a listener without.
+_SECURED = ("SSL", "SASL_PLAINTEXT", "SASL_SSL")
+
+
+class _Address(NamedTuple):
+    name: str
+    host: str
+    port: int
+
+
+def _parse_listeners(listeners: str, advertised: str) -> tuple[Listener, ...]:
+    bound = _addresses("listeners", listeners)
+    told = _addresses("advertised.listeners", advertised)
+    if not bound:
+        raise ConfigError("listeners: there must be one, as in PLAINTEXT://127.0.0.1:9092")
+    for address in told.values():
+        if address.name not in bound:
+            raise ConfigError(
+                f"advertised.listeners: there is no listener {address.name}, only"
+                f" {', '.join(bound)}"
+            )
+        if address.port == 0 or _is_wildcard(address.host):
+            raise ConfigError(
+                f"advertised.listeners: clients cannot connect to {address.host}:{address.port};"
+                " say a host and a port that they can reach"
+            )
+    return tuple(_listener(address, told.get(name)) for name, address in bound.items())
+
+
+def _listener(bound: _Address, told: _Address | None) -> Listener:
+    if told:
+        return Listener(*bound, told.host, told.port)
+    return Listener(*bound, None if _is_wildcard(bound.host) else bound.host, bound.port or None)
+
+
+def _addresses(setting_name: str, text: str) -> dict[str, _Address]:
+    found: dict[str, _Address] = {}
+    for item in filter(None, (part.strip() for part in text.split(","))):
+        address = _address(setting_name, item)
+        if address.name in found:
+            raise ConfigError(
+                f"{setting_name}: two are called {address.name}; each needs its own name, as in"
+                " INTERNAL://127.0.0.1:9092,EXTERNAL://0.0.0.0:9093"
+            )
+        found[address.name] = address
+    return found
+
+
+def _address(setting_name: str, text: str) -> _Address:
+    match = _LISTENER.fullmatch(text)
+    if not match:
+        raise ConfigError(
+            f"{setting_name}: {text!r} is not NAME://HOST:PORT, as in PLAINTEXT://127.0.0.1:9092 or"
+            " PLAINTEXT://[::1]:9092"
+        )
+    name, host, port = match["name"], match["host"], int(match["port"])
+    if not re.fullmatch("[A-Z0-9_]+", name):
+        raise ConfigError(f"{setting_name}: the name {name!r} is not of A-Z, 0-9 and _")
+    if name in _SECURED:
+        raise ConfigError(
+            f"{setting_name}: {name} is not there, a listener has neither TLS nor SASL; take"
+            " PLAINTEXT or a name of your own"
+        )
+    if port > 65535:
+        raise ConfigError(f"{setting_name}: the port {port} in {text!r} is more than 65535")
+    if host.startswith("["):
+        host = host[1:-1]
+        if not _is_address(host):
+            raise ConfigError(f"{setting_name}: {host!r} in {text!r} is not an IPv6 address")
+    return _Address(name, host or "0.0.0.0", port)  # noqa: S104  # Kafka's meaning of no host.
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.IPv6Address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_wildcard(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False  # A name.

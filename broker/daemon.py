@@ -1,0 +1,106 @@
+"""The daemon: a broker, an event loop of uvloop's, and signals."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import resource
+import signal
+import sys
+import time
+from contextlib import suppress
+
+import uvloop
+
+from .broker import Broker
+from .config import BrokerConfig
+from .logs import setup
+
+log = logging.getLogger(__name__)
+
+
+def run(config: BrokerConfig) -> int:
+    """Run a broker until SIGTERM or SIGINT; give the exit code.
+
+    Raises what `Broker.start` does.
+    """
+    setup(config.log_level, config.log_format)
+    _raise_descriptor_limit()
+    return uvloop.run(_serve(config))
+
+
+async def _serve(config: BrokerConfig) -> int:
+    started = time.perf_counter()
+    broker = Broker(config)
+    await broker.start(_Progress())
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, _ask_to_stop, stop)
+    for listener, address, advertised in zip(
+        config.parsed_listeners, broker.server.addresses, broker.server.advertised, strict=True
+    ):
+        log.info(
+            "listening",
+            extra={"listener": listener.name, "on": address, "clients_are_told": advertised},
+        )
+        if not _is_loopback(listener.host):
+            log.warning(
+                "anybody who can reach this address can read, write and delete everything",
+                extra={"on": address},
+            )
+    log.info(
+        "ready",
+        extra={
+            "broker_id": broker.id,
+            "cluster_id": broker.cluster_id,
+            "data": config.log_dir,
+            "topics": len(broker.topics.catalogue.topics),
+            "milliseconds": round((time.perf_counter() - started) * 1000),
+        },
+    )
+    await stop.wait()
+    log.info("stopping")
+    started = time.perf_counter()
+    await broker.stop()
+    log.info("stopped", extra={"milliseconds": round((time.perf_counter() - started) * 1000)})
+    return 0
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _ask_to_stop(stop: asyncio.Event) -> None:
+    if stop.is_set():
+        # The second time somebody means it. The next start will look at the logs.
+        log.warning("stopped at once, without flushing")
+        sys.stderr.flush()
+        signal.raise_signal(signal.SIGKILL)
+    stop.set()
+
+
+def _raise_descriptor_limit() -> None:
+    """Take as many descriptors as we may have: there are few at first, and a client needs one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # macOS says that there is no limit, and has one.
+    wanted = 65_536 if hard == resource.RLIM_INFINITY else min(hard, 1_048_576)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+class _Progress:
+    """Says now and then how far opening the logs has come."""
+
+    def __init__(self) -> None:
+        self._next = time.monotonic() + 1
+
+    def __call__(self, done: int, of: int) -> None:
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + 1
+            log.info("opening logs", extra={"done": done, "of": of})

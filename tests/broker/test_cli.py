@@ -1,0 +1,357 @@
+"""The commands of the server's side, and the lines that a broker logs."""
+
+import errno
+import io
+import json
+import logging
+import socket
+import subprocess
+import sys
+import types
+
+import pytest
+from click.testing import CliRunner
+
+from logs import a_log, append
+from ottla.__main__ import GROUPS, ottla
+from ottla.broker import cli
+from ottla.broker.config import BrokerConfig, ConfigError, settings
+from ottla.broker.logs import Ration, limited, setup
+from ottla.storage.errors import DataDirectoryError
+
+
+def run(*arguments, env=None):
+    return CliRunner().invoke(ottla, list(arguments), env=env, prog_name="ottla")
+
+
+@pytest.fixture
+def daemon(monkeypatch):
+    """Stand in the daemon's place: keeps the config that it is run with, or fails as it is told."""
+    module = types.ModuleType("ottla.broker.daemon")
+    module.config = module.problem = None
+    module.exit_code = 0
+
+    def run_daemon(config):
+        module.config = config
+        if module.problem:
+            raise module.problem
+        return module.exit_code
+
+    module.run = run_daemon
+    monkeypatch.setitem(sys.modules, "ottla.broker.daemon", module)
+    return module
+
+
+def test_the_module_is_the_command():
+    done = subprocess.run(
+        [sys.executable, "-m", "ottla", "--version"], capture_output=True, text=True, check=True
+    )
+
+    assert done.stdout.startswith("ottla 0.")
+
+
+def test_help_imports_no_room_and_the_commands_of_the_broker_no_daemon():
+    script = (
+        "import sys\n"
+        "from ottla.__main__ import ottla\n"
+        "def rooms(): return {m for m in sys.modules if m.startswith('ottla.') and m[6:7] != '_'}\n"
+        "ottla(['--help'], standalone_mode=False)\n"
+        "assert not rooms(), rooms()\n"
+        "ottla(['broker', 'start', '--help'], standalone_mode=False)\n"
+        "assert not {'asyncio', 'uvloop', 'construct'} & set(sys.modules)\n"
+        "assert rooms() == {'ottla.broker', 'ottla.broker.cli', 'ottla.broker.config',\n"
+        "    'ottla.storage', 'ottla.storage.config'}, rooms()\n"
+    )
+
+    subprocess.run([sys.executable, "-c", script], check=True, stdout=subprocess.PIPE)
+
+
+def test_the_front_door_says_of_a_group_what_the_group_says():
+    for name, (_, purpose) in GROUPS.items():
+        assert ottla.get_command(None, name).help == purpose
+    assert run("nonsense").exit_code == 2
+
+
+def test_a_flag_is_a_setting_by_another_name(daemon):
+    done = run(
+        *("broker", "start", "--id", "4", "--data-dir", "d", "--num-partitions", "3"),
+        *("--listen", "127.0.0.1:0", "--listen", "OUT://:1", "--advertise", "OUT://example.org:2"),
+        *("--log-level", "debug", "--log-format", "json", "--set", "log.retention.hours=1"),
+    )
+
+    assert done.exit_code == 0, done.output
+    assert daemon.config.given == {
+        "broker.id": "4",
+        "log.dir": "d",
+        "num.partitions": "3",
+        "listeners": "PLAINTEXT://127.0.0.1:0,OUT://:1",
+        "advertised.listeners": "OUT://example.org:2",
+        "log.level": "DEBUG",
+        "log.format": "json",
+        "log.retention.hours": "1",
+    }
+
+
+def test_flags_win_over_the_environment_and_that_over_the_file(daemon, tmp_path):
+    file = tmp_path / "server.properties"
+    file.write_text("broker.id=1\nnum.partitions=1\nfetch.max.bytes=1111\n")
+    environ = {"OTTLA_BROKER_ID": "2", "OTTLA_NUM_PARTITIONS": "2"}
+
+    run("broker", "start", "--config", str(file), "--id", "3", env=environ)
+
+    config = daemon.config
+    assert (config.broker_id, config.num_partitions, config.fetch_max_bytes) == (3, 2, 1111)
+
+
+def test_no_flag_is_the_default(daemon):
+    run("broker", "start")
+
+    assert daemon.config == BrokerConfig()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--set", "num.partition=3"], "there is no setting num.partition; did you mean num.part"),
+        (["--set", "num.partitions"], "--set num.partitions: it is not KEY=VALUE"),
+        (["--num-partitions", "many"], "num.partitions: 'many' is not of type int; it may be 1 to"),
+        (["--id", "1", "--set", "broker.id=2"], "broker.id: --id says 1, and --set says 2"),
+        (["--set", "broker.id=1", "--set", "broker.id=2"], "--set says 1, and --set says 2"),
+        (["--listen", "9092"], "'PLAINTEXT://9092' is not NAME://HOST:PORT"),
+        (["--listen", ":1", "--listen", ":2"], "two are called PLAINTEXT; each needs its own name"),
+        (["--data-dir", ""], "log.dir: it must name a directory"),
+        (["--config", "missing"], "missing: No such file or directory"),
+    ],
+)
+def test_a_wrong_setting_is_one_line_and_exit_code_2(daemon, arguments, message):
+    done = run("broker", "start", *arguments)
+
+    assert done.exit_code == 2
+    assert done.stderr.startswith("error: ")
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert daemon.config is None
+
+
+def test_the_same_twice_is_no_contradiction(daemon):
+    assert run("broker", "start", "--id", "1", "--set", "broker.id=1").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("problem", "exit_code", "message"),
+    [
+        (ConfigError("cluster.id: another one"), 2, "error: cluster.id: another one\n"),
+        (DataDirectoryError("d is locked"), 1, "error: d is locked; mend that, or choose another"),
+        (
+            OSError(errno.EADDRINUSE, "in use"),
+            1,
+            "in use; stop what listens there, or take another",
+        ),
+        (PermissionError(errno.EACCES, "Denied", "d"), 1, "error: d: Denied; run as a user who"),
+        (OSError(errno.EIO, "bad\ndisk"), 1, "error: bad disk\n"),
+        (OSError("no number"), 1, "error: no number\n"),
+    ],
+)
+def test_what_the_user_can_mend_is_one_line(daemon, problem, exit_code, message):
+    daemon.problem = problem
+
+    done = run("broker", "start")
+
+    assert done.exit_code == exit_code
+    assert done.stderr.startswith("error: ")
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_port_in_use_is_one_line(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        command = [sys.executable, "-m", "ottla", "broker", "start", "--listen", address]
+        done = subprocess.run(
+            command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
+        )
+
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: ")
+    assert address in line
+    assert line.endswith("stop what listens there, or take another port: --listen HOST:PORT")
+
+
+def test_a_bug_keeps_its_traceback_and_the_daemons_exit_code_is_the_commands(daemon):
+    daemon.exit_code = 3
+    assert run("broker", "start").exit_code == 3
+
+    daemon.problem = RuntimeError("a bug")
+    assert isinstance(run("broker", "start").exception, RuntimeError)
+
+
+def test_help_teaches():
+    text = run("broker", "start", "--help").output
+
+    assert "ottla broker start --listen 0.0.0.0:9092 --advertise" in text
+    assert "OTTLA_NUM_PARTITIONS" in text
+    assert "ottla broker settings" in " ".join(text.split())
+    for flag in cli._FLAGS:
+        assert flag in text
+
+
+def test_every_setting_is_listed():
+    done = run("broker", "settings")
+
+    assert done.exit_code == 0
+    for setting in settings():
+        assert f"{setting.name}={setting.default}\n" in done.output
+    assert max(map(len, done.output.splitlines())) <= 100
+
+
+def test_settings_are_found_by_name_and_text():
+    names = {entry["name"] for entry in json.loads(run("broker", "settings", "--json").output)}
+    assert names == {setting.name for setting in settings()}
+
+    (found,) = json.loads(run("broker", "settings", "--json", "TOMBSTONE").output)
+    assert found["name"] == "log.cleaner.delete.retention.ms"
+    assert found["default"] == "86400000"
+    assert found["topic_name"] == "delete.retention.ms"
+
+    none = run("broker", "settings", "tombola")
+    assert none.exit_code == 1
+    assert none.stderr == "error: no setting has 'tombola' in its name or text\n"
+
+
+def a_segment(tmp_path):
+    log = a_log(tmp_path)
+    append(log, 2)
+    append(log, 1)
+    log.close()
+    return log.active.path(".log")
+
+
+def test_a_segment_is_dumped(tmp_path):
+    path = a_segment(tmp_path)
+
+    lines = run("log", "dump", str(path)).output.splitlines()
+    assert lines[0] == f"{path}:"
+    assert lines[1].startswith("  position=0 size=")
+    assert "base_offset=0 last_offset=1 records=2" in lines[1]
+    assert len(lines) == 3
+
+    with_records = run("log", "dump", "--records", str(path)).output.splitlines()
+    assert [line.split()[0] for line in with_records[2:4]] == ["offset=0", "offset=1"]
+
+
+def test_a_dump_is_json_if_asked_for_and_says_what_is_wrong(tmp_path):
+    path = a_segment(tmp_path)
+    path.write_bytes(path.read_bytes() + b"rubbish")
+
+    done = run("log", "dump", "--json", "--records", str(path))
+
+    first, second, rest = map(json.loads, done.output.splitlines())
+    assert [record["offset"] for record in first["content"]] == [0, 1]
+    assert second["base_offset"] == 2
+    assert "no whole batch" in rest["error"]
+
+
+@pytest.fixture
+def logged():
+    """Give what sets up logging, and takes it down at the end."""
+    root = logging.getLogger()
+    before, level = list(root.handlers), root.level
+    stream = io.StringIO()
+
+    def start(form="text"):
+        setup("INFO", form, stream)
+        return stream
+
+    yield start
+    root.handlers[:] = before
+    root.setLevel(level)
+
+
+log = logging.getLogger("ottla.broker.test")
+
+
+def test_a_line_of_text(logged):
+    stream = logged()
+
+    log.info("listening", extra={"listener": "PLAINTEXT", "address": "127.0.0.1:9092"})
+    log.debug("too fine")
+
+    time, rest = stream.getvalue().split(" ", 1)
+    assert rest == "INFO  broker.test  listening  listener=PLAINTEXT address=127.0.0.1:9092\n"
+    assert len(time) == len("2026-11-16T12:00:00.123Z")
+    assert time.endswith("Z")
+
+
+def test_nobody_can_forge_a_line(logged):
+    stream = logged()
+
+    log.warning(
+        "odd\nmessage", extra={"client": 'a b\n2026 ERROR "x"', "empty": "", "raw": b"\xff"}
+    )
+
+    (line,) = stream.getvalue().splitlines()
+    assert line.endswith(
+        r'WARNING broker.test  "odd\nmessage"  client="a b\n2026 ERROR \"x\"" empty="" raw=b'
+        r"'\xff'"
+    )
+
+
+def test_exceptions_are_below_their_line(logged):
+    stream = logged()
+
+    try:
+        raise ValueError("first\nsecond")
+    except ValueError:
+        log.exception("failed", extra={"partition": "t-0"})
+
+    line, *below = stream.getvalue().splitlines()
+    assert line.endswith("ERROR broker.test  failed  partition=t-0")
+    assert below[0] == "    Traceback (most recent call last):"
+    assert all(text.startswith("    ") for text in below)
+    assert below[-2:] == ["    ValueError: first", "    second"]
+
+
+def test_a_line_of_json_has_the_same_fields(logged):
+    logged()
+    stream = logged("json")
+
+    try:
+        raise ValueError("why")
+    except ValueError:
+        log.exception("failed at %d", 7, extra={"partition": "t-0", "size": 3, "raw": b"x"})
+
+    (line,) = stream.getvalue().splitlines()
+    facts = json.loads(line)
+    assert facts.pop("time").endswith("Z")
+    assert facts.pop("exception").endswith("ValueError: why")
+    assert facts == {
+        "level": "ERROR",
+        "logger": "broker.test",
+        "message": "failed at 7",
+        "partition": "t-0",
+        "size": 3,
+        "raw": "b'x'",
+    }
+
+
+def test_what_a_peer_provokes_is_limited(logged):
+    stream = logged()
+
+    for number in range(50):
+        limited(log, "a storm", extra={"number": number})
+    limited(log, "another kind", extra={})
+
+    lines = stream.getvalue().splitlines()
+    assert len(lines) == 11
+    assert lines[9].endswith("WARNING broker.test  a storm  number=9")
+    assert lines[10].endswith("another kind")
+
+
+def test_a_ration_tells_how_many_were_left_out():
+    ration = Ration(2, seconds=10)
+
+    assert [ration.take("a", now) for now in (0, 1, 2, 9)] == [0, 0, None, None]
+    assert ration.take("b", 9) == 0
+    assert [ration.take("a", now) for now in (10, 11, 12)] == [2, 0, None]
+    assert [ration.take("a", now) for now in (100, 200)] == [1, 0]
