@@ -1,0 +1,178 @@
+"""Fetch: give batches, and wait for them if there are not enough.
+
+A response is answered at once if there are min_bytes of records, if any partition has an error, or
+if the client does not want to wait; else when enough was appended, or when it has waited for
+max_wait_ms. What it has are views of mapped files, which go from here to the socket; what is not in
+the page cache is brought there by a thread first, so that the event loop does not wait for a disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from ottla.protocol.api.fetch import (
+    AbortedTransaction,
+    FetchableTopicResponse,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
+from ottla.protocol.errors import ErrorCode
+from ottla.storage.log import Slice
+
+from ..errors import ANSWERABLE, ApiError, code_of
+from ..sessions import OPEN, FetchSession
+from ..waiters import Waiter
+
+if TYPE_CHECKING:
+    from ..broker import Broker
+    from ..dispatch import Context
+    from ..partition import Partition
+
+_CONSUMERS = (-1, -2)
+_READ_COMMITTED = 1
+
+
+def handle(
+    broker: Broker, context: Context, request: FetchRequest
+) -> FetchResponse | asyncio.Future[FetchResponse]:
+    """Answer Fetch."""
+    session = None
+    # (0, -1), which is what most clients send, does without a session.
+    if request.session_id or request.session_epoch == OPEN:
+        slots = broker.config.max_incremental_fetch_session_cache_slots
+        try:
+            session = broker.sessions.of(request, slots, context.started)
+        except ApiError as error:
+            return FetchResponse(error_code=error.code)
+    return _Fetch(broker, request, session).start()
+
+
+class _Fetch:
+    """One fetch, from the first look to the answer."""
+
+    def __init__(self, broker: Broker, request: FetchRequest, session: FetchSession | None) -> None:
+        self._broker = broker
+        self._request = request
+        self._session = session
+        self._future: asyncio.Future[FetchResponse] | None = None
+        self._is_committed = request.isolation_level == _READ_COMMITTED
+        # What the last look found.
+        self._size_bytes = 0
+        self._has_error = False
+        self._partitions: list[Partition] = []
+        self._slices: list[Slice] = []
+
+    def start(self) -> FetchResponse | asyncio.Future[FetchResponse]:
+        """Answer at once, or wait."""
+        found = self._look()
+        request = self._request
+        missing = request.min_bytes - self._size_bytes
+        if missing <= 0 or self._has_error or request.max_wait_ms <= 0 or not self._partitions:
+            response = self._response(found)
+            if all(map(Slice.is_warm, self._slices)):
+                return response
+            self._future = asyncio.get_running_loop().create_future()
+            self._broker.start_task(self._warm_up(response))
+        else:
+            self._future = asyncio.get_running_loop().create_future()
+            waiter = Waiter(self._partitions, missing, request.max_wait_ms / 1000, self._look_again)
+            self._future.add_done_callback(lambda _future: waiter.cancel())
+        return self._future
+
+    def _look_again(self) -> None:
+        assert self._future is not None
+        if not self._future.done():
+            # What was appended just now is in the page cache.
+            self._future.set_result(self._response(self._look()))
+
+    async def _warm_up(self, response: FetchResponse) -> None:
+        assert self._future is not None
+        for part in self._slices:
+            if not part.is_warm():
+                await asyncio.to_thread(part.warm)
+        if not self._future.done():
+            self._future.set_result(response)
+
+    def _wanted(self) -> Iterable[tuple[str, FetchPartition]]:
+        if self._session is not None:
+            return self._session.wanted()
+        return (
+            (topic.topic, partition)
+            for topic in self._request.topics
+            for partition in topic.partitions
+        )
+
+    def _look(self) -> list[tuple[str, PartitionData]]:
+        """Read from each partition as much as it, and all of them, may give."""
+        request, topics = self._request, self._broker.topics
+        left = min(request.max_bytes, self._broker.config.fetch_max_bytes)
+        aborted: list[AbortedTransaction] | None = [] if self._is_committed else None
+        self._size_bytes, self._has_error = 0, False
+        self._partitions, self._slices = [], []
+        found = []
+        for topic, wanted in self._wanted():
+            index = wanted.partition
+            try:
+                if request.replica_id not in _CONSUMERS:
+                    raise ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+                partition = topics.find(topic, index)
+                partition.check_epoch(wanted.current_leader_epoch)
+                part = partition.read(wanted.fetch_offset, min(wanted.partition_max_bytes, left))
+            except ANSWERABLE as error:
+                self._has_error = True
+                found.append((topic, _failed(index, error)))
+                continue
+            self._partitions.append(partition)
+            records = part.view
+            size = len(records)
+            # The first batch is given however large it is, or a consumer would never get past it.
+            if size > left and self._size_bytes:
+                records, size = records[:0], 0
+            if size:
+                self._slices.append(part)
+                self._size_bytes += size
+                left -= size
+            end = partition.high_watermark
+            data = PartitionData(
+                partition_index=index,
+                high_watermark=end,
+                last_stable_offset=end,
+                log_start_offset=partition.log.start_offset,
+                aborted_transactions=aborted,
+                records=records,
+            )
+            found.append((topic, data))
+        return found
+
+    def _response(self, found: list[tuple[str, PartitionData]]) -> FetchResponse:
+        session, session_id = self._session, 0
+        if session is not None:
+            session_id = session.id
+            news = [(topic, data) for topic, data in found if session.is_news(topic, data)]
+            session.rotate((topic, data.partition_index) for topic, data in news if data.records)
+            if self._request.session_epoch != OPEN:
+                found = news
+        topics: dict[str, list[PartitionData]] = {}
+        for topic, data in found:
+            topics.setdefault(topic, []).append(data)
+        return FetchResponse(
+            session_id=session_id,
+            responses=[
+                FetchableTopicResponse(topic=topic, partitions=partitions)
+                for topic, partitions in topics.items()
+            ],
+        )
+
+
+def _failed(index: int, error: Exception) -> PartitionData:
+    return PartitionData(
+        partition_index=index,
+        error_code=code_of(error),
+        high_watermark=-1,
+        aborted_transactions=None,
+        records=b"",
+    )

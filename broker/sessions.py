@@ -1,0 +1,132 @@
+"""Fetch sessions (KIP-227): a consumer of many partitions names only what has changed.
+
+A session is the list of partitions that a consumer wants, kept here; its requests change the list,
+and its responses have only partitions with something new. A session is known by its id, and each of
+its requests has the next epoch: whoever gets out of step is told so, and starts again with a whole
+request. A request can also do without, or ask for a session and be declined.
+
+There are at most so many sessions: a new one takes the place of one that has been idle for a while,
+or is declined.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from ottla.protocol.api.fetch import FetchPartition, FetchRequest, PartitionData
+from ottla.protocol.errors import ErrorCode
+
+from .errors import ApiError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+#: Epochs with a meaning of their own.
+OPEN = 0
+CLOSE = -1
+_NO_SESSION = 0
+_EVICTABLE_SECONDS = 120.0
+_LAST_EPOCH = 2**31 - 1
+
+Key = tuple[str, int]
+
+
+class FetchSession:
+    """The partitions that a consumer wants, in the order in which they are to be looked at."""
+
+    def __init__(self, session_id: int, now: float) -> None:
+        self.id = session_id
+        self.epoch = 1
+        self.last_used = now
+        self._wanted: dict[Key, FetchPartition] = {}
+        # High watermark and start, as last told.
+        self._told: dict[Key, tuple[int, int]] = {}
+
+    def __len__(self) -> int:
+        return len(self._wanted)
+
+    def wanted(self) -> Iterator[tuple[str, FetchPartition]]:
+        """Give the topics and partitions to look at."""
+        for (topic, _index), partition in self._wanted.items():
+            yield topic, partition
+
+    def update(self, request: FetchRequest) -> None:
+        """Take in what a request adds, changes and forgets."""
+        for topic in request.topics:
+            for partition in topic.partitions:
+                self._wanted[topic.topic, partition.partition] = partition
+        for forgotten in request.forgotten_topics_data:
+            for index in forgotten.partitions:
+                self._wanted.pop((forgotten.topic, index), None)
+                self._told.pop((forgotten.topic, index), None)
+
+    def is_news(self, topic: str, data: PartitionData) -> bool:
+        """Whether a result is worth telling; if so, it counts as told."""
+        key = (topic, data.partition_index)
+        marks = (data.high_watermark, data.log_start_offset)
+        if not data.records and not data.error_code and self._told.get(key) == marks:
+            return False
+        self._told[key] = marks
+        return True
+
+    def rotate(self, told: Iterable[Key]) -> None:
+        """Look last, the next time, at those that had something: let no partition starve others."""
+        for key in told:
+            partition = self._wanted.pop(key, None)
+            if partition is not None:
+                self._wanted[key] = partition
+
+
+class FetchSessions:
+    """All sessions of a broker, least recently used first."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[int, FetchSession] = {}
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def of(self, request: FetchRequest, slots: int, now: float) -> FetchSession | None:
+        """Give the session of a request, up to date with it; None if it does without one.
+
+        Raises ApiError, which is for the request as a whole.
+        """
+        session_id, epoch = request.session_id, request.session_epoch
+        if epoch in (OPEN, CLOSE):
+            self._sessions.pop(session_id, None)
+            if epoch == CLOSE:
+                return None
+            session = self._open(slots, now)
+        else:
+            session = self._next(session_id, epoch, now)
+        if session is not None:
+            session.update(request)
+            if not len(session):
+                del self._sessions[session.id]
+                return None if epoch == OPEN else session
+        return session
+
+    def _open(self, slots: int, now: float) -> FetchSession | None:
+        if len(self._sessions) >= slots:
+            oldest = next(iter(self._sessions.values()), None)
+            if oldest is None or now - oldest.last_used < _EVICTABLE_SECONDS:
+                return None
+            del self._sessions[oldest.id]
+        session_id = _NO_SESSION
+        while session_id == _NO_SESSION or session_id in self._sessions:
+            session_id = secrets.randbelow(2**31)
+        session = self._sessions[session_id] = FetchSession(session_id, now)
+        return session
+
+    def _next(self, session_id: int, epoch: int, now: float) -> FetchSession:
+        session = self._sessions.pop(session_id, None)
+        if session is None:
+            raise ApiError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        self._sessions[session_id] = session  # at the end: it was used last
+        session.last_used = now
+        if epoch != session.epoch:
+            raise ApiError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        session.epoch = 1 if epoch == _LAST_EPOCH else epoch + 1
+        return session
