@@ -1,8 +1,9 @@
-"""Group commit: one thread that syncs logs, and everybody who waits for one sync is served by it.
+"""Group commit: threads that sync logs, and everybody who waits for one sync is served by it.
 
-An append that must be on the device asks for its log to be synced, and gets a future. The thread
-takes all that have asked, syncs each log once, and resolves the futures: while a sync is under way
-the next ones gather, so that the more wait, the fewer syncs each of them costs.
+An append that must be on the device asks for its log to be synced, and gets a future. A thread
+takes all that have asked for a log, syncs it once, and resolves the futures: while a sync is under
+way the next ones gather, so that the more wait, the fewer syncs each of them costs. A log is synced
+by one thread at a time; several logs are by several, which a file system's journal takes together.
 """
 
 from __future__ import annotations
@@ -13,23 +14,29 @@ from concurrent.futures import Future
 
 from .log import Log
 
+_THREADS = 4
+
 
 class Flusher:
-    """The thread, and those who wait for it."""
+    """The threads, and those who wait for them."""
 
-    def __init__(self) -> None:
+    def __init__(self, threads: int = _THREADS) -> None:
         self._waiting: dict[Log, list[Future[int]]] = {}
+        self._syncing: set[Log] = set()
         self._changed = threading.Condition()
         self._stopping = False
         self.syncs = 0
-        self._thread = threading.Thread(target=self._run, name="flusher", daemon=True)
-        self._thread.start()
+        self._threads = [
+            threading.Thread(target=self._run, name="flusher", daemon=True) for _ in range(threads)
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def sync(self, log: Log) -> Future[int]:
         """Ask that all that is in the log now be on the device.
 
         The future gives the offset up to which it is, or raises LogOfflineError. It is resolved in
-        the flusher's thread.
+        a thread of the flusher.
         """
         future: Future[int] = Future()
         with self._changed:
@@ -40,23 +47,32 @@ class Flusher:
         return future
 
     def stop(self) -> None:
-        """Serve all that wait, then end the thread."""
+        """Serve all that wait, then end the threads."""
         with self._changed:
             self._stopping = True
-            self._changed.notify()
-        self._thread.join()
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
 
     def _run(self) -> None:
         while True:
             with self._changed:
-                while not self._waiting and not self._stopping:
+                while (log := self._next()) is None:
+                    if self._stopping and not self._waiting:
+                        return
                     self._changed.wait()
-                if not self._waiting:
-                    return
-                waiting, self._waiting = self._waiting, {}
-            for log, futures in waiting.items():
+                futures = self._waiting.pop(log)
+                self._syncing.add(log)
                 self.syncs += 1
-                _settle(futures, log.sync)
+            _settle(futures, log.sync)
+            with self._changed:
+                self._syncing.discard(log)
+                if self._waiting or self._stopping:
+                    self._changed.notify_all()
+
+    def _next(self) -> Log | None:
+        """Give a log that somebody waits for, and no other thread is at."""
+        return next((log for log in self._waiting if log not in self._syncing), None)
 
 
 def _settle(futures: list[Future[int]], sync: Callable[[], int]) -> None:
