@@ -1,0 +1,190 @@
+"""Metadata: the brokers, the topics, and who leads each partition.
+
+A topic that is asked for and not there is created, if the broker and the client want that, before
+the answer: so the answer has it, where Kafka's tells the client to ask again. If nothing is to be
+created, which is nearly always, the answer is given at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import UUID
+
+from ottla.coord.catalogue import INTERNAL_TOPICS, METADATA_TOPIC, Topic, check_name
+from ottla.protocol.api.metadata import (
+    MetadataRequest,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.primitives import NIL_UUID
+
+from ..errors import ANSWERABLE, ApiError, code_of
+from ..facts import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS, partitions_of
+
+if TYPE_CHECKING:
+    from ..broker import Broker
+    from ..dispatch import Context
+
+_FIRST_WITH_NULL_FOR_ALL = 1
+_FIRST_BY_ID = 12
+#: What is not made because somebody asked for it: the broker makes it when there is need.
+_OWN = INTERNAL_TOPICS | {METADATA_TOPIC}
+_TOPICS_BETWEEN_BREATHS = 100
+
+
+class _Wanted(NamedTuple):
+    """A topic that is asked for, by its id or, if that is nil, by its name."""
+
+    name: str | None
+    topic_id: UUID
+
+
+def handle(
+    broker: Broker, context: Context, request: MetadataRequest
+) -> MetadataResponse | Coroutine[Any, Any, MetadataResponse]:
+    """Answer Metadata."""
+    if request.topics is None or (
+        context.version < _FIRST_WITH_NULL_FOR_ALL and not request.topics
+    ):
+        topics = broker.topics.catalogue.topics.values()
+        return _response(broker, context, request, _describe(broker, request, topics))
+    # Each once: an answer is far longer than a question.
+    wanted = list(dict.fromkeys(_Wanted(topic.name, topic.topic_id) for topic in request.topics))
+    if request.allow_auto_topic_creation and broker.config.auto_create_topics_enable:
+        missing = list(_missing(broker, wanted))
+        if missing:
+            return _create_and_answer(broker, context, request, wanted, missing)
+    return _answer(broker, context, request, wanted, {})
+
+
+def _missing(broker: Broker, wanted: Iterable[_Wanted]) -> Iterator[str]:
+    for name, topic_id in wanted:
+        if name is None or topic_id != NIL_UUID or name in _OWN:
+            continue
+        if name not in broker.topics.catalogue.topics:
+            yield name
+
+
+async def _create_and_answer(
+    broker: Broker,
+    context: Context,
+    request: MetadataRequest,
+    wanted: Iterable[_Wanted],
+    missing: Iterable[str],
+) -> MetadataResponse:
+    failures: dict[str, Exception] = {}
+    planned = []
+    for number, name in enumerate(missing, start=1):
+        try:
+            planned.append(broker.topics.plan(name, broker.config.num_partitions, {}))
+        except ANSWERABLE as error:
+            failures[name] = error
+        if number % _TOPICS_BETWEEN_BREATHS == 0:
+            await asyncio.sleep(0)
+    errors = await broker.topics.create(planned)
+    for topic, failure in zip(planned, errors, strict=True):
+        # If somebody else was faster it is there, and no error when it is looked for below.
+        if failure is not None:
+            failures[topic.name] = failure
+    return _answer(broker, context, request, wanted, failures)
+
+
+def _answer(
+    broker: Broker,
+    context: Context,
+    request: MetadataRequest,
+    wanted: Iterable[_Wanted],
+    failures: Mapping[str, Exception],
+) -> MetadataResponse:
+    """Answer for each topic that is asked for; `failures` are of those that were to be created."""
+    answers = []
+    for one in wanted:
+        try:
+            topic = _find(broker, context.version, one, failures)
+        except ANSWERABLE as error:
+            answers.append(_failed(context.version, one, error))
+        else:
+            answers += _describe(broker, request, (topic,))
+    return _response(broker, context, request, answers)
+
+
+def _find(
+    broker: Broker, version: int, wanted: _Wanted, failures: Mapping[str, Exception]
+) -> Topic:
+    catalogue = broker.topics.catalogue
+    name, topic_id = wanted
+    if topic_id != NIL_UUID:
+        if version < _FIRST_BY_ID:
+            raise ApiError(ErrorCode.INVALID_REQUEST)
+        if topic_id not in catalogue.by_id:
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
+        return catalogue.by_id[topic_id]
+    if name is None:
+        raise ApiError(ErrorCode.INVALID_REQUEST)
+    topic = catalogue.topics.get(name)
+    if topic is not None:
+        return topic
+    if name in failures:
+        raise failures[name]
+    check_name(name)
+    raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+
+def _failed(version: int, wanted: _Wanted, error: Exception) -> MetadataResponseTopic:
+    name, topic_id = wanted
+    if version < _FIRST_BY_ID:
+        name = name or ""  # there is no null yet
+    elif topic_id != NIL_UUID:
+        name = None
+    return MetadataResponseTopic(error_code=code_of(error), name=name, topic_id=topic_id)
+
+
+def _describe(
+    broker: Broker, request: MetadataRequest, topics: Iterable[Topic]
+) -> list[MetadataResponseTopic]:
+    operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_ASKED
+    return [
+        MetadataResponseTopic(
+            name=topic.name,
+            topic_id=topic.id,
+            is_internal=topic.is_internal,
+            partitions=[
+                MetadataResponsePartition(
+                    error_code=facts.error_code,
+                    partition_index=facts.partition,
+                    leader_id=facts.leader_id,
+                    leader_epoch=facts.leader_epoch,
+                    replica_nodes=facts.replicas,
+                    isr_nodes=facts.in_sync,
+                    offline_replicas=facts.offline,
+                )
+                for facts in partitions_of(broker.topics, topic)
+            ],
+            topic_authorized_operations=operations,
+        )
+        for topic in topics
+    ]
+
+
+def _response(
+    broker: Broker,
+    context: Context,
+    request: MetadataRequest,
+    topics: list[MetadataResponseTopic],
+) -> MetadataResponse:
+    is_asked = request.include_cluster_authorized_operations
+    return MetadataResponse(
+        brokers=[
+            MetadataResponseBroker(node_id=node.id, host=node.host, port=node.port, rack=node.rack)
+            for node in broker.nodes(context)
+        ],
+        cluster_id=broker.cluster_id,
+        controller_id=broker.controller_id,
+        topics=topics,
+        cluster_authorized_operations=CLUSTER_OPERATIONS if is_asked else NOT_ASKED,
+    )

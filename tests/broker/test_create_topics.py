@@ -1,0 +1,229 @@
+"""CreateTopics: what is made, and what is refused with which words."""
+
+from uuid import UUID
+
+import pytest
+
+from ottla.protocol.api.create_topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.registry import CREATE_TOPICS
+from wire import create, metadata, serving
+
+NIL = UUID(int=0)
+
+
+def a_topic(name, count=1, factor=1, *, configs=(), assignments=()):
+    return CreatableTopic(
+        name=name,
+        num_partitions=count,
+        replication_factor=factor,
+        configs=[CreatableTopicConfig(name=key, value=value) for key, value in configs],
+        assignments=[
+            CreatableReplicaAssignment(partition_index=index, broker_ids=brokers)
+            for index, brokers in assignments
+        ],
+    )
+
+
+async def ask(client, *topics, version=7, validate_only=False):
+    request = CreateTopicsRequest(topics=topics, validate_only=validate_only)
+    return (await client.ask(request, version)).topics
+
+
+async def refusal(client, topic, **options):
+    [answer] = await ask(client, topic, **options)
+    assert topic.name not in await metadata(client)
+    return answer.error_code, answer.error_message
+
+
+@pytest.mark.parametrize("version", [*CREATE_TOPICS.versions])
+async def test_every_version_creates_topics_and_says_what_became_of_them(tmp_path, version):
+    async with serving(tmp_path) as (_broker, client):
+        one, two = await ask(
+            client,
+            a_topic("one"),
+            a_topic("two", 3, -1, configs=[("retention.ms", "5")]),
+            version=version,
+        )
+
+        assert (one.name, one.error_code, one.error_message) == ("one", 0, None)
+        assert (two.name, two.error_code) == ("two", 0)
+        topics = await metadata(client)
+        assert len(topics["two"].partitions) == 3
+        if version >= 5:
+            assert (two.num_partitions, two.replication_factor) == (3, 1)
+        if version >= 7:
+            assert two.topic_id == topics["two"].topic_id
+
+
+async def test_the_answer_has_all_settings_and_says_where_each_comes_from(tmp_path):
+    async with serving(tmp_path, {"log.segment.bytes": "4096"}) as (_broker, client):
+        created = await create(client, "t", retention_ms=" 5 ")
+
+        configs = {config.name: config for config in created.configs}
+        assert (configs["retention.ms"].value, configs["retention.ms"].config_source) == ("5", 1)
+        assert (configs["segment.bytes"].value, configs["segment.bytes"].config_source) == (
+            "4096",
+            4,
+        )
+        assert (configs["cleanup.policy"].value, configs["cleanup.policy"].config_source) == (
+            "delete",
+            5,
+        )
+        assert not any(config.is_sensitive for config in created.configs)
+
+
+async def test_minus_one_asks_for_the_default_number_of_partitions(tmp_path):
+    async with serving(tmp_path, {"num.partitions": "4"}) as (_broker, client):
+        for version in CREATE_TOPICS.versions:
+            [answer] = await ask(client, a_topic(f"t{version}", -1, -1), version=version)
+            assert answer.error_code == ErrorCode.NONE
+
+        assert {len(topic.partitions) for topic in (await metadata(client)).values()} == {4}
+
+
+async def test_validating_only_says_the_same_and_does_nothing(tmp_path):
+    async with serving(tmp_path) as (_broker, client):
+        good, bad = await ask(client, a_topic("good", 2), a_topic("bad", 0), validate_only=True)
+
+        assert (good.error_code, good.num_partitions, good.topic_id) == (0, 2, NIL)
+        assert good.configs
+        assert bad.error_code == ErrorCode.INVALID_PARTITIONS
+        assert await metadata(client) == {}
+        assert [path.name for path in tmp_path.glob("good*")] == []
+
+
+async def test_one_that_cannot_be_harms_no_other(tmp_path):
+    async with serving(tmp_path) as (_broker, client):
+        await create(client, "old")
+
+        answers = await ask(
+            client,
+            a_topic("old"),
+            a_topic("no/name"),
+            a_topic("new"),
+            a_topic("twice"),
+            a_topic("twice", 2),
+            a_topic("new.er"),
+            a_topic("new_er"),
+        )
+
+        assert [(answer.name, answer.error_code) for answer in answers] == [
+            ("old", ErrorCode.TOPIC_ALREADY_EXISTS),
+            ("no/name", ErrorCode.INVALID_TOPIC_EXCEPTION),
+            ("new", ErrorCode.NONE),
+            ("twice", ErrorCode.INVALID_REQUEST),
+            ("new.er", ErrorCode.NONE),
+            ("new_er", ErrorCode.INVALID_TOPIC_EXCEPTION),
+        ]
+        assert all(answer.error_message for answer in answers if answer.error_code)
+        assert sorted(await metadata(client)) == ["new", "new.er", "old"]
+
+
+async def test_the_broker_s_own_names_are_not_for_clients(tmp_path):
+    async with serving(tmp_path) as (_broker, client):
+        for name in ("__consumer_offsets", "__transaction_state", "__cluster_metadata"):
+            code, message = await refusal(client, a_topic(name))
+            assert code == ErrorCode.INVALID_TOPIC_EXCEPTION
+            assert "own" in message
+
+
+@pytest.mark.parametrize("count", [0, -2, 21, 2**31 - 1])
+async def test_there_must_be_a_partition_and_not_too_many(tmp_path, count):
+    async with serving(tmp_path, {"broker.max.partitions": "20"}) as (_broker, client):
+        code, message = await refusal(client, a_topic("t", count))
+
+        assert code == ErrorCode.INVALID_PARTITIONS
+        assert str(count) in message
+
+
+async def test_the_limit_of_partitions_is_for_all_of_a_request(tmp_path):
+    async with serving(tmp_path, {"broker.max.partitions": "20"}) as (_broker, client):
+        answers = await ask(client, a_topic("a", 15), a_topic("b", 15), a_topic("c", 5))
+
+        codes = [answer.error_code for answer in answers]
+        assert codes == [0, ErrorCode.INVALID_PARTITIONS, 0]
+
+
+@pytest.mark.parametrize("factor", [0, 2, 3, -2])
+async def test_a_partition_has_as_many_replicas_as_there_are_brokers(tmp_path, factor):
+    async with serving(tmp_path) as (_broker, client):
+        code, message = await refusal(client, a_topic("t", 1, factor))
+
+        assert code == ErrorCode.INVALID_REPLICATION_FACTOR
+        assert message == f"a replication factor of {factor}: there is 1 broker"
+
+
+async def test_partitions_can_be_assigned_to_the_one_broker(tmp_path):
+    async with serving(tmp_path, {"broker.id": "3"}) as (_broker, client):
+        wanted = a_topic("t", -1, -1, assignments=[(1, [3]), (0, [3])])
+        [answer] = await ask(client, wanted)
+
+        assert (answer.error_code, answer.num_partitions) == (ErrorCode.NONE, 2)
+
+        for assignments in (
+            [(0, [1])],
+            [(0, [3, 4])],
+            [(0, [])],
+            [(0, [3]), (2, [3])],
+            [(1, [3])],
+            [(0, [3]), (0, [3])],
+        ):
+            code, message = await refusal(client, a_topic("u", -1, -1, assignments=assignments))
+            assert code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+            assert message
+        for count, factor in ((1, -1), (-1, 1), (1, 1)):
+            topic = a_topic("u", count, factor, assignments=[(0, [3])])
+            assert (await refusal(client, topic))[0] == ErrorCode.INVALID_REQUEST
+
+
+@pytest.mark.parametrize(
+    ("configs", "code", "words"),
+    [
+        ([("retention.mss", "1")], ErrorCode.INVALID_CONFIG, "did you mean retention.ms?"),
+        ([("retention.ms", "soon")], ErrorCode.INVALID_CONFIG, "'soon'"),
+        ([("retention.ms", "-2")], ErrorCode.INVALID_CONFIG, "less than -1"),
+        ([("cleanup.policy", "burn")], ErrorCode.INVALID_CONFIG, "compact"),
+        ([("min.insync.replicas", "2")], ErrorCode.INVALID_CONFIG, "one replica"),
+        ([("retention.ms", None)], ErrorCode.INVALID_CONFIG, "no value"),
+        ([("retention.ms", "1"), ("retention.ms", "2")], ErrorCode.INVALID_REQUEST, "twice"),
+        ([("x" * 32_000, "1")], ErrorCode.INVALID_CONFIG, "no setting"),
+    ],
+)
+@pytest.mark.parametrize("version", [4, 7])
+async def test_a_setting_that_cannot_be_is_refused_with_a_reason(
+    tmp_path, configs, code, words, version
+):
+    async with serving(tmp_path) as (_broker, client):
+        answer = await refusal(client, a_topic("t", configs=configs), version=version)
+
+        assert answer[0] == code
+        assert words in answer[1]
+
+
+async def test_many_topics_are_created_in_one_go(tmp_path):
+    async with serving(tmp_path) as (_broker, client):
+        answers = await ask(client, *(a_topic(f"t{number}") for number in range(250)))
+
+        assert {answer.error_code for answer in answers} == {ErrorCode.NONE}
+        assert len({answer.topic_id for answer in answers}) == 250
+        assert len(await metadata(client)) == 250
+
+
+async def test_what_the_disk_refuses_is_an_error_and_can_be_tried_again(tmp_path):
+    async with serving(tmp_path) as (_broker, client):
+        in_the_way = tmp_path / "t-1"
+        in_the_way.mkdir()
+
+        code, message = await refusal(client, a_topic("t", 2))
+        assert code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert "in the way" in message
+        assert not (tmp_path / "t-0").exists()
+
+        in_the_way.rmdir()
+        await create(client, "t", 2)

@@ -1,0 +1,59 @@
+"""DescribeLogDirs: what is where, and how large."""
+
+import shutil
+
+import pytest
+
+from logs import a_batch
+from ottla.protocol.api.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.registry import DESCRIBE_LOG_DIRS
+from wire import create, produce, serving
+
+
+def sizes(answer):
+    return {
+        (topic.name, part.partition_index): part.partition_size
+        for result in answer.results
+        for topic in result.topics
+        for part in topic.partitions
+    }
+
+
+@pytest.mark.parametrize("version", [*DESCRIBE_LOG_DIRS.versions])
+async def test_every_version_says_how_large_each_partition_is(tmp_path, version):
+    async with serving(tmp_path) as (_broker, client):
+        await create(client, "t", 2)
+        await create(client, "u")
+        await produce(client, "t", 10, partition=1)
+
+        answer = await client.ask(DescribeLogDirsRequest(topics=None), version)
+
+        [result] = answer.results
+        assert (result.error_code, result.log_dir) == (ErrorCode.NONE, str(tmp_path))
+        size = len(a_batch(10))  # a file may be larger: room is taken in advance
+        assert sizes(answer) == {("t", 0): 0, ("t", 1): size, ("u", 0): 0}
+        parts = [part for topic in result.topics for part in topic.partitions]
+        assert not any(part.offset_lag or part.is_future_key for part in parts)
+        if version >= 4:
+            assert result.total_bytes == shutil.disk_usage(tmp_path).total
+            assert 0 < result.usable_bytes <= result.total_bytes
+
+
+async def test_only_what_is_asked_for_and_there_is_answered(tmp_path):
+    async with serving(tmp_path) as (_broker, client):
+        await create(client, "t", 3)
+        await create(client, "u")
+        asked = [
+            DescribableLogDirTopic(topic="t", partitions=[2, 0, 2, 7, -1]),
+            DescribableLogDirTopic(topic="missing", partitions=[0]),
+            DescribableLogDirTopic(topic="__cluster_metadata", partitions=[0]),
+            DescribableLogDirTopic(topic="t", partitions=[0]),
+        ]
+
+        answer = await client.ask(DescribeLogDirsRequest(topics=asked))
+
+        [topic] = answer.results[0].topics
+        assert [part.partition_index for part in topic.partitions] == [2, 0]
+        nothing = await client.ask(DescribeLogDirsRequest(topics=[]))
+        assert [list(result.topics) for result in nothing.results] == [[]]

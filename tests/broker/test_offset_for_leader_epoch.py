@@ -1,0 +1,53 @@
+"""OffsetForLeaderEpoch: a client that resumes learns that its place is still there."""
+
+import pytest
+
+from ottla.protocol.api.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.registry import OFFSET_FOR_LEADER_EPOCH
+from wire import create, produce, serving
+
+NOTHING = (ErrorCode.NONE, -1, -1)
+
+
+async def end_of(client, epoch, *, topic="t", partition=0, current=-1, version=4):
+    asked = OffsetForLeaderPartition(
+        partition=partition, leader_epoch=epoch, current_leader_epoch=current
+    )
+    answer = await client.ask(
+        OffsetForLeaderEpochRequest(
+            replica_id=-1, topics=[OffsetForLeaderTopic(topic=topic, partitions=[asked])]
+        ),
+        version,
+    )
+    [part] = answer.topics[0].partitions
+    assert part.partition == partition
+    return part.error_code, part.leader_epoch, part.end_offset
+
+
+@pytest.mark.parametrize("version", [*OFFSET_FOR_LEADER_EPOCH.versions])
+async def test_the_only_epoch_ends_where_the_log_does(tmp_path, version):
+    async with serving(tmp_path) as (_broker, client):
+        await create(client, "t")
+        assert await end_of(client, 0, version=version) == (ErrorCode.NONE, 0, 0)
+
+        await produce(client, "t", 7)
+
+        assert await end_of(client, 0, version=version) == (ErrorCode.NONE, 0, 7)
+        assert await end_of(client, 1, version=version) == NOTHING
+        assert await end_of(client, -1, version=version) == NOTHING
+
+
+async def test_a_client_with_other_metadata_is_told_so(tmp_path):
+    async with serving(tmp_path) as (_broker, client):
+        await create(client, "t")
+
+        assert (await end_of(client, 0, current=0))[0] == ErrorCode.NONE
+        assert (await end_of(client, 0, current=1))[0] == ErrorCode.UNKNOWN_LEADER_EPOCH
+        assert (await end_of(client, 0, current=-2))[0] == ErrorCode.FENCED_LEADER_EPOCH
+        for where in ({"partition": 1}, {"topic": "missing"}):
+            assert (await end_of(client, 0, **where))[0] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
