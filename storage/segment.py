@@ -73,6 +73,8 @@ class Segment:
         self.index_entries = 0
         self._unindexed = 0
         self._indexes_dirty = False
+        # The batch that was appended last, which is what most consumers want.
+        self._tail: tuple[int, int, int, int, int] | None = None
         self._sealed = False
         self._dropped = False
 
@@ -139,6 +141,7 @@ class Segment:
         self.size = end
         for batch in batches:
             self.take(*batch, index_interval)
+        self._tail = batches[-1]
 
     def note(self, batch: BatchAt, index_interval: int) -> None:
         """Take a batch that is in the file into account, in the indexes too."""
@@ -215,10 +218,25 @@ class Segment:
 
     def find(self, offset: int) -> BatchAt | None:
         """Find the batch that contains an offset, or else the first one behind it."""
+        tail = self._tail
+        if tail is not None and offset >= tail[2]:
+            return BatchAt(*tail) if offset <= tail[3] else None
+        # As in `batches`, but without making anything of those that are passed by.
         position = self.offsets.position_of(offset - self.base_offset)
-        for batch in self.batches(position):
-            if batch.last_offset >= offset:
-                return batch
+        block, start = b"", position
+        while position < self.size:
+            at = position - start
+            if at + HEADER_BYTES > len(block):
+                block, start, at = self.read(position, _WALK_BYTES), position, 0
+            if len(block) - at < HEADER_BYTES:
+                raise self._damaged(position)
+            base, length, delta, timestamp = _HEAD.unpack_from(block, at)
+            size = LOG_OVERHEAD_BYTES + length
+            if not HEADER_BYTES <= size <= self.size - position:
+                raise self._damaged(position)
+            if base + delta >= offset:
+                return BatchAt(position, size, base, base + delta, timestamp)
+            position += size
         return None
 
     def end_of_whole_batches(self, start: int, most: int) -> int:
@@ -237,8 +255,9 @@ class Segment:
 
     def is_warm(self, start: int, stop: int) -> bool:
         """Whether a range is likely to be in the page cache: it is at the places looked at."""
-        if self._dropped:
-            return True  # there is no way to warm it: whoever holds the view has what there is
+        # What is not on the device is in the cache; and what was dropped cannot be warmed any more.
+        if start >= self.synced_size or self._dropped:
+            return True
         fd = self._open()
         return all(
             self._disk.is_cached(fd, position) for position in range(start, stop, _WARM_STEP_BYTES)
