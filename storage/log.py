@@ -106,6 +106,7 @@ class Log:
         self._deleted: list[Segment] = []
         self._names_dirty = False
         self._epochs_dirty = False
+        self._as_found: tuple[int, ...] = ()
         # A sync that began before a truncation says nothing of what was appended after it.
         self._truncations = 0
 
@@ -349,9 +350,17 @@ class Log:
             log.error("%s goes offline: %s", self.directory.name, error)
             self.failure = error
 
+    def is_as_found(self) -> bool:
+        """Whether nothing has changed since a clean start, so that there is nothing to write."""
+        return self._as_found == self._shape() and not self._names_dirty and not self._epochs_dirty
+
+    def note_as_found(self) -> None:
+        """Remember what a clean start found; for opening a log."""
+        self._as_found = self._shape()
+
     def close(self) -> None:
         """Write what a clean start needs, and close all files."""
-        if self.failure is None:
+        if self.failure is None and not self.is_as_found():
             self.active.write_indexes()
             self.write_snapshot()
             self.sync()
@@ -403,6 +412,9 @@ class Log:
             pass
         except ValueError:
             log.warning("%s: %s is damaged", self.directory.name, EPOCHS_FILE)
+
+    def _shape(self) -> tuple[int, ...]:
+        return (self.start_offset, *self._bases, self.active.size, self.end_offset)
 
     def _dirty_segments(self) -> list[Segment]:
         """Give the segments with content that may not be on the device, oldest first."""

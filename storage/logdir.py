@@ -183,20 +183,25 @@ class LogDirectory:
     def close(self) -> None:
         """Stop: everything on the device, and the marker that says so written last."""
         self.flusher.stop()
-        clean = not self.failed
-        for name, opened in self.logs.items():
-            try:
-                opened.close()
-                clean = clean and opened.failure is None
-            except (OSError, StorageError):
-                log.exception("%s could not be closed", name)
-                clean = False
+        with ThreadPoolExecutor(_LOADERS, thread_name_prefix="closer") as pool:
+            closed = list(pool.map(self._close, self.logs.items()))
+        clean = not self.failed and all(closed)
         try:
             self._write_recovery_points()
             if clean:
                 self.disk.replace_file(self.path / _CLEAN, b"")
         finally:
             self.disk.close(self._lock)
+
+    def _close(self, named: tuple[str, Log]) -> bool:
+        """Close a log; whether all is well with it."""
+        name, opened = named
+        try:
+            opened.close()
+        except (OSError, StorageError):
+            log.exception("%s could not be closed", name)
+            return False
+        return opened.failure is None
 
     def abandon(self) -> None:
         """Let go of the directory as it is: a start that failed has nothing to write down."""

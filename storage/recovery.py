@@ -94,6 +94,8 @@ def open_log(
     opened.flushed_offset = opened.end_offset
     if opened.start_offset > opened.end_offset:
         opened.save_start(opened.end_offset)
+    if report.was_clean and opened.snapshots[-1:] == [opened.end_offset]:
+        opened.note_as_found()
     for damage in report.damages:
         log.error(
             "%s: %d damaged bytes at %d of %s are set aside in %s",
