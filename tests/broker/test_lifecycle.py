@@ -1,0 +1,682 @@
+"""The daemon's life: it starts, is stopped, killed and started again, and keeps its word."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import shutil
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from compat.clients import RefusedError, Row
+from compat.confluent import Confluent
+from crash.load import producing, read_all
+from daemon import HOST, Daemon, free_port, shown_on_failure
+from golden.corpus import Record
+from ottla.protocol.api.metadata import MetadataRequest, MetadataResponseTopic
+from talk import codes, connected, fetch, found
+
+FEW = tuple(Record(b"key %d" % n, b"value %d" % n) for n in range(5))
+MESSAGE_TOO_LARGE = 10
+ENDINGS = pytest.mark.parametrize("end", ["stop", "kill"])
+
+
+@pytest.fixture
+def daemons(tmp_path: Path, request) -> Iterator[Callable[..., Daemon]]:
+    """Make daemons that are not started yet; all of the same directory, unless told otherwise."""
+    made: list[Daemon] = []
+
+    def make(*arguments: str, folder: Path = tmp_path, port: int | None = None) -> Daemon:
+        made.append(Daemon(folder, *arguments, port=port))
+        return made[-1]
+
+    with shown_on_failure(request, made):
+        yield make
+    for daemon in made:
+        if daemon.is_running:
+            daemon.kill()
+
+
+def values(client: Confluent, topic: str, count: int, start: int | None = 0) -> list[bytes | None]:
+    return [row.value for row in client.read({(topic, 0): start}, count)[topic, 0]]
+
+
+def lines_of(broker: Daemon, message: str) -> list[str]:
+    """Give what it logged with this message."""
+    lines = broker.log.read_text().splitlines()
+    return [line for line in lines if f"  {message}  " in f"{line}  "]
+
+
+def until(condition: Callable[[], bool], what: str, seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} did not come to be in {seconds} s"
+        time.sleep(0.02)
+
+
+async def topics_of(address: str) -> dict[str, MetadataResponseTopic]:
+    async with connected(address) as client:
+        answer = await client.ask(MetadataRequest(topics=None), 12)
+    return {topic.name: topic for topic in answer.topics if not topic.is_internal}
+
+
+# Starting and stopping.
+
+
+def test_it_starts_and_says_what_clients_will_be_told(daemons):
+    broker = daemons()
+    started = time.perf_counter()
+    broker.start()
+    print(f"\nit answers {(time.perf_counter() - started) * 1000:.0f} ms after it was started")
+
+    (listening,) = lines_of(broker, "listening")
+    (ready,) = lines_of(broker, "ready")
+    assert f"listening  listener=PLAINTEXT on={broker.address}" in listening
+    assert f"clients_are_told=PLAINTEXT://{broker.address}" in listening
+    assert "ready  broker_id=0 cluster_id=" in ready
+    assert f"data={broker.data} topics=0" in ready
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+def test_a_signal_ends_it_and_leaves_the_directory_clean(daemons, number):
+    broker = daemons().start()
+    client = Confluent(broker.address)
+    client.write("t", FEW, acks="1")
+    assert not (broker.data / "clean-shutdown").exists()
+
+    assert broker.stop(number) == 0
+
+    assert (broker.data / "clean-shutdown").exists()
+    assert len(lines_of(broker, "stopping")) == len(lines_of(broker, "stopped")) == 1
+    broker.start()
+    assert not (broker.data / "clean-shutdown").exists()
+    assert values(client, "t", 5) == [record.value for record in FEW]
+
+
+async def test_a_stop_answers_those_who_wait_for_records(daemons):
+    broker = daemons().start()
+    Confluent(broker.address).write("t", FEW)
+    async with connected(broker.address) as one, connected(broker.address) as other:
+        for client in (one, other):
+            client.send(fetch(5, max_wait_ms=60_000), 12)
+            assert await client.hears_nothing(0.1)
+
+        broker.send(signal.SIGTERM)
+
+        for client in (one, other):
+            answer = await client.answer()
+            assert codes(answer) == [0]
+            assert not found(answer)[0].records
+            assert await client.is_closed()
+    assert broker.wait() == 0
+    assert (broker.data / "clean-shutdown").exists()
+
+
+def test_busy_producers_lose_and_double_nothing_when_it_is_stopped(daemons):
+    broker = daemons().start()
+    Confluent(broker.address).create_topic("t", 2)
+    with producing(broker.address, "t", 2, 2) as producers:
+        for _ in range(3):
+            before = [producer.ack_count for producer in producers]
+            until(
+                lambda before=before: all(
+                    producer.ack_count > count + 50
+                    for producer, count in zip(producers, before, strict=True)
+                ),
+                "progress",
+            )
+            assert broker.stop() == 0
+            assert (broker.data / "clean-shutdown").exists()
+            broker.start()
+
+    assert [problem for producer in producers for problem in producer.problems] == []
+    for partition, rows in read_all(broker.address, "t", 2).items():
+        assert [offset for offset, _, _ in rows] == list(range(len(rows)))
+        for producer in producers:
+            sent = [which for _, number, which in rows if number == producer.number]
+            assert sent == list(range(producer.sent[partition]))
+
+
+def test_a_stop_does_not_wait_for_clients_who_do_nothing(daemons):
+    broker = daemons().start()
+    with (
+        socket.create_connection((HOST, broker.port)),
+        socket.create_connection((HOST, broker.port)) as half,
+    ):
+        half.sendall(b"\0\0\0")
+
+        assert broker.stop() == 0
+
+    milliseconds = re.search(r"stopped  milliseconds=(\d+)", broker.log.read_text())
+    assert milliseconds
+    assert int(milliseconds[1]) < 10_000, "shutdown.timeout.ms was waited for"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+def test_a_signal_while_it_starts_ends_it_or_stops_it_but_nothing_in_between(daemons, number):
+    broker = daemons().start()
+    client = Confluent(broker.address)
+    client.create_topic("t", 500)
+    client.write("t", FEW)
+    for after in (0.2, 0.3, 0.4, 0.5):
+        broker.kill()
+        before = broker.log.stat().st_size
+        process = broker.spawn()
+        time.sleep(after)
+        process.send_signal(number)
+
+        code = process.wait(30)
+
+        logged = broker.log.read_bytes()[before:].decode()
+        assert (code == 0) == ("ready" in logged) == ("stopped" in logged), logged
+        assert (code == 0) == (broker.data / "clean-shutdown").exists()
+    broker.start()
+    assert values(client, "t", 5) == [record.value for record in FEW]
+
+
+# What a restart keeps.
+
+
+@ENDINGS
+async def test_a_restart_keeps_topics_with_their_ids_settings_and_records(daemons, end):
+    broker = daemons().start()
+    client = Confluent(broker.address)
+    client.create_topic("one", 3, {"retention.ms": "86400000"})
+    client.create_topic("two")
+    client.add_partitions("two", 2)
+    client.write("one", FEW, partition=2, codec="zstd")
+    client.write("two", FEW[:2], acks="1")
+    client.delete_records("two", 1)
+    before, cluster = await topics_of(broker.address), client.cluster()
+    rows = client.read({("one", 2): 0}, 5)
+
+    for _ in range(2):
+        getattr(broker, end)()
+        broker.start()
+
+        assert await topics_of(broker.address) == before
+        assert client.cluster() == cluster
+        assert client.configs("one")["retention.ms"] == "86400000"
+        assert client.read({("one", 2): 0}, 5) == rows
+        assert client.ends("two") == (1, 2)
+
+    client.write("one", FEW[:1], partition=2)
+    assert [row.offset for row in client.read({("one", 2): 4}, 2)["one", 2]] == [4, 5]
+
+
+@ENDINGS
+def test_settings_that_were_altered_count_at_once_and_after_a_restart(daemons, end):
+    broker = daemons().start()
+    client = Confluent(broker.address)
+    client.create_topic("own")
+    client.create_topic("default")
+    large = [Record(None, b"x" * 5000)]
+
+    client.alter_configs("own", {"max.message.bytes": "2000"})
+    client.alter_broker({"message.max.bytes": "3000", "num.partitions": "3"})
+
+    for _ in range(2):
+        for topic in ("own", "default"):
+            with pytest.raises(RefusedError) as refused:
+                client.write(topic, large)
+            assert refused.value.code == MESSAGE_TOO_LARGE
+        assert client.configs("own")["max.message.bytes"] == "2000"
+        assert client.configs("default")["max.message.bytes"] == "3000"
+        client.write("default", [Record(None, b"x" * 2500)])
+        getattr(broker, end)()
+        broker.start()
+    client.write("made-by-itself", FEW)
+    assert client.topics()["made-by-itself"] == 3
+
+    client.alter_configs("own", {"max.message.bytes": "10000"})
+    client.write("own", large)
+
+
+@ENDINGS
+def test_producer_ids_are_never_given_out_twice(daemons, end):
+    """Or a new producer would be taken for an old one, and its records for repeated ones."""
+    broker = daemons().start()
+    client = Confluent(broker.address)
+    for _ in range(2):
+        client.write("t", FEW, idempotent=True)
+        getattr(broker, end)()
+        broker.start()
+
+    assert values(client, "t", 10) == [record.value for record in FEW] * 2
+
+
+# What a broker refuses.
+
+
+def test_a_second_broker_in_the_same_directory_is_refused(daemons):
+    broker = daemons().start()
+    second = daemons(port=free_port())
+
+    assert second.spawn().wait(30) == 1
+
+    assert second.log.read_text().splitlines()[-1] == (
+        f"error: another process uses {broker.data}; mend that, or choose another --data-dir"
+    )
+    assert broker.answers()
+    broker.restart()
+
+
+def test_a_second_broker_on_the_same_port_is_refused(daemons, tmp_path):
+    broker = daemons().start()
+    second = daemons(folder=tmp_path / "other", port=broker.port)
+
+    assert second.spawn().wait(30) == 1
+
+    line = second.log.read_text().splitlines()[-1]
+    assert line.startswith(f"error: cannot listen on {broker.address}: Address already in use;")
+    assert not second.data.exists(), "what it may not serve it need not make"
+    assert broker.answers()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (("--id", "7"), "has broker id 0, not 7"),
+        (("--set", "cluster.id=AAAAAAAAAAAAAAAAAAAAAA"), "not 'AAAAAAAAAAAAAAAAAAAAAA'"),
+    ],
+)
+def test_somebody_elses_directory_is_refused(daemons, wrong, message):
+    broker = daemons().start()
+    Confluent(broker.address).write("t", FEW)
+    broker.stop()
+
+    assert broker.spawn(*wrong).wait(30) == 1
+
+    last = broker.log.read_text().splitlines()[-1]
+    assert last.startswith(f"error: {broker.data} has ")
+    assert message in last
+    assert (broker.data / "clean-shutdown").exists(), "it touched what is not its own"
+    broker.start()
+    assert values(Confluent(broker.address), "t", 5) == [record.value for record in FEW]
+
+
+def test_a_new_directory_is_of_the_cluster_and_broker_that_it_is_told(daemons):
+    cluster_id = "abcdefghijklmnopqrstuv"
+    broker = daemons("--id", "3", "--set", f"cluster.id={cluster_id}").start()
+    client = Confluent(broker.address)
+
+    assert client.cluster() == (cluster_id, 3, [(3, broker.address)])
+    client.write("t", FEW)
+    assert len(values(client, "t", 5)) == 5
+
+
+# Where it listens.
+
+
+async def told_at(host: str, port: int) -> str:
+    async with connected(f"{host}:{port}") as client:
+        answer = await client.ask(MetadataRequest(topics=[]), 12)
+    (node,) = answer.brokers
+    return f"{node.host}:{node.port}"
+
+
+async def test_each_listener_tells_its_own_address(daemons):
+    inside, outside, third = free_port(), free_port(), free_port()
+    broker = daemons(
+        *("--listen", f"INSIDE://{HOST}:{inside}"),
+        *("--listen", f"OUTSIDE://{HOST}:{outside}", "--listen", f"THIRD://localhost:{third}"),
+        *("--advertise", "OUTSIDE://logs.example.org:9999"),
+        port=inside,
+    ).start()
+
+    assert await told_at(HOST, inside) == f"{HOST}:{inside}"
+    assert await told_at(HOST, outside) == "logs.example.org:9999"
+    assert await told_at(HOST, third) == f"localhost:{third}"
+    for port in (inside, third):
+        client = Confluent(f"{HOST}:{port}")
+        client.write(f"by-{port}", FEW)
+        assert len(values(client, f"by-{port}", 5)) == 5
+    logged = broker.log.read_text()
+    assert f"listener=INSIDE on={HOST}:{inside} clients_are_told=INSIDE://{HOST}:{inside}" in logged
+    assert "clients_are_told=OUTSIDE://logs.example.org:9999" in logged
+    assert f"clients_are_told=THIRD://localhost:{third}" in logged
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="all of 127.0.0.0/8 is this machine on Linux")
+async def test_a_wildcard_tells_the_address_that_the_client_came_by(daemons):
+    port = free_port()
+    broker = daemons("--listen", f"0.0.0.0:{port}", port=port).start()
+
+    for host in (HOST, "127.0.0.2"):
+        assert await told_at(host, port) == f"{host}:{port}"
+        client = Confluent(f"{host}:{port}")
+        client.write(f"by-{host}", FEW)
+        assert len(values(client, f"by-{host}", 5)) == 5
+    logged = broker.log.read_text()
+    assert f'clients_are_told="PLAINTEXT://<the address a client connects to>:{port}"' in logged
+    assert "anybody who can reach this address can read, write and delete everything" in logged
+
+
+def has_ipv6() -> bool:
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            return True
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(not has_ipv6(), reason="there is no IPv6 loopback here")
+def test_it_listens_on_ipv6_too(daemons):
+    four, six = free_port(), free_port()
+    daemons(
+        "--listen", f"FOUR://{HOST}:{four}", "--listen", f"SIX://[::1]:{six}", port=four
+    ).start()
+
+    client = Confluent(f"[::1]:{six}")
+    client.write("t", FEW)
+
+    assert client.cluster().brokers == [(0, f"::1:{six}")]
+    assert values(client, "t", 5) == values(Confluent(f"{HOST}:{four}"), "t", 5)
+
+
+# What a crash leaves half done.
+
+
+def test_a_topic_whose_deletion_was_answered_stays_deleted(daemons):
+    broker = daemons().start()
+    client = Confluent(broker.address)
+    for number in range(4):
+        topic = f"doomed-{number}"
+        client.write(topic, FEW)
+
+        client.delete_topic(topic)
+        broker.kill()
+
+        broker.start()
+        assert topic not in client.topics()
+        assert not list(broker.data.glob(f"{topic}-*"))
+        assert not list(broker.data.glob("*.deleted"))
+
+
+def test_a_kill_amid_deletions_leaves_each_topic_whole_or_gone(daemons):
+    chance = random.Random(7)
+    broker = daemons().start()
+    for cycle in range(3):
+        client = Confluent(broker.address)
+        topics = [f"doomed-{cycle}-{number}" for number in range(60)]
+        client.create_topics(topics)
+        for topic in topics[::6]:
+            client.write(topic, FEW)
+        answered: list[str] = []
+
+        def delete(client=client, topics=topics, answered=answered) -> None:
+            for topic in topics:
+                try:
+                    client.delete_topic(topic)
+                except RefusedError:
+                    return
+                answered.append(topic)
+
+        thread = threading.Thread(target=delete)
+        thread.start()
+        until(lambda answered=answered: len(answered) > 5, "a deletion")
+        time.sleep(chance.uniform(0, 0.05))
+        broker.kill()
+        # Nobody answers the one who is still deleting; a broker that is there again does.
+        broker.start()
+        thread.join()
+
+        client = Confluent(broker.address)
+        there = [topic for topic in topics if topic in client.topics()]
+        assert not set(answered) & set(there)
+        for topic in there:
+            count = 5 if topic in topics[::6] else 0
+            assert client.ends(topic) == (0, count)
+        kept = {path.name.rpartition("-")[0] for path in broker.data.glob("doomed-*")}
+        assert kept == set(there) | {
+            name for name in kept if not name.startswith(f"doomed-{cycle}")
+        }
+        print(f"{len(answered)} deleted, {len(there)} left")
+
+
+@ENDINGS
+def test_a_log_of_a_deleted_topic_that_comes_back_is_removed(daemons, tmp_path, end):
+    """As after a crash between the record that says so and the removal of the files."""
+    broker = daemons().start()
+    client = Confluent(broker.address)
+    client.write("t", FEW)
+    client.write("other", FEW)
+    broker.stop()
+    shutil.copytree(broker.data / "t-0", tmp_path / "kept")
+    broker.start()
+    client.delete_topic("t")
+    getattr(broker, end)()
+    shutil.copytree(tmp_path / "kept", broker.data / "t-0")
+
+    broker.start()
+
+    assert client.topics() == {"other": 1}
+    assert not (broker.data / "t-0").exists()
+    client.create_topic("t")
+    assert client.ends("t") == (0, 0)
+    assert values(client, "other", 5) == [record.value for record in FEW]
+
+
+@ENDINGS
+def test_a_log_that_nobody_knows_is_set_aside(daemons, tmp_path, end):
+    broker = daemons().start()
+    client = Confluent(broker.address)
+    client.write("t", FEW)
+    broker.stop()
+    shutil.copytree(broker.data / "t-0", tmp_path / "kept")
+    (broker.data / "lost+found").mkdir()
+    broker.start()
+    getattr(broker, end)()
+    shutil.copytree(tmp_path / "kept", broker.data / "stranger-0")
+    shutil.copytree(tmp_path / "kept", broker.data / "t-1")
+
+    broker.start()
+
+    assert client.topics() == {"t": 1}
+    assert not (broker.data / "stranger-0").exists()
+    aside = {path.name: path for path in broker.data.glob("*.stray/*")}
+    assert set(aside) == {"stranger-0", "t-1"}
+    log = "00000000000000000000.log"
+    assert (
+        (aside["stranger-0"] / log).read_bytes().startswith((tmp_path / "kept" / log).read_bytes())
+    )
+    assert (broker.data / "lost+found").is_dir()
+    assert f"stranger-0 is of no topic that is known: it is kept in {aside['stranger-0']}" in (
+        broker.log.read_text().replace('"', "")
+    )
+    # The name is free; what is set aside stays there.
+    client.write("stranger", FEW[:1])
+    client.add_partitions("t", 2)
+    broker.restart()
+    assert client.ends("stranger") == (0, 1)
+    assert {path.name for path in broker.data.glob("*.stray/*")} == {"stranger-0", "t-1"}
+
+
+def test_a_topic_that_was_half_made_is_made_or_not(daemons):
+    """A kill amid creations: what was answered is there, and the rest can be made."""
+    chance = random.Random(11)
+    broker = daemons().start()
+    for cycle in range(3):
+        client = Confluent(broker.address)
+        answered: list[str] = []
+
+        def create(client=client, cycle=cycle, answered=answered) -> None:
+            for number in range(100):
+                try:
+                    client.create_topic(f"new-{cycle}-{number}", 3)
+                except RefusedError:
+                    return
+                answered.append(f"new-{cycle}-{number}")
+
+        thread = threading.Thread(target=create)
+        thread.start()
+        until(lambda answered=answered: len(answered) > 3, "a creation")
+        time.sleep(chance.uniform(0, 0.05))
+        broker.kill()
+        broker.start()
+        thread.join()
+
+        client = Confluent(broker.address)
+        topics = client.topics()
+        assert set(answered) <= set(topics)
+        assert all(count == 3 for count in topics.values())
+        assert {path.name.rpartition("-")[0] for path in broker.data.glob("new-*")} == set(topics)
+        last = f"new-{cycle}-{len(answered)}"
+        if last not in topics:
+            client.create_topic(last, 3)
+
+
+# What happens by itself.
+
+
+def test_old_segments_are_deleted_while_it_runs(daemons):
+    broker = daemons("--set", "log.retention.check.interval.ms=100").start()
+    client = Confluent(broker.address)
+    client.create_topic("old", configs={"segment.bytes": "10000", "retention.ms": "60000"})
+    client.create_topic("large", configs={"segment.bytes": "10000", "retention.bytes": "25000"})
+    now, hour_ago = (int(time.time() * 1000) - back for back in (0, 3_600_000))
+    for topic, timestamp in (("old", hour_ago), ("large", now)):
+        for number in range(10):
+            client.write(topic, [Record(None, b"%d" % number * 6000, (), timestamp)])
+    client.write("old", [Record(None, b"new" * 2000, (), now)])
+
+    until(lambda: client.ends("old") == (10, 11), "retention by time")
+    until(lambda: client.ends("large") == (5, 10), "retention by size")
+
+    assert values(client, "old", 1, None) == [b"new" * 2000]
+    broker.kill()
+    broker.start()
+    assert client.ends("old") == (10, 11)
+    assert client.ends("large") == (5, 10)
+    assert values(client, "large", 1, 5) == [b"5" * 6000]
+
+    client.alter_configs("large", {"retention.bytes": "13000"})
+    until(lambda: client.ends("large")[0] > 5, "the altered retention")
+
+
+def last_of_each_key(rows: list[Row]) -> dict[bytes | None, bytes | None]:
+    return {row.key: row.value for row in rows}
+
+
+def test_a_compacted_topic_keeps_the_last_of_each_key_whatever_happens(daemons):
+    broker = daemons("--set", "log.cleaner.backoff.ms=50").start()
+    client = Confluent(broker.address)
+    configs = {
+        "cleanup.policy": "compact",
+        "segment.bytes": "20000",
+        "min.cleanable.dirty.ratio": "0.01",
+    }
+    client.create_topic("t", configs=configs)
+    chance, written = random.Random(3), 0
+    wanted: dict[bytes | None, bytes | None] = {}
+    for cycle in range(3):
+        for _ in range(30):
+            batch = [
+                Record(b"key %d" % chance.randrange(50), b"%d" % chance.getrandbits(800))
+                for _ in range(20)
+            ]
+            client.write("t", batch, codec=chance.choice(["none", "gzip"]))
+            written += len(batch)
+            wanted |= {record.key: record.value for record in batch}
+        if cycle < 2:
+            broker.kill()
+            broker.start()
+
+    def is_compacted() -> bool:
+        return sum(path.stat().st_size for path in broker.data.glob("t-0/*.log")) < 100_000
+
+    until(is_compacted, "compaction")
+    assert "t-0: compacted:" in broker.log.read_text()
+    broker.restart()
+    client.write("t", [Record(b"end", b"end")])
+    rows: list[Row] = []
+    while not rows or rows[-1].key != b"end":
+        rows += client.read({("t", 0): rows[-1].offset + 1 if rows else 0}, 1)["t", 0]
+    offsets = [row.offset for row in rows]
+    assert offsets == sorted(set(offsets))
+    assert offsets[-1] == written
+    assert len(rows) < written / 2
+    assert last_of_each_key(rows) == wanted | {b"end": b"end"}
+
+
+BUSY = (
+    "log.retention.check.interval.ms=5",
+    "log.flush.scheduler.interval.ms=5",
+    "log.flush.offset.checkpoint.interval.ms=5",
+    "log.cleaner.backoff.ms=5",
+    "log.flush.interval.messages=1",
+    "producer.id.expiration.check.interval.ms=5",
+)
+
+
+def test_topics_come_and_go_while_housekeeping_is_at_work(daemons):
+    """A log may be deleted, and another one of its name be there, before housekeeping is done."""
+    broker = daemons(*(part for setting in BUSY for part in ("--set", setting))).start()
+    client, chance = Confluent(broker.address), random.Random(5)
+    topics = [f"t{number}" for number in range(4)]
+
+    def make(topic: str) -> None:
+        configs = {
+            "segment.bytes": "20000",
+            "retention.bytes": "50000",
+            "cleanup.policy": chance.choice(["delete", "compact"]),
+            "min.cleanable.dirty.ratio": "0.01",
+            "durability": chance.choice(["acks", "fsync"]),
+        }
+        client.create_topic(topic, configs=configs)
+
+    def write() -> None:
+        own = Confluent(broker.address)
+        while not done.is_set():
+            topic = topics[int(time.monotonic() * 50) % 4]
+            rows = [Record(b"%d" % n, b"x" * 2000) for n in range(5)]
+            with suppress(RefusedError):  # which is what it is if the topic is just not there
+                own.write(topic, rows)
+
+    for topic in topics:
+        make(topic)
+    done = threading.Event()
+    writers = [threading.Thread(target=write) for _ in range(2)]
+    for writer in writers:
+        writer.start()
+    client.alter_broker({"auto.create.topics.enable": "false"})
+    deadline = time.monotonic() + 4
+    while time.monotonic() < deadline:
+        topic = chance.choice(topics)
+        client.delete_topic(topic)
+        make(topic)
+        time.sleep(chance.uniform(0, 0.05))
+    done.set()
+    for writer in writers:
+        writer.join()
+
+    for topic in topics:
+        client.write(topic, [Record(b"last", b"last")])
+    ends = {topic: client.ends(topic)[1] for topic in topics}
+    broker.kill()
+    broker.start()
+    assert {topic: client.ends(topic)[1] for topic in topics} == ends
+    for topic in topics:
+        assert values(client, topic, 1, ends[topic] - 1) == [b"last"]
+    assert broker.stop() == 0
+    assert " ERROR " not in broker.log.read_text()
+
+
+def test_its_log_is_json_if_somebody_wants_that(daemons):
+    broker = daemons("--log-format", "json").start()
+    broker.stop()
+
+    lines = [json.loads(line) for line in broker.log.read_text().splitlines()]
+
+    by_message = {line["message"]: line for line in lines}
+    assert {"listening", "ready", "stopping", "stopped"} <= set(by_message)
+    assert by_message["listening"]["clients_are_told"] == f"PLAINTEXT://{broker.address}"

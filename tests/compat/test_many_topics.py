@@ -1,0 +1,28 @@
+"""A thousand topics: clients ask for all of them, or for each."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from compat.everybody import told_of
+
+MANY = [f"topic-{number:04}" for number in range(1000)]
+
+
+@pytest.fixture(scope="module")
+def many(everybody) -> None:
+    started = time.perf_counter()
+    everybody.confluent.create_topics(MANY)
+    print(f"{len(MANY)} topics made in {time.perf_counter() - started:.2f} s")
+
+
+@told_of("topics")
+def test_everybody_is_told_of_all_of_them(client, many):
+    started = time.perf_counter()
+
+    found = client.topics()
+
+    print(f"{len(found)} topics listed in {time.perf_counter() - started:.2f} s")
+    assert found == dict.fromkeys(MANY, 1)
