@@ -20,6 +20,7 @@ from ottla.storage.logdir import LogDirectory, Progress
 
 from .config import BrokerConfig
 from .dispatch import Dispatcher
+from .groups import Groups
 from .housekeeping import Housekeeping
 from .metrics import Metrics
 from .server import Server
@@ -52,6 +53,7 @@ class Broker:
         self.metrics = Metrics()
         self.sessions = FetchSessions()
         self.dispatcher = Dispatcher(self)
+        self.groups = Groups(self)
         self.server = Server(self)
         self.logs: LogDirectory
         self.topics: Topics
@@ -110,12 +112,14 @@ class Broker:
             self.server.unbind()
             raise
         self._housekeeping.start()
+        self.start_task(self.groups.load())
 
     async def stop(self) -> None:
         """Answer what is under way, flush, and leave the data directory clean."""
         await self._housekeeping.stop()
         seconds = self.config.shutdown_timeout_ms / 1000
         await self.server.stop(seconds)
+        self.groups.stop()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=seconds)
         for task in self._tasks:
@@ -124,11 +128,13 @@ class Broker:
 
     def _obey(self, config: BrokerConfig) -> None:
         self.config = self.server.config = config
+        self.groups.obey(config)
 
     def wake_all(self) -> None:
-        """Let every long poll end: the broker is stopping."""
+        """Let every long poll end, and every wait of a group: the broker is stopping."""
         for partition in self.topics.all_partitions():
             partition.wake_all()
+        self.groups.let_go()
 
     def start_task(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Run something that belongs to this broker, and ends with it."""

@@ -236,6 +236,52 @@ class BrokerConfig:
         high=INT_MAX,
     )
 
+    group_min_session_timeout_ms: int = setting(
+        6000, "the shortest session timeout that a group's member may ask for", low=1, high=INT_MAX
+    )
+    group_max_session_timeout_ms: int = setting(
+        30 * _MINUTE_MS,
+        "the longest session timeout that a group's member may ask for",
+        low=1,
+        high=INT_MAX,
+    )
+    group_initial_rebalance_delay_ms: int = setting(
+        100,
+        "how long an empty group waits for more members when the first one has come, and again"
+        " after each that came meanwhile",
+        low=0,
+        high=INT_MAX,
+    )
+    group_max_size: int = setting(1000, "the most members of a group", low=1, high=INT_MAX)
+    broker_max_groups: int = setting(10_000, "the most groups on this broker", low=1, high=INT_MAX)
+    offset_metadata_max_bytes: int = setting(
+        4096, "the most bytes of text with a committed offset", low=0, high=2**15 - 1
+    )
+    offsets_retention_minutes: int = setting(
+        7 * 24 * 60,
+        "committed offsets are forgotten when their group has been empty for so long",
+        low=1,
+        high=INT_MAX,
+    )
+    offsets_retention_check_interval_ms: int = setting(
+        10 * _MINUTE_MS, "how often offsets to forget are looked for", low=1
+    )
+    offsets_topic_num_partitions: int = setting(
+        8,
+        "partitions of __consumer_offsets, when it is made",
+        low=1,
+        high=10_000,
+        is_dynamic=False,
+    )
+    offsets_topic_segment_bytes: int = setting(
+        _MIB,
+        "segment.bytes of __consumer_offsets, when it is made: what a start may have to read of"
+        " each partition beyond what is compacted",
+        low=1024,
+        high=INT_MAX,
+        is_dynamic=False,
+    )
+
     log_retention_check_interval_ms: int = setting(
         5 * _MINUTE_MS, "how often retention is looked at", low=1
     )

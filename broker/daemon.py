@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import ipaddress
 import logging
 import resource
@@ -32,6 +33,9 @@ def run(config: BrokerConfig) -> int:
 
 async def _serve(config: BrokerConfig) -> int:
     started = time.perf_counter()
+    # Until it serves, a signal ends the process at once. The event loop would hear of it only when
+    # all logs are open, and then cancel what serves instead of stopping it.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     broker = Broker(config)
     await broker.start(_Progress())
     stop = asyncio.Event()
@@ -60,6 +64,8 @@ async def _serve(config: BrokerConfig) -> int:
             "milliseconds": round((time.perf_counter() - started) * 1000),
         },
     )
+    # What is there now stays: the collector need not look at it again and again.
+    gc.freeze()
     await stop.wait()
     log.info("stopping")
     started = time.perf_counter()

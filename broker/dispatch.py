@@ -43,6 +43,15 @@ SERVED = {
         registry.FETCH,
         registry.LIST_OFFSETS,
         registry.METADATA,
+        registry.OFFSET_COMMIT,
+        registry.OFFSET_FETCH,
+        registry.FIND_COORDINATOR,
+        registry.JOIN_GROUP,
+        registry.HEARTBEAT,
+        registry.LEAVE_GROUP,
+        registry.SYNC_GROUP,
+        registry.DESCRIBE_GROUPS,
+        registry.LIST_GROUPS,
         registry.API_VERSIONS,
         registry.CREATE_TOPICS,
         registry.DELETE_TOPICS,
@@ -53,7 +62,9 @@ SERVED = {
         registry.ALTER_CONFIGS,
         registry.DESCRIBE_LOG_DIRS,
         registry.CREATE_PARTITIONS,
+        registry.DELETE_GROUPS,
         registry.INCREMENTAL_ALTER_CONFIGS,
+        registry.OFFSET_DELETE,
         registry.DESCRIBE_CLUSTER,
         registry.DESCRIBE_PRODUCERS,
         registry.DESCRIBE_TOPIC_PARTITIONS,
@@ -147,7 +158,12 @@ class Dispatcher:
 
     def encode(self, context: Context, answer: Message) -> list[Buffer]:
         """Give the buffers of a response, and count it."""
-        parts = encode_response(answer, context.version, context.correlation_id)
+        try:
+            parts = encode_response(answer, context.version, context.correlation_id)
+        except Exception as error:  # noqa: BLE001  # the boundary
+            log.error("the answer to %r cannot be encoded", context, exc_info=error)
+            context.connection.close_with(f"{context!r} has no answer")
+            return []
         key = context.api.key
         histogram = self._histograms.get(key)
         if histogram is None:

@@ -10,12 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
+from ottla.protocol.errors import BatchError
 from ottla.storage import compaction
 from ottla.storage.cleaner import CompactionStoppedError, rewrite
+from ottla.storage.errors import StorageError
 
 if TYPE_CHECKING:
     from ottla.storage.log import Log
@@ -44,6 +46,7 @@ class Housekeeping:
             self.expire_producers: (
                 lambda: self._broker.config.producer_id_expiration_check_interval_ms
             ),
+            self.expire_offsets: lambda: self._broker.config.offsets_retention_check_interval_ms,
         }
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(self._repeat(*job)) for job in jobs.items()]
@@ -57,11 +60,12 @@ class Housekeeping:
     async def apply_retention(self) -> None:
         """Delete segments that are too old or too many, and files that nobody reads any more."""
         for opened in self._logs():
-            if opened.failure is None and opened.config.deletes:
-                deleted = opened.apply_retention(self._broker.now_ms())
-                if deleted:
-                    log.info("%s: %d segments deleted", opened.directory.name, deleted)
-            opened.sweep()
+            with _alone(opened):
+                if opened.failure is None and opened.config.deletes:
+                    deleted = opened.apply_retention(self._broker.now_ms())
+                    if deleted:
+                        log.info("%s: %d segments deleted", opened.directory.name, deleted)
+                opened.sweep()
             await asyncio.sleep(0)
 
     async def flush(self) -> None:
@@ -70,7 +74,8 @@ class Housekeeping:
             now_ms = self._broker.now_ms()
             if opened.failure is None and opened.flush_is_due(now_ms):
                 opened.last_sync_ms = now_ms
-                await asyncio.wrap_future(self._broker.logs.flusher.sync(opened))
+                with _alone(opened):
+                    await asyncio.wrap_future(self._broker.logs.flusher.sync(opened))
 
     async def checkpoint(self) -> None:
         """Write down up to where a start after a crash need not look."""
@@ -82,7 +87,8 @@ class Housekeeping:
             return
         for opened in self._logs():
             if opened.config.compacts:
-                await self._compact(opened)
+                with _alone(opened):
+                    await self._compact(opened)
             await asyncio.sleep(0)
 
     async def expire_producers(self) -> None:
@@ -91,6 +97,10 @@ class Housekeeping:
             now_ms = self._broker.now_ms()
             opened.producers.expire(now_ms, self._broker.config.producer_id_expiration_ms)
             await asyncio.sleep(0)
+
+    async def expire_offsets(self) -> None:
+        """Forget what groups committed that have been gone for long."""
+        self._broker.groups.clean_up()
 
     async def _compact(self, opened: Log) -> None:
         plan = compaction.plan(opened, self._broker.now_ms())
@@ -124,3 +134,18 @@ class Housekeeping:
 
     def _logs(self) -> list[Log]:
         return list(self._broker.logs.logs.values())
+
+
+@contextmanager
+def _alone(opened: Log) -> Iterator[None]:
+    """Let what goes wrong with a log be that log's alone, so that the others have their turn.
+
+    Of one that is offline it has been said, and one that was deleted meanwhile has nothing wrong.
+    """
+    try:
+        yield
+    except CompactionStoppedError:
+        raise
+    except (OSError, StorageError, BatchError):
+        if opened.failure is None:
+            log.exception("%s: housekeeping failed", opened.directory.name)

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 
+from ottla.coord.catalogue import INTERNAL_TOPICS
 from ottla.protocol.errors import ErrorCode
 from ottla.storage.config import LogConfig
 from ottla.storage.disk import Buffer
@@ -38,6 +39,7 @@ class Partition:
         "acks_all_means_fsync",
         "index",
         "is_fsynced",
+        "is_internal",
         "leader_epoch",
         "log",
         "topic",
@@ -47,6 +49,8 @@ class Partition:
     def __init__(self, topic: str, index: int, log: Log, flusher: Flusher) -> None:
         self.topic = topic
         self.index = index
+        #: Whether only the broker writes to it.
+        self.is_internal = topic in INTERNAL_TOPICS
         self.log = log
         # An owner is fixed, so there never is another leader.
         self.leader_epoch = 0

@@ -12,6 +12,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from errno import ENOENT
 from uuid import UUID, uuid4
 
 from ottla.coord.catalogue import (
@@ -204,6 +205,9 @@ class Topics:
             self._count -= len(partitions)
             for partition in partitions:
                 if partition is not None:
+                    # From now on housekeeping leaves it alone, and a sync under way may fail: its
+                    # directory is about to go, and another one of the same name may come.
+                    partition.log.failure = FileNotFoundError(ENOENT, "the topic was deleted")
                     partition.wake_all()
             names = [_log_name(topic.name, index) for index in range(len(partitions))]
             await asyncio.to_thread(self._delete_logs, names)

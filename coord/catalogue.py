@@ -21,8 +21,10 @@ from typing import Any
 from uuid import UUID
 
 _NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+#: What consumer groups have committed.
+OFFSETS_TOPIC = "__consumer_offsets"
 #: Topics of the broker's own, which clients may read but not write.
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
+INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, "__transaction_state"})
 #: The log of this catalogue, which is no topic.
 METADATA_TOPIC = "__cluster_metadata"
 

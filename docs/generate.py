@@ -8,11 +8,15 @@ A generated part stands between two comments, `<!-- generated: NAME -->` and `<!
 
 from __future__ import annotations
 
+import ast
+import inspect
 import re
 import sys
 from pathlib import Path
 
 from ottla.broker.config import NO_LIMIT, Setting, settings
+from ottla.broker.dispatch import SERVED
+from ottla.coord.states import PREDECESSORS, GroupState
 from ottla.protocol.errors import ErrorCode, Retry
 from ottla.protocol.registry import APIS
 from ottla.storage.config import FOREVER, TOPIC_SETTINGS
@@ -25,8 +29,8 @@ RETRY = {Retry.NEVER: "", Retry.LATER: "yes", Retry.REFRESHED: "yes, after a loo
 def apis() -> str:
     """Give the table of apis and versions."""
     lines = [
-        "| key | api | versions | flexible from | what for |",
-        "|---:|---|---|---|---|",
+        "| key | api | versions | flexible from | served | what for |",
+        "|---:|---|---|---|---|---|",
     ]
     for api in APIS.values():
         versions = str(api.versions)
@@ -37,8 +41,10 @@ def apis() -> str:
         source = f"[{api.name}](../protocol/api/{api.module_name}.py)"
         purpose = (sys.modules[api.request.__module__].__doc__ or "").splitlines()[0]
         purpose = purpose.partition(": ")[2].removesuffix(".")
+        served = f"[yes](../broker/handlers/{api.module_name}.py)" if api.key in SERVED else ""
+        flexibility = "never" if never else flexible
         lines.append(
-            f"| {api.key} | {source} | {versions} | {'never' if never else flexible} | {purpose} |"
+            f"| {api.key} | {source} | {versions} | {flexibility} | {served} | {purpose} |"
         )
     return "\n".join(lines)
 
@@ -89,6 +95,22 @@ def broker_config() -> str:
     return "\n".join(lines)
 
 
+def group_states() -> str:
+    """Give the table of the states of a group, from the words beside them in the source."""
+    source = Path(inspect.getsourcefile(GroupState) or "").read_text()
+    (states,) = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)]
+    words = [
+        " ".join(node.value.value.split())
+        for node in states.body[1:]
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    ]
+    lines = ["| state | comes from | what it is, and what requests get |", "|---|---|---|"]
+    for state, text in zip(GroupState, words, strict=True):
+        before = ", ".join(sorted(other.value for other in PREDECESSORS[state]))
+        lines.append(f"| {state.value} | {before} | {text} |")
+    return "\n".join(lines)
+
+
 def _default(known: Setting) -> str:
     if known.value in (FOREVER, NO_LIMIT):
         return "no limit"
@@ -107,6 +129,7 @@ PARTS = {
     "log_config": log_config,
     "topic_config": topic_config,
     "broker_config": broker_config,
+    "group_states": group_states,
 }
 
 

@@ -56,6 +56,7 @@ async def _answer(
         topic = _find(broker, name, topic_id)
         name, topic_id = topic.name, topic.id
         await broker.topics.delete(topic)
+        broker.groups.forget_topic(topic.name)
     except ANSWERABLE as error:
         return DeletableTopicResult(
             name=name, topic_id=topic_id, error_code=code_of(error), error_message=message_of(error)

@@ -24,7 +24,8 @@ from ottla.protocol.errors import ErrorCode
 from ottla.storage.log import Slice
 
 from ..errors import ANSWERABLE, ApiError, code_of
-from ..sessions import OPEN, FetchSession
+from ..flow import are_too_many
+from ..sessions import CLOSE, OPEN, FetchSession
 from ..waiters import Waiter
 
 if TYPE_CHECKING:
@@ -38,14 +39,18 @@ _READ_COMMITTED = 1
 
 def handle(
     broker: Broker, context: Context, request: FetchRequest
-) -> FetchResponse | asyncio.Future[FetchResponse]:
+) -> FetchResponse | asyncio.Future[FetchResponse] | None:
     """Answer Fetch."""
+    count = sum(len(topic.partitions) for topic in request.topics)
+    if are_too_many(count, broker.config.broker_max_partitions, context):
+        return None
     session = None
     # (0, -1), which is what most clients send, does without a session.
-    if request.session_id or request.session_epoch == OPEN:
+    if request.session_id or request.session_epoch != CLOSE:
         slots = broker.config.max_incremental_fetch_session_cache_slots
+        most = broker.config.broker_max_partitions
         try:
-            session = broker.sessions.of(request, slots, context.started)
+            session = broker.sessions.of(request, slots, most, context.started)
         except ApiError as error:
             return FetchResponse(error_code=error.code)
     return _Fetch(broker, request, session).start()
@@ -64,7 +69,7 @@ class _Fetch:
         self._size_bytes = 0
         self._has_error = False
         self._partitions: list[Partition] = []
-        self._slices: list[Slice] = []
+        self._slices: list[tuple[int, Slice]] = []
 
     def start(self) -> FetchResponse | asyncio.Future[FetchResponse]:
         """Answer at once, or wait."""
@@ -72,30 +77,56 @@ class _Fetch:
         request = self._request
         missing = request.min_bytes - self._size_bytes
         if missing <= 0 or self._has_error or request.max_wait_ms <= 0 or not self._partitions:
-            response = self._response(found)
-            if all(map(Slice.is_warm, self._slices)):
-                return response
+            if self._is_warm():
+                return self._response(found)
             self._future = asyncio.get_running_loop().create_future()
-            self._broker.start_task(self._warm_up(response))
+            self._broker.start_task(self._warm_up(found))
         else:
             self._future = asyncio.get_running_loop().create_future()
-            waiter = Waiter(self._partitions, missing, request.max_wait_ms / 1000, self._look_again)
+            # It looks again when it is over, and holds no file until then.
+            self._slices = []
+            # A connection is not read from for ever: who has gone away must be noticed.
+            wait_ms = min(request.max_wait_ms, self._broker.config.connections_max_idle_ms)
+            waiter = Waiter(self._partitions, missing, wait_ms / 1000, self._look_again)
             self._future.add_done_callback(lambda _future: waiter.cancel())
         return self._future
 
     def _look_again(self) -> None:
-        assert self._future is not None
-        if not self._future.done():
-            # What was appended just now is in the page cache.
-            self._future.set_result(self._response(self._look()))
+        future = self._future
+        assert future is not None
+        if future.done():
+            return
+        try:
+            found = self._look()
+            if self._is_warm():
+                future.set_result(self._response(found))
+            else:
+                self._broker.start_task(self._warm_up(found))
+        except Exception as error:  # noqa: BLE001  # the one who waits is to hear of it
+            future.set_exception(error)
 
-    async def _warm_up(self, response: FetchResponse) -> None:
-        assert self._future is not None
-        for part in self._slices:
-            if not part.is_warm():
-                await asyncio.to_thread(part.warm)
-        if not self._future.done():
-            self._future.set_result(response)
+    def _is_warm(self) -> bool:
+        try:
+            return all(part.is_warm() for _at, part in self._slices)
+        except OSError:
+            return False  # the thread will find out what it is
+
+    async def _warm_up(self, found: list[tuple[str, PartitionData]]) -> None:
+        """Bring what was found into the page cache, and answer with it."""
+        future = self._future
+        assert future is not None
+        try:
+            for at, part in self._slices:
+                topic, data = found[at]
+                try:
+                    if not part.is_warm():
+                        await asyncio.to_thread(part.warm)
+                except OSError as error:
+                    found[at] = topic, _failed(data.partition_index, error)
+            if not future.done():
+                future.set_result(self._response(found))
+        except Exception as error:  # noqa: BLE001  # likewise
+            future.set_exception(error)
 
     def _wanted(self) -> Iterable[tuple[str, FetchPartition]]:
         if self._session is not None:
@@ -113,7 +144,7 @@ class _Fetch:
         aborted: list[AbortedTransaction] | None = [] if self._is_committed else None
         self._size_bytes, self._has_error = 0, False
         self._partitions, self._slices = [], []
-        found = []
+        found: list[tuple[str, PartitionData]] = []
         for topic, wanted in self._wanted():
             index = wanted.partition
             try:
@@ -121,7 +152,8 @@ class _Fetch:
                     raise ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
                 partition = topics.find(topic, index)
                 partition.check_epoch(wanted.current_leader_epoch)
-                part = partition.read(wanted.fetch_offset, min(wanted.partition_max_bytes, left))
+                most = min(wanted.partition_max_bytes, left)
+                part = partition.read(wanted.fetch_offset, most)
             except ANSWERABLE as error:
                 self._has_error = True
                 found.append((topic, _failed(index, error)))
@@ -130,10 +162,10 @@ class _Fetch:
             records = part.view
             size = len(records)
             # The first batch is given however large it is, or a consumer would never get past it.
-            if size > left and self._size_bytes:
+            if size > most and self._size_bytes:
                 records, size = records[:0], 0
             if size:
-                self._slices.append(part)
+                self._slices.append((len(found), part))
                 self._size_bytes += size
                 left -= size
             end = partition.high_watermark

@@ -24,6 +24,7 @@ from ottla.protocol.schema import Buffer
 from ottla.storage.errors import KeylessRecordError
 
 from ..errors import ANSWERABLE, ApiError, code_of
+from ..flow import are_too_many
 
 if TYPE_CHECKING:
     from ..broker import Broker
@@ -44,11 +45,15 @@ def handle(
     broker: Broker, context: Context, request: ProduceRequest
 ) -> ProduceResponse | asyncio.Future[ProduceResponse] | None:
     """Answer Produce."""
+    count = sum(len(topic.partition_data) for topic in request.topic_data)
+    if are_too_many(count, broker.config.broker_max_partitions, context):
+        return None
     acks = request.acks
     now_ms = broker.now_ms()
     pending: _Pending | None = None
     responses = []
-    failure: Exception | None = None
+    # Not the error itself: it knows this function's variables, and would keep the request alive.
+    failure: str | None = None
     for topic in request.topic_data:
         name = topic.name
         results = []
@@ -58,10 +63,12 @@ def handle(
                 if acks not in (0, 1, ALL):
                     raise ApiError(ErrorCode.INVALID_REQUIRED_ACKS)
                 partition = broker.topics.find(name, index)
+                if partition.is_internal:
+                    raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION)
                 records = _check(data.records, context.version)
                 appended = partition.append(records, now_ms)
             except ANSWERABLE as error:
-                failure = error
+                failure = str(error)
                 results.append(_failed(index, error))
                 continue
             result = PartitionProduceResponse(
@@ -71,7 +78,9 @@ def handle(
                 log_start_offset=partition.log.start_offset,
             )
             results.append(result)
-            if partition.is_fsynced or (acks == ALL and partition.acks_all_means_fsync):
+            if acks != 0 and (
+                partition.is_fsynced or (acks == ALL and partition.acks_all_means_fsync)
+            ):
                 if pending is None:
                     pending = _Pending(request.timeout_ms)
                 pending.wait_for(partition, appended.last_offset, results)
