@@ -4,11 +4,14 @@
 PYTHON ?= python3
 export PYTHON
 
-.PHONY: help test lint format bench docs clean venv
+.PHONY: help broker test lint format bench docs clean venv
 .DEFAULT_GOAL := help
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+
+broker: venv ## run a broker on localhost:9092, data in ottla-data/; Ctrl-C stops it
+	.venv/bin/python -m ottla broker start
 
 test: lint ## run every check and every test
 	.venv/bin/python -m pytest --numprocesses 2 --cov --cov-report term:skip-covered
@@ -24,6 +27,7 @@ bench: venv ## measure; prints tables, writes bench/results/
 	.venv/bin/python bench/codec.py
 	.venv/bin/python bench/imports.py
 	.venv/bin/python bench/log.py
+	.venv/bin/python bench/broker.py
 
 docs: venv ## write the generated parts of docs/ again
 	.venv/bin/python docs/generate.py
