@@ -7,7 +7,8 @@ that: so the records of a large batch are moved once, from the kernel into the b
 they are written to the log.
 
 Several requests may be under way. Each is started as soon as it is read, and their responses leave
-in the order of the requests: one that is ready early waits for those before it.
+in the order of the requests: one that is ready early waits for those before it. Who sends very many
+at once has some of them handled, and then others have their turn.
 
 What bounds a connection, each with a setting: the size of a request, by api; the number of requests
 under way; the bytes that the client has not taken yet. At either of the last two it is not read
@@ -22,6 +23,7 @@ import logging
 import socket
 import struct
 from collections import deque
+from contextlib import suppress
 from time import perf_counter
 from typing import TYPE_CHECKING, cast
 
@@ -30,6 +32,7 @@ from ottla.protocol.registry import PRODUCE
 from ottla.protocol.schema import Message
 
 from .dispatch import Answer, Context
+from .outgoing import Outgoing
 
 if TYPE_CHECKING:
     from .config import Listener
@@ -39,9 +42,14 @@ log = logging.getLogger(__name__)
 
 _SIZE_AND_KEY = struct.Struct(">iH")
 _SIZE = struct.Struct(">i")
-#: A buffer for a frame is not made larger than this before bytes have come to fill it.
+#: A buffer for a frame is not made larger than this before bytes have come to fill it: a frame for
+#: which there is room in the budget, and any other.
 _TRUSTED_BYTES = 1024 * 1024
+_FIRST_BYTES = 4096
+#: For how long the requests of one connection are handled before it is another's turn.
+_TURN_SECONDS = 0.005
 _NEVER = float("inf")
+_USER_TIMEOUT: int | None = getattr(socket, "TCP_USER_TIMEOUT", None)
 
 
 class _Unanswered:
@@ -56,26 +64,33 @@ class _Unanswered:
 
 
 class _Frame:
-    """A large frame on its way in."""
+    """A frame that did not come as a whole, on its way in."""
 
-    __slots__ = ("buffer", "filled", "is_granted", "size")
+    __slots__ = ("buffer", "filled", "is_granted", "is_reserved", "size")
 
     def __init__(self, size: int) -> None:
         self.size = size
         self.buffer = bytearray(0)
         self.filled = 0
-        self.is_granted = False
+        #: Whether it takes room in the budget, and whether it was given that, if it needs it.
+        self.is_reserved = False
+        self.is_granted = True
 
     def room(self) -> memoryview:
         """Give where the next bytes go; the buffer grows with what has come, not with promises."""
         if self.filled == len(self.buffer):
-            grown = bytearray(min(self.size, max(_TRUSTED_BYTES, 2 * self.filled)))
+            first = _TRUSTED_BYTES if self.is_reserved else _FIRST_BYTES
+            grown = bytearray(min(self.size, max(first, 2 * self.filled)))
             grown[: self.filled] = self.buffer
             self.buffer = grown
         return memoryview(self.buffer)[self.filled :]
 
     def put(self, data: memoryview) -> None:
         """Put bytes into it that came before there was a buffer."""
+        if not self.is_granted:
+            self.buffer = bytearray(data)
+            self.filled = len(data)
+            return
         while data:
             room = self.room()
             part = data[: len(room)]
@@ -93,10 +108,11 @@ class Connection(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._clock = self._loop.time
         self._transport: asyncio.Transport
+        self._outgoing: Outgoing
         self.listener = listener
         self.peer = "?"
-        #: When something was last read, and until when what is under way must have moved on.
-        self.last_read = self._clock()
+        #: When it last did something, and until when what is under way must have moved on.
+        self.last_active = self._clock()
         self.read_deadline = _NEVER
         self.write_deadline = _NEVER
         self._unsent_bytes = 0
@@ -124,13 +140,14 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def is_idle(self) -> bool:
         """Whether nothing is under way."""
-        return not self._unanswered and self._frame is None and self._is_writable
+        return not self._unanswered and self._frame is None and self._has_sent_all()
 
     # What the event loop calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin, if there is room for one more."""
         self._transport = cast(asyncio.Transport, transport)
+        self._outgoing = Outgoing(self._transport, self._emptied)
         peer = transport.get_extra_info("peername")
         self.peer = peer[0] if peer else "?"
         if not self._server.admit(self):
@@ -140,11 +157,18 @@ class Connection(asyncio.BufferedProtocol):
         config = self._server.config
         self._transport.set_write_buffer_limits(high=config.socket_send_queue_bytes)
         sock: socket.socket = transport.get_extra_info("socket")
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        if config.socket_send_buffer_bytes > 0:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, config.socket_send_buffer_bytes)
-        if config.socket_receive_buffer_bytes > 0:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, config.socket_receive_buffer_bytes)
+        with suppress(OSError):  # who has gone away already will be noticed
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            if _USER_TIMEOUT is not None:
+                # Of who has silently gone away: a keepalive takes hours to notice.
+                timeout_ms = config.connections_progress_timeout_ms
+                sock.setsockopt(socket.IPPROTO_TCP, _USER_TIMEOUT, timeout_ms)
+            for option, size in (
+                (socket.SO_SNDBUF, config.socket_send_buffer_bytes),
+                (socket.SO_RCVBUF, config.socket_receive_buffer_bytes),
+            ):
+                if size > 0:
+                    sock.setsockopt(socket.SOL_SOCKET, option, size)
 
     def get_buffer(self, _sizehint: int) -> memoryview:
         """Say where the next bytes are to be put."""
@@ -152,7 +176,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Deal with the bytes that came."""
-        self.last_read = self._clock()
+        self.last_active = self._clock()
         self._server.metrics.bytes_received += nbytes
         if self._frame is not None:
             self._frame.filled += nbytes
@@ -175,6 +199,7 @@ class Connection(asyncio.BufferedProtocol):
             if future is not None and not isinstance(future, asyncio.Task):
                 future.cancel()
         self._unanswered.clear()
+        self._outgoing.clear()
         if self._frame is not None:
             self._drop(self._frame)
         self._rest = b""
@@ -183,12 +208,14 @@ class Connection(asyncio.BufferedProtocol):
     def pause_writing(self) -> None:
         """Stop reading from a client that does not read."""
         self._is_writable = False
-        self._unsent_bytes = self._transport.get_write_buffer_size()
+        self._outgoing.block()
+        self._unsent_bytes = self._count_unsent()
         self._server.watch_write(self)
 
     def resume_writing(self) -> None:
         """Go on: the client has read."""
         self._is_writable = True
+        self._outgoing.unblock()
         self.write_deadline = _NEVER
         self._go_on()
 
@@ -209,41 +236,46 @@ class Connection(asyncio.BufferedProtocol):
         """Read no more, answer what is under way, then close."""
         self._is_closing = True
         self._stop_reading()
-        if not self._unanswered:
-            self._transport.close()
+        self._close_if_done()
 
     def has_written_since(self) -> bool:
         """Whether the client has taken anything since this was last asked."""
-        before, self._unsent_bytes = self._unsent_bytes, self._transport.get_write_buffer_size()
+        before, self._unsent_bytes = self._unsent_bytes, self._count_unsent()
         return self._unsent_bytes < before
 
     # Reading.
 
-    def _take(self, data: memoryview) -> None:
-        """Take frames out of what came, as many as may be under way; keep the rest."""
+    def _take(self, data: memoryview) -> bool:
+        """Take frames out of what came, as many as may be under way; keep the rest.
+
+        Tells whether more may be read now.
+        """
         position, end = 0, len(data)
-        while not self._must_wait():
-            if end - position < 4:
-                break
+        may_read, turn_end = True, perf_counter() + _TURN_SECONDS
+        while may_read and end - position >= 4:
             (size,) = _SIZE.unpack_from(data, position)
             if size > self._server.config.socket_other_request_max_bytes or size < 8:
                 if end - position < 6:
                     break
                 if not self._check_size(data, position):
-                    return
+                    return False
+            self.read_deadline = _NEVER
             start = position + 4
-            position = start + size
-            if position > end:
+            if start + size > end:
                 self._begin(size, data[start:])
-                return
+                return self._may_read()
+            position = start + size
             self._receive(bytearray(data[start:position]))
-        self._rest = bytes(data[position:])
-        if self._must_wait():
+            may_read = self._may_read()
+            if may_read and position < end and perf_counter() > turn_end:
+                may_read = False
+                self._loop.call_soon(self._go_on)
+        self._rest = bytes(data[position:]) if position < end else b""
+        if not may_read:
             self._stop_reading()
         elif self._rest:
             self._expect(0)
-        else:
-            self.read_deadline = _NEVER
+        return may_read
 
     def _check_size(self, data: memoryview, position: int) -> bool:
         """Whether a frame may be this large, which only that of a Produce may be."""
@@ -262,12 +294,14 @@ class Connection(asyncio.BufferedProtocol):
         """Begin a frame that did not come as a whole."""
         self._rest = b""
         frame = self._frame = _Frame(size)
+        # Any that could have come as a whole need not wait for room.
+        if size > len(self._server.scratch):
+            frame.is_reserved = True
+            frame.is_granted = self._server.budget.reserve(size, self._granted)
         frame.put(data)
-        self._expect(size)
-        if self._server.budget.reserve(size, self._granted):
-            frame.is_granted = True
+        if frame.is_granted:
+            self._expect(size)
         else:
-            self.read_deadline = _NEVER  # it is we who keep it waiting
             self._stop_reading()
 
     def _granted(self) -> None:
@@ -283,16 +317,17 @@ class Connection(asyncio.BufferedProtocol):
         try:
             self._receive(frame.buffer)
         finally:
-            self._server.budget.release(frame.size)
-        if self._must_wait():
+            if frame.is_reserved:
+                self._server.budget.release(frame.size)
+        if not self._may_read():
             self._stop_reading()
 
     def _drop(self, frame: _Frame) -> None:
         self._frame = None
-        if frame.is_granted:
-            self._server.budget.release(frame.size)
-        else:
+        if not frame.is_granted:
             self._server.budget.withdraw(self._granted)
+        elif frame.is_reserved:
+            self._server.budget.release(frame.size)
 
     def _expect(self, size: int) -> None:
         """Let a frame that has begun be complete in time."""
@@ -300,27 +335,27 @@ class Connection(asyncio.BufferedProtocol):
             self.read_deadline = self._clock() + self._server.time_for(size)
             self._server.watch_read(self)
 
-    def _must_wait(self) -> bool:
-        return (
-            not self._is_writable
-            or self._is_closing
-            or len(self._unanswered) >= self._server.config.max_in_flight_requests_per_connection
-            or (self._frame is not None and not self._frame.is_granted)
-        )
+    def _may_read(self) -> bool:
+        """Whether more may come: the rest of a frame that was let in, or else another request."""
+        if self._is_closing:
+            return False
+        if self._frame is not None:
+            return self._frame.is_granted
+        most = self._server.config.max_in_flight_requests_per_connection
+        return self._has_sent_all() and len(self._unanswered) < most
 
     def _stop_reading(self) -> None:
+        self.read_deadline = _NEVER  # from now on it is we who keep it waiting
         if self._is_reading:
             self._is_reading = False
             self._transport.pause_reading()
 
     def _go_on(self) -> None:
         """Take up what was left when the connection had to wait, if it need not any more."""
-        if self._is_reading or self._must_wait():
+        if self._is_reading or not self._may_read():
             return
-        if self._rest:
-            rest, self._rest = self._rest, b""
-            self._take(memoryview(rest))
-        if not self._must_wait():
+        rest, self._rest = self._rest, b""
+        if not rest or self._take(memoryview(rest)):
             self._is_reading = True
             self._transport.resume_reading()
 
@@ -353,24 +388,47 @@ class Connection(asyncio.BufferedProtocol):
             if first.future is not None:
                 if not first.future.done():
                     break
-                first.answer = None if first.future.cancelled() else first.future.result()
+                first.answer = self._outcome(first.context, first.future)
             unanswered.popleft()
             if first.answer is not None:
                 self._send(first.context, first.answer)
+                self.last_active = self._clock()
+        self._emptied()
+
+    def _emptied(self) -> None:
+        """Go on, if all that is ready has been handed over."""
         if self._is_closing:
-            if not unanswered:
-                self._transport.close()
+            self._close_if_done()
         else:
             self._go_on()
 
+    def _has_sent_all(self) -> bool:
+        return self._is_writable and not self._outgoing
+
+    def _count_unsent(self) -> int:
+        return self._transport.get_write_buffer_size() + self._outgoing.size_bytes
+
+    def _outcome(self, context: Context, future: asyncio.Future[Answer]) -> Answer:
+        if future.cancelled():
+            return None
+        error = future.exception()
+        if error is None:
+            return future.result()
+        log.error("%r failed", context, exc_info=error)
+        self.close_with(f"{context!r} failed")
+        return None
+
     def _send(self, context: Context, answer: Message) -> None:
-        parts = self._dispatcher.encode(context, answer)
-        if len(parts) == 1:
-            self._transport.write(parts[0])
-        else:
-            self._transport.writelines(parts)
+        if self._transport.is_closing():
+            return  # one before it had no answer, and they come in order or not at all
+        self._outgoing.send(self._dispatcher.encode(context, answer))
 
     def _close(self) -> None:
         self._is_closing = True
         self._stop_reading()
-        self._transport.close()
+        if not self._outgoing:
+            self._transport.close()
+
+    def _close_if_done(self) -> None:
+        if not self._unanswered and not self._outgoing:
+            self._transport.close()

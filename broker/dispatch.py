@@ -22,11 +22,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ottla.protocol import registry
 from ottla.protocol.codec import decode_request, encode_response
-from ottla.protocol.errors import UnsupportedVersionError
+from ottla.protocol.errors import DecodeError, UnsupportedVersionError
 from ottla.protocol.registry import API_VERSIONS, Api
 from ottla.protocol.schema import Buffer, Message
 
 from .errors import ANSWERABLE, code_of
+from .flow import count_elements
 
 if TYPE_CHECKING:
     from .broker import Broker
@@ -70,6 +71,11 @@ SERVED = {
         registry.DESCRIBE_TOPIC_PARTITIONS,
     )
 }
+
+#: A request of this size cannot name more than a broker can look at in one go.
+_MODEST_BYTES = 64 * 1024
+#: A request about all partitions names them, their topics, and a few things of each.
+_ELEMENTS_PER_PARTITION = 4
 
 Answer = Message | None
 Handled = Answer | Coroutine[Any, Any, Answer] | asyncio.Future[Any]
@@ -129,6 +135,8 @@ class Dispatcher:
             raise UnsupportedVersionError(
                 header.request_api_key, header.request_api_version, header.correlation_id
             )
+        if len(frame) > _MODEST_BYTES:
+            self._check_is_modest(api, body)
         context = Context(
             api,
             header.request_api_version,
@@ -138,6 +146,16 @@ class Dispatcher:
             started,
         )
         return context, body
+
+    def _check_is_modest(self, api: Api, body: Message) -> None:
+        """Refuse a request that names more things than there can be.
+
+        Each costs its client a few bytes, and everybody else the time that it takes to look for it.
+        """
+        most = _ELEMENTS_PER_PARTITION * self._broker.config.broker_max_partitions
+        count = count_elements(body)
+        if count > most:
+            raise DecodeError(f"{count} elements: no more than {most} make sense", api.name)
 
     def handle(self, context: Context, body: Message | None) -> Answer | asyncio.Future[Answer]:
         """Have a request handled; what is not a future is the answer."""
@@ -160,7 +178,7 @@ class Dispatcher:
         """Give the buffers of a response, and count it."""
         try:
             parts = encode_response(answer, context.version, context.correlation_id)
-        except Exception as error:  # noqa: BLE001  # the boundary
+        except Exception as error:  # the boundary
             log.error("the answer to %r cannot be encoded", context, exc_info=error)
             context.connection.close_with(f"{context!r} has no answer")
             return []

@@ -1,7 +1,7 @@
-"""How much a broker takes in at once: bytes that are received and not yet answered.
+"""How much a broker takes in at once: bytes that are received and not yet handled.
 
 A request that is larger than what is read at once reserves room for all of itself before more of it
-is read; where there is none, its connection is not read from until others have been answered, in
+is read; where there is none, its connection is not read from until others have been handled, in
 the order in which they came. So requests that were let in can always be completed, and those that
 wait cost what the kernel keeps for them. Small requests never wait: heartbeats and fetches of some
 go on while large requests of others fill the budget.
@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+
+from ottla.protocol.schema import Message
 
 
 class Budget:
@@ -48,3 +50,15 @@ class Budget:
     def _fits(self, size_bytes: int) -> bool:
         # One that is larger than all there is may pass when it is alone.
         return self.used_bytes == 0 or self.used_bytes + size_bytes <= self._limit()
+
+
+def count_elements(message: Message) -> int:
+    """Count what a message has in its arrays, and in the arrays of those."""
+    count = 0
+    for name in message.fields:
+        value = getattr(message, name)
+        if isinstance(value, list):
+            count += len(value)
+            if value and isinstance(value[0], Message):
+                count += sum(map(count_elements, value))
+    return count

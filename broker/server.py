@@ -25,6 +25,9 @@ _SCRATCH_BYTES = 128 * 1024
 #: How slow a request may come, beyond the time-out that all have.
 _SLOWEST_BYTES_PER_SECOND = 1024 * 1024
 _WATCH_SECONDS = 1.0
+#: Descriptors that are neither for segments, which may take half of all, nor for connections.
+_OTHER_DESCRIPTORS = 64
+_FEWEST_CONNECTIONS = 16
 
 
 class Server:
@@ -45,6 +48,7 @@ class Server:
         self._bound: list[tuple[Listener, socket.socket]] = []
         self._servers: list[asyncio.Server] = []
         self._connections: set[Connection] = set()
+        self._most = _FEWEST_CONNECTIONS
         self._by_peer: Counter[str] = Counter()
         self._reading: set[Connection] = set()
         self._writing: set[Connection] = set()
@@ -70,6 +74,14 @@ class Server:
     async def listen(self) -> None:
         """Let clients in."""
         loop = asyncio.get_running_loop()
+        # A log that cannot open its files goes offline, and no client must be able to cause that.
+        descriptors = self._broker.logs.disk.descriptor_limit()
+        self._most = max(descriptors // 2 - _OTHER_DESCRIPTORS, _FEWEST_CONNECTIONS)
+        if self._most < self.config.max_connections:
+            log.info(
+                "there will be fewer connections than max.connections: descriptors are scarce",
+                extra={"connections": self._most, "descriptors": descriptors},
+            )
         for listener, sock in self._bound:
             self._servers.append(
                 await loop.create_server(
@@ -99,8 +111,8 @@ class Server:
     def admit(self, connection: Connection) -> bool:
         """Whether there is room for one more."""
         peer, config = connection.peer, self.config
-        if len(self._connections) >= config.max_connections:
-            reason = f"max.connections is {config.max_connections}"
+        if len(self._connections) >= min(config.max_connections, self._most):
+            reason = f"max.connections is {min(config.max_connections, self._most)}"
         elif self._by_peer[peer] >= config.max_connections_per_ip:
             reason = f"max.connections.per.ip is {config.max_connections_per_ip}"
         else:
@@ -186,7 +198,7 @@ class Server:
         limit = self.config.connections_max_idle_ms / 1000
         self._next_idle_look = now + min(limit / 4, 30)
         for connection in list(self._connections):
-            if connection.is_idle and now - connection.last_read > limit:
+            if connection.is_idle and now - connection.last_active > limit:
                 self._end(connection, "idle", f"idle for more than {limit:g} s")
 
     def _end(self, connection: Connection, kind: str, reason: str) -> None:

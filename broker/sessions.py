@@ -5,8 +5,9 @@ and its responses have only partitions with something new. A session is known by
 its requests has the next epoch: whoever gets out of step is told so, and starts again with a whole
 request. A request can also do without, or ask for a session and be declined.
 
-There are at most so many sessions: a new one takes the place of one that has been idle for a while,
-or is declined.
+There are at most so many sessions, and so many partitions in them: a new one takes the place of one
+that has been idle for a while, or is declined. A session keeps what a client asked for, which need
+not exist; hence the second limit.
 """
 
 from __future__ import annotations
@@ -29,6 +30,10 @@ CLOSE = -1
 _NO_SESSION = 0
 _EVICTABLE_SECONDS = 120.0
 _LAST_EPOCH = 2**31 - 1
+#: All sessions together may have this many times the partitions that one may have.
+_TIMES_THE_MOST = 10
+#: No topic has a longer name.
+_LONGEST_NAME = 249
 
 Key = tuple[str, int]
 
@@ -56,7 +61,8 @@ class FetchSession:
         """Take in what a request adds, changes and forgets."""
         for topic in request.topics:
             for partition in topic.partitions:
-                self._wanted[topic.topic, partition.partition] = partition
+                kept = _without_tags(partition) if partition.unknown_tagged_fields else partition
+                self._wanted[topic.topic, partition.partition] = kept
         for forgotten in request.forgotten_topics_data:
             for index in forgotten.partitions:
                 self._wanted.pop((forgotten.topic, index), None)
@@ -84,36 +90,41 @@ class FetchSessions:
 
     def __init__(self) -> None:
         self._sessions: dict[int, FetchSession] = {}
+        self._partitions = 0
 
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def of(self, request: FetchRequest, slots: int, now: float) -> FetchSession | None:
+    def of(self, request: FetchRequest, slots: int, most: int, now: float) -> FetchSession | None:
         """Give the session of a request, up to date with it; None if it does without one.
 
-        Raises ApiError, which is for the request as a whole.
+        There are `slots` sessions, and `most` partitions in each. Raises ApiError, which is for the
+        request as a whole.
         """
         session_id, epoch = request.session_id, request.session_epoch
         if epoch in (OPEN, CLOSE):
-            self._sessions.pop(session_id, None)
-            if epoch == CLOSE:
-                return None
-            session = self._open(slots, now)
+            self._remove(session_id)
+            session = self._open(slots, now) if epoch == OPEN else None
         else:
             session = self._next(session_id, epoch, now)
-        if session is not None:
-            session.update(request)
-            if not len(session):
-                del self._sessions[session.id]
-                return None if epoch == OPEN else session
+        if session is None:
+            return None
+        before = len(session)
+        session.update(request)
+        self._partitions += len(session) - before
+        if not len(session):
+            self._remove(session.id)
+            return None
+        if not self._has_room_for(session, request, most, now):
+            self._remove(session.id)
+            if epoch == OPEN:
+                return None
+            raise ApiError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         return session
 
     def _open(self, slots: int, now: float) -> FetchSession | None:
-        if len(self._sessions) >= slots:
-            oldest = next(iter(self._sessions.values()), None)
-            if oldest is None or now - oldest.last_used < _EVICTABLE_SECONDS:
-                return None
-            del self._sessions[oldest.id]
+        if len(self._sessions) >= slots and not self._evict(now):
+            return None
         session_id = _NO_SESSION
         while session_id == _NO_SESSION or session_id in self._sessions:
             session_id = secrets.randbelow(2**31)
@@ -130,3 +141,35 @@ class FetchSessions:
             raise ApiError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
         session.epoch = 1 if epoch == _LAST_EPOCH else epoch + 1
         return session
+
+    def _has_room_for(
+        self, session: FetchSession, request: FetchRequest, most: int, now: float
+    ) -> bool:
+        """Whether what a session has come to want may be kept."""
+        while self._partitions > _TIMES_THE_MOST * most and self._evict(now):
+            pass
+        return (
+            len(session) <= most
+            and self._partitions <= _TIMES_THE_MOST * most
+            and all(len(topic.topic) <= _LONGEST_NAME for topic in request.topics)
+        )
+
+    def _evict(self, now: float) -> bool:
+        """Remove the session that was idle for longest, if that is long enough."""
+        oldest = next(iter(self._sessions.values()), None)
+        if oldest is None or now - oldest.last_used < _EVICTABLE_SECONDS:
+            return False
+        self._remove(oldest.id)
+        return True
+
+    def _remove(self, session_id: int) -> None:
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            self._partitions -= len(session)
+
+
+def _without_tags(partition: FetchPartition) -> FetchPartition:
+    """Give a copy that keeps nothing which nobody here understands."""
+    return FetchPartition(
+        **{name: getattr(partition, name) for name in FetchPartition.fields},
+    )

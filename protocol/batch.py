@@ -30,7 +30,8 @@ from crc32c import crc32c
 
 from .compression import Compression, DecompressionError, compress, decompress
 from .errors import BatchError, ErrorCode
-from .records import Buffer, Record, decode_records, encode_records
+from .outline import outlines
+from .records import SMALLEST_RECORD_BYTES, Buffer, Record, decode_records, encode_records
 
 __all__ = ["HEADER_BYTES", "BatchError", "Record", "RecordBatch", "build_batch", "split_batches"]
 
@@ -39,6 +40,9 @@ HEADER_BYTES = 61
 LOG_OVERHEAD_BYTES = 12
 #: What the records of one batch may decompress to, unless a caller says otherwise.
 DECOMPRESSED_LIMIT_BYTES = 128 * 1024 * 1024
+
+#: Records of one batch, at most: as many as clients can be told to put into one.
+MAX_RECORDS = 1_000_000
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _AFTER_CRC = struct.Struct(">hiqqqhii")
@@ -187,6 +191,11 @@ class RecordBatch:
         if self.record_count < 1 or self.record_count != self.last_offset_delta + 1:
             reason = f"{self.record_count} records, last offset delta {self.last_offset_delta}"
             raise BatchError(reason, ErrorCode.INVALID_RECORD, position=57)
+        is_compressed = self.attributes & _CODEC
+        room = MAX_RECORDS if is_compressed else (self.size - HEADER_BYTES) // SMALLEST_RECORD_BYTES
+        if self.record_count > min(room, MAX_RECORDS):
+            reason = f"{self.record_count} records: there is room for {min(room, MAX_RECORDS)}"
+            raise BatchError(reason, ErrorCode.INVALID_RECORD, position=57)
         if self.attributes & (_CONTROL | _DELETE_HORIZON):
             reason = f"attributes {self.attributes:#x}: control batches are not for producers"
             raise BatchError(reason, ErrorCode.INVALID_RECORD, position=_ATTRIBUTES_AT)
@@ -210,16 +219,30 @@ class RecordBatch:
         self.crc = crc32c(self.view[_ATTRIBUTES_AT:])
         _UINT32.pack_into(self.view, _CRC_AT, self.crc)
 
-    def records(self, limit: int = DECOMPRESSED_LIMIT_BYTES) -> list[Record]:
-        """Decode the records, which may decompress to at most `limit` bytes. Raises BatchError."""
+    def payload(self, limit: int = DECOMPRESSED_LIMIT_BYTES) -> Buffer:
+        """Give the bytes of the records, decompressed to at most `limit`. Raises BatchError."""
         payload: Buffer = self.view[HEADER_BYTES:]
         if self.attributes & _CODEC:
             try:
                 payload = decompress(self.compression, payload, limit)
             except (DecompressionError, ValueError) as error:
                 raise BatchError(str(error), ErrorCode.CORRUPT_MESSAGE) from error
+        return payload
+
+    def outlines(self) -> Iterator[tuple[int, int, bool]]:
+        """Give each record's offset, its time, and whether it has a key. Raises BatchError."""
+        time = self.max_timestamp if self.has_append_time else None
+        for offset, timestamp, has_key in outlines(self.payload(), self.record_count):
+            yield (
+                self.base_offset + offset,
+                self.base_timestamp + timestamp if time is None else time,
+                has_key,
+            )
+
+    def records(self, limit: int = DECOMPRESSED_LIMIT_BYTES) -> list[Record]:
+        """Decode the records, which may decompress to at most `limit` bytes. Raises BatchError."""
         return decode_records(
-            payload,
+            self.payload(limit),
             self.record_count,
             self.base_offset,
             self.base_timestamp,

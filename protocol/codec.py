@@ -19,6 +19,7 @@ from .schema import Buffer, Message
 M = TypeVar("M", bound=Message)
 
 _HEADER_START = struct.Struct(">hhi")
+_RESPONSE_START = struct.Struct(">ii")
 
 
 def encode_request(
@@ -59,8 +60,11 @@ def decode_request(frame: Buffer) -> tuple[RequestHeader, Message]:
 def encode_response(response: Message, version: int, correlation_id: int) -> list[Buffer]:
     """Encode a response, header and size included."""
     api = _api_of(type(response))
-    header = ResponseHeader(correlation_id=correlation_id)
-    return _encode(header, api.response_header_version(version), response, version)
+    # The header is so simple that a codec for it would only cost time.
+    tail = bytearray(_RESPONSE_START.pack(0, correlation_id))
+    if api.response_header_version(version):
+        tail.append(0)  # tags
+    return _finish([], tail, response, version)
 
 
 def decode_response(response: type[M], version: int, frame: Buffer) -> tuple[int, M]:
@@ -80,8 +84,11 @@ def decode_response(response: type[M], version: int, frame: Buffer) -> tuple[int
 
 def _encode(header: Message, header_version: int, body: Message, version: int) -> list[Buffer]:
     parts: list[Buffer] = []
-    tail = bytearray(4)
-    tail = codec(type(header), header_version).encode(header, tail, parts)
+    tail = codec(type(header), header_version).encode(header, bytearray(4), parts)
+    return _finish(parts, tail, body, version)
+
+
+def _finish(parts: list[Buffer], tail: bytearray, body: Message, version: int) -> list[Buffer]:
     tail = codec(type(body), version).encode(body, tail, parts)
     if tail:
         parts.append(tail)

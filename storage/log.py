@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -218,9 +218,10 @@ class Log:
             for batch in segment.batches(start.position):
                 if batch.max_timestamp < timestamp:
                     continue
-                for record in self._records(segment, batch):
-                    if record.timestamp >= timestamp and record.offset >= self.start_offset:
-                        return TimestampedOffset(record.offset, record.timestamp)
+                decoded = RecordBatch(segment.read(batch.position, batch.size))
+                for offset, time, _has_key in decoded.outlines():
+                    if time >= timestamp and offset >= self.start_offset:
+                        return TimestampedOffset(offset, time)
         return None
 
     def youngest(self) -> TimestampedOffset | None:
@@ -444,8 +445,8 @@ class Log:
             if now_ms - batch.max_timestamp > config.message_timestamp_before_max_ms:
                 raise InvalidTimestampError(f"{batch.max_timestamp} is too far before {now_ms}")
         if self._compacts:
-            for index, record in enumerate(batch.records()):
-                if record.key is None:
+            for index, (_offset, _time, has_key) in enumerate(batch.outlines()):
+                if not has_key:
                     raise KeylessRecordError(index)
 
     def _duplicate_of(self, batches: Sequence[RecordBatch]) -> Appended | None:
@@ -506,11 +507,6 @@ class Log:
                 break
             stop = batch.position + batch.size
         return stop
-
-    def _records(self, segment: Segment, batch: BatchAt) -> Iterator[TimestampedOffset]:
-        decoded = RecordBatch(segment.read(batch.position, batch.size))
-        for record in decoded.records():
-            yield TimestampedOffset(record.offset, record.timestamp)
 
     def _drop_segments_before_start(self) -> None:
         while len(self.segments) > 1 and self.segments[1].base_offset <= self.start_offset:

@@ -24,7 +24,6 @@ from ottla.protocol.errors import ErrorCode
 from ottla.storage.log import Slice
 
 from ..errors import ANSWERABLE, ApiError, code_of
-from ..flow import are_too_many
 from ..sessions import CLOSE, OPEN, FetchSession
 from ..waiters import Waiter
 
@@ -39,11 +38,8 @@ _READ_COMMITTED = 1
 
 def handle(
     broker: Broker, context: Context, request: FetchRequest
-) -> FetchResponse | asyncio.Future[FetchResponse] | None:
+) -> FetchResponse | asyncio.Future[FetchResponse]:
     """Answer Fetch."""
-    count = sum(len(topic.partitions) for topic in request.topics)
-    if are_too_many(count, broker.config.broker_max_partitions, context):
-        return None
     session = None
     # (0, -1), which is what most clients send, does without a session.
     if request.session_id or request.session_epoch != CLOSE:

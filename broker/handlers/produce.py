@@ -24,7 +24,6 @@ from ottla.protocol.schema import Buffer
 from ottla.storage.errors import KeylessRecordError
 
 from ..errors import ANSWERABLE, ApiError, code_of
-from ..flow import are_too_many
 
 if TYPE_CHECKING:
     from ..broker import Broker
@@ -45,9 +44,6 @@ def handle(
     broker: Broker, context: Context, request: ProduceRequest
 ) -> ProduceResponse | asyncio.Future[ProduceResponse] | None:
     """Answer Produce."""
-    count = sum(len(topic.partition_data) for topic in request.topic_data)
-    if are_too_many(count, broker.config.broker_max_partitions, context):
-        return None
     acks = request.acks
     now_ms = broker.now_ms()
     pending: _Pending | None = None

@@ -1,5 +1,7 @@
 """Record batches: what we build comes back, and nonsense is refused."""
 
+from contextlib import suppress
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -7,6 +9,7 @@ from hypothesis import strategies as st
 from ottla.protocol.batch import RecordBatch, build_batch
 from ottla.protocol.compression import Compression
 from ottla.protocol.errors import BatchError
+from ottla.protocol.outline import outlines
 from ottla.protocol.records import SMALLEST_RECORD_BYTES, decode_records, encode_records
 from strategies import records
 
@@ -19,6 +22,7 @@ def test_records_come_back(compression, rows):
     batch.validate_produced()
 
     assert batch.records() == rows
+    assert list(batch.outlines()) == [(r.offset, r.timestamp, r.key is not None) for r in rows]
     assert batch.max_timestamp == max(row.timestamp for row in rows)
 
 
@@ -34,7 +38,12 @@ def test_damaged_records_are_refused_or_read_whole(rows, data):
     try:
         read = decode_records(payload, count, 0, 0, None)
     except BatchError:
+        with suppress(BatchError):
+            list(outlines(payload, count))
         return
+    assert list(outlines(payload, count)) == [
+        (record.offset, record.timestamp, record.key is not None) for record in read
+    ]
     assert len(read) == count
     assert len(payload) >= count * SMALLEST_RECORD_BYTES
 

@@ -1,0 +1,211 @@
+"""Names that want to be more than names: no file is made outside of the data directory."""
+
+import re
+
+import pytest
+
+from daemon import Daemon
+from hostile.attack import Socket, unharmed
+from ottla.protocol.api.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from ottla.protocol.api.create_topics import CreatableTopic, CreateTopicsRequest
+from ottla.protocol.api.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from ottla.protocol.api.fetch import FetchPartition, FetchRequest, FetchTopic
+from ottla.protocol.api.find_coordinator import FindCoordinatorRequest
+from ottla.protocol.api.join_group import JoinGroupRequest
+from ottla.protocol.api.metadata import MetadataRequest, MetadataRequestTopic
+from ottla.protocol.api.offset_commit import OffsetCommitRequest
+from ottla.protocol.api.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.registry import CREATE_TOPICS, METADATA
+from talk import a_batch
+
+INVALID = ErrorCode.INVALID_TOPIC_EXCEPTION
+UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+#: No name that a topic can have.
+IMPOSSIBLE = [
+    "",
+    ".",
+    "..",
+    "../x",
+    "../../../../tmp/x",
+    "..\\x",
+    "/tmp/x",
+    "x/../../y",
+    "x/y",
+    "x\x00y",
+    "x\ny",
+    "x y",
+    "~",
+    "$HOME",
+    "%2e%2e%2f",
+    "x" * 250,
+    "x" * 30_000,
+    "größe",
+    "\u202egnp",
+    "ｔｏｐｉｃ",  # wide letters, which a case fold would make plain
+    "t\u0430",  # a Cyrillic a
+    "\ufeffx",
+    "🎈",
+    "\ud7ff",
+    "x:y",
+    "x*",
+    "-0/..",
+]
+#: Names that are odd and fine.
+POSSIBLE = ["...", "x" * 249, "-", "_", "-0", "x-0", "x-0-1", "CON", "lock.", "a..b", "--help"]
+#: Names that mean something to us. They may be topics or not; our files stay ours.
+OURS = ["lock", "meta.json", "clean-shutdown", "recovery-point", "x.deleted", "x.tmp", "x.stray"]
+
+
+@pytest.fixture
+def broker(tmp_path):
+    with Daemon(tmp_path / "home") as started:
+        yield started
+
+
+def create(connection, *names, version=7):
+    wanted = [CreatableTopic(name=name, num_partitions=1, replication_factor=1) for name in names]
+    answer = connection.ask(CreateTopicsRequest(topics=wanted, timeout_ms=5000), version)
+    return [topic.error_code for topic in answer.topics]
+
+
+def paths(folder):
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+def only_ours(broker):
+    """Whether all folders in the data directory are logs by name, and nothing is elsewhere."""
+    around = [path for path in paths(broker.folder.parent) if not path.startswith("home/data/")]
+    logs = [path.name for path in broker.data.iterdir() if path.is_dir()]
+    return around == ["home", "home/broker.log", "home/data"] and all(
+        re.fullmatch(r"[a-zA-Z0-9._-]{1,249}-\d+", name) for name in logs
+    )
+
+
+def test_a_name_that_no_topic_can_have_is_refused(broker):
+    before = paths(broker.data)
+
+    with unharmed(broker, growth_mib=8), Socket(broker) as connection:
+        for version in CREATE_TOPICS.versions:
+            assert create(connection, *IMPOSSIBLE, version=version) == [INVALID] * len(IMPOSSIBLE)
+
+    assert paths(broker.data) == before
+    assert only_ours(broker)
+
+
+def test_a_name_that_no_topic_can_have_is_not_made_by_asking_for_it(broker):
+    before = paths(broker.data)
+    wanted = [MetadataRequestTopic(name=name) for name in IMPOSSIBLE]
+
+    with unharmed(broker, growth_mib=8), Socket(broker) as connection:
+        for version in METADATA.versions:
+            answer = connection.ask(MetadataRequest(topics=wanted), version)
+            assert {topic.error_code for topic in answer.topics} == {INVALID}
+            assert sorted(topic.name for topic in answer.topics) == sorted(IMPOSSIBLE)
+
+    assert paths(broker.data) == before
+
+
+def test_nothing_is_made_or_read_by_a_name_that_is_not_there(broker):
+    before = paths(broker.data)
+    names = [*IMPOSSIBLE, *OURS, "__cluster_metadata"]
+    produce = ProduceRequest(
+        acks=1,
+        topic_data=[
+            TopicProduceData(name=name, partition_data=[PartitionProduceData(records=a_batch())])
+            for name in names
+        ],
+    )
+    fetch = FetchRequest(
+        topics=[
+            FetchTopic(topic=name, partitions=[FetchPartition(partition_max_bytes=1)])
+            for name in names
+        ]
+    )
+
+    with unharmed(broker, growth_mib=8), Socket(broker) as connection:
+        produced = connection.ask(produce, 11)
+        fetched = connection.ask(fetch, 12)
+        deleted = connection.ask(
+            DeleteTopicsRequest(topics=[DeleteTopicState(name=name) for name in names]), 6
+        )
+        grown = connection.ask(
+            CreatePartitionsRequest(
+                topics=[CreatePartitionsTopic(name=name, count=5) for name in names]
+            ),
+            3,
+        )
+
+    assert {p.error_code for t in produced.responses for p in t.partition_responses} == {UNKNOWN}
+    assert {p.error_code for t in fetched.responses for p in t.partitions} == {UNKNOWN}
+    assert {topic.error_code for topic in deleted.responses} <= {UNKNOWN, INVALID}
+    assert {topic.error_code for topic in grown.results} <= {UNKNOWN, INVALID}
+    assert paths(broker.data) == before
+
+
+def test_odd_names_are_topics_like_any_other(broker):
+    with unharmed(broker, growth_mib=8), Socket(broker) as connection:
+        assert create(connection, *POSSIBLE) == [0] * len(POSSIBLE)
+        for name in POSSIBLE:
+            data = [PartitionProduceData(records=a_batch(2))]
+            request = ProduceRequest(
+                acks=-1,
+                timeout_ms=5000,
+                topic_data=[TopicProduceData(name=name, partition_data=data)],
+            )
+            (topic,) = connection.ask(request, 9).responses
+            assert topic.partition_responses[0].error_code == 0, name
+
+    broker.restart()
+    with Socket(broker) as connection:
+        answer = connection.ask(MetadataRequest(topics=None), 12)
+    assert {topic.name for topic in answer.topics} == set(POSSIBLE)
+    assert only_ours(broker)
+
+
+def test_names_of_our_own_files_do_them_no_harm(broker):
+    with unharmed(broker, growth_mib=8), Socket(broker) as connection:
+        codes = create(connection, *OURS, "__cluster_metadata", "__consumer_offsets")
+
+    assert set(codes[:-2]) == {0}
+    assert codes[-2] == INVALID
+    assert only_ours(broker)
+    broker.restart()
+    assert only_ours(broker)
+
+
+def test_names_that_look_alike_are_told_apart_or_refused(broker):
+    with unharmed(broker, growth_mib=8), Socket(broker) as connection:
+        assert create(connection, "a.b") == [0]
+
+        assert create(connection, "a_b", "A.b", "a.b") == [
+            INVALID,
+            0,
+            ErrorCode.TOPIC_ALREADY_EXISTS,
+        ]
+        assert create(connection, "c.d", "c_d") == [0, INVALID]
+
+
+def test_the_same_name_many_times_in_a_request_is_made_at_most_once(broker):
+    with unharmed(broker, growth_mib=8), Socket(broker) as connection:
+        codes = create(connection, *["twice"] * 50)
+        answer = connection.ask(MetadataRequest(topics=None), 12)
+
+    assert set(codes) <= {0, ErrorCode.INVALID_REQUEST, ErrorCode.TOPIC_ALREADY_EXISTS}
+    assert codes.count(0) <= 1
+    assert len(answer.topics) <= 1
+
+
+def test_groups_may_be_called_anything_and_make_no_file_by_that_name(broker):
+    groups = [name for name in IMPOSSIBLE if len(name) < 1000]
+    requests = [
+        (FindCoordinatorRequest(coordinator_keys=groups), 6),
+        *((JoinGroupRequest(group_id=name, session_timeout_ms=10_000), 9) for name in groups),
+        *((OffsetCommitRequest(group_id=name), 9) for name in groups),
+    ]
+
+    with unharmed(broker, growth_mib=8), Socket(broker) as connection:
+        for request, version in requests:
+            connection.ask(request, version)
+
+    assert only_ours(broker)
