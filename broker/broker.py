@@ -16,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
+from ottla.storage.disk import Disk
 from ottla.storage.logdir import LogDirectory, Progress
 
 from .config import BrokerConfig
@@ -47,9 +48,10 @@ class Node(NamedTuple):
 class Broker:
     """One broker, from `start` to `stop`."""
 
-    def __init__(self, config: BrokerConfig | None = None) -> None:
+    def __init__(self, config: BrokerConfig | None = None, *, disk: Disk | None = None) -> None:
         #: The settings in force: those of the start, and what was altered since.
         self.config = config or BrokerConfig()
+        self._disk = disk
         self.metrics = Metrics()
         self.sessions = FetchSessions()
         self.dispatcher = Dispatcher(self)
@@ -99,7 +101,10 @@ class Broker:
         self.server.bind(config.parsed_listeners)
         try:
             self.logs = LogDirectory(
-                Path(config.log_dir), cluster_id=config.cluster_id or None, broker_id=self.id
+                Path(config.log_dir),
+                cluster_id=config.cluster_id or None,
+                broker_id=self.id,
+                disk=self._disk,
             )
             try:
                 self.topics = Topics(config, self.logs, self._obey)

@@ -1,0 +1,98 @@
+"""A disk that fails: the producer hears of it, nothing unwritten is acked, and others go on."""
+
+import errno
+from contextlib import asynccontextmanager
+
+from ottla.broker import Broker, BrokerConfig
+from ottla.protocol.errors import ErrorCode
+from ottla.storage.disk import Disk
+from talk import a_batch, connected, fetch, found, make_topic, produce, results
+
+
+class FaultyDisk(Disk):
+    """Fails what it is told to, for files of one topic."""
+
+    def __init__(self):
+        self.broken = set()
+        self._names = {}
+
+    def open(self, path, *, create=False, empty=False):
+        fd = super().open(path, create=create, empty=empty)
+        self._names[fd] = str(path)
+        return fd
+
+    def _check(self, call, fd):
+        for broken, topic, number in self.broken:
+            if broken == call and f"/{topic}-" in self._names.get(fd, ""):
+                raise OSError(number, "injected")
+
+    def write(self, fd, data, position):
+        self._check("write", fd)
+        return super().write(fd, data, position)
+
+    def sync(self, fd, *, metadata=False):
+        self._check("sync", fd)
+        super().sync(fd, metadata=metadata)
+
+
+@asynccontextmanager
+async def a_broker_with(disk, tmp_path):
+    config = BrokerConfig(log_dir=str(tmp_path), listeners="PLAINTEXT://127.0.0.1:0")
+    async with Broker(config, disk=disk) as broker, connected(broker) as client:
+        await make_topic(broker, "bad")
+        await make_topic(broker, "good")
+        yield broker, client
+
+
+async def produced(client, topic, acks=1):
+    (result,) = results(await client.ask(produce(a_batch(2), topic=topic, acks=acks), 9))
+    return result
+
+
+async def fetched(client, topic):
+    (data,) = found(await client.ask(fetch(0, topic=topic), 12))
+    return data
+
+
+async def test_a_full_disk_is_an_error_for_the_producer_until_there_is_room_again(tmp_path):
+    disk = FaultyDisk()
+    async with a_broker_with(disk, tmp_path) as (_broker, client):
+        assert (await produced(client, "bad")).error_code == 0
+        disk.broken = {("write", "bad", errno.ENOSPC)}
+
+        refused = await produced(client, "bad")
+        other = await produced(client, "good")
+        read = await fetched(client, "bad")
+
+        assert (refused.error_code, refused.base_offset) == (ErrorCode.KAFKA_STORAGE_ERROR, -1)
+        assert other.error_code == 0
+        assert (read.error_code, read.high_watermark) == (0, 2)
+        disk.broken = set()
+        assert (await produced(client, "bad")).base_offset == 2
+
+
+async def test_a_sync_that_failed_is_never_followed_by_an_ack(tmp_path):
+    disk = FaultyDisk()
+    async with a_broker_with(disk, tmp_path) as (_broker, client):
+        disk.broken = {("sync", "bad", errno.EIO)}
+        first = await produced(client, "bad", acks=-1)
+        # The device would say that all is well now; what it lost, nobody knows.
+        disk.broken = set()
+        second = await produced(client, "bad", acks=-1)
+        third = await produced(client, "bad", acks=1)
+        other = await produced(client, "good", acks=-1)
+        read = await fetched(client, "bad")
+
+        codes = [answer.error_code for answer in (first, second, third)]
+        assert codes == [ErrorCode.KAFKA_STORAGE_ERROR] * 3
+        assert other.error_code == 0
+        assert read.error_code == 0
+
+
+async def test_a_directory_with_a_failed_log_is_not_called_clean(tmp_path):
+    disk = FaultyDisk()
+    async with a_broker_with(disk, tmp_path) as (_broker, client):
+        disk.broken = {("sync", "bad", errno.EIO)}
+        await produced(client, "bad", acks=-1)
+
+    assert not (tmp_path / "clean-shutdown").exists()
