@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _READ_BYTES = 256 * 1024
+_RECORDS_BETWEEN_BREATHS = 1000
 
 R = TypeVar("R", bound=Message)
 
@@ -198,6 +199,8 @@ class Groups:
     async def _load(self, partition: Partition) -> None:
         started = time.perf_counter()
         offset, count = partition.log.start_offset, 0
+        # Of what is not compacted yet most is outdated: only the last record of a key is looked at.
+        latest: dict[bytes, bytes | None] = {}
         while offset < partition.log.end_offset:
             if self._is_stopping:
                 return
@@ -212,11 +215,18 @@ class Groups:
                     for record in batch.records():
                         count += 1
                         assert record.key is not None
-                        value = None if record.value is None else bytes(record.value)
-                        self.coordinator.replay(bytes(record.key), value)
-                except (BatchError, DecodeError) as error:
+                        value = record.value
+                        latest[bytes(record.key)] = None if value is None else bytes(value)
+                except BatchError as error:
                     log.error("%r: a record at %d is not understood: %s", partition, offset, error)
             await asyncio.sleep(0)
+        for number, (key, value) in enumerate(latest.items(), start=1):
+            try:
+                self.coordinator.replay(key, value)
+            except DecodeError as error:
+                log.error("%r: the record of %r is not understood: %s", partition, key, error)
+            if number % _RECORDS_BETWEEN_BREATHS == 0:
+                await asyncio.sleep(0)
         topic = self._broker.topics.catalogue.topics[OFFSETS_TOPIC]
         groups = {*self.coordinator.groups, *self.coordinator.offsets}
         size = len(topic.replicas)

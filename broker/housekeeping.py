@@ -103,6 +103,9 @@ class Housekeeping:
         self._broker.groups.clean_up()
 
     async def _compact(self, opened: Log) -> None:
+        if opened.failure is None and opened.flushed_offset < opened.active.base_offset:
+            # What is sealed is left alone until the device has it, which may be long after.
+            await asyncio.wrap_future(self._broker.logs.flusher.sync(opened))
         plan = compaction.plan(opened, self._broker.now_ms())
         if plan is None:
             return

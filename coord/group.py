@@ -511,9 +511,9 @@ class Group:
         if generation != self.generation:
             raise GroupError(ErrorCode.ILLEGAL_GENERATION)
 
-    def _candidates(self, members: Iterable[Member]) -> set[str]:
+    def _candidates(self, members: Iterable[Member]) -> frozenset[str]:
         """Give the protocols that all of these have."""
-        return set.intersection(*({name for name, _data in m.protocols} for m in members))
+        return frozenset.intersection(*{member.names for member in members})
 
     def _choose(self) -> str | None:
         """Choose a protocol that all have: each votes for its favourite of those."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,6 +47,11 @@ class Member:
     sync: Any = field(default=None, repr=False)
     #: Whether it has never had an answer to its join.
     is_new: bool = True
+    #: The names of its protocols: each join of another is held against those of all members.
+    names: frozenset[str] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.names = frozenset(name for name, _data in self.protocols)
 
     @classmethod
     def of(cls, member_id: str, join: Join) -> Member:
@@ -72,12 +77,14 @@ class Member:
         self.client_id, self.client_host = join.client_id, join.client_host
         self.session_timeout_ms = join.session_timeout_ms
         self.rebalance_timeout_ms = join.rebalance_timeout_ms
-        self.protocols = join.protocols
+        if self.protocols != join.protocols:
+            self.protocols = join.protocols
+            self.names = frozenset(name for name, _data in join.protocols)
 
     def metadata(self, protocol: str | None) -> bytes:
         """Give what the member says under a protocol."""
         return next((data for name, data in self.protocols if name == protocol), b"")
 
-    def vote(self, candidates: Sequence[str] | set[str]) -> str:
+    def vote(self, candidates: Collection[str]) -> str:
         """Give the member's favourite of these, of which it has all."""
         return next(name for name, _data in self.protocols if name in candidates)

@@ -1,0 +1,1222 @@
+"""Consumer groups over a socket: all versions of their apis, and what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import pytest
+
+from groups import by_hand
+from groups.by_hand import assignment, enter, subscription
+from ottla.broker import Broker, BrokerConfig
+from ottla.coord.group import Now
+from ottla.protocol.api import incremental_alter_configs as incremental
+from ottla.protocol.api.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from ottla.protocol.api.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from ottla.protocol.api.list_groups import ListGroupsRequest
+from ottla.protocol.api.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+)
+from ottla.protocol.api.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.registry import (
+    DELETE_GROUPS,
+    DESCRIBE_GROUPS,
+    FIND_COORDINATOR,
+    HEARTBEAT,
+    JOIN_GROUP,
+    LEAVE_GROUP,
+    LIST_GROUPS,
+    METADATA,
+    OFFSET_COMMIT,
+    OFFSET_FETCH,
+    PRODUCE,
+    SYNC_GROUP,
+)
+from talk import a_batch, until
+from wire import connected, create, metadata, serving
+
+OFFSETS = "__consumer_offsets"
+# Whoever joins is not kept waiting for others who might, and may be silent for a moment only.
+QUICK = {"group.initial.rebalance.delay.ms": "0", "group.min.session.timeout.ms": "100"}
+T0, T1 = ("t", 0), ("t", 1)
+
+
+@asynccontextmanager
+async def coordinating(path, **settings):
+    """A broker with a topic `t` of two partitions, and a client that has found its coordinator."""
+    named = {name.replace("_", "."): str(value) for name, value in settings.items()}
+    async with serving(path, QUICK | named) as (broker, client):
+        if "t" not in await metadata(client):
+            await create(client, "t", 2)
+        await by_hand.find(client, "g")
+        yield broker, client
+
+
+@asynccontextmanager
+async def clients(broker, count):
+    """So many clients, as members have one each."""
+    async with AsyncExitStack() as stack:
+        yield [await stack.enter_async_context(connected(broker.address)) for _ in range(count)]
+
+
+async def gathered(members, group="g", **wishes):
+    """Clients that are in a group together, and synced; the leader got partition 0."""
+    entered = await entering(members, group, [wishes] * len(members))
+    await synced(members, entered)
+    return entered
+
+
+async def entering(members, group="g", wishes=({}, {})):
+    """Clients that are in a group together, and have not synced. The first one leads."""
+    entered = [await enter(members[0], group, **wishes[0])]
+    for count, newcomer in enumerate(members[1:], start=1):
+        coming = asyncio.create_task(enter(newcomer, group, **wishes[count]))
+        await until_state(members[0], group, "PreparingRebalance")
+        # Those who are in already hear of the newcomer, and join again.
+        again = [enter(members[at], group, entered[at].id, **wishes[at]) for at in range(count)]
+        entered = [*await asyncio.gather(*again), await coming]
+    return entered
+
+
+async def synced(members, entered):
+    """Let everybody sync; the answers."""
+    given = {member.id: assignment(t=[at]) for at, member in enumerate(entered)}
+    return await asyncio.gather(
+        *(
+            by_hand.sync(client, member, given if member.is_leader else None)
+            for client, member in zip(members, entered, strict=True)
+        )
+    )
+
+
+async def until_state(client, group, state):
+    async with asyncio.timeout(10):
+        while await by_hand.state_of(client, group) != state:
+            await asyncio.sleep(0.005)
+
+
+# FindCoordinator.
+
+
+@pytest.mark.parametrize("version", [*FIND_COORDINATOR.versions])
+async def test_every_version_finds_the_coordinator_and_has_its_topic_made(tmp_path, version):
+    async with serving(tmp_path) as (broker, client):
+        assert OFFSETS not in await metadata(client)
+
+        (found,) = await by_hand.find(client, "g", version=version)
+
+        host, _, port = broker.address.rpartition(":")
+        assert (found.error_code, found.node_id, found.host, found.port) == (0, 0, host, int(port))
+        assert len((await metadata(client))[OFFSETS].partitions) == 8
+        assert broker.topics.find(OFFSETS, 0).log.config.cleanup_policy == "compact"
+
+
+async def test_many_groups_can_be_asked_for_and_one_without_a_name_is_none(tmp_path):
+    async with serving(tmp_path) as (_broker, client):
+        found = await by_hand.find(client, "a", "", "b", version=4)
+
+        assert [(one.key, one.node_id, one.error_code) for one in found] == [
+            ("a", 0, ErrorCode.NONE),
+            ("", -1, ErrorCode.INVALID_GROUP_ID),
+            ("b", 0, ErrorCode.NONE),
+        ]
+        assert (found[1].host, found[1].port) == ("", -1)
+        assert await by_hand.find(client, version=4) == []
+
+
+@pytest.mark.parametrize("version", [1, 3, 4, 6])
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [
+        (1, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
+        (2, ErrorCode.INVALID_REQUEST),
+        (-1, ErrorCode.INVALID_REQUEST),
+    ],
+)
+async def test_only_groups_have_a_coordinator(tmp_path, version, kind, code):
+    async with serving(tmp_path) as (_broker, client):
+        (found,) = await by_hand.find(client, "some id", version=version, kind=kind)
+
+        assert (found.error_code, found.node_id, found.host, found.port) == (code, -1, "", -1)
+        assert found.error_message
+        assert OFFSETS not in await metadata(client)
+
+
+async def test_many_who_ask_at_once_get_one_topic(tmp_path):
+    async with (
+        serving(tmp_path, {"offsets.topic.num.partitions": "3"}) as (broker, client),
+        clients(broker, 10) as others,
+    ):
+        answers = await asyncio.gather(*(by_hand.find(other, "g") for other in others))
+
+        assert {found.error_code for (found,) in answers} == {ErrorCode.NONE}
+        assert len((await metadata(client))[OFFSETS].partitions) == 3
+        assert await by_hand.commit(client, "g", {}) == {}
+
+
+async def test_who_does_not_ask_for_the_coordinator_is_told_to(tmp_path):
+    async with serving(tmp_path) as (_broker, client):
+        await create(client, "t", 2)
+        nobody = by_hand.Member("g", "m", 1)
+        code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+        assert (await by_hand.join(client, "g")).error_code == code
+        assert (await by_hand.sync(client, nobody)).error_code == code
+        assert await by_hand.heartbeat(client, nobody) == code
+        assert await by_hand.leave(client, "g", ("m", None)) == (code, [])
+        assert await by_hand.leave(client, "g", ("m", None), version=0) == (code, [])
+        assert await by_hand.commit(client, "g", {T0: 1}) == {T0: code}
+        assert (await by_hand.fetch(client, "g", [T0])).error_code == code
+        assert await by_hand.delete_offsets(client, "g", [T0]) == (code, {})
+        # There is no group, whoever would look after it.
+        assert await by_hand.delete(client, "g") == {"g": ErrorCode.GROUP_ID_NOT_FOUND}
+        assert await by_hand.list_groups(client) == {}
+        assert await by_hand.state_of(client, "g") == "Dead"
+
+
+# Membership.
+
+
+@pytest.mark.parametrize("version", [*JOIN_GROUP.versions])
+async def test_every_version_of_join_group_makes_one_a_member(tmp_path, version):
+    async with coordinating(tmp_path) as (_broker, client):
+        first = await by_hand.join(client, "g", version=version)
+        if version >= 4:
+            # One is given an id first, and is no member yet.
+            assert first.error_code == ErrorCode.MEMBER_ID_REQUIRED
+            assert (first.generation_id, first.members) == (-1, [])
+            assert (await by_hand.describe(client, "g")).members == []
+            first = await by_hand.join(client, "g", first.member_id, version=version)
+
+        assert (first.error_code, first.generation_id) == (ErrorCode.NONE, 1)
+        assert first.member_id.startswith("a test-")
+        assert first.leader == first.member_id
+        assert first.protocol_name == "range"
+        assert first.protocol_type == ("consumer" if version >= 7 else None)
+        assert first.skip_assignment is False
+        (only,) = first.members
+        assert only.member_id == first.member_id
+        assert only.metadata == subscription("t")
+
+
+@pytest.mark.parametrize("version", [*SYNC_GROUP.versions])
+async def test_every_version_of_sync_group_gives_everybody_their_share(tmp_path, version):
+    async with coordinating(tmp_path) as (broker, _client), clients(broker, 2) as pair:
+        first, second = await entering(pair)
+        assert (first.is_leader, second.is_leader) == (True, False)
+        assert first.generation == second.generation == 2
+
+        follower = asyncio.create_task(by_hand.sync(pair[1], second, version=version))
+        await asyncio.sleep(0.02)
+        assert not follower.done(), "a follower waits for the leader"
+        shares = {first.id: b"left", second.id: b"right"}
+        led = await by_hand.sync(pair[0], first, shares, version=version)
+        followed = await follower
+
+        assert (led.error_code, led.assignment) == (ErrorCode.NONE, b"left")
+        assert (followed.error_code, followed.assignment) == (ErrorCode.NONE, b"right")
+        named = ("consumer", "range") if version >= 5 else (None, None)
+        assert (led.protocol_type, led.protocol_name) == named
+        # Whose answer was lost may ask again.
+        again = await by_hand.sync(pair[1], second, version=version)
+        assert again.assignment == b"right"
+
+
+async def test_a_member_that_the_leader_forgets_gets_nothing(tmp_path):
+    async with coordinating(tmp_path) as (broker, _client), clients(broker, 2) as pair:
+        first, second = await entering(pair)
+
+        _led, followed = await asyncio.gather(
+            by_hand.sync(pair[0], first, {first.id: b"all"}), by_hand.sync(pair[1], second)
+        )
+
+        assert (followed.error_code, followed.assignment) == (ErrorCode.NONE, b"")
+
+
+@pytest.mark.parametrize("version", [*HEARTBEAT.versions])
+async def test_every_version_of_heartbeat_tells_a_member_how_it_stands(tmp_path, version):
+    async with coordinating(tmp_path) as (broker, _client), clients(broker, 2) as pair:
+        (member,) = await gathered(pair[:1])
+
+        assert await by_hand.heartbeat(pair[0], member, version=version) == ErrorCode.NONE
+        stale = member._replace(generation=0)
+        code = await by_hand.heartbeat(pair[0], stale, version=version)
+        assert code == ErrorCode.ILLEGAL_GENERATION
+        stranger = member._replace(id="somebody")
+        code = await by_hand.heartbeat(pair[0], stranger, version=version)
+        assert code == ErrorCode.UNKNOWN_MEMBER_ID
+
+        newcomer = asyncio.create_task(enter(pair[1], "g"))
+        await until_state(pair[0], "g", "PreparingRebalance")
+        code = await by_hand.heartbeat(pair[0], member, version=version)
+        assert code == ErrorCode.REBALANCE_IN_PROGRESS
+        await by_hand.leave(pair[0], "g", (member.id, None))
+        assert (await newcomer).is_leader
+
+
+@pytest.mark.parametrize("version", [*LEAVE_GROUP.versions])
+async def test_every_version_of_leave_group_lets_one_go(tmp_path, version):
+    async with coordinating(tmp_path) as (broker, client), clients(broker, 2) as pair:
+        first, second = await gathered(pair)
+
+        gone = await by_hand.leave(client, "g", (first.id, None), version=version)
+        unknown = await by_hand.leave(client, "g", ("nobody", None), version=version)
+
+        # One member and one error before version 3; many, and one for each, since.
+        if version < 3:
+            assert gone == (ErrorCode.NONE, [])
+            assert unknown == (ErrorCode.UNKNOWN_MEMBER_ID, [])
+        else:
+            assert gone == (ErrorCode.NONE, [ErrorCode.NONE])
+            assert unknown == (ErrorCode.NONE, [ErrorCode.UNKNOWN_MEMBER_ID])
+        assert await by_hand.heartbeat(client, second) == ErrorCode.REBALANCE_IN_PROGRESS
+        again = await enter(pair[1], "g", second.id)
+        assert (again.generation, again.is_leader) == (3, True)
+        await by_hand.leave(client, "g", (second.id, None), version=version)
+        assert await by_hand.state_of(client, "g") == "Empty"
+
+
+async def test_several_members_can_be_removed_at_once(tmp_path):
+    async with coordinating(tmp_path) as (broker, client), clients(broker, 2) as pair:
+        first, _second = await gathered(pair)
+        static = asyncio.create_task(enter(client, "g", instance="machine"))
+        await until_state(pair[0], "g", "PreparingRebalance")
+        pending = await by_hand.join(pair[0], "g")
+        assert pending.error_code == ErrorCode.MEMBER_ID_REQUIRED
+
+        answer = await by_hand.leave(
+            pair[0],
+            "g",
+            (first.id, None),
+            ("", "machine"),
+            ("", "unknown machine"),
+            (pending.member_id, None),
+            ("nobody", None),
+        )
+
+        unknown = ErrorCode.UNKNOWN_MEMBER_ID
+        assert answer == (ErrorCode.NONE, [ErrorCode.NONE, ErrorCode.NONE, unknown, 0, unknown])
+        with pytest.raises(AssertionError, match="UNKNOWN_MEMBER_ID"):
+            await static  # its join was waiting
+
+
+async def test_a_static_member_comes_back_in_the_same_generation_and_its_old_self_is_fenced(
+    tmp_path,
+):
+    async with coordinating(tmp_path) as (broker, client), clients(broker, 2) as pair:
+        static = [{"instance": "one"}, {"instance": "two"}]
+        first, second = await entering(pair, wishes=static)
+        await synced(pair, [first, second])
+
+        back = await by_hand.join(client, "g", instance="two")
+
+        assert (back.error_code, back.generation_id) == (ErrorCode.NONE, second.generation)
+        assert back.member_id != second.id
+        assert (back.leader, back.members) == (first.id, [])
+        renewed = second._replace(id=back.member_id)
+        assert (await by_hand.sync(client, renewed)).assignment == assignment(t=[1])
+        assert await by_hand.heartbeat(client, first) == ErrorCode.NONE
+        fenced = ErrorCode.FENCED_INSTANCE_ID
+        assert await by_hand.heartbeat(pair[1], second) == fenced
+        assert (await by_hand.sync(pair[1], second)).error_code == fenced
+        assert (await by_hand.join(pair[1], "g", second.id, instance="two")).error_code == fenced
+        assert await by_hand.commit(pair[1], "g", {T0: 1}, member=second) == {T0: fenced}
+        assert await by_hand.leave(pair[1], "g", (second.id, "two")) == (0, [fenced])
+
+
+@pytest.mark.parametrize("version", [5, 8, 9])
+async def test_a_leader_that_comes_back_does_not_assign_anew(tmp_path, version):
+    async with coordinating(tmp_path) as (broker, client), clients(broker, 2) as pair:
+        static = [{"instance": "one"}, {"instance": "two"}]
+        first, second = await entering(pair, wishes=static)
+        await synced(pair, [first, second])
+
+        back = await by_hand.join(client, "g", instance="one", version=version)
+
+        assert back.generation_id == first.generation
+        if version >= 9:
+            assert (back.leader, back.skip_assignment) == (back.member_id, True)
+            assert len(back.members) == 2
+        else:
+            # Which does not know of that, and must think that somebody else leads.
+            assert back.leader == first.id
+            assert back.members == []
+        renewed = first._replace(id=back.member_id)
+        assert (await by_hand.sync(client, renewed)).assignment == assignment(t=[0])
+        assert await by_hand.heartbeat(pair[1], second) == ErrorCode.NONE
+
+
+async def test_what_makes_no_sense_in_a_join_is_refused(tmp_path):
+    async with coordinating(tmp_path) as (broker, _client), clients(broker, 2) as pair:
+        await gathered(pair[:1])
+
+        async def code_of(**wishes):
+            group = wishes.pop("group", "g")
+            return (await by_hand.join(pair[1], group, **wishes)).error_code
+
+        assert await code_of(group="") == ErrorCode.INVALID_GROUP_ID
+        assert await code_of(session_ms=99) == ErrorCode.INVALID_SESSION_TIMEOUT
+        assert await code_of(session_ms=1_800_001) == ErrorCode.INVALID_SESSION_TIMEOUT
+        assert await code_of(member_id="nobody") == ErrorCode.UNKNOWN_MEMBER_ID
+        assert await code_of(member_id="nobody", group="h") == ErrorCode.UNKNOWN_MEMBER_ID
+        assert await code_of(instance="i", member_id="nobody") == ErrorCode.UNKNOWN_MEMBER_ID
+        inconsistent = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        assert await code_of(protocols={"roundrobin": b""}) == inconsistent
+        assert await code_of(protocol_type="connect") == inconsistent
+        assert await code_of(protocols={}) == inconsistent
+        assert await code_of(protocols={}, group="h") == inconsistent
+        assert await code_of(protocol_type="", group="h") == inconsistent
+        # Nothing of all that has left a trace.
+        assert list(await by_hand.list_groups(pair[1])) == ["g"]
+        assert await by_hand.state_of(pair[1], "g") == "Stable"
+
+
+async def test_what_makes_no_sense_in_a_sync_is_refused(tmp_path):
+    async with coordinating(tmp_path) as (_broker, client):
+        (member,) = await gathered([client])
+
+        async def code_of(member, **said):
+            return (await by_hand.sync(client, member, **said)).error_code
+
+        assert await code_of(member._replace(group="")) == ErrorCode.INVALID_GROUP_ID
+        assert await code_of(member._replace(group="h")) == ErrorCode.UNKNOWN_MEMBER_ID
+        assert await code_of(member._replace(id="nobody")) == ErrorCode.UNKNOWN_MEMBER_ID
+        assert await code_of(member._replace(generation=9)) == ErrorCode.ILLEGAL_GENERATION
+        inconsistent = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        assert await code_of(member, protocol=("consumer", "roundrobin")) == inconsistent
+        assert await code_of(member, protocol=("connect", "range")) == inconsistent
+        assert await code_of(member) == ErrorCode.NONE
+
+
+async def test_the_protocol_is_one_that_all_have_and_most_like_best(tmp_path):
+    async with coordinating(tmp_path) as (broker, _client), clients(broker, 3) as three:
+        likes = [
+            {"range": b"1", "sticky": b"one", "roundrobin": b""},
+            {"sticky": b"two", "range": b"2"},
+            {"sticky": b"three", "range": b"3"},
+        ]
+        tasks = []
+        for member, protocols in zip(three, likes, strict=True):
+            given = await by_hand.join(member, "g", protocols=protocols)
+            tasks.append((member, given.member_id, protocols))
+        answers = await asyncio.gather(
+            *(by_hand.join(m, "g", name, protocols=said) for m, name, said in tasks)
+        )
+
+        assert {answer.protocol_name for answer in answers} == {"sticky"}
+        (leader,) = [answer for answer in answers if answer.members]
+        assert {bytes(member.metadata) for member in leader.members} == {b"one", b"two", b"three"}
+
+
+async def test_a_silent_member_is_removed_and_its_partitions_go_to_the_others(tmp_path):
+    async with coordinating(tmp_path) as (broker, client), clients(broker, 2) as pair:
+        first, second = await gathered(pair, session_ms=300)
+
+        for _ in range(20):
+            code = await by_hand.heartbeat(pair[1], second)
+            if code != ErrorCode.NONE:
+                break
+            await asyncio.sleep(0.05)
+
+        assert code == ErrorCode.REBALANCE_IN_PROGRESS
+        alone = await enter(pair[1], "g", second.id, session_ms=300)
+        assert (alone.generation, alone.is_leader) == (3, True)
+        assert await by_hand.heartbeat(pair[0], first) == ErrorCode.UNKNOWN_MEMBER_ID
+        assert len((await by_hand.describe(client, "g")).members) == 1
+
+
+async def test_a_member_that_does_not_join_again_in_time_is_left_behind(tmp_path):
+    async with coordinating(tmp_path) as (broker, _client), clients(broker, 2) as pair:
+        (first,) = await gathered(pair[:1], rebalance_ms=200)
+
+        second = await enter(pair[1], "g", rebalance_ms=200)
+
+        assert (second.generation, second.is_leader) == (2, True)
+        assert await by_hand.heartbeat(pair[0], first) == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+async def test_a_leader_that_never_syncs_is_replaced(tmp_path):
+    async with coordinating(tmp_path) as (broker, _client), clients(broker, 2) as pair:
+        first, second = await entering(pair, wishes=[{"rebalance_ms": 300}] * 2)
+        assert first.is_leader
+
+        waited = await by_hand.sync(pair[1], second)
+
+        assert waited.error_code == ErrorCode.REBALANCE_IN_PROGRESS
+        again = await enter(pair[1], "g", second.id, rebalance_ms=300)
+        assert again.is_leader
+
+
+async def test_a_connection_that_ends_while_its_join_waits_harms_nobody(tmp_path):
+    async with coordinating(tmp_path) as (broker, client), clients(broker, 1) as (stays,):
+        (member,) = await gathered([stays], session_ms=300)
+        async with connected(broker.address) as leaves:
+            joining = asyncio.create_task(enter(leaves, "g", session_ms=300))
+            await until_state(client, "g", "PreparingRebalance")
+            joining.cancel()
+
+        member = await enter(stays, "g", member.id, session_ms=300)
+        assert member.generation == 2
+        await by_hand.sync(stays, member, {member.id: b"mine"})
+        # It was counted, as nobody knows that it has gone; it is when its session has ended.
+        assert len((await by_hand.describe(client, "g")).members) == 2
+        async with asyncio.timeout(10):
+            while await by_hand.heartbeat(stays, member) == ErrorCode.NONE:
+                await asyncio.sleep(0.02)
+        assert (await enter(stays, "g", member.id, session_ms=300)).generation == 3
+        assert len((await by_hand.describe(client, "g")).members) == 1
+
+
+async def test_a_broker_that_stops_does_not_wait_for_members_to_come(tmp_path):
+    async with AsyncExitStack() as clients_stack:
+        async with coordinating(tmp_path) as (broker, client):
+            four = await clients_stack.enter_async_context(clients(broker, 4))
+            await gathered(four[:1], "joining")
+            joining = asyncio.create_task(by_hand.join(four[1], "joining", version=0))
+            _leader, follower = await entering(four[2:], "syncing")
+            syncing = asyncio.create_task(by_hand.sync(four[3], follower))
+            await until_state(client, "joining", "PreparingRebalance")
+            assert await by_hand.state_of(client, "syncing") == "CompletingRebalance"
+            started = time.monotonic()
+
+        assert time.monotonic() - started < 2
+        # They are to ask again, and not told that something is wrong with them.
+        code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert [(await joining).error_code, (await syncing).error_code] == [code, code]
+
+
+# Offsets.
+
+
+@pytest.mark.parametrize("version", [*OFFSET_COMMIT.versions])
+async def test_every_version_of_offset_commit_keeps_what_it_is_given(tmp_path, version):
+    async with coordinating(tmp_path) as (_broker, client):
+        epoch = 3 if version >= 6 else -1
+
+        codes = await by_hand.commit(
+            client, "g", {T0: 7, T1: 8}, metadata="é", epoch=epoch, version=version
+        )
+
+        assert codes == {T0: ErrorCode.NONE, T1: ErrorCode.NONE}
+        found = await by_hand.fetch(client, "g", [T0])
+        (part,) = found.topics[0].partitions
+        assert (part.committed_offset, part.metadata) == (7, "é")
+        assert part.committed_leader_epoch == epoch
+        # Nothing said is nothing kept.
+        await by_hand.commit(client, "g", {T0: 9}, metadata=None, version=version)
+        (part,) = (await by_hand.fetch(client, "g", [T0])).topics[0].partitions
+        assert (part.committed_offset, part.metadata, part.committed_leader_epoch) == (9, "", -1)
+
+
+@pytest.mark.parametrize("version", [*OFFSET_FETCH.versions])
+async def test_every_version_of_offset_fetch_gives_what_is_asked_for(tmp_path, version):
+    async with coordinating(tmp_path) as (_broker, client):
+        await by_hand.commit(client, "g", {T1: 8}, metadata="here", epoch=2)
+
+        found = await by_hand.fetch(client, "g", [T0, T1, ("t", 9), ("u", 0)], version=version)
+
+        assert found.error_code == ErrorCode.NONE
+        rows = [
+            (topic.name, part.partition_index, part.committed_offset, part.metadata)
+            for topic in found.topics
+            for part in topic.partitions
+        ]
+        # What was never committed is no error, nor is what there is not.
+        assert rows == [("t", 0, -1, ""), ("t", 1, 8, "here"), ("t", 9, -1, ""), ("u", 0, -1, "")]
+        epoch = found.topics[0].partitions[1].committed_leader_epoch
+        assert epoch == (2 if version >= 5 else -1)
+        assert await by_hand.committed(client, "other", [T0], version=version) == {T0: -1}
+        if version >= 2:
+            assert await by_hand.committed(client, "g", version=version) == {T1: 8}
+            assert await by_hand.committed(client, "other", version=version) == {}
+        assert await by_hand.committed(client, "g", [], version=version) == {}
+
+
+async def test_offsets_of_many_groups_come_in_one_answer(tmp_path):
+    async with coordinating(tmp_path) as (_broker, client):
+        await by_hand.commit(client, "a", {T0: 1})
+        await by_hand.commit(client, "b", {T0: 2, T1: 3})
+        some = [OffsetFetchRequestTopics(name="t", partition_indexes=[0])]
+
+        answer = await client.ask(
+            OffsetFetchRequest(
+                groups=[
+                    OffsetFetchRequestGroup(group_id="b", topics=some),
+                    OffsetFetchRequestGroup(group_id="a", topics=None),
+                    OffsetFetchRequestGroup(group_id="", topics=some),
+                    OffsetFetchRequestGroup(group_id="c", topics=None),
+                ],
+                require_stable=True,
+            ),
+            8,
+        )
+
+        assert [
+            (
+                group.group_id,
+                group.error_code,
+                [part.committed_offset for topic in group.topics for part in topic.partitions],
+            )
+            for group in answer.groups
+        ] == [("b", 0, [2]), ("a", 0, [1]), ("", ErrorCode.INVALID_GROUP_ID, [-1]), ("c", 0, [])]
+
+
+async def test_an_offset_fetch_of_version_1_tells_each_partition_what_is_wrong(tmp_path):
+    async with coordinating(tmp_path) as (_broker, client):
+        found = await by_hand.fetch(client, "", [T0], version=1)
+
+        (part,) = found.topics[0].partitions
+        assert part.error_code == ErrorCode.INVALID_GROUP_ID
+
+
+async def test_what_there_is_not_cannot_be_committed_and_the_rest_is(tmp_path):
+    async with coordinating(tmp_path) as (_broker, client):
+        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+        codes = await by_hand.commit(
+            client, "g", {T0: 1, ("t", 2): 1, ("t", -1): 1, ("u", 0): 1, T1: 2}
+        )
+
+        assert codes == {T0: 0, ("t", 2): unknown, ("t", -1): unknown, ("u", 0): unknown, T1: 0}
+        assert await by_hand.committed(client, "g") == {T0: 1, T1: 2}
+        # Of nothing but that there is no group either.
+        await by_hand.commit(client, "h", {("u", 0): 1})
+        assert list(await by_hand.list_groups(client)) == ["g"]
+
+
+async def test_text_that_is_too_long_is_not_kept(tmp_path):
+    async with coordinating(tmp_path) as (_broker, client):
+        too_large = ErrorCode.OFFSET_METADATA_TOO_LARGE
+
+        assert await by_hand.commit(client, "g", {T0: 1}, metadata="x" * 4096) == {T0: 0}
+        assert await by_hand.commit(client, "g", {T0: 2}, metadata="x" * 4097) == {T0: too_large}
+        # It is bytes that count.
+        assert await by_hand.commit(client, "g", {T0: 3}, metadata="é" * 2049) == {T0: too_large}
+        assert await by_hand.committed(client, "g") == {T0: 1}
+        assert await by_hand.commit(client, "h", {T0: 1}, metadata="x" * 4097) == {T0: too_large}
+        assert list(await by_hand.list_groups(client)) == ["g"]
+
+
+async def test_a_commit_that_no_log_can_take_is_refused_for_good(tmp_path):
+    async with coordinating(tmp_path) as (_broker, client):
+        await create(client, "wide", 600)
+        places = [("wide", at) for at in range(600)]
+        texts = {place: os.urandom(2000).hex() for place in places}
+
+        codes = await by_hand.commit(client, "g", dict.fromkeys(places, 1), metadata=texts)
+
+        assert set(codes.values()) == {ErrorCode.INVALID_COMMIT_OFFSET_SIZE}
+        assert await by_hand.committed(client, "g") == {}
+
+
+@pytest.mark.parametrize("version", [*OFFSET_COMMIT.versions])
+async def test_a_commit_of_a_generation_of_no_group_is_refused(tmp_path, version):
+    async with coordinating(tmp_path) as (_broker, client):
+        member = by_hand.Member("g", "m", 1)
+
+        codes = await by_hand.commit(client, "g", {T0: 1}, member=member, version=version)
+
+        missing = ErrorCode.GROUP_ID_NOT_FOUND if version >= 9 else ErrorCode.ILLEGAL_GENERATION
+        assert codes == {T0: missing}
+        codes = await by_hand.commit(client, "", {T0: 1}, version=version)
+        assert codes == {T0: ErrorCode.INVALID_GROUP_ID}
+        assert await by_hand.list_groups(client) == {}
+
+
+async def test_a_commit_is_taken_from_members_of_the_generation_and_from_nobody_else(tmp_path):
+    async with coordinating(tmp_path) as (broker, client), clients(broker, 2) as pair:
+        first, second = await gathered(pair)
+
+        async def code_of(member):
+            (code,) = (await by_hand.commit(client, "g", {T0: 5}, member=member)).values()
+            return code
+
+        assert await code_of(first) == ErrorCode.NONE
+        assert await code_of(second) == ErrorCode.NONE
+        assert await code_of(None) == ErrorCode.UNKNOWN_MEMBER_ID
+        assert await code_of(first._replace(id="nobody")) == ErrorCode.UNKNOWN_MEMBER_ID
+        assert await code_of(first._replace(generation=1)) == ErrorCode.ILLEGAL_GENERATION
+        assert await code_of(first._replace(instance="i")) == ErrorCode.UNKNOWN_MEMBER_ID
+        # When a rebalance begins members commit what they have done; when it ends it is too late.
+        newcomer = asyncio.create_task(by_hand.join(client, "g", version=0))
+        await until_state(pair[0], "g", "PreparingRebalance")
+        assert (await by_hand.commit(pair[0], "g", {T0: 6}, member=first)) == {T0: ErrorCode.NONE}
+        first, second = await asyncio.gather(
+            enter(pair[0], "g", first.id), enter(pair[1], "g", second.id)
+        )
+        await newcomer
+        assert await code_of(first) == ErrorCode.REBALANCE_IN_PROGRESS
+        assert await by_hand.committed(client, "g") == {T0: 6}
+
+
+async def test_who_only_commits_is_no_member_and_who_was_one_leaves_offsets_behind(tmp_path):
+    async with coordinating(tmp_path) as (_broker, client):
+        await by_hand.commit(client, "simple", {T0: 1})
+        (member,) = await gathered([client])
+        await by_hand.commit(client, "g", {T0: 2}, member=member)
+        await by_hand.leave(client, "g", (member.id, None))
+
+        listed = await by_hand.list_groups(client)
+
+        assert {name: (one.group_state, one.protocol_type) for name, one in listed.items()} == {
+            "simple": ("Empty", ""),
+            "g": ("Empty", "consumer"),
+        }
+        assert await by_hand.commit(client, "g", {T0: 3}) == {T0: ErrorCode.NONE}
+        assert await by_hand.committed(client, "g") == {T0: 3}
+
+
+async def test_offsets_go_with_their_topic(tmp_path):
+    async with coordinating(tmp_path) as (_broker, client):
+        await create(client, "u")
+        await by_hand.commit(client, "g", {T0: 1, T1: 1, ("u", 0): 1})
+        await by_hand.commit(client, "h", {T0: 1})
+
+        await client.ask(DeleteTopicsRequest(topics=[DeleteTopicState(name="t")]))
+
+        assert await by_hand.committed(client, "g") == {("u", 0): 1}
+        assert await by_hand.committed(client, "h") == {}
+        # One of the same name is another topic.
+        await create(client, "t")
+        assert await by_hand.committed(client, "g", [T0]) == {T0: -1}
+
+    async with coordinating(tmp_path) as (_broker, client):
+        assert await by_hand.committed(client, "g") == {("u", 0): 1}
+        assert await by_hand.committed(client, "h") == {}
+
+
+async def test_offsets_of_a_topic_do_not_outlive_it_if_the_broker_ends_in_between(tmp_path):
+    async with coordinating(tmp_path) as (broker, client):
+        await by_hand.commit(client, "g", {T0: 5})
+        # The topic is gone, and the broker does not come to the rest of it.
+        await broker.topics.delete(broker.topics.catalogue.topics["t"])
+
+    async with coordinating(tmp_path) as (_broker, client):
+        await loaded(client, "g")
+        assert await by_hand.committed(client, "g", [T0]) == {T0: -1}
+
+
+async def loaded(client, *groups):
+    """Wait until all that was stored of groups has been read."""
+    async with asyncio.timeout(20):
+        for group in groups:
+            while (await by_hand.fetch(client, group, [])).error_code != ErrorCode.NONE:
+                await asyncio.sleep(0.005)
+
+
+# Admins.
+
+
+@pytest.mark.parametrize("version", [*LIST_GROUPS.versions])
+async def test_every_version_of_list_groups_lists_all_of_them(tmp_path, version):
+    async with coordinating(tmp_path) as (broker, client), clients(broker, 1) as alone:
+        await by_hand.commit(client, "simple", {T0: 1})
+        await gathered(alone)
+
+        listed = await by_hand.list_groups(client, version=version)
+
+        def said(entry):
+            return entry.protocol_type, entry.group_state, entry.group_type
+
+        kind = "classic" if version >= 5 else ""
+        stable, empty = ("Stable", "Empty") if version >= 4 else ("", "")
+        assert {name: said(entry) for name, entry in listed.items()} == {
+            "simple": ("", empty, kind),
+            "g": ("consumer", stable, kind),
+        }
+
+
+async def test_groups_can_be_listed_by_state_and_by_type(tmp_path):
+    async with coordinating(tmp_path) as (broker, client), clients(broker, 1) as alone:
+        await by_hand.commit(client, "simple", {T0: 1})
+        await gathered(alone)
+
+        async def names(**filters):
+            return sorted(await by_hand.list_groups(client, **filters))
+
+        assert await names(states=["Stable"]) == ["g"]
+        assert await names(states=["empty", "Dead"]) == ["simple"]
+        assert await names(states=["PreparingRebalance"]) == []
+        assert await names(states=["no such state"]) == []
+        assert await names(types=["Classic"]) == ["g", "simple"]
+        assert await names(types=["consumer"]) == []
+        assert await names(types=["consumer", "classic"], states=["Stable"]) == ["g"]
+
+
+@pytest.mark.parametrize("version", [*DESCRIBE_GROUPS.versions])
+async def test_every_version_of_describe_groups_tells_who_has_what(tmp_path, version):
+    async with coordinating(tmp_path) as (broker, client), clients(broker, 2) as pair:
+        static = [{"instance": "one"}, {"instance": "two"}]
+        first, second = await entering(pair, wishes=static)
+        await synced(pair, [first, second])
+        await by_hand.commit(client, "simple", {T0: 1})
+
+        group, simple, unknown, nameless = await by_hand.describe(
+            client, "g", "simple", "unknown", "", version=version
+        )
+
+        assert (group.error_code, group.group_id, group.group_state) == (0, "g", "Stable")
+        assert (group.protocol_type, group.protocol_data) == ("consumer", "range")
+        assert [
+            (m.member_id, m.client_id, m.client_host, m.member_metadata, m.member_assignment)
+            for m in group.members
+        ] == [
+            (first.id, "a test", "/127.0.0.1", subscription("t"), assignment(t=[0])),
+            (second.id, "a test", "/127.0.0.1", subscription("t"), assignment(t=[1])),
+        ]
+        named = ["one", "two"] if version >= 4 else [None, None]
+        assert [m.group_instance_id for m in group.members] == named
+        assert (simple.group_state, simple.protocol_type, simple.members) == ("Empty", "", [])
+        assert (unknown.error_code, unknown.group_state) == (ErrorCode.NONE, "Dead")
+        assert nameless.error_code == ErrorCode.INVALID_GROUP_ID
+        assert group.authorized_operations == -(2**31)
+        if version >= 3:
+            told = await by_hand.describe(client, "g", version=version, operations=True)
+            assert told.authorized_operations == 1 << 3 | 1 << 6 | 1 << 8
+
+
+async def test_a_group_that_is_not_stable_shows_no_assignments(tmp_path):
+    async with coordinating(tmp_path) as (broker, client), clients(broker, 2) as pair:
+        (member,) = await gathered(pair[:1])
+        newcomer = asyncio.create_task(enter(pair[1], "g"))
+        await until_state(client, "g", "PreparingRebalance")
+
+        group = await by_hand.describe(client, "g")
+
+        assert (group.protocol_type, group.protocol_data) == ("consumer", "")
+        assert {bytes(one.member_assignment) for one in group.members} == {b""}
+        await enter(pair[0], "g", member.id)
+        await newcomer
+
+
+@pytest.mark.parametrize("version", [*DELETE_GROUPS.versions])
+async def test_every_version_of_delete_groups_deletes_those_without_members(tmp_path, version):
+    async with coordinating(tmp_path) as (broker, client), clients(broker, 1) as alone:
+        await gathered(alone)
+        for name in ("simple", "kept"):
+            await by_hand.commit(client, name, {T0: 1})
+
+        codes = await by_hand.delete(client, "simple", "g", "unknown", "", version=version)
+
+        assert codes == {
+            "simple": ErrorCode.NONE,
+            "g": ErrorCode.NON_EMPTY_GROUP,
+            "unknown": ErrorCode.GROUP_ID_NOT_FOUND,
+            "": ErrorCode.INVALID_GROUP_ID,
+        }
+        assert sorted(await by_hand.list_groups(client)) == ["g", "kept"]
+        assert await by_hand.committed(client, "simple", [T0]) == {T0: -1}
+        assert await by_hand.delete(client, "kept", "kept", version=version) == {"kept": 0}
+
+    async with coordinating(tmp_path) as (_broker, client):
+        await loaded(client, "simple", "kept", "g")
+        assert await by_hand.committed(client, "simple", [T0]) == {T0: -1}
+        assert list(await by_hand.list_groups(client)) == ["g"]
+
+
+async def test_offsets_can_be_deleted_unless_somebody_reads_there(tmp_path):
+    async with coordinating(tmp_path) as (broker, client), clients(broker, 1) as alone:
+        await create(client, "u")
+        u = ("u", 0)
+        await by_hand.commit(client, "g", {T0: 1, T1: 2, u: 3})
+        (member,) = await gathered(alone)
+
+        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        subscribed = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+        code, codes = await by_hand.delete_offsets(client, "g", [T0, u, ("u", 7), ("v", 0)])
+        assert code == ErrorCode.NONE
+        assert codes == {T0: subscribed, u: 0, ("u", 7): unknown, ("v", 0): unknown}
+        assert await by_hand.committed(client, "g") == {T0: 1, T1: 2}
+
+        await by_hand.leave(client, "g", (member.id, None))
+        assert await by_hand.delete_offsets(client, "g", [T0, u]) == (0, {T0: 0, u: 0})
+        assert await by_hand.committed(client, "g") == {T1: 2}
+
+        missing = ErrorCode.GROUP_ID_NOT_FOUND
+        assert await by_hand.delete_offsets(client, "unknown", [T0]) == (missing, {})
+        nameless = ErrorCode.INVALID_GROUP_ID
+        assert await by_hand.delete_offsets(client, "", [T0]) == (nameless, {})
+
+    async with coordinating(tmp_path) as (_broker, client):
+        await loaded(client, "g")
+        assert await by_hand.committed(client, "g") == {T1: 2}
+
+
+async def test_offsets_of_members_that_are_no_consumers_stay(tmp_path):
+    async with coordinating(tmp_path) as (_broker, client):
+        await by_hand.commit(client, "g", {T0: 1})
+        await enter(client, "g", protocol_type="connect", protocols={"range": b"?"})
+
+        code, codes = await by_hand.delete_offsets(client, "g", [T0])
+
+        assert (code, codes) == (ErrorCode.NON_EMPTY_GROUP, {})
+        assert await by_hand.committed(client, "g") == {T0: 1}
+
+
+# The topic that all this is kept in.
+
+
+@pytest.mark.parametrize("version", [1, METADATA.versions.last])
+async def test_the_topic_of_offsets_is_shown_as_the_broker_s_own(tmp_path, version):
+    async with coordinating(tmp_path) as (_broker, client):
+        topics = await metadata(client, version=version, creating=True)
+
+        assert {name: topic.is_internal for name, topic in topics.items()} == {
+            OFFSETS: True,
+            "t": False,
+        }
+
+
+@pytest.mark.parametrize("version", [*PRODUCE.versions])
+async def test_nobody_but_the_broker_writes_to_the_topic_of_offsets(tmp_path, version):
+    async with coordinating(tmp_path) as (broker, client):
+        data = [PartitionProduceData(index=at, records=bytes(a_batch())) for at in range(8)]
+        topics = [
+            TopicProduceData(name=OFFSETS, partition_data=data),
+            TopicProduceData(name="t", partition_data=data[:1]),
+        ]
+
+        answer = await client.ask(
+            ProduceRequest(acks=-1, timeout_ms=1000, topic_data=topics), version
+        )
+
+        own, other = answer.responses
+        codes = {part.error_code for part in own.partition_responses}
+        assert codes == {ErrorCode.INVALID_TOPIC_EXCEPTION}
+        assert other.partition_responses[0].error_code == ErrorCode.NONE
+        assert {broker.topics.find(OFFSETS, at).log.end_offset for at in range(8)} == {0}
+
+
+async def test_the_topic_of_offsets_cannot_be_made_deleted_or_grown_by_others(tmp_path):
+    async with serving(tmp_path) as (_broker, client):
+        with pytest.raises(AssertionError):
+            await create(client, OFFSETS)
+        # Asking for it does not make it, or it would have the wrong number of partitions.
+        asked = await metadata(client, OFFSETS, creating=True)
+        assert asked[OFFSETS].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        await by_hand.find(client, "g")
+
+        wanted = CreatePartitionsTopic(name=OFFSETS, count=9, assignments=None)
+        grown = await client.ask(CreatePartitionsRequest(topics=[wanted]))
+        deleted = await client.ask(DeleteTopicsRequest(topics=[DeleteTopicState(name=OFFSETS)]))
+
+        assert grown.results[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+        assert deleted.responses[0].error_code != ErrorCode.NONE
+        assert len((await metadata(client))[OFFSETS].partitions) == 8
+
+
+async def test_offsets_can_be_synced_to_the_device_and_all_else_goes_on(tmp_path):
+    async with coordinating(tmp_path) as (broker, client), clients(broker, 2) as pair:
+        (member,) = await gathered(pair[:1])
+        await by_hand.commit(client, "simple", {T0: 1})
+        await set_durability(client, "fsync")
+        partitions = list(broker.topics.partitions_of(broker.topics.catalogue.topics[OFFSETS]))
+
+        codes = await asyncio.gather(
+            by_hand.commit(client, "simple", {T0: 2}),
+            by_hand.commit(pair[0], "g", {T0: 3}, member=member),
+        )
+
+        assert codes == [{T0: ErrorCode.NONE}] * 2
+        for partition in partitions:
+            assert partition.log.flushed_offset == partition.log.end_offset
+        assert await by_hand.committed(client, "simple") == {T0: 2}
+        assert await by_hand.committed(client, "g") == {T0: 3}
+        # A rebalance writes too.
+        entered = asyncio.create_task(enter(pair[1], "g"))
+        await until_state(client, "g", "PreparingRebalance")
+        first, second = await enter(pair[0], "g", member.id), await entered
+        answers = await synced(pair, [first, second])
+        assert [answer.assignment for answer in answers] == [assignment(t=[0]), assignment(t=[1])]
+        for at, one in enumerate([first, second]):
+            assert await by_hand.leave(pair[at], "g", (one.id, None)) == (0, [0])
+        assert await by_hand.delete(client, "g", "unknown", "simple") == {
+            "g": ErrorCode.NONE,
+            "simple": ErrorCode.NONE,
+            "unknown": ErrorCode.GROUP_ID_NOT_FOUND,
+        }
+        await set_durability(client, "page-cache")
+        assert await by_hand.commit(client, "simple", {T0: 4}) == {T0: ErrorCode.NONE}
+
+    async with coordinating(tmp_path) as (_broker, client):
+        await loaded(client, "g", "simple")
+        assert await by_hand.committed(client, "simple") == {T0: 4}
+        assert list(await by_hand.list_groups(client)) == ["simple"]
+
+
+async def test_commits_that_wait_for_the_device_keep_their_order(tmp_path):
+    async with coordinating(tmp_path) as (broker, client), clients(broker, 8) as eight:
+        await set_durability(client, "fsync")
+
+        async def commit_all(one, first):
+            for offset in range(first, 200, 8):
+                assert await by_hand.commit(one, f"g{first}", {T0: offset, T1: offset}) == {
+                    T0: ErrorCode.NONE,
+                    T1: ErrorCode.NONE,
+                }
+
+        await asyncio.gather(*(commit_all(one, at) for at, one in enumerate(eight)))
+
+        for at in range(8):
+            last = 192 + at
+            assert await by_hand.committed(client, f"g{at}") == {T0: last, T1: last}
+
+
+async def set_durability(client, value):
+    setting = incremental.AlterableConfig(name="durability", config_operation=0, value=value)
+    resource = incremental.AlterConfigsResource(
+        resource_type=2, resource_name=OFFSETS, configs=[setting]
+    )
+    answer = await client.ask(incremental.IncrementalAlterConfigsRequest(resources=[resource]))
+    assert answer.responses[0].error_code == ErrorCode.NONE
+
+
+# Limits.
+
+
+async def test_a_group_that_is_full_takes_nobody_else(tmp_path):
+    async with (
+        coordinating(tmp_path, group_max_size=2) as (broker, client),
+        clients(broker, 2) as pair,
+    ):
+        first, second = await gathered(pair)
+
+        refused = await by_hand.join(client, "g")
+        assert refused.error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
+        static = await by_hand.join(client, "g", instance="i")
+        assert static.error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
+        # Those who are in may stay, and another group is another group.
+        assert await by_hand.heartbeat(pair[0], first) == ErrorCode.NONE
+        assert (await enter(client, "h")).generation == 1
+
+        await by_hand.leave(pair[0], "g", (first.id, None))
+        given = await by_hand.join(pair[0], "g")
+        newcomer = asyncio.create_task(by_hand.join(pair[0], "g", given.member_id))
+        assert (await enter(pair[1], "g", second.id)).generation == 3
+        assert (await newcomer).generation_id == 3
+
+
+async def test_one_that_was_given_an_id_counts_until_it_comes_or_its_time_is_over(tmp_path):
+    async with coordinating(tmp_path, group_max_size=1) as (_broker, client):
+        given = await by_hand.join(client, "g", session_ms=200)
+        assert given.error_code == ErrorCode.MEMBER_ID_REQUIRED
+
+        full = await by_hand.join(client, "g")
+        assert full.error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
+
+        await asyncio.sleep(0.25)
+        assert (await enter(client, "g")).generation == 1
+        late = await by_hand.join(client, "g", given.member_id)
+        assert late.error_code != ErrorCode.NONE
+
+
+async def test_a_broker_has_so_many_groups_and_no_more(tmp_path):
+    async with coordinating(tmp_path, broker_max_groups=2) as (_broker, client):
+        await by_hand.commit(client, "a", {T0: 1})
+        (member,) = await gathered([client], "b")
+
+        full = ErrorCode.GROUP_MAX_SIZE_REACHED
+        assert (await by_hand.join(client, "c")).error_code == full
+        assert await by_hand.commit(client, "c", {T0: 1}) == {T0: full}
+        # Those that there are go on.
+        assert await by_hand.commit(client, "a", {T0: 2}) == {T0: ErrorCode.NONE}
+        assert await by_hand.heartbeat(client, member) == ErrorCode.NONE
+        await by_hand.delete(client, "a")
+        assert await by_hand.commit(client, "c", {T0: 1}) == {T0: ErrorCode.NONE}
+
+
+async def test_a_group_is_stored_however_much_its_members_have_to_say(tmp_path):
+    # What they say is alike, as it is in real groups.
+    said = {"range": subscription(*(f"some.department.topic-{at}" for at in range(800)))}
+    async with (
+        coordinating(tmp_path, group_initial_rebalance_delay_ms=300) as (broker, client),
+        clients(broker, 80) as many,
+    ):
+        wishes = {"protocols": said, "session_ms": 60_000}
+        entered = await asyncio.gather(*(enter(one, "g", **wishes) for one in many))
+        assert {member.generation for member in entered} == {1}
+        answers = await synced(many, entered)
+        assert {answer.error_code for answer in answers} == {ErrorCode.NONE}
+        assert len(said["range"]) * len(many) > 2**20
+
+    async with coordinating(tmp_path) as (_broker, client):
+        await loaded(client, "g")
+        group = await by_hand.describe(client, "g")
+        assert (group.group_state, len(group.members)) == ("Stable", 80)
+        assert {bytes(member.member_metadata) for member in group.members} == {said["range"]}
+
+
+# Restarts.
+
+
+async def test_a_group_is_after_a_restart_as_it_was(tmp_path):
+    async with coordinating(tmp_path) as (broker, client), clients(broker, 2) as pair:
+        members = await gathered(pair)
+        await by_hand.commit(client, "g", {T0: 5}, member=members[0], metadata="text", epoch=1)
+        await by_hand.commit(client, "simple", {T1: 6})
+        before = await by_hand.describe(client, "g"), await by_hand.fetch(client, "g")
+
+    async with coordinating(tmp_path) as (broker, client), clients(broker, 2) as pair:
+        await loaded(client, "g", "simple")
+        assert (await by_hand.describe(client, "g"), await by_hand.fetch(client, "g")) == before
+        assert await by_hand.committed(client, "simple") == {T1: 6}
+        for one, member in zip(pair, members, strict=True):
+            assert await by_hand.heartbeat(one, member) == ErrorCode.NONE
+            assert await by_hand.commit(one, "g", {T0: 7}, member=member) == {T0: ErrorCode.NONE}
+        assert (await by_hand.sync(pair[1], members[1])).assignment == assignment(t=[1])
+        # The next generation is one that there never was.
+        newcomer = asyncio.create_task(enter(client, "g"))
+        await until_state(pair[0], "g", "PreparingRebalance")
+        again = await asyncio.gather(
+            *(enter(one, "g", was.id) for one, was in zip(pair, members, strict=True))
+        )
+        assert {member.generation for member in [*again, await newcomer]} == {3}
+
+
+async def test_members_that_do_not_come_back_after_a_restart_are_removed(tmp_path):
+    async with coordinating(tmp_path) as (_broker, client):
+        await gathered([client], session_ms=200)
+
+    async with coordinating(tmp_path) as (_broker, client):
+        await loaded(client, "g")
+        assert await by_hand.state_of(client, "g") == "Stable"
+        await until_state(client, "g", "Empty")
+
+    async with coordinating(tmp_path) as (_broker, client):
+        await loaded(client, "g")
+        assert await by_hand.state_of(client, "g") == "Empty"
+
+
+async def test_a_static_member_is_known_after_a_restart(tmp_path):
+    async with coordinating(tmp_path) as (_broker, client):
+        (member,) = await gathered([client], instance="one")
+
+    async with coordinating(tmp_path) as (_broker, client):
+        await loaded(client, "g")
+        back = await by_hand.join(client, "g", instance="one")
+
+        assert (back.error_code, back.generation_id) == (ErrorCode.NONE, member.generation)
+        assert (back.skip_assignment, back.member_id != member.id) == (True, True)
+        assert await by_hand.heartbeat(client, member) == ErrorCode.FENCED_INSTANCE_ID
+        renewed = member._replace(id=back.member_id)
+        assert (await by_hand.sync(client, renewed)).assignment == assignment(t=[0])
+
+    async with coordinating(tmp_path) as (_broker, client):
+        await loaded(client, "g")
+        assert await by_hand.heartbeat(client, renewed) == ErrorCode.NONE
+
+
+async def test_groups_wait_until_what_was_stored_of_them_has_been_read(tmp_path):
+    settings = {"offsets_topic_num_partitions": 2}
+    big, small = "d", "c"  # which are in the first and in the second partition
+    async with coordinating(tmp_path, **settings) as (broker, client):
+        await create(client, "wide", 200)
+        for offset in range(60):
+            await by_hand.commit(
+                client, big, {("wide", at): offset for at in range(200)}, metadata="x" * 4000
+            )
+        (member,) = await gathered([client], small)
+        await by_hand.commit(client, small, {T0: 1}, member=member)
+        sizes = [broker.topics.find(OFFSETS, at).log.size for at in range(2)]
+        assert sizes[0] > 40_000_000 > sizes[1]
+
+    async with coordinating(tmp_path, **settings) as (_broker, client):
+        loading = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        # Whoever asks where to ask is told.
+        (found,) = await by_hand.find(client, small)
+        assert (found.error_code, found.node_id) == (ErrorCode.NONE, 0)
+        assert await by_hand.heartbeat(client, member) == loading
+        assert (await by_hand.join(client, small, member.id)).error_code == loading
+        assert (await by_hand.sync(client, member)).error_code == loading
+        gone = await by_hand.leave(client, small, (member.id, None))
+        assert gone == (loading, [])
+        code, _ = await by_hand.leave(client, small, (member.id, None), version=0)
+        assert code == loading
+        codes = await by_hand.commit(client, small, {T0: 2, ("u", 0): 3}, member=member)
+        assert set(codes.values()) == {loading}
+        fetched = await by_hand.fetch(client, small, [T0])
+        assert (fetched.error_code, fetched.topics[0].partitions[0].error_code) == (loading,) * 2
+        assert (await by_hand.fetch(client, small)).error_code == loading
+        old = await by_hand.fetch(client, small, [T0], version=1)
+        assert old.topics[0].partitions[0].error_code == loading
+        described = await by_hand.describe(client, small)
+        assert (described.error_code, described.members) == (loading, [])
+        assert await by_hand.delete(client, small) == {small: loading}
+        assert await by_hand.delete_offsets(client, small, [T0]) == (loading, {})
+        listed = await client.ask(ListGroupsRequest())
+        assert listed.error_code == loading
+
+        await loaded(client, small)
+
+        assert await by_hand.heartbeat(client, member) == ErrorCode.NONE
+        assert await by_hand.committed(client, small) == {T0: 1}
+        assert sorted(await by_hand.list_groups(client)) == [small, big]
+        assert set((await by_hand.committed(client, big)).values()) == {59}
+
+
+async def test_a_broker_that_is_still_reading_can_be_stopped(tmp_path):
+    settings = {"offsets_topic_num_partitions": 1}
+    async with coordinating(tmp_path, **settings) as (_broker, client):
+        await create(client, "wide", 200)
+        for offset in range(60):
+            await by_hand.commit(
+                client, "g", {("wide", at): offset for at in range(200)}, metadata="x" * 4000
+            )
+
+    config = BrokerConfig(log_dir=str(tmp_path), listeners="PLAINTEXT://127.0.0.1:0")
+    broker = Broker(config)
+    await broker.start()
+    assert broker.groups.check("g") == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    await broker.stop()
+    assert broker.groups.check("g") == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+    async with coordinating(tmp_path, **settings) as (_broker, client):
+        await loaded(client, "g")
+        assert set((await by_hand.committed(client, "g")).values()) == {59}
+
+
+async def test_what_expires_is_gone_for_good(tmp_path):
+    settings = {"offsets_retention_minutes": 1, "offsets_retention_check_interval_ms": 20}
+    async with coordinating(tmp_path, **settings) as (broker, client):
+        await by_hand.commit(client, "g", {T0: 1})
+        await asyncio.sleep(0.05)
+        assert await by_hand.committed(client, "g") == {T0: 1}
+        # An hour later, by the clock of the coordinator.
+        now = int(time.time() * 1000) + 60 * 60_000
+        broker.groups.run(
+            broker.groups.coordinator.clean_up(Now(int(time.monotonic() * 1000), now))
+        )
+        assert await by_hand.committed(client, "g") == {}
+        assert await by_hand.list_groups(client) == {}
+
+    async with coordinating(tmp_path) as (_broker, client):
+        await loaded(client, "g")
+        assert await by_hand.list_groups(client) == {}
+
+
+async def test_what_was_committed_over_and_over_is_compacted_while_the_broker_runs(tmp_path):
+    settings = {
+        "offsets_topic_num_partitions": 1,
+        "offsets_topic_segment_bytes": 16 * 1024,
+        "log_cleaner_backoff_ms": 20,
+    }
+    async with coordinating(tmp_path, **settings) as (broker, client):
+        partition = broker.topics.find(OFFSETS, 0)
+        for offset in range(1000):
+            await by_hand.commit(client, f"g{offset % 10}", {T0: offset, T1: offset})
+        written = partition.log.end_offset
+        # Nobody has asked for what was written to be on the device.
+        assert written == 2000
+        await until(lambda: partition.log.size < 3 * 16 * 1024)
+
+    async with coordinating(tmp_path, **settings) as (broker, client):
+        await loaded(client, "g0")
+        for number in range(10):
+            last = 990 + number
+            assert await by_hand.committed(client, f"g{number}") == {T0: last, T1: last}

@@ -1,0 +1,41 @@
+"""A group is kept in the partition that Kafka would keep it in."""
+
+import pytest
+
+from ottla.coord.placement import partition_of_group
+
+
+# What Kafka's Utils.abs(groupId.hashCode()) % n gives.
+@pytest.mark.parametrize(
+    ("group_id", "of_50", "of_7"),
+    [
+        ("", 0, 0),
+        ("g", 3, 5),
+        ("billing", 9, 6),
+        ("my-group", 12, 1),
+        ("orders.v2", 45, 4),
+        ("connect-sink", 22, 4),
+        ("console-consumer-12345", 6, 6),
+        ("G\0", 1, 3),
+        ("ärger", 40, 0),
+        ("日本", 47, 3),
+    ],
+)
+def test_a_group_is_where_kafka_has_it(group_id, of_50, of_7):
+    assert partition_of_group(group_id, 50) == of_50
+    assert partition_of_group(group_id, 7) == of_7
+    assert partition_of_group(group_id, 1) == 0
+
+
+def test_a_character_beyond_16_bits_counts_as_the_two_that_it_is_in_java():
+    assert partition_of_group("😀", 50) == 49
+    assert partition_of_group("a😀b", 50) == 44
+
+
+def test_the_one_hash_that_has_no_absolute_value_is_taken_for_0():
+    assert partition_of_group("polygenelubricants", 50) == 0
+    assert partition_of_group("polygenelubricants", 7) == 0
+
+
+def test_half_a_character_does_not_hurt():
+    assert partition_of_group("\ud83d", 50) == 7

@@ -1,0 +1,277 @@
+"""The records of `__consumer_offsets` are Kafka's, byte for byte, and come back as they went.
+
+The hex was written by Kafka 4.3's own classes (GroupCoordinatorRecordSerde).
+"""
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from ottla.coord.deadlines import Deadlines
+from ottla.coord.group import Group, GroupConfig
+from ottla.coord.member import Member
+from ottla.coord.records import (
+    Committed,
+    GroupMetadataKey,
+    OffsetCommitKey,
+    decode_group,
+    decode_key,
+    decode_offset,
+    group_key,
+    group_record,
+    members_of,
+    offset_key,
+    offset_record,
+)
+from ottla.coord.states import GroupState
+from ottla.protocol.errors import DecodeError
+
+TIME_MS = 1_700_000_000_123
+
+OFFSET_KEY = "0001 0007 62696c6c696e67 0006 6f7264657273 00000007"
+GROUP_KEY = "0002 0007 62696c6c696e67"
+KEY_OF_A_NEWER_KIND = "0003 0007 62696c6c696e67"
+
+OFFSET_VALUES = {
+    0: "0000 000000000000002a          0004 6ec3a965 0000018bcfe5687b",
+    1: "0001 000000000000002a          0004 6ec3a965 0000018bcfe5687b 0000018bcfe58f0f",
+    2: "0002 000000000000002a          0004 6ec3a965 0000018bcfe5687b",
+    3: "0003 000000000000002a 00000003 0004 6ec3a965 0000018bcfe5687b",
+}
+
+ANNA = "0006 616e6e612d31 {instance} 0004 616e6e61 0009 2f31302e302e302e31"
+BERT = "0006 626572742d32 {instance} 0004 62657274 0009 2f31302e302e302e32"
+ANNAS_BYTES = "00000003 000102 00000002 0908"
+BERTS_BYTES = "00000000 00000000"
+#: Protocol type, generation, protocol, leader.
+GROUP = "0008 636f6e73756d6572 00000005 0005 72616e6765 0006 616e6e612d31"
+
+GROUP_VALUES = {
+    0: f"0000 {GROUP} 00000002"
+    f" {ANNA.format(instance='')} 00002710 {ANNAS_BYTES}"
+    f" {BERT.format(instance='')} 0000afc8 {BERTS_BYTES}",
+    1: f"0001 {GROUP} 00000002"
+    f" {ANNA.format(instance='')} 0000ea60 00002710 {ANNAS_BYTES}"
+    f" {BERT.format(instance='')} 000493e0 0000afc8 {BERTS_BYTES}",
+    2: f"0002 {GROUP} 0000018bcfe5687b 00000002"
+    f" {ANNA.format(instance='')} 0000ea60 00002710 {ANNAS_BYTES}"
+    f" {BERT.format(instance='')} 000493e0 0000afc8 {BERTS_BYTES}",
+    3: f"0003 {GROUP} 0000018bcfe5687b 00000002"
+    f" {ANNA.format(instance='ffff')} 0000ea60 00002710 {ANNAS_BYTES}"
+    f" {BERT.format(instance='0001 62')} 000493e0 0000afc8 {BERTS_BYTES}",
+}
+EMPTY_GROUP_VALUE = "0003 0008 636f6e73756d6572 00000006 ffff ffff 0000018bcfe5687b 00000000"
+
+#: What Kafka 4.3 knows and we do not: the flexible versions.
+NEWER_OFFSET_VALUE = "0004 000000000000002a 00000003 05 6ec3a965 0000018bcfe5687b 00"
+NEWER_GROUP_VALUE = "0004 09 636f6e73756d6572 00000005 00 00 0000018bcfe5687b 01 00"
+
+COMMITTED = Committed(42, 3, "née", TIME_MS)
+
+
+def a_member(name: str, **changes) -> Member:
+    given = {
+        "id": name,
+        "instance_id": None,
+        "client_id": name.partition("-")[0],
+        "client_host": "/10.0.0.1",
+        "session_timeout_ms": 10_000,
+        "rebalance_timeout_ms": 60_000,
+        "protocol_type": "consumer",
+        "protocols": (("range", b"\0\1\2"), ("sticky", b"not chosen")),
+        "assignment": b"\x09\x08",
+    }
+    return Member(**given | changes)
+
+
+BERT_2 = {
+    "instance_id": "b",
+    "client_host": "/10.0.0.2",
+    "session_timeout_ms": 45_000,
+    "rebalance_timeout_ms": 300_000,
+    "protocols": (("range", b""),),
+    "assignment": b"",
+}
+
+
+def a_group(*members: Member, generation: int = 5, protocol: str | None = "range") -> Group:
+    group = Group("billing", GroupConfig(), Deadlines())
+    group.protocol_type, group.protocol = "consumer", protocol
+    group.restore(generation, members[0].id if members else None, members)
+    return group
+
+
+def test_a_commit_is_written_as_kafka_writes_it():
+    key, value = offset_record("billing", "orders", 7, COMMITTED)
+
+    assert key == offset_key("billing", "orders", 7) == bytes.fromhex(OFFSET_KEY)
+    assert value == bytes.fromhex(OFFSET_VALUES[3])
+
+
+def test_a_group_is_written_as_kafka_writes_it():
+    group = a_group(a_member("anna-1"), a_member("bert-2", **BERT_2))
+
+    key, value = group_record(group, TIME_MS)
+
+    assert key == group_key("billing") == bytes.fromhex(GROUP_KEY)
+    assert value == bytes.fromhex(GROUP_VALUES[3])
+
+
+def test_an_empty_group_is_written_as_kafka_writes_it():
+    _key, value = group_record(a_group(generation=6, protocol=None), TIME_MS)
+
+    assert value == bytes.fromhex(EMPTY_GROUP_VALUE)
+
+
+def test_assignments_that_are_about_to_be_handed_out_are_written_in_the_place_of_the_old():
+    group = a_group(a_member("anna-1"), a_member("bert-2"), a_member("carl-3"))
+
+    _key, value = group_record(group, TIME_MS, {"anna-1": b"new", "bert-2": b""})
+
+    assert [m.assignment for m in members_of(decode_group(value))] == [b"new", b"", b""]
+    assert group.members["anna-1"].assignment == b"\x09\x08"
+
+
+def test_keys_are_told_apart():
+    assert decode_key(bytes.fromhex(OFFSET_KEY)) == OffsetCommitKey(
+        group="billing", topic="orders", partition=7
+    )
+    assert decode_key(bytes.fromhex(GROUP_KEY)) == GroupMetadataKey(group="billing")
+    assert decode_key(bytes.fromhex(KEY_OF_A_NEWER_KIND)) is None
+
+
+@pytest.mark.parametrize("version", OFFSET_VALUES)
+def test_commits_of_all_older_brokers_are_read(version):
+    committed = decode_offset(bytes.fromhex(OFFSET_VALUES[version]))
+
+    assert committed == COMMITTED._replace(leader_epoch=3 if version == 3 else -1)
+
+
+@pytest.mark.parametrize("version", GROUP_VALUES)
+def test_groups_of_all_older_brokers_are_read(version):
+    value = decode_group(bytes.fromhex(GROUP_VALUES[version]))
+
+    assert (value.protocol_type, value.generation) == ("consumer", 5)
+    assert (value.protocol, value.leader) == ("range", "anna-1")
+    assert value.current_state_timestamp == (TIME_MS if version >= 2 else -1)
+    anna, bert = members_of(value)
+    assert (anna.id, anna.instance_id) == ("anna-1", None)
+    assert (anna.client_id, anna.client_host) == ("anna", "/10.0.0.1")
+    assert (anna.session_timeout_ms, bert.session_timeout_ms) == (10_000, 45_000)
+    assert (anna.protocols, anna.assignment) == ((("range", b"\0\1\2"),), b"\x09\x08")
+    assert bert.instance_id == ("b" if version == 3 else None)
+    if version >= 1:
+        assert (anna.rebalance_timeout_ms, bert.rebalance_timeout_ms) == (60_000, 300_000)
+
+
+def test_before_there_was_a_rebalance_timeout_the_session_timeout_served_for_both():
+    anna, bert = members_of(decode_group(bytes.fromhex(GROUP_VALUES[0])))
+
+    assert (anna.rebalance_timeout_ms, bert.rebalance_timeout_ms) == (10_000, 45_000)
+
+
+def test_a_group_comes_back_as_it_was_with_the_one_protocol_that_is_written_down():
+    group = a_group(a_member("anna-1"), a_member("bert-2", **BERT_2))
+
+    value = decode_group(group_record(group, TIME_MS)[1])
+    again = a_group(*members_of(value))
+
+    assert again.state is GroupState.STABLE
+    assert group_record(again, TIME_MS) == group_record(group, TIME_MS)
+    assert again.members["anna-1"].protocols == (("range", b"\0\1\2"),)
+
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+INT32, INT64 = st.integers(-(2**31), 2**31 - 1), st.integers(-(2**63), 2**63 - 1)
+TIMEOUT = st.integers(0, 2**31 - 1)
+MEMBERS = st.builds(
+    Member,
+    id=TEXT,
+    instance_id=st.none() | TEXT,
+    client_id=TEXT,
+    client_host=TEXT,
+    session_timeout_ms=TIMEOUT,
+    rebalance_timeout_ms=TIMEOUT,
+    protocol_type=st.just("consumer"),
+    protocols=st.tuples(st.tuples(st.just("range"), st.binary(max_size=12))),
+    assignment=st.binary(max_size=12),
+)
+
+
+@given(TEXT, TEXT, INT32, st.builds(Committed, INT64, INT32, TEXT, INT64))
+def test_any_commit_comes_back(group, topic, partition, committed):
+    key, value = offset_record(group, topic, partition, committed)
+
+    assert decode_key(key) == OffsetCommitKey(group=group, topic=topic, partition=partition)
+    assert decode_offset(value) == committed
+
+
+@given(st.lists(MEMBERS, max_size=4, unique_by=lambda member: member.id), INT32, INT64)
+def test_any_group_comes_back(members, generation, time_ms):
+    group = a_group(*members, generation=generation)
+
+    value = decode_group(group_record(group, time_ms)[1])
+
+    assert (value.generation, value.current_state_timestamp) == (generation, time_ms)
+    assert group_record(a_group(*members_of(value), generation=generation), time_ms) == (
+        group_record(group, time_ms)
+    )
+
+
+READERS = [decode_key, decode_offset, decode_group]
+GOOD_BYTES = [
+    bytes.fromhex(text)
+    for text in (
+        OFFSET_KEY,
+        GROUP_KEY,
+        EMPTY_GROUP_VALUE,
+        *OFFSET_VALUES.values(),
+        *GROUP_VALUES.values(),
+    )
+]
+
+
+@pytest.mark.parametrize("read", READERS)
+@given(data=st.binary(max_size=40))
+@example(data=b"")
+@example(data=b"\0")
+@example(data=b"\0\1")
+@example(data=b"\xff\xff")
+def test_any_bytes_are_read_or_refused(read, data):
+    read_or_refuse(read, data)
+
+
+@pytest.mark.parametrize("read", READERS)
+@pytest.mark.parametrize("good", GOOD_BYTES, ids=range(len(GOOD_BYTES)))
+def test_good_bytes_that_are_cut_or_changed_anywhere_are_read_or_refused(read, good):
+    for place in range(len(good)):
+        read_or_refuse(read, good[:place])
+        for byte in (0x00, 0x7F, 0x80, 0xFF):
+            read_or_refuse(read, good[:place] + bytes([byte]) + good[place + 1 :])
+
+
+def read_or_refuse(read, data: bytes) -> None:
+    try:
+        found = read(data)
+    except DecodeError:
+        return
+    if read is decode_group:
+        members_of(found)
+
+
+@pytest.mark.parametrize(
+    ("read", "data"),
+    [
+        (decode_key, ""),
+        (decode_key, "00"),
+        (decode_key, "0001"),
+        (decode_key, "0002 0007 6269"),
+        (decode_offset, ""),
+        (decode_offset, NEWER_OFFSET_VALUE),
+        (decode_group, "ffff"),
+        (decode_group, NEWER_GROUP_VALUE),
+    ],
+)
+def test_what_makes_no_sense_is_refused(read, data):
+    with pytest.raises(DecodeError):
+        read(bytes.fromhex(data))
