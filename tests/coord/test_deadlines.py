@@ -53,6 +53,20 @@ def test_a_key_that_was_put_off_is_not_due_at_its_old_time():
     assert list(deadlines.due(20)) == ["tea"]
 
 
+def test_to_postpone_a_key_never_brings_it_forward():
+    deadlines = Deadlines()
+    deadlines.set("tea", 20)
+
+    deadlines.postpone("tea", 10)
+    assert list(deadlines.due(19)) == []
+    deadlines.postpone("tea", 30)
+    assert list(deadlines.due(29)) == []
+    assert list(deadlines.due(30)) == ["tea"]
+
+    deadlines.postpone("tea", 40)
+    assert list(deadlines.due(40)) == ["tea"]
+
+
 def test_a_key_that_was_brought_forward_is_due_once():
     deadlines = Deadlines()
     deadlines.set("tea", 20)
@@ -121,7 +135,7 @@ def test_going_back_and_forth_costs_no_memory():
 KEYS = st.sampled_from("abcd")
 STEPS = st.lists(
     st.one_of(
-        st.tuples(st.just("set"), KEYS, st.integers(0, 60)),
+        st.tuples(st.sampled_from(["set", "postpone"]), KEYS, st.integers(0, 60)),
         st.tuples(st.just("cancel"), KEYS, st.just(0)),
         st.tuples(st.just("due"), st.just(""), st.integers(0, 15)),
     ),
@@ -138,6 +152,9 @@ def test_it_behaves_like_a_list_that_is_searched_each_time(steps):
         if step == "set":
             deadlines.set(key, now + number)
             model[key] = now + number
+        elif step == "postpone":
+            deadlines.postpone(key, now + number)
+            model[key] = max(model.get(key, 0), now + number)
         elif step == "cancel":
             deadlines.cancel(key)
             model.pop(key, None)

@@ -7,8 +7,7 @@ written.
 Always: each request is answered once; in a generation each partition is one consumer's; what was
 acked is committed; for whatever is waited for there is a deadline.
 
-At last, when everything works
-again: all who live share all partitions, and nobody waits.
+At last, when everything works again: all who live share all partitions, and nobody waits.
 """
 
 from __future__ import annotations
@@ -152,9 +151,13 @@ class Consumer:
             self.on_assigned(self, call)
 
 
-class Group(RuleBasedStateMachine):
-    @initialize(delay_ms=st.sampled_from([0, 3_000]), crew=st.lists(TRAITS, max_size=4))
-    def begin(self, delay_ms, crew):
+class GroupMachine(RuleBasedStateMachine):
+    @initialize(
+        delay_ms=st.sampled_from([0, 3_000]),
+        crew=st.lists(TRAITS, max_size=4),
+        is_slow=st.booleans(),
+    )
+    def begin(self, delay_ms, crew, is_slow):
         self.stage = Stage(a_config(initial_rebalance_delay_ms=delay_ms))
         self.stage.on_answer = self.answered
         self.living: list[Consumer] = []
@@ -168,7 +171,8 @@ class Group(RuleBasedStateMachine):
         self.failed_at = 0
         for traits in crew:
             self.start(traits)
-        self.go_on(10)
+        self.go_on(10, is_impatient=False)
+        self.stage.holds = is_slow
 
     # Consumers.
 
@@ -187,12 +191,14 @@ class Group(RuleBasedStateMachine):
             self.one(pick).act()
 
     @precondition(lambda self: self.living)
-    @rule(times=st.integers(1, 6))
-    def go_on(self, times):
+    @rule(times=st.integers(1, 6), is_impatient=st.booleans())
+    def go_on(self, times, is_impatient):
         for _ in range(times):
             for consumer in list(self.living):
-                consumer.act()
+                consumer.ask() if is_impatient else consumer.act()
             self.stage.wait(500)
+            if self.stage.held:
+                self.stage.release()
 
     @precondition(lambda self: self.living)
     @rule(pick=PICK)
@@ -445,4 +451,4 @@ class Group(RuleBasedStateMachine):
         return [value for key, value in records if isinstance(decode_key(key), GroupMetadataKey)]
 
 
-TestGroup = Group.TestCase
+TestGroupMachine = GroupMachine.TestCase

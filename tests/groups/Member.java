@@ -80,10 +80,10 @@ class Member implements ConsumerRebalanceListener {
         config.put("enable.auto.commit", false);
         config.put("auto.offset.reset", "earliest");
         config.put("fetch.max.wait.ms", 100);
-        config.put("reconnect.backoff.ms", 20);
-        config.put("reconnect.backoff.max.ms", 200);
-        config.put("retry.backoff.ms", 20);
-        config.put("retry.backoff.max.ms", 200);
+        config.put("reconnect.backoff.ms", 50);
+        config.put("reconnect.backoff.max.ms", 250);
+        config.put("retry.backoff.ms", 50);
+        config.put("retry.backoff.max.ms", 250);
         config.put("key.deserializer", StringDeserializer.class);
         config.put("value.deserializer", StringDeserializer.class);
         return config;

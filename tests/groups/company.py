@@ -53,7 +53,7 @@ _HERE = Path(__file__).parent
 #: Longer than anything takes, unless something is wrong.
 PATIENCE_SECONDS = 40
 #: A member is missed when it was silent for so long.
-SESSION_MS = 1500
+SESSION_MS = 2000
 HEARTBEAT_MS = 200
 #: And is left behind if it does not join again in this time.
 REBALANCE_MS = 6000

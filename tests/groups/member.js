@@ -19,7 +19,7 @@ function called(name) {
     : context => ({ ...PartitionAssigners.roundRobin(context), name })
 }
 
-const retry = { retries: 100, initialRetryTime: 20, maxRetryTime: 200 }
+const retry = { retries: 100, initialRetryTime: 50, maxRetryTime: 250 }
 const kafka = new Kafka({
   clientId: settings.name,
   brokers: [settings.bootstrap],

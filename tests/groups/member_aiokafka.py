@@ -41,7 +41,7 @@ def run(settings: Settings, journal: Journal, stopping: threading.Event) -> None
             enable_auto_commit=False,
             auto_offset_reset="earliest",
             fetch_max_wait_ms=100,
-            retry_backoff_ms=20,
+            retry_backoff_ms=50,
         )
         consumer.subscribe([settings.topic], listener=Listener())
         await consumer.start()

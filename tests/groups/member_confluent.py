@@ -21,10 +21,10 @@ def run(settings: Settings, journal: Journal, stopping: threading.Event) -> None
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
             "fetch.wait.max.ms": 100,
-            "reconnect.backoff.ms": 20,
-            "reconnect.backoff.max.ms": 200,
-            "retry.backoff.ms": 20,
-            "retry.backoff.max.ms": 200,
+            "reconnect.backoff.ms": 50,
+            "reconnect.backoff.max.ms": 250,
+            "retry.backoff.ms": 50,
+            "retry.backoff.max.ms": 250,
             "log_level": 0,
         }
         | ({"group.instance.id": settings.instance} if settings.instance else {})

@@ -43,14 +43,16 @@ def run(settings: Settings, journal: Journal, stopping: threading.Event) -> None
         enable_auto_commit=False,
         auto_offset_reset="earliest",
         fetch_max_wait_ms=100,
-        reconnect_backoff_ms=20,
-        reconnect_backoff_max_ms=200,
-        retry_backoff_ms=20,
+        reconnect_backoff_ms=50,
+        reconnect_backoff_max_ms=250,
+        retry_backoff_ms=50,
     )
     consumer.subscribe([settings.topic], listener=Listener())
     while not stopping.is_set():
         try:
-            found = consumer.poll(timeout_ms=100, max_records=100)
+            # If this is over before the answer to its join is there, it joins once more.
+            timeout_ms = 1000 if consumer.assignment() else 10_000
+            found = consumer.poll(timeout_ms=timeout_ms, max_records=100)
         except KafkaConnectionError:
             continue  # nobody is there right now, which it leaves to us
         reached = journal.say_got(
