@@ -28,6 +28,7 @@ bench: venv ## measure; prints tables, writes bench/results/
 	.venv/bin/python bench/imports.py
 	.venv/bin/python bench/log.py
 	.venv/bin/python bench/broker.py
+	.venv/bin/python bench/groups.py
 
 docs: venv ## write the generated parts of docs/ again
 	.venv/bin/python docs/generate.py
