@@ -688,7 +688,7 @@ async def test_a_byte_now_and_then_does_not_keep_a_connection(tmp_path, watchful
 async def test_who_sends_without_pause_is_not_taken_for_one_who_stalls(tmp_path, watchful):
     """Each piece ends in the middle of the size of a frame, and each time of another one."""
     async with (
-        a_broker(tmp_path, connections_progress_timeout_ms=300) as broker,
+        a_broker(tmp_path, connections_progress_timeout_ms=1500) as broker,
         connected(broker) as client,
     ):
         frames = [hello(number) for number in range(40)]
@@ -697,7 +697,7 @@ async def test_who_sends_without_pause_is_not_taken_for_one_who_stalls(tmp_path,
 
         client.writer.write(data[: size + 2])
         for number in range(1, 39):
-            await asyncio.sleep(0.015)
+            await asyncio.sleep(0.05)
             client.writer.write(data[number * size + 2 : (number + 1) * size + 2])
         client.writer.write(data[39 * size + 2 :])
 
