@@ -7,9 +7,10 @@ A record, all of whose numbers are zigzag varints (n ≥ 0 is 2n, -1 is 1) but f
 
 A length of -1 is null; a header's key has none.
 
-This is per-record Python: the broker's produce and fetch paths do not come here. The interface is
-`encode_records` and `decode_records`, with nothing but buffers, numbers and tuples in it, so that
-a compiled twin of the two can take their place without a caller noticing.
+This is per-record work: the broker's produce and fetch paths do not come here. `encode_records` and
+`decode_records` let the compiled module do it where there is one. It does the plain case; what it
+declines, because it is odd or makes no sense, is left to `encode_in_python` and `decode_in_python`,
+so that these two say what is right, what is wrong, and in which words.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from . import compiled
 from .errors import BatchError, ErrorCode
 
 Buffer = bytes | bytearray | memoryview
@@ -37,6 +39,32 @@ class Record(NamedTuple):
 
 def encode_records(records: Iterable[Record], base_offset: int, base_timestamp: int) -> bytes:
     """Encode records one after the other, uncompressed, as deltas to the base of their batch."""
+    rows = records if isinstance(records, (list, tuple)) else list(records)
+    if compiled.fast is not None:
+        encoded = compiled.fast.encode_records(Record, rows, base_offset, base_timestamp)
+        if encoded is not None:
+            return encoded
+    return encode_in_python(rows, base_offset, base_timestamp)
+
+
+def decode_records(
+    payload: Buffer, count: int, base_offset: int, base_timestamp: int, append_time: int | None
+) -> list[Record]:
+    """Decode exactly `count` records, which must fill `payload`. Raises BatchError.
+
+    `append_time` is the timestamp of every record of a batch that has the broker's time.
+    """
+    if compiled.fast is not None:
+        records = compiled.fast.decode_records(
+            Record, payload, count, base_offset, base_timestamp, append_time
+        )
+        if records is not None:
+            return records
+    return decode_in_python(payload, count, base_offset, base_timestamp, append_time)
+
+
+def encode_in_python(records: Iterable[Record], base_offset: int, base_timestamp: int) -> bytes:
+    """Do what `encode_records` does."""
     parts: list[bytes] = []
     append = parts.append
     join = b"".join
@@ -66,13 +94,10 @@ def encode_records(records: Iterable[Record], base_offset: int, base_timestamp: 
     return join(parts)
 
 
-def decode_records(
+def decode_in_python(
     payload: Buffer, count: int, base_offset: int, base_timestamp: int, append_time: int | None
 ) -> list[Record]:
-    """Decode exactly `count` records, which must fill `payload`. Raises BatchError.
-
-    `append_time` is the timestamp of every record of a batch that has the broker's time.
-    """
+    """Do what `decode_records` does."""
     data = payload if isinstance(payload, bytes) else bytes(payload)
     end = len(data)
     if not 0 <= count <= end // SMALLEST_RECORD_BYTES:

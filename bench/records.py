@@ -1,0 +1,166 @@
+"""Records to bytes, to objects and to Arrow: the compiled module, Python alone, and aiokafka.
+
+    python bench/records.py
+
+Batches of 1,000 records, 10,000 in all, uncompressed, as a producer makes them and a fetch brings
+them; "alone" is a batch for each record. All three check the CRC of what they read. aiokafka's
+codec is compiled as well; its way to Arrow is through lists. Figures are records/s, best of several
+rounds taken in turns, and the ratios are within the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import aiokafka.record.default_records as aio
+import pyarrow as pa
+from aiokafka.record.memory_records import MemoryRecords
+
+from harness import best_seconds, print_table, progress, save
+from ottla.client.arrow import ArrowDecoder
+from ottla.protocol import compiled
+from ottla.protocol.batch import Record, build_batch, split_batches
+
+COUNT = 10_000
+NOW = 1_700_000_000_000
+WAYS = ["compiled", "python", "aiokafka"]
+# A list, because aiokafka takes no tuple.
+HEADERS = [("trace", b"0123456789abcdef"), ("source", b"rides")]
+
+# Records of a batch, bytes of a value, headers.
+SHAPES: dict[str, tuple[int, int, list[tuple[str, bytes]]]] = {
+    "100 bytes": (1000, 100, []),
+    "100 bytes, 2 headers": (1000, 100, HEADERS),
+    "1,000 bytes": (1000, 1000, []),
+    "100 bytes, alone": (1, 100, []),
+}
+
+
+def in_python(function: Callable[[], object]) -> Callable[[], object]:
+    """Make a function do without the compiled module."""
+
+    def call() -> object:
+        fast, compiled.fast = compiled.fast, None
+        try:
+            return function()
+        finally:
+            compiled.fast = fast
+
+    return call
+
+
+def build_with_aiokafka(records: list[Record]) -> object:
+    """Build one batch."""
+    batch = aio.DefaultRecordBatchBuilder(
+        magic=2,
+        compression_type=0,
+        is_transactional=False,
+        producer_id=-1,
+        producer_epoch=-1,
+        base_sequence=-1,
+        batch_size=1 << 30,
+    )
+    for n, record in enumerate(records):
+        batch.append(n, record.timestamp, record.key, record.value, record.headers)
+    return batch.build()
+
+
+def read_with_aiokafka(wire: bytes) -> list[Any]:
+    """Read all batches, as aiokafka's fetcher does."""
+    batches = MemoryRecords(wire)
+    records: list[Any] = []
+    while batches.has_next():
+        batch = batches.next_batch()
+        assert batch.validate_crc()
+        records += batch
+    return records
+
+
+def arrow_with_aiokafka(wire: bytes, schema: pa.Schema) -> pa.RecordBatch:
+    """Make the columns of what was read."""
+    rows = read_with_aiokafka(wire)
+    columns = [
+        pa.array([row.key for row in rows], pa.binary()),
+        pa.array([row.value for row in rows], pa.binary()),
+        pa.repeat("topic", len(rows)),
+        pa.repeat(pa.scalar(0, pa.int32()), len(rows)),
+        pa.array([row.offset for row in rows], pa.int64()),
+        pa.array([row.timestamp for row in rows], schema.field("timestamp").type),
+        pa.array([row.timestamp_type for row in rows], pa.int32()),
+    ]
+    if "headers" in schema.names:
+        headers = [[{"key": key, "value": value} for key, value in row.headers] for row in rows]
+        columns.append(pa.array(headers, schema.field("headers").type))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def read(wire: bytes) -> list[list[Record]]:
+    """Read all batches."""
+    read = []
+    for batch in split_batches(wire):
+        batch.validate()
+        read.append(batch.records())
+    return read
+
+
+def ways(shape: str) -> dict[str, dict[str, Callable[[], object]]]:
+    """Give what is to be measured: by task, then by who does it."""
+    batch_size, value_size, headers = SHAPES[shape]
+    records = [
+        Record(n, NOW + n // 10, b"key-%05d" % n, bytes(value_size), headers) for n in range(COUNT)
+    ]
+    groups = [records[n : n + batch_size] for n in range(0, COUNT, batch_size)]
+    wire = b"".join(build_batch(group) for group in groups)
+    decoder = ArrowDecoder(headers=bool(headers))
+
+    def build() -> object:
+        return [build_batch(group) for group in groups]
+
+    def to_arrow() -> list[pa.RecordBatch]:
+        return list(decoder.decode(wire, topic="topic", partition=0))
+
+    def aio_to_arrow() -> list[pa.RecordBatch]:
+        return [arrow_with_aiokafka(wire, decoder.schema)]
+
+    assert to_arrow() == in_python(to_arrow)() == aio_to_arrow()
+    return {
+        "encode": {
+            "compiled": build,
+            "python": in_python(build),
+            "aiokafka": lambda: [build_with_aiokafka(group) for group in groups],
+        },
+        "decode": {
+            "compiled": lambda: read(wire),
+            "python": in_python(lambda: read(wire)),
+            "aiokafka": lambda: read_with_aiokafka(wire),
+        },
+        "to Arrow": {
+            "compiled": to_arrow,
+            "python": in_python(to_arrow),
+            "aiokafka": aio_to_arrow,
+        },
+    }
+
+
+def main() -> None:
+    """Measure, and print a table for each shape."""
+    if compiled.fast is None:
+        raise SystemExit("the compiled module was not built: there is nothing to compare")
+    results = []
+    for shape in SHAPES:
+        rows = []
+        for task, functions in ways(shape).items():
+            progress(f"{shape}: {task}")
+            seconds = best_seconds(functions)
+            speeds = {name: COUNT / seconds[name] for name in WAYS}
+            results.append({"shape": shape, "task": task, **speeds})
+            others = [f"{speeds['compiled'] / speeds[name]:.1f}×" for name in WAYS[1:]]
+            rows.append([task, *(f"{speeds[name]:,.0f}" for name in WAYS), *others])
+        progress("")
+        print_table(f"records/s, values of {shape}", ["", *WAYS, "of python", "of aiokafka"], rows)
+    save("records", results)
+
+
+if __name__ == "__main__":
+    main()

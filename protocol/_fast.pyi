@@ -1,0 +1,41 @@
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from .records import Buffer, Record
+
+# What the compiled functions give is None where they leave the work to their twins in Python.
+
+class Room(Protocol):
+    """Writable memory, such as a resizable buffer of pyarrow's."""
+
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+    def resize(self, new_size: int, shrink_to_fit: bool, /) -> None: ...
+
+# The arguments of decode_records: payload, count, base offset, base timestamp, append time.
+Packed = tuple[Buffer, int, int, int, int | None]
+# Nulls, validity (None where there are no nulls), offsets, data.
+Binary = tuple[int, Room | None, Room, Room]
+# Headers of all records together, offsets of the lists, keys, values.
+Headers = tuple[int, Room, Binary, Binary]
+# Records, keys, values, offsets, timestamps, timestamp types, headers if they were wanted.
+Columns = tuple[int, Binary, Binary, Room, Room, Room, Headers | None]
+
+def encode_records(
+    record_type: type[Record], records: Sequence[Record], base_offset: int, base_timestamp: int
+) -> bytes | None: ...
+def decode_records(
+    record_type: type[Record],
+    payload: Buffer,
+    count: int,
+    base_offset: int,
+    base_timestamp: int,
+    append_time: int | None,
+) -> list[Record] | None: ...
+def decode_columns(
+    allocate: Callable[[int], Room],
+    batches: list[Packed],
+    first_offset: int,
+    last_offset: int,
+    time_scale: int,
+    with_headers: bool,
+) -> Columns | None: ...

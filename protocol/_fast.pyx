@@ -1,0 +1,759 @@
+# cython: language_level=3, cdivision=True
+"""The compiled twin of what is slow in Python: records to bytes and back, and to columns.
+
+It does the plain case and gives None for all else: bytes that make no sense, objects of odd types,
+numbers beyond 64 bits. Its callers (`records`, `client/arrow`) then ask the twin in Python, which
+has the last word: results, errors and their text are those of one implementation.
+
+Nothing is read or written on trust. `p` goes only forwards, from the start of the records to their
+end, and what is copied has been passed by: so what one column takes is never more than the bytes
+there were, and room for as much is what it is given.
+"""
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
+from cpython.unicode cimport PyUnicode_DecodeUTF8
+from libc.stdint cimport INT32_MAX, INT64_MAX, INT64_MIN
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memcpy
+
+cdef extern from "Python.h":
+    void PyObject_GC_UnTrack(void *)
+    const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
+    ctypedef object (*NewFunction "newfunc")(type, object, void *)
+    ctypedef struct TupleType "PyTypeObject":
+        NewFunction tp_new
+
+ctypedef const uint8_t *Bytes
+
+# A record is seven numbers of one byte at least, a header is two.
+cdef enum:
+    SMALLEST_RECORD_BYTES = 7
+    SMALLEST_HEADER_BYTES = 2
+    LARGEST_VARINT_BYTES = 10
+
+
+# Reading. Each of these gives the position behind what it has read, or NULL where it makes no
+# sense. The twin checks some bounds later than we do, against the end of the records instead of
+# the end of one; it refuses the same ones, as a record that runs over its end is refused at last.
+
+cdef struct Parsed:
+    int64_t time_delta
+    uint32_t offset_delta
+    Bytes key
+    Bytes value
+    # Of null: -1.
+    Py_ssize_t key_size
+    Py_ssize_t value_size
+    uint32_t header_count
+    Bytes stop
+
+
+cdef struct Header:
+    Bytes key
+    Bytes value
+    Py_ssize_t key_size
+    Py_ssize_t value_size
+
+
+cdef inline Bytes read_varint(Bytes p, Bytes stop, int bits, uint64_t *number) noexcept nogil:
+    cdef uint64_t byte, value = 0
+    cdef int shift = 0
+    while p < stop:
+        byte = p[0]
+        p += 1
+        # The last byte of five carries four bits, the last of ten carries one, and none follows.
+        if shift + 7 > bits and byte >> (bits - shift):
+            return NULL
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            number[0] = value
+            return p
+        shift += 7
+    return NULL
+
+
+cdef inline Bytes read_uint32(Bytes p, Bytes stop, uint32_t *number) noexcept nogil:
+    cdef uint64_t value = 0
+    if p < stop and p[0] < 0x80:
+        number[0] = p[0]
+        return p + 1
+    p = read_varint(p, stop, 32, &value)
+    number[0] = <uint32_t>value
+    return p
+
+
+cdef inline Bytes read_nullable(Bytes p, Bytes stop, Bytes *start, Py_ssize_t *size) noexcept nogil:
+    cdef uint32_t n = 0
+    # Null is this one byte: the twin refuses -1 in more bytes.
+    if p < stop and p[0] == 1:
+        start[0] = p
+        size[0] = -1
+        return p + 1
+    p = read_uint32(p, stop, &n)
+    if p == NULL or n & 1 or n >> 1 > stop - p:
+        return NULL
+    start[0] = p
+    size[0] = n >> 1
+    return p + (n >> 1)
+
+
+cdef inline Bytes read_record(Bytes p, Bytes end, Parsed *record) noexcept nogil:
+    """Read up to the headers; whoever reads those must arrive at `stop`."""
+    cdef uint32_t n = 0
+    cdef uint64_t time = 0
+    p = read_uint32(p, end, &n)
+    if p == NULL or n & 1 or n >> 1 > end - p or n >> 1 == 0:
+        return NULL
+    cdef Bytes stop = p + (n >> 1)
+    p = read_varint(p + 1, stop, 64, &time)  # behind a byte of attributes, of which none is defined
+    if p == NULL:
+        return NULL
+    record.time_delta = <int64_t>(time >> 1) ^ -<int64_t>(time & 1)
+    p = read_uint32(p, stop, &n)
+    if p == NULL or n & 1:
+        return NULL
+    record.offset_delta = n >> 1
+    p = read_nullable(p, stop, &record.key, &record.key_size)
+    if p == NULL:
+        return NULL
+    p = read_nullable(p, stop, &record.value, &record.value_size)
+    if p == NULL:
+        return NULL
+    p = read_uint32(p, stop, &n)
+    if p == NULL or n & 1 or n >> 1 > (stop - p) // SMALLEST_HEADER_BYTES:
+        return NULL
+    record.header_count = n >> 1
+    record.stop = stop
+    return p
+
+
+cdef inline Bytes read_header(Bytes p, Bytes stop, Header *header) noexcept nogil:
+    cdef uint32_t n = 0
+    p = read_uint32(p, stop, &n)
+    if p == NULL or n & 1 or n >> 1 > stop - p:
+        return NULL
+    header.key = p
+    header.key_size = n >> 1
+    p = read_uint32(p + (n >> 1), stop, &n)
+    if p == NULL:
+        return NULL
+    header.value = p
+    if n == 1:
+        header.value_size = -1
+        return p
+    if n & 1 or n >> 1 > stop - p:
+        return NULL
+    header.value_size = n >> 1
+    return p + (n >> 1)
+
+
+cdef inline bint add(int64_t a, int64_t b, int64_t *total) noexcept nogil:
+    """Add, and say whether the sum has 64 bits."""
+    if (b > 0 and a > INT64_MAX - b) or (b < 0 and a < INT64_MIN - b):
+        return False
+    total[0] = a + b
+    return True
+
+
+cdef bint is_utf8(Bytes p, Py_ssize_t size) noexcept nogil:
+    """Say whether Python would decode it: no surrogates, and nothing longer than it need be."""
+    cdef Bytes stop = p + size
+    cdef uint8_t first, least, most
+    cdef int more
+    while p < stop:
+        first = p[0]
+        p += 1
+        if first < 0x80:
+            continue
+        least, most = 0x80, 0xBF
+        if 0xC2 <= first <= 0xDF:
+            more = 1
+        elif 0xE0 <= first <= 0xEF:
+            more = 2
+            if first == 0xE0:
+                least = 0xA0
+            elif first == 0xED:
+                most = 0x9F
+        elif 0xF0 <= first <= 0xF4:
+            more = 3
+            if first == 0xF0:
+                least = 0x90
+            elif first == 0xF4:
+                most = 0x8F
+        else:
+            return False
+        if stop - p < more or not least <= p[0] <= most:
+            return False
+        p += 1
+        for _ in range(more - 1):
+            if not 0x80 <= p[0] <= 0xBF:
+                return False
+            p += 1
+    return True
+
+
+# Records as objects.
+
+def decode_records(type record_type, payload, count, base_offset, base_timestamp, append_time):
+    """Give a list of `record_type`, a named tuple; the other arguments are those of the twin."""
+    cdef Py_buffer view
+    cdef int64_t number = 0, offset = 0, timestamp = 0
+    if not int_of(count, &number):
+        return None
+    if not int_of(base_offset, &offset) or not int_of(base_timestamp, &timestamp):
+        return None
+    if append_time is not None and type(append_time) is not int:
+        return None
+    if not open_buffer(payload, &view):
+        return None
+    try:
+        if not 0 <= number <= view.len // SMALLEST_RECORD_BYTES:
+            return None
+        return decode_list(record_type, &view, number, offset, timestamp, append_time)
+    finally:
+        PyBuffer_Release(&view)
+
+
+cdef inline bint int_of(value, int64_t *number) except -1:
+    # Cython would take a float, too.
+    if type(value) is not int:
+        return False
+    try:
+        number[0] = value
+    except OverflowError:
+        return False
+    return True
+
+
+cdef inline bint open_buffer(payload, Py_buffer *view) except -1:
+    try:
+        PyObject_GetBuffer(payload, view, PyBUF_SIMPLE)
+    except (BufferError, TypeError):
+        return False
+    return True
+
+
+cdef list decode_list(
+    type record_type,
+    Py_buffer *view,
+    int64_t count,
+    int64_t base_offset,
+    int64_t base_timestamp,
+    append_time,
+):
+    cdef Bytes p = <Bytes>view.buf
+    cdef Bytes end = p + view.len
+    cdef Parsed record
+    cdef int64_t offset = 0, timestamp = 0
+    cdef list records = []
+    # This is tuple.__new__, without looking it up for each record.
+    cdef NewFunction new = (<TupleType *>tuple).tp_new
+    for _ in range(count):
+        p = read_record(p, end, &record)
+        if p == NULL or not add(base_offset, record.offset_delta, &offset):
+            return None
+        if append_time is None and not add(base_timestamp, record.time_delta, &timestamp):
+            return None
+        headers = ()
+        if record.header_count:
+            headers = decode_headers(&p, &record)
+            if headers is None:
+                return None
+        if p != record.stop:
+            return None
+        fields = (
+            offset,
+            timestamp if append_time is None else append_time,
+            bytes_of(record.key, record.key_size),
+            bytes_of(record.value, record.value_size),
+            headers,
+        )
+        records.append(untracked(new(record_type, (fields,), NULL)))
+    return records if p == end else None
+
+
+cdef tuple decode_headers(Bytes *position, Parsed *record):
+    cdef Bytes p = position[0]
+    cdef Header header
+    cdef list headers = []
+    for _ in range(record.header_count):
+        p = read_header(p, record.stop, &header)
+        if p == NULL:
+            return None
+        try:
+            key = PyUnicode_DecodeUTF8(<char *>header.key, header.key_size, NULL)
+        except UnicodeDecodeError:
+            return None
+        headers.append(untracked((key, bytes_of(header.value, header.value_size))))
+    position[0] = p
+    return untracked(tuple(headers))
+
+
+cdef inline object untracked(container):
+    """Spare the garbage collector a tuple of what cannot be part of a cycle."""
+    # It finds this out by itself, one tuple after the other, but for classes like Record.
+    PyObject_GC_UnTrack(<void *>container)
+    return container
+
+
+cdef inline object bytes_of(Bytes start, Py_ssize_t size):
+    return None if size < 0 else PyBytes_FromStringAndSize(<char *>start, size)
+
+
+# Objects to records. No Python code runs in here, so nothing changes between looking and writing.
+
+cdef struct Field:
+    const char *start
+    Py_ssize_t size
+
+
+cdef struct Output:
+    uint8_t *start
+    uint8_t *p
+    uint8_t *end
+
+
+def encode_records(type record_type, records, base_offset, base_timestamp):
+    """Give the bytes of a list or tuple of `record_type`, or of plain tuples."""
+    cdef Output output
+    cdef int64_t first_offset = 0, first_timestamp = 0
+    if type(records) is not list and type(records) is not tuple:
+        return None
+    if not int_of(base_offset, &first_offset) or not int_of(base_timestamp, &first_timestamp):
+        return None
+    output.start = output.p = output.end = NULL
+    reserve(&output, 64 * len(records) + 64)
+    try:
+        for record in records:
+            if type(record) is not record_type and type(record) is not tuple:
+                return None
+            if not encode_record(<tuple>record, first_offset, first_timestamp, &output):
+                return None
+        return PyBytes_FromStringAndSize(<char *>output.start, output.p - output.start)
+    finally:
+        free(output.start)
+
+
+cdef bint encode_record(
+    tuple record, int64_t base_offset, int64_t base_timestamp, Output *output
+) except -1:
+    """Write a record, or say that it is not one that we know how to write."""
+    cdef int64_t offset = 0, timestamp = 0
+    cdef Field key, value
+    cdef Py_ssize_t size, tail
+    if PyTuple_GET_SIZE(record) != 5:
+        return False
+    if not delta_of(<object>PyTuple_GET_ITEM(record, 0), base_offset, &offset):
+        return False
+    if not delta_of(<object>PyTuple_GET_ITEM(record, 1), base_timestamp, &timestamp):
+        return False
+    if not field_of(<object>PyTuple_GET_ITEM(record, 2), &key):
+        return False
+    if not field_of(<object>PyTuple_GET_ITEM(record, 3), &value):
+        return False
+    headers = <object>PyTuple_GET_ITEM(record, 4)
+    tail = headers_size(headers)
+    if tail < 0:
+        return False
+    size = 1 + varint_size(timestamp) + varint_size(offset)
+    size += field_size(&key) + field_size(&value) + tail
+    reserve(output, LARGEST_VARINT_BYTES + size)
+    cdef uint8_t *p = write_varint(output.p, size)
+    p[0] = 0
+    p = write_varint(p + 1, timestamp)
+    p = write_varint(p, offset)
+    p = write_field(p, &key)
+    p = write_field(p, &value)
+    output.p = write_headers(p, headers)
+    return True
+
+
+cdef Py_ssize_t headers_size(headers) except -2:
+    """Give the bytes that they take, or -1 where they are not what we know how to write."""
+    cdef Field key, value
+    if type(headers) is not tuple and type(headers) is not list:
+        return -1
+    cdef Py_ssize_t size = varint_size(len(headers))
+    for header in headers:
+        if type(header) is not tuple or PyTuple_GET_SIZE(header) != 2:
+            return -1
+        if not text_of(<object>PyTuple_GET_ITEM(header, 0), &key):
+            return -1
+        if not field_of(<object>PyTuple_GET_ITEM(header, 1), &value):
+            return -1
+        size += field_size(&key) + field_size(&value)
+    return size
+
+
+cdef uint8_t *write_headers(uint8_t *p, headers) except NULL:
+    cdef Field key, value
+    p = write_varint(p, len(headers))
+    for header in headers:
+        text_of(<object>PyTuple_GET_ITEM(header, 0), &key)
+        field_of(<object>PyTuple_GET_ITEM(header, 1), &value)
+        p = write_field(p, &key)
+        p = write_field(p, &value)
+    return p
+
+
+cdef inline bint delta_of(value, int64_t base, int64_t *delta) except -1:
+    return int_of(value, delta) and base != INT64_MIN and add(delta[0], -base, delta)
+
+
+cdef inline bint field_of(value, Field *field) noexcept:
+    if value is None:
+        field.start = NULL
+        field.size = -1
+    elif type(value) is bytes:
+        field.start = PyBytes_AS_STRING(value)
+        field.size = PyBytes_GET_SIZE(value)
+    elif type(value) is bytearray:
+        field.start = PyByteArray_AS_STRING(value)
+        field.size = PyByteArray_GET_SIZE(value)
+    else:
+        return False
+    return True
+
+
+cdef inline bint text_of(text, Field *field) except -1:
+    if type(text) is not str:
+        return False
+    try:
+        field.start = PyUnicode_AsUTF8AndSize(text, &field.size)
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+cdef inline Py_ssize_t varint_size(int64_t number) noexcept:
+    cdef uint64_t rest = zigzag(number)
+    cdef Py_ssize_t size = 1
+    while rest > 0x7F:
+        rest >>= 7
+        size += 1
+    return size
+
+
+cdef inline uint8_t *write_varint(uint8_t *p, int64_t number) noexcept:
+    cdef uint64_t rest = zigzag(number)
+    while rest > 0x7F:
+        p[0] = <uint8_t>(rest & 0x7F | 0x80)
+        p += 1
+        rest >>= 7
+    p[0] = <uint8_t>rest
+    return p + 1
+
+
+cdef inline uint64_t zigzag(int64_t number) noexcept:
+    return (<uint64_t>number << 1) ^ <uint64_t>-<int64_t>(number < 0)
+
+
+cdef inline Py_ssize_t field_size(Field *field) noexcept:
+    return varint_size(field.size) + (field.size if field.size > 0 else 0)
+
+
+cdef inline uint8_t *write_field(uint8_t *p, Field *field) noexcept:
+    p = write_varint(p, field.size)
+    if field.size > 0:
+        memcpy(p, field.start, field.size)
+        p += field.size
+    return p
+
+
+cdef inline int reserve(Output *output, Py_ssize_t size) except -1:
+    """Make room for `size` bytes more."""
+    if output.end - output.p >= size:
+        return 0
+    cdef Py_ssize_t used = output.p - output.start
+    cdef Py_ssize_t room = max(used + size, 2 * used)
+    cdef uint8_t *start = <uint8_t *>realloc(output.start, room)
+    if start == NULL:
+        raise MemoryError
+    output.start = start
+    output.p = start + used
+    output.end = start + room
+    return 0
+
+
+# Records as columns, in the layout of Arrow, and without the GIL.
+
+cdef class Room:
+    """Memory of the caller's for a column: as much as it could possibly need, cut in the end.
+
+    Pages that are never touched cost nothing. That the memory is the caller's is worth it because
+    his allocator keeps what is freed, where malloc would get new pages for every large block.
+    """
+
+    cdef object buffer
+    cdef Py_buffer view
+    cdef bint is_open
+
+    def __cinit__(self, allocate, Py_ssize_t size):
+        self.buffer = allocate(size)
+        PyObject_GetBuffer(self.buffer, &self.view, PyBUF_WRITABLE)
+        self.is_open = True
+        if self.view.len < size:
+            raise MemoryError(f"{self.view.len} bytes where {size} were asked for")
+
+    def __dealloc__(self):
+        if self.is_open:
+            PyBuffer_Release(&self.view)
+
+    cdef object cut(self, Py_ssize_t size):
+        """Give the buffer, and back to the allocator what was not needed."""
+        PyBuffer_Release(&self.view)
+        self.is_open = False
+        self.buffer.resize(size, True)
+        return self.buffer
+
+
+cdef struct Binary:
+    uint8_t *validity
+    int32_t *ends
+    uint8_t *data
+    int32_t size
+    int32_t nulls
+
+
+cdef class BinaryRoom:
+    """Room for a column of bytes: so many values, and so many bytes in all."""
+
+    cdef Room validity
+    cdef Room ends
+    cdef Room data
+    cdef Binary raw
+
+    def __cinit__(self, allocate, Py_ssize_t count, Py_ssize_t size):
+        self.validity = Room(allocate, (count + 7) // 8)
+        self.ends = Room(allocate, 4 * (count + 1))
+        self.data = Room(allocate, size)
+        self.raw.validity = <uint8_t *>self.validity.view.buf
+        self.raw.ends = <int32_t *>self.ends.view.buf
+        self.raw.data = <uint8_t *>self.data.view.buf
+        self.raw.ends[0] = 0
+        self.raw.size = self.raw.nulls = 0
+
+    cdef tuple cut(self, Py_ssize_t count):
+        """Give what there is for `count` values: nulls, validity, offsets, data."""
+        validity = self.validity.cut((count + 7) // 8)
+        ends = self.ends.cut(4 * (count + 1))
+        data = self.data.cut(self.raw.size)
+        return self.raw.nulls, validity if self.raw.nulls else None, ends, data
+
+
+cdef struct Source:
+    Py_buffer view
+    int64_t count
+    int64_t base_offset
+    int64_t base_timestamp
+    bint has_append_time
+
+
+cdef struct Columns:
+    int64_t first_offset
+    int64_t last_offset
+    int64_t time_scale
+    bint with_headers
+    Py_ssize_t count
+    int64_t *offsets
+    int64_t *timestamps
+    int32_t *timestamp_types
+    Binary keys
+    Binary values
+    int32_t header_count
+    int32_t *header_ends
+    Binary header_keys
+    Binary header_values
+
+
+def decode_columns(
+    allocate,
+    list batches,
+    int64_t first_offset,
+    int64_t last_offset,
+    int64_t time_scale,
+    bint with_headers,
+):
+    """Give the columns of the records from `first_offset` to `last_offset`: see the stub."""
+    cdef Py_ssize_t opened = 0
+    cdef Source *sources = <Source *>malloc(max(len(batches), 1) * sizeof(Source))
+    if sources == NULL:
+        raise MemoryError
+    try:
+        for batch in batches:
+            if not open_source(batch, &sources[opened]):
+                return None
+            opened += 1
+        return decode_sources(
+            allocate, sources, opened, first_offset, last_offset, time_scale, with_headers
+        )
+    finally:
+        for n in range(opened):
+            PyBuffer_Release(&sources[n].view)
+        free(sources)
+
+
+cdef bint open_source(batch, Source *source) except -1:
+    payload, count, base_offset, base_timestamp, append_time = batch
+    cdef int64_t number = 0
+    source.has_append_time = append_time is not None
+    timestamp = base_timestamp if append_time is None else append_time
+    if not int_of(count, &number) or not int_of(base_offset, &source.base_offset):
+        return False
+    if not int_of(timestamp, &source.base_timestamp) or not open_buffer(payload, &source.view):
+        return False
+    source.count = number
+    if 0 <= number <= source.view.len // SMALLEST_RECORD_BYTES:
+        return True
+    PyBuffer_Release(&source.view)
+    return False
+
+
+cdef tuple decode_sources(
+    allocate,
+    Source *sources,
+    Py_ssize_t source_count,
+    int64_t first_offset,
+    int64_t last_offset,
+    int64_t time_scale,
+    bint with_headers,
+):
+    cdef Py_ssize_t count = 0, size = 0
+    for n in range(source_count):
+        count += sources[n].count
+        size += sources[n].view.len
+    # Offsets into a column have 32 bits; the caller takes no more at a time.
+    if size > INT32_MAX or time_scale < 1:
+        return None
+
+    cdef Py_ssize_t header_size = size if with_headers else 0
+    cdef Py_ssize_t header_count = header_size // SMALLEST_HEADER_BYTES
+    cdef Room offsets = Room(allocate, 8 * count)
+    cdef Room timestamps = Room(allocate, 8 * count)
+    cdef Room timestamp_types = Room(allocate, 4 * count)
+    cdef Room header_ends = Room(allocate, 4 * (count + 1))
+    cdef BinaryRoom keys = BinaryRoom(allocate, count, size)
+    cdef BinaryRoom values = BinaryRoom(allocate, count, size)
+    cdef BinaryRoom header_keys = BinaryRoom(allocate, header_count, header_size)
+    cdef BinaryRoom header_values = BinaryRoom(allocate, header_count, header_size)
+
+    cdef Columns columns
+    columns.first_offset = first_offset
+    columns.last_offset = last_offset
+    columns.time_scale = time_scale
+    columns.with_headers = with_headers
+    columns.count = 0
+    columns.offsets = <int64_t *>offsets.view.buf
+    columns.timestamps = <int64_t *>timestamps.view.buf
+    columns.timestamp_types = <int32_t *>timestamp_types.view.buf
+    columns.keys = keys.raw
+    columns.values = values.raw
+    columns.header_count = 0
+    columns.header_ends = <int32_t *>header_ends.view.buf
+    columns.header_ends[0] = 0
+    columns.header_keys = header_keys.raw
+    columns.header_values = header_values.raw
+
+    cdef bint whole
+    with nogil:
+        whole = fill_all(&columns, sources, source_count)
+    if not whole:
+        return None
+
+    keys.raw, values.raw = columns.keys, columns.values
+    header_keys.raw, header_values.raw = columns.header_keys, columns.header_values
+    headers = None
+    if with_headers:
+        headers = (
+            columns.header_count,
+            header_ends.cut(4 * (columns.count + 1)),
+            header_keys.cut(columns.header_count),
+            header_values.cut(columns.header_count),
+        )
+    return (
+        columns.count,
+        keys.cut(columns.count),
+        values.cut(columns.count),
+        offsets.cut(8 * columns.count),
+        timestamps.cut(8 * columns.count),
+        timestamp_types.cut(4 * columns.count),
+        headers,
+    )
+
+
+cdef bint fill_all(Columns *columns, Source *sources, Py_ssize_t count) noexcept nogil:
+    cdef Py_ssize_t n
+    for n in range(count):
+        if not fill(columns, &sources[n]):
+            return False
+    return True
+
+
+cdef bint fill(Columns *columns, Source *source) noexcept nogil:
+    """Add the records of one batch to the columns, or say that they make no sense."""
+    cdef Bytes p = <Bytes>source.view.buf
+    cdef Bytes end = p + source.view.len
+    cdef int64_t earliest = INT64_MIN // columns.time_scale
+    cdef int64_t latest = INT64_MAX // columns.time_scale
+    cdef int64_t offset = 0, timestamp = source.base_timestamp
+    cdef Parsed record
+    cdef Py_ssize_t n, row
+    cdef bint wanted
+    for n in range(source.count):
+        p = read_record(p, end, &record)
+        if p == NULL or not add(source.base_offset, record.offset_delta, &offset):
+            return False
+        wanted = columns.first_offset <= offset <= columns.last_offset
+        if record.header_count:
+            p = fill_headers(columns, p, &record, wanted and columns.with_headers)
+        if p != record.stop:
+            return False
+        if not wanted:
+            continue
+        if not source.has_append_time:
+            if not add(source.base_timestamp, record.time_delta, &timestamp):
+                return False
+        if not earliest <= timestamp <= latest:
+            return False
+        row = columns.count
+        columns.offsets[row] = offset
+        columns.timestamps[row] = timestamp * columns.time_scale
+        columns.timestamp_types[row] = source.has_append_time
+        put(&columns.keys, row, record.key, record.key_size)
+        put(&columns.values, row, record.value, record.value_size)
+        if columns.with_headers:
+            columns.header_ends[row + 1] = columns.header_count
+        columns.count += 1
+    return p == end
+
+
+cdef Bytes fill_headers(Columns *columns, Bytes p, Parsed *record, bint wanted) noexcept nogil:
+    cdef Header header
+    cdef uint32_t n
+    for n in range(record.header_count):
+        p = read_header(p, record.stop, &header)
+        if p == NULL or not is_utf8(header.key, header.key_size):
+            return NULL
+        if wanted:
+            put(&columns.header_keys, columns.header_count, header.key, header.key_size)
+            put(&columns.header_values, columns.header_count, header.value, header.value_size)
+            columns.header_count += 1
+    return p
+
+
+cdef inline void put(
+    Binary *column, Py_ssize_t row, Bytes start, Py_ssize_t size
+) noexcept nogil:
+    if row & 7 == 0:
+        column.validity[row >> 3] = 0
+    if size < 0:
+        column.nulls += 1
+    else:
+        memcpy(column.data + column.size, start, size)
+        column.size += <int32_t>size
+        column.validity[row >> 3] |= <uint8_t>(1 << (row & 7))
+    column.ends[row + 1] = column.size
