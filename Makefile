@@ -25,6 +25,7 @@ format: venv ## lay out the code as the checks want it
 
 bench: venv ## measure; prints tables, writes bench/results/
 	.venv/bin/python bench/codec.py
+	.venv/bin/python bench/records.py
 	.venv/bin/python bench/imports.py
 	.venv/bin/python bench/log.py
 	.venv/bin/python bench/broker.py
@@ -34,7 +35,7 @@ docs: venv ## write the generated parts of docs/ again
 	.venv/bin/python docs/generate.py
 
 clean: ## remove what was made
-	rm -rf .venv .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist *.egg-info
+	rm -rf .venv .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist *.egg-info protocol/*.so protocol/*.c
 
 venv:
 	@.ci/venv

@@ -43,6 +43,8 @@ _HOUR_MS = 60 * _MINUTE_MS
 _DAY_MS = 24 * _HOUR_MS
 _MIB = 1024 * 1024
 _ENVIRONMENT_PREFIX = "OTTLA_"
+# The client's, which may be set where a broker is started.
+_NOT_OURS = ("OTTLA_BOOTSTRAP", "OTTLA_PROFILE")
 
 # Settings of the broker, and the settings of topics that they are the defaults of.
 _TOPIC_DEFAULTS = {
@@ -462,7 +464,7 @@ def _read_environment(environ: Mapping[str, str]) -> dict[str, str]:
         if variable in names:
             name = names[variable]
             found[name] = _checked(name, text, source=variable)
-        elif variable.startswith(_ENVIRONMENT_PREFIX):
+        elif variable.startswith(_ENVIRONMENT_PREFIX) and variable not in _NOT_OURS:
             raise unknown(variable, names)
     return found
 

@@ -1,1 +1,100 @@
-"""The other end of the wire: producer, consumer, admin. Not built yet."""
+"""The other end of the wire: an SDK for ottla, and for any other cluster that speaks Kafka.
+
+    async with Producer("localhost:9092") as producer:
+        receipt = await producer.send("orders", b"…", key=b"user-1")
+
+    async with Consumer("localhost:9092", "orders", group="billing") as consumer:
+        async for record in consumer:
+            ...
+
+`Admin` looks after topics, settings, groups and offsets; `ottla.client.blocking` has the same three
+without `await`. What is listed here is what programs may count on. It is imported when it is first
+used: a program pays for what it needs.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .admin import Admin, PartialError
+    from .chunks import BadRecordError
+    from .config import Backoff, ClientConfig, Timeouts
+    from .consumer import Consumer
+    from .errors import (
+        BufferFullError,
+        ClientError,
+        ClosedError,
+        ConnectionLostError,
+        ConsumerError,
+        DeadlineError,
+        ErrorCode,
+        KafkaError,
+        RecordTooLargeError,
+        RefreshError,
+        RetriableError,
+        SerializationError,
+        UnsupportedError,
+    )
+    from .fetching import Fetching
+    from .membership import Membership
+    from .producer import Batching, Producer, ProducerRecord
+    from .types import CommittedOffset, OffsetAndTimestamp, Receipt, Record, TopicPartition
+
+__all__ = [
+    "Admin",
+    "Backoff",
+    "BadRecordError",
+    "Batching",
+    "BufferFullError",
+    "ClientConfig",
+    "ClientError",
+    "ClosedError",
+    "CommittedOffset",
+    "ConnectionLostError",
+    "Consumer",
+    "ConsumerError",
+    "DeadlineError",
+    "ErrorCode",
+    "Fetching",
+    "KafkaError",
+    "Membership",
+    "OffsetAndTimestamp",
+    "PartialError",
+    "Producer",
+    "ProducerRecord",
+    "Receipt",
+    "Record",
+    "RecordTooLargeError",
+    "RefreshError",
+    "RetriableError",
+    "SerializationError",
+    "Timeouts",
+    "TopicPartition",
+    "UnsupportedError",
+]
+
+_HOMES = {
+    "admin": ("Admin", "PartialError"),
+    "chunks": ("BadRecordError",),
+    "config": ("Backoff", "ClientConfig", "Timeouts"),
+    "consumer": ("Consumer",),
+    "fetching": ("Fetching",),
+    "membership": ("Membership",),
+    "producer": ("Batching", "Producer", "ProducerRecord"),
+    "types": ("CommittedOffset", "OffsetAndTimestamp", "Receipt", "Record", "TopicPartition"),
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f".{_HOME_OF.get(name, 'errors')}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

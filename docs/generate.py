@@ -12,10 +12,16 @@ import ast
 import inspect
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
+
+from ottla.__main__ import ottla
 from ottla.broker.config import NO_LIMIT, Setting, settings
 from ottla.broker.dispatch import SERVED
+from ottla.client.cli.failures import Exit
+from ottla.client.cli.target import VARIABLES
 from ottla.coord.states import PREDECESSORS, GroupState
 from ottla.protocol.errors import ErrorCode, Retry
 from ottla.protocol.registry import APIS
@@ -23,6 +29,8 @@ from ottla.storage.config import FOREVER, TOPIC_SETTINGS
 
 DOCS = Path(__file__).resolve().parent
 
+# Options that are explained once for all commands.
+EVERYWHERE = ("bootstrap", "profile", "timeout")
 RETRY = {Retry.NEVER: "", Retry.LATER: "yes", Retry.REFRESHED: "yes, after a look-up"}
 
 
@@ -111,6 +119,85 @@ def group_states() -> str:
     return "\n".join(lines)
 
 
+def commands() -> str:
+    """Give every command with what it takes, from the commands themselves."""
+    context = click.Context(ottla, info_name="ottla")
+    return "\n\n".join(
+        _section(path, command, level)
+        for path, command, level in _walk("ottla", ottla, context, 3)
+        if path != "ottla"
+    )
+
+
+def _walk(
+    path: str, command: click.Command, context: click.Context, level: int
+) -> Iterator[tuple[str, click.Command, int]]:
+    yield path, command, level - 1
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            inner = command.get_command(context, name)
+            assert inner is not None
+            yield from _walk(f"{path} {name}", inner, context, level + 1)
+
+
+def _section(path: str, command: click.Command, level: int) -> str:
+    arguments = [
+        argument.metavar or _optional((argument.name or "").upper(), argument.required)
+        for argument in command.params
+        if isinstance(argument, click.Argument)
+    ]
+    parts = [f"{'#' * level} `{' '.join([path, *arguments])}`", _prose(command.help or "")]
+    rows = [
+        f"| {_names(option)} | {_words(option)} |"
+        for option in command.params
+        if isinstance(option, click.Option) and option.name not in EVERYWHERE
+    ]
+    if rows:
+        parts.append("\n".join(["| option | what it does |", "|---|---|", *rows]))
+    return "\n\n".join(parts)
+
+
+def _optional(name: str, is_required: bool) -> str:
+    return name if is_required else f"[{name}]"
+
+
+def _prose(text: str) -> str:
+    """Give a help text as Markdown: what click is not to wrap are examples."""
+    paragraphs = inspect.cleandoc(text).split("\n\n")
+    return "\n\n".join(
+        f"```\n{inspect.cleandoc(paragraph[1:])}\n```" if paragraph[:1] == "\b" else paragraph
+        for paragraph in paragraphs
+    )
+
+
+def _names(option: click.Option) -> str:
+    value = ""
+    if not option.is_flag:
+        choices = getattr(option.type, "choices", None)
+        kind = "\\|".join(choices) if choices else option.type.name.upper().split(" ")[0]
+        value = f" {option.metavar or kind}"
+    return ", ".join(f"`{name}{value}`" for name in sorted(option.opts, key=len))
+
+
+def _words(option: click.Option) -> str:
+    words = option.help or ""
+    if option.show_default and not option.is_flag:
+        words += f" [default: {option.default}]"
+    return words.strip()
+
+
+def exit_codes() -> str:
+    """Give the table of exit codes."""
+    lines = ["| code | what happened |", "|---:|---|"]
+    return "\n".join([*lines, *(f"| {code.value} | {code.meaning} |" for code in Exit)])
+
+
+def variables() -> str:
+    """Give the table of environment variables that commands read."""
+    lines = ["| variable | stands for |", "|---|---|"]
+    return "\n".join([*lines, *(f"| `{name}` | {use} |" for name, use in VARIABLES.items())])
+
+
 def _default(known: Setting) -> str:
     if known.value in (FOREVER, NO_LIMIT):
         return "no limit"
@@ -130,6 +217,9 @@ PARTS = {
     "topic_config": topic_config,
     "broker_config": broker_config,
     "group_states": group_states,
+    "commands": commands,
+    "exit_codes": exit_codes,
+    "variables": variables,
 }
 
 

@@ -6,9 +6,22 @@ from importlib import import_module
 
 import click
 
+_CLIENT = "ottla.client.cli"
 # Where a group is, and what `ottla --help` says of it without importing it.
 GROUPS = {
     "broker": ("ottla.broker.cli:broker", "Run a broker, and list its settings."),
+    "topic": (f"{_CLIENT}.topic_records:topic", "List, describe, create, alter and delete topics."),
+    "produce": (f"{_CLIENT}.produce:produce", "Send what comes on stdin, or files, to a topic."),
+    "consume": (f"{_CLIENT}.consume:consume", "Print the records of topics."),
+    "group": (f"{_CLIENT}.group_reset:group", "List, describe, reset and delete consumer groups."),
+    "config": (f"{_CLIENT}.config:config", "Show and change the settings of topics and brokers."),
+    "cluster": (
+        f"{_CLIENT}.cluster:cluster",
+        "Show the brokers of a cluster, and what they speak.",
+    ),
+    "perf": (f"{_CLIENT}.perf:perf", "Measure how fast a cluster is."),
+    "profile": (f"{_CLIENT}.profiles:profile", "Name clusters, so that --profile NAME is enough."),
+    "completion": (f"{_CLIENT}.completion:completion", "Print what makes a shell complete."),
     "log": ("ottla.broker.cli:log", "Look into the files of a data directory."),
 }
 
@@ -35,8 +48,24 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, purpose) for name, (_, purpose) in GROUPS.items()])
 
 
+def say_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    """Print the version, and whether records are decoded by the compiled module."""
+    if wanted and not ctx.resilient_parsing:
+        version = import_module("importlib.metadata").version("ottla")
+        fast = import_module("ottla.protocol.compiled").fast
+        click.echo(f"ottla {version} (records: {'compiled' if fast else 'pure Python'})")
+        ctx.exit()
+
+
 @click.group(cls=LazyGroup, epilog="Start with: ottla broker start --help")
-@click.version_option(package_name="ottla", message="%(prog)s %(version)s")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=say_version,
+    help="Show the version and exit.",
+)
 def ottla() -> None:
     """Run and look into ottla, a distributed log that speaks the Kafka wire protocol."""
 

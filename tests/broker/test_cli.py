@@ -68,7 +68,7 @@ def test_help_imports_no_room_and_the_commands_of_the_broker_no_daemon():
 
 def test_the_front_door_says_of_a_group_what_the_group_says():
     for name, (_, purpose) in GROUPS.items():
-        assert ottla.get_command(None, name).help == purpose
+        assert ottla.get_command(None, name).help.splitlines()[0] == purpose
     assert run("nonsense").exit_code == 2
 
 

@@ -1,0 +1,238 @@
+"""How a blocking client gets to the asynchronous one: a loop in a thread, and verbs that wait."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import weakref
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from concurrent.futures import Future
+from contextlib import suppress
+from functools import update_wrapper
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
+
+from ..errors import ClosedError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+C = TypeVar("C")
+
+# How long something that was interrupted may take to end.
+_LAST_WORDS_SECONDS = 10.0
+
+
+class Portal:
+    """An event loop in a thread of its own, and the way to it."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._process = os.getpid()
+        self._thread = threading.Thread(target=self._serve, name="ottla-client", daemon=True)
+        self._thread.start()
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine there, and give what it gives."""
+        try:
+            self._check()
+        except BaseException:
+            coroutine.close()
+            raise
+        done: Future[T] = Future()
+        tasks: list[asyncio.Task[T]] = []
+
+        def begin() -> None:
+            task = self._loop.create_task(coroutine)
+            tasks.append(task)
+            task.add_done_callback(lambda ended: _hand_over(ended, done))
+
+        self._loop.call_soon_threadsafe(begin)
+        try:
+            return done.result()
+        except BaseException:
+            if not done.done():
+                # It is the waiting that was interrupted, by Ctrl-C: end what was waited for.
+                self._loop.call_soon_threadsafe(lambda: [task.cancel() for task in tasks])
+                with suppress(BaseException):
+                    done.result(_LAST_WORDS_SECONDS)
+            raise
+
+    def stop(self) -> None:
+        """End the loop and the thread."""
+        if self._process != os.getpid() or self._loop.is_closed():
+            return
+        with suppress(RuntimeError):  # somebody else has just closed it
+            self._loop.call_soon_threadsafe(self._loop.stop)
+        if threading.current_thread() is not self._thread:
+            self._thread.join(_LAST_WORDS_SECONDS)
+
+    def _check(self) -> None:
+        if self._process != os.getpid():
+            raise ClosedError("the client was made before this process was forked: make another")
+        if self._loop.is_closed() or not self._thread.is_alive():
+            raise ClosedError("the client has been closed")
+        if threading.current_thread() is self._thread:
+            raise RuntimeError("a blocking client would wait for itself: it was called by its own")
+
+    def _serve(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+            left = asyncio.all_tasks(self._loop)
+            for task in left:
+                task.cancel()
+            self._loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        finally:
+            self._loop.close()
+
+
+def _hand_over(ended: asyncio.Future[T], done: Future[T]) -> None:
+    if ended.cancelled():
+        done.set_exception(ClosedError("the client was closed meanwhile"))
+    elif (error := ended.exception()) is not None:
+        done.set_exception(error)
+    else:
+        done.set_result(ended.result())
+
+
+class Blocking(Generic[C]):
+    """A client of the asynchronous kind, on a loop of its own."""
+
+    _client: C
+
+    def _start(self, make: Callable[[], C]) -> None:
+        self._portal = Portal()
+        # Nobody may have closed it when the program ends.
+        self._end = weakref.finalize(self, Portal.stop, self._portal)
+        try:
+            self._client = self._portal.run(_entered(make))
+        except BaseException:
+            self._end()
+            raise
+
+    def _ask(self, question: Callable[[C], T]) -> T:
+        async def there() -> T:
+            return question(self._client)
+
+        return self._portal.run(there())
+
+    def close(self) -> None:
+        """Close it, and end its thread. It may be called again."""
+        self.__exit__(None, None, None)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        if self._end.alive:
+            try:
+                self._portal.run(self._client.__aexit__(*exception))  # type: ignore[attr-defined]
+            finally:
+                self._end()
+
+
+async def _entered(make: Callable[[], Any]) -> Any:
+    # What is made there belongs to that loop.
+    return await make().__aenter__()
+
+
+def like(
+    kind: Callable[P, Any],
+) -> Callable[[Callable[..., None]], Callable[Concatenate[Any, P], None]]:
+    """Make an `__init__` that takes what the asynchronous class takes."""
+
+    def replace(_: Callable[..., None]) -> Callable[Concatenate[Any, P], None]:
+        def init(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> None:
+            self._start(lambda: kind(*args, **kwargs))
+
+        return init
+
+    return replace
+
+
+class _Method(Generic[P, T]):
+    """A method that is called here, and done there."""
+
+    method: Callable[..., Any]
+
+    @overload
+    def __get__(self, client: None, owner: Any) -> Self: ...
+
+    @overload
+    def __get__(self, client: object, owner: Any) -> Callable[P, T]: ...
+
+    def __get__(self, client: Any, owner: Any) -> Any:
+        if client is None:
+            return self
+
+        def here(*args: P.args, **kwargs: P.kwargs) -> T:
+            portal: Portal = client._portal
+            return portal.run(self.there(client, args, kwargs))
+
+        return update_wrapper(here, self.method)
+
+    async def there(self, client: Any, args: Any, kwargs: Any) -> T:
+        """Do it, with the asynchronous client that a blocking one has."""
+        raise NotImplementedError
+
+
+class Verb(_Method[P, T]):
+    """What is awaited there, and waited for here."""
+
+    def __init__(self, method: Callable[Concatenate[Any, P], Awaitable[T]]) -> None:
+        self.method = method
+
+    async def there(self, client: Any, args: Any, kwargs: Any) -> T:
+        """Await it."""
+        result: T = await self.method(client._client, *args, **kwargs)
+        return result
+
+
+class Plain(_Method[P, T]):
+    """What does not wait, but has to be called there."""
+
+    def __init__(self, method: Callable[Concatenate[Any, P], T]) -> None:
+        self.method = method
+
+    async def there(self, client: Any, args: Any, kwargs: Any) -> T:
+        """Call it."""
+        result: T = self.method(client._client, *args, **kwargs)
+        return result
+
+
+class Later(_Method[P, Future[T]]):
+    """What gives a future there gives one here that a thread can wait for."""
+
+    def __init__(self, method: Callable[Concatenate[Any, P], Awaitable[asyncio.Future[T]]]) -> None:
+        self.method = method
+
+    async def there(self, client: Any, args: Any, kwargs: Any) -> Future[T]:
+        """Await the future, and let another one follow it."""
+        inner: asyncio.Future[T] = await self.method(client._client, *args, **kwargs)
+        outer: Future[T] = Future()
+        outer.set_running_or_notify_cancel()  # what is queued cannot be taken back
+        inner.add_done_callback(lambda ended: _hand_over(ended, outer))
+        return outer
+
+
+class Stream(_Method[P, Iterator[T]]):
+    """What is iterated over there is iterated over here."""
+
+    def __init__(self, method: Callable[Concatenate[Any, P], AsyncIterator[T]]) -> None:
+        self.method = method
+
+    async def there(self, client: Any, args: Any, kwargs: Any) -> Iterator[T]:
+        """Give an iterator that asks there each time."""
+        return _taken(client._portal, self.method(client._client, *args, **kwargs))
+
+
+def _taken(portal: Portal, stream: AsyncIterator[T]) -> Iterator[T]:
+    async def take() -> T:
+        return await anext(stream)
+
+    while True:
+        try:
+            yield portal.run(take())
+        except StopAsyncIteration:
+            return

@@ -1,0 +1,303 @@
+"""One connection to one broker: requests out, responses in, in the same order.
+
+A response is read straight into a buffer of its own size, and its byte fields are slices of that:
+records that were fetched are not copied. What cannot be understood, or comes too late, ends the
+connection, and everything that still waits on it fails with ConnectionLostError.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections import deque
+from contextlib import suppress
+from itertools import count
+from typing import Any, Self, TypeVar, cast
+
+from ottla.protocol.api.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from ottla.protocol.codec import decode_response, encode_request
+from ottla.protocol.errors import DecodeError, ErrorCode, error_of
+from ottla.protocol.registry import Api
+from ottla.protocol.schema import Message
+
+from .config import ClientConfig
+from .errors import ClosedError, ConnectionLostError, DeadlineError, UnsupportedError
+
+M = TypeVar("M", bound=Message)
+
+_SIZE = struct.Struct(">i")
+_SCRATCH_BYTES = 64 * 1024
+# The first version that says who asks. It is known to nearly all brokers that there are.
+_GREETING_VERSION = 3
+# The answer to the greeting is small. What is not may be no answer: the first bytes of TLS read as
+# a size of 352 MB.
+_GREETING_BYTES = 256 * 1024
+
+
+class _Waiting:
+    """A request that has no answer yet."""
+
+    __slots__ = ("correlation_id", "future", "response", "version")
+
+    def __init__(
+        self,
+        correlation_id: int,
+        response: type[Message] | None,
+        version: int,
+        future: asyncio.Future[Any],
+    ) -> None:
+        self.correlation_id = correlation_id
+        #: None: whoever asked wants the frame as it is.
+        self.response = response
+        self.version = version
+        self.future = future
+
+
+class Connection(asyncio.BufferedProtocol):
+    """An open connection; see `open`."""
+
+    def __init__(self, config: ClientConfig, address: str) -> None:
+        self.address = address
+        self._config = config
+        self._transport: asyncio.Transport
+        #: What the broker speaks, by api key: the first and last version.
+        self.versions: dict[int, tuple[int, int]] = {}
+        self._correlation_ids = count(1)
+        self._waiting: deque[_Waiting] = deque()
+        self._lost: Exception | None = None
+        self._writable = asyncio.Event()
+        self._writable.set()
+        # Bytes of a size or of small frames; then, if any, the frame that is being read.
+        self._scratch = memoryview(bytearray(_SCRATCH_BYTES))
+        self._rest = b""
+        self._frame = bytearray()
+        self._filled = 0
+
+    @classmethod
+    async def open(cls, host: str, port: int, config: ClientConfig) -> Self:
+        """Connect, and learn what the broker speaks. Raises ConnectionLostError, DeadlineError."""
+        address = f"{host}:{port}"
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(config.timeouts.connect):
+                _transport, connection = await loop.create_connection(
+                    lambda: cls(config, address), host, port
+                )
+                try:
+                    await connection._greet()
+                except BaseException:
+                    connection.close()
+                    raise
+        except TimeoutError:
+            reason = f"{address} did not answer in {config.timeouts.connect:g} s"
+            raise ConnectionLostError(reason) from None
+        except OSError as error:
+            raise ConnectionLostError(f"cannot connect to {address}: {error}") from error
+        except DecodeError as error:
+            raise ConnectionLostError(f"{address} is not understood: {error}") from error
+        return connection
+
+    def __repr__(self) -> str:
+        return f"<Connection to {self.address}, {len(self._waiting)} unanswered>"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it can be used."""
+        return self._lost is None
+
+    @property
+    def in_flight(self) -> int:
+        """How many requests have no answer yet."""
+        return len(self._waiting)
+
+    def version_for(self, api: Api, most: int | None = None) -> int:
+        """Give the newest version that both sides speak, or `most`. Raises UnsupportedError."""
+        theirs = self.versions.get(api.key)
+        if theirs is None:
+            raise UnsupportedError(f"{self.address} does not serve {api.name}")
+        last = min(api.versions.last, theirs[1], api.versions.last if most is None else most)
+        if last < max(api.versions.first, theirs[0]):
+            raise UnsupportedError(
+                f"{self.address} serves {api.name} {theirs[0]} to {theirs[1]},"
+                f" and we speak {api.versions}"
+            )
+        return last
+
+    async def ask(
+        self,
+        request: Message,
+        response: type[M],
+        *,
+        timeout: float | None = None,
+        most: int | None = None,
+    ) -> M:
+        """Send a request and give its answer. Raises ConnectionLostError and DeadlineError."""
+        assert request.api is not None
+        version = self.version_for(request.api, most)
+        return await self.ask_in(version, request, response, timeout=timeout)
+
+    async def ask_in(
+        self, version: int, request: Message, response: type[M], *, timeout: float | None = None
+    ) -> M:
+        """Send a request in a version."""
+        seconds = self._config.timeouts.request if timeout is None else timeout
+        if not self._writable.is_set():
+            await self._wait_until_writable(seconds)
+        future = self.send(version, request, response)
+        timer = asyncio.get_running_loop().call_later(seconds, self._too_late, future, seconds)
+        try:
+            return await future
+        finally:
+            timer.cancel()
+
+    def send(self, version: int, request: Message, response: type[M]) -> asyncio.Future[M]:
+        """Send a request now, and give what will be its answer."""
+        future: asyncio.Future[M] = asyncio.get_running_loop().create_future()
+        correlation_id = self._write(version, request)
+        self._waiting.append(_Waiting(correlation_id, response, version, future))
+        return future
+
+    async def tell(self, version: int, request: Message) -> None:
+        """Send a request that has no answer: Produce with acks=0."""
+        if not self._writable.is_set():
+            await self._wait_until_writable(self._config.timeouts.request)
+        self._write(version, request)
+
+    def close(self, reason: Exception | None = None) -> None:
+        """Close; whatever has no answer fails."""
+        if self._lost is None:
+            self._fail(reason or ClosedError(f"the connection to {self.address} was closed"))
+        # There is no transport if the connection was never made.
+        with suppress(AttributeError):
+            self._transport.abort()
+
+    # What the event loop calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin."""
+        self._transport = cast(asyncio.Transport, transport)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """End."""
+        if self._lost is None:
+            reason = f": {error}" if error else ""
+            self._fail(ConnectionLostError(f"{self.address} closed the connection{reason}"))
+
+    def pause_writing(self) -> None:
+        """Let requests wait: the broker does not read."""
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        """Let requests go."""
+        self._writable.set()
+
+    def get_buffer(self, _sizehint: int) -> memoryview:
+        """Say where the next bytes go."""
+        return memoryview(self._frame)[self._filled :] if self._frame else self._scratch
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Take in what came."""
+        try:
+            if self._frame:
+                self._filled += nbytes
+                if self._filled == len(self._frame):
+                    frame, self._frame = self._frame, bytearray()
+                    self._receive(frame)
+            else:
+                self._take(self._rest + self._scratch[:nbytes])
+        except (DecodeError, ConnectionLostError) as error:
+            self.close(ConnectionLostError(f"{self.address} is not understood: {error}"))
+
+    def _take(self, data: bytes) -> None:
+        position, end = 0, len(data)
+        while end - position >= _SIZE.size:
+            (size,) = _SIZE.unpack_from(data, position)
+            limit = self._config.max_response_bytes if self.versions else _GREETING_BYTES
+            if not 4 <= size <= limit:
+                raise ConnectionLostError(f"a response of {size} bytes")
+            start = position + _SIZE.size
+            if end - start < size:
+                self._frame = bytearray(size)
+                self._filled = end - start
+                self._frame[: self._filled] = memoryview(data)[start:]
+                self._rest = b""
+                return
+            position = start + size
+            self._receive(data[start:position])
+        self._rest = data[position:]
+
+    def _receive(self, frame: bytes | bytearray) -> None:
+        if not self._waiting:
+            raise ConnectionLostError("a response that nobody asked for")
+        waiting = self._waiting[0]
+        (correlation_id,) = _SIZE.unpack_from(frame)
+        if correlation_id != waiting.correlation_id:
+            # It stays among those that wait, and fails with them.
+            raise ConnectionLostError(
+                f"a response to request {correlation_id}, not to {waiting.correlation_id}"
+            )
+        self._waiting.popleft()
+        if waiting.future.done():
+            return  # whoever asked has given up
+        if waiting.response is None:
+            waiting.future.set_result(frame)
+            return
+        try:
+            _id, answer = decode_response(waiting.response, waiting.version, frame)
+        except DecodeError as error:
+            waiting.future.set_exception(
+                ConnectionLostError(f"{self.address} is not understood: {error}")
+            )
+            raise
+        waiting.future.set_result(answer)
+
+    async def _greet(self) -> None:
+        """Ask what the broker speaks."""
+        from importlib import metadata  # noqa: PLC0415  # slow to import, and needed once
+
+        request = ApiVersionsRequest(
+            client_software_name="ottla", client_software_version=metadata.version("ottla")
+        )
+        future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        correlation_id = self._write(_GREETING_VERSION, request)
+        self._waiting.append(_Waiting(correlation_id, None, _GREETING_VERSION, future))
+        frame = await future
+        # A broker that does not know the version answers in version 0, with this error.
+        is_too_new = int.from_bytes(frame[4:6]) == ErrorCode.UNSUPPORTED_VERSION
+        version = 0 if is_too_new else _GREETING_VERSION
+        _id, answer = decode_response(ApiVersionsResponse, version, frame)
+        if not is_too_new and (error := error_of(answer.error_code)):
+            raise error
+        self.versions = {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
+
+    async def _wait_until_writable(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._writable.wait()
+        except TimeoutError:
+            reason = f"{self.address} has taken nothing in {seconds:g} s"
+            self.close(ConnectionLostError(reason))
+            raise DeadlineError(reason) from None
+
+    def _write(self, version: int, request: Message) -> int:
+        if self._lost is not None:
+            raise ConnectionLostError(str(self._lost))
+        correlation_id = next(self._correlation_ids) & 0x7FFFFFFF
+        self._transport.writelines(
+            encode_request(request, version, correlation_id, self._config.client_id)
+        )
+        return correlation_id
+
+    def _too_late(self, future: asyncio.Future[Any], seconds: float) -> None:
+        if not future.done():
+            future.set_exception(DeadlineError(f"{self.address} has not answered in {seconds:g} s"))
+            # Answers come in order: what is behind this one is late too.
+            self.close(ConnectionLostError(f"{self.address} does not answer"))
+
+    def _fail(self, error: Exception) -> None:
+        self._lost = error
+        self._writable.set()
+        waiting, self._waiting = self._waiting, deque()
+        for one in waiting:
+            if not one.future.done():
+                one.future.set_exception(ConnectionLostError(str(error)))

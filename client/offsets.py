@@ -1,0 +1,175 @@
+"""What brokers know of offsets: the ends of logs, times, and what a group has committed.
+
+Each question is asked once of whoever has to be asked, and answered for each partition, with its
+offset or with what went wrong; who asks decides what to try again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterable, Mapping
+from itertools import groupby
+
+from ottla.protocol.api.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from ottla.protocol.api.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+)
+from ottla.protocol.api.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestTopic,
+    OffsetFetchResponse,
+)
+from ottla.protocol.errors import ErrorCode, error_of
+from ottla.protocol.registry import OFFSET_FETCH
+
+from .cluster import Cluster
+from .errors import ClientError, KafkaError
+from .types import CommittedOffset, OffsetAndTimestamp, TopicPartition
+
+Failure = KafkaError | ClientError
+
+# The last version that asks for a single group, and the first that can refuse unstable offsets.
+_FETCH_OF_ONE_GROUP = 7
+_FETCH_STABLE = 7
+
+
+async def list_offsets(
+    cluster: Cluster, times: Mapping[TopicPartition, int], *, is_committed: bool
+) -> dict[TopicPartition, OffsetAndTimestamp | Failure]:
+    """Look offsets up by time in milliseconds, or by LATEST or EARLIEST; -1 where there is none."""
+    found: dict[TopicPartition, OffsetAndTimestamp | Failure] = {}
+    by_node: dict[int, list[TopicPartition]] = {}
+    for place in sorted(times):
+        try:
+            by_node.setdefault(await cluster.leader_of(place), []).append(place)
+        except (KafkaError, ClientError) as error:
+            found[place] = error
+
+    async def ask(node: int, places: list[TopicPartition]) -> None:
+        request = ListOffsetsRequest(
+            replica_id=-1,
+            isolation_level=int(is_committed),
+            topics=[
+                ListOffsetsTopic(
+                    name=topic,
+                    partitions=[
+                        ListOffsetsPartition(
+                            partition_index=place.partition, timestamp=times[place]
+                        )
+                        for place in some
+                    ],
+                )
+                for topic, some in by_topic(places)
+            ],
+        )
+        try:
+            answer = await cluster.ask(node, request, ListOffsetsResponse)
+        except (KafkaError, ClientError) as error:
+            found.update(dict.fromkeys(places, error))
+            return
+        for topic in answer.topics:
+            for one in topic.partitions:
+                place = TopicPartition(topic.name, one.partition_index)
+                failure = failure_of(one.error_code, str(place))
+                found[place] = failure or OffsetAndTimestamp(one.offset, one.timestamp)
+
+    await asyncio.gather(*(ask(node, places) for node, places in by_node.items()))
+    return found
+
+
+async def fetch_committed(
+    cluster: Cluster, group: str, places: Collection[TopicPartition]
+) -> dict[TopicPartition, CommittedOffset | KafkaError | None]:
+    """Look up what a group has committed; None where that is nothing. Raises KafkaError."""
+    node = await cluster.coordinator_of(group)
+    connection = await cluster.connect(node, "group")
+    version = connection.version_for(OFFSET_FETCH, _FETCH_OF_ONE_GROUP)
+    request = OffsetFetchRequest(
+        group_id=group,
+        topics=[
+            OffsetFetchRequestTopic(
+                name=topic, partition_indexes=[place.partition for place in some]
+            )
+            for topic, some in by_topic(places)
+        ],
+        # What a transaction may still take back is no place to start.
+        require_stable=version >= _FETCH_STABLE,
+    )
+    answer = await cluster.ask(
+        node, request, OffsetFetchResponse, channel="group", most=_FETCH_OF_ONE_GROUP
+    )
+    if (error := failure_of(answer.error_code, f"group {group!r}")) is not None:
+        raise error
+    found: dict[TopicPartition, CommittedOffset | KafkaError | None] = {}
+    for topic in answer.topics:
+        for one in topic.partitions:
+            place = TopicPartition(topic.name, one.partition_index)
+            failure = failure_of(one.error_code, f"group {group!r}, {place}")
+            if failure is None and one.committed_offset >= 0:
+                found[place] = CommittedOffset(
+                    one.committed_offset, one.metadata or "", one.committed_leader_epoch
+                )
+            else:
+                found[place] = failure
+    return found
+
+
+async def commit(
+    cluster: Cluster,
+    group: str,
+    offsets: Mapping[TopicPartition, CommittedOffset],
+    *,
+    member: tuple[int, str, str | None] = (-1, "", None),
+) -> dict[TopicPartition, KafkaError | None]:
+    """Commit; `member` is generation, member id and instance id, if a member does."""
+    generation_id, member_id, instance_id = member
+    request = OffsetCommitRequest(
+        group_id=group,
+        generation_id_or_member_epoch=generation_id,
+        member_id=member_id,
+        group_instance_id=instance_id,
+        topics=[
+            OffsetCommitRequestTopic(
+                name=topic,
+                partitions=[
+                    OffsetCommitRequestPartition(
+                        partition_index=place.partition,
+                        committed_offset=offsets[place].offset,
+                        committed_leader_epoch=offsets[place].leader_epoch,
+                        committed_metadata=offsets[place].metadata,
+                    )
+                    for place in some
+                ],
+            )
+            for topic, some in by_topic(offsets)
+        ],
+    )
+    answer = await cluster.ask_coordinator(group, request, OffsetCommitResponse)
+    return {
+        TopicPartition(topic.name, one.partition_index): failure_of(
+            one.error_code, f"group {group!r}, {topic.name}-{one.partition_index}"
+        )
+        for topic in answer.topics
+        for one in topic.partitions
+    }
+
+
+def by_topic(
+    places: Iterable[TopicPartition],
+) -> Iterable[tuple[str, list[TopicPartition]]]:
+    """Group partitions by their topics."""
+    for topic, some in groupby(sorted(places), key=lambda place: place.topic):
+        yield topic, list(some)
+
+
+def failure_of(code: int, where: str) -> KafkaError | None:
+    """Give the exception for an error code, which says where it went wrong; None for no error."""
+    return error_of(code, f"{where}: {ErrorCode.of(code).message}")

@@ -1,0 +1,65 @@
+"""What all commands have in common: help, examples, --json; and that the front door is quick."""
+
+import subprocess
+import sys
+
+import click
+import pytest
+
+from ottla.__main__ import ottla
+
+QUIET = {"completion", "profile set", "profile use", "profile delete", "broker start"}
+
+
+def commands(group=ottla, path=()):
+    context = click.Context(ottla)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        if isinstance(command, click.Group):
+            yield from commands(command, (*path, name))
+        else:
+            yield " ".join((*path, name)), command
+
+
+ALL = dict(commands())
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_command_explains_itself_with_an_example(name):
+    command = ALL[name]
+
+    assert command.help
+    assert f"ottla {name}" in command.help
+    for parameter in command.params:
+        if isinstance(parameter, click.Option):
+            assert parameter.help, f"{name} {parameter.name}"
+
+
+@pytest.mark.parametrize("name", sorted(ALL.keys() - QUIET))
+def test_what_prints_can_print_json(name):
+    assert "--json" in {option for one in ALL[name].params for option in one.opts}
+
+
+def test_help_does_not_wait_for_the_sdk():
+    script = (
+        "import sys\n"
+        "from ottla.__main__ import ottla\n"
+        "for words in (['topic'], ['group'], ['produce'], ['consume'], ['config', 'set']):\n"
+        "    ottla([*words, '--help'], standalone_mode=False)\n"
+        "heavy = {'construct', 'rich', 'cramjam', 'ottla.client.cluster', 'ottla.protocol'}\n"
+        "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
+    )
+
+    subprocess.run([sys.executable, "-c", script], check=True, stdout=subprocess.PIPE)
+
+
+def test_an_admin_command_does_not_import_producer_and_consumer(run):
+    script = (
+        "import sys\n"
+        "from ottla.__main__ import ottla\n"
+        f"ottla(['topic', 'list', '-b', '{run.address}'], standalone_mode=False)\n"
+        "heavy = {'rich', 'cramjam', 'ottla.client.producer', 'ottla.client.consumer'}\n"
+        "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
+    )
+
+    subprocess.run([sys.executable, "-c", script], check=True, stdout=subprocess.PIPE)

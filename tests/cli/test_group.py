@@ -1,0 +1,142 @@
+"""ottla group …"""
+
+import json
+
+import pytest
+
+from ottla.client import Membership
+from ottla.client.blocking import Consumer
+
+
+@pytest.fixture
+def group(run, topic, name):
+    """A group that has read two of three records in partition 0, and nothing in partition 1."""
+    run("produce", topic, "-p", "0", "-q", stdin="a\nb\nc\n")
+    run("consume", topic, "--group", f"g-{name}", "--max-count", "2")
+    return f"g-{name}"
+
+
+def committed(run, group):
+    (found,) = run.json("group", "describe", group)
+    return {row["partition"]: row["offset"] for row in found["partitions"]}
+
+
+def test_groups_are_listed(run, group):
+    (listed,) = [row for row in run.json("group", "list") if row["group"] == group]
+    assert (listed["state"], listed["coordinator"]) == ("Empty", 0)
+
+    assert group in run("group", "list")
+    assert group in run("group", "list", "--quiet").splitlines()
+    assert group in run("group", "list", "-q", "--state", "empty").splitlines()
+    assert group not in run("group", "list", "-q", "--state", "Stable").splitlines()
+
+
+def test_a_description_has_the_lag(run, group, topic):
+    (found,) = run.json("group", "describe", group)
+
+    assert (found["state"], found["lag"], found["members"]) == ("Empty", 1, [])
+    (row,) = [row for row in found["partitions"] if row["partition"] == 0]
+    assert (row["topic"], row["offset"], row["end"], row["lag"]) == (topic, 2, 3, 1)
+    text = run("group", "describe", group)
+    assert "lag          1\n" in text
+    assert f"{topic}          0       2    3    1  -       -" in text
+    assert "ottla group list" in run.fails(5, "group", "describe", f"{group}-missing")
+
+
+def test_members_are_described_and_protect_their_group(run, group, topic):
+    quick = Membership(heartbeat_interval=0.1)
+    with Consumer(run.address, topic, group=group, membership=quick) as one:
+        one.getone()
+        with Consumer(run.address, topic, group=group, membership=quick) as two:
+            while len(one.assignment) != 1 or len(two.assignment) != 1:
+                one.getone(0.02)
+                two.getone(0.02)
+            (found,) = run.json("group", "describe", group)
+            said = run.fails(7, "group", "reset", group, "--to", "start", "--yes")
+            assert "stop them first; see who they are: ottla group describe" in said
+            run.fails(7, "group", "delete", group, "--yes")
+            text = run("group", "describe", group)
+
+    assert (found["state"], found["assignor"]) == ("Stable", "range")
+    members = {member["member_id"]: member for member in found["members"]}
+    assert {row["member_id"] for row in found["partitions"]} == set(members)
+    for member in members.values():
+        assert (member["host"], member["topics"]) == ("127.0.0.1", [topic])
+        assert member["member_id"] in text
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--to", "start"], {0: 0, 1: 0}),
+        (["--to", "end"], {0: 3, 1: 0}),
+        (["--to", "1"], {0: 1, 1: 0}),
+        (["--to", "-1"], {0: 2, 1: 0}),
+        (["--to", "@0"], {0: 0, 1: 0}),
+        (["--by", "-1"], {0: 1, 1: 0}),
+        (["--by", "99"], {0: 3, 1: 0}),
+    ],
+)
+def test_a_group_is_reset(run, group, topic, options, expected):
+    run("group", "reset", group, "--to", "2", "--topic", topic, "--yes")
+
+    before = committed(run, group)
+    run("group", "reset", group, *options, "--dry-run")
+    assert committed(run, group) == before
+    run("group", "reset", group, *options, "--yes")
+
+    assert committed(run, group) == expected
+
+
+def test_only_some_partitions_are_reset(run, group, topic):
+    rows = run.json("group", "reset", group, "--to", "start", "-t", f"{topic}:0", "--yes")
+
+    assert rows == [{"topic": topic, "partition": 0, "offset_before": 2, "offset": 0}]
+
+
+def test_a_reset_to_what_a_file_says(run, group, topic, tmp_path):
+    file = tmp_path / "offsets"
+    rows = run("group", "reset", group, "--to", "1", "-t", f"{topic}:0", "--dry-run", "--json")
+    file.write_text(rows)
+    run("group", "reset", group, "--file", str(file), "--yes")
+    assert committed(run, group)[0] == 1
+
+    run("group", "reset", group, "--file", "-", "--yes", stdin=f"{topic},0,3\n\n")
+    assert committed(run, group)[0] == 3
+
+    for text in ("nonsense", f"{topic},0", f"{topic},x,1", '[{"topic": "t"}]', "[7]"):
+        file.write_text(text)
+        said = run.fails(2, "group", "reset", group, "--file", str(file), "--yes")
+        assert "neither TOPIC,PARTITION,OFFSET lines nor a JSON array" in said
+
+
+def test_a_group_like_another_and_its_clone(run, group, topic):
+    copy, other = f"{group}-copy", f"{group}-other"
+
+    assert run.json("group", "clone", group, copy)[0]["offset"] == 2
+    assert "say --overwrite" in run.fails(6, "group", "clone", group, copy)
+    run("group", "clone", group, copy, "--overwrite")
+    run("group", "reset", other, "--like", group, "--yes")
+
+    assert committed(run, copy) == committed(run, other) == committed(run, group)
+    run.fails(5, "group", "clone", f"{group}-missing", copy)
+
+
+def test_a_reset_needs_to_know_where_and_what(run, group):
+    assert "say one of" in run.fails(2, "group", "reset", group)
+    assert "say one of" in run.fails(2, "group", "reset", group, "--to", "start", "--by", "1")
+    assert "--topic" in run.fails(5, "group", "reset", f"{group}-new", "--to", "start", "--yes")
+    assert "say --yes" in run.fails(2, "group", "reset", group, "--to", "start")
+    said = run.fails(5, "group", "reset", group, "--like", f"{group}-missing", "--yes")
+    assert "no partition is meant" in said
+    assert "is not TOPIC" in run.fails(2, "group", "reset", group, "--to", "1", "-t", "t:x")
+
+
+def test_offsets_and_groups_are_deleted(run, group, topic):
+    done = run.json("group", "delete-offsets", group, f"{topic}:0", "--yes")
+    assert done == [{"topic": topic, "partition": 0}]
+    run.fails(5, "group", "delete-offsets", group, f"{topic}:0", "--yes")
+
+    run("group", "reset", group, "--to", "start", "--topic", topic, "--yes")
+    assert run("group", "delete", group, "--yes") == f"{group}: deleted\n"
+    assert group not in json.dumps(run.json("group", "list"))

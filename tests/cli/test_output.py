@@ -1,0 +1,92 @@
+"""Tables and bars where there is no rich, and errors in a user's words."""
+
+import io
+import sys
+from contextlib import redirect_stderr
+
+import pytest
+
+from ottla.client.admin import PartialError
+from ottla.client.cli import output
+from ottla.client.cli.failures import Exit, failure_of
+from ottla.client.errors import (
+    ClosedError,
+    ConnectionLostError,
+    DeadlineError,
+    ErrorCode,
+    KafkaError,
+    UnsupportedError,
+)
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_a_table_is_aligned_and_cannot_be_forged(capsys):
+    output.print_table(("name", "count", "list"), [("a\x1b[2Jb\n", 7, (1, 2)), ("c", None, True)])
+
+    assert capsys.readouterr().out == (
+        "NAME         COUNT  LIST\na\\x1b[2Jb\\n      7  1,2\nc                -  yes\n"
+    )
+
+
+def test_without_rich_a_bar_is_a_number(monkeypatch):
+    monkeypatch.setitem(sys.modules, "rich.console", None)
+    terminal = Terminal()
+
+    with redirect_stderr(terminal):
+        with output.progress("sending", 2000) as bar:
+            bar.advance(1500)
+        with output.progress("reading", is_shown=False) as bar:
+            bar.advance()
+
+    assert terminal.getvalue() == "\rsending  1,500 of 2,000\r\033[K"
+
+
+def test_there_is_no_bar_in_a_pipe(capsys):
+    with output.progress("sending", 2000) as bar:
+        bar.advance(1500)
+
+    assert capsys.readouterr().err == ""
+
+
+def caused(error, cause):
+    error.__cause__ = cause
+    return error
+
+
+GONE = KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, "there is no group 'g'")
+FULL = KafkaError(ErrorCode.NON_EMPTY_GROUP)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (GONE, Exit.NOT_FOUND, "there is no group 'g'; see what there is: ottla group list"),
+        (FULL, Exit.REFUSED, "ottla group describe GROUP"),
+        (KafkaError(ErrorCode.POLICY_VIOLATION), Exit.REFUSED, "a policy of the broker refused"),
+        (ConnectionLostError("gone"), Exit.UNREACHABLE, "--bootstrap HOST:PORT"),
+        (caused(DeadlineError("late"), ConnectionLostError("gone")), Exit.UNREACHABLE, "gone; say"),
+        (caused(DeadlineError("late"), GONE), Exit.TIMEOUT, "late; try again, or give it longer"),
+        (TimeoutError(), Exit.TIMEOUT, "it took too long; try again"),
+        (UnsupportedError("no Fetch"), Exit.UNSUPPORTED, "ottla cluster api-versions"),
+        (ClosedError("closed"), Exit.FAILED, "closed"),
+        (FileNotFoundError(2, "No such file", "f"), Exit.FAILED, "f: No such file"),
+        (ExceptionGroup("several", [GONE]), Exit.NOT_FOUND, "there is no group"),
+        (PartialError({"a": GONE, "b": GONE}, {}), Exit.NOT_FOUND, "a: there is no group"),
+        (PartialError({"a": GONE, "b": FULL}, {}), Exit.PARTIAL, "; b: the group has members"),
+        (PartialError({"a": GONE}, {"b": None}), Exit.PARTIAL, "a: there is no group"),
+    ],
+)
+def test_an_error_has_an_exit_code_and_advice(error, code, words):
+    failure = failure_of(error)
+
+    assert failure.exit_code is code
+    assert words in failure.message
+    assert "\n" not in failure.message
+
+
+def test_a_bug_is_no_failure():
+    assert failure_of(KeyError("x")) is None

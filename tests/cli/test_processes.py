@@ -1,0 +1,142 @@
+"""The main commands as processes: pipes, signals, terminals, exit codes."""
+
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+
+import pytest
+
+OTTLA = [sys.executable, "-m", "ottla"]
+PATIENCE_SECONDS = 60
+
+
+@pytest.fixture
+def start(run, tmp_path):
+    """Start a command, which is ended with the test."""
+    started = []
+    environ = {**os.environ, "OTTLA_BOOTSTRAP": run.address, "XDG_CONFIG_HOME": str(tmp_path)}
+    environ |= {"TERM": "xterm", "COLUMNS": "100"}
+
+    def begin(*arguments, **options):
+        options = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE} | options
+        process = subprocess.Popen(
+            [*OTTLA, *arguments],
+            env=environ,
+            stderr=options.pop("stderr", subprocess.PIPE),
+            **options,
+        )
+        started.append(process)
+        return process
+
+    yield begin
+    for process in started:
+        process.kill()
+        process.wait()
+        for stream in (process.stdin, process.stdout, process.stderr):
+            if stream is not None:
+                with suppress(OSError):  # what was not written any more
+                    stream.close()
+
+
+def test_a_pipe_in_and_a_pipe_out(start, topic):
+    text = "".join(f"{number}\n" for number in range(20_000)).encode()
+
+    produce = start("produce", topic, "--partition", "0", "--quiet")
+    out, err = produce.communicate(text, PATIENCE_SECONDS)
+    assert (produce.returncode, out, err) == (0, b"", b"")
+
+    consume = start("consume", topic)
+    out, err = consume.communicate(timeout=PATIENCE_SECONDS)
+    assert (consume.returncode, out == text, b"error" in err) == (0, True, False)
+
+
+def test_what_is_piped_in_is_sent_as_it_comes(start, topic):
+    produce = start("produce", topic, "--partition", "1")
+
+    produce.stdin.write(b"first\n")
+    produce.stdin.flush()
+    assert produce.stdout.readline() == b"1\t0\n"
+    produce.stdin.write(b"second\n")
+    produce.stdin.flush()
+    assert produce.stdout.readline() == b"1\t1\n"
+    produce.stdin.close()
+
+    assert produce.wait(PATIENCE_SECONDS) == 0
+
+
+def test_ctrl_c_ends_both_ends(start, run, topic):
+    consume = start("consume", topic, "--follow")
+    produce = start("produce", topic, "-q")
+    produce.stdin.write(b"a\n")
+    produce.stdin.flush()
+    assert consume.stdout.readline() == b"a\n"
+
+    for process in (consume, produce):
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE_SECONDS) == 130
+        assert b"error" not in process.stderr.read()
+
+
+def test_a_reader_that_goes_away_is_no_accident(start, run, topic):
+    run("perf", "produce", topic, "--records", "20000")
+
+    consume = start("consume", topic)
+    consume.stdout.read(10)
+    consume.stdout.close()
+
+    assert consume.wait(PATIENCE_SECONDS) == 141
+    assert b"rror" not in consume.stderr.read()
+
+
+def test_exit_codes_of_a_process(start, topic):
+    missing = start("topic", "describe", "missing")
+    wrong = start("topic", "describe")
+
+    assert missing.wait(PATIENCE_SECONDS) == 5
+    (line,) = missing.stderr.read().splitlines()
+    assert line.startswith(b"error: topic 'missing': ")
+    assert wrong.wait(PATIENCE_SECONDS) == 2
+
+
+def on_a_terminal(start, *arguments):
+    """Give what a command shows on a terminal, and its exit code."""
+    ours, theirs = pty.openpty()
+    process = start(*arguments, stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    shown = b""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < deadline:
+        ready, _, _ = select.select([ours], [], [], 0.1)
+        try:
+            data = os.read(ours, 65536) if ready else b""
+        except OSError:
+            break
+        if not data and process.poll() is not None:
+            break
+        shown += data
+        if b"[y/N]" in data:
+            os.write(ours, b"n\n")
+    os.close(ours)
+    return shown.decode(), process.wait(PATIENCE_SECONDS)
+
+
+def test_a_terminal_gets_tables_bars_and_questions(start, topic):
+    pytest.importorskip("rich")
+
+    shown, code = on_a_terminal(start, "topic", "list", f"^{topic}$")
+    assert code == 0
+    assert "───" in shown
+    assert topic in shown
+
+    shown, code = on_a_terminal(start, "perf", "produce", topic, "--records", "50000")
+    assert code == 0
+    assert "sending" in shown
+    assert "records per second" in shown
+
+    shown, code = on_a_terminal(start, "topic", "delete", topic)
+    assert (code, f"Delete {topic} with all records? [y/N]" in shown) == (1, True)

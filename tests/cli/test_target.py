@@ -1,0 +1,108 @@
+"""Which cluster is meant: flags, environment, profiles; and what is said if nobody is there."""
+
+import pytest
+
+from cli.command import Command
+from daemon import free_port
+from ottla.broker.config import BrokerConfig
+from ottla.client.cli.target import VARIABLES
+
+
+@pytest.fixture
+def nowhere(tmp_path):
+    """The command line without a broker, and without anything in its environment."""
+    command = Command("", str(tmp_path))
+    command.environ["OTTLA_BOOTSTRAP"] = None
+    return command
+
+
+def test_a_flag_wins_over_the_environment(run, broker, nowhere):
+    nobody = f"127.0.0.1:{free_port()}"
+
+    assert run.run("topic", "list", OTTLA_BOOTSTRAP=broker.address).exit_code == 0
+    done = run.run("topic", "list", "-b", broker.address, OTTLA_BOOTSTRAP=nobody)
+    assert done.exit_code == 0
+    assert nowhere.run("topic", "list", "--bootstrap", broker.address).exit_code == 0
+
+
+def test_nobody_there_is_told_soon(nowhere):
+    nobody = f"127.0.0.1:{free_port()}"
+
+    said = nowhere.fails(3, "topic", "list", "-b", nobody, "--timeout", "0.2")
+
+    assert said.startswith(f"error: cannot connect to {nobody}")
+    assert said.endswith("--bootstrap HOST:PORT, or start one: ottla broker start\n")
+    assert said.count("\n") == 1
+    for command in (
+        ["produce", "t"],
+        ["consume", "t"],
+        ["group", "list"],
+        ["perf", "consume", "t"],
+    ):
+        nowhere.fails(3, *command, "-b", nobody, "--timeout", "0.1")
+
+
+def test_an_address_that_is_none(nowhere):
+    assert "is no address: host:port is" in nowhere.fails(2, "topic", "list", "-b", "a:b:c")
+
+
+def test_profiles_name_clusters(nowhere, broker, tmp_path):
+    nobody = f"127.0.0.1:{free_port()}"
+    nowhere("profile", "set", "here", "-b", broker.address, "--client-id", "me")
+    nowhere("profile", "set", "nobody", "-b", nobody, "--timeout", "0.1")
+
+    assert nowhere.run("topic", "list").exit_code == 0  # the first one is the default
+    assert nowhere.run("topic", "list", "--profile", "nobody").exit_code == 3
+    assert nowhere.run("topic", "list", OTTLA_PROFILE="nobody").exit_code == 3
+    done = nowhere.run("topic", "list", "--profile", "here", OTTLA_BOOTSTRAP=nobody)
+    assert done.exit_code == 0
+    done = nowhere.run("topic", "list", "--profile", "here", "-b", nobody)
+    assert (done.exit_code, "both say which" in done.stderr) == (2, True)
+
+    found = nowhere.json("profile", "list")
+    assert found["default"] == "here"
+    assert found["profiles"]["nobody"] == {"bootstrap": nobody, "timeout": 0.1}
+    assert found["file"] == str(tmp_path / "ottla" / "profiles.toml")
+
+    nowhere("profile", "use", "nobody")
+    assert nowhere.run("topic", "list").exit_code == 3
+    nowhere("profile", "delete", "nobody")
+    assert "here" in nowhere("profile", "list")
+    assert "nobody" not in nowhere("profile", "list")
+
+
+def test_a_profile_that_is_not_there(nowhere):
+    said = nowhere.fails(2, "topic", "list", "--profile", "staging")
+
+    assert "make one: ottla profile set staging --bootstrap" in said
+    nowhere.fails(2, "profile", "use", "staging")
+    nowhere.fails(2, "profile", "delete", "staging")
+    nowhere.fails(2, "profile", "set", "a b", "-b", "localhost")
+    nowhere.fails(2, "profile", "set", "a", "-b", "localhost:nine")
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("= 7", "Invalid"),
+        ('default = "gone"', "the default, 'gone', is no profile"),
+        ("[profiles.a]", "profile 'a' has no bootstrap"),
+        ('[profiles.a]\nbootstrap = "b"\ntimeout = "5"', "timeout = '5' is none of"),
+        ('[profiles.a]\nbootstrap = "b"\nuser = "c"', "user = 'c' is none of bootstrap, client_id"),
+    ],
+)
+def test_a_broken_file_is_told(nowhere, tmp_path, text, complaint):
+    file = tmp_path / "ottla" / "profiles.toml"
+    file.parent.mkdir()
+    file.write_text(text)
+
+    said = nowhere.fails(2, "topic", "list")
+
+    assert str(file) in said
+    assert complaint in said
+
+
+def test_a_broker_does_not_mind_the_variables_of_clients():
+    environ = dict.fromkeys(VARIABLES, "x")
+
+    assert BrokerConfig.load({}, environ) == BrokerConfig()

@@ -1,0 +1,141 @@
+"""ottla topic …"""
+
+import re
+
+
+def offsets(run, topic):
+    return [(row["start"], row["end"]) for row in run.json("topic", "offsets", topic)]
+
+
+def test_a_topic_is_created_listed_and_deleted(run, name):
+    text = run("topic", "create", name, "-p", "3", "-c", "retention.ms=1000")
+    assert text == f"{name}: created with 3 partitions\n"
+
+    (listed,) = run.json("topic", "list", f"^{name}$")
+    assert (listed["topic"], listed["partitions"], listed["is_internal"]) == (name, 3, False)
+    assert name in run("topic", "list", "--quiet").splitlines()
+    assert re.search(rf"^{name} +3 +1 +0$", run("topic", "list"), re.MULTILINE)
+
+    assert run("topic", "delete", name, "--yes") == f"{name}: deleted\n"
+    assert run.json("topic", "list", name) == []
+
+
+def test_what_is_there_already_and_what_is_not(run, topic, name):
+    missing = f"{topic}-missing"
+
+    assert "exists already; take another name" in run.fails(6, "topic", "create", topic)
+    assert run("topic", "create", topic, "--if-not-exists") == f"{topic}: is there already\n"
+    assert "ottla topic list" in run.fails(5, "topic", "describe", missing)
+    assert "ottla topic list" in run.fails(5, "topic", "delete", missing, "--yes")
+    assert run.json("topic", "delete", missing, topic, "--if-exists", "--yes") == [{"topic": topic}]
+
+
+def test_of_several_topics_some_may_fail(run, topic):
+    said = run.fails(9, "topic", "create", topic, f"{topic}-b")
+
+    assert said.startswith(f"error: {topic}: the topic '{topic}' exists already")
+    assert run.json("topic", "list", f"{topic}-b")
+
+
+def test_a_dry_run_makes_nothing(run, name):
+    assert run.json("topic", "create", name, "--dry-run")[0]["dry_run"] is True
+    assert run.json("topic", "list", name) == []
+    assert "in/valid" in run.fails(7, "topic", "create", "in/valid", "--dry-run")
+
+
+def test_a_description_has_partitions_offsets_and_settings(run, topic):
+    run("topic", "alter", topic, "--set", "retention.ms=1000")
+    run("produce", topic, "--partition", "1", "--quiet", stdin="a\nb\n")
+
+    (found,) = run.json("topic", "describe", topic)
+    assert found["configs"] == {"retention.ms": "1000"}
+    assert [(one["leader"], one["start"], one["end"]) for one in found["partitions"]] == [
+        (0, 0, 0),
+        (0, 0, 2),
+    ]
+    text = run("topic", "describe", topic)
+    assert text.startswith(f"topic  {topic}\n")
+    assert re.search(r"^ +1 +0 +0 +0 +0 +0 +2 +2$", text, re.MULTILINE), text
+    assert "retention.ms  1000   topic" in text
+    assert "segment.bytes" in run("topic", "describe", topic, "--all")
+
+
+def test_settings_are_altered_and_given_back(run, topic):
+    run("topic", "alter", topic, "--set", "retention.ms=1000", "--set", "cleanup.policy=compact")
+    run("topic", "alter", topic, "--append", "cleanup.policy=delete", "--unset", "retention.ms")
+    assert run.json("topic", "describe", topic)[0]["configs"] == {
+        "cleanup.policy": "compact,delete"
+    }
+
+    run("topic", "alter", topic, "--subtract", "cleanup.policy=compact")
+    done = run.json("topic", "alter", topic, "--set", "retention.ms=1", "--dry-run")
+    assert done == [{"topic": topic, "dry_run": True}]
+    assert run.json("topic", "describe", topic)[0]["configs"] == {"cleanup.policy": "delete"}
+
+    assert "ottla config describe" in run.fails(7, "topic", "alter", topic, "--set", "nonsense=1")
+    assert "nothing to alter" in run.fails(2, "topic", "alter", topic)
+    assert "is not KEY=VALUE" in run.fails(2, "topic", "alter", topic, "--set", "retention.ms")
+    assert "is set twice" in run.fails(2, "topic", "alter", topic, "--set", "a=1", "--set", "a=2")
+
+
+def test_partitions_are_added(run, topic):
+    assert run("topic", "add-partitions", topic, "--more", "1") == f"{topic}: has 3 partitions\n"
+    (done,) = run.json("topic", "add-partitions", topic, "--total", "5")
+    assert done["partitions"] == 5
+
+    run.fails(7, "topic", "add-partitions", topic, "--total", "2")
+    assert "either --total or --more" in run.fails(2, "topic", "add-partitions", topic)
+
+
+def test_offsets_by_place_and_time(run, topic):
+    rows = '{"value": "a", "timestamp": 1000}\n{"value": "b", "timestamp": 2000}\n'
+    run("produce", topic, "--rows", "--partition", "0", "--quiet", stdin=rows)
+
+    def at(place):
+        return [row["offset"] for row in run.json("topic", "offsets", topic, "--at", place)]
+
+    assert offsets(run, topic) == [(0, 2), (0, 0)]
+    assert at("start") == [0, 0]
+    assert at("-1") == [1, 0]
+    assert at("7") == [2, 0]
+    assert at("@1500") == [1, None]
+    assert at("1970-01-01T00:00:02Z") == [1, None]
+    assert at("1d") == [None, None]
+    assert re.search(r"^t-\S+ +0 +0 +2 +2$", run("topic", "offsets", topic), re.MULTILINE)
+    assert "is no place in a log" in run.fails(2, "topic", "offsets", topic, "--at", "noon")
+
+
+def test_records_are_deleted(run, topic):
+    run("produce", topic, "-p", "0", "--quiet", stdin="a\nb\nc\n")
+
+    said = run.fails(2, "topic", "delete-records", topic, "--before", "2")
+    assert said == f"error: this would delete 2 offsets of {topic}; say --yes if that is meant\n"
+    run("topic", "delete-records", topic, "--before", "1", "--dry-run")
+    assert offsets(run, topic) == [(0, 3), (0, 0)]
+
+    found = run.json("topic", "delete-records", topic, "--before", "2", "-p", "0", "--yes")
+    assert found == [{"partition": 0, "start_before": 0, "start": 2}]
+    run("topic", "delete-records", topic, "--before", "end", "--yes")
+    assert offsets(run, topic) == [(3, 3), (0, 0)]
+    run.fails(2, "topic", "delete-records", topic, "--before", "end", "--partition", "2")
+
+
+def test_a_topic_is_cloned_with_its_records(run, topic):
+    run("topic", "alter", topic, "--set", "retention.ms=99999999999")
+    run("produce", topic, "-K", ":", "-H", "a=b", "--quiet", stdin="x:1\ny:2\nz:3\n")
+    layout = ("--format", r"%p %o %k %s %h %T\n")
+
+    assert run("topic", "clone", topic, f"{topic}-a").endswith("2 partitions, 0 records\n")
+    done = run.json("topic", "clone", topic, f"{topic}-b", "--records")
+
+    assert done["records"] == 3
+    assert done["configs"] == {"retention.ms": "99999999999"}
+    assert sorted(run("consume", f"{topic}-b", *layout).splitlines()) == sorted(
+        run("consume", topic, *layout).splitlines()
+    )
+    run.fails(6, "topic", "clone", topic, f"{topic}-a")
+    run.fails(5, "topic", "clone", f"{topic}-missing", f"{topic}-c")
+
+
+def test_a_wrong_pattern_is_a_wrong_command_line(run):
+    assert "is no regular expression" in run.fails(2, "topic", "list", "(")

@@ -1,0 +1,200 @@
+"""Who reads what: the same as other clients where names are the same, fair and sticky elsewhere."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+
+import pytest
+from aiokafka.coordinator.assignors.range import RangePartitionAssignor
+from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ottla.client.assignors import ASSIGNORS, Member, Shares
+from ottla.client.types import TopicPartition
+
+TOPICS = ("a", "b", "c")
+
+
+def shared(assignor: str, members: Sequence[Member], partitions: Mapping[str, int]) -> Shares:
+    return ASSIGNORS[assignor].assign(members, partitions)
+
+
+def told(shares: Shares) -> dict[str, list[str]]:
+    return {name: [str(place) for place in places] for name, places in shares.items()}
+
+
+def wanting(*topics: str, count: int) -> list[Member]:
+    return [Member(f"m{number}", topics) for number in range(count)]
+
+
+def settled(members: Sequence[Member], partitions: Mapping[str, int]) -> tuple[Shares, int]:
+    """Rebalance cooperatively until nobody has to let go of anything; count the rounds."""
+    rounds = 0
+    while True:
+        rounds += 1
+        assert rounds <= 3, "it does not come to rest"
+        given_out = shared("cooperative-sticky", members, partitions)
+        holders = Counter(
+            place
+            for member in members
+            for place in {*member.owned, *given_out[member.id]}
+            if place in given_out[member.id] or place in member.owned
+        )
+        assert max(holders.values(), default=1) == 1, "a partition is given that another one has"
+        lets_go = any(set(member.owned) - set(given_out[member.id]) for member in members)
+        members = [
+            Member(one.id, one.topics, one.instance_id, tuple(given_out[one.id]), rounds)
+            for one in members
+        ]
+        if not lets_go:
+            return given_out, rounds
+
+
+def holding(shares: Shares, topics: Sequence[str], generation: int = 1) -> list[Member]:
+    return [
+        Member(name, topics, owned=tuple(places), generation_id=generation)
+        for name, places in shares.items()
+    ]
+
+
+def test_range_gives_neighbours_and_one_more_to_those_in_front():
+    shares = shared("range", wanting("a", "b", count=2), {"a": 3, "b": 3})
+
+    assert told(shares) == {
+        "m0": ["a-0", "a-1", "b-0", "b-1"],
+        "m1": ["a-2", "b-2"],
+    }
+
+
+def test_roundrobin_deals_out_in_turn():
+    shares = shared("roundrobin", wanting("a", "b", count=2), {"a": 3, "b": 3})
+
+    assert told(shares) == {"m0": ["a-0", "a-2", "b-1"], "m1": ["a-1", "b-0", "b-2"]}
+
+
+def test_roundrobin_passes_over_whoever_does_not_want_a_topic():
+    members = [Member("m0", ["a"]), Member("m1", ["a", "b"]), Member("m2", ["a", "b", "c"])]
+
+    shares = shared("roundrobin", members, {"a": 1, "b": 2, "c": 3})
+
+    assert told(shares) == {
+        "m0": ["a-0"],
+        "m1": ["b-0"],
+        "m2": ["b-1", "c-0", "c-1", "c-2"],
+    }
+
+
+@pytest.mark.parametrize("assignor", ["range", "roundrobin"])
+def test_static_members_come_first_by_their_own_names(assignor):
+    members = [Member("z", ["a"], "1"), Member("y", ["a"], "2"), Member("b", ["a"])]
+
+    shares = shared(assignor, members, {"a": 3})
+
+    assert told(shares) == {"z": ["a-0"], "y": ["a-1"], "b": ["a-2"]}
+
+
+@pytest.mark.parametrize("assignor", ASSIGNORS)
+def test_topics_that_do_not_exist_and_members_too_many_are_no_trouble(assignor):
+    shares = shared(assignor, wanting("a", "missing", count=3), {"a": 1})
+
+    assert told(shares) == {"m0": ["a-0"], "m1": [], "m2": []}
+    assert shared(assignor, wanting("missing", count=1), {}) == {"m0": []}
+
+
+@pytest.mark.parametrize(
+    ("name", "theirs"),
+    [("range", RangePartitionAssignor), ("roundrobin", RoundRobinPartitionAssignor)],
+)
+@given(data=st.data())
+def test_aiokafka_shares_out_the_same(name, theirs, data):
+    partitions = data.draw(st.fixed_dictionaries(dict.fromkeys(TOPICS, st.integers(1, 7))))
+    wanted = data.draw(
+        st.lists(st.sets(st.sampled_from(TOPICS), min_size=1), min_size=1, max_size=5)
+    )
+    members = [Member(f"m{n}", sorted(topics)) for n, topics in enumerate(wanted)]
+    cluster = SimpleNamespace(partitions_for_topic=lambda topic: set(range(partitions[topic])))
+    asked = {member.id: SimpleNamespace(subscription=list(member.topics)) for member in members}
+
+    found = theirs.assign(cluster, asked)
+
+    assert shared(name, members, partitions) == {
+        member: [(topic, number) for topic, numbers in share.assignment for number in numbers]
+        for member, share in found.items()
+    }
+
+
+def test_a_newcomer_gets_its_share_and_nothing_else_moves():
+    before, _rounds = settled(wanting("a", count=2), {"a": 6})
+
+    members = [*holding(before, ["a"]), Member("m2", ["a"])]
+    first = shared("cooperative-sticky", members, {"a": 6})
+    after, rounds = settled(members, {"a": 6})
+
+    assert first["m2"] == [], "what others have is not given before they let go of it"
+    assert rounds == 2
+    assert [len(share) for share in after.values()] == [2, 2, 2]
+    assert all(set(after[name]) <= set(before[name]) for name in before)
+
+
+def test_what_a_member_leaves_behind_is_given_at_once():
+    before, _rounds = settled(wanting("a", count=3), {"a": 6})
+    del before["m1"]
+
+    after, rounds = settled(holding(before, ["a"]), {"a": 6})
+
+    assert rounds == 1
+    assert all(set(before[name]) <= set(after[name]) for name in before)
+    assert [len(share) for share in after.values()] == [3, 3]
+
+
+def test_the_member_of_the_latest_generation_is_believed():
+    old = Member("m0", ["a"], owned=[TopicPartition("a", 0)], generation_id=1)
+    new = Member("m1", ["a"], owned=[TopicPartition("a", 0)], generation_id=2)
+
+    shares = shared("cooperative-sticky", [old, new], {"a": 1})
+
+    assert told(shares) == {"m0": [], "m1": ["a-0"]}
+
+
+def test_who_has_most_gives_and_as_little_as_can_be():
+    owned = {
+        "m0": [TopicPartition("a", n) for n in (0, 1, 2)],
+        "m1": [TopicPartition("a", n) for n in (3, 4)],
+        "m2": [],
+    }
+
+    after, _rounds = settled(holding(owned, ["a"]), {"a": 5})
+
+    assert sum(len(set(owned[name]) - set(after[name])) for name in owned) == 1
+    assert len(after["m2"]) == 1
+
+
+@given(data=st.data())
+def test_cooperative_sticky_is_fair_and_leaves_nothing_over(data):
+    partitions = data.draw(st.dictionaries(st.sampled_from(TOPICS), st.integers(1, 9), min_size=1))
+    wanted = data.draw(
+        st.lists(st.sets(st.sampled_from(TOPICS), min_size=1), min_size=1, max_size=6)
+    )
+    chance = random.Random(data.draw(st.integers(0, 2**32)))
+    members = []
+    places = [TopicPartition(topic, n) for topic, count in partitions.items() for n in range(count)]
+    owners = {place: chance.randrange(-1, len(wanted)) for place in places}
+    for number, topics in enumerate(wanted):
+        owned = tuple(place for place in places if owners[place] == number)
+        members.append(Member(f"m{number}", sorted(topics), owned=owned, generation_id=1))
+
+    shares, _rounds = settled(members, partitions)
+
+    given_out = [place for share in shares.values() for place in share]
+    wanted_topics = set().union(*wanted)
+    assert sorted(given_out) == sorted(place for place in places if place.topic in wanted_topics)
+    topics_of = {member.id: set(member.topics) for member in members}
+    for name, share in shares.items():
+        assert {place.topic for place in share} <= topics_of[name]
+        for other, theirs in shares.items():
+            if len(theirs) > len(share) + 1:
+                assert not {place.topic for place in theirs} & topics_of[name], (name, other)

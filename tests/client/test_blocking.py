@@ -1,0 +1,233 @@
+"""The blocking twin: the same verbs, on a thread of its own."""
+
+import asyncio
+import inspect
+import multiprocessing
+import signal
+import subprocess
+import sys
+import threading
+import time
+from uuid import uuid4
+
+import pytest
+
+from daemon import Daemon, shown_on_failure
+from ottla import client
+from ottla.client import ClosedError, KafkaError, ProducerRecord, TopicPartition, blocking
+from ottla.client.blocking import Admin, Consumer, Producer
+
+
+@pytest.fixture(scope="module")
+def broker_of_the_module(tmp_path_factory):
+    settings = ("--set", "log.durability=page-cache")
+    with Daemon(tmp_path_factory.mktemp("broker"), *settings) as started:
+        yield started
+
+
+@pytest.fixture
+def broker(request, broker_of_the_module):
+    with shown_on_failure(request, [broker_of_the_module]):
+        yield broker_of_the_module
+
+
+@pytest.fixture
+def topic(broker):
+    name = f"t-{uuid4().hex[:12]}"
+    with Admin(broker.address) as admin:
+        admin.create_topic(name, partitions=2)
+    return name
+
+
+def verbs(kind):
+    return {
+        name
+        for name, value in inspect.getmembers(kind)
+        if not name.startswith("_")
+        and (inspect.isfunction(value) or isinstance(value, property) or hasattr(value, "method"))
+    }
+
+
+@pytest.mark.parametrize("name", ["Admin", "Producer", "Consumer"])
+def test_every_verb_has_a_twin(name):
+    there, here = getattr(client, name), getattr(blocking, name)
+
+    missing = verbs(there) - verbs(here) - {"start"}  # it is started when it is made
+
+    assert not missing, f"client/blocking/{name.lower()}.py lacks {', '.join(sorted(missing))}"
+
+
+def test_records_go_round(broker, topic):
+    with Producer(broker.address) as producer:
+        receipt = producer.send(topic, b"first", key=b"k", headers={"a": b"b"})
+        later = [producer.enqueue(topic, b"%d" % number) for number in range(10)]
+        assert {one.result().topic for one in later} == {topic}
+        written = producer.send_many(topic, (b"x" for _ in range(12_000)))
+        producer.send_many(topic, [ProducerRecord(b"last", partition=1)])
+        producer.flush()
+
+    assert receipt.offset == 0
+    assert sum(part.records for part in written) == 12_000
+    found = []
+    with Consumer(broker.address, topic) as consumer:
+        for record in consumer:
+            found.append(record)
+            if len(found) == 12_012:
+                break
+        assert consumer.getone(0.01) is None
+        assert set(consumer.lag().values()) == {0}
+    assert (found[0].topic, b"last" in {one.value for one in found}) == (topic, True)
+
+
+def test_a_consumer_is_told_where_to_read(broker, topic):
+    first, second = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    with Producer(broker.address) as producer:
+        producer.send_many(topic, [ProducerRecord(b"%d" % n, partition=0) for n in range(10)])
+
+    with Consumer(broker.address) as consumer:
+        consumer.assign([first, second])
+        consumer.seek(first, 7)
+        assert [record.value for record in next(consumer.batches())] == [b"7", b"8", b"9"]
+        assert consumer.position(first) == 10
+        assert consumer.assignment == {first, second}
+        assert consumer.end_offsets() == {first: 10, second: 0}
+        consumer.pause(first)
+        consumer.seek_to_beginning(first)
+        assert (consumer.paused, consumer.getone(0.05)) == ({first}, None)
+        consumer.resume(first)
+        assert next(consumer).value == b"0"
+        assert consumer.getmany(5)[first][0].value == b"1"
+
+
+def test_what_was_taken_is_committed_and_no_more(broker, topic):
+    group = f"g-{topic}"
+    with Producer(broker.address) as producer:
+        producer.send_many(topic, [ProducerRecord(b"%d" % n, partition=0) for n in range(100)])
+
+    with Consumer(broker.address, topic, group=group, auto_commit=None) as consumer:
+        taken = [next(consumer).value for _ in range(30)]
+        consumer.commit()
+    with Consumer(broker.address, topic, group=group) as consumer:
+        taken += [next(consumer).value for _ in range(70)]
+        assert (consumer.group, consumer.topics) == (group, {topic})
+
+    assert taken == [b"%d" % number for number in range(100)]
+    with Admin(broker.address) as admin:
+        assert sum(one.lag for one in admin.group_lag(group).values() if one.lag is not None) == 0
+
+
+def test_errors_are_those_of_the_sdk(broker):
+    with Admin(broker.address) as admin:
+        with pytest.raises(KafkaError):
+            admin.describe_topics("missing")
+        with pytest.raises(TypeError, match="unexpected keyword"):
+            admin.create_topic("t", partition=3)
+    with pytest.raises(ValueError, match="acks"):
+        Producer(broker.address, acks="some")
+
+
+async def test_it_works_where_a_loop_runs(broker, topic):
+    with Admin(broker.address) as admin:
+        assert len(admin.end_offsets(topic)) == 2
+        assert len(await asyncio.to_thread(admin.end_offsets, topic)) == 2
+
+
+def test_threads_share_one(broker, topic):
+    with Producer(broker.address) as producer:
+
+        def work():
+            for _ in range(20):
+                producer.send(topic, b"x")
+
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    with Admin(broker.address) as admin:
+        assert sum(admin.end_offsets(topic).values()) == 80
+
+
+def test_one_that_was_closed_says_so(broker, topic):
+    before = threading.active_count()
+    admin = Admin(broker.address)
+    admin.close()
+    admin.close()
+
+    with pytest.raises(ClosedError):
+        admin.list_topics()
+    assert threading.active_count() == before
+    consumer = Consumer(broker.address, topic)
+    consumer.close()
+    assert list(consumer) == []
+
+
+def test_a_callback_cannot_wait_for_its_own_client(broker, topic):
+    seen = []
+
+    def assigned(_partitions):
+        try:
+            consumer.committed()
+        except RuntimeError as error:
+            seen.append(str(error))
+
+    with Consumer(broker.address, topic, group=f"g-{topic}", on_assigned=assigned) as consumer:
+        consumer.getone(0.1)
+        deadline = time.monotonic() + 10
+        while not seen and time.monotonic() < deadline:
+            consumer.getone(0.1)
+    assert "would wait for itself" in seen[0]
+
+
+def use_in_a_child(admin, answers):
+    try:
+        admin.list_topics()
+    except ClosedError as error:
+        answers.put(str(error))
+
+
+@pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
+def test_a_forked_process_is_told_to_make_its_own(broker):
+    context = multiprocessing.get_context("fork")
+    answers = context.Queue()
+    with Admin(broker.address) as admin:
+        child = context.Process(target=use_in_a_child, args=(admin, answers))
+        child.start()
+        assert "before this process was forked" in answers.get(timeout=30)
+        child.join(30)
+        assert child.exitcode == 0
+        assert admin.describe_cluster().brokers
+
+
+def test_ctrl_c_interrupts_and_the_client_lives_on(broker, topic):
+    script = (
+        "from ottla.client.blocking import Consumer\n"
+        f"with Consumer('{broker.address}', '{topic}') as consumer:\n"
+        "    print('reading', flush=True)\n"
+        "    try:\n"
+        "        next(consumer)\n"
+        "    except KeyboardInterrupt:\n"
+        "        print(len(consumer.end_offsets()), flush=True)\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
+    with process:
+        assert process.stdout.readline() == b"reading\n"
+        time.sleep(0.2)
+        process.send_signal(signal.SIGINT)
+        assert process.stdout.readline() == b"2\n"
+        assert process.wait(30) == 0
+
+
+def test_a_script_that_forgets_to_close_still_ends(broker):
+    script = (
+        "from ottla.client.blocking import Admin\n"
+        f"admin = Admin('{broker.address}')\n"
+        "print(len(admin.describe_cluster().brokers))\n"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+    )
+
+    assert (done.stdout, done.stderr) == ("1\n", "")

@@ -1,0 +1,56 @@
+"""The snippets of docs/client.md, run one after the other against a broker."""
+
+import asyncio
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+from daemon import Daemon
+from ottla import client
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "client.md").read_text()
+BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory):
+    with Daemon(tmp_path_factory.mktemp("broker")) as started:
+        yield started
+
+
+def test_every_snippet_does_what_it_says(broker, capsys):
+    printed = []
+    for block in BLOCKS:
+        names = {}
+        exec(compile(block, "docs/client.md", "exec"), names)
+        done = names["main"](broker.address)
+        if inspect.isawaitable(done):
+            asyncio.run(asyncio.wait_for(done, 60))
+        printed.append(capsys.readouterr().out)
+
+    producer, consumer, sought, admin, blocking, settings = printed
+    assert producer == "0 0\n1\n"
+    assert consumer.startswith("0 0 b'ann' tea\n0 1 b'ann' milk\n0 2 None coffee\n")
+    assert sought.startswith("100 ")
+    assert "bills-0 0 0 0\n" in admin
+    assert "no-such-topic" in admin
+    assert blocking.startswith("[1, 2, 3, 4, 5, 6, 7, 8, 9]\n0 b'first'\n")
+    assert "Produce 0 0." in settings
+
+
+def test_every_verb_of_the_admin_is_listed():
+    verbs = {
+        name
+        for name, value in inspect.getmembers(client.Admin, inspect.isfunction)
+        if not name.startswith("_") and name != "close"
+    }
+
+    assert verbs <= set(re.findall(r"`(\w+)`", PAGE))
+
+
+def test_every_error_is_in_the_tree():
+    for name in client.__all__:
+        if name.endswith("Error"):
+            assert name in PAGE

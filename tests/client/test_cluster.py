@@ -1,0 +1,299 @@
+"""The router: who leads what, to whom there is a connection, and when to ask again."""
+
+import asyncio
+import time
+
+import pytest
+
+from ottla.client.cluster import Cluster, parse_addresses
+from ottla.client.config import Backoff, ClientConfig, Timeouts
+from ottla.client.errors import (
+    ClosedError,
+    ConnectionLostError,
+    DeadlineError,
+    ErrorCode,
+    KafkaError,
+    RefreshError,
+    RetriableError,
+)
+from ottla.client.types import TopicPartition
+from ottla.protocol.api.api_versions import ApiVersionsRequest
+from ottla.protocol.api.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from ottla.protocol.api.metadata import MetadataRequest
+from scripted import Stage
+
+QUICK = ClientConfig(
+    backoff=Backoff(first=0.005, most=0.02),
+    timeouts=Timeouts(connect=1.0, request=1.0, operation=0.3),
+)
+
+
+async def never(_call):
+    await asyncio.sleep(3600)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("localhost:9092", [("localhost", 9092)]),
+        ("localhost", [("localhost", 9092)]),
+        ("a:1, b:2", [("a", 1), ("b", 2)]),
+        (["a:1", "b"], [("a", 1), ("b", 9092)]),
+        ("[::1]:9093", [("::1", 9093)]),
+        ("[::1]", [("::1", 9092)]),
+    ],
+)
+def test_addresses(text, expected):
+    assert parse_addresses(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "a:", "a:x", "a:0", "a:65536", ":9092", "a:1,,b:2", "a:-1"])
+def test_what_is_no_address(text):
+    with pytest.raises(ValueError, match="is no address"):
+        parse_addresses(text)
+
+
+async def test_leaders_are_looked_up_and_remembered():
+    async with Stage(nodes=2, topics={"orders": 3}) as stage:
+        cluster = Cluster(stage.address, QUICK)
+
+        leaders = [await cluster.leader_of(TopicPartition("orders", index)) for index in range(3)]
+        await cluster.close()
+
+    assert leaders == [0, 1, 0]
+    assert len(stage.asked(MetadataRequest)) == 1
+
+
+async def test_many_who_want_a_topic_at_once_ask_once():
+    async with Stage() as stage:
+        cluster = Cluster(stage.address, QUICK)
+
+        await asyncio.gather(*(cluster.topic("orders") for _ in range(30)))
+        await cluster.close()
+
+    assert len(stage.asked(MetadataRequest)) == 1
+
+
+async def test_what_was_forgotten_is_looked_up_again():
+    async with Stage(nodes=2) as stage:
+        cluster = Cluster(stage.address, QUICK)
+        place = TopicPartition("orders", 0)
+        assert await cluster.leader_of(place) == 0
+
+        stage.move("orders", 0, to=1)
+        assert await cluster.leader_of(place) == 0
+        cluster.forget(["orders"])
+        assert await cluster.leader_of(place) == 1
+        stage.move("orders", 0, to=0)
+        cluster.forget()
+        assert await cluster.leader_of(place) == 0
+        await cluster.close()
+
+
+async def test_what_is_old_is_looked_up_again():
+    async with Stage() as stage:
+        cluster = Cluster(stage.address, ClientConfig(metadata_max_age=0.05))
+        await cluster.topic("orders")
+        await asyncio.sleep(0.1)
+        await cluster.topic("orders")
+        await cluster.close()
+
+    assert len(stage.asked(MetadataRequest)) == 2
+
+
+async def test_a_topic_that_is_not_there_is_an_error_until_it_is():
+    async with Stage() as stage:
+        cluster = Cluster(stage.address, QUICK)
+        with pytest.raises(RefreshError, match="topic 'new'"):
+            await cluster.topic("new")
+
+        stage.move("new", 0, to=0)
+
+        assert len((await cluster.topic("new")).partitions) == 1
+        await cluster.close()
+
+
+async def test_partitions_that_cannot_be_asked():
+    async with Stage() as stage:
+        cluster = Cluster(stage.address, QUICK)
+        with pytest.raises(KafkaError, match="orders-7: the topic has 1 partitions"):
+            await cluster.leader_of(TopicPartition("orders", 7))
+
+        stage.move("orders", 0, to=-1)
+        cluster.forget()
+        with pytest.raises(RefreshError, match="orders-0 has no leader"):
+            await cluster.leader_of(TopicPartition("orders", 0))
+
+        stage.move("orders", 0, to=0)
+        assert await cluster.leader_of(TopicPartition("orders", 0)) == 0
+        await cluster.close()
+
+
+async def test_any_address_of_the_start_will_do():
+    async with Stage() as stage:
+        cluster = Cluster(["127.0.0.1:1", stage.address], QUICK)
+
+        await cluster.topic("orders")
+        await cluster.close()
+
+
+async def test_nobody_is_there():
+    cluster = Cluster("127.0.0.1:1,127.0.0.1:2", QUICK)
+
+    with pytest.raises(ConnectionLostError, match=r"127.0.0.1:1: .*; .*127.0.0.1:2: "):
+        await cluster.topic("orders")
+    await cluster.close()
+
+
+async def test_a_connection_is_shared_within_a_channel():
+    async with Stage() as stage:
+        cluster = Cluster(stage.address, QUICK)
+        await cluster.topic("orders")
+
+        same = await asyncio.gather(*(cluster.connect(0, "fetch") for _ in range(5)))
+        other = await cluster.connect(0, "produce")
+        await cluster.close()
+
+        assert len(set(same)) == 1
+        assert other not in same
+        assert len(stage.asked(ApiVersionsRequest)) == 3
+        assert not other.is_open
+
+
+async def test_a_lost_connection_is_made_again():
+    async with Stage() as stage:
+        cluster = Cluster(stage.address, QUICK)
+        await cluster.topic("orders")
+        first = await cluster.connect(0)
+        stage.nodes[0].cut_all()
+        await asyncio.sleep(0.02)
+
+        second = await cluster.connect(0)
+        await cluster.close()
+
+    assert first is not second
+
+
+async def test_a_broker_that_there_is_not():
+    async with Stage() as stage:
+        cluster = Cluster(stage.address, QUICK)
+
+        with pytest.raises(ConnectionLostError, match="there is no broker 9"):
+            await cluster.connect(9)
+        await cluster.close()
+
+
+async def test_a_broker_that_hangs_is_not_asked_while_another_answers():
+    async with Stage(nodes=3) as stage:
+        cluster = Cluster(stage.address, QUICK)
+        await cluster.topic("orders")
+        stage.script(ApiVersionsRequest, *[never] * 30)
+
+        started = time.monotonic()
+        for _ in range(10):
+            await cluster.refresh(["orders"])
+        await cluster.close()
+
+    assert time.monotonic() - started < 0.9
+
+
+async def test_a_closed_cluster_says_so():
+    async with Stage() as stage:
+        cluster = Cluster(stage.address, QUICK)
+        await cluster.topic("orders")
+        await cluster.close()
+
+        with pytest.raises(ClosedError):
+            await cluster.connect(0)
+
+
+async def test_closing_while_a_connection_is_made():
+    async with Stage() as stage:
+        cluster = Cluster(stage.address, QUICK)
+
+        async def slow(call):
+            await asyncio.sleep(0.05)
+            return call.serve()
+
+        stage.script(ApiVersionsRequest, slow)
+        opening = asyncio.ensure_future(cluster.connect(-1))
+        await asyncio.sleep(0.02)
+        await cluster.close()
+
+        with pytest.raises(ClosedError):
+            await opening
+
+
+# Trying again.
+
+
+async def test_an_attempt_is_made_until_it_succeeds():
+    cluster = Cluster("127.0.0.1:1", QUICK)
+    errors = [
+        RetriableError(ErrorCode.REQUEST_TIMED_OUT),
+        ConnectionLostError("gone"),
+        RefreshError(ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        DeadlineError("late"),
+    ]
+
+    async def attempt():
+        if errors:
+            raise errors.pop(0)
+        return "done"
+
+    assert await cluster.retry(attempt) == "done"
+
+
+async def test_an_attempt_that_fails_for_good_is_not_made_again():
+    cluster = Cluster("127.0.0.1:1", QUICK)
+    made = []
+
+    async def attempt():
+        made.append(1)
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
+
+    with pytest.raises(KafkaError, match="INVALID_TOPIC_EXCEPTION"):
+        await cluster.retry(attempt)
+    assert made == [1]
+
+
+async def test_an_operation_that_takes_too_long_says_why():
+    cluster = Cluster("127.0.0.1:1", QUICK)
+
+    async def attempt():
+        raise ConnectionLostError("nobody is there")
+
+    with pytest.raises(DeadlineError, match=r"asking did not succeed in 0.3 s: nobody") as caught:
+        await cluster.retry(attempt, what="asking")
+
+    assert isinstance(caught.value.__cause__, ConnectionLostError)
+    assert isinstance(caught.value, TimeoutError)
+
+
+async def test_requests_are_reported():
+    told = []
+    config = ClientConfig(on_request=lambda *what: told.append(what))
+    request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1)
+    async with Stage() as stage:
+        cluster = Cluster(stage.address, config)
+        await cluster.topic("orders")
+        stage.script(InitProducerIdRequest, lambda call: call.cut())
+        with pytest.raises(ConnectionLostError):
+            await cluster.ask(0, request, InitProducerIdResponse)
+        await cluster.close()
+
+    assert [(name, node, type(error)) for name, node, _, error in told] == [
+        ("Metadata", -1, type(None)),
+        ("InitProducerId", 0, ConnectionLostError),
+    ]
+
+
+async def test_the_controller_is_found():
+    request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1)
+    async with Stage(nodes=2) as stage:
+        cluster = Cluster(stage.nodes[1].address, QUICK)
+
+        await cluster.ask_controller(request, InitProducerIdResponse)
+        await cluster.close()
+
+        assert [call.node.id for call in stage.asked(InitProducerIdRequest)] == [0]

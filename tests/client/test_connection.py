@@ -1,0 +1,411 @@
+"""One connection: answers in order, whatever way they come, and a clear end when they do not."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import pytest
+
+from ottla.client.config import ClientConfig, Timeouts
+from ottla.client.connection import Connection
+from ottla.client.errors import (
+    ClosedError,
+    ConnectionLostError,
+    DeadlineError,
+    KafkaError,
+    UnsupportedError,
+)
+from ottla.protocol.api.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from ottla.protocol.api.heartbeat import HeartbeatRequest, HeartbeatResponse
+from ottla.protocol.api.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseTopic,
+)
+from ottla.protocol.codec import decode_request, encode_response
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.registry import HEARTBEAT, METADATA, PRODUCE
+from scripted import Stage
+
+QUICK = ClientConfig(timeouts=Timeouts(connect=0.3, request=0.3))
+TOPICS = [MetadataRequestTopic(name="orders")]
+
+
+@asynccontextmanager
+async def connected(stage, config=QUICK):
+    connection = await Connection.open("127.0.0.1", stage.nodes[0].port, config)
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+@asynccontextmanager
+async def a_server(talk):
+    """Somebody who listens, and talks as the test says."""
+    tasks = set()
+
+    async def accept(reader, writer):
+        tasks.add(asyncio.current_task())
+        try:
+            await talk(reader, writer)
+        except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            pass
+        finally:
+            writer.transport.abort()
+
+    server = await asyncio.start_server(accept, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def read_request(reader):
+    return decode_request(await reader.readexactly(int.from_bytes(await reader.readexactly(4))))
+
+
+def greeting(header, version=3, **fields):
+    keys = [ApiVersion(api_key=METADATA.key, max_version=12)]
+    answer = ApiVersionsResponse(api_keys=keys, **fields)
+    return b"".join(encode_response(answer, version, header.correlation_id))
+
+
+async def test_it_knows_what_the_broker_speaks():
+    async with Stage(versions={"Produce": (0, 9)}) as stage, connected(stage) as connection:
+        assert connection.version_for(PRODUCE) == 9
+        assert connection.version_for(PRODUCE, most=7) == 7
+        assert connection.version_for(METADATA) == METADATA.versions.last
+        with pytest.raises(UnsupportedError, match="does not serve Heartbeat"):
+            connection.version_for(HEARTBEAT)
+        with pytest.raises(UnsupportedError, match="Produce"):
+            connection.version_for(PRODUCE, most=2)
+
+
+async def test_requests_are_answered_in_order_and_several_are_under_way():
+    async with Stage(topics={"a": 1, "b": 2, "c": 3}) as stage, connected(stage) as connection:
+        version = connection.version_for(METADATA)
+        futures = [
+            connection.send(
+                version, MetadataRequest(topics=[MetadataRequestTopic(name=name)]), MetadataResponse
+            )
+            for name in "abcab"
+        ]
+        assert connection.in_flight == 5
+
+        answers = await asyncio.gather(*futures)
+
+        assert [len(answer.topics[0].partitions) for answer in answers] == [1, 2, 3, 1, 2]
+        assert connection.in_flight == 0
+
+
+@pytest.mark.parametrize("step", [1, 3, 4, 5, 7, 1000])
+async def test_answers_may_come_in_any_pieces(step):
+    async def talk(reader, writer):
+        header, _ = await read_request(reader)
+        writer.write(greeting(header))
+        frames = b""
+        for size in (1, 3000, 0):
+            header, _ = await read_request(reader)
+            answer = MetadataResponse(cluster_id="x" * size)
+            frames += b"".join(encode_response(answer, 12, header.correlation_id))
+        for start in range(0, len(frames), step):
+            writer.write(frames[start : start + step])
+            await asyncio.sleep(0)
+        await reader.read()
+
+    async with a_server(talk) as port:
+        connection = await Connection.open("127.0.0.1", port, ClientConfig())
+        futures = [
+            connection.send(12, MetadataRequest(topics=[]), MetadataResponse) for _ in range(3)
+        ]
+        answers = await asyncio.gather(*futures)
+        connection.close()
+
+    assert [answer.cluster_id for answer in answers] == ["x", "x" * 3000, ""]
+
+
+async def test_many_small_and_one_large_answer_come_whole():
+    async def talk(reader, writer):
+        header, _ = await read_request(reader)
+        writer.write(greeting(header))
+        for size in [10] * 50 + [3_000_000] + [10] * 50:
+            header, _ = await read_request(reader)
+            answer = MetadataResponse(
+                topics=[MetadataResponseTopic(name="y" * 30_000)] * (size // 30_000)
+            )
+            writer.writelines(encode_response(answer, 12, header.correlation_id))
+        await reader.read()
+
+    async with a_server(talk) as port:
+        connection = await Connection.open("127.0.0.1", port, ClientConfig())
+        answers = await asyncio.gather(
+            *(connection.ask(MetadataRequest(topics=[]), MetadataResponse) for _ in range(101))
+        )
+        connection.close()
+
+    assert [len(answer.topics) for answer in answers] == [0] * 50 + [100] + [0] * 50
+
+
+async def test_somebody_who_gives_up_does_not_disturb_the_others():
+    async with Stage(topics={"a": 1, "b": 2}) as stage, connected(stage) as connection:
+        gate = asyncio.Event()
+
+        async def wait(call):
+            await gate.wait()
+            return call.serve()
+
+        stage.script(MetadataRequest, wait)
+        first = asyncio.ensure_future(
+            connection.ask(MetadataRequest(topics=TOPICS), MetadataResponse)
+        )
+        await asyncio.sleep(0.02)
+        second = asyncio.ensure_future(
+            connection.ask(
+                MetadataRequest(topics=[MetadataRequestTopic(name="b")]), MetadataResponse
+            )
+        )
+        await asyncio.sleep(0.02)
+        first.cancel()
+        gate.set()
+
+        assert len((await second).topics[0].partitions) == 2
+
+
+# Greeting.
+
+
+async def test_nobody_listens():
+    async with a_server(None) as port:
+        pass
+
+    with pytest.raises(ConnectionLostError, match=f"cannot connect to 127.0.0.1:{port}"):
+        await Connection.open("127.0.0.1", port, QUICK)
+
+
+async def test_a_name_that_is_not_known():
+    with pytest.raises(ConnectionLostError, match=r"cannot connect to nowhere.invalid:9092"):
+        await Connection.open("nowhere.invalid", 9092, ClientConfig())
+
+
+async def test_somebody_who_never_answers_the_greeting():
+    async def talk(reader, _writer):
+        await reader.read()
+
+    async with a_server(talk) as port:
+        with pytest.raises(ConnectionLostError, match=r"did not answer in 0.3 s"):
+            await Connection.open("127.0.0.1", port, QUICK)
+
+
+async def test_somebody_who_hangs_up_at_once():
+    async def talk(_reader, _writer):
+        pass
+
+    async with a_server(talk) as port:
+        with pytest.raises(ConnectionLostError):
+            await Connection.open("127.0.0.1", port, QUICK)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+        b"\x15\x03\x01\x00\x02\x02\x16",  # an alert of TLS
+        b"\x00\x00\x00\x02\x00\x00",
+        b"\x00\x00\x00\x06\x00\x00\x00\x01\x00\x00",  # cut short
+        b"\x00\x00\x00\x04\x00\x00\x00\x01",  # shorter
+        b"\x00\x00\x00\x06\x00\x00\x00\x09\x00\x00",  # to another question
+        b"\xff\xff\xff\xff",
+    ],
+)
+async def test_somebody_who_speaks_something_else(answer):
+    async def talk(reader, writer):
+        await reader.read(10)
+        writer.write(answer)
+        await reader.read()
+
+    async with a_server(talk) as port:
+        with pytest.raises(ConnectionLostError):
+            await Connection.open("127.0.0.1", port, QUICK)
+
+
+async def test_no_memory_is_taken_for_somebody_who_is_no_broker():
+    async def talk(reader, writer):
+        await reader.read(10)
+        writer.write(b"\x15\x03\x01\x00\x02\x02\x16")
+        await reader.read()
+
+    async with a_server(talk) as port:
+        with pytest.raises(ConnectionLostError, match="a response of 352518400 bytes"):
+            await Connection.open("127.0.0.1", port, QUICK)
+
+
+async def test_a_broker_that_is_older_than_our_greeting():
+    async def talk(reader, writer):
+        header, _ = await read_request(reader)
+        writer.write(greeting(header, version=0, error_code=ErrorCode.UNSUPPORTED_VERSION))
+        await reader.read()
+
+    async with a_server(talk) as port:
+        connection = await Connection.open("127.0.0.1", port, QUICK)
+        connection.close()
+
+    assert connection.version_for(METADATA) == 12
+
+
+async def test_a_broker_that_refuses_the_greeting():
+    async def talk(reader, writer):
+        header, _ = await read_request(reader)
+        writer.write(greeting(header, error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
+        await reader.read()
+
+    async with a_server(talk) as port:
+        with pytest.raises(KafkaError, match="CLUSTER_AUTHORIZATION_FAILED"):
+            await Connection.open("127.0.0.1", port, QUICK)
+
+
+async def test_opening_that_is_cancelled_leaves_nothing_open():
+    closed = asyncio.Event()
+
+    async def talk(reader, _writer):
+        await reader.readexactly(10)
+        await reader.read()
+        closed.set()
+
+    async with a_server(talk) as port:
+        opening = asyncio.ensure_future(Connection.open("127.0.0.1", port, ClientConfig()))
+        await asyncio.sleep(0.05)
+        opening.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+
+        await asyncio.wait_for(closed.wait(), 5)
+
+
+# The end.
+
+
+async def test_an_answer_that_comes_too_late_ends_the_connection():
+    async def never(_call):
+        await asyncio.sleep(3600)
+
+    async with Stage() as stage, connected(stage) as connection:
+        stage.script(MetadataRequest, never)
+        first = asyncio.ensure_future(
+            connection.ask(MetadataRequest(topics=[]), MetadataResponse, timeout=0.1)
+        )
+        second = asyncio.ensure_future(
+            connection.ask(MetadataRequest(topics=[]), MetadataResponse, timeout=5)
+        )
+
+        with pytest.raises(DeadlineError, match=r"has not answered in 0.1 s"):
+            await first
+        with pytest.raises(ConnectionLostError):
+            await second
+        assert not connection.is_open
+        with pytest.raises(ConnectionLostError):
+            await connection.ask(MetadataRequest(topics=[]), MetadataResponse)
+
+
+async def test_a_lost_connection_fails_all_that_waits():
+    async with Stage() as stage, connected(stage) as connection:
+        stage.script(MetadataRequest, lambda _call: None, lambda call: call.cut())
+        asking = [connection.ask(MetadataRequest(topics=[]), MetadataResponse) for _ in range(5)]
+
+        results = await asyncio.gather(*asking, return_exceptions=True)
+
+        assert {type(result) for result in results} == {ConnectionLostError}
+        assert not connection.is_open
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"\x00\x00\x00\x05\x00\x00\x00\x02\x00",  # cut short
+        b"\x7f\xff\xff\xff",
+        b"\x00\x00\x00\x05\x00\x00\x00\x63\x00",  # to another question
+    ],
+)
+async def test_an_answer_that_makes_no_sense_ends_the_connection(answer):
+    async with Stage() as stage, connected(stage) as connection:
+        stage.script(MetadataRequest, lambda _call: answer)
+
+        with pytest.raises(ConnectionLostError):
+            await connection.ask(MetadataRequest(topics=[]), MetadataResponse)
+
+        assert not connection.is_open
+
+
+async def test_an_answer_that_nobody_asked_for_ends_the_connection():
+    async with Stage() as stage, connected(stage) as connection:
+        stage.script(MetadataRequest, lambda _call: b"\x00\x00\x00\x04\x00\x00\x00\x63")
+        connection._write(12, MetadataRequest(topics=[]))
+        await asyncio.sleep(0.05)
+
+        assert not connection.is_open
+
+
+async def test_closing_fails_what_waits():
+    async def never(_call):
+        await asyncio.sleep(3600)
+
+    async with Stage() as stage, connected(stage) as connection:
+        stage.script(MetadataRequest, never)
+        asking = asyncio.ensure_future(connection.ask(MetadataRequest(topics=[]), MetadataResponse))
+        await asyncio.sleep(0.02)
+        connection.close()
+        connection.close()
+
+        with pytest.raises(ConnectionLostError, match="closed"):
+            await asking
+        assert not issubclass(ClosedError, ConnectionLostError)
+
+
+async def test_a_broker_that_does_not_read_is_not_waited_for_forever():
+    async def talk(reader, writer):
+        header, _ = await read_request(reader)
+        writer.write(greeting(header))
+        reader._transport.pause_reading()
+        await asyncio.sleep(3600)
+
+    async with a_server(talk) as port:
+        connection = await Connection.open("127.0.0.1", port, QUICK)
+        request = HeartbeatRequest(group_id="g" * 30_000)
+        while connection._writable.is_set():
+            connection._write(4, request)
+
+        with pytest.raises(DeadlineError, match=r"0.3 s"):
+            await asyncio.wait_for(connection.ask_in(4, request, HeartbeatResponse), 5)
+        assert not connection.is_open
+        with pytest.raises(ConnectionLostError):
+            await connection.tell(4, request)
+
+
+async def test_what_has_no_answer_is_not_waited_for_forever_either():
+    async def talk(reader, writer):
+        header, _ = await read_request(reader)
+        writer.write(greeting(header))
+        reader._transport.pause_reading()
+        await asyncio.sleep(3600)
+
+    async with a_server(talk) as port:
+        connection = await Connection.open("127.0.0.1", port, QUICK)
+        request = HeartbeatRequest(group_id="g" * 30_000)
+
+        async def tell():
+            while True:
+                await connection.tell(4, request)
+
+        with pytest.raises(DeadlineError, match=r"0.3 s"):
+            await asyncio.wait_for(tell(), 5)
+        assert not connection.is_open
+
+
+async def test_it_says_where_it_goes_and_what_is_unanswered():
+    async with Stage() as stage, connected(stage) as connection:
+        connection.send(4, ApiVersionsRequest(), ApiVersionsResponse)
+
+        assert repr(connection) == f"<Connection to {stage.address}, 1 unanswered>"

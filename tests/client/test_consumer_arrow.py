@@ -1,0 +1,129 @@
+"""Reading tables: Arrow record batches of what was fetched."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from consumer_stage import (
+    ABORT,
+    T0,
+    T1,
+    Scripted,
+    a_consumer,
+    a_marker,
+    a_quick_broker,
+    a_transaction,
+    batch_of,
+    fill,
+    offsets_of,
+    take,
+)
+from ottla.broker import Broker
+from ottla.client.consumer import Consumer
+from ottla.client.errors import KafkaError
+from talk import a_batch
+
+pa = pytest.importorskip("pyarrow")
+arrow = pytest.importorskip("ottla.client.arrow")
+
+
+@pytest.fixture
+async def broker(tmp_path) -> AsyncIterator[Broker]:
+    async with a_quick_broker(tmp_path, {"t": 2}) as started:
+        yield started
+
+
+async def tables(consumer: Consumer, rows: int, **settings: object) -> list[pa.RecordBatch]:
+    found = []
+    async with asyncio.timeout(10):
+        async for table in consumer.arrow_batches(**settings):
+            found.append(table)
+            if sum(table.num_rows for table in found) >= rows:
+                break
+    return found
+
+
+async def test_records_come_as_tables_of_one_partition(broker):
+    await fill(broker, T0, *(a_batch(10) for _ in range(5)))
+    await fill(broker, T1, a_batch(10))
+
+    async with a_consumer(broker, "t") as consumer:
+        found = await tables(consumer, 60)
+        assert await consumer.lag() == {T0: 0, T1: 0}
+
+    by_partition = {0: [], 1: []}
+    for table in found:
+        (partition,) = set(table.column("partition").to_pylist())
+        by_partition[partition] += table.column("offset").to_pylist()
+    assert by_partition == {0: list(range(50)), 1: list(range(10))}
+    assert found[0].column("value")[0].as_py() == b"value"
+
+
+async def test_a_table_is_committed_when_the_next_one_is_asked_for(broker):
+    await fill(broker, T0, a_batch(10))
+
+    async with a_consumer(broker, "t", group="g", auto_commit=0.05) as consumer:
+        stream = consumer.arrow_batches()
+        await anext(stream)
+        await asyncio.sleep(0.15)
+        before = (await consumer.committed(T0))[T0]
+        await fill(broker, T0, a_batch(10))
+        await anext(stream)
+        await asyncio.sleep(0.15)
+        after = (await consumer.committed(T0))[T0]
+
+    assert (before.offset, after.offset) == (0, 10)
+
+
+async def test_a_large_fetch_gives_several_tables_and_can_be_left_in_between(broker):
+    await fill(broker, T0, *(a_batch(10) for _ in range(10)))
+    small = arrow.ArrowDecoder(batch_bytes=1)
+
+    async with a_consumer(broker, "t") as consumer:
+        stream = consumer.arrow_batches(small)
+        first = await anext(stream)
+        assert await consumer.position(T0) == 10
+        consumer.pause(T0)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await anext(stream)
+        consumer.resume(T0)
+        second = await anext(stream)
+        consumer.seek(T0, 55)
+        third = await anext(stream)
+
+    assert [table.column("offset").to_pylist() for table in (first, second, third)] == [
+        list(range(10)),
+        list(range(10, 20)),
+        list(range(55, 60)),
+    ]
+
+
+async def test_tables_and_records_can_be_mixed(broker):
+    await fill(broker, T0, a_batch(10))
+
+    async with a_consumer(broker, "t") as consumer:
+        records = await take(consumer, 3)
+        (table,) = await tables(consumer, 7)
+        await fill(broker, T0, a_batch(1))
+        records += await take(consumer, 1)
+
+    assert table.column("offset").to_pylist() == list(range(3, 10))
+    assert offsets_of(records) == [0, 1, 2, 10]
+
+
+async def test_what_was_aborted_is_in_no_table_and_damage_is_told():
+    async with Scripted() as stage:
+        stage.logs[T0] += a_transaction(1, 0) + a_marker(1, 1, ABORT) + batch_of(2) + batch_of(3)
+        stage.logs[T0][-1] ^= 0xFF
+        stage.aborted[T0] = [(1, 0)]
+
+        async with a_consumer(stage.address, "t", isolation="read_committed") as consumer:
+            stream = consumer.arrow_batches()
+            assert (await anext(stream)).column("offset").to_pylist() == [2]
+            for _ in range(2):
+                with pytest.raises(KafkaError, match="batch at offset 3"):
+                    await anext(stream)

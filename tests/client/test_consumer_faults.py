@@ -1,0 +1,283 @@
+"""What brokers may do to a consumer: a scripted one does it, over real sockets."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from consumer_stage import (
+    ABORT,
+    COMMIT,
+    T0,
+    T1,
+    Scripted,
+    a_consumer,
+    a_marker,
+    a_transaction,
+    batch_of,
+    drain,
+    offsets_of,
+    refused,
+    take,
+)
+from ottla.client.errors import ErrorCode, KafkaError
+from ottla.protocol import batch as batches
+from ottla.protocol.api.fetch import FetchableTopicResponse, FetchRequest, FetchResponse
+from ottla.protocol.api.metadata import MetadataRequest
+
+
+@pytest.fixture
+async def stage() -> AsyncIterator[Scripted]:
+    async with Scripted() as started:
+        yield started
+
+
+@pytest.fixture
+async def two() -> AsyncIterator[Scripted]:
+    async with Scripted(nodes=2) as started:
+        started.logs[T1] = bytearray()
+        yield started
+
+
+def asked(request: FetchRequest) -> dict[int, int]:
+    return {one.partition: one.fetch_offset for topic in request.topics for one in topic.partitions}
+
+
+async def test_a_reader_of_committed_records_sees_no_transaction_that_was_aborted(stage):
+    stage.logs[T0] += (
+        a_transaction(1, 0, 1)
+        + a_transaction(2, 2, 3)
+        + a_marker(1, 4, ABORT)
+        + a_marker(2, 5, COMMIT)
+        + batch_of(6)
+        + a_transaction(3, 7)
+    )
+    stage.aborted[T0] = [(1, 0)]
+    stage.last_stable[T0] = 7
+
+    async with a_consumer(stage.address, "t", isolation="read_committed") as consumer:
+        committed = await drain(consumer)
+        assert await consumer.position(T0) == 7
+    async with a_consumer(stage.address, "t") as consumer:
+        everything = await drain(consumer)
+
+    assert offsets_of(committed) == [2, 3, 6]
+    assert offsets_of(everything) == [0, 1, 2, 3, 6, 7]
+
+
+async def test_a_marker_at_the_end_is_passed_and_not_fetched_again(stage):
+    stage.logs[T0] += a_transaction(1, 0) + a_marker(1, 1, COMMIT)
+
+    async with a_consumer(stage.address, "t", group=None) as consumer:
+        assert offsets_of(await drain(consumer)) == [0]
+        assert await consumer.position(T0) == 2
+        assert await consumer.lag() == {T0: 0}
+
+    assert asked(stage.fetches()[-1]) == {0: 2}
+
+
+async def test_a_leader_that_moved_is_found_again(two):
+    two.logs[T0] += batch_of(0)
+    two.leaders = {T0: 0, T1: 1}
+
+    async with a_consumer(two.address, "t") as consumer:
+        await take(consumer, 1)
+        two.leaders = {T0: 1, T1: 1}
+        two.logs[T0] += batch_of(1)
+        two.logs[T1] += batch_of(0)
+        records = await take(consumer, 2)
+
+    assert {(one.partition, one.offset) for one in records} == {(0, 1), (1, 0)}
+
+
+async def test_each_broker_is_asked_for_what_it_leads(two):
+    two.leaders = {T0: 0, T1: 1}
+    two.logs[T0] += batch_of(0)
+    two.logs[T1] += batch_of(0)
+
+    async with a_consumer(two.address, "t") as consumer:
+        await take(consumer, 2)
+
+    assert {partition for request in two.fetches(0) for partition in asked(request)} == {0}
+    assert {partition for request in two.fetches(1) for partition in asked(request)} == {1}
+
+
+async def test_a_newer_leader_epoch_is_learned(stage):
+    stage.logs[T0] += batch_of(0)
+
+    async with a_consumer(stage.address, "t") as consumer:
+        await take(consumer, 1)
+        stage.epochs[T0] = 5
+        stage.logs[T0] += batch_of(1)
+        assert offsets_of(await take(consumer, 1)) == [1]
+
+    last = stage.fetches()[-1].topics[0].partitions[0]
+    assert last.current_leader_epoch == 5
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+    ],
+)
+async def test_errors_that_pass_are_waited_out(stage, code):
+    stage.logs[T0] += batch_of(0)
+    left = 3
+
+    def fail(_node: int, _request: FetchRequest) -> FetchResponse | None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            return None
+        return FetchResponse(
+            responses=[FetchableTopicResponse(topic="t", partitions=[refused(0, code)])]
+        )
+
+    stage.on_fetch = fail
+    async with a_consumer(stage.address, "t") as consumer:
+        assert offsets_of(await take(consumer, 1)) == [0]
+
+    looked_up = sum(isinstance(request, MetadataRequest) for _node, request in stage.requests)
+    assert (looked_up > 3) == (code.retry.value == "refreshed")
+
+
+async def test_errors_that_do_not_pass_are_told_and_reading_goes_on_when_they_do(stage):
+    stage.logs[T0] += batch_of(0)
+    answer = FetchResponse(
+        responses=[FetchableTopicResponse(topic="t", partitions=[refused(0, 29)])]
+    )
+    stage.on_fetch = lambda *_: answer
+
+    async with a_consumer(stage.address, "t") as consumer:
+        for _ in range(2):
+            with pytest.raises(KafkaError, match="t-0 at offset 0: access to the topic is denied"):
+                await consumer.getone(5)
+        stage.on_fetch = lambda *_: None
+        assert offsets_of(await take(consumer, 1)) == [0]
+
+
+async def test_an_error_of_a_whole_fetch_is_waited_out(stage):
+    stage.logs[T0] += batch_of(0)
+    answers = [FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND), None]
+    stage.on_fetch = lambda *_: answers.pop(0) if answers else None
+
+    async with a_consumer(stage.address, "t") as consumer:
+        assert offsets_of(await take(consumer, 1)) == [0]
+
+
+async def test_damage_is_told_and_can_be_sought_past(stage):
+    stage.logs[T0] += batch_of(0) + batch_of(1) + batch_of(2)
+    size = len(batch_of(0))
+    stage.logs[T0][2 * size - 1] ^= 0xFF
+
+    async with a_consumer(stage.address, "t") as consumer:
+        assert offsets_of(await take(consumer, 1)) == [0]
+        for _ in range(2):
+            with pytest.raises(KafkaError, match=r"t-0, batch at offset 1.*CRC") as error:
+                await consumer.getone(5)
+            assert error.value.code is ErrorCode.CORRUPT_MESSAGE
+        assert await consumer.position(T0) == 1
+        consumer.seek(T0, 2)
+        assert offsets_of(await take(consumer, 1)) == [2]
+
+
+async def test_damage_on_the_way_heals(stage):
+    stage.logs[T0] += batch_of(0)
+    is_first = True
+
+    def damage(node: int, request: FetchRequest) -> FetchResponse:
+        nonlocal is_first
+        answer = stage.fetch(node, request)
+        if is_first:
+            data = bytearray(stage.logs[T0])
+            data[-1] ^= 0xFF
+            answer.responses[0].partitions[0].records = data  # type: ignore[misc]
+        is_first = False
+        return answer
+
+    stage.on_fetch = damage
+    async with a_consumer(stage.address, "t") as consumer:
+        with pytest.raises(KafkaError, match="CRC"):
+            await consumer.getone(5)
+        assert offsets_of(await take(consumer, 1)) == [0]
+
+
+async def test_old_formats_are_told(stage):
+    stage.logs[T0] += batch_of(0)
+
+    def old(node: int, request: FetchRequest) -> FetchResponse:
+        answer = stage.fetch(node, request)
+        data = bytearray(answer.responses[0].partitions[0].records or b"")
+        data[16] = 1
+        part = answer.responses[0].partitions[0]
+        part.records = data  # type: ignore[misc]
+        return answer
+
+    stage.on_fetch = old
+    async with a_consumer(stage.address, "t") as consumer:
+        with pytest.raises(KafkaError, match="magic 1"):
+            await consumer.getone(5)
+
+
+async def test_a_batch_that_is_cut_off_at_the_end_is_fetched_again(stage):
+    stage.logs[T0] += batch_of(0) + batch_of(1)
+
+    def cut(node: int, request: FetchRequest) -> FetchResponse:
+        answer = stage.fetch(node, request)
+        part = answer.responses[0].partitions[0]
+        if asked(request) == {0: 0}:
+            part.records = (part.records or b"")[:-10]  # type: ignore[misc]
+        return answer
+
+    stage.on_fetch = cut
+    async with a_consumer(stage.address, "t") as consumer:
+        assert offsets_of(await take(consumer, 2)) == [0, 1]
+
+
+async def test_an_answer_that_comes_after_a_seek_is_not_delivered(stage):
+    stage.logs[T0] += b"".join(batch_of(n) for n in range(10))
+    consumer = a_consumer(stage.address)
+
+    def seek_first(_node: int, request: FetchRequest) -> None:
+        if asked(request) == {0: 0}:
+            consumer.seek(T0, 7)
+
+    stage.on_fetch = seek_first
+    async with consumer:
+        consumer.assign([T0])
+        assert offsets_of(await take(consumer, 3)) == [7, 8, 9]
+
+
+async def test_compacted_batches_leave_gaps(stage):
+    rows = [batches.Record(n, 0, b"k", b"v") for n in (3, 8)]
+    stage.logs[T0] += batches.build_batch(rows, base_offset=0, last_offset=9)
+    stage.logs[T0] += batches.build_batch([], base_offset=10, last_offset=19)
+    stage.logs[T0] += batch_of(20)
+
+    async with a_consumer(stage.address, "t") as consumer:
+        assert offsets_of(await take(consumer, 3)) == [3, 8, 20]
+        assert await consumer.position(T0) == 21
+
+
+async def test_a_busy_partition_does_not_wait_for_an_idle_one(stage):
+    """A long poll for what is idle would hold up what is not: both are asked for together."""
+    stage.logs[T1] = bytearray()
+    stage.logs[T0] += b"".join(batch_of(n) for n in range(5))
+
+    def one_batch(node: int, request: FetchRequest) -> FetchResponse:
+        answer = stage.fetch(node, request)
+        for data in answer.responses[0].partitions:
+            data.records = (data.records or b"")[: len(batch_of(0))]  # type: ignore[misc]
+        return answer
+
+    stage.on_fetch = one_batch
+    async with a_consumer(stage.address, "t") as consumer:
+        await take(consumer, 5)
+
+    assert all(asked(request).keys() == {0, 1} for request in stage.fetches()[:5])

@@ -1,0 +1,675 @@
+"""Reading as a member of a group, from a real broker."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from consumer_stage import (
+    CLIENT,
+    QUICK,
+    T0,
+    T1,
+    a_consumer,
+    a_quick_broker,
+    add_partitions,
+    drain,
+    fill,
+    offsets_of,
+    take,
+)
+from daemon import Daemon
+from ottla.broker import Broker
+from ottla.client.config import ClientConfig
+from ottla.client.consumer import Consumer, Membership
+from ottla.client.errors import ConsumerError, ErrorCode, KafkaError
+from ottla.client.types import CommittedOffset, TopicPartition
+from ottla.protocol.api.leave_group import LeaveGroupRequest, MemberIdentity
+from talk import a_batch, connected, make_topic, until
+
+COOPERATIVE = ("cooperative-sticky",)
+
+
+@pytest.fixture
+async def broker(tmp_path) -> AsyncIterator[Broker]:
+    async with a_quick_broker(tmp_path, {"t": 2, "wide": 8}) as started:
+        yield started
+
+
+class Diary:
+    """What a consumer was told of its partitions."""
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[str, set[int]]] = []
+
+    def __call__(self, verb: str) -> Any:
+        return lambda places: self.lines.append((verb, {place.partition for place in places}))
+
+    @property
+    def callbacks(self) -> dict[str, Any]:
+        return {f"on_{verb}": self(verb) for verb in ("assigned", "revoked", "lost")}
+
+
+def places(topic: str, *numbers: int) -> set[TopicPartition]:
+    return {TopicPartition(topic, number) for number in numbers}
+
+
+async def settled(*consumers: Consumer, count: int, topic: str = "wide") -> None:
+    """Wait until these share all partitions among them, each of which is one's alone."""
+
+    def is_so() -> bool:
+        owned = Counter(place for consumer in consumers for place in consumer.assignment)
+        return owned.keys() == places(topic, *range(count)) and max(owned.values()) == 1
+
+    await until(is_so)
+
+
+async def committed(broker: Broker | str, group: str, *wanted: TopicPartition) -> list[int | None]:
+    async with a_consumer(broker, group=group) as consumer:
+        found = await consumer.committed(*wanted)
+    return [one and one.offset for one in (found[place] for place in wanted)]
+
+
+# Committing.
+
+
+async def test_a_group_goes_on_where_it_has_left_off(broker):
+    await fill(broker, T0, a_batch(10))
+
+    async with a_consumer(broker, "t", group="g") as consumer:
+        first = await take(consumer, 6)
+    async with a_consumer(broker, "t", group="g") as consumer:
+        second = await take(consumer, 4)
+
+    assert offsets_of([*first, *second]) == list(range(10))
+
+
+async def test_a_crash_delivers_again_what_was_in_hand(broker):
+    await fill(broker, T0, a_batch(10))
+
+    async def crash() -> None:
+        async with a_consumer(broker, "t", group="g") as consumer:
+            async for record in consumer:
+                1 / (4 - record.offset)
+
+    with pytest.raises(ZeroDivisionError):
+        await crash()
+
+    assert await committed(broker, "g", T0) == [4]
+
+
+async def test_closing_does_not_commit_what_is_in_hand(broker):
+    await fill(broker, T0, a_batch(10))
+    consumer = a_consumer(broker, "t", group="g")
+    await consumer.start()
+
+    await take(consumer, 6)
+    await consumer.close()
+
+    assert await committed(broker, "g", T0) == [5]
+
+
+async def test_what_was_consumed_is_committed_every_so_often(broker):
+    await fill(broker, T0, a_batch(10))
+
+    async with a_consumer(broker, "t", group="g", auto_commit=0.05) as consumer:
+        await take(consumer, 4)
+        await asyncio.sleep(0.2)
+        assert (await consumer.committed(T0))[T0] == CommittedOffset(3, "", 0)
+        assert await consumer.getone(0) is not None
+        await asyncio.sleep(0.2)
+        assert (await consumer.committed(T0))[T0].offset == 4
+
+
+async def test_batches_are_committed_when_the_next_one_is_asked_for(broker):
+    await fill(broker, T0, a_batch(10))
+
+    async with a_consumer(broker, "t", group="g", auto_commit=0.05) as consumer:
+        stream = consumer.batches(max_records=4)
+        await anext(stream)
+        await asyncio.sleep(0.15)
+        before = (await consumer.committed(T0))[T0]
+        await anext(stream)
+        await asyncio.sleep(0.15)
+        after = (await consumer.committed(T0))[T0]
+
+    assert (before.offset, after.offset) == (0, 4)
+
+
+async def test_nothing_is_committed_unless_the_application_does(broker):
+    await fill(broker, T0, a_batch(10))
+
+    async with a_consumer(broker, "t", group="g", auto_commit=None) as consumer:
+        await take(consumer, 4)
+        assert await consumer.committed(T0) == {T0: None}
+        await consumer.commit()
+        assert (await consumer.committed(T0))[T0].offset == 4
+        await consumer.commit({T0: 2, T1: CommittedOffset(0, "a note")})
+        assert await consumer.committed(T0, T1) == {
+            T0: CommittedOffset(2, "", -1),
+            T1: CommittedOffset(0, "a note", -1),
+        }
+        await take(consumer, 2)
+
+    assert await committed(broker, "g", T0) == [2]
+
+
+async def test_partitions_that_are_assigned_by_hand_are_committed_for_the_group(broker):
+    await fill(broker, T0, a_batch(10))
+
+    async with a_consumer(broker, group="g") as consumer:
+        consumer.assign([T0])
+        await take(consumer, 4)
+        await consumer.commit()
+    async with a_consumer(broker, group="g") as consumer:
+        consumer.assign([T0])
+        assert await consumer.position(T0) == 4
+
+
+async def test_a_commit_without_a_group_is_an_error(broker):
+    async with a_consumer(broker, "t") as consumer:
+        with pytest.raises(ConsumerError, match="without a group"):
+            await consumer.commit()
+        with pytest.raises(ConsumerError, match="without a group"):
+            await consumer.committed(T0)
+
+
+async def test_a_group_without_commits_needs_a_reset(broker):
+    async with a_consumer(broker, "t", group="g", auto_offset_reset="none") as consumer:
+        with pytest.raises(ConsumerError, match="group 'g' has committed nothing"):
+            await consumer.getone(5)
+
+
+# Sharing.
+
+
+async def test_members_share_partitions_and_take_over_from_those_who_leave(broker):
+    async with a_consumer(broker, "wide", group="g") as first:
+        await settled(first, count=8)
+        async with a_consumer(broker, "wide", group="g") as second:
+            await until(lambda: len(second.assignment) == 4)
+            await settled(first, second, count=8)
+        await settled(first, count=8)
+
+
+async def test_callbacks_are_told_what_comes_and_goes(broker):
+    one, two = Diary(), Diary()
+
+    async with a_consumer(broker, "wide", group="g", **one.callbacks) as first:
+        await settled(first, count=8)
+        async with a_consumer(broker, "wide", group="g", **two.callbacks) as second:
+            await until(lambda: len(second.assignment) == 4)
+        await settled(first, count=8)
+
+    everything = set(range(8))
+    mine = one.lines[2][1]
+    assert one.lines == [
+        ("assigned", everything),
+        ("revoked", everything),
+        ("assigned", mine),
+        ("revoked", mine),
+        ("assigned", everything),
+        ("revoked", everything),
+    ]
+    assert two.lines == [("assigned", everything - mine), ("revoked", everything - mine)]
+
+
+async def test_a_cooperative_member_gives_up_only_what_moves(broker):
+    one, two = Diary(), Diary()
+    settings = {"group": "g", "assignors": COOPERATIVE}
+
+    async with a_consumer(broker, "wide", **settings, **one.callbacks) as first:
+        await settled(first, count=8)
+        async with a_consumer(broker, "wide", **settings, **two.callbacks) as second:
+            await until(lambda: len(second.assignment) == 4)
+            moved = {place.partition for place in second.assignment}
+        await settled(first, count=8)
+
+    assert one.lines == [
+        ("assigned", set(range(8))),
+        ("revoked", moved),
+        ("assigned", moved),
+        ("revoked", set(range(8))),
+    ]
+    assert two.lines == [("assigned", moved), ("revoked", moved)]
+
+
+async def test_a_cooperative_member_reads_on_while_the_group_rebalances(broker):
+    for number in range(8):
+        await fill(broker, TopicPartition("wide", number), *(a_batch(50) for _ in range(20)))
+    settings = {"group": "g", "assignors": COOPERATIVE}
+    seen: Counter[tuple[int, int]] = Counter()
+
+    async def read(consumer: Consumer) -> None:
+        async for record in consumer:
+            seen[record.partition, record.offset] += 1
+            if record.offset % 50 == 0:
+                await asyncio.sleep(0.001)
+
+    async with (
+        a_consumer(broker, "wide", **settings) as first,
+        asyncio.TaskGroup() as tasks,
+    ):
+        reading = [tasks.create_task(read(first))]
+        await until(lambda: len(seen) > 100)
+        async with a_consumer(broker, "wide", **settings) as second:
+            reading.append(tasks.create_task(read(second)))
+            await until(lambda: len(seen) == 8000)
+            for task in reading:
+                task.cancel()
+            await asyncio.wait(reading)
+
+    assert set(seen.values()) == {1}, "an orderly rebalance repeats nothing"
+
+
+@pytest.mark.parametrize("assignors", [("range",), ("roundrobin",), COOPERATIVE])
+async def test_an_orderly_rebalance_loses_nothing_and_repeats_nothing(broker, assignors):
+    for number in range(8):
+        await fill(broker, TopicPartition("wide", number), *(a_batch(10) for _ in range(10)))
+    seen: Counter[tuple[int, int]] = Counter()
+
+    async def read(count: int | None) -> None:
+        async with a_consumer(broker, "wide", group="g", assignors=assignors) as consumer:
+            while count is None or count > 0:
+                record = await consumer.getone(0.5)
+                if record is None:
+                    return
+                seen[record.partition, record.offset] += 1
+                count = count and count - 1
+                await asyncio.sleep(0)
+
+    async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
+        for count in (100, 200, None, 50, None):
+            tasks.create_task(read(count))
+            await asyncio.sleep(0.05)
+
+    assert len(seen) == 800
+    assert set(seen.values()) == {1}
+
+
+async def test_ten_members_come_and_go(broker):
+    for number in range(8):
+        await fill(broker, TopicPartition("wide", number), *(a_batch(5) for _ in range(30)))
+    seen: dict[int, list[int]] = {number: [] for number in range(8)}
+    owners: Counter[TopicPartition] = Counter()
+    most = 0
+    chance = random.Random(11)
+
+    def gains(assigned: frozenset[TopicPartition]) -> None:
+        nonlocal most
+        owners.update(assigned)
+        most = max(most, *owners.values(), 0)
+
+    async def live(seconds: float) -> None:
+        async with a_consumer(
+            broker,
+            "wide",
+            group="g",
+            assignors=COOPERATIVE,
+            auto_commit=0.05,
+            on_assigned=gains,
+            on_revoked=owners.subtract,
+        ) as consumer:
+            deadline = asyncio.get_running_loop().time() + seconds
+            while asyncio.get_running_loop().time() < deadline:
+                record = await consumer.getone(0.05)
+                if record is not None:
+                    seen[record.partition].append(record.offset)
+                    await asyncio.sleep(0.001)
+
+    async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
+        for _ in range(10):
+            tasks.create_task(live(chance.uniform(0.5, 1.5)))
+            await asyncio.sleep(chance.uniform(0, 0.1))
+    async with a_consumer(broker, "wide", group="g") as last:
+        for record in await drain(last, 1.0):
+            seen[record.partition].append(record.offset)
+
+    assert all(set(offsets) == set(range(150)) for offsets in seen.values()), "nothing is lost"
+    assert all(offsets == sorted(set(offsets)) for offsets in seen.values()), "nothing comes twice"
+    assert most == 1, "a partition has one owner at a time"
+
+
+async def test_a_rebalance_waits_for_what_is_in_hand(broker):
+    await fill(broker, T0, a_batch(10))
+    await fill(broker, T1, a_batch(10))
+
+    async with a_consumer(broker, "t", group="g") as first:
+        await take(first, 3)
+        async with a_consumer(broker, "t", group="g") as second:
+            assert await second.getone(0.5) is None
+            asking = asyncio.create_task(first.getone())
+            assert (await second.getone(5)) is not None
+            asking.cancel()
+            assert len(first.assignment) == len(second.assignment) == 1
+
+
+async def test_a_commit_says_that_what_is_in_hand_is_done(broker):
+    await fill(broker, T0, a_batch(10))
+
+    async with a_consumer(broker, "t", group="g", auto_commit=None) as first:
+        await take(first, 3)
+        async with a_consumer(broker, "t", group="g") as second:
+            assert await second.getone(0.3) is None
+            await first.commit()
+            await until(lambda: len(second.assignment) == 1)
+
+
+async def test_a_rebalance_does_not_wait_for_ever(broker):
+    await fill(broker, T0, a_batch(10))
+    impatient = Membership(
+        session_timeout=2, heartbeat_interval=0.05, rebalance_timeout=10, processing_timeout=0.2
+    )
+
+    async with a_consumer(broker, "t", group="g", membership=impatient) as first:
+        in_hand = (await take(first, 3))[-1]
+        async with a_consumer(broker, "t", group="g") as second:
+            await until(lambda: len(second.assignment) == 1)
+            if T0 in second.assignment:
+                assert (await second.getone(5)).offset == in_hand.offset
+            else:
+                assert (await first.getone(5)).offset == in_hand.offset
+
+
+# Being forgotten.
+
+
+async def expel(broker: Broker, group: str, member_id: str) -> None:
+    async with connected(broker) as client:
+        identity = MemberIdentity(member_id=member_id)
+        await client.ask(LeaveGroupRequest(group_id=group, members=[identity]), 4)
+
+
+@pytest.mark.parametrize("assignors", [("range",), COOPERATIVE])
+async def test_who_is_forgotten_loses_its_partitions_and_joins_again(broker, assignors):
+    await fill(broker, T0, a_batch(10))
+    diary = Diary()
+
+    async with a_consumer(
+        broker, "t", group="g", auto_commit=0.05, assignors=assignors, **diary.callbacks
+    ) as consumer:
+        first = await take(consumer, 4)
+        await asyncio.sleep(0.1)
+        await expel(broker, "g", consumer._member.member_id)
+        await until(lambda: len(diary.lines) == 3)
+        rest = await drain(consumer)
+
+    assert diary.lines[:3] == [("assigned", {0, 1}), ("lost", {0, 1}), ("assigned", {0, 1})]
+    assert offsets_of(first) == [0, 1, 2, 3]
+    assert offsets_of(rest) == list(range(3, 10)), "what was in hand is delivered again"
+
+
+async def test_what_is_lost_is_revoked_where_nobody_asked_for_the_difference(broker):
+    told = []
+
+    async with a_consumer(broker, "t", group="g", on_revoked=told.append) as consumer:
+        await until(lambda: consumer.assignment)
+        await expel(broker, "g", consumer._member.member_id)
+        await until(lambda: told)
+        await until(lambda: consumer.assignment)
+
+    assert told[0] == {T0, T1}
+
+
+async def test_a_commit_of_who_is_forgotten_is_refused(broker):
+    await fill(broker, T0, a_batch(10))
+    slow = Membership(session_timeout=5, heartbeat_interval=4)
+
+    async with a_consumer(broker, "t", group="g", auto_commit=None, membership=slow) as consumer:
+        await take(consumer, 4)
+        await expel(broker, "g", consumer._member.member_id)
+        with pytest.raises(KafkaError) as error:
+            await consumer.commit()
+        assert error.value.code is ErrorCode.UNKNOWN_MEMBER_ID
+        assert offsets_of(await take(consumer, 10)) == list(range(10)), "and it joins again"
+
+
+async def test_members_stay_alive_while_the_application_is_busy(broker):
+    await fill(broker, T0, a_batch(3))
+    brief = Membership(session_timeout=0.3, heartbeat_interval=0.05)
+
+    diary = Diary()
+    async with a_consumer(broker, "t", group="g", membership=brief, **diary.callbacks) as consumer:
+        await take(consumer, 1)
+        await asyncio.sleep(1)
+        await take(consumer, 2)
+        assert diary.lines == [("assigned", {0, 1})]
+
+
+async def test_a_session_that_is_refused_is_told(broker):
+    strange = Membership(session_timeout=10_000, heartbeat_interval=1)
+
+    async with a_consumer(broker, "t", group="g", membership=strange) as consumer:
+        for _ in range(2):
+            with pytest.raises(KafkaError) as error:
+                await consumer.getone(5)
+            assert error.value.code is ErrorCode.INVALID_SESSION_TIMEOUT
+
+
+# Static members.
+
+
+async def test_a_static_member_comes_back_to_what_it_had(broker):
+    diary = Diary()
+
+    async with a_consumer(broker, "wide", group="g", **diary.callbacks) as other:
+        async with a_consumer(broker, "wide", group="g", instance_id="i") as member:
+            await until(lambda: len(member.assignment) == 4)
+            await settled(other, member, count=8)
+            before = member.assignment
+        said = len(diary.lines)
+        async with a_consumer(broker, "wide", group="g", instance_id="i") as member:
+            await until(lambda: member.assignment)
+            assert member.assignment == before
+        assert len(diary.lines) == said, "nobody else noticed"
+
+
+async def test_the_later_of_two_with_one_instance_id_stays(broker):
+    lost = []
+
+    async with a_consumer(broker, "t", group="g", instance_id="i", on_lost=lost.append) as first:
+        await until(lambda: first.assignment)
+        async with a_consumer(broker, "t", group="g", instance_id="i") as second:
+            await until(lambda: second.assignment)
+            with pytest.raises(KafkaError) as error:
+                await first.getone(5)
+            assert error.value.code is ErrorCode.FENCED_INSTANCE_ID
+            assert (lost, first.assignment) == ([{T0, T1}], frozenset())
+
+
+# What there is to share.
+
+
+@pytest.mark.parametrize("assignors", [("range",), COOPERATIVE])
+async def test_new_partitions_are_shared_out(broker, assignors):
+    client = ClientConfig(metadata_max_age=0.1, backoff=CLIENT.backoff)
+    settings = {"group": "g", "client": client, "assignors": assignors}
+
+    async with (
+        a_consumer(broker, "t", **settings) as first,
+        a_consumer(broker, "t", **settings) as second,
+    ):
+        await until(lambda: len(first.assignment) == len(second.assignment) == 1)
+        await add_partitions(broker, "t", 6)
+        await until(lambda: len(first.assignment) == len(second.assignment) == 3)
+
+
+async def test_topics_that_match_later_are_shared_out(broker):
+    client = ClientConfig(metadata_max_age=0.1, backoff=CLIENT.backoff)
+
+    async with a_consumer(broker, pattern="new-.*", group="g", client=client) as consumer:
+        assert await consumer.getone(0.2) is None
+        await make_topic(broker, "new-1")
+        await fill(broker, TopicPartition("new-1", 0), a_batch(1))
+        assert (await consumer.getone(5)).topic == "new-1"
+        await make_topic(broker, "new-2")
+        await fill(broker, TopicPartition("new-2", 0), a_batch(1))
+        assert (await consumer.getone(5)).topic == "new-2"
+
+
+async def test_a_topic_that_is_made_later_is_shared_out(tmp_path):
+    async with (
+        a_quick_broker(tmp_path, {"t": 1}, auto_create_topics_enable=False) as broker,
+        a_consumer(broker, "later", "t", group="g") as consumer,
+    ):
+        await until(lambda: consumer.assignment == {T0})
+        await make_topic(broker, "later")
+        await until(lambda: len(consumer.assignment) == 2)
+
+
+async def test_another_subscription_makes_the_group_share_anew(broker):
+    async with a_consumer(broker, "t", group="g") as consumer:
+        await until(lambda: consumer.assignment == {T0, T1})
+        consumer.subscribe("wide")
+        await settled(consumer, count=8)
+        consumer.subscribe(pattern="t")
+        await until(lambda: consumer.assignment == {T0, T1})
+
+
+async def test_members_may_want_different_topics(broker):
+    async with (
+        a_consumer(broker, "t", group="g", assignors=["roundrobin"]) as first,
+        a_consumer(broker, "wide", group="g", assignors=["roundrobin"]) as second,
+    ):
+        await until(lambda: first.assignment == {T0, T1})
+        await settled(second, count=8)
+
+
+# The application's own.
+
+
+async def test_callbacks_may_seek_commit_and_wait(broker):
+    await fill(broker, T0, a_batch(10))
+    told = []
+
+    async def assigned(given: frozenset[TopicPartition]) -> None:
+        await asyncio.sleep(0.01)
+        told.append(await consumer.position(T0))
+        consumer.seek(T0, 7)
+
+    async def revoked(given: frozenset[TopicPartition]) -> None:
+        await consumer.commit({T0: 9})
+
+    consumer = a_consumer(
+        broker, "t", group="g", auto_commit=None, on_assigned=assigned, on_revoked=revoked
+    )
+    await consumer.start()
+    records = await take(consumer, 3)
+    async with a_consumer(broker, "t", group="g") as other:
+        asking = asyncio.create_task(consumer.getone(1))
+        await until(lambda: other.assignment)
+        asking.cancel()
+        assert (await other.committed(T0))[T0].offset == 9
+    await consumer.close()
+
+    assert offsets_of(records) == [7, 8, 9]
+    assert told[0] == 0
+
+
+async def test_a_callback_may_commit_when_the_consumer_is_closed(broker):
+    await fill(broker, T0, a_batch(10))
+
+    async def revoked(_given: frozenset[TopicPartition]) -> None:
+        await consumer.commit({T0: 5})
+
+    consumer = a_consumer(broker, "t", group="g", auto_commit=None, on_revoked=revoked)
+    await consumer.start()
+    await take(consumer, 2)
+    await consumer.close()
+
+    assert await committed(broker, "g", T0) == [5]
+
+
+async def test_a_callback_that_fails_is_told_and_reading_goes_on(broker):
+    await fill(broker, T0, a_batch(3))
+
+    def fail(_given: frozenset[TopicPartition]) -> None:
+        raise RuntimeError("no room")
+
+    async with a_consumer(broker, "t", group="g", on_assigned=fail) as consumer:
+        with pytest.raises(RuntimeError, match="no room"):
+            await consumer.getone(5)
+        assert offsets_of(await take(consumer, 3)) == [0, 1, 2]
+
+
+async def test_a_callback_may_close_the_consumer(broker):
+    async def close(_given: frozenset[TopicPartition]) -> None:
+        await consumer.close()
+
+    consumer = a_consumer(broker, "t", group="g", on_assigned=close)
+    await consumer.start()
+    async with asyncio.timeout(5):
+        assert [record async for record in consumer] == []
+
+
+# Trouble.
+
+
+async def test_a_group_survives_the_death_of_the_broker(tmp_path):
+    arguments = ("--set", "group.min.session.timeout.ms=100")
+    with Daemon(tmp_path, *arguments) as daemon:
+        async with a_consumer(
+            daemon.address, "t", group="g", auto_commit=0.05, membership=QUICK
+        ) as consumer:
+            await fill_when_there(daemon.address)
+            before = await take(consumer, 10)
+            await consumer.commit()
+            await asyncio.to_thread(daemon.kill)
+            assert await consumer.getone(0.2) is None
+            await asyncio.to_thread(daemon.start)
+            await fill(daemon.address, T0, a_batch(10))
+            after = await take(consumer, 10)
+        left = await committed(daemon.address, "g", T0)
+
+    assert offsets_of([*before, *after]) == list(range(20))
+    assert left == [20]
+
+
+async def fill_when_there(address: str) -> None:
+    """Have the topic made by whoever asks for it."""
+    async with a_consumer(address, "t"):
+        await fill(address, T0, a_batch(10))
+
+
+async def test_closing_is_quick_when_nobody_answers(tmp_path):
+    async with a_quick_broker(tmp_path) as broker:
+        consumer = a_consumer(broker, "t", group="g")
+        await consumer.start()
+        await until(lambda: consumer.assignment)
+        await consumer.getone(0.2)
+    async with asyncio.timeout(3):
+        await consumer.close()
+
+
+async def test_whatever_is_cancelled_a_member_can_be_closed(broker):
+    await fill(broker, T0, a_batch(10))
+
+    for turns in range(0, 60, 4):
+        consumer = a_consumer(broker, "t", group="g")
+        await consumer.start()
+        reading = asyncio.create_task(take(consumer, 3))
+        for _ in range(turns):
+            await asyncio.sleep(0.001)
+        reading.cancel()
+        closing = asyncio.create_task(consumer.close())
+        for _ in range(turns % 7):
+            await asyncio.sleep(0)
+        closing.cancel()
+        await asyncio.wait([reading, closing])
+        await consumer.close()
+
+    async with a_consumer(broker, "t", group="after") as consumer:
+        for work in (consumer.commit, consumer.committed, consumer.lag):
+            for turns in range(8):
+                task = asyncio.create_task(work())
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                task.cancel()
+                await asyncio.wait([task])
+        assert offsets_of(await take(consumer, 10)) == list(range(10))
+    assert not [task for task in asyncio.all_tasks() if "consumer" in task.get_name()]

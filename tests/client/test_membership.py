@@ -1,0 +1,286 @@
+"""Being a member: what answers mean, what members say to each other, and who shares with whom."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import confluent_kafka
+import pytest
+from aiokafka import AIOKafkaConsumer
+from aiokafka.coordinator.assignors import range as aiokafka_range
+from aiokafka.coordinator.assignors import roundrobin as aiokafka_roundrobin
+from aiokafka.coordinator.protocol import (
+    ConsumerProtocolMemberAssignment,
+    ConsumerProtocolMemberMetadata,
+)
+from kafka import KafkaConsumer
+from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
+from kafka.coordinator.assignors.range import RangePartitionAssignor
+from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
+
+from consumer_stage import QUICK, a_consumer, a_quick_broker, fill
+from ottla.broker import Broker
+from ottla.client.assignors import Member
+from ottla.client.membership import (
+    Membership,
+    Verdict,
+    decode_assignment,
+    decode_member,
+    encode_assignment,
+    encode_subscription,
+    verdict_of,
+)
+from ottla.client.types import TopicPartition
+from ottla.protocol.api.join_group import JoinGroupResponseMember
+from ottla.protocol.errors import DecodeError, ErrorCode
+from talk import a_batch
+
+A0, A2, B1 = TopicPartition("a", 0), TopicPartition("a", 2), TopicPartition("b", 1)
+
+
+@pytest.mark.parametrize(
+    ("code", "verdict"),
+    [
+        (ErrorCode.NONE, Verdict.FINE),
+        (ErrorCode.REBALANCE_IN_PROGRESS, Verdict.REJOIN),
+        (ErrorCode.MEMBER_ID_REQUIRED, Verdict.REJOIN),
+        (ErrorCode.ILLEGAL_GENERATION, Verdict.STALE),
+        (ErrorCode.UNKNOWN_MEMBER_ID, Verdict.FORGOTTEN),
+        (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, Verdict.LATER),
+        (ErrorCode.NOT_COORDINATOR, Verdict.ELSEWHERE),
+        (ErrorCode.COORDINATOR_NOT_AVAILABLE, Verdict.ELSEWHERE),
+        (ErrorCode.FENCED_INSTANCE_ID, Verdict.FATAL),
+        (ErrorCode.GROUP_AUTHORIZATION_FAILED, Verdict.FATAL),
+        (ErrorCode.INCONSISTENT_GROUP_PROTOCOL, Verdict.FATAL),
+        (9999, Verdict.FATAL),
+    ],
+)
+def test_each_answer_has_its_meaning(code, verdict):
+    assert verdict_of(code) is verdict
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"session_timeout": 0}, "session_timeout is 0"),
+        ({"heartbeat_interval": 50}, "heartbeat_interval is 50: it must be shorter"),
+        ({"rebalance_timeout": -1}, "rebalance_timeout is -1"),
+        ({"processing_timeout": -1}, "processing_timeout is -1"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        Membership(**settings)
+
+
+def test_what_is_in_hand_leaves_time_for_the_rest_of_a_rebalance():
+    assert Membership(rebalance_timeout=10).patience == 8
+    assert Membership().patience == 30
+
+
+# What they say to each other.
+
+
+def member(metadata: bytes) -> Member:
+    return decode_member(
+        JoinGroupResponseMember(member_id="m", group_instance_id="i", metadata=metadata)
+    )
+
+
+def test_what_we_want_is_read_by_aiokafka_and_by_us():
+    said = encode_subscription(["a", "b"], [], -1, has_data=False)
+
+    theirs = ConsumerProtocolMemberMetadata.decode(said)
+    assert list(theirs.subscription) == ["a", "b"]
+    assert member(said) == Member("m", frozenset({"a", "b"}), "i", frozenset(), -1)
+
+
+def test_what_we_have_goes_with_the_generation_in_which_we_got_it():
+    said = encode_subscription(["a"], [A2, B1, A0], 7, has_data=True)
+
+    assert member(said) == Member("m", frozenset({"a"}), "i", frozenset({A0, A2, B1}), 7)
+
+
+def test_what_older_clients_want_is_understood():
+    said = ConsumerProtocolMemberMetadata(0, ["a"], b"whatever").encode()
+
+    assert member(said) == Member("m", frozenset({"a"}), "i", frozenset(), -1)
+
+
+@pytest.mark.parametrize("data", [b"", b"\x00", b"\x00\x01\xff", b"\xff\xff", b"\x00\x02" * 9])
+def test_a_member_that_makes_no_sense_gets_nothing(data):
+    assert member(data).topics == frozenset()
+
+
+def test_shares_are_read_by_aiokafka_and_by_us():
+    said = encode_assignment([A2, B1, A0])
+
+    theirs = ConsumerProtocolMemberAssignment.decode(said)
+    assert [(topic, list(some)) for topic, some in theirs.assignment] == [("a", [0, 2]), ("b", [1])]
+    assert decode_assignment(said) == {A0, A2, B1}
+    assert decode_assignment(b"") == frozenset()
+    with pytest.raises(DecodeError):
+        decode_assignment(b"\x00")
+
+
+# In one group with other people's clients.
+
+
+class Other:
+    """Another client's member, in a thread of its own: what it has, and how many records it got."""
+
+    def __init__(self) -> None:
+        self.assigned: frozenset[int] = frozenset()
+        self.records: list[tuple[int, int]] = []
+        self.stop = threading.Event()
+        self.is_alive: Callable[[], bool] = lambda: True
+
+
+def confluent(address: str, assignor: str, other: Other) -> None:
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": address,
+            "group.id": "g",
+            "partition.assignment.strategy": assignor,
+            "auto.offset.reset": "earliest",
+            "session.timeout.ms": 2000,
+            "heartbeat.interval.ms": 50,
+            "fetch.wait.max.ms": 50,
+        }
+    )
+    consumer.subscribe(["t"])
+    while not other.stop.is_set():
+        message = consumer.poll(0.05)
+        if message is not None and not message.error():
+            other.records.append((message.partition(), message.offset()))
+        other.assigned = frozenset(place.partition for place in consumer.assignment())
+    consumer.close()
+
+
+def kafka_python(address: str, assignor: str, other: Other) -> None:
+    assignors = {
+        "range": RangePartitionAssignor,
+        "roundrobin": RoundRobinPartitionAssignor,
+        "cooperative-sticky": CooperativeStickyAssignor,
+    }
+    consumer = KafkaConsumer(
+        "t",
+        bootstrap_servers=address,
+        group_id="g",
+        partition_assignment_strategy=[assignors[assignor]],
+        auto_offset_reset="earliest",
+        session_timeout_ms=2000,
+        heartbeat_interval_ms=50,
+        fetch_max_wait_ms=50,
+        max_poll_interval_ms=10_000,
+    )
+    while not other.stop.is_set():
+        for records in consumer.poll(50).values():
+            other.records += [(record.partition, record.offset) for record in records]
+        other.assigned = frozenset(place.partition for place in consumer.assignment())
+    consumer.close()
+
+
+def aiokafka(address: str, assignor: str, other: Other) -> None:
+    assignors = {
+        "range": aiokafka_range.RangePartitionAssignor,
+        "roundrobin": aiokafka_roundrobin.RoundRobinPartitionAssignor,
+    }
+
+    async def run() -> None:
+        consumer = AIOKafkaConsumer(
+            "t",
+            bootstrap_servers=address,
+            group_id="g",
+            partition_assignment_strategy=(assignors[assignor],),
+            auto_offset_reset="earliest",
+            session_timeout_ms=2000,
+            rebalance_timeout_ms=10_000,
+            heartbeat_interval_ms=50,
+            fetch_max_wait_ms=50,
+        )
+        await consumer.start()
+        while not other.stop.is_set():
+            for records in (await consumer.getmany(timeout_ms=50)).values():
+                other.records += [(record.partition, record.offset) for record in records]
+            other.assigned = frozenset(place.partition for place in consumer.assignment())
+        await consumer.stop()
+
+    asyncio.run(run())
+
+
+@contextmanager
+def joined(
+    run: Callable[[str, str, Other], None], broker: Broker, assignor: str
+) -> Iterator[Other]:
+    other = Other()
+    thread = threading.Thread(target=run, args=(broker.address, assignor, other), daemon=True)
+    other.is_alive = thread.is_alive
+    thread.start()
+    try:
+        yield other
+    finally:
+        other.stop.set()
+
+
+async def waited(condition: Callable[[], Any]) -> None:
+    async with asyncio.timeout(15):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+# Who is first leads the group, and shares out its partitions.
+MIXES = [
+    (confluent, "range", "we"),
+    (confluent, "roundrobin", "they"),
+    (confluent, "cooperative-sticky", "we"),
+    (confluent, "cooperative-sticky", "they"),
+    (kafka_python, "range", "they"),
+    (kafka_python, "roundrobin", "we"),
+    (kafka_python, "cooperative-sticky", "we"),
+    (kafka_python, "cooperative-sticky", "they"),
+    (aiokafka, "range", "we"),
+    (aiokafka, "range", "they"),
+    (aiokafka, "roundrobin", "we"),
+    (aiokafka, "roundrobin", "they"),
+]
+
+
+@pytest.mark.parametrize(("client", "assignor", "who_is_first"), MIXES)
+async def test_a_group_is_shared_with_other_clients(tmp_path, client, assignor, who_is_first):
+    async with a_quick_broker(tmp_path, {"t": 4}) as broker:
+        for number in range(4):
+            await fill(broker, TopicPartition("t", number), a_batch(25))
+        ours: list[tuple[int, int]] = []
+
+        async def read(consumer: Any) -> None:
+            async for record in consumer:
+                ours.append((record.partition, record.offset))  # noqa: PERF401
+
+        consumer = a_consumer(broker, "t", group="g", assignors=[assignor], membership=QUICK)
+        with joined(client, broker, assignor) as other:
+            if who_is_first == "they":
+                await waited(lambda: len(other.assigned) == 4)
+            await consumer.start()
+            reading = asyncio.create_task(read(consumer))
+
+            def shared() -> bool:
+                mine = {place.partition for place in consumer.assignment}
+                both = len(mine) == len(other.assigned) == 2
+                return both and mine | other.assigned == set(range(4))
+
+            await waited(shared)
+            for number in range(4):
+                await fill(broker, TopicPartition("t", number), a_batch(25))
+            await waited(lambda: len({*ours, *other.records}) == 200)
+            other.stop.set()
+            await waited(lambda: len(consumer.assignment) == 4)
+            await consumer.close()
+            await reading
+            await waited(lambda: not other.is_alive())
+
+    assert {*ours, *other.records} == {(number, at) for number in range(4) for at in range(50)}
