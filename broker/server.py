@@ -49,6 +49,7 @@ class Server:
         self._servers: list[asyncio.Server] = []
         self._connections: set[Connection] = set()
         self._most = _FEWEST_CONNECTIONS
+        self._is_stopping = False
         self._by_peer: Counter[str] = Counter()
         self._reading: set[Connection] = set()
         self._writing: set[Connection] = set()
@@ -94,6 +95,7 @@ class Server:
 
     async def stop(self, seconds: float) -> None:
         """Let nobody in, answer what is under way for so long, and close."""
+        self._is_stopping = True
         for server in self._servers:
             server.close()
         if self._watch is not None:
@@ -111,6 +113,8 @@ class Server:
     def admit(self, connection: Connection) -> bool:
         """Whether there is room for one more."""
         peer, config = connection.peer, self.config
+        if self._is_stopping:
+            return False  # it was on its way in already
         if len(self._connections) >= min(config.max_connections, self._most):
             reason = f"max.connections is {min(config.max_connections, self._most)}"
         elif self._by_peer[peer] >= config.max_connections_per_ip:
