@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -178,6 +181,9 @@ def kafka_python(address: str, assignor: str, other: Other) -> None:
         fetch_max_wait_ms=50,
         max_poll_interval_ms=10_000,
     )
+    # It may share out a topic that it has not heard of yet, and would leave it at that.
+    while not consumer.partitions_for_topic("t"):
+        time.sleep(0.01)
     while not other.stop.is_set():
         for records in consumer.poll(50).values():
             other.records += [(record.partition, record.offset) for record in records]
@@ -225,6 +231,10 @@ def joined(
         yield other
     finally:
         other.stop.set()
+        # Sockets that it forgot to close are not our concern.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            gc.collect()
 
 
 async def waited(condition: Callable[[], Any]) -> None:
