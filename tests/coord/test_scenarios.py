@@ -1,7 +1,7 @@
 """Groups as dialogues: each file of scenarios/ is a story, told by what is done and what follows.
 
 A line at the margin is something that somebody does; the indented lines below it say what everybody
-gets, what is written, and the state of the group if it is another one. `OTTLA_REWRITE=1` writes
+gets, what is written, and the state of the group if it is another one. `TEST_REWRITE=1` writes
 what follows into the files, to be read as a diff.
 
 What can be done:
@@ -40,7 +40,7 @@ from ottla.coord.records import OffsetCommitKey, decode_group, decode_key, decod
 from ottla.protocol.errors import ErrorCode
 
 SCENARIOS = sorted((Path(__file__).parent / "scenarios").glob("*.txt"))
-REWRITE = "OTTLA_REWRITE" in os.environ
+REWRITE = "TEST_REWRITE" in os.environ
 
 UNITS_MS = {"ms": 1, "s": 1000, "min": 60_000, "h": 3_600_000, "d": DAY_MS}
 #: In scenarios that are about something else, nobody waits for more members.
