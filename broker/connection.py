@@ -48,7 +48,7 @@ _TRUSTED_BYTES = 1024 * 1024
 _FIRST_BYTES = 4096
 #: For how long the requests of one connection are handled before it is another's turn.
 _TURN_SECONDS = 0.005
-_NEVER = float("inf")
+NEVER = float("inf")
 _USER_TIMEOUT: int | None = getattr(socket, "TCP_USER_TIMEOUT", None)
 
 
@@ -113,8 +113,8 @@ class Connection(asyncio.BufferedProtocol):
         self.peer = "?"
         #: When it last did something, and until when what is under way must have moved on.
         self.last_active = self._clock()
-        self.read_deadline = _NEVER
-        self.write_deadline = _NEVER
+        self.read_deadline = NEVER
+        self.write_deadline = NEVER
         self._unsent_bytes = 0
         # Bytes that are read, and whose turn has not come; less than the scratch holds.
         self._rest = b""
@@ -216,7 +216,7 @@ class Connection(asyncio.BufferedProtocol):
         """Go on: the client has read."""
         self._is_writable = True
         self._outgoing.unblock()
-        self.write_deadline = _NEVER
+        self.write_deadline = NEVER
         self._go_on()
 
     # What the server and the dispatcher call.
@@ -259,7 +259,7 @@ class Connection(asyncio.BufferedProtocol):
                     break
                 if not self._check_size(data, position):
                     return False
-            self.read_deadline = _NEVER
+            self.read_deadline = NEVER
             start = position + 4
             if start + size > end:
                 self._begin(size, data[start:])
@@ -313,7 +313,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _complete(self, frame: _Frame) -> None:
         self._frame = None
-        self.read_deadline = _NEVER
+        self.read_deadline = NEVER
         try:
             self._receive(frame.buffer)
         finally:
@@ -331,7 +331,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _expect(self, size: int) -> None:
         """Let a frame that has begun be complete in time."""
-        if self.read_deadline == _NEVER:
+        if self.read_deadline == NEVER:
             self.read_deadline = self._clock() + self._server.time_for(size)
             self._server.watch_read(self)
 
@@ -345,7 +345,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._has_sent_all() and len(self._unanswered) < most
 
     def _stop_reading(self) -> None:
-        self.read_deadline = _NEVER  # from now on it is we who keep it waiting
+        self.read_deadline = NEVER  # from now on it is we who keep it waiting
         if self._is_reading:
             self._is_reading = False
             self._transport.pause_reading()
@@ -421,7 +421,8 @@ class Connection(asyncio.BufferedProtocol):
     def _send(self, context: Context, answer: Message) -> None:
         if self._transport.is_closing():
             return  # one before it had no answer, and they come in order or not at all
-        self._outgoing.send(self._dispatcher.encode(context, answer))
+        parts = self._dispatcher.encode(context, answer)
+        self._server.metrics.bytes_sent += self._outgoing.send(parts)
 
     def _close(self) -> None:
         self._is_closing = True

@@ -187,7 +187,6 @@ class Dispatcher:
         if histogram is None:
             histogram = self._histograms[key] = self._metrics.histogram_of(context.api.name)
         histogram.observe(perf_counter() - context.started)
-        self._metrics.bytes_sent += sum(map(len, parts))
         return parts
 
     async def _finish(self, context: Context, handled: Coroutine[Any, Any, Answer]) -> Answer:

@@ -52,6 +52,7 @@ CLUSTER_OPERATIONS = _bits(
     AclOperation.ALTER_CONFIGS,
     AclOperation.IDEMPOTENT_WRITE,
 )
+GROUP_OPERATIONS = _bits(AclOperation.READ, AclOperation.DELETE, AclOperation.DESCRIBE)
 #: The set of operations, where it was not asked for.
 NOT_ASKED = -(2**31)
 

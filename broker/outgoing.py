@@ -32,8 +32,8 @@ class Outgoing:
     def __bool__(self) -> bool:
         return bool(self._rest)
 
-    def send(self, parts: Sequence[Buffer]) -> None:
-        """Send buffers, which stay as they are until they are sent."""
+    def send(self, parts: Sequence[Buffer]) -> int:
+        """Send buffers, which stay as they are until they are sent; give how many bytes it is."""
         size_bytes = sum(map(len, parts))
         if self._rest or size_bytes > PIECE_BYTES:
             self._rest.extend(parts)
@@ -43,6 +43,7 @@ class Outgoing:
             self._transport.write(parts[0])
         elif parts:
             self._transport.writelines(parts)
+        return size_bytes
 
     def block(self) -> None:
         """Wait: the transport has enough."""

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from .connection import Connection
+from .connection import NEVER, Connection
 from .flow import Budget
 from .logs import limited
 
@@ -184,12 +184,12 @@ class Server:
         now = loop.time()
         self._watch = loop.call_later(_WATCH_SECONDS, self._look_after)
         for connection in list(self._reading):
-            if connection.read_deadline == float("inf"):
+            if connection.read_deadline == NEVER:
                 self._reading.discard(connection)
             elif connection.read_deadline < now:
                 self._end(connection, "stalled", "a request did not come to its end in time")
         for connection in list(self._writing):
-            if connection.write_deadline == float("inf"):
+            if connection.write_deadline == NEVER:
                 self._writing.discard(connection)
             elif connection.has_written_since():
                 self.watch_write(connection)

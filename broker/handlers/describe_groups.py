@@ -14,20 +14,18 @@ from ottla.protocol.api.describe_groups import (
 )
 from ottla.protocol.errors import ErrorCode
 
+from ..facts import GROUP_OPERATIONS, NOT_ASKED
+
 if TYPE_CHECKING:
     from ..broker import Broker
     from ..dispatch import Context
-
-_NOT_ASKED = -(2**31)
-# Without access control everybody may do everything: read, delete, describe (KIP-430).
-_ALL_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8
 
 
 def handle(
     broker: Broker, _context: Context, request: DescribeGroupsRequest
 ) -> DescribeGroupsResponse:
     """Answer DescribeGroups."""
-    operations = _ALL_OPERATIONS if request.include_authorized_operations else _NOT_ASKED
+    operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_ASKED
     return DescribeGroupsResponse(
         groups=[_describe(broker, group_id, operations) for group_id in request.groups]
     )
