@@ -1,0 +1,227 @@
+"""A log concentrator: many log files into one topic, and out of it again in one place.
+
+    a.log, b.log, … ──ship──▶ lines (keyed by file) ──write──▶ all.log, error.log, warning.log, …
+
+`ship` runs where the logs are, `write` where they are wanted. What it teaches:
+
+- Keys: lines of one file go to one partition, and stay in order. Between files there is no order
+  but that of time.
+- Back-pressure: `send_many` waits when more than `Batching.buffer_bytes` are under way, and then
+  no file is read; `write` holds no more than `Fetching.prefetch_bytes` ahead of what it wrote.
+- A source that goes on where it was: how far each file was shipped is kept in a compacted topic.
+- Files that are rotated (renamed, and begun anew) or truncated while they are read.
+
+Lines are shipped and written at least once: who is killed may repeat what he did last. Both end
+when they are done with what there is, after `--seconds` at the earliest; `--seconds inf` never.
+
+    python examples/log_concentrator.py --seconds inf ship /var/log/*.log
+    python examples/log_concentrator.py write logs
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from itertools import chain
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import click
+
+from ottla.client import (
+    Admin,
+    Batching,
+    Consumer,
+    ErrorCode,
+    Fetching,
+    KafkaError,
+    Producer,
+    ProducerRecord,
+    TopicPartition,
+)
+from ottla.client.serializers import deserialize_json, serialize_json
+
+CHUNK_BYTES = 64 * 1024
+BUFFER_BYTES = 4 * 1024 * 1024
+POLL_SECONDS = 0.1
+SEVERITY = re.compile(rb"\b(ERROR|WARNING|INFO|DEBUG)\b")
+
+
+class Tail:
+    """A file that grows, and sometimes begins anew."""
+
+    def __init__(self, path: Path, inode: int = 0, position: int = 0) -> None:
+        self.path, self.inode, self.position = path, inode, position
+        self._file: BinaryIO | None = None
+
+    def read(self) -> list[bytes]:
+        """Give the next whole lines; none at the end."""
+        if self._file is None and not self._open():
+            return []
+        assert self._file is not None
+        # Before it is read to its end: whoever wrote to it writes elsewhere by now.
+        is_over = self._is_over()
+        lines = self._file.readlines(CHUNK_BYTES)
+        if lines and not lines[-1].endswith(b"\n") and not is_over:
+            self._file.seek(-len(lines.pop()), os.SEEK_CUR)  # the rest of it is to come
+        self.position = self._file.tell()
+        if is_over and not lines:
+            self.close()
+            self.inode = 0
+        return lines
+
+    def close(self) -> None:
+        """Close the file, if it is open."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _open(self) -> bool:
+        try:
+            self._file = self.path.open("rb")
+        except FileNotFoundError:
+            return False
+        status = os.fstat(self._file.fileno())
+        if status.st_ino != self.inode or status.st_size < self.position:
+            self.inode, self.position = status.st_ino, 0
+        self._file.seek(self.position)
+        return True
+
+    def _is_over(self) -> bool:
+        """Whether it was truncated, or there is something in another file of its name."""
+        assert self._file is not None
+        try:
+            status = self.path.stat()
+        except FileNotFoundError:
+            return False
+        is_other = status.st_ino != self.inode
+        return status.st_size > 0 if is_other else status.st_size < self.position
+
+
+async def ship_file(producer: Producer, prefix: str, tail: Tail, until: float) -> None:
+    """Ship one file as it grows."""
+    source, count = str(tail.path).encode(), 0
+    while (lines := await asyncio.to_thread(tail.read)) or loop_time() < until:
+        if not lines:
+            await asyncio.sleep(POLL_SECONDS)
+            continue
+        records = (ProducerRecord(line.rstrip(b"\r\n"), key=source) for line in lines)
+        await producer.send_many(f"{prefix}.lines", records)
+        position = serialize_json([tail.inode, tail.position])
+        await producer.send(f"{prefix}.positions", position, key=source)
+        count += len(lines)
+    tail.close()
+    click.echo(f"{count:8} lines of {tail.path}")
+
+
+async def create_topics(bootstrap: str, prefix: str) -> None:
+    """Create the topics, unless they are there."""
+    async with Admin(bootstrap) as admin:
+        for name, partitions, policy in (("lines", 4, "delete"), ("positions", 1, "compact")):
+            configs = {"cleanup.policy": policy}
+            try:
+                await admin.create_topic(f"{prefix}.{name}", partitions=partitions, configs=configs)
+            except KafkaError as error:
+                if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+                    raise
+
+
+async def find_positions(bootstrap: str, prefix: str) -> dict[str, list[int]]:
+    """Look up how far each file was shipped."""
+    place = TopicPartition(f"{prefix}.positions", 0)
+    found = {}
+    async with Consumer(bootstrap, value_deserializer=deserialize_json) as consumer:
+        consumer.assign([place])
+        end = (await consumer.end_offsets())[place]
+        while await consumer.position(place) < end:
+            for record in (await consumer.getmany(1.0)).get(place, []):
+                found[record.key.decode()] = record.value
+    return found
+
+
+async def ship_all(bootstrap: str, prefix: str, seconds: float, paths: Iterable[Path]) -> None:
+    """Ship files, all at a time."""
+    until = loop_time() + seconds
+    await create_topics(bootstrap, prefix)
+    positions = await find_positions(bootstrap, prefix)
+    batching = Batching(buffer_bytes=BUFFER_BYTES)
+    async with Producer(bootstrap, batching=batching) as producer, asyncio.TaskGroup() as tasks:
+        for path in paths:
+            tail = Tail(path, *positions.get(str(path), ()))
+            tasks.create_task(ship_file(producer, prefix, tail, until))
+
+
+async def write_all(bootstrap: str, prefix: str, seconds: float, folder: Path) -> None:
+    """Append lines to files: all to one, and those of each severity to one of its own."""
+    until = loop_time() + seconds
+    await create_topics(bootstrap, prefix)
+    folder.mkdir(parents=True, exist_ok=True)
+    counts: Counter[Path] = Counter()
+    async with Consumer(
+        bootstrap,
+        f"{prefix}.lines",
+        group=f"{prefix}.writer",
+        auto_commit=None,
+        fetching=Fetching(prefetch_bytes=BUFFER_BYTES),
+    ) as consumer:
+        while True:
+            found = await consumer.getmany(POLL_SECONDS)
+            lines = defaultdict(list)
+            # Partitions are read by turns: together, lines are in the order of time.
+            for record in sorted(chain(*found.values()), key=attrgetter("timestamp")):
+                severity = SEVERITY.search(record.value)
+                time = datetime.fromtimestamp(record.timestamp / 1000, UTC).isoformat()
+                line = b"%s %s %s\n" % (time.encode(), record.key, record.value)
+                lines["all"].append(line)
+                lines[severity[1].decode().lower() if severity else "other"].append(line)
+            for name, some in lines.items():
+                path = folder / f"{name}.log"
+                with path.open("ab") as file:
+                    file.writelines(some)
+                counts[path] += len(some)
+            await consumer.commit()
+            is_idle = not found and loop_time() >= until and consumer.assignment
+            if is_idle and not any((await consumer.lag()).values()):
+                break
+    for path, count in counts.items():
+        click.echo(f"{count:8} lines to {path}")
+
+
+def loop_time() -> float:
+    """Give the time that `until` is measured in."""
+    return asyncio.get_running_loop().time()
+
+
+@click.group(help=(__doc__ or "").replace("\n\n", "\n\n\b\n"))
+@click.option("--bootstrap", default="localhost:9092", show_default=True, help="A broker.")
+@click.option("--prefix", default="logs", show_default=True, help="Of topics and group.")
+@click.option("--seconds", default=5.0, show_default=True, help="How long to go on at least.")
+@click.pass_context
+def main(context: click.Context, /, **options: Any) -> None:
+    """Ship or write."""
+    context.obj = options
+
+
+@main.command()
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.pass_obj
+def ship(options: dict[str, Any], files: tuple[Path, ...]) -> None:
+    """Send what is in log files, and what is added to them, to a topic."""
+    asyncio.run(ship_all(**options, paths=files))
+
+
+@main.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.pass_obj
+def write(options: dict[str, Any], folder: Path) -> None:
+    """Write lines from the topic to files in a folder, with their times and where they are from."""
+    asyncio.run(write_all(**options, folder=folder))
+
+
+if __name__ == "__main__":
+    main()
