@@ -30,6 +30,7 @@ bench: venv ## measure; prints tables, writes bench/results/
 	.venv/bin/python bench/log.py
 	.venv/bin/python bench/broker.py
 	.venv/bin/python bench/groups.py
+	.venv/bin/python bench/client.py
 
 docs: venv ## write the generated parts of docs/ again
 	.venv/bin/python docs/generate.py

@@ -33,7 +33,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,7 +41,7 @@ from typing import Any
 
 from contenders import Broker, Contender, Load, Run, contenders_of
 from driver import Driver, DriverError
-from harness import print_table, progress, save
+from harness import print_table, progress, ratio, save, turns
 from peers import Kafka, NotStartedError, Ottla, Redis, Server
 from processes import device_bytes_read, memory
 
@@ -109,25 +109,9 @@ class Bench:
     other_client: Driver
 
 
-def ratio(value: float | None, other: float | None, digits: int = 2) -> str:
-    """Give one as a part of another, if both are there."""
-    return f"{value / other:,.{digits}f}" if value is not None and other else ""
-
-
 def megabytes(count: float) -> str:
     """Give bytes as MB."""
     return f"{count / 1e6:,.0f}"
-
-
-def turns(contenders: list[Any], rounds: int) -> Iterator[tuple[int, Any]]:
-    """Give contenders in turn, from another one on in each round.
-
-    What comes first after a change of load is slower: it touches memory that nobody had yet.
-    """
-    for number in range(rounds):
-        first = number * len(contenders) // rounds
-        for contender in contenders[first:] + contenders[:first]:
-            yield number, contender
 
 
 def failed(label: str, what: str, error: DriverError) -> None:
@@ -418,7 +402,7 @@ def measure_latency(bench: Bench, contender: Broker, *, replaying: bool) -> dict
     records = bench.plan.cold_bytes // COLD_SIZE
     if replaying:
         bench.client.call(
-            "write_cold",
+            "rdkafka.write_cold",
             address=server.address,
             topic=cold,
             data=str(server.data),
@@ -427,11 +411,15 @@ def measure_latency(bench: Bench, contender: Broker, *, replaying: bool) -> dict
         )
         # One second more: what comes before the first record counts.
         bench.other_client.begin(
-            "replay", address=server.address, topic=cold, records=records, seconds=seconds + 1
+            "rdkafka.replay",
+            address=server.address,
+            topic=cold,
+            records=records,
+            seconds=seconds + 1,
         )
     device = device_bytes_read(server.pid)
     latencies = bench.client.call(
-        "latency",
+        "rdkafka.latency",
         address=server.address,
         topic=topic,
         acks=contender.acks,

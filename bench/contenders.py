@@ -58,13 +58,17 @@ class Broker(Contender):
         topic = f"bench-{next(_numbers)}"
         address = self.server.address
         driver.call(
-            "create_topic", address=address, topic=topic, partitions=partitions, config=self.config
+            "rdkafka.create_topic",
+            address=address,
+            topic=topic,
+            partitions=partitions,
+            config=self.config,
         )
         return topic
 
     def delete_topic(self, driver: Driver, topic: str) -> None:
         """Delete a topic."""
-        driver.call("delete_topic", address=self.server.address, topic=topic)
+        driver.call("rdkafka.delete_topic", address=self.server.address, topic=topic)
 
     def throughput(self, driver: Driver, load: Load) -> dict[str, Run]:
         """Produce and consume a topic of their own."""
@@ -77,9 +81,9 @@ class Broker(Contender):
         }
         limits = {"size": load.size, "seconds": load.seconds, "most": load.most}
         with MemoryWatch(self.server.pid) as producing:
-            produced = driver.call("produce", **common, **limits, acks=self.acks)
+            produced = driver.call("rdkafka.produce", **common, **limits, acks=self.acks)
         with MemoryWatch(self.server.pid) as consuming:
-            consumed = driver.call("consume", **common, records=produced["records"])
+            consumed = driver.call("rdkafka.consume", **common, records=produced["records"])
         self.delete_topic(driver, topic)
         return {
             "produce": produced | {"memory": producing.peak},
@@ -90,7 +94,7 @@ class Broker(Contender):
         """Produce one record with each request."""
         topic = self.create_topic(driver, 1)
         run = driver.call(
-            "single",
+            "rdkafka.single",
             address=self.server.address,
             pid=self.server.pid,
             topic=topic,
@@ -115,10 +119,10 @@ class Streams(Contender):
         common = self._set_up(driver)
         limits = {"size": load.size, "seconds": load.seconds, "most": load.most}
         with MemoryWatch(self.server.pid) as producing:
-            produced = driver.call("redis_produce", **common, **limits, partitions=load.partitions)
+            produced = driver.call("resp.produce", **common, **limits, partitions=load.partitions)
         with MemoryWatch(self.server.pid) as consuming:
             consumed = driver.call(
-                "redis_consume",
+                "resp.consume",
                 **common,
                 partitions=load.partitions,
                 records=produced["records"],
@@ -134,13 +138,13 @@ class Streams(Contender):
         if on_their_way > 1:
             most = 1_000_000
             run = driver.call(
-                "redis_produce", **common, partitions=1, size=size, seconds=seconds, most=most
+                "resp.produce", **common, partitions=1, size=size, seconds=seconds, most=most
             )
             return run | {"requests": run["records"]}
-        return driver.call("redis_one_by_one", **common, size=size, seconds=seconds)
+        return driver.call("resp.one_by_one", **common, size=size, seconds=seconds)
 
     def _set_up(self, driver: Driver) -> dict[str, Any]:
-        driver.call("redis_set_up", address=self.server.address, fsync=self.fsync)
+        driver.call("resp.set_up", address=self.server.address, fsync=self.fsync)
         return {"address": self.server.address, "pid": self.server.pid, "topic": "bench"}
 
 
@@ -152,7 +156,7 @@ class Mock(Contender):
         """Produce only: it does not keep enough to be consumed."""
         return {
             "produce": driver.call(
-                "produce_to_mock",
+                "rdkafka.produce_to_mock",
                 partitions=load.partitions,
                 size=load.size,
                 acks="1",

@@ -1,7 +1,7 @@
 """The client's process: it takes commands, one JSON line each, and answers with a line each.
 
-The benchmark keeps one for all of its work, and another one that replays cold data meanwhile; they
-end when their input does.
+A command is a function of a module in this folder, which is imported when it is first asked for. A
+process ends when its input does.
 """
 
 from __future__ import annotations
@@ -10,27 +10,9 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
-import rdkafka
-import resp
-
-COMMANDS: dict[str, Callable[..., dict[str, Any]]] = {
-    "create_topic": rdkafka.create_topic,
-    "delete_topic": rdkafka.delete_topic,
-    "produce": rdkafka.produce,
-    "produce_to_mock": rdkafka.produce_to_mock,
-    "consume": rdkafka.consume,
-    "single": rdkafka.single,
-    "latency": rdkafka.latency,
-    "write_cold": rdkafka.write_cold,
-    "replay": rdkafka.replay,
-    "redis_set_up": resp.set_up,
-    "redis_produce": resp.produce,
-    "redis_consume": resp.consume,
-    "redis_one_by_one": resp.one_by_one,
-}
 CALL_SECONDS = 150
 
 
@@ -43,6 +25,12 @@ class Driver:
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
+
+    @property
+    def pid(self) -> int:
+        """The process, which must have been started."""
+        assert self._process is not None
+        return self._process.pid
 
     def call(self, command: str, **arguments: Any) -> dict[str, Any]:
         """Do something."""
@@ -93,8 +81,9 @@ def main() -> None:
     """Do what is asked."""
     for line in sys.stdin:
         command, arguments = json.loads(line)
+        module, _, function = command.rpartition(".")
         try:
-            answer = COMMANDS[command](**arguments)
+            answer = getattr(import_module(module), function)(**arguments)
         except Exception as error:  # noqa: BLE001 - of whatever kind: the benchmark is told
             answer = {"error": f"{command}: {type(error).__name__}: {error}"}
         print(json.dumps(answer), flush=True)

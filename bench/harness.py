@@ -11,9 +11,11 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -40,6 +42,22 @@ def _calls_in(function: Callable[[], object], seconds: float) -> int:
     start = time.perf_counter()
     function()
     return max(1, int(seconds / max(time.perf_counter() - start, 1e-7)))
+
+
+def turns(contenders: Sequence[T], rounds: int) -> Iterator[tuple[int, T]]:
+    """Give contenders in turn, from another one on in each round.
+
+    What comes first after a change of load is slower: it touches memory that nobody had yet.
+    """
+    for number in range(rounds):
+        first = number * len(contenders) // rounds
+        for contender in (*contenders[first:], *contenders[:first]):
+            yield number, contender
+
+
+def ratio(value: float | None, other: float | None, digits: int = 2) -> str:
+    """Give one as a part of another, if both are there."""
+    return f"{value / other:,.{digits}f}" if value is not None and other else ""
 
 
 def print_table(title: str, header: list[str], rows: list[list[str]]) -> None:

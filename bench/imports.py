@@ -58,7 +58,7 @@ STEPS = {
 }
 
 
-def measure(dependencies: str, steps: str) -> tuple[float, float]:
+def measure(dependencies: str, steps: str, count: int = RUNS) -> tuple[float, float]:
     """Give the median of milliseconds and megabytes."""
     script = PROBE.format(dependencies=dependencies, steps=steps)
     command = [sys.executable, "-c", script]
@@ -66,7 +66,7 @@ def measure(dependencies: str, steps: str) -> tuple[float, float]:
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     runs = [
         json.loads(subprocess.run(command, env=environment, capture_output=True, check=True).stdout)
-        for _ in range(RUNS + 1)
+        for _ in range(count + 1)
     ][1:]
     milliseconds, megabytes = zip(*runs, strict=True)
     return statistics.median(milliseconds), statistics.median(megabytes)

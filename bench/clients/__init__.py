@@ -1,0 +1,1 @@
+"""What a program does with each client library. No module imports more than one of them."""
