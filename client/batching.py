@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from itertools import count, repeat
 from typing import TYPE_CHECKING, NamedTuple
 
-from ottla.protocol.batch import HEADER_BYTES, Record, RecordBatch, build_batch
+from ottla.protocol.batch import HEADER_BYTES, RecordBatch, build_batch
 from ottla.protocol.compression import Compression
 
 from .errors import BufferFullError, ClosedError
@@ -32,8 +32,6 @@ RECORD_OVERHEAD_BYTES = 36
 #: Kafka's brokers take requests of up to 100 MiB.
 _LARGEST_REQUEST_BYTES = 100 * 1024 * 1024
 _SEQUENCE_MASK = 0x7FFFFFFF  # after 2³¹ - 1 comes 0
-# The binding's own default level takes eight times as long, for a result that is half as large.
-_LEVELS = {Compression.LZ4: 1}
 
 _new = tuple.__new__
 
@@ -252,9 +250,8 @@ class Batch:
         identity = self.identity or _NOBODY
         columns = (self._timestamps, self._keys, self._values, self._headers)
         self.wire = build_batch(
-            [_new(Record, row) for row in zip(range(self.count), *columns, strict=True)],
+            list(zip(range(self.count), *columns, strict=True)),
             compression=compression,
-            level=_LEVELS.get(compression),
             producer_id=identity.producer_id,
             producer_epoch=identity.epoch,
             base_sequence=self.sequence,

@@ -17,7 +17,6 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from ottla.protocol.batch import HEADER_BYTES, RecordBatch
-from ottla.protocol.batch import Record as StoredRecord
 from ottla.protocol.errors import BatchError, KafkaError, error_of
 
 from .errors import ClientError, SerializationError
@@ -103,16 +102,15 @@ class Chunk:
                 break
             try:
                 batch = self._next_batch()
-                stored = self._decoded(batch)
+                decoded = self._decoded(batch)
             except KafkaError:
                 if next_offset < 0:
                     raise
                 break  # what came before it is given first
-            if len(stored) > 2 * most:
-                # They are made as they are asked for: few at a time stay in the caches.
-                self._rest = self._cut(batch, stored, most)
+            if len(decoded) > 2 * most:
+                self._rest = _cut(decoded, most, batch.next_offset)
                 return next(self._rest)
-            records += self._made(batch, stored)
+            records += decoded
             next_offset = batch.next_offset
         return Slice(records, next_offset) if next_offset >= 0 else None
 
@@ -146,32 +144,17 @@ class Chunk:
         self._at += batch.size
         return batch
 
-    def _decoded(self, batch: RecordBatch) -> list[StoredRecord]:
+    def _decoded(self, batch: RecordBatch) -> list[Record]:
         if not self._is_wanted(batch):
             return []
         try:
-            stored = batch.records()
+            records = batch.records_as(Record, tuple(self.place), (batch.partition_leader_epoch,))
         except BatchError as error:
             self._at -= batch.size
             raise self._damaged(error) from error
         if batch.base_offset < self.fetch_offset:
-            del stored[: bisect_left(stored, self.fetch_offset, key=_offset_of)]
-        return stored
-
-    def _made(self, batch: RecordBatch, stored: list[StoredRecord]) -> list[Record]:
-        (topic, partition), epoch = self.place, batch.partition_leader_epoch
-        new = tuple.__new__
-        return [
-            new(Record, (topic, partition, offset, time, key, value, headers, epoch))
-            for offset, time, key, value, headers in stored
-        ]
-
-    def _cut(self, batch: RecordBatch, stored: list[StoredRecord], most: int) -> Iterator[Slice]:
-        for start in range(0, len(stored), most):
-            part = stored[start : start + most]
-            is_last = start + most >= len(stored)
-            next_offset = batch.next_offset if is_last else part[-1].offset + 1
-            yield Slice(self._made(batch, part), next_offset)
+            del records[: bisect_left(records, self.fetch_offset, key=_offset_of)]
+        return records
 
     def _is_wanted(self, batch: RecordBatch) -> bool:
         """Whether a batch is for the application. Markers are taken note of."""
@@ -211,6 +194,13 @@ def deserialize(
     except Exception as error:  # noqa: BLE001  # it is somebody else's code; it is handed on
         return made, error
     return made, None
+
+
+def _cut(records: list[Record], most: int, next_offset: int) -> Iterator[Slice]:
+    for start in range(0, len(records), most):
+        part = records[start : start + most]
+        is_last = start + most >= len(records)
+        yield Slice(part, next_offset if is_last else part[-1].offset + 1)
 
 
 def _extent(view: memoryview, fetch_offset: int) -> tuple[int, int]:

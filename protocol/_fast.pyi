@@ -1,7 +1,9 @@
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
-from .records import Buffer, Record
+from .records import Buffer, Record, Row
+
+T = TypeVar("T")
 
 # What the compiled functions give is None where they leave the work to their twins in Python.
 
@@ -21,16 +23,18 @@ Headers = tuple[int, Room, Binary, Binary]
 Columns = tuple[int, Binary, Binary, Room, Room, Room, Headers | None]
 
 def encode_records(
-    record_type: type[Record], records: Sequence[Record], base_offset: int, base_timestamp: int
+    record_type: type[Record], records: Sequence[Row], base_offset: int, base_timestamp: int
 ) -> bytes | None: ...
 def decode_records(
-    record_type: type[Record],
+    record_type: type[T],
+    before: tuple[Any, ...],
+    after: tuple[Any, ...],
     payload: Buffer,
     count: int,
     base_offset: int,
     base_timestamp: int,
     append_time: int | None,
-) -> list[Record] | None: ...
+) -> list[T] | None: ...
 def decode_columns(
     allocate: Callable[[int], Room],
     batches: list[Packed],

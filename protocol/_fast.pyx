@@ -13,7 +13,8 @@ there were, and room for as much is what it is given.
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
+from cpython.ref cimport Py_INCREF
+from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE, PyTuple_SET_ITEM
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport INT32_MAX, INT64_MAX, INT64_MIN
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
@@ -23,9 +24,9 @@ from libc.string cimport memcpy
 cdef extern from "Python.h":
     void PyObject_GC_UnTrack(void *)
     const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
-    ctypedef object (*NewFunction "newfunc")(type, object, void *)
+    ctypedef object (*AllocFunction "allocfunc")(type, Py_ssize_t)
     ctypedef struct TupleType "PyTypeObject":
-        NewFunction tp_new
+        AllocFunction tp_alloc
 
 ctypedef const uint8_t *Bytes
 
@@ -34,6 +35,8 @@ cdef enum:
     SMALLEST_RECORD_BYTES = 7
     SMALLEST_HEADER_BYTES = 2
     LARGEST_VARINT_BYTES = 10
+    # Of a record as an object: offset, timestamp, key, value, headers.
+    STORED_FIELDS = 5
 
 
 # Reading. Each of these gives the position behind what it has read, or NULL where it makes no
@@ -198,8 +201,17 @@ cdef bint is_utf8(Bytes p, Py_ssize_t size) noexcept nogil:
 
 # Records as objects.
 
-def decode_records(type record_type, payload, count, base_offset, base_timestamp, append_time):
-    """Give a list of `record_type`, a named tuple; the other arguments are those of the twin."""
+def decode_records(
+    type record_type,
+    tuple before,
+    tuple after,
+    payload,
+    count,
+    base_offset,
+    base_timestamp,
+    append_time,
+):
+    """Give a list of `record_type`, a named tuple; the arguments are those of the twin."""
     cdef Py_buffer view
     cdef int64_t number = 0, offset = 0, timestamp = 0
     if not int_of(count, &number):
@@ -213,7 +225,9 @@ def decode_records(type record_type, payload, count, base_offset, base_timestamp
     try:
         if not 0 <= number <= view.len // SMALLEST_RECORD_BYTES:
             return None
-        return decode_list(record_type, &view, number, offset, timestamp, append_time)
+        return decode_list(
+            record_type, before, after, &view, number, offset, timestamp, append_time
+        )
     finally:
         PyBuffer_Release(&view)
 
@@ -239,6 +253,8 @@ cdef inline bint open_buffer(payload, Py_buffer *view) except -1:
 
 cdef list decode_list(
     type record_type,
+    tuple before,
+    tuple after,
     Py_buffer *view,
     int64_t count,
     int64_t base_offset,
@@ -250,8 +266,8 @@ cdef list decode_list(
     cdef Parsed record
     cdef int64_t offset = 0, timestamp = 0
     cdef list records = []
-    # This is tuple.__new__, without looking it up for each record.
-    cdef NewFunction new = (<TupleType *>tuple).tp_new
+    cdef Py_ssize_t first = len(before), size = first + STORED_FIELDS + len(after)
+    cdef AllocFunction alloc = (<TupleType *>record_type).tp_alloc
     for _ in range(count):
         p = read_record(p, end, &record)
         if p == NULL or not add(base_offset, record.offset_delta, &offset):
@@ -265,15 +281,30 @@ cdef list decode_list(
                 return None
         if p != record.stop:
             return None
-        fields = (
-            offset,
-            timestamp if append_time is None else append_time,
-            bytes_of(record.key, record.key_size),
-            bytes_of(record.value, record.value_size),
-            headers,
-        )
-        records.append(untracked(new(record_type, (fields,), NULL)))
+        time = timestamp if append_time is None else append_time
+        key = bytes_of(record.key, record.key_size)
+        value = bytes_of(record.value, record.value_size)
+        made = alloc(record_type, size)
+        put_all(made, 0, before)
+        put_item(made, first, offset)
+        put_item(made, first + 1, time)
+        put_item(made, first + 2, key)
+        put_item(made, first + 3, value)
+        put_item(made, first + 4, headers)
+        put_all(made, first + STORED_FIELDS, after)
+        records.append(untracked(made))
     return records if p == end else None
+
+
+cdef inline void put_all(made, Py_ssize_t at, tuple items) noexcept:
+    for item in items:
+        put_item(made, at, item)
+        at += 1
+
+
+cdef inline void put_item(made, Py_ssize_t at, item) noexcept:
+    Py_INCREF(item)
+    PyTuple_SET_ITEM(made, at, item)
 
 
 cdef tuple decode_headers(Bytes *position, Parsed *record):

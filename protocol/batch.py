@@ -25,13 +25,14 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from crc32c import crc32c
 
 from .compression import Compression, DecompressionError, compress, decompress
 from .errors import BatchError, ErrorCode
 from .outline import outlines
-from .records import SMALLEST_RECORD_BYTES, Buffer, Record, decode_records, encode_records
+from .records import SMALLEST_RECORD_BYTES, Buffer, Record, Row, T, decode_as, encode_records
 
 __all__ = ["HEADER_BYTES", "BatchError", "Record", "RecordBatch", "build_batch", "split_batches"]
 
@@ -241,7 +242,20 @@ class RecordBatch:
 
     def records(self, limit: int = DECOMPRESSED_LIMIT_BYTES) -> list[Record]:
         """Decode the records, which may decompress to at most `limit` bytes. Raises BatchError."""
-        return decode_records(
+        return self.records_as(Record, (), (), limit)
+
+    def records_as(
+        self,
+        kind: type[T],
+        before: tuple[Any, ...],
+        after: tuple[Any, ...],
+        limit: int = DECOMPRESSED_LIMIT_BYTES,
+    ) -> list[T]:
+        """Decode the records as `records.decode_as` does, which see."""
+        return decode_as(
+            kind,
+            before,
+            after,
             self.payload(limit),
             self.record_count,
             self.base_offset,
@@ -272,7 +286,7 @@ def split_batches(buffer: Buffer) -> Iterator[RecordBatch]:
 
 
 def build_batch(
-    records: Sequence[Record],
+    records: Sequence[Row],
     *,
     compression: Compression = Compression.NONE,
     level: int | None = None,
@@ -294,11 +308,11 @@ def build_batch(
     timestamp, and `max_timestamp` is that of a batch of which no record is left.
     """
     if base_offset is None:
-        base_offset = records[0].offset
+        base_offset = records[0][0]
     if last_offset is None:
-        last_offset = records[-1].offset
-    base_timestamp = records[0].timestamp if records else max_timestamp
-    max_timestamp = max([record.timestamp for record in records], default=max_timestamp)
+        last_offset = records[-1][0]
+    base_timestamp = records[0][1] if records else max_timestamp
+    max_timestamp = max([record[1] for record in records], default=max_timestamp)
     attributes = (
         compression | (_TRANSACTIONAL if transactional else 0) | (_CONTROL if control else 0)
     )

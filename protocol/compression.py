@@ -47,7 +47,7 @@ class DecompressionError(Exception):
 
 
 def compress(codec: Compression, data: Buffer, level: int | None = None) -> Buffer:
-    """Compress; `level` is the codec's own, where it has levels."""
+    """Compress; `level` is the codec's own, where it has levels. None is what most clients use."""
     match codec:
         case Compression.NONE:
             return data
@@ -56,7 +56,7 @@ def compress(codec: Compression, data: Buffer, level: int | None = None) -> Buff
         case Compression.SNAPPY:
             return _compress_xerial(data)
         case Compression.LZ4:
-            lz4 = cramjam.lz4.Compressor(level, content_checksum=False, block_linked=False)
+            lz4 = cramjam.lz4.Compressor(level or 0, content_checksum=False, block_linked=False)
             lz4.compress(data)
             return _bytes(lz4.finish())
         case Compression.ZSTD:

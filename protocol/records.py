@@ -16,10 +16,12 @@ so that these two say what is right, what is wrong, and in which words.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from . import compiled
 from .errors import BatchError, ErrorCode
+
+T = TypeVar("T", bound=tuple[Any, ...])
 
 Buffer = bytes | bytearray | memoryview
 
@@ -37,7 +39,11 @@ class Record(NamedTuple):
     headers: Sequence[tuple[str, bytes | None]] = ()
 
 
-def encode_records(records: Iterable[Record], base_offset: int, base_timestamp: int) -> bytes:
+#: A record, or a tuple of the same: who makes many to encode them does not need their names.
+Row = tuple[int, int, bytes | None, bytes | None, Sequence[tuple[str, bytes | None]]]
+
+
+def encode_records(records: Iterable[Row], base_offset: int, base_timestamp: int) -> bytes:
     """Encode records one after the other, uncompressed, as deltas to the base of their batch."""
     rows = records if isinstance(records, (list, tuple)) else list(records)
     if compiled.fast is not None:
@@ -54,16 +60,36 @@ def decode_records(
 
     `append_time` is the timestamp of every record of a batch that has the broker's time.
     """
+    packed = (payload, count, base_offset, base_timestamp, append_time)
+    return decode_as(Record, (), (), *packed)
+
+
+def decode_as(
+    kind: type[T],
+    before: tuple[Any, ...],
+    after: tuple[Any, ...],
+    payload: Buffer,
+    count: int,
+    base_offset: int,
+    base_timestamp: int,
+    append_time: int | None,
+) -> list[T]:
+    """Decode records to named tuples of another kind, which has more fields than `Record` has.
+
+    What they have before and after those is the same for all: strings and numbers.
+    """
     if compiled.fast is not None:
         records = compiled.fast.decode_records(
-            Record, payload, count, base_offset, base_timestamp, append_time
+            kind, before, after, payload, count, base_offset, base_timestamp, append_time
         )
         if records is not None:
             return records
-    return decode_in_python(payload, count, base_offset, base_timestamp, append_time)
+    return decode_in_python(
+        kind, before, after, payload, count, base_offset, base_timestamp, append_time
+    )
 
 
-def encode_in_python(records: Iterable[Record], base_offset: int, base_timestamp: int) -> bytes:
+def encode_in_python(records: Iterable[Row], base_offset: int, base_timestamp: int) -> bytes:
     """Do what `encode_records` does."""
     parts: list[bytes] = []
     append = parts.append
@@ -95,14 +121,21 @@ def encode_in_python(records: Iterable[Record], base_offset: int, base_timestamp
 
 
 def decode_in_python(
-    payload: Buffer, count: int, base_offset: int, base_timestamp: int, append_time: int | None
-) -> list[Record]:
-    """Do what `decode_records` does."""
+    kind: type[T],
+    before: tuple[Any, ...],
+    after: tuple[Any, ...],
+    payload: Buffer,
+    count: int,
+    base_offset: int,
+    base_timestamp: int,
+    append_time: int | None,
+) -> list[T]:
+    """Do what `decode_as` does."""
     data = payload if isinstance(payload, bytes) else bytes(payload)
     end = len(data)
     if not 0 <= count <= end // SMALLEST_RECORD_BYTES:
         raise _invalid(f"{count} records in {end} bytes", 0)
-    records: list[Record] = []
+    records: list[T] = []
     append = records.append
     new = tuple.__new__
     p = 0
@@ -183,7 +216,7 @@ def decode_in_python(
                 raise _invalid(f"a record of another length than it says ({p - stop:+} bytes)", p)
             if append_time is not None:
                 timestamp = append_time
-            append(new(Record, (offset, timestamp, key, value, headers)))
+            append(new(kind, (*before, offset, timestamp, key, value, headers, *after)))
     except IndexError as error:
         raise _invalid("a record is cut short", p) from error
     if p != end:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from ottla.client.types import Record as ClientRecord
 from ottla.protocol.errors import BatchError
 from ottla.protocol.records import (
     Record,
@@ -26,6 +27,8 @@ fast = pytest.importorskip("ottla.protocol._fast", reason="the compiled module w
 ROOM = partial(pa.allocate_buffer, resizable=True)
 NOW = 1_700_000_000_000
 INT64 = st.integers(-(2**63), 2**63 - 1)
+#: What a client makes of records: their place before them, and their leader epoch behind.
+LONGER = (ClientRecord, ("orders", 3), (9,))
 SAMPLE = [
     Record(0, NOW, b"key", b"v" * 70, (("a", b"1"), ("ü€😀", None), ("", b""))),
     Record(1, NOW - 70_000, None, b""),
@@ -49,8 +52,9 @@ def in_64_bits(rows: list[Record]) -> bool:
 
 def check_decoding(payload: Any, count: int, *bases: Any) -> None:
     """See that the compiled module declines what its twin refuses, and nothing else."""
-    wanted = outcome(decode_in_python, payload, count, *bases)
-    got = fast.decode_records(Record, payload, count, *bases)
+    wanted = outcome(decode_in_python, Record, (), (), payload, count, *bases)
+    got = fast.decode_records(Record, (), (), payload, count, *bases)
+    longer = fast.decode_records(*LONGER, payload, count, *bases)
     columns = fast.decode_columns(
         ROOM, [(payload, count, *bases)], -(2**63), 2**63 - 1, 1, with_headers=True
     )
@@ -59,10 +63,15 @@ def check_decoding(payload: Any, count: int, *bases: Any) -> None:
     if isinstance(wanted, list) and in_64_bits(wanted):
         assert got == wanted
         assert [type(row) for row in got] == [Record] * count
+        assert longer == decode_in_python(*LONGER, payload, count, *bases)
+        assert [type(row) for row in longer] == [ClientRecord] * count
+        assert [tuple(row[2:7]) for row in longer] == got
+        assert {(*row[:2], *row[7:]) for row in longer} <= {("orders", 3, 9)}
         assert columns is not None
         assert columns[0] == count
     else:
         assert got is None
+        assert longer is None
         assert columns is None
 
 
@@ -84,7 +93,7 @@ def test_the_plain_case_is_not_declined_whatever_buffer_it_is_in():
     padded = memoryview(b"\xff" + written + b"\xff")[1:-1]
 
     for payload in (written, bytearray(written), memoryview(written), padded):
-        assert fast.decode_records(Record, payload, 3, 0, NOW, None) == SAMPLE
+        assert fast.decode_records(Record, (), (), payload, 3, 0, NOW, None) == SAMPLE
         assert fast.decode_columns(ROOM, [(payload, 3, 0, NOW, None)], 0, 9, 1, False)[0] == 2
 
 
@@ -92,7 +101,7 @@ def test_a_buffer_with_gaps_is_left_to_the_twin():
     written = encode_in_python(SAMPLE, 0, NOW)
     gaps = memoryview(bytes(byte for pair in zip(written, written, strict=True) for byte in pair))
 
-    assert fast.decode_records(Record, gaps[::2], 3, 0, NOW, None) is None
+    assert fast.decode_records(Record, (), (), gaps[::2], 3, 0, NOW, None) is None
     assert fast.decode_columns(ROOM, [(gaps[::2], 3, 0, NOW, None)], 0, 9, 1, False) is None
     assert decode_records(gaps[::2], 3, 0, NOW, None) == SAMPLE
 
@@ -104,7 +113,7 @@ def test_no_reference_is_lost_or_kept():
 
     for count in (1, 2):
         for _ in range(100):
-            fast.decode_records(Record, payload, count, 0, NOW, None)
+            fast.decode_records(*LONGER, payload, count, 0, NOW, None)
             fast.decode_columns(ROOM, [(payload, count, 0, NOW, None)], 0, 9, 1, True)
     payload += b"no buffer of it is held"
 
@@ -238,7 +247,7 @@ def test_every_two_bytes_are_utf8_to_both_or_to_neither():
         name = number.to_bytes(2) + b"\x80"
         body = b"\0\0\0\x01\x01\x02\x06" + name + b"\x01"
 
-        read = fast.decode_records(Record, bytes([2 * len(body)]) + body, 1, 0, 0, None)
+        read = fast.decode_records(Record, (), (), bytes([2 * len(body)]) + body, 1, 0, 0, None)
 
         try:
             text = name.decode()
