@@ -18,8 +18,24 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .admin import Admin, PartialError
-    from .chunks import BadRecordError
+    from .admin import (
+        Admin,
+        ApiVersion,
+        BrokerDescription,
+        ClusterDescription,
+        ConfigEntry,
+        ConfigSource,
+        CreatedTopic,
+        GroupDescription,
+        GroupListing,
+        GroupMember,
+        NewTopic,
+        PartialError,
+        PartitionDescription,
+        PartitionLag,
+        TopicDescription,
+    )
+    from .chunks import BadRecordError, TruncatedError
     from .config import Backoff, ClientConfig, Timeouts
     from .consumer import Consumer
     from .errors import (
@@ -39,29 +55,41 @@ if TYPE_CHECKING:
     )
     from .fetching import Fetching
     from .membership import Membership
-    from .producer import Batching, Producer, ProducerRecord
+    from .producer import Batching, Producer, ProducerRecord, Written
     from .types import CommittedOffset, OffsetAndTimestamp, Receipt, Record, TopicPartition
 
 __all__ = [
     "Admin",
+    "ApiVersion",
     "Backoff",
     "BadRecordError",
     "Batching",
+    "BrokerDescription",
     "BufferFullError",
     "ClientConfig",
     "ClientError",
     "ClosedError",
+    "ClusterDescription",
     "CommittedOffset",
+    "ConfigEntry",
+    "ConfigSource",
     "ConnectionLostError",
     "Consumer",
     "ConsumerError",
+    "CreatedTopic",
     "DeadlineError",
     "ErrorCode",
     "Fetching",
+    "GroupDescription",
+    "GroupListing",
+    "GroupMember",
     "KafkaError",
     "Membership",
+    "NewTopic",
     "OffsetAndTimestamp",
     "PartialError",
+    "PartitionDescription",
+    "PartitionLag",
     "Producer",
     "ProducerRecord",
     "Receipt",
@@ -71,18 +99,25 @@ __all__ = [
     "RetriableError",
     "SerializationError",
     "Timeouts",
+    "TopicDescription",
     "TopicPartition",
+    "TruncatedError",
     "UnsupportedError",
+    "Written",
 ]
 
 _HOMES = {
-    "admin": ("Admin", "PartialError"),
-    "chunks": ("BadRecordError",),
+    "admin": (
+        *("Admin", "ApiVersion", "BrokerDescription", "ClusterDescription", "ConfigEntry"),
+        *("ConfigSource", "CreatedTopic", "GroupDescription", "GroupListing", "GroupMember"),
+        *("NewTopic", "PartialError", "PartitionDescription", "PartitionLag", "TopicDescription"),
+    ),
+    "chunks": ("BadRecordError", "TruncatedError"),
     "config": ("Backoff", "ClientConfig", "Timeouts"),
     "consumer": ("Consumer",),
     "fetching": ("Fetching",),
     "membership": ("Membership",),
-    "producer": ("Batching", "Producer", "ProducerRecord"),
+    "producer": ("Batching", "Producer", "ProducerRecord", "Written"),
     "types": ("CommittedOffset", "OffsetAndTimestamp", "Receipt", "Record", "TopicPartition"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}

@@ -5,12 +5,16 @@ learns again when a broker says that it is wrong. Operations that may be tried a
 growing pauses, until they succeed, fail for good, or have taken too long.
 
 Connections are by node and *channel*: answers of one connection come in order, so that a fetch that
-waits for records must not share one with a heartbeat.
+waits for records must not share one with a heartbeat. An address that cannot be reached is left in
+peace for a while, longer each time, whoever asks; where any broker will do, one that is known to
+answer is asked first. So one broker that is down, or hangs, keeps nobody waiting who does not need
+it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
@@ -25,9 +29,15 @@ from ottla.protocol.api.metadata import (
     MetadataResponse,
     MetadataResponseTopic,
 )
-from ottla.protocol.errors import ErrorCode, KafkaError, RefreshError, error_of
+from ottla.protocol.errors import (
+    ErrorCode,
+    KafkaError,
+    RefreshError,
+    RetriableError,
+    error_of,
+)
 from ottla.protocol.primitives import NIL_UUID
-from ottla.protocol.registry import FIND_COORDINATOR
+from ottla.protocol.registry import Api
 from ottla.protocol.schema import Message
 
 from .config import ClientConfig
@@ -40,7 +50,12 @@ T = TypeVar("T")
 
 _ANY = -1
 _DEFAULT_PORT = 9092
-_FIRST_WITH_MANY_KEYS = 4
+# The last version in which one coordinator is asked for; the newer ones say the same of many.
+_LAST_OF_ONE_KEY = 3
+
+log = logging.getLogger(__name__)
+
+Address = tuple[str, int]
 
 
 class Node(NamedTuple):
@@ -84,6 +99,15 @@ class Metadata:
     learned: dict[str, float] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """An address that could not be reached: how often in a row, and until when it is left alone."""
+
+    tries: int
+    until: float
+    reason: str
+
+
 class Cluster:
     """A cluster, by the addresses of some of its brokers: "host:port,host:port" or a list."""
 
@@ -91,8 +115,9 @@ class Cluster:
         self.config = config or ClientConfig()
         self.metadata = Metadata()
         self._bootstrap = parse_addresses(bootstrap)
-        self._connections: dict[tuple[str, int, str], Connection] = {}
-        self._connecting: dict[tuple[str, int, str], asyncio.Lock] = {}
+        self._connections: dict[tuple[Address, str], Connection] = {}
+        self._connecting: dict[tuple[Address, str], asyncio.Lock] = {}
+        self._failures: dict[Address, _Failure] = {}
         self._coordinators: dict[str, int] = {}
         self._refreshing: asyncio.Lock = asyncio.Lock()
         self._looking_up: dict[str, asyncio.Lock] = {}
@@ -120,17 +145,25 @@ class Cluster:
     ) -> M:
         """Ask a node, once."""
         started = time.perf_counter()
-        error: Exception | None = None
         try:
             connection = await self.connect(node_id, channel)
-            return await connection.ask(request, response, timeout=timeout, most=most)
-        except Exception as failure:
-            error = failure
+            answer = await connection.ask(request, response, timeout=timeout, most=most)
+        except Exception as error:
+            self.report(request.api, node_id, started, error)
             raise
-        finally:
-            hook = self.config.on_request
-            if hook is not None and request.api is not None:
-                hook(request.api.name, node_id, time.perf_counter() - started, error)
+        self.report(request.api, node_id, started, None)
+        return answer
+
+    def report(
+        self, api: Api | None, node_id: int, started: float, error: Exception | None
+    ) -> None:
+        """Tell the hook, if there is one, what became of a request."""
+        hook = self.config.on_request
+        if hook is not None and api is not None:
+            try:
+                hook(api.name, node_id, time.perf_counter() - started, error)
+            except Exception:  # it is somebody else's code, and no reason for a request to fail
+                log.exception("on_request failed for %s", api.name)
 
     async def ask_any(
         self, request: Message, response: type[M], *, timeout: float | None = None
@@ -139,12 +172,14 @@ class Cluster:
         return await self.ask(_ANY, request, response, timeout=timeout)
 
     async def ask_controller(
-        self, request: Message, response: type[M], *, timeout: float | None = None
+        self, request: Message, response: type[M], *, most: int | None = None
     ) -> M:
-        """Ask the broker that changes metadata."""
-        if self.metadata.controller not in self.metadata.nodes:
-            await self.refresh([])
-        return await self.ask(self.metadata.controller, request, response, timeout=timeout)
+        """Ask the broker that changes metadata, whichever that is by now."""
+        await self.refresh([])
+        node_id = self.metadata.controller
+        if node_id < 0:
+            raise RetriableError(ErrorCode.NOT_CONTROLLER, "there is no controller right now")
+        return await self.ask(node_id, request, response, most=most)
 
     async def ask_coordinator(
         self,
@@ -175,7 +210,7 @@ class Cluster:
             except (KafkaError, ClientError) as error:
                 if not error.retriable or self._is_closed:
                     raise
-                if isinstance(error, RefreshError | ConnectionLostError):
+                if calls_for_look_up(error):
                     self.forget()
                 pause = self.config.backoff.seconds(tries, random.random())  # noqa: S311
                 tries += 1
@@ -196,40 +231,52 @@ class Cluster:
                 # Of many who want it at once, one asks.
                 if self.metadata.learned.get(name, float("-inf")) < now:
                     await self.refresh([name])
-            info = self.metadata.topics[name]
-        if info.error:
-            raise error_of(info.error, f"topic {name!r}: {info.error.message}") or AssertionError
+            info = self.metadata.topics.get(name)
+        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if info is None else info.error
+        if info is None or code:
+            raise error_of(code, f"topic {name!r}: {code.message}") or AssertionError
         return info
 
     async def leader_of(self, place: TopicPartition) -> int:
         """Give the node that leads a partition. Raises KafkaError."""
-        info = await self.topic(place.topic)
-        if not 0 <= place.partition < len(info.partitions):
-            raise KafkaError(
-                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                f"{place}: the topic has {len(info.partitions)} partitions",
-            )
-        partition = info.partitions[place.partition]
-        if partition.leader < 0:
-            self.forget([place.topic])
-            raise RefreshError(ErrorCode.LEADER_NOT_AVAILABLE, f"{place} has no leader")
-        return partition.leader
+        found = (await self.leaders_of([place]))[place]
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    async def leaders_of(
+        self, places: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, int | KafkaError | ClientError]:
+        """Give the nodes that lead partitions, or why there is none. Each topic is looked up once.
+
+        Of a partition without a leader the topic is looked up again next time.
+        """
+        found: dict[TopicPartition, int | KafkaError | ClientError] = {}
+        by_topic: dict[str, list[TopicPartition]] = {}
+        for place in places:
+            by_topic.setdefault(place.topic, []).append(place)
+        for topic, some in by_topic.items():
+            try:
+                info = await self.topic(topic)
+            except (KafkaError, ClientError) as error:
+                found.update(dict.fromkeys(some, error))
+                continue
+            found.update({place: _leader_in(info, place) for place in some})
+            if any(isinstance(found[place], RefreshError) for place in some):
+                self.forget([topic])
+        return found
 
     async def coordinator_of(self, group_id: str) -> int:
         """Give the node that coordinates a group. Raises KafkaError."""
         found = self._coordinators.get(group_id)
         if found is not None:
             return found
-        connection = await self.connect(_ANY)
-        version = connection.version_for(FIND_COORDINATOR)
-        many = version >= _FIRST_WITH_MANY_KEYS
-        request = (
-            FindCoordinatorRequest(coordinator_keys=[group_id])
-            if many
-            else FindCoordinatorRequest(key=group_id)
+        place = await self.ask(
+            _ANY,
+            FindCoordinatorRequest(key=group_id),
+            FindCoordinatorResponse,
+            most=_LAST_OF_ONE_KEY,
         )
-        answer = await connection.ask_in(version, request, FindCoordinatorResponse)
-        place = answer.coordinators[0] if many else answer
         error = error_of(place.error_code, place.error_message)
         if error is not None:
             raise error
@@ -257,8 +304,10 @@ class Cluster:
             topics=None if topics is None else [MetadataRequestTopic(name=name) for name in topics],
             allow_auto_topic_creation=self.config.allow_auto_create and bool(topics),
         )
+        # Brokers have it at hand. Who takes long will take longer, and others wait for this.
+        seconds = min(self.config.timeouts.request, self.config.timeouts.connect)
         async with self._refreshing:
-            answer = await self.ask_any(request, MetadataResponse)
+            answer = await self.ask_any(request, MetadataResponse, timeout=seconds)
             self._learn(answer, is_all=topics is None)
         return self.metadata
 
@@ -290,29 +339,37 @@ class Cluster:
                 node = self.metadata.nodes.get(node_id)
             if node is None:
                 raise ConnectionLostError(f"there is no broker {node_id}")
-            return await self._connect(node.host, node.port, channel)
+            return await self._connect((node.host, node.port), channel)
         addresses = [(node.host, node.port) for node in self.metadata.nodes.values()]
         random.shuffle(addresses)
-        # A broker that answers is better than one that may hang.
-        addresses.sort(key=lambda address: not self._is_connected((*address, channel)))
         reasons = []
-        for host, port in [*addresses, *self._bootstrap]:
+        for address in sorted(
+            dict.fromkeys([*addresses, *self._bootstrap]),
+            key=lambda address: self._doubt(address, channel),
+        ):
             try:
-                return await self._connect(host, port, channel)
+                return await self._connect(address, channel)
             except ConnectionLostError as error:
                 reasons.append(str(error))
         raise ConnectionLostError("; ".join(dict.fromkeys(reasons)))
 
-    async def _connect(self, host: str, port: int, channel: str) -> Connection:
+    def _doubt(self, address: Address, channel: str) -> int:
+        """Say how little is to be expected: a broker that answers is better than one that may."""
+        connection = self._connections.get((address, channel))
+        if connection is not None and connection.is_open:
+            return 0
+        return 1 if connection is None and address not in self._failures else 2
+
+    async def _connect(self, address: Address, channel: str) -> Connection:
         self._check_open()
-        key = (host, port, channel)
+        key = (address, channel)
         connection = self._connections.get(key)
         if connection is not None and connection.is_open:
             return connection
         async with self._connecting.setdefault(key, asyncio.Lock()):
             connection = self._connections.get(key)
             if connection is None or not connection.is_open:
-                connection = await Connection.open(host, port, self.config)
+                connection = await self._open(address)
                 try:
                     self._check_open()  # it may have been closed meanwhile
                 except ClosedError:
@@ -321,16 +378,32 @@ class Cluster:
                 self._connections[key] = connection
         return connection
 
-    def _is_connected(self, key: tuple[str, int, str]) -> bool:
-        connection = self._connections.get(key)
-        return connection is not None and connection.is_open
+    async def _open(self, address: Address) -> Connection:
+        """Connect, unless that has just failed: all who want to wait as long as one would."""
+        failure = self._failures.get(address)
+        if failure is not None and time.monotonic() < failure.until:
+            raise ConnectionLostError(failure.reason)
+        try:
+            connection = await Connection.open(*address, self.config)
+        except ConnectionLostError as error:
+            tries = 0 if failure is None else failure.tries + 1
+            pause = self.config.backoff.seconds(tries, random.random())  # noqa: S311
+            self._failures[address] = _Failure(tries, time.monotonic() + pause, str(error))
+            raise
+        self._failures.pop(address, None)
+        return connection
 
     def _check_open(self) -> None:
         if self._is_closed:
             raise ClosedError("the client has been closed")
 
 
-def parse_addresses(bootstrap: str | Sequence[str]) -> list[tuple[str, int]]:
+def calls_for_look_up(error: Exception) -> bool:
+    """Whether an error may mean that somebody else has to be asked by now."""
+    return isinstance(error, RefreshError | ConnectionLostError | DeadlineError)
+
+
+def parse_addresses(bootstrap: str | Sequence[str]) -> list[Address]:
     """Read "host:port,…" or a list of such. Raises ValueError."""
     texts = bootstrap.split(",") if isinstance(bootstrap, str) else list(bootstrap)
     found = []
@@ -344,6 +417,18 @@ def parse_addresses(bootstrap: str | Sequence[str]) -> list[tuple[str, int]]:
             raise ValueError(f"{text!r} is no address: host:port is")
         found.append((host, int(port)))
     return found
+
+
+def _leader_in(info: TopicInfo, place: TopicPartition) -> int | KafkaError:
+    if not 0 <= place.partition < len(info.partitions):
+        return KafkaError(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            f"{place}: the topic has {len(info.partitions)} partitions",
+        )
+    leader = info.partitions[place.partition].leader
+    if leader >= 0:
+        return leader
+    return RefreshError(ErrorCode.LEADER_NOT_AVAILABLE, f"{place} has no leader")
 
 
 def _topic_info(topic: MetadataResponseTopic) -> TopicInfo:

@@ -2,12 +2,14 @@
 
 A response is read straight into a buffer of its own size, and its byte fields are slices of that:
 records that were fetched are not copied. What cannot be understood, or comes too late, ends the
-connection, and everything that still waits on it fails with ConnectionLostError.
+connection, and everything that still waits on it fails with ConnectionLostError. Who gives up
+waiting disturbs nobody, but the answer stays due: a broker that does not give it is left.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import struct
 from collections import deque
 from contextlib import suppress
@@ -37,7 +39,7 @@ _GREETING_BYTES = 256 * 1024
 class _Waiting:
     """A request that has no answer yet."""
 
-    __slots__ = ("correlation_id", "future", "response", "version")
+    __slots__ = ("correlation_id", "future", "response", "timer", "version")
 
     def __init__(
         self,
@@ -51,6 +53,13 @@ class _Waiting:
         self.response = response
         self.version = version
         self.future = future
+        #: Ends the connection. It runs on when whoever asked has given up: an answer is due still.
+        self.timer: asyncio.TimerHandle | None = None
+
+    def end(self) -> None:
+        """Take note that it is answered, or will not be."""
+        if self.timer is not None:
+            self.timer.cancel()
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -64,7 +73,7 @@ class Connection(asyncio.BufferedProtocol):
         self.versions: dict[int, tuple[int, int]] = {}
         self._correlation_ids = count(1)
         self._waiting: deque[_Waiting] = deque()
-        self._lost: Exception | None = None
+        self._lost: ClosedError | ConnectionLostError | None = None
         self._writable = asyncio.Event()
         self._writable.set()
         # Bytes of a size or of small frames; then, if any, the frame that is being read.
@@ -91,8 +100,8 @@ class Connection(asyncio.BufferedProtocol):
         except TimeoutError:
             reason = f"{address} did not answer in {config.timeouts.connect:g} s"
             raise ConnectionLostError(reason) from None
-        except OSError as error:
-            raise ConnectionLostError(f"cannot connect to {address}: {error}") from error
+        except (OSError, UnicodeError) as error:  # the latter from a name that cannot be one
+            raise ConnectionLostError(f"cannot connect to {address}: {_said(error)}") from error
         except DecodeError as error:
             raise ConnectionLostError(f"{address} is not understood: {error}") from error
         return connection
@@ -140,31 +149,34 @@ class Connection(asyncio.BufferedProtocol):
         self, version: int, request: Message, response: type[M], *, timeout: float | None = None
     ) -> M:
         """Send a request in a version."""
-        seconds = self._config.timeouts.request if timeout is None else timeout
         if not self._writable.is_set():
-            await self._wait_until_writable(seconds)
-        future = self.send(version, request, response)
-        timer = asyncio.get_running_loop().call_later(seconds, self._too_late, future, seconds)
-        try:
-            return await future
-        finally:
-            timer.cancel()
+            await self._wait_until_writable(timeout)
+        return await self.send(version, request, response, timeout)
 
-    def send(self, version: int, request: Message, response: type[M]) -> asyncio.Future[M]:
-        """Send a request now, and give what will be its answer."""
-        future: asyncio.Future[M] = asyncio.get_running_loop().create_future()
-        correlation_id = self._write(version, request)
-        self._waiting.append(_Waiting(correlation_id, response, version, future))
+    def send(
+        self,
+        version: int,
+        request: Message,
+        response: type[M],
+        timeout: float | None = None,
+    ) -> asyncio.Future[M]:
+        """Send a request now, and give what will be its answer, or fail with DeadlineError."""
+        seconds = self._config.timeouts.request if timeout is None else timeout
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[M] = loop.create_future()
+        waiting = _Waiting(self._write(version, request), response, version, future)
+        waiting.timer = loop.call_later(seconds, self._too_late, waiting, seconds)
+        self._waiting.append(waiting)
         return future
 
     async def tell(self, version: int, request: Message) -> None:
         """Send a request that has no answer: Produce with acks=0."""
         if not self._writable.is_set():
-            await self._wait_until_writable(self._config.timeouts.request)
+            await self._wait_until_writable()
         self._write(version, request)
 
-    def close(self, reason: Exception | None = None) -> None:
-        """Close; whatever has no answer fails."""
+    def close(self, reason: ConnectionLostError | None = None) -> None:
+        """Close; whatever has no answer fails, with ClosedError if there is no other reason."""
         if self._lost is None:
             self._fail(reason or ClosedError(f"the connection to {self.address} was closed"))
         # There is no transport if the connection was never made.
@@ -237,6 +249,7 @@ class Connection(asyncio.BufferedProtocol):
                 f"a response to request {correlation_id}, not to {waiting.correlation_id}"
             )
         self._waiting.popleft()
+        waiting.end()
         if waiting.future.done():
             return  # whoever asked has given up
         if waiting.response is None:
@@ -270,7 +283,8 @@ class Connection(asyncio.BufferedProtocol):
             raise error
         self.versions = {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
 
-    async def _wait_until_writable(self, seconds: float) -> None:
+    async def _wait_until_writable(self, timeout: float | None = None) -> None:
+        seconds = self._config.timeouts.request if timeout is None else timeout
         try:
             async with asyncio.timeout(seconds):
                 await self._writable.wait()
@@ -281,23 +295,32 @@ class Connection(asyncio.BufferedProtocol):
 
     def _write(self, version: int, request: Message) -> int:
         if self._lost is not None:
-            raise ConnectionLostError(str(self._lost))
+            raise type(self._lost)(str(self._lost))
         correlation_id = next(self._correlation_ids) & 0x7FFFFFFF
         self._transport.writelines(
             encode_request(request, version, correlation_id, self._config.client_id)
         )
         return correlation_id
 
-    def _too_late(self, future: asyncio.Future[Any], seconds: float) -> None:
-        if not future.done():
-            future.set_exception(DeadlineError(f"{self.address} has not answered in {seconds:g} s"))
-            # Answers come in order: what is behind this one is late too.
-            self.close(ConnectionLostError(f"{self.address} does not answer"))
+    def _too_late(self, waiting: _Waiting, seconds: float) -> None:
+        if not waiting.future.done():
+            reason = f"{self.address} has not answered in {seconds:g} s"
+            waiting.future.set_exception(DeadlineError(reason))
+        # Answers come in order: what is behind this one is late too.
+        self.close(ConnectionLostError(f"{self.address} does not answer"))
 
-    def _fail(self, error: Exception) -> None:
+    def _fail(self, error: ClosedError | ConnectionLostError) -> None:
         self._lost = error
         self._writable.set()
         waiting, self._waiting = self._waiting, deque()
         for one in waiting:
+            one.end()
             if not one.future.done():
-                one.future.set_exception(ConnectionLostError(str(error)))
+                one.future.set_exception(type(error)(str(error)))
+
+
+def _said(error: OSError | UnicodeError) -> str:
+    """Say why there is no connection, without numbers, and without the address once more."""
+    if isinstance(error, ConnectionError) and error.errno is not None:
+        return os.strerror(error.errno)
+    return str(getattr(error, "strerror", None) or error)

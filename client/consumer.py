@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from .arrow import ArrowDecoder
+    from .tables import Tables
 
 __all__ = ["BadRecordError", "Consumer", "Fetching", "Membership", "RebalanceCallback"]
 
@@ -155,11 +156,14 @@ class Consumer:
                 instance_id,
             )
         self._on_bad_record = on_bad_record or _raise_bad_record
+        # The stream of tables that was read from last.
+        self._tables: Tables | None = None
         self._tasks: dict[str, asyncio.Task[None]] = {}
         #: What ended the consumer.
         self._failure: BaseException | None = None
         self._is_started = False
         self._is_closed = False
+        self._has_ended = asyncio.Event()
         self._turn_ends = 0.0
         if topics or pattern is not None:
             self.subscribe(*topics, pattern=pattern)
@@ -218,9 +222,24 @@ class Consumer:
 
     async def _close(self, *, with_hands: bool) -> None:
         if self._is_closed:
+            # Somebody else is at it: who leaves now might end the program before that is done.
+            await self._has_ended.wait()
             return
         self._is_closed = True
         self._delivery.arrived.set()
+        try:
+            await self._stop("committing")
+            await self._leave(with_hands=with_hands)
+        finally:
+            self._ownership.assign(())
+            try:
+                await self._stop(*self._tasks)
+            finally:
+                self._has_ended.set()
+                await self._cluster.close()
+
+    async def _leave(self, *, with_hands: bool) -> None:
+        """Leave the group, if there is one, in good order and in time; or not so."""
         seconds = self._cluster.config.timeouts.request
         try:
             if self._is_started:
@@ -229,16 +248,10 @@ class Consumer:
                         with_hands=with_hands, patience=min(seconds, _CLOSE_SECONDS)
                     )
         except (KafkaError, ClientError, TimeoutError) as error:
-            log.warning("closing %r: %s", self, error)
-        finally:
-            self._ownership.assign(())
-            try:
-                await self._stop(*self._tasks)
-            finally:
-                await self._cluster.close()
+            log.warning("%r leaves its group: %s", self, error)
 
     async def _say_goodbye(self, *, with_hands: bool, patience: float) -> None:
-        await self._stop("watching", "committing")
+        await self._stop("watching")
         # While it is a member still, so that a rebalance can come to its end first.
         if self._committer is not None:
             await self._committer.commit_done(None, with_hands=with_hands, patience=patience)
@@ -300,6 +313,25 @@ class Consumer:
             self._ownership.member = self._committer.member = self._member
         if self._is_started and is_first:
             self._follow_subscription()
+
+    async def unsubscribe(self) -> None:
+        """Read nothing more: commit what was consumed, if that is automatic, and leave the group.
+
+        Then topics can be subscribed to again, or partitions be assigned.
+        """
+        self._check_open()
+        if self._ownership.is_telling:
+            raise ConsumerError("a callback cannot unsubscribe: the rebalance would wait for it")
+        try:
+            if self._ownership.subscription is not None:
+                await self._leave(with_hands=False)
+        finally:
+            self._ownership.unsubscribe()
+            if self._committer is not None:
+                self._committer.member = None
+            await self._stop("watching", "membership")
+            # Whoever waits for records is told that there will be none.
+            self._delivery.arrived.set()
 
     def _follow_subscription(self) -> None:
         self._run("watching", self._ownership.watch())
@@ -379,9 +411,18 @@ class Consumer:
         tables = Tables(self._delivery, decoder)
 
         async def next_table() -> pa.RecordBatch:
+            self._read_by(tables)
             return await self._wait_for(tables.take)
 
         return _Stream(lambda: self._unless_closed(next_table))
+
+    def _read_by(self, tables: Tables | None) -> None:
+        """Take back what another stream of tables has left of a chunk, if it was given up."""
+        if self._tables is not tables:
+            if self._tables is not None:
+                self._tables.leave()
+                self._fetcher.wake()
+            self._tables = tables
 
     async def _next_record(self) -> Record:
         record = await self.getone()
@@ -392,6 +433,7 @@ class Consumer:
         """Give the next records, if they come in time."""
         loop = asyncio.get_running_loop()
         deadline = None if timeout is None else loop.time() + timeout
+        self._read_by(None)
         while True:
             taken = await self._wait_for(lambda: self._delivery.take(most), deadline)
             if taken is None or taken.bad is None:

@@ -11,9 +11,13 @@
     ├── BufferFullError            more is waiting to be sent than may wait, and for too long
     ├── RecordTooLargeError        a record that does not fit a batch
     ├── ConsumerError              an operation that the consumer's assignment does not allow
-    └── SerializationError         a serializer or deserializer raised; its error is the cause
+    ├── TruncatedError             a broker sent less than one batch
+    ├── SerializationError         a serializer or deserializer raised; its error is the cause
+    │   └── BadRecordError         … a deserializer; `.record` is what it did not understand
+    └── PartialError               of several things some failed; `.failed`, `.done`
 
-The first three come from `ottla.protocol.errors`, which has the codes.
+The first three come from `ottla.protocol.errors`, which has the codes. TruncatedError and
+BadRecordError are in `chunks`, PartialError is in `admin`: `ottla.client` has them all.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 One loop plans, whenever something has changed: positions that are to be looked up, leaders that are
 not known, and for each broker that leads something one Fetch at a time, a long poll for all that is
-wanted of it.
+wanted of it. What goes wrong concerns the partitions that it happens to, and no others: those of
+brokers that answer are read on while one is down, or hangs.
 
 A broker is asked for more when half of what may be buffered of it has been read, and then for all
 of its partitions. (Asking only for those whose buffers are empty would park a long poll for the
@@ -28,17 +29,20 @@ from ottla.protocol.api.fetch import (
     FetchTopic,
     PartitionData,
 )
-from ottla.protocol.errors import ErrorCode, RefreshError
+from ottla.protocol.errors import ErrorCode
 
 from .chunks import Chunk, TruncatedError
-from .cluster import Cluster
+from .cluster import Cluster, PartitionInfo, calls_for_look_up
 from .delivery import Delivery
-from .errors import ClientError, ClosedError, ConnectionLostError, ConsumerError, KafkaError
-from .offsets import failure_of, fetch_committed, list_offsets
+from .errors import ClientError, ClosedError, ConsumerError, KafkaError
+from .offsets import failure_of, fetch_committed, list_offsets_of
 from .positions import Partition, Phase, Positions
 from .types import CommittedOffset, OffsetAndTimestamp, TopicPartition
 
 log = logging.getLogger(__name__)
+
+# After so many tries what is wrong with a partition is no move of its leader.
+_LASTING = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +109,8 @@ class Fetcher:
         self._turns = count(1)
         # What is under way: nodes that are asked, and look-ups.
         self._busy: set[int | str] = set()
+        # The partitions whose positions are being looked up.
+        self._looking: set[Partition] = set()
 
     def wake(self) -> None:
         """Take note that something has changed."""
@@ -142,17 +148,19 @@ class Fetcher:
             if partition.retry_at > now:
                 next_try = min(next_try, partition.retry_at)
             elif partition.phase in (Phase.COMMITTED, Phase.RESET) and partition.error is None:
-                lost.append(partition)
+                if partition not in self._looking:
+                    lost.append(partition)
             elif partition.is_fetchable:
                 node = self._leader(partition.place)
-                if node is None:
+                if node is None or partition.is_astray:
                     homeless.add(partition.place.topic)
                 else:
                     by_node.setdefault(node, []).append(partition)
         self._wake_at(next_try)
         self._drop_what_is_paused()
-        if lost and "positions" not in self._busy:
-            yield "positions", self.find_positions(lost)
+        if lost:
+            self._looking.update(lost)
+            yield f"positions {next(self._turns)}", self._look_up(lost)
         if homeless and "leaders" not in self._busy:
             yield "leaders", self._find_leaders(homeless)
         share = self._config.prefetch_bytes // (2 * max(1, len(by_node)))
@@ -163,14 +171,14 @@ class Fetcher:
 
     def _leader(self, place: TopicPartition) -> int | None:
         """Give the leader of a partition, if it is known."""
-        metadata = self._cluster.metadata
-        info = metadata.topics.get(place.topic)
-        if info is None or place.topic not in metadata.learned:
+        info = self._info(place)
+        return None if info is None or info.leader < 0 else info.leader
+
+    def _info(self, place: TopicPartition) -> PartitionInfo | None:
+        topic = self._cluster.metadata.topics.get(place.topic)
+        if topic is None or not 0 <= place.partition < len(topic.partitions):
             return None
-        if not place.partition < len(info.partitions):
-            return None
-        leader = info.partitions[place.partition].leader
-        return leader if leader >= 0 else None
+        return topic.partitions[place.partition]
 
     def _drop_what_is_paused(self) -> None:
         paused = [one for one in self._positions if one.is_paused and one.buffered_bytes]
@@ -199,15 +207,24 @@ class Fetcher:
                 self._try_later(partition)
             return
         for partition in self._positions:
+            if partition.place.topic not in topics:
+                continue
+            partition.is_astray = False
             info = metadata.topics.get(partition.place.topic)
-            if partition.place.topic not in topics or self._leader(partition.place) is not None:
+            if self._leader(partition.place) is not None:
                 continue
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if info is None else info.error
             if code and not code.retriable:
                 self._fail(partition, failure_of(code, partition.place.topic))
             else:
-                log.debug("%s has no leader", partition.place)
+                self._note(partition, f"{partition.place} has no leader")
                 self._try_later(partition)
+
+    async def _look_up(self, partitions: Collection[Partition]) -> None:
+        try:
+            await self.find_positions(partitions)
+        finally:
+            self._looking.difference_update(partitions)
 
     async def find_positions(self, partitions: Collection[Partition]) -> None:
         """Look up where to read; errors that may pass are tried again later."""
@@ -247,20 +264,45 @@ class Fetcher:
         if not partitions:
             return
         before = {partition: partition.incarnation for partition in partitions}
-        times = {partition.place: partition.reset_to for partition in partitions}
-        found = await list_offsets(self._cluster, times, is_committed=self._reading.is_committed)
+        leaders = await self._cluster.leaders_of(one.place for one in partitions)
+        by_node: dict[int, list[Partition]] = {}
         for partition, incarnation in before.items():
+            leader = leaders[partition.place]
             if partition.incarnation != incarnation:
-                continue
-            match found.get(partition.place):
-                case OffsetAndTimestamp(offset, _timestamp):
-                    partition.start_at(offset)
-                case None:
-                    self._try_later(partition)
-                case error:
-                    if isinstance(error, RefreshError | ConnectionLostError):
-                        self._cluster.forget([partition.place.topic])
-                    self._retry_or_fail(partition, error)
+                continue  # somebody sought meanwhile
+            if isinstance(leader, int):
+                by_node.setdefault(leader, []).append(partition)
+            else:
+                self._take_end(partition, leader)
+        # Nobody waits for a broker that is not his.
+        await asyncio.gather(*(self._find_ends_at(node, some) for node, some in by_node.items()))
+
+    async def _find_ends_at(self, node: int, partitions: list[Partition]) -> None:
+        before = {partition: partition.incarnation for partition in partitions}
+        found = await list_offsets_of(
+            self._cluster,
+            node,
+            {partition.place: partition.reset_to for partition in partitions},
+            is_committed=self._reading.is_committed,
+        )
+        for partition, incarnation in before.items():
+            self._looking.discard(partition)
+            if partition.incarnation == incarnation:
+                self._take_end(partition, found.get(partition.place))
+        self.wake()
+
+    def _take_end(
+        self, partition: Partition, found: OffsetAndTimestamp | KafkaError | ClientError | None
+    ) -> None:
+        match found:
+            case OffsetAndTimestamp(offset, _timestamp):
+                partition.start_at(offset)
+            case None:
+                self._try_later(partition)
+            case error:
+                if calls_for_look_up(error):
+                    self._cluster.forget([partition.place.topic])
+                self._retry_or_fail(partition, error)
 
     def reset(self, partition: Partition, reason: str) -> None:
         """Start at an end of the log, or tell the application that nobody said where."""
@@ -276,7 +318,11 @@ class Fetcher:
     async def _fetch(self, node: int, partitions: list[Partition], share: int) -> None:
         """Ask a broker once, and take in what it gives."""
         config = self._config
+        # Somebody may have sought, paused or let go of one since this was planned.
+        partitions = [one for one in partitions if one.is_fetchable and self._positions.has(one)]
         partitions.sort(key=lambda partition: partition.served)
+        if not partitions:
+            return
         wanted = {one.place: _Wanted(one, one.fetch_offset, one.incarnation) for one in partitions}
         request = FetchRequest(
             max_wait_ms=int(config.max_wait * 1000),
@@ -296,9 +342,8 @@ class Fetcher:
             return
         except (KafkaError, ClientError) as failure:
             self._complain(partitions, f"fetching from broker {node}: {failure}")
-            if isinstance(failure, RefreshError | ConnectionLostError):
-                self._cluster.forget({place.topic for place in wanted})
             for partition in partitions:
+                partition.is_astray = calls_for_look_up(failure)
                 self._retry_or_fail(partition, failure)
             return
         # The parts of an answer lie in one buffer, which lives as long as any of them.
@@ -313,11 +358,11 @@ class Fetcher:
         topics: dict[str, list[FetchPartition]] = {}
         for partition, offset, _incarnation in wanted:
             topic, index = partition.place
-            info = self._cluster.metadata.topics[topic]
+            info = self._info(partition.place)
             topics.setdefault(topic, []).append(
                 FetchPartition(
                     partition=index,
-                    current_leader_epoch=info.partitions[index].leader_epoch,
+                    current_leader_epoch=-1 if info is None else info.leader_epoch,
                     fetch_offset=offset,
                     partition_max_bytes=self._config.partition_max_bytes,
                 )
@@ -368,8 +413,7 @@ class Fetcher:
                 log.warning("%s: starting at an end of the log", error)
                 self.reset(partition, str(error))
             return
-        if isinstance(error, RefreshError):
-            self._cluster.forget([partition.place.topic])
+        partition.is_astray = calls_for_look_up(error)
         self._retry_or_fail(partition, error)
 
     def _complain(self, partitions: Iterable[Partition], reason: str) -> None:
@@ -377,9 +421,13 @@ class Fetcher:
         is_new = any(partition.tries == 0 for partition in partitions)
         log.log(logging.WARNING if is_new else logging.DEBUG, "%s", reason)
 
+    def _note(self, partition: Partition, reason: str) -> None:
+        """Log what is wrong with one partition: aloud when it lasts, and then once."""
+        log.log(logging.WARNING if partition.tries == _LASTING else logging.DEBUG, "%s", reason)
+
     def _retry_or_fail(self, partition: Partition, error: KafkaError | ClientError) -> None:
         if error.retriable:
-            log.debug("%s: %s", partition.place, error)
+            self._note(partition, str(error))
             self._try_later(partition)
         else:
             self._fail(partition, error)

@@ -235,6 +235,8 @@ class GroupMember:
         """Leave, if it is in and comes and goes; a static member is expected back."""
         member_id, self.member_id = self.member_id, ""
         self.generation_id = -1
+        self.is_leader = False
+        self.shared_topics, self.counts = (), {}
         self._become(MemberState.UNJOINED)
         if not member_id or self.instance_id is not None:
             return
@@ -260,7 +262,8 @@ class GroupMember:
             except (ClientError, KafkaError) as error:
                 if not error.retriable:
                     raise
-                log.warning("group %s: %s", self._group, error)
+                level = logging.DEBUG if self._tries else logging.WARNING  # not over and over
+                log.log(level, "group %s: %s", self._group, error)
                 self._cluster.forget_coordinator(self._group)
                 await self._pause()
                 continue
@@ -405,6 +408,8 @@ class GroupMember:
     async def _beat(self) -> None:
         """Tell the coordinator, time and again, that the member is alive."""
         pause = self._config.heartbeat_interval
+        # A coordinator that hangs is left in time: another one may wait for a sign of life.
+        timeout = min(self._cluster.config.timeouts.request, self._config.session_timeout / 3)
         while True:
             await asyncio.sleep(pause)
             pause = self._config.heartbeat_interval
@@ -419,7 +424,7 @@ class GroupMember:
             )
             try:
                 answer = await self._cluster.ask_coordinator(
-                    self._group, request, HeartbeatResponse, channel="heartbeat"
+                    self._group, request, HeartbeatResponse, channel="heartbeat", timeout=timeout
                 )
             except (ClientError, KafkaError) as error:
                 if not error.retriable:

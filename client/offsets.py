@@ -46,43 +46,51 @@ async def list_offsets(
 ) -> dict[TopicPartition, OffsetAndTimestamp | Failure]:
     """Look offsets up by time in milliseconds, or by LATEST or EARLIEST; -1 where there is none."""
     found: dict[TopicPartition, OffsetAndTimestamp | Failure] = {}
-    by_node: dict[int, list[TopicPartition]] = {}
-    for place in sorted(times):
-        try:
-            by_node.setdefault(await cluster.leader_of(place), []).append(place)
-        except (KafkaError, ClientError) as error:
-            found[place] = error
-
-    async def ask(node: int, places: list[TopicPartition]) -> None:
-        request = ListOffsetsRequest(
-            replica_id=-1,
-            isolation_level=int(is_committed),
-            topics=[
-                ListOffsetsTopic(
-                    name=topic,
-                    partitions=[
-                        ListOffsetsPartition(
-                            partition_index=place.partition, timestamp=times[place]
-                        )
-                        for place in some
-                    ],
-                )
-                for topic, some in by_topic(places)
-            ],
+    by_node: dict[int, dict[TopicPartition, int]] = {}
+    for place, leader in (await cluster.leaders_of(times)).items():
+        if isinstance(leader, int):
+            by_node.setdefault(leader, {})[place] = times[place]
+        else:
+            found[place] = leader
+    for some in await asyncio.gather(
+        *(
+            list_offsets_of(cluster, node, its, is_committed=is_committed)
+            for node, its in by_node.items()
         )
-        try:
-            answer = await cluster.ask(node, request, ListOffsetsResponse)
-        except (KafkaError, ClientError) as error:
-            found.update(dict.fromkeys(places, error))
-            return
-        for topic in answer.topics:
-            for one in topic.partitions:
-                place = TopicPartition(topic.name, one.partition_index)
-                failure = failure_of(one.error_code, str(place))
-                found[place] = failure or OffsetAndTimestamp(one.offset, one.timestamp)
-
-    await asyncio.gather(*(ask(node, places) for node, places in by_node.items()))
+    ):
+        found |= some
     return found
+
+
+async def list_offsets_of(
+    cluster: Cluster, node: int, times: Mapping[TopicPartition, int], *, is_committed: bool
+) -> dict[TopicPartition, OffsetAndTimestamp | Failure]:
+    """Look offsets up as above, of partitions that one node leads."""
+    request = ListOffsetsRequest(
+        replica_id=-1,
+        isolation_level=int(is_committed),
+        topics=[
+            ListOffsetsTopic(
+                name=topic,
+                partitions=[
+                    ListOffsetsPartition(partition_index=place.partition, timestamp=times[place])
+                    for place in some
+                ],
+            )
+            for topic, some in by_topic(times)
+        ],
+    )
+    try:
+        answer = await cluster.ask(node, request, ListOffsetsResponse)
+    except (KafkaError, ClientError) as error:
+        return dict.fromkeys(times, error)
+    return {
+        place: failure_of(one.error_code, str(place))
+        or OffsetAndTimestamp(one.offset, one.timestamp)
+        for topic in answer.topics
+        for one in topic.partitions
+        for place in [TopicPartition(topic.name, one.partition_index)]
+    }
 
 
 async def fetch_committed(

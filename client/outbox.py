@@ -22,7 +22,7 @@ from ottla.protocol.registry import PRODUCE
 
 from .batching import Batch
 from .connection import Connection
-from .errors import ClientError, ClosedError, ConnectionLostError, KafkaError
+from .errors import ClientError, ClosedError, KafkaError
 from .lanes import MOST_IN_FLIGHT, Lane
 
 if TYPE_CHECKING:
@@ -140,15 +140,7 @@ class Outbox:
             sender.refuse(batches, ClosedError("the producer was closed"), was_sent=False)
             raise
         self._in_flight += 1
-        seconds = sender.cluster.config.timeouts.request
-        reason = ConnectionLostError(f"{connection.address} has not answered in {seconds:g} s")
-        timer = asyncio.get_running_loop().call_later(seconds, connection.close, reason)
-
-        def answered(future: asyncio.Future[ProduceResponse]) -> None:
-            timer.cancel()
-            self._answered(batches, future, started)
-
-        future.add_done_callback(answered)
+        future.add_done_callback(lambda done: self._answered(batches, done, started))
 
     async def _encode(self, batches: list[Batch]) -> None:
         codec = self._sender.compression
@@ -182,14 +174,14 @@ class Outbox:
         for batch in batches:
             batch.lane.succeed(batch, -1, -1)
             self._sender.offer(batch.lane)
-        # A hook that raises is not to end this task.
-        asyncio.get_running_loop().call_soon(self._report, started, None)
+        self._sender.cluster.report(PRODUCE, self._id, started, None)
 
     def _answered(
         self, batches: list[Batch], future: asyncio.Future[ProduceResponse], started: float
     ) -> None:
         self._in_flight -= 1
         error = future.exception()
+        assert error is None or isinstance(error, Exception)
         if error is None:
             answer = future.result()
             if answer.throttle_time_ms > 0:
@@ -197,14 +189,7 @@ class Outbox:
                 self._throttled_until = now + answer.throttle_time_ms / 1000
             self._sender.take_answer(batches, answer)
         else:
-            assert isinstance(error, Exception)
             self._sender.refuse(batches, error, was_sent=True)
         if self._queue:
             self._may_send.set()
-        self._report(started, error)
-
-    def _report(self, started: float, error: BaseException | None) -> None:
-        hook = self._sender.cluster.config.on_request
-        if hook is not None:
-            assert error is None or isinstance(error, Exception)
-            hook(PRODUCE.name, self._id, time.perf_counter() - started, error)
+        self._sender.cluster.report(PRODUCE, self._id, started, error)

@@ -73,6 +73,12 @@ class Ownership:
         self._is_new = True
         self._is_changed.set()
 
+    def unsubscribe(self) -> None:
+        """Read nothing."""
+        self.subscription = self.member = None
+        self._is_found.clear()
+        self.assign(())
+
     def assign(self, places: Collection[TopicPartition]) -> None:
         """Read these partitions, and no others."""
         self._drop(self._positions.places - frozenset(places))
@@ -108,7 +114,8 @@ class Ownership:
             except (KafkaError, ClientError) as error:
                 if not error.retriable:
                     raise
-                log.warning("looking for %s: %s", self.subscription, error)
+                level = logging.DEBUG if tries else logging.WARNING  # not over and over
+                log.log(level, "looking for %s: %s", self.subscription, error)
                 seconds = self._cluster.config.backoff.seconds(tries, 0.5)
                 tries += 1
             try:

@@ -52,6 +52,7 @@ class Partition:
         "error",
         "fetch_offset",
         "incarnation",
+        "is_astray",
         "is_held",
         "is_paused",
         "is_queued",
@@ -81,6 +82,8 @@ class Partition:
         #: Both ends of what can be read, as the last fetch said.
         self.start_offset = self.end_offset = -1
         self.is_paused = False
+        #: Whoever was taken for its leader is not, or does not answer: it is to be looked up.
+        self.is_astray = False
         #: Being taken away: nothing more of it is given.
         self.is_held = False
         #: Taken away while something of it is in hand.

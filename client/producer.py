@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from operator import index
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, Self
@@ -196,9 +197,12 @@ class Producer:
         those before it; the others of its batch have failed with it. If this is cancelled, any
         number of them may be written.
         """
-        tally = Tally()
+        tally, lanes = Tally(), set[Lane]()
         try:
-            await self._queue_many(topic, records, tally)
+            try:
+                await self._queue_many(topic, records, tally, lanes)
+            finally:
+                self._sender.hurry_all(lanes)  # there is no more to wait for
         except Exception:
             await tally.wait()
             raise
@@ -224,16 +228,19 @@ class Producer:
         try:
             await self._sender.flush()
         finally:
-            await self._sender.close()
-            await self._cluster.close()
+            try:
+                await self._sender.close()
+            finally:
+                await self._cluster.close()
 
-    async def _queue_many(self, topic: str, records: Iterable[Any], tally: Tally) -> None:
+    async def _queue_many(
+        self, topic: str, records: Iterable[Any], tally: Tally, lanes: set[Lane]
+    ) -> None:
         known = await self._learn(topic)
         room = self._sender.room
         limit = self._batching.batch_bytes
         plain_bytes = self._plain_bytes
         has_partitioner = callable(self._partitioner)
-        lanes: set[Lane] = set()
         for record in records:
             timestamp = place = key = None
             pairs: _HeaderPairs = ()
@@ -273,11 +280,6 @@ class Producer:
             batch.add(timestamp, key, value, pairs, size)
             run.count += 1
             tally.outstanding += 1
-        if self._batching.linger:
-            # There is no more to wait for.
-            for lane in lanes:
-                if lane.open is not None:
-                    self._sender.hurry(lane.open)
 
     def _prepare(
         self, key: Any, value: Any, headers: Headers, timestamp: int | None
@@ -328,6 +330,8 @@ class Producer:
 
     async def _wait_for_room(self, size: int) -> None:
         self._in_a_row = 0
+        # What lingers takes the room that is waited for.
+        self._sender.hurry_all(chain.from_iterable(self._sender.lanes.values()))
         await self._sender.room.wait(size, self._batching.buffer_timeout)
         try:
             self._check_open()
@@ -389,15 +393,24 @@ class _Topic:
         else:
             lane = self._current
             batch = lane.open
-            if batch is not None and batch.size <= limit and self._is_sticky:
+            if batch is not None and batch.size <= limit and self._is_sticky and not lane.tries:
                 return batch
             self._follow()
-            choose = next_sticky if self._is_sticky else next_in_turn
-            lane = self._current = self._lanes[choose(lane.partition, self._available)]
+            lane = self._current = self._next_after(lane)
         batch = lane.open
         if batch is None or batch.size > limit:
             return self._sender.open_batch(lane)
         return batch
+
+    def _next_after(self, lane: Lane) -> Lane:
+        """Choose where records without a key go next: not where nothing gets through for now."""
+        choose = next_sticky if self._is_sticky else next_in_turn
+        chosen = self._lanes[choose(lane.partition, self._available)]
+        if _is_stuck(chosen):
+            free = [number for number in self._available if not _is_stuck(self._lanes[number])]
+            if free:
+                chosen = self._lanes[choose(lane.partition, free)]
+        return chosen
 
     async def check(self, partition: int) -> int:
         """Give a partition that there is. Raises KafkaError."""
@@ -424,6 +437,11 @@ class _Topic:
         # Partitions without a leader would keep their records waiting.
         led = [number for number, found in enumerate(info.partitions) if found.leader >= 0]
         self._available = led or list(range(count))
+
+
+def _is_stuck(lane: Lane) -> bool:
+    """Whether something waits that could not be sent. With nothing to lose, it is tried again."""
+    return bool(lane.tries and (lane.waiting or lane.in_flight or lane.failed))
 
 
 def _joined(written: list[Written]) -> list[Written]:

@@ -23,7 +23,7 @@ from ottla.protocol.compression import Compression
 from ottla.protocol.errors import error_of
 
 from .batching import Batch, Batching, Identity, Room
-from .cluster import Cluster
+from .cluster import Cluster, calls_for_look_up
 from .errors import (
     ClientError,
     ClosedError,
@@ -108,6 +108,13 @@ class Sender:
         batch.is_due = True
         if not batch.is_settled:
             self.offer(batch.lane)
+
+    def hurry_all(self, lanes: Iterable[Lane]) -> None:
+        """Let nothing linger in these."""
+        if self.batching.linger:
+            for lane in lanes:
+                if lane.open is not None:
+                    self.hurry(lane.open)
 
     async def flush(self) -> None:
         """Send all that waits now, and wait until it is settled."""
@@ -216,7 +223,7 @@ class Sender:
 
     def refuse(self, batches: Iterable[Batch], error: Exception, *, was_sent: bool) -> None:
         """Take note that a whole request has failed."""
-        if isinstance(error, ConnectionLostError):
+        if calls_for_look_up(error):
             self.refresh()
         for batch in batches:
             batch.lane.refuse(batch, error, was_sent=was_sent)
@@ -329,10 +336,12 @@ class Sender:
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        if self._expiry is not None:
-            self._expiry.cancel()
-        self._fail_all(ClosedError("the producer was closed before this was acknowledged"))
+        try:
+            await asyncio.gather(*tasks, return_exceptions=True)
+        finally:
+            if self._expiry is not None:
+                self._expiry.cancel()
+            self._fail_all(ClosedError("the producer was closed before this was acknowledged"))
 
     def _fail_all(self, error: Exception) -> None:
         for batch in list(self._unsettled()):

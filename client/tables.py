@@ -44,6 +44,12 @@ class Tables:
                 start_offset=self._chunk.fetch_offset,
             )
 
+    def leave(self) -> None:
+        """Take note that the application reads in another way: what is left is fetched again."""
+        partition, self._partition = self._partition, None
+        if partition is not None and partition.incarnation == self._incarnation:
+            partition.discard()
+
     def _next_of_chunk(self) -> pa.RecordBatch | None:
         """Give the next table of a chunk, which nearly always has but one."""
         partition = self._partition

@@ -160,10 +160,13 @@ class Scripted:
         #: May take the place of an answer.
         self.on_fetch: Callable[[int, FetchRequest], FetchResponse | None] = lambda *_: None
         self.requests: list[tuple[int, Message]] = []
+        #: Brokers that take requests and answer none.
+        self.hung: set[int] = set()
         self.ports: list[int] = []
         self._count = nodes
         self._servers: list[asyncio.Server] = []
-        self._writers: set[asyncio.StreamWriter] = set()
+        self._writers: dict[asyncio.StreamWriter, int] = {}
+        self._is_over = asyncio.Event()
 
     async def __aenter__(self) -> Scripted:
         for node in range(self._count):
@@ -173,11 +176,22 @@ class Scripted:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for writer in self._writers:
-            writer.transport.abort()
-        for server in self._servers:
-            server.close()
-            await server.wait_closed()
+        self._is_over.set()
+        for node in range(self._count):
+            await self.stop(node)
+
+    async def stop(self, node: int) -> None:
+        """Let a broker be down."""
+        self._servers[node].close()
+        for writer, at in self._writers.items():
+            if at == node:
+                writer.transport.abort()
+        await self._servers[node].wait_closed()
+
+    async def start(self, node: int) -> None:
+        """Let it be up again."""
+        port = self.ports[node]
+        self._servers[node] = await asyncio.start_server(self._serve(node), "127.0.0.1", port)
 
     @property
     def address(self) -> str:
@@ -192,12 +206,14 @@ class Scripted:
 
     def _serve(self, node: int) -> Any:
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            self._writers.add(writer)
+            self._writers[writer] = node
             try:
                 while True:
                     (size,) = struct.unpack(">i", await reader.readexactly(4))
                     header, request = decode_request(await reader.readexactly(size))
                     self.requests.append((node, request))
+                    if node in self.hung:
+                        await self._is_over.wait()
                     answer = await self._answer(node, request)
                     writer.writelines(
                         encode_response(answer, header.request_api_version, header.correlation_id)
@@ -205,7 +221,7 @@ class Scripted:
             except (asyncio.IncompleteReadError, ConnectionError):
                 pass
             finally:
-                self._writers.discard(writer)
+                self._writers.pop(writer, None)
                 writer.close()
 
         return serve

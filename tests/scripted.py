@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict, deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from inspect import isawaitable
 from types import TracebackType
 from typing import Any, Self
@@ -129,7 +129,11 @@ class Stage:
         nodes: int = 1,
         topics: Mapping[str, int] | None = None,
         versions: Mapping[str, tuple[int, int]] | None = None,
+        served: Collection[str] = (),
     ) -> None:
+        #: What brokers say that they serve; beyond these four, scripts have to do it.
+        self.served = {*SERVED, *served}
+        self.controller = 0
         self.ledger = Ledger()
         self.calls: list[Call] = []
         self.versions = dict(versions or {})
@@ -141,6 +145,7 @@ class Stage:
         }
         self.producer_ids = 0
         self._scripts: dict[type[Message], deque[Script]] = defaultdict(deque)
+        self._usual: dict[type[Message], Script] = {}
 
     @property
     def address(self) -> str:
@@ -153,13 +158,17 @@ class Stage:
         """Say what becomes of the next requests of a kind."""
         self._scripts[kind].extend(scripts)
 
+    def always(self, kind: type[Message], script: Script) -> None:
+        """Say what becomes of all requests of a kind that nothing else is said of."""
+        self._usual[kind] = script
+
     def asked(self, kind: type[Message]) -> list[Call]:
         """Give the requests of a kind that have come."""
         return [call for call in self.calls if isinstance(call.request, kind)]
 
     def next_script(self, request: Message) -> Script:
         scripts = self._scripts[type(request)]
-        return scripts.popleft() if scripts else Call.serve
+        return scripts.popleft() if scripts else self._usual.get(type(request), Call.serve)
 
     async def __aenter__(self) -> Self:
         for node in self.nodes:
@@ -262,7 +271,7 @@ class Node:
     def _greet(self) -> ApiVersionsResponse:
         keys = []
         for api in APIS.values():
-            if api.name in SERVED:
+            if api.name in self.stage.served:
                 first, last = self.stage.versions.get(
                     api.name, (api.versions.first, api.versions.last)
                 )
@@ -287,7 +296,7 @@ class Node:
                 MetadataResponseBroker(node_id=node.id, host="127.0.0.1", port=node.port)
                 for node in self.stage.nodes
             ],
-            controller_id=0,
+            controller_id=self.stage.controller,
             topics=[
                 MetadataResponseTopic(
                     name=name,

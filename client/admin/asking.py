@@ -8,16 +8,14 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Self, TypeAlias, TypeVar
 
-from ottla.protocol.errors import ErrorCode, KafkaError, RefreshError
-from ottla.protocol.schema import Message
+from ottla.protocol.errors import ErrorCode, KafkaError
 
-from ..cluster import Cluster
+from ..cluster import Cluster, calls_for_look_up
 from ..config import ClientConfig
-from ..errors import ClientError, ConnectionLostError, error_of
+from ..errors import ClientError, error_of
 
 K = TypeVar("K")
 V = TypeVar("V")
-M = TypeVar("M", bound=Message)
 
 #: What came of one thing that was asked for.
 Outcome: TypeAlias = V | KafkaError | ClientError
@@ -96,7 +94,7 @@ class Asking:
                     failed[thing] = answer
             left = list(again)
             if again:
-                raise next(filter(_calls_for_a_look_up, again.values()), again[left[0]])
+                raise next(filter(calls_for_look_up, again.values()), again[left[0]])
 
         try:
             await self._cluster.retry(once, what=what)
@@ -109,29 +107,25 @@ class Asking:
             raise PartialError(failed, done)
         return {thing: done[thing] for thing in wanted}
 
-    async def _ask_controller(
-        self, request: Message, response: type[M], *, most: int | None = None
-    ) -> M:
-        """Ask the broker that changes metadata, whichever that is by now."""
-        await self._cluster.refresh([])
-        node_id = self._cluster.metadata.controller
-        if node_id < 0:
-            raise RefreshError(ErrorCode.BROKER_NOT_AVAILABLE, "there is no controller")
-        return await self._cluster.ask(node_id, request, response, most=most)
-
     async def _known_brokers(self) -> list[int]:
         return sorted((await self._cluster.refresh([])).nodes)
 
     async def _by_node(
         self,
-        things: Mapping[K, int],
+        things: Mapping[K, Outcome[int]],
         ask: Callable[[int, list[K]], Awaitable[Mapping[K, Outcome[V]]]],
     ) -> dict[K, Outcome[V]]:
-        """Ask each node for its things, all nodes at once; one that fails, fails for those."""
+        """Ask each node for its things, all nodes at once; one that fails, fails for those.
+
+        A thing may have an error in the place of a node: then that is its answer.
+        """
         by_node: dict[int, list[K]] = defaultdict(list)
-        for thing, node_id in things.items():
-            by_node[node_id].append(thing)
         answers: dict[K, Outcome[V]] = {}
+        for thing, node_id in things.items():
+            if isinstance(node_id, int):
+                by_node[node_id].append(thing)
+            else:
+                answers[thing] = node_id
 
         async def one(node_id: int, its: list[K]) -> None:
             try:
@@ -163,7 +157,3 @@ def no_such_broker(broker: int, known: Iterable[int]) -> KafkaError:
 
 def _unanswered(thing: object) -> KafkaError:
     return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the broker did not say a word of {thing}")
-
-
-def _calls_for_a_look_up(error: Exception) -> bool:
-    return isinstance(error, RefreshError | ConnectionLostError)

@@ -84,7 +84,9 @@ class ConfigsOf(Asking):
 
         async def attempt(left: list[str]) -> Mapping[str, Outcome[None]]:
             request = _alter(_TOPIC, left, changes, validate_only=validate_only)
-            return _altered(await self._ask_controller(request, IncrementalAlterConfigsResponse))
+            return _altered(
+                await self._cluster.ask_controller(request, IncrementalAlterConfigsResponse)
+            )
 
         await self._each([topic], attempt, f"altering {topic}")
 

@@ -25,10 +25,11 @@ from ottla.protocol.consumer import Assignment, Subscription
 from ottla.protocol.errors import DecodeError, ErrorCode, KafkaError
 from ottla.protocol.schema import Buffer
 
-from ..errors import error_of
+from ..cluster import M
+from ..errors import ClientError, error_of
 from ..offsets import by_topic, commit
 from ..types import CommittedOffset, TopicPartition
-from .asking import M, Outcome, no_such_group, outcome
+from .asking import Outcome, no_such_group, outcome
 from .brokers import Brokers
 from .offsets import Offsets
 from .results import GroupDescription, GroupListing, GroupMember, PartitionLag
@@ -195,8 +196,15 @@ class Groups(Offsets, Brokers):
             for place in places
         }
 
-    async def _coordinators(self, groups: Iterable[str]) -> dict[str, int]:
-        return {group: await self._cluster.coordinator_of(group) for group in groups}
+    async def _coordinators(self, groups: Iterable[str]) -> dict[str, Outcome[int]]:
+        """Give the coordinator of each group, or why it is not known."""
+        found: dict[str, Outcome[int]] = {}
+        for group in groups:
+            try:
+                found[group] = await self._cluster.coordinator_of(group)
+            except (KafkaError, ClientError) as error:
+                found[group] = error
+        return found
 
 
 def _described(group: DescribedGroup, node_id: int) -> Outcome[GroupDescription]:

@@ -112,7 +112,9 @@ class Offsets(Asking):
             return {
                 name: error_of(info.error, f"topic {name!r}: {info.error.message}")
                 or len(info.partitions)
-                for name, info in ((name, known.topics[name]) for name in left)
+                for name, info in (
+                    (name, known.topics[name]) for name in left if name in known.topics
+                )
             }
 
         counts = await self._each(names, attempt, "looking up topics") if names else {}
@@ -147,14 +149,7 @@ class Offsets(Asking):
 
         async def attempt(left: list[TopicPartition]) -> Mapping[TopicPartition, Outcome[V]]:
             await self._cluster.refresh({place.topic for place in left})
-            answers: dict[TopicPartition, Outcome[V]] = {}
-            leaders: dict[TopicPartition, int] = {}
-            for place in left:
-                try:
-                    leaders[place] = await self._cluster.leader_of(place)
-                except KafkaError as error:
-                    answers[place] = error
-            return {**answers, **await self._by_node(leaders, ask)}
+            return await self._by_node(await self._cluster.leaders_of(left), ask)
 
         return await self._each(places, attempt, what)
 

@@ -82,7 +82,7 @@ class Topics(Asking):
                 timeout_ms=self._timeout_ms,
                 validate_only=validate_only,
             )
-            answer = await self._ask_controller(request, CreateTopicsResponse)
+            answer = await self._cluster.ask_controller(request, CreateTopicsResponse)
             return {
                 topic.name: outcome(
                     topic.error_code,
@@ -101,7 +101,7 @@ class Topics(Asking):
 
         async def attempt(left: list[str]) -> Mapping[str, Outcome[None]]:
             request = DeleteTopicsRequest(topic_names=left, timeout_ms=self._timeout_ms)
-            answer = await self._ask_controller(
+            answer = await self._cluster.ask_controller(
                 request, DeleteTopicsResponse, most=_LAST_WITH_NAMES
             )
             return {
@@ -127,7 +127,7 @@ class Topics(Asking):
                 timeout_ms=self._timeout_ms,
                 validate_only=validate_only,
             )
-            answer = await self._ask_controller(request, CreatePartitionsResponse)
+            answer = await self._cluster.ask_controller(request, CreatePartitionsResponse)
             return {
                 result.name: outcome(result.error_code, result.error_message, None)
                 for result in answer.results

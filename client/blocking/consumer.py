@@ -20,6 +20,7 @@ class Consumer(Blocking[there.Consumer]):
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 
     subscribe = Plain(there.Consumer.subscribe)
+    unsubscribe = Verb(there.Consumer.unsubscribe)
     assign = Plain(there.Consumer.assign)
     getone = Verb(there.Consumer.getone)
     getmany = Verb(there.Consumer.getmany)

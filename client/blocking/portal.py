@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import threading
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import update_wrapper
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
 from ..errors import ClosedError
+
+log = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -22,12 +25,39 @@ C = TypeVar("C")
 _LAST_WORDS_SECONDS = 10.0
 
 
+class _Helpers(ThreadPoolExecutor):
+    """Threads for what would keep the loop waiting: they help also when the program ends.
+
+    The library's own do not by then, and somebody may still have to compress what is sent last.
+    """
+
+    def submit(self, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Have something done."""
+        try:
+            return super().submit(work, *args, **kwargs)
+        except RuntimeError:
+            done: Future[T] = Future()
+
+            def run() -> None:
+                try:
+                    done.set_result(work(*args, **kwargs))
+                except BaseException as error:  # noqa: BLE001  # it is raised by whoever waits
+                    done.set_exception(error)
+
+            threading.Thread(target=run, name="ottla-client-helper", daemon=True).start()
+            return done
+
+
 class Portal:
     """An event loop in a thread of its own, and the way to it."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
+        self._loop.set_default_executor(_Helpers(thread_name_prefix="ottla-client-helper"))
         self._process = os.getpid()
+        # What threads wait for, and what is still to be begun for them.
+        self._waited_for: dict[Future[Any], Coroutine[Any, Any, Any] | None] = {}
+        self._is_ending = False
         self._thread = threading.Thread(target=self._serve, name="ottla-client", daemon=True)
         self._thread.start()
 
@@ -42,29 +72,65 @@ class Portal:
         tasks: list[asyncio.Task[T]] = []
 
         def begin() -> None:
+            if self._is_ending:
+                return
+            self._waited_for[done] = None
             task = self._loop.create_task(coroutine)
             tasks.append(task)
             task.add_done_callback(lambda ended: _hand_over(ended, done))
 
-        self._loop.call_soon_threadsafe(begin)
+        self._waited_for[done] = coroutine
         try:
+            self._call(begin)
             return done.result()
         except BaseException:
             if not done.done():
                 # It is the waiting that was interrupted, by Ctrl-C: end what was waited for.
-                self._loop.call_soon_threadsafe(lambda: [task.cancel() for task in tasks])
+                self._call(lambda: [task.cancel() for task in tasks])
                 with suppress(BaseException):
                     done.result(_LAST_WORDS_SECONDS)
             raise
+        finally:
+            self._waited_for.pop(done, None)
 
     def stop(self) -> None:
         """End the loop and the thread."""
-        if self._process != os.getpid() or self._loop.is_closed():
-            return
-        with suppress(RuntimeError):  # somebody else has just closed it
-            self._loop.call_soon_threadsafe(self._loop.stop)
-        if threading.current_thread() is not self._thread:
-            self._thread.join(_LAST_WORDS_SECONDS)
+        if self._process == os.getpid():
+            self._call(self._loop.stop)
+            self._join()
+
+    def stop_after(self, last: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """End them when one more thing is done. It may be called anywhere, and waits for a while.
+
+        It is a program that ends without having closed its client, or has forgotten it: what was
+        taken is sent if that is possible.
+        """
+        tasks: list[asyncio.Task[None]] = []
+
+        def begin() -> None:
+            task = self._loop.create_task(last())
+            tasks.append(task)
+            task.add_done_callback(lambda _: self._loop.stop())
+
+        if self._process == os.getpid():
+            self._call(begin)
+            if not self._join():
+                log.warning(
+                    "a client that nobody closed has not ended in %g s: what it has not sent is"
+                    " lost",
+                    _LAST_WORDS_SECONDS,
+                )
+
+    def _call(self, what: Callable[[], object]) -> None:
+        """Have something called there. If the loop is closed, whoever waits has been told."""
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(what)
+
+    def _join(self) -> bool:
+        if threading.current_thread() is self._thread:
+            return True
+        self._thread.join(_LAST_WORDS_SECONDS)
+        return not self._thread.is_alive()
 
     def _check(self) -> None:
         if self._process != os.getpid():
@@ -78,13 +144,20 @@ class Portal:
         asyncio.set_event_loop(self._loop)
         try:
             self._loop.run_forever()
-            left = asyncio.all_tasks(self._loop)
-            for task in left:
-                task.cancel()
-            self._loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+            self._is_ending = True
+            while left := asyncio.all_tasks(self._loop):
+                for task in left:
+                    task.cancel()
+                self._loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
         finally:
             self._loop.close()
+            # Who came in the last moment: nothing will be begun any more, or end.
+            for done, coroutine in tuple(self._waited_for.items()):
+                if coroutine is not None:
+                    coroutine.close()
+                if not done.done():
+                    done.set_exception(ClosedError("the client has been closed"))
 
 
 def _hand_over(ended: asyncio.Future[T], done: Future[T]) -> None:
@@ -102,14 +175,14 @@ class Blocking(Generic[C]):
     _client: C
 
     def _start(self, make: Callable[[], C]) -> None:
-        self._portal = Portal()
-        # Nobody may have closed it when the program ends.
-        self._end = weakref.finalize(self, Portal.stop, self._portal)
+        self._portal = portal = Portal()
         try:
-            self._client = self._portal.run(_entered(make))
+            self._client = client = portal.run(_entered(make))
         except BaseException:
-            self._end()
+            portal.stop()
             raise
+        # Nobody may have closed it when it is forgotten, or when the program ends.
+        self._end = weakref.finalize(self, portal.stop_after, client.close)
 
     def _ask(self, question: Callable[[C], T]) -> T:
         async def there() -> T:
@@ -125,11 +198,11 @@ class Blocking(Generic[C]):
         return self
 
     def __exit__(self, *exception: Any) -> None:
-        if self._end.alive:
+        if self._end.detach() is not None:
             try:
                 self._portal.run(self._client.__aexit__(*exception))  # type: ignore[attr-defined]
             finally:
-                self._end()
+                self._portal.stop()
 
 
 async def _entered(make: Callable[[], Any]) -> Any:

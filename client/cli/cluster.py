@@ -51,7 +51,7 @@ def describe_cluster(target: Target, as_json: bool) -> None:
 @json_option
 @connected
 def show_api_versions(target: Target, broker: int | None, as_json: bool) -> None:
-    """Show the apis that a broker serves, and the versions that this client takes.
+    """Show the apis that a broker serves. Used is the version that this client takes.
 
     \b
         ottla cluster api-versions --broker 0

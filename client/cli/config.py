@@ -41,7 +41,7 @@ def describe_config(
     docs: bool,
     as_json: bool,
 ) -> None:
-    """Show the settings of a topic or of a broker that somebody has set.
+    """Show settings of a topic or of a broker. Those that somebody has set.
 
     With FILTER those that have it in their names, whether somebody has set them or not.
 
@@ -104,7 +104,7 @@ def set_config(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Change settings of a topic or of a broker; the others stay as they are.
+    """Change settings of a topic or of a broker. The others stay as they are.
 
     \b
         ottla config set topic orders retention.ms=86400000

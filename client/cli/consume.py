@@ -26,7 +26,7 @@ _DEFAULT_FROM = Position(Kind.START)
 @click.argument(
     "topics", metavar="TOPIC...", nargs=-1, required=True, shell_complete=complete_topics
 )
-@click.option("--from", "start", type=POSITION, help="Where to begin.  [default: start]")
+@click.option("--from", "start", type=POSITION, help="Where to begin: see above.  [default: start]")
 @click.option("--until", type=POSITION, help="Where to end, exclusively.  [default: end]")
 @click.option("--last", type=click.IntRange(1), metavar="N", help="The N newest records.")
 @click.option("-n", "--max-count", type=click.IntRange(1), metavar="N", help="End after N records.")
@@ -44,7 +44,7 @@ _DEFAULT_FROM = Position(Kind.START)
 @click.option("--value", metavar="REGEX", help="Only records whose value matches.")
 @click.option("--header", metavar="NAME[=REGEX]", multiple=True, help="Only records that have it.")
 @click.option("--committed", is_flag=True, help="Leave out what is not, or not yet, committed.")
-@click.option("-F", "--format", "layout", metavar="TEXT", help="How to print: see below.")
+@click.option("-F", "--format", "layout", metavar="TEXT", help="How to print: see above.")
 @click.option("-K", "--key-separator", metavar="TEXT", help="Print keys too, and this between.")
 @json_option
 @connected
@@ -59,7 +59,9 @@ def consume(target: Target, topics: tuple[str, ...], as_json: bool, **options: A
         ottla consume orders --partition 0 --from 1200 --max-count 1
         ottla consume orders --group billing --json        as a member of a group
 
-    The letters of --format are kcat's; \\n, \\t and \\xHH are what they are elsewhere:
+    --from and --until take start, end, an OFFSET, -N (before the end), 2026-11-16T12:00, 15m (ago)
+    or @MILLISECONDS. The letters of --format are kcat's; \\n, \\t and \\xHH are what they are
+    elsewhere:
 
     \b
         %t topic    %p partition    %o offset       %T milliseconds since 1970    %d date and time

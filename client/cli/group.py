@@ -159,7 +159,7 @@ def _print_description(one: GroupDescription, lags: dict[TopicPartition, Partiti
 @json_option
 @connected
 def delete_groups(target: Target, groups: tuple[str, ...], yes: bool, as_json: bool) -> None:
-    """Delete groups that have no members, with what they have committed.
+    """Delete groups that have no members. What they have committed goes with them.
 
     \b
         ottla group delete billing --yes
@@ -183,7 +183,7 @@ def delete_groups(target: Target, groups: tuple[str, ...], yes: bool, as_json: b
 @json_option
 @connected
 def clone_group(target: Target, source: str, copy: str, overwrite: bool, as_json: bool) -> None:
-    """Commit for COPY what SOURCE has committed, so that it goes on from there.
+    """Copy the offsets of a group. COPY goes on where SOURCE is.
 
     \b
         ottla group clone billing billing-experiment

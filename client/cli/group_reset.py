@@ -167,7 +167,7 @@ def read_offsets(text: str) -> dict[TopicPartition, int]:
 def delete_offsets(
     target: Target, group: str, topics: tuple[str, ...], yes: bool, as_json: bool
 ) -> None:
-    """Forget what a group has committed for topics that none of its members reads.
+    """Forget what a group has committed. None of its members may read these topics.
 
     \b
         ottla group delete-offsets billing orders bills:0 --yes

@@ -198,7 +198,9 @@ def _print_summary(facts: Mapping[str, Any], as_json: bool) -> None:
 @json_option
 @connected
 def perf_latency(target: Target, topic: str, as_json: bool, **options: Any) -> None:
-    """Send single records at a rate, and measure until each is acknowledged and read again.
+    """Measure how long records take. They are sent one by one, at a rate.
+
+    It is measured until each is acknowledged, and until it is read again.
 
     \b
         ottla perf latency bench --records 2000 --rate 500

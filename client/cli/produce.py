@@ -38,7 +38,7 @@ ACKS_HELP = "Who must have a record: all replicas, the leader, nobody."
 @click.option("-p", "--partition", type=click.IntRange(0), help="Which. [default: by key]")
 @click.option("-Z", "--tombstones", is_flag=True, help="An empty value is none: a tombstone.")
 @click.option("-D", "--delimiter", default="\\n", show_default=True, help="Between records.")
-@click.option("--rows", "is_json", is_flag=True, help="Records are JSON rows: see below.")
+@click.option("--rows", "is_json", is_flag=True, help="Records are JSON rows: see above.")
 @click.option("--whole-files", is_flag=True, help="Each FILE is a record.")
 @click.option("--rate", type=click.FloatRange(0, min_open=True), help="Records a second, at most.")
 @click.option("--repeat", "times", type=click.IntRange(1), default=1, help="Send all N times.")

@@ -6,6 +6,7 @@ import asyncio
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -67,23 +68,38 @@ class Source:
 async def read(chunks: Iterator[list[Row]]) -> AsyncIterator[list[Row]]:
     """Read in a thread: what was sent is on its way while we wait for more to come."""
     loop = asyncio.get_running_loop()
-    queue: asyncio.Queue[_Chunk] = asyncio.Queue(_AHEAD)
+    queue: asyncio.Queue[_Chunk] = asyncio.Queue()
+    room = threading.Semaphore(_AHEAD)
+    is_over = False
 
     def put(chunk: _Chunk) -> None:
-        asyncio.run_coroutine_threadsafe(queue.put(chunk), loop).result()
+        room.acquire()
+        if is_over or loop.is_closed():
+            raise _NobodyWantsMore
+        loop.call_soon_threadsafe(queue.put_nowait, chunk)
 
     def work() -> None:
-        try:
-            for chunk in chunks:
-                put(chunk)
-        except Exception as error:  # noqa: BLE001  # it is raised by whoever waits for a chunk
-            put(error)
-        else:
-            put(None)
+        with suppress(_NobodyWantsMore):
+            try:
+                for chunk in chunks:
+                    put(chunk)
+            except Exception as error:  # noqa: BLE001  # it is raised by whoever waits for a chunk
+                put(error)
+            else:
+                put(None)
 
     # A daemon: one that waits for a terminal cannot be told to end.
     threading.Thread(target=work, name="ottla-read", daemon=True).start()
-    while (chunk := await queue.get()) is not None:
-        if isinstance(chunk, BaseException):
-            raise chunk
-        yield chunk
+    try:
+        while (chunk := await queue.get()) is not None:
+            room.release()
+            if isinstance(chunk, BaseException):
+                raise chunk
+            yield chunk
+    finally:
+        is_over = True
+        room.release()
+
+
+class _NobodyWantsMore(BaseException):
+    """Ends the thread."""

@@ -39,7 +39,7 @@ def topic() -> None:
 def list_topics(
     target: Target, pattern: str | None, internal: bool, quiet: bool, as_json: bool
 ) -> None:
-    """List topics, those whose names match a regular expression if PATTERN is given.
+    """List topics. With PATTERN those whose names match that regular expression.
 
     \b
         ottla topic list

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 def show_offsets(
     target: Target, topics: tuple[str, ...], at: Position | None, as_json: bool
 ) -> None:
-    """Show where the logs of topics begin and end; or which offset a time has, or another place.
+    """Show where logs begin and end. With --at, which offset a time has, or another place.
 
     \b
         ottla topic offsets orders
@@ -76,7 +76,9 @@ def delete_records(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Delete the records before an offset or a time; `--before end` empties the topic.
+    """Delete the records before an offset or a time.
+
+    `--before end` empties the topic.
 
     \b
         ottla topic delete-records orders --before 7d
@@ -119,7 +121,7 @@ def places_of(
 @json_option
 @connected
 def clone_topic(target: Target, source: str, copy: str, records: bool, as_json: bool) -> None:
-    """Make a topic COPY with the partitions and settings that SOURCE has.
+    """Copy a topic. COPY has the partitions and settings that SOURCE has.
 
     Records are copied to the same partitions, with keys, headers and times; offsets are new where
     some are missing.

@@ -35,6 +35,15 @@ def test_a_command_explains_itself_with_an_example(name):
             assert parameter.help, f"{name} {parameter.name}"
 
 
+@pytest.mark.parametrize("name", [name for name in ALL if " " in name and "broker" not in name])
+def test_a_list_of_commands_has_whole_sentences(name):
+    noun = name.split()[0]
+    longest = max(len(other.split()[1]) for other in ALL if other.startswith(f"{noun} "))
+
+    # What click leaves of a terminal of 80 columns.
+    assert not ALL[name].get_short_help_str(78 - 6 - longest).endswith("...")
+
+
 @pytest.mark.parametrize("name", sorted(ALL.keys() - QUIET))
 def test_what_prints_can_print_json(name):
     assert "--json" in {option for one in ALL[name].params for option in one.opts}

@@ -1,6 +1,7 @@
 """The blocking twin: the same verbs, on a thread of its own."""
 
 import asyncio
+import gc
 import inspect
 import multiprocessing
 import signal
@@ -231,3 +232,61 @@ def test_a_script_that_forgets_to_close_still_ends(broker):
     )
 
     assert (done.stdout, done.stderr) == ("1\n", "")
+
+
+def test_a_script_that_forgets_to_close_sends_what_it_has_queued(broker, topic):
+    # What lingers, and what is compressed in a thread; by a name that has to be looked up.
+    address = broker.address.replace("127.0.0.1", "localhost")
+    script = (
+        "from ottla.client import Batching\n"
+        "from ottla.client.blocking import Consumer, Producer\n"
+        f"producer = Producer('{address}', compression='gzip', batching=Batching(linger=60))\n"
+        "for number in range(100):\n"
+        f"    producer.enqueue('{topic}', b'%1000d' % number, partition=0)\n"
+        f"reader = Consumer('{address}', '{topic}', group='g-{topic}')\n"
+        "reader.getone(0.3)\n"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+    )
+
+    assert done.stderr == ""
+    with Admin(broker.address) as admin:
+        assert admin.end_offsets(TopicPartition(topic, 0)) == {TopicPartition(topic, 0): 100}
+        # The consumer has left: nobody waits for its session to end.
+        assert admin.describe_groups(f"g-{topic}")[f"g-{topic}"].members == ()
+
+
+def test_a_producer_that_is_forgotten_sends_what_it_has_queued(broker, topic):
+    before = threading.active_count()
+    producer = Producer(broker.address, batching=client.Batching(linger=60))
+    producer.enqueue(topic, b"x", partition=1)
+    del producer
+    gc.collect()
+
+    assert threading.active_count() == before
+    with Admin(broker.address) as admin:
+        assert admin.end_offsets(TopicPartition(topic, 1)) == {TopicPartition(topic, 1): 1}
+
+
+def test_whoever_asks_while_it_is_closed_hears_of_it(broker):
+    for _ in range(20):
+        admin = Admin(broker.address)
+        heard = []
+
+        def work(admin=admin, heard=heard):
+            try:
+                while True:
+                    admin.describe_cluster()
+            except ClosedError as error:
+                heard.append(error)
+
+        threads = [threading.Thread(target=work, daemon=True) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.01)
+        admin.close()
+        for thread in threads:
+            thread.join(5)
+        assert len(heard) == 4

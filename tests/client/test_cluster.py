@@ -288,12 +288,141 @@ async def test_requests_are_reported():
     ]
 
 
-async def test_the_controller_is_found():
-    request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1)
+async def test_a_hook_that_fails_fails_no_request(caplog):
+    def hook(*_what):
+        raise RuntimeError("a bug of the application's")
+
+    async with Stage() as stage:
+        cluster = Cluster(stage.address, ClientConfig(on_request=hook))
+
+        assert len((await cluster.topic("orders")).partitions) == 1
+        await cluster.close()
+
+    assert "on_request failed for Metadata" in caplog.text
+
+
+async def test_what_was_given_up_is_not_reported_as_done():
+    told = []
+    async with Stage() as stage:
+        cluster = Cluster(stage.address, ClientConfig(on_request=lambda *what: told.append(what)))
+        stage.script(MetadataRequest, never)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(cluster.topic("orders"), 0.05)
+        await cluster.close()
+
+    assert told == []
+
+
+# The controller.
+
+INIT = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1)
+
+
+async def test_the_controller_is_found_and_found_again_when_it_is_another():
     async with Stage(nodes=2) as stage:
         cluster = Cluster(stage.nodes[1].address, QUICK)
 
-        await cluster.ask_controller(request, InitProducerIdResponse)
+        await cluster.ask_controller(INIT, InitProducerIdResponse)
+        stage.controller = 1
+        await cluster.ask_controller(INIT, InitProducerIdResponse)
         await cluster.close()
 
-        assert [call.node.id for call in stage.asked(InitProducerIdRequest)] == [0]
+        assert [call.node.id for call in stage.asked(InitProducerIdRequest)] == [0, 1]
+
+
+async def test_a_cluster_without_a_controller_is_asked_until_there_is_one():
+    async with Stage() as stage:
+        cluster = Cluster(stage.address, QUICK)
+        stage.controller = -1
+        asking = asyncio.ensure_future(
+            cluster.retry(lambda: cluster.ask_controller(INIT, InitProducerIdResponse))
+        )
+        await asyncio.sleep(0.05)
+        assert not asking.done()
+
+        stage.controller = 0
+
+        await asking
+        await cluster.close()
+
+
+# One broker of several is down, or hangs.
+
+
+async def test_an_address_that_cannot_be_reached_is_left_in_peace_for_a_while():
+    config = ClientConfig(backoff=Backoff(first=0.1, factor=1), timeouts=QUICK.timeouts)
+    came = []
+
+    async def hang_up(_reader, writer):
+        came.append(1)
+        writer.transport.abort()
+
+    server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    cluster = Cluster(f"127.0.0.1:{port}", config)
+
+    for _ in range(20):
+        with pytest.raises(ConnectionLostError, match=f"127.0.0.1:{port}"):
+            await cluster.refresh([])
+    assert len(came) == 1
+    await asyncio.sleep(0.15)
+    with pytest.raises(ConnectionLostError):
+        await cluster.refresh([])
+    assert len(came) == 2
+    await cluster.close()
+    server.close()
+
+
+async def test_a_broker_that_stops_answering_is_asked_last():
+    timeouts = Timeouts(connect=0.2, request=5.0, operation=5.0)
+    async with Stage(nodes=3) as stage:
+        cluster = Cluster(stage.address, ClientConfig(timeouts=timeouts))
+        await cluster.topic("orders")
+        # It was the only one that there is a connection to, and takes new ones as well.
+        hung = stage.nodes[0]
+
+        async def hang(call):
+            return await never(call) if call.node is hung else call.serve()
+
+        stage.script(MetadataRequest, *[hang] * 9)
+        stage.script(ApiVersionsRequest, *[hang] * 9)
+        started = time.monotonic()
+        with pytest.raises(DeadlineError, match=r"has not answered in 0.2 s"):
+            await cluster.refresh(["orders"])
+        for _ in range(5):
+            await cluster.refresh(["orders"])
+        await cluster.close()
+
+    assert time.monotonic() - started < 0.4
+
+
+async def test_partitions_without_a_leader_take_one_look_up_for_all_of_them():
+    places = [TopicPartition("orders", number) for number in range(9)]
+    async with Stage(nodes=3, topics={"orders": 9}) as stage:
+        cluster = Cluster(stage.address, QUICK)
+        for place in places[::3]:
+            stage.move(*place, to=-1)
+
+        found = await cluster.leaders_of([*places, TopicPartition("orders", 9)])
+        await cluster.close()
+
+    assert [found[place] for place in places[1::3]] == [1, 1, 1]
+    assert {found[place].code for place in places[::3]} == {ErrorCode.LEADER_NOT_AVAILABLE}
+    unknown = found[TopicPartition("orders", 9)]
+    assert unknown.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert len(stage.asked(MetadataRequest)) == 1
+
+
+async def test_what_waits_when_the_client_is_closed_hears_so():
+    async with Stage() as stage:
+        cluster = Cluster(stage.address, QUICK)
+        await cluster.topic("orders")
+        stage.script(InitProducerIdRequest, never)
+        asking = asyncio.ensure_future(
+            cluster.retry(lambda: cluster.ask(0, INIT, InitProducerIdResponse))
+        )
+        await asyncio.sleep(0.02)
+        await cluster.close()
+
+        with pytest.raises(ClosedError):
+            await asking

@@ -191,6 +191,11 @@ async def test_a_name_that_is_not_known():
         await Connection.open("nowhere.invalid", 9092, ClientConfig())
 
 
+async def test_a_name_that_cannot_be_one():
+    with pytest.raises(ConnectionLostError, match="cannot connect to"):
+        await Connection.open("a" * 70 + ".example", 9092, QUICK)
+
+
 async def test_somebody_who_never_answers_the_greeting():
     async def talk(reader, _writer):
         await reader.read()
@@ -310,6 +315,24 @@ async def test_an_answer_that_comes_too_late_ends_the_connection():
             await connection.ask(MetadataRequest(topics=[]), MetadataResponse)
 
 
+async def test_an_answer_stays_due_when_whoever_asked_has_given_up():
+    async def never(_call):
+        await asyncio.sleep(3600)
+
+    async with Stage() as stage, connected(stage) as connection:
+        stage.script(MetadataRequest, never)
+        for _ in range(3):
+            asking = connection.ask(MetadataRequest(topics=[]), MetadataResponse, timeout=0.1)
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(asking, 0.01)
+        assert connection.in_flight == 3
+
+        await asyncio.sleep(0.15)
+
+        assert not connection.is_open
+        assert connection.in_flight == 0
+
+
 async def test_a_lost_connection_fails_all_that_waits():
     async with Stage() as stage, connected(stage) as connection:
         stage.script(MetadataRequest, lambda _call: None, lambda call: call.cut())
@@ -359,9 +382,10 @@ async def test_closing_fails_what_waits():
         connection.close()
         connection.close()
 
-        with pytest.raises(ConnectionLostError, match="closed"):
+        with pytest.raises(ClosedError, match="was closed"):
             await asking
-        assert not issubclass(ClosedError, ConnectionLostError)
+        with pytest.raises(ClosedError, match="was closed"):
+            await connection.ask(MetadataRequest(topics=[]), MetadataResponse)
 
 
 async def test_a_broker_that_does_not_read_is_not_waited_for_forever():

@@ -102,6 +102,25 @@ async def test_a_large_fetch_gives_several_tables_and_can_be_left_in_between(bro
     ]
 
 
+async def test_a_stream_that_is_left_takes_nothing_with_it(broker):
+    await fill(broker, T0, *(a_batch(10) for _ in range(10)))
+    small = arrow.ArrowDecoder(batch_bytes=1)
+    found = []
+
+    async with a_consumer(broker, "t") as consumer, asyncio.timeout(20):
+        for _ in range(2):
+            table = await anext(consumer.arrow_batches(small))
+            found += table.column("offset").to_pylist()
+        found += offsets_of(await take(consumer, 5))
+        table = await anext(consumer.arrow_batches(small))
+        found += table.column("offset").to_pylist()
+        for records in (await consumer.getmany(5, 3)).values():
+            found += offsets_of(records)
+        found += offsets_of(await anext(consumer.batches(2)))
+
+    assert found == list(range(35))
+
+
 async def test_tables_and_records_can_be_mixed(broker):
     await fill(broker, T0, a_batch(10))
 

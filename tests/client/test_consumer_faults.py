@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
@@ -21,6 +22,8 @@ from consumer_stage import (
     refused,
     take,
 )
+from ottla.client.config import Backoff, ClientConfig, Timeouts
+from ottla.client.consumer import Consumer
 from ottla.client.errors import ErrorCode, KafkaError
 from ottla.protocol import batch as batches
 from ottla.protocol.api.fetch import FetchableTopicResponse, FetchRequest, FetchResponse
@@ -254,6 +257,26 @@ async def test_an_answer_that_comes_after_a_seek_is_not_delivered(stage):
         assert offsets_of(await take(consumer, 3)) == [7, 8, 9]
 
 
+async def test_a_seek_while_a_fetch_is_planned_is_not_forgotten(stage):
+    stage.logs[T0] += batch_of(0)
+
+    async with a_consumer(stage.address) as consumer:
+        fetch = consumer._fetcher._fetch
+
+        async def seek_first(*planned):
+            consumer._fetcher._fetch = fetch
+            consumer.seek_to_end(T0)
+            await fetch(*planned)
+
+        consumer._fetcher._fetch = seek_first
+        consumer.assign([T0])
+        await asyncio.sleep(0.1)
+
+        assert consumer._fetcher._fetch == fetch
+        assert await consumer.position(T0) == 1
+    assert min(offset for request in stage.fetches() for offset in asked(request).values()) == 1
+
+
 async def test_compacted_batches_leave_gaps(stage):
     rows = [batches.Record(n, 0, b"k", b"v") for n in (3, 8)]
     stage.logs[T0] += batches.build_batch(rows, base_offset=0, last_offset=9)
@@ -281,3 +304,97 @@ async def test_a_busy_partition_does_not_wait_for_an_idle_one(stage):
         await take(consumer, 5)
 
     assert all(asked(request).keys() == {0, 1} for request in stage.fetches()[:5])
+
+
+# One of several brokers is down, or hangs: the others are read on.
+
+
+async def delays(stage: Scripted, consumer: Consumer, seconds: float) -> list[float]:
+    """Write a record to the partition of broker 0 now and then; give how long each took to come."""
+    loop = asyncio.get_running_loop()
+    found: list[float] = []
+    end = loop.time() + seconds
+    while loop.time() < end:
+        stage.logs[T0] += batch_of(stage.end(T0))
+        written = loop.time()
+        (record,) = await take(consumer, 1)
+        assert record.partition == 0
+        found.append(loop.time() - written)
+        await asyncio.sleep(0.02)
+    return found
+
+
+IMPATIENT = ClientConfig(
+    backoff=Backoff(first=0.01, most=0.1),
+    timeouts=Timeouts(connect=0.4, request=0.4, operation=10),
+)
+
+
+async def test_a_broker_that_is_down_does_not_hold_up_the_others(two):
+    two.leaders = {T0: 0, T1: 1}
+
+    async with a_consumer(two.address, "t") as consumer:
+        await two.stop(1)
+        assert max(await delays(two, consumer, 0.5)) < 0.3
+        two.logs[T1] += batch_of(0)
+        await two.start(1)
+        (record,) = await take(consumer, 1)
+
+    assert record.partition == 1
+
+
+async def test_a_broker_that_hangs_does_not_hold_up_the_others(two):
+    two.leaders = {T0: 0, T1: 1}
+
+    # It is the one that metadata come from, too.
+    address = f"127.0.0.1:{two.ports[1]}"
+    async with a_consumer(address, "t", client=IMPATIENT) as consumer:
+        two.hung.add(1)
+        assert max(await delays(two, consumer, 2.0)) < 0.3
+
+
+async def test_a_partition_starts_though_the_broker_of_another_hangs(two):
+    two.leaders = {T0: 0, T1: 1}
+    two.logs[T0] += batch_of(0)
+    two.hung.add(1)
+
+    async with a_consumer(two.address) as consumer:
+        consumer.assign([T0, T1])
+        async with asyncio.timeout(0.5):
+            assert (await anext(consumer)).partition == 0
+            # Not even somebody who comes later waits for it.
+            consumer.seek_to_beginning(T0)
+            assert (await anext(consumer)).partition == 0
+
+
+async def test_partitions_without_a_leader_do_not_hold_up_the_others(two, caplog):
+    two.leaders = {T0: 0, T1: 0}
+    two.told_leaders = {T0: 0, T1: -1}
+
+    async with a_consumer(two.address, "t") as consumer:
+        assert max(await delays(two, consumer, 0.3)) < 0.3
+        # It is said, and once.
+        (said,) = [one.message for one in caplog.records if one.levelname == "WARNING"]
+        assert said.endswith("t-1 has no leader")
+        two.logs[T1] += batch_of(0)
+        two.told_leaders = None
+        (record,) = await take(consumer, 1)
+
+    assert record.partition == 1
+
+
+async def test_a_topic_that_vanishes_while_a_fetch_is_planned_is_no_accident(stage):
+    stage.logs[T0] += batch_of(0)
+
+    async with a_consumer(stage.address, "t") as consumer:
+        fetch = consumer._fetcher._topics
+
+        def vanish(wanted):
+            consumer._cluster.metadata.topics.clear()
+            consumer._fetcher._topics = fetch
+            return fetch(wanted)
+
+        await take(consumer, 1)
+        consumer._fetcher._topics = vanish
+        stage.logs[T0] += batch_of(1)
+        await take(consumer, 1)

@@ -531,6 +531,54 @@ async def test_another_subscription_makes_the_group_share_anew(broker):
         await until(lambda: consumer.assignment == {T0, T1})
 
 
+async def test_a_member_that_unsubscribes_commits_leaves_and_may_come_back(broker):
+    await fill(broker, T0, a_batch(10))
+    told: list[tuple[str, frozenset[TopicPartition]]] = []
+
+    async with a_consumer(
+        broker, "t", group="g", on_revoked=lambda places: told.append(("revoked", places))
+    ) as consumer:
+        assert offsets_of(await take(consumer, 5)) == list(range(5))
+        reading = asyncio.create_task(consumer.getone())  # puts down what was in hand
+        await reading
+        await consumer.unsubscribe()
+
+        assert (consumer.assignment, consumer.topics) == (frozenset(), frozenset())
+        assert told == [("revoked", frozenset({T0, T1}))]
+        with pytest.raises(ConsumerError, match="nothing to read"):
+            await consumer.getone(0.1)
+        async with a_consumer(broker, "t", group="g") as other:
+            # It has it all, and at once: nobody waits for the session of the first to end.
+            assert offsets_of(await take(other, 5)) == list(range(5, 10))
+
+        consumer.assign([T0])
+        consumer.seek(T0, 2)
+        assert offsets_of(await take(consumer, 2)) == [2, 3]
+        await consumer.unsubscribe()
+        consumer.subscribe("t")
+        await fill(broker, T0, a_batch(1))
+        assert offsets_of(await take(consumer, 1)) == [10]
+
+
+async def test_whoever_reads_is_told_when_there_is_nothing_to_read_any_more(broker):
+    async with a_consumer(broker, "t", group="g") as consumer:
+        reading = asyncio.create_task(consumer.getone())
+        await asyncio.sleep(0.1)
+        await consumer.unsubscribe()
+
+        with pytest.raises(ConsumerError, match="nothing to read"):
+            await reading
+
+
+async def test_a_callback_cannot_unsubscribe(broker):
+    async def unsubscribe(_places: frozenset[TopicPartition]) -> None:
+        await consumer.unsubscribe()
+
+    async with a_consumer(broker, "t", group="g", on_assigned=unsubscribe) as consumer:
+        with pytest.raises(ConsumerError, match="a callback cannot unsubscribe"):
+            await consumer.getone(5)
+
+
 async def test_members_may_want_different_topics(broker):
     async with (
         a_consumer(broker, "t", group="g", assignors=["roundrobin"]) as first,
@@ -634,6 +682,25 @@ async def fill_when_there(address: str) -> None:
     """Have the topic made by whoever asks for it."""
     async with a_consumer(address, "t"):
         await fill(address, T0, a_batch(10))
+
+
+async def test_who_leaves_waits_for_whoever_closes(broker):
+    """As in a program whose signal handler closes the consumer, and whose loop then ends."""
+    await fill(broker, T0, a_batch(10))
+    closing = []
+
+    async with a_consumer(broker, "t", group="g") as consumer:
+        async for record in consumer:
+            if record.offset == 5:
+                closing.append(asyncio.create_task(consumer.close()))
+                await asyncio.sleep(0)
+    closing[0].cancel()  # as asyncio.run does with what is left
+    await asyncio.wait(closing)
+
+    await fill(broker, T0, a_batch(1))
+    async with a_consumer(broker, "t", group="g") as consumer:
+        async with asyncio.timeout(1):  # the first one has left: its session need not end
+            assert offsets_of(await take(consumer, 1)) == [10]
 
 
 async def test_closing_is_quick_when_nobody_answers(tmp_path):

@@ -377,6 +377,15 @@ async def test_send_many_tells_of_a_record_that_cannot_be_sent(broker, topic):
     assert await values_in(broker, topic) == [b"one", b"two", b"three"]
 
 
+async def test_send_many_that_fails_does_not_linger(broker, topic):
+    async with Producer(broker.address, batching=Batching(linger=60)) as producer:
+        async with asyncio.timeout(5):
+            with pytest.raises(SerializationError):
+                await producer.send_many(topic, [b"one", 2])
+
+    assert await values_in(broker, topic) == [b"one"]
+
+
 async def test_send_many_tells_what_the_broker_refused(broker):
     async with connected(broker.address) as client:
         await create(client, "compacted", 1, cleanup_policy="compact")
@@ -565,6 +574,16 @@ async def test_whoever_sends_too_much_has_to_wait():
 
         assert stage.ledger.values("orders") == [b"%064d" % number for number in range(50)]
         assert producer._sender.room.free == 1000
+
+
+async def test_what_lingers_makes_room_for_whoever_waits_for_it():
+    batching = Batching(batch_bytes=1000, buffer_bytes=3000, linger=60, buffer_timeout=5)
+    async with Stage(topics={"orders": 5}) as stage:
+        async with Producer(stage.address, batching=batching) as producer, asyncio.timeout(4):
+            for number in range(100):
+                await producer.enqueue("orders", b"%064d" % number, partition=number % 5)
+
+        assert sum(len(stage.ledger.values("orders", number)) for number in range(5)) == 100
 
 
 async def test_a_buffer_that_stays_full_is_an_error():

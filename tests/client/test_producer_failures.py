@@ -288,6 +288,31 @@ async def test_a_broker_that_is_away_does_not_keep_others_waiting():
         await stuck
 
 
+@pytest.mark.parametrize("partitioner", ["sticky", "round-robin"])
+async def test_records_without_a_key_avoid_a_broker_that_is_away(partitioner):
+    topics = {"orders": 4}
+    async with (
+        Stage(nodes=2, topics=topics) as stage,
+        a_producer(stage, operation=0.6, partitioner=partitioner) as producer,
+    ):
+        await producer.send_many("orders", [b"warm"] * 20)
+        await stage.nodes[1].stop()
+
+        futures = []
+        for _ in range(60):
+            futures.append(await producer.enqueue("orders", b"x" * 50))
+            await asyncio.sleep(0.005)
+        await asyncio.wait(futures)
+        lost = [one for one in futures if one.exception() is not None]
+
+        # One batch of each of its two partitions was on its way before that was known.
+        assert 0 < len(lost) <= 2 * 4
+        # Once it is back it has its share again, though nothing has waited for that.
+        await stage.nodes[1].start()
+        receipts = [await producer.send("orders", b"y") for _ in range(40)]
+        assert {one.partition for one in receipts} == {0, 1, 2, 3}
+
+
 # Refused for good.
 
 

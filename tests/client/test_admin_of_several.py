@@ -1,0 +1,187 @@
+"""An admin of several brokers: the controller moves, coordinators move, one of them is down."""
+
+import asyncio
+import time
+
+import pytest
+
+from ottla.client import (
+    Admin,
+    Backoff,
+    ClientConfig,
+    ErrorCode,
+    PartialError,
+    TopicPartition,
+)
+from ottla.client.config import Timeouts
+from ottla.protocol.api.create_topics import (
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from ottla.protocol.api.describe_groups import (
+    DescribedGroup,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+)
+from ottla.protocol.api.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from ottla.protocol.api.list_offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from scripted import Stage
+
+APIS = ("CreateTopics", "FindCoordinator", "DescribeGroups", "ListOffsets")
+
+
+@pytest.fixture
+async def stage():
+    async with Stage(nodes=3, topics={"orders": 3}, served=APIS) as started:
+        yield started
+
+
+def an_admin(stage, operation=5.0):
+    timeouts = Timeouts(connect=1, request=1, operation=operation)
+    client = ClientConfig(backoff=Backoff(first=0.005, most=0.02), timeouts=timeouts)
+    return Admin(stage.address, client=client)
+
+
+def created(call):
+    """Only the controller does it, and it knows best who that is."""
+    is_controller = call.node.id == call.stage.true_controller
+    return CreateTopicsResponse(
+        topics=[
+            CreatableTopicResult(
+                name=topic.name,
+                error_code=0 if is_controller else ErrorCode.NOT_CONTROLLER,
+                error_message=None,
+                num_partitions=1,
+                replication_factor=1,
+            )
+            for topic in call.request.topics
+        ]
+    )
+
+
+async def test_a_topic_is_made_by_whoever_is_the_controller_by_then(stage):
+    stage.controller, stage.true_controller = 0, 2
+    stage.script(CreateTopicsRequest, *[created] * 30)
+
+    async with an_admin(stage) as admin:
+        making = asyncio.create_task(admin.create_topic("new"))
+        await asyncio.sleep(0.05)
+        assert not making.done()
+        stage.controller = 2  # metadata catch up
+        assert (await making).name == "new"
+
+    asked = [call.node.id for call in stage.asked(CreateTopicsRequest)]
+    assert set(asked) == {0, 2}
+    assert asked.count(2) == 1
+
+
+async def test_a_controller_that_is_down_is_waited_for_until_there_is_another(stage):
+    stage.controller = stage.true_controller = 1
+    stage.script(CreateTopicsRequest, *[created] * 30)
+    await stage.nodes[1].stop()
+
+    async with an_admin(stage) as admin:
+        making = asyncio.create_task(admin.create_topic("new"))
+        await asyncio.sleep(0.05)
+        assert not making.done()
+        stage.controller = stage.true_controller = 2
+        await making
+    await stage.nodes[1].start()
+
+
+def coordinated_by(coordinators):
+    def answer(call):
+        found = coordinators[call.request.key]
+        if isinstance(found, ErrorCode):
+            return FindCoordinatorResponse(error_code=found, node_id=-1, host="", port=-1)
+        node = call.stage.nodes[found]
+        return FindCoordinatorResponse(node_id=node.id, host="127.0.0.1", port=node.port)
+
+    return answer
+
+
+def described_by(coordinators):
+    def answer(call):
+        return DescribeGroupsResponse(
+            groups=[
+                DescribedGroup(
+                    group_id=group,
+                    error_code=0
+                    if coordinators[group] == call.node.id
+                    else ErrorCode.NOT_COORDINATOR,
+                    group_state="Empty",
+                    protocol_type="consumer",
+                )
+                for group in call.request.groups
+            ]
+        )
+
+    return answer
+
+
+async def test_coordinators_that_moved_are_found_again(stage):
+    coordinators = {"a": 0, "b": 1, "c": 2}
+    stage.script(FindCoordinatorRequest, *[coordinated_by(coordinators)] * 50)
+    stage.script(DescribeGroupsRequest, *[described_by(coordinators)] * 50)
+
+    async with an_admin(stage) as admin:
+        before = await admin.describe_groups("a", "b", "c")
+        coordinators.update(a=1, c=0)
+        after = await admin.describe_groups("a", "b", "c")
+
+    assert [one.coordinator for one in before.values()] == [0, 1, 2]
+    assert [one.coordinator for one in after.values()] == [1, 1, 0]
+
+
+async def test_a_group_without_a_coordinator_does_not_take_others_with_it(stage):
+    coordinators = {"a": 0, "b": ErrorCode.COORDINATOR_NOT_AVAILABLE}
+    stage.script(FindCoordinatorRequest, *[coordinated_by(coordinators)] * 90)
+    stage.script(DescribeGroupsRequest, *[described_by(coordinators)] * 90)
+
+    async with an_admin(stage, operation=0.3) as admin:
+        with pytest.raises(PartialError) as partial:
+            await admin.describe_groups("a", "b")
+
+        assert list(partial.value.done) == ["a"]
+        (reason,) = partial.value.failed.values()
+        assert reason.__cause__.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        # What is known was not asked for over and over.
+        assert len(stage.asked(DescribeGroupsRequest)) == 1
+
+
+def listed(call):
+    return ListOffsetsResponse(
+        topics=[
+            ListOffsetsTopicResponse(
+                name=topic.name,
+                partitions=[
+                    ListOffsetsPartitionResponse(
+                        partition_index=one.partition_index, error_code=0, offset=7
+                    )
+                    for one in topic.partitions
+                ],
+            )
+            for topic in call.request.topics
+        ]
+    )
+
+
+async def test_offsets_are_told_of_partitions_whose_brokers_are_there(stage):
+    stage.script(ListOffsetsRequest, *[listed] * 90)
+    await stage.nodes[2].stop()
+
+    async with an_admin(stage, operation=0.3) as admin:
+        started = time.monotonic()
+        with pytest.raises(PartialError) as partial:
+            await admin.end_offsets("orders")
+        assert time.monotonic() - started < 1
+
+    assert partial.value.done.keys() == {TopicPartition("orders", 0), TopicPartition("orders", 1)}
+    assert partial.value.retriable
+    await stage.nodes[2].start()

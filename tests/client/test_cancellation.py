@@ -1,0 +1,327 @@
+"""Whatever is awaited may be cancelled, at each await: nothing is lost, twice, stuck or left open.
+
+`at_each_await` runs a coroutine over and over, and cancels it the first time it waits, the second
+time, and so on, until it comes to its end. The broker is a process of its own: every task and every
+socket in this one is the SDK's.
+"""
+
+import asyncio
+import os
+from itertools import count
+from uuid import uuid4
+
+import pytest
+
+from consumer_stage import CLIENT, drain
+from daemon import Daemon, shown_on_failure
+from ottla.client import (
+    Admin,
+    Batching,
+    ClosedError,
+    Consumer,
+    Fetching,
+    Membership,
+    NewTopic,
+    Producer,
+    TopicPartition,
+)
+
+FETCHING = Fetching(max_wait=0.02, prefetch_bytes=4000)
+# Whoever was cancelled while it left is missed soon.
+MEMBERSHIP = Membership(session_timeout=0.3, heartbeat_interval=0.05, rebalance_timeout=1.0)
+
+
+@pytest.fixture(scope="module")
+def broker_of_the_module(tmp_path_factory):
+    settings = (
+        *("log.durability=page-cache", "offsets.topic.num.partitions=1"),
+        *("group.initial.rebalance.delay.ms=0", "group.min.session.timeout.ms=100"),
+    )
+    arguments = [word for setting in settings for word in ("--set", setting)]
+    with Daemon(tmp_path_factory.mktemp("broker"), *arguments) as started:
+        yield started
+
+
+@pytest.fixture
+def broker(request, broker_of_the_module):
+    with shown_on_failure(request, [broker_of_the_module]):
+        yield broker_of_the_module
+
+
+@pytest.fixture
+async def topic(broker):
+    name = f"t-{uuid4().hex[:12]}"
+    async with Admin(broker.address, client=CLIENT) as admin:
+        await admin.create_topic(name, partitions=1)
+    return name
+
+
+@pytest.fixture(autouse=True)
+async def nothing_is_left():
+    """See that a test leaves no task and no socket behind."""
+    tasks, sockets = asyncio.all_tasks(), open_sockets()
+    yield
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert asyncio.all_tasks() - tasks - {asyncio.current_task()} == set()
+    assert open_sockets() <= sockets
+
+
+def open_sockets():
+    found = set()
+    for number in os.listdir("/proc/self/fd"):
+        try:
+            found.add(os.readlink(f"/proc/self/fd/{number}"))
+        except OSError:
+            continue
+    return {name for name in found if name.startswith("socket:")}
+
+
+class CancelledAt:
+    """Runs a coroutine, and cancels its task when it waits for the nth time."""
+
+    def __init__(self, coroutine, at):
+        self._coroutine = coroutine
+        self._at = at
+
+    def __await__(self):
+        inner = self._coroutine.__await__()
+        step, given = inner.send, None
+        for number in count():
+            try:
+                waited_for = step(given)
+            except StopIteration as end:
+                return end.value
+            if number == self._at:
+                task = asyncio.current_task()
+                asyncio.get_running_loop().call_soon(task.cancel)
+            step, given = inner.send, None
+            try:
+                given = yield waited_for
+            except BaseException as error:  # noqa: BLE001  # it is thrown where it belongs
+                step, given = inner.throw, error
+
+
+async def at_each_await(make):
+    """Cancel what is made at its first await, its second, … and give how many there were."""
+    for number in count():
+        assert number < 200, "it never ends"
+
+        async def run(number=number):
+            return await CancelledAt(make(), number)
+
+        task = asyncio.create_task(run())
+        await asyncio.wait([task], timeout=20)
+        assert task.done(), f"await {number} hangs"
+        if not task.cancelled():
+            task.result()
+            return number
+    return None
+
+
+async def values_in(broker, topic):
+    async with a_consumer(broker, topic) as consumer:
+        return [record.value for record in await drain(consumer, 0.2)]
+
+
+def a_producer(broker, **batching):
+    return Producer(broker.address, client=CLIENT, batching=Batching(**batching))
+
+
+def a_consumer(broker, *topics, **settings):
+    defaults = {"client": CLIENT, "fetching": FETCHING, "membership": MEMBERSHIP}
+    return Consumer(broker.address, *topics, **{**defaults, **settings})
+
+
+async def filled(broker, topic, records):
+    """Batches of ten records each, so that there is more than one fetch."""
+    async with a_producer(broker) as producer:
+        for start in range(0, records, 10):
+            await producer.send_many(topic, [b"%d" % n for n in range(start, start + 10)])
+
+
+# The producer.
+
+
+async def test_a_send(broker, topic):
+    async def story():
+        async with a_producer(broker) as producer:
+            await producer.send(topic, b"%d" % next(numbers))
+
+    numbers = count()
+    assert await at_each_await(story) > 3
+
+    stored = [int(value) for value in await values_in(broker, topic)]
+    assert stored == sorted(set(stored))
+
+
+async def test_a_send_of_a_producer_that_others_use(broker, topic):
+    numbers = count()
+    async with a_producer(broker, batch_bytes=200, buffer_bytes=400) as producer:
+        await producer.send(topic, b"warm")
+        later = []
+
+        async def story():
+            # The buffer is full, so that it has to wait for room too.
+            for _ in range(6):
+                future = await producer.enqueue(topic, b"%050d" % next(numbers))
+                later.append(future)
+            await producer.send(topic, b"%050d" % next(numbers))
+
+        assert await at_each_await(story) > 2
+        receipts = await asyncio.gather(*later)
+        await producer.flush()
+        assert producer._sender.room.free == 400
+
+    stored = (await values_in(broker, topic))[1:]
+    assert [int(value) for value in stored] == sorted({int(value) for value in stored})
+    assert [receipt.offset for receipt in receipts] == sorted({one.offset for one in receipts})
+
+
+async def test_send_many_and_flush(broker, topic):
+    rounds = count()
+    async with a_producer(broker, batch_bytes=300, buffer_bytes=1000) as producer:
+        await producer.send(topic, b"warm")
+
+        async def story():
+            number = next(rounds)
+            await producer.send_many(topic, [b"%d:%04d" % (number, at) for at in range(60)])
+            await producer.flush()
+
+        assert await at_each_await(story) > 2
+        await producer.flush()
+        assert producer._sender.room.free == 1000
+
+    by_round = {}
+    for value in (await values_in(broker, topic))[1:]:
+        number, at = map(int, value.split(b":"))
+        by_round.setdefault(number, []).append(at)
+    assert all(found == list(range(len(found))) for found in by_round.values())
+    assert len(by_round[max(by_round)]) == 60
+
+
+async def test_closing_a_producer(broker, topic):
+    async def story(at):
+        producer = a_producer(broker, linger=60)
+        futures = [await producer.enqueue(topic, b"x") for _ in range(3)]
+        try:
+            await CancelledAt(producer.close(), at)
+        finally:
+            assert all(future.done() for future in futures)
+            assert {type(one.exception()) for one in futures} <= {type(None), ClosedError}
+
+    for at in range(12):
+        task = asyncio.create_task(story(at))
+        await asyncio.wait([task], timeout=20)
+        if not task.cancelled():
+            task.result()
+    assert not task.cancelled()
+    assert len(await values_in(broker, topic)) >= 3
+
+
+# The consumer.
+
+
+async def test_starting_and_closing_a_consumer(broker, topic):
+    await filled(broker, topic, 10)
+    group = f"g-{topic}"
+
+    async def story(**settings):
+        async with a_consumer(broker, topic, **settings) as consumer:
+            await consumer.getone()
+
+    assert await at_each_await(story) > 3
+    assert await at_each_await(lambda: story(group=group)) > 5
+    # Whoever was cancelled has left, or is missed soon.
+    async with asyncio.timeout(10):
+        await story(group=group)
+
+
+async def test_reading(broker, topic):
+    pytest.importorskip("pyarrow")
+    await filled(broker, topic, 600)
+    seen, awaits = [], 0
+    async with a_consumer(broker, topic) as consumer:
+
+        async def one():
+            return [await anext(consumer)]
+
+        async def many():
+            return [one for some in (await consumer.getmany(1, 5)).values() for one in some]
+
+        async def some():
+            return await anext(consumer.batches(7))
+
+        async def table():
+            found = await anext(consumer.arrow_batches())
+            return found.select(["offset"]).to_pylist()
+
+        for read in (one, many, some, table):
+
+            async def story(read=read):
+                # What was fetched ahead is forgotten, so that it has to wait.
+                consumer.seek(TopicPartition(topic, 0), len(seen))
+                seen.extend(await read())
+
+            awaits += await at_each_await(story)
+        while len(seen) < 600:
+            seen.extend(await some())
+
+    assert awaits >= 4
+    offsets = [one["offset"] if isinstance(one, dict) else one.offset for one in seen]
+    assert offsets == list(range(600))
+
+
+@pytest.mark.parametrize("verb", ["commit", "committed", "lag", "position", "unsubscribe"])
+async def test_what_a_member_asks(broker, topic, verb):
+    await filled(broker, topic, 10)
+    place = TopicPartition(topic, 0)
+    async with a_consumer(broker, topic, group=f"g-{topic}", auto_commit=None) as consumer:
+        for _ in range(4):
+            await consumer.getone()
+
+        async def story():
+            if verb == "unsubscribe":
+                await consumer.unsubscribe()
+                consumer.subscribe(topic)
+                while not consumer.assignment:
+                    await consumer.getone(0.01)
+            elif verb == "position":
+                consumer.seek_to_end(place)
+                assert await consumer.position(place) == 10
+            else:
+                await getattr(consumer, verb)()
+
+        async def again():
+            # A member that was cancelled while it left has nothing to read, and may come back.
+            if not consumer.topics:
+                consumer.subscribe(topic)
+            await story()
+
+        assert await at_each_await(again) > 0
+        if verb == "commit":
+            assert (await consumer.committed(place))[place].offset == 4
+        async with asyncio.timeout(10):
+            await again()
+
+
+# The admin.
+
+VERBS = {
+    "list_topics": lambda admin, _topic: admin.list_topics(),
+    "describe_cluster": lambda admin, _topic: admin.describe_cluster(),
+    "end_offsets": lambda admin, topic: admin.end_offsets(topic),
+    "list_groups": lambda admin, _topic: admin.list_groups(),
+    "settings": lambda admin, topic: admin.alter_topic_configs(topic, {"retention.ms": "1000"}),
+    "offsets": lambda admin, topic: admin.alter_group_offsets("g", {TopicPartition(topic, 0): 0}),
+    "validate": lambda admin, _: admin.create_topics(NewTopic("never", 1), validate_only=True),
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+async def test_what_an_admin_asks(broker, topic, verb):
+    async with Admin(broker.address, client=CLIENT) as admin:
+        assert await at_each_await(lambda: VERBS[verb](admin, topic)) > 0
+        # Each connection is in order, with nothing that nobody waits for.
+        await VERBS[verb](admin, topic)
+        assert all(not one.in_flight for one in admin._cluster._connections.values())

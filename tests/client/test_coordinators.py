@@ -1,0 +1,198 @@
+"""Three brokers, and a group whose coordinator moves, hangs or is down."""
+
+import asyncio
+
+import pytest
+
+from ottla.client import (
+    Backoff,
+    ClientConfig,
+    Consumer,
+    ErrorCode,
+    Fetching,
+    Membership,
+    TopicPartition,
+)
+from ottla.client.config import Timeouts
+from ottla.client.membership import encode_assignment
+from ottla.protocol.api.fetch import FetchRequest, FetchResponse
+from ottla.protocol.api.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from ottla.protocol.api.heartbeat import HeartbeatRequest, HeartbeatResponse
+from ottla.protocol.api.join_group import JoinGroupRequest, JoinGroupResponse
+from ottla.protocol.api.leave_group import LeaveGroupRequest, LeaveGroupResponse
+from ottla.protocol.api.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+from ottla.protocol.api.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponseTopic,
+)
+from ottla.protocol.api.sync_group import SyncGroupRequest, SyncGroupResponse
+from scripted import Stage
+
+PLACE = TopicPartition("orders", 0)
+APIS = (
+    *("FindCoordinator", "JoinGroup", "SyncGroup", "Heartbeat", "LeaveGroup"),
+    *("OffsetCommit", "OffsetFetch", "Fetch"),
+)
+CLIENT = ClientConfig(
+    backoff=Backoff(first=0.005, most=0.02), timeouts=Timeouts(connect=0.2, request=2, operation=5)
+)
+MEMBERSHIP = Membership(session_timeout=0.6, heartbeat_interval=0.02)
+
+
+class Coordinators(Stage):
+    """Brokers of which one coordinates the group, which has one member."""
+
+    def __init__(self):
+        super().__init__(nodes=3, topics={"orders": 1}, served=APIS)
+        self.coordinator = 0
+        self.hung = set()
+        self.always(FindCoordinatorRequest, self._find)
+        self.always(JoinGroupRequest, self._only_coordinator(self._join))
+        self.always(SyncGroupRequest, self._only_coordinator(self._sync))
+        self.always(HeartbeatRequest, self._only_coordinator(lambda _: HeartbeatResponse()))
+        self.always(LeaveGroupRequest, self._only_coordinator(lambda _: LeaveGroupResponse()))
+        self.always(OffsetFetchRequest, self._only_coordinator(self._committed))
+        self.always(OffsetCommitRequest, self._commit)
+        self.always(FetchRequest, self._fetch)
+
+    def _find(self, call):
+        if self.coordinator is None:
+            code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+            return FindCoordinatorResponse(error_code=code, node_id=-1, host="", port=-1)
+        node = self.nodes[self.coordinator]
+        return FindCoordinatorResponse(node_id=node.id, host="127.0.0.1", port=node.port)
+
+    def _only_coordinator(self, serve):
+        async def script(call):
+            if call.node.id in self.hung:
+                await asyncio.sleep(3600)
+            answer = serve(call)
+            if call.node.id != self.coordinator:
+                answer.error_code = ErrorCode.NOT_COORDINATOR
+            return answer
+
+        return script
+
+    def _join(self, _call):
+        return JoinGroupResponse(
+            generation_id=1, protocol_name="range", leader="m", member_id="m", members=[]
+        )
+
+    def _sync(self, _call):
+        return SyncGroupResponse(assignment=encode_assignment([PLACE]))
+
+    def _committed(self, _call):
+        one = OffsetFetchResponsePartition(
+            partition_index=0, committed_offset=7, metadata="", error_code=0
+        )
+        return OffsetFetchResponse(
+            topics=[OffsetFetchResponseTopic(name="orders", partitions=[one])]
+        )
+
+    def _commit(self, call):
+        code = 0 if call.node.id == self.coordinator else ErrorCode.NOT_COORDINATOR
+        one = OffsetCommitResponsePartition(partition_index=0, error_code=code)
+        return OffsetCommitResponse(
+            topics=[OffsetCommitResponseTopic(name="orders", partitions=[one])]
+        )
+
+    async def _fetch(self, _call):
+        await asyncio.sleep(0.05)
+        return FetchResponse()
+
+    def nodes_of(self, kind):
+        return [call.node.id for call in self.asked(kind)]
+
+
+@pytest.fixture
+async def stage():
+    async with Coordinators() as started:
+        yield started
+
+
+def a_member(stage, told):
+    return Consumer(
+        stage.nodes[1].address,
+        "orders",
+        group="g",
+        auto_commit=None,
+        on_assigned=lambda places: told.append(("assigned", places)),
+        on_lost=lambda places: told.append(("lost", places)),
+        client=CLIENT,
+        membership=MEMBERSHIP,
+        fetching=Fetching(max_wait=0.05),
+    )
+
+
+async def until(condition):
+    async with asyncio.timeout(5):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+async def test_a_coordinator_that_moves_is_followed_without_a_rebalance(stage):
+    told = []
+    async with a_member(stage, told) as consumer:
+        assert await consumer.getone(0.2) is None
+        assert await consumer.position(PLACE) == 7
+        stage.coordinator = 2
+        await until(lambda: stage.nodes_of(HeartbeatRequest).count(2) > 3)
+        stage.coordinator = 1
+        # A commit is the first to notice, or a heartbeat: both go on.
+        await consumer.commit({PLACE: 9})
+
+    assert stage.nodes_of(OffsetCommitRequest)[-1] == 1
+    assert stage.nodes_of(LeaveGroupRequest) == [1]
+    assert len(stage.asked(JoinGroupRequest)) == 1
+    assert told == [("assigned", frozenset({PLACE}))]
+
+
+async def test_a_coordinator_that_hangs_is_left_before_the_session_ends(stage):
+    told = []
+    async with a_member(stage, told) as consumer:
+        await consumer.getone(0.1)
+        stage.hung.add(0)
+        stage.coordinator = 1
+        started = asyncio.get_running_loop().time()
+        await until(lambda: 1 in stage.nodes_of(HeartbeatRequest))
+        assert asyncio.get_running_loop().time() - started < MEMBERSHIP.session_timeout
+
+    assert [what for what, _ in told] == ["assigned"]
+
+
+async def test_a_coordinator_that_is_down_is_waited_for(stage):
+    told = []
+    async with a_member(stage, told) as consumer:
+        await consumer.getone(0.1)
+        stage.coordinator = None
+        await stage.nodes[0].stop()
+        committing = asyncio.create_task(consumer.commit({PLACE: 8}))
+        await asyncio.sleep(0.1)
+        assert not committing.done()
+
+        stage.move("orders", 0, to=1)
+        stage.coordinator = 1
+        await committing
+        await stage.nodes[0].start()
+
+    assert stage.nodes_of(OffsetCommitRequest)[-1] == 1
+    assert [what for what, _ in told] == ["assigned"]
+
+
+async def test_a_member_joins_when_there_is_a_coordinator(stage):
+    told = []
+    stage.coordinator = None
+    async with a_member(stage, told) as consumer:
+        assert await consumer.getone(0.1) is None
+        assert told == []
+        stage.coordinator = 2
+        await until(lambda: consumer.assignment)
+
+    assert set(stage.nodes_of(JoinGroupRequest)) == {2}
