@@ -159,7 +159,7 @@ class JavaAgent {
         JsonNode time = record.get("timestamp");
         return new ProducerRecord<>(
             asked.get("topic").asText(),
-            asked.get("partition").asInt(),
+            asked.get("partition").isNull() ? null : (Integer) asked.get("partition").asInt(),
             time.isNull() ? null : time.longValue(),
             bytes(record.get("key")),
             bytes(record.get("value")),

@@ -103,7 +103,7 @@ class Agent(Client):
         codec: str = "none",
         acks: str = "all",
         idempotent: bool = False,
-        partition: int = 0,
+        partition: int | None = 0,
     ) -> list[int | None]:
         rows = [
             {

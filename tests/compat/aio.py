@@ -62,7 +62,7 @@ class Aiokafka(Client):
         codec: str = "none",
         acks: str = "all",
         idempotent: bool = False,
-        partition: int = 0,
+        partition: int | None = 0,
     ) -> list[int | None]:
         async def work() -> list[int | None]:
             async with AIOKafkaProducer(

@@ -10,9 +10,10 @@ from compat.clients import Client
 from compat.confluent import Confluent
 from compat.kafka_python import KafkaPython
 from compat.kcat import Kcat
+from compat.ours import Ours
 
 CLIENTS: dict[str, type[Client]] = {
-    kind.name: kind for kind in (Confluent, KafkaPython, Aiokafka, Kcat, Kafkajs, Java)
+    kind.name: kind for kind in (Confluent, KafkaPython, Aiokafka, Kcat, Kafkajs, Java, Ours)
 }
 
 

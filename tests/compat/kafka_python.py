@@ -39,7 +39,7 @@ class KafkaPython(Client):
         codec: str = "none",
         acks: str = "all",
         idempotent: bool = False,
-        partition: int = 0,
+        partition: int | None = 0,
     ) -> list[int | None]:
         producer = KafkaProducer(
             **self._base,

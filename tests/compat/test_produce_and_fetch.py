@@ -43,13 +43,18 @@ def library(everybody: Everybody) -> list[Shelf]:
     """The corpus, as everybody writes it."""
     shelves = []
     for writer in everybody.here():
-        for codec in corpus.CODECS[writer]:
+        for codec in codecs_of(writer):
             since_ms = int(time.time() * 1000)
             shelf = Shelf(f"{writer}-{codec}", codec, corpus.expected(writer), since_ms)
             everybody.confluent.create_topic(shelf.topic)
             everybody[writer].write(shelf.topic, shelf.records, codec=codec)
             shelves.append(shelf)
     return shelves
+
+
+def codecs_of(client: str) -> Sequence[str]:
+    """Give the codecs that a client can write; ours is not in the corpus, and can write all."""
+    return corpus.CODECS.get(client, corpus.CODECS["java"])
 
 
 def as_shown_by(reader: Client, record: Record, row: Row) -> Record:
@@ -78,7 +83,7 @@ def stored(broker: Daemon, topic: str, partition: int = 0) -> list[DumpedBatch]:
 
 @told_of("write")
 def test_what_is_compressed_is_stored_as_it_came(client, library, broker):
-    for codec in corpus.CODECS[client.name]:
+    for codec in codecs_of(client.name):
         batches = stored(broker, f"{client.name}-{codec}")
 
         assert {batch.facts["compression"] for batch in batches} == {as_sent(client, codec)}
@@ -266,4 +271,4 @@ def test_partitions_are_logs_of_their_own(client, helper, name):
 
 
 def test_everybody_is_known_to_the_corpus():
-    assert set(CLIENTS) == set(corpus.CODECS)
+    assert set(CLIENTS) - {"ottla"} == set(corpus.CODECS)

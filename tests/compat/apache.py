@@ -1,0 +1,118 @@
+"""Apache Kafka itself, from its jars: broker and controller in one JVM.
+
+    with ApacheKafka(tmp_path) as kafka:
+        kafka.address       # "127.0.0.1:20123"
+        kafka.kill()        # SIGKILL
+        kafka.start()       # on the same directory, at the same address
+
+TEST_KAFKA_LIBS names the folder of the jars.
+"""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import time
+from pathlib import Path
+from typing import Self
+
+from compat.clients import folder_from
+from daemon import HOST, free_port
+
+START_SECONDS = 60
+# ApiVersions 0, correlation id 7, no client id.
+_HELLO = bytes.fromhex("0000000a 0012 0000 00000007 ffff")
+_QUICK = ("-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+_PROPERTIES = """
+process.roles=broker,controller
+node.id=0
+controller.quorum.voters=0@{host}:{controller_port}
+listeners=PLAINTEXT://{host}:{port},CONTROLLER://{host}:{controller_port}
+controller.listener.names=CONTROLLER
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+log.dirs={data}
+offsets.topic.num.partitions=1
+offsets.topic.replication.factor=1
+transaction.state.log.num.partitions=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+broker.session.timeout.ms=1000
+broker.heartbeat.interval.ms=200
+group.initial.rebalance.delay.ms=0
+group.min.session.timeout.ms=100
+"""
+
+
+class ApacheKafka:
+    """A broker that runs, is killed and started again; always the same one."""
+
+    def __init__(self, folder: Path) -> None:
+        self.log = folder / "kafka.log"
+        self.port = free_port()
+        self._properties = folder / "server.properties"
+        self._process: subprocess.Popen[bytes] | None = None
+        text = _PROPERTIES.format(
+            host=HOST, port=self.port, controller_port=free_port(), data=folder / "data"
+        )
+        self._properties.write_text(text)
+
+    @staticmethod
+    def missing() -> str | None:
+        """Say why it cannot be had."""
+        if shutil.which("java") is None:
+            return "java is not installed"
+        if folder_from("TEST_KAFKA_LIBS") is None:
+            return "TEST_KAFKA_LIBS does not name the folder with the jars of Apache Kafka"
+        return None
+
+    @property
+    def address(self) -> str:
+        return f"{HOST}:{self.port}"
+
+    def __enter__(self) -> Self:
+        tool = ("kafka.tools.StorageTool", "format", "-t", "b3R0bGEtaXMtdGVzdGVkIQ")
+        subprocess.run(
+            self._java(*tool, "-c", str(self._properties)),
+            capture_output=True,
+            timeout=START_SECONDS,
+            check=True,
+        )
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def start(self) -> Self:
+        """Start it, and wait until it answers."""
+        with self.log.open("ab") as log:
+            command = self._java("kafka.Kafka", str(self._properties))
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+        deadline = time.monotonic() + START_SECONDS
+        while not self._answers():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                self.kill()
+                raise AssertionError(f"Kafka does not start:\n{self.log.read_text()[-4000:]}")
+            time.sleep(0.02)
+        return self
+
+    def kill(self) -> None:
+        """End it as a crash does."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def _answers(self) -> bool:
+        try:
+            with socket.create_connection((HOST, self.port), timeout=5) as connection:
+                connection.sendall(_HELLO)
+                return bool(connection.recv(1))
+        except OSError:
+            return False
+
+    def _java(self, *arguments: str) -> list[str]:
+        libs = folder_from("TEST_KAFKA_LIBS")
+        return ["java", *_QUICK, "-cp", f"{libs}/*", *arguments]

@@ -1,0 +1,262 @@
+"""The SDK and the commands with Apache Kafka as the cluster."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from uuid import uuid4
+
+import confluent_kafka
+import pytest
+
+from cli.command import Command
+from compat.apache import ApacheKafka
+from ottla.client import (
+    Admin,
+    Backoff,
+    Batching,
+    ClientConfig,
+    Consumer,
+    ErrorCode,
+    KafkaError,
+    Membership,
+    Producer,
+    ProducerRecord,
+    TopicPartition,
+)
+from ottla.client.config import Timeouts
+
+CLIENT = ClientConfig(
+    backoff=Backoff(first=0.02, most=0.2), timeouts=Timeouts(connect=5, request=10, operation=60)
+)
+QUICK = Membership(session_timeout=3.0, heartbeat_interval=0.1, rebalance_timeout=10.0)
+PATIENCE_SECONDS = 30
+
+
+@pytest.fixture(scope="module")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheKafka]:
+    if reason := ApacheKafka.missing():
+        pytest.skip(reason)
+    with ApacheKafka(tmp_path_factory.mktemp("kafka")) as started:
+        yield started
+
+
+@pytest.fixture
+async def admin(kafka: ApacheKafka) -> AsyncIterator[Admin]:
+    async with Admin(kafka.address, client=CLIENT) as made:
+        yield made
+
+
+@pytest.fixture
+async def topic(admin: Admin) -> str:
+    """A topic with three partitions."""
+    name = f"t-{uuid4().hex[:12]}"
+    await admin.create_topic(name, partitions=3)
+    return name
+
+
+def a_consumer(kafka, *topics, **settings):
+    return Consumer(kafka.address, *topics, client=CLIENT, membership=QUICK, **settings)
+
+
+async def take(consumer, count):
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        return [await anext(consumer) for _ in range(count)]
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+async def test_what_we_write_we_read(kafka, topic, codec):
+    async with Producer(kafka.address, client=CLIENT, compression=codec) as producer:
+        receipt = await producer.send(topic, b"first", key=b"k", headers={"a": b"b", "null": None})
+        records = [ProducerRecord(b"%d" % n, b"key %d" % (n % 50)) for n in range(5000)]
+        written = await producer.send_many(topic, records)
+
+    assert sum(part.records for part in written) == 5000
+    async with a_consumer(kafka, topic) as consumer:
+        found = await take(consumer, 5001)
+    first = next(one for one in found if one.value == b"first")
+    assert (first.partition, first.offset) == receipt[1:3]
+    assert dict(first.headers) == {"a": b"b", "null": None}
+    for key in {record.key for record in records}:
+        mine = [one for one in found if one.key == key]
+        assert [one.value for one in mine] == [one.value for one in records if one.key == key]
+        assert len({one.partition for one in mine}) == 1
+
+
+@pytest.mark.parametrize("assignor", ["range", "roundrobin", "cooperative-sticky"])
+async def test_a_group_shares_a_topic_and_goes_on_where_it_was(kafka, admin, topic, assignor):
+    group, seen = f"g-{topic}", []
+
+    async def read(consumer):
+        async for record in consumer:
+            seen.append((record.partition, record.offset))  # noqa: PERF401
+
+    async with Producer(kafka.address, client=CLIENT) as producer:
+        await producer.send_many(
+            topic, [ProducerRecord(b"%d" % n, partition=n % 3) for n in range(300)]
+        )
+        first, second = (
+            a_consumer(kafka, topic, group=group, assignors=[assignor], auto_commit=0.1)
+            for _ in range(2)
+        )
+        await first.start()
+        tasks = [asyncio.create_task(read(first))]
+        await second.start()
+        tasks.append(asyncio.create_task(read(second)))
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not (first.assignment and second.assignment and len(seen) >= 300):
+                await asyncio.sleep(0.02)
+            described = (await admin.describe_groups(group))[group]
+            assert (described.state, described.assignor) == ("Stable", assignor)
+            assert sorted(len(one.assignment) for one in described.members) == [1, 2]
+            with pytest.raises(KafkaError) as refused:
+                await admin.alter_group_offsets(group, {TopicPartition(topic, 0): 0})
+            assert refused.value.code is ErrorCode.NON_EMPTY_GROUP
+            await first.close()
+            await producer.send_many(
+                topic, [ProducerRecord(b"%d" % n, partition=n % 3) for n in range(30)]
+            )
+            while len(set(seen)) < 330:
+                await asyncio.sleep(0.02)
+        # All has been put down, and is committed at the end.
+        await asyncio.sleep(0.3)
+        await second.close()
+        await asyncio.gather(*tasks)
+
+    assert set(seen) == {(number, at) for number in range(3) for at in range(110)}
+    assert sum(one.lag or 0 for one in (await admin.group_lag(group)).values()) == 0
+
+
+async def test_what_was_aborted_is_not_read(kafka, topic):
+    def write():
+        producer = confluent_kafka.Producer(
+            {"bootstrap.servers": kafka.address, "transactional.id": topic}
+        )
+        producer.init_transactions(PATIENCE_SECONDS)
+        for number in range(6):
+            producer.begin_transaction()
+            for at in range(3):
+                producer.produce(topic, b"%d:%d" % (number, at), partition=0)
+            producer.flush(PATIENCE_SECONDS)
+            if number % 2:
+                producer.abort_transaction(PATIENCE_SECONDS)
+            else:
+                producer.commit_transaction(PATIENCE_SECONDS)
+
+    await asyncio.to_thread(write)
+
+    async with a_consumer(kafka, topic, isolation="read_committed") as consumer:
+        values = [record.value for record in await take(consumer, 9)]
+        assert await consumer.getone(0.5) is None
+        assert await consumer.lag() == {TopicPartition(topic, n): 0 for n in range(3)}
+    async with a_consumer(kafka, topic) as consumer:
+        assert len(await take(consumer, 18)) == 18
+
+    assert values == [b"%d:%d" % (number, at) for number in (0, 2, 4) for at in range(3)]
+
+
+async def test_records_come_as_tables(kafka, topic):
+    pytest.importorskip("pyarrow")
+    async with Producer(kafka.address, client=CLIENT, compression="zstd") as producer:
+        await producer.send_many(topic, [ProducerRecord(b"%d" % n, b"k") for n in range(1000)])
+
+    values = []
+    async with a_consumer(kafka, topic) as consumer, asyncio.timeout(PATIENCE_SECONDS):
+        async for table in consumer.arrow_batches():
+            assert set(table.column("key").to_pylist()) == {b"k"}
+            values += table.column("value").to_pylist()
+            if len(values) == 1000:
+                break
+
+    assert values == [b"%d" % number for number in range(1000)]
+
+
+async def test_an_admin_looks_after_topics_settings_and_offsets(kafka, admin, topic):
+    place, group = TopicPartition(topic, 0), f"g-{topic}"
+    cluster = await admin.describe_cluster()
+    assert [f"{one.host}:{one.port}" for one in cluster.brokers] == [kafka.address]
+    assert {one.name for one in await admin.api_versions() if one.used is not None} >= {
+        "Produce",
+        "Fetch",
+        "JoinGroup",
+        "OffsetDelete",
+    }
+
+    await admin.create_partitions(topic, 4)
+    assert len((await admin.describe_topics(topic))[topic].partitions) == 4
+    await admin.alter_topic_configs(topic, {"retention.ms": "123000"})
+    assert (await admin.describe_topic_configs(topic))[topic]["retention.ms"].value == "123000"
+    await admin.alter_topic_configs(topic, unset=["retention.ms"])
+    assert (await admin.describe_topic_configs(topic))[topic]["retention.ms"].is_default
+    assert "log.retention.ms" in (await admin.describe_broker_configs(0))[0]
+    await admin.alter_broker_configs(0, {"log.cleaner.threads": "2"})
+
+    async with Producer(kafka.address, client=CLIENT) as producer:
+        await producer.send_many(
+            topic, [ProducerRecord(b"x", partition=0, timestamp=1000 + n) for n in range(10)]
+        )
+    assert (await admin.end_offsets(topic))[place] == 10
+    assert (await admin.offsets_for_times({place: 1004}))[place].offset == 4
+    assert await admin.delete_records({place: 3}) == {place: 3}
+    assert (await admin.beginning_offsets(place))[place] == 3
+
+    await admin.alter_group_offsets(group, {place: 7})
+    assert (await admin.group_lag(group))[place].lag == 3
+    assert group in {one.group_id for one in await admin.list_groups(states=["Empty"])}
+    await admin.delete_group_offsets(group, place)
+    assert await admin.list_group_offsets(group) == {}
+    await admin.alter_group_offsets(group, {place: 7})
+    await admin.delete_groups(group)
+    with pytest.raises(KafkaError) as gone:
+        await admin.describe_groups(group)
+    assert gone.value.code is ErrorCode.GROUP_ID_NOT_FOUND
+
+    with pytest.raises(KafkaError) as exists:
+        await admin.create_topic(topic)
+    assert exists.value.code is ErrorCode.TOPIC_ALREADY_EXISTS
+    await admin.delete_topics(topic)
+    assert topic not in {one.name for one in await admin.list_topics()}
+
+
+async def test_the_commands(kafka, topic, tmp_path):
+    run = Command(kafka.address, str(tmp_path))
+
+    def talk():
+        receipts = run.rows("produce", topic, "-K", ":", stdin="a:1\nb:2\na:3\n")
+        assert len(receipts) == 3
+        assert sorted(row["value"] for row in run.rows("consume", topic)) == ["1", "2", "3"]
+        run("consume", topic, "--group", f"g-{topic}", "--exit-at-end")
+        (group,) = run.json("group", "describe", f"g-{topic}")
+        assert (group["lag"], group["state"]) == (0, "Empty")
+        (described,) = run.json("topic", "describe", topic)
+        assert [one["leader"] for one in described["partitions"]] == [0, 0, 0]
+        run("config", "set", "topic", topic, "retention.ms=1000")
+        assert "retention.ms" in run("config", "describe", "topic", topic)
+        assert run.json("cluster", "describe")["controller"] == 0
+        run("topic", "delete", topic, "--yes")
+
+    await asyncio.to_thread(talk)
+
+
+async def test_a_crash_of_the_broker_loses_doubles_and_reorders_nothing(kafka, topic):
+    sent = [b"%06d" % number for number in range(3000)]
+    batching = Batching(batch_bytes=2000)
+    async with (
+        Producer(kafka.address, client=CLIENT, batching=batching) as producer,
+        a_consumer(kafka, topic) as consumer,
+    ):
+        await producer.send(topic, b"warm", partition=0)
+        assert (await take(consumer, 1))[0].value == b"warm"
+        futures = []
+        for number, value in enumerate(sent):
+            futures.append(await producer.enqueue(topic, value, partition=0))
+            if number == 1000:
+                await asyncio.sleep(0.02)
+                await asyncio.to_thread(kafka.kill)
+                starting = asyncio.create_task(asyncio.to_thread(kafka.start))
+        await starting
+        receipts = await asyncio.gather(*futures)
+        found = await take(consumer, len(sent))
+
+    assert [receipt.offset for receipt in receipts] == list(range(1, 3001))
+    assert [record.value for record in found] == sent
