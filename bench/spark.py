@@ -1,0 +1,286 @@
+"""Spark reads a topic: our source, the same with rows as tuples, and Spark's own Kafka connector.
+
+    python bench/spark.py [--quick] [--records N] [--connector FOLDER] [--dir FOLDER]
+
+All read the same broker of ours, in one session with two cores, records of 100 bytes in six
+partitions. Contenders take turns, and the best of their rounds counts; the first round only warms
+up what a JVM has to compile.
+
+Spark's own connector is read from jars of a version that fits pyspark, in FOLDER (SPARK_CONNECTOR
+names it too): spark-sql-kafka-0-10_2.13, spark-token-provider-kafka-0-10_2.13, kafka-clients and
+commons-pool2. With the first as the only dependency in a pom.xml, Maven gets them:
+`mvn dependency:copy-dependencies -DoutputDirectory=FOLDER`. Without them it is left out.
+
+- count: `count()`, for which Spark makes a row of each record, with all its columns
+- aggregate: how many records and bytes there are in each partition
+- value only: ours, with a schema that leaves the other columns out
+- tuples: how sources in Python usually do it, one tuple for each row
+- micro-batch: one record for each batch of a stream into nothing, once all is warm: how long a
+  batch takes that has nothing to do
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import functions
+
+from harness import print_table, progress, save, turns
+from ottla.client.blocking import Admin, Producer
+from ottla.client.spark import builder, register
+from ottla.client.spark.reader import BatchReader
+from ottla.client.spark.source import OttlaSource
+from peers import Ottla
+
+PARTITIONS = 6
+SIZE = 100
+CHUNK = 50_000
+TOPIC = "rides"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much is measured."""
+
+    records: int
+    #: The first of them does not count.
+    rounds: int
+    batches: int
+
+
+FULL = Plan(records=5_000_000, rounds=4, batches=40)
+QUICK = Plan(records=500_000, rounds=2, batches=8)
+
+
+class TupleReader(BatchReader):
+    """Reads as ours does, and gives a tuple for each row."""
+
+    def read(self, partition: Any) -> Iterator[Any]:
+        """Read one range."""
+        for batch in super().read(partition):
+            yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+
+
+class TupleSource(OttlaSource):
+    """Ours, but with tuples."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Give the name of the format."""
+        return "ottla-tuples"
+
+    def reader(self, schema: Any) -> TupleReader:
+        """Read a batch."""
+        made = super().reader(schema)
+        return TupleReader(made._options, made._columns)
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A way to read."""
+
+    name: str
+    format: str
+    schema: str | None = None
+
+
+def contenders_of(*, has_connector: bool) -> list[Contender]:
+    """Give who takes part."""
+    found = [
+        Contender("ottla", "ottla"),
+        Contender("ottla, value only", "ottla", "value BINARY"),
+        Contender("ottla, tuples", "ottla-tuples"),
+    ]
+    return [*found, Contender("Spark's connector", "kafka")] if has_connector else found
+
+
+def load(spark: Any, contender: Contender, bootstrap: str) -> Any:
+    """Give a topic as a table, planned anew."""
+    reader = (
+        spark.read.format(contender.format)
+        .option("kafka.bootstrap.servers", bootstrap)
+        .option("subscribe", TOPIC)
+    )
+    return (reader.schema(contender.schema) if contender.schema else reader).load()
+
+
+def count(frame: Any) -> int:
+    """Count rows."""
+    return int(frame.count())
+
+
+def aggregate(frame: Any) -> int:
+    """Look at values and partitions."""
+    by = ["partition"] if "partition" in frame.columns else []
+    sizes = functions.sum(functions.octet_length("value"))
+    found = frame.groupBy(*by).agg(sizes, functions.count("*").alias("records")).collect()
+    return int(sum(row["records"] for row in found))
+
+
+JOBS: dict[str, Callable[[Any], int]] = {"count": count, "aggregate": aggregate}
+
+
+def fill(bootstrap: str, records: int) -> None:
+    """Write what is read."""
+    with Admin(bootstrap) as admin, Producer(bootstrap) as producer:
+        admin.create_topic(TOPIC, partitions=PARTITIONS)
+        admin.create_topic("ticks", partitions=1)
+        values = [os.urandom(SIZE // 2).hex().encode() for _ in range(CHUNK)]
+        for done in range(0, records, CHUNK):
+            progress(f"writing {done:,} of {records:,} records")
+            producer.send_many(TOPIC, values[: records - done])
+
+
+def read_all(
+    spark: Any, contenders: list[Contender], bootstrap: str, plan: Plan
+) -> dict[str, dict[str, float]]:
+    """Give the best records in a second, by job and contender."""
+    best: dict[str, dict[str, float]] = {job: {} for job in JOBS}
+    for number, contender in turns(contenders, plan.rounds):
+        for job, run in JOBS.items():
+            progress(f"round {number} of {plan.rounds - 1}: {contender.name}, {job}")
+            frame = load(spark, contender, bootstrap)
+            start = time.perf_counter()
+            found = run(frame)
+            seconds = time.perf_counter() - start
+            assert found == plan.records, f"{contender.name} has read {found}"
+            if number:
+                rates = best[job]
+                rates[contender.name] = max(rates.get(contender.name, 0.0), found / seconds)
+    return best
+
+
+def micro_batches(
+    spark: Any, kind: str, bootstrap: str, count: int, folder: Path
+) -> dict[str, Any]:
+    """Give how long batches of one record take, in milliseconds, and what of."""
+    frame = (
+        spark.readStream.format(kind)
+        .option("kafka.bootstrap.servers", bootstrap)
+        .option("subscribe", "ticks")
+        .load()
+    )
+    query = (
+        frame.writeStream.format("noop")
+        .option("checkpointLocation", str(folder / f"checkpoint-{kind}"))
+        .start()
+    )
+    found: dict[int, Any] = {}
+    with Producer(bootstrap) as producer:
+        query.processAllAvailable()
+        for number in range(count + 3):
+            progress(f"micro-batch {number} of {count + 3}: {kind}")
+            producer.send("ticks", b"tick")
+            query.processAllAvailable()
+            for one in query.recentProgress:
+                if one.numInputRows:
+                    found[one.batchId] = dict(one.durationMs)
+    query.stop()
+    # The first ones compile code.
+    durations = [found[batch] for batch in sorted(found)][3:]
+    parts = ("triggerExecution", "latestOffset", "addBatch", "walCommit", "commitOffsets")
+    return {part: statistics.median(one.get(part, 0) for one in durations) for part in parts}
+
+
+def session(jars: list[Path], folder: Path) -> Any:
+    """Give a session of two cores."""
+    made = (
+        builder()
+        .master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.memory", "2g")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
+    )
+    if jars:
+        made = made.config("spark.jars", ",".join(map(str, jars)))
+    spark = register(made.getOrCreate())
+    spark.sparkContext.setLogLevel("OFF")
+    spark.dataSource.register(TupleSource)
+    return spark
+
+
+def main() -> None:
+    """Measure, and print."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--records", type=int)
+    parser.add_argument("--connector", type=Path, default=os.environ.get("SPARK_CONNECTOR"))
+    parser.add_argument("--dir", type=Path, help="where the files go")
+    given = parser.parse_args()
+    plan = QUICK if given.quick else FULL
+    if given.records:
+        plan = Plan(given.records, plan.rounds, plan.batches)
+    jars = sorted(Path(given.connector).glob("*.jar")) if given.connector else []
+    if not jars:
+        print(
+            "without Spark's own connector: --connector names no folder with jars", file=sys.stderr
+        )
+    logging.getLogger("SQLQueryContextLogger").disabled = True
+    with tempfile.TemporaryDirectory(dir=given.dir) as name:
+        folder = Path(name)
+        broker = Ottla(folder / "broker")
+        broker.start()
+        try:
+            fill(broker.address, plan.records)
+            spark = session(jars, folder)
+            contenders = contenders_of(has_connector=bool(jars))
+            rates = read_all(spark, contenders, broker.address, plan)
+            kinds = ["ottla", "kafka"] if jars else ["ottla"]
+            batches = {
+                kind: micro_batches(spark, kind, broker.address, plan.batches, folder)
+                for kind in kinds
+            }
+            version = spark.version
+            spark.stop()
+        finally:
+            broker.stop()
+    report(rates, batches, plan)
+    save("spark", {"records": plan.records, "spark": version, "rates": rates, "batches": batches})
+
+
+def report(
+    rates: dict[str, dict[str, float]], batches: dict[str, dict[str, Any]], plan: Plan
+) -> None:
+    """Print tables."""
+    names = list(rates["count"])
+    ours = {job: rates[job][names[0]] for job in rates}
+    print_table(
+        f"{plan.records:,} records of {SIZE} bytes, {PARTITIONS} partitions, local[2]",
+        ["records/s", *(text for job in rates for text in (job, "of ours"))],
+        [
+            [
+                name,
+                *(
+                    text
+                    for job in rates
+                    for text in (f"{rates[job][name]:,.0f}", f"{rates[job][name] / ours[job]:.2f}")
+                ),
+            ]
+            for name in names
+        ],
+    )
+    parts = list(next(iter(batches.values())))
+    print_table(
+        "A micro-batch of one record, in milliseconds",
+        ["source", *parts],
+        [[kind, *(f"{one[part]:,.0f}" for part in parts)] for kind, one in batches.items()],
+    )
+
+
+if __name__ == "__main__":
+    main()

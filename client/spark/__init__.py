@@ -1,0 +1,51 @@
+"""Topics in Spark, with no jar: `spark.read.format("ottla")` and the rest.
+
+    from ottla.client.spark import builder, register
+
+    spark = register(builder().getOrCreate())
+
+Options and columns are those of Spark's own Kafka source and sink. It needs pyspark 4.2 and pyarrow
+(`pip install "ottla[spark]"`), and a Java for Spark. What is listed here is imported when it is
+used: options and planning need no Spark.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .errors import DataLossError, OptionError
+    from .runtime import find_java
+    from .session import builder, lag, register, settings
+    from .source import OttlaSource
+
+__all__ = [
+    "DataLossError",
+    "OptionError",
+    "OttlaSource",
+    "builder",
+    "find_java",
+    "lag",
+    "register",
+    "settings",
+]
+
+_HOME_OF = {
+    "DataLossError": "errors",
+    "OptionError": "errors",
+    "OttlaSource": "source",
+    "builder": "session",
+    "find_java": "runtime",
+    "lag": "session",
+    "register": "session",
+    "settings": "session",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f".{_HOME_OF[name]}", __name__), name)
+    globals()[name] = value
+    return value

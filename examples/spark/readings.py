@@ -1,0 +1,94 @@
+"""Readings: what devices send, for the jobs beside this file to read.
+
+A reading is JSON, `{"device": "boiler-3", "celsius": 61.2}`, with the device as the key and the
+time at which it was taken as the record's timestamp. Some devices run hot for a while. With
+`--faulty`, some send Fahrenheit by mistake, or cut their message off.
+
+    python examples/spark/readings.py --count 10000
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import time
+from collections.abc import Iterator
+
+import click
+
+from ottla.client import ErrorCode, KafkaError, ProducerRecord
+from ottla.client.blocking import Admin, Producer
+
+HOT_SECONDS = 20
+
+
+def reading(number: int, when_ms: int, devices: int, faulty: float = 0.0) -> ProducerRecord:
+    """Make a reading; every third device is hot half of the time."""
+    index = number % devices
+    is_hot = index % 3 == 0 and int(when_ms / 1000 / HOT_SECONDS) % 2 == 0
+    celsius = 60 + 5 * math.sin(index) + random.gauss(0, 1) + (25 if is_hot else 0)
+    value = {"device": f"boiler-{index}", "celsius": round(celsius, 2)}
+    chance = random.random()
+    if chance < faulty / 2:
+        value = {"device": f"boiler-{index}", "fahrenheit": round(celsius * 9 / 5 + 32, 2)}
+    text = json.dumps(value).encode()
+    if faulty / 2 <= chance < faulty:
+        text = text[: len(text) // 2]
+    headers = (("firmware", b"1.%d" % (index % 4)),)
+    return ProducerRecord(text, f"boiler-{index}".encode(), headers, timestamp=when_ms)
+
+
+def past_readings(count: int, devices: int = 12, faulty: float = 0.0) -> Iterator[ProducerRecord]:
+    """Give readings that end now, a hundred for each second before."""
+    start = int(time.time() * 1000) - count * 10
+    for number in range(count):
+        yield reading(number, start + number * 10, devices, faulty)
+
+
+def make_topic(bootstrap: str, topic: str, partitions: int = 3) -> None:
+    """Make a topic, unless it is there."""
+    with Admin(bootstrap) as admin:
+        try:
+            admin.create_topic(topic, partitions=partitions)
+        except KafkaError as error:
+            if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+                raise
+
+
+def send_past(bootstrap: str, topic: str, count: int, devices: int, faulty: float) -> None:
+    """Send readings of the past at once."""
+    make_topic(bootstrap, topic)
+    with Producer(bootstrap, compression="zstd") as producer:
+        producer.send_many(topic, past_readings(count, devices, faulty))
+
+
+def send_live(
+    bootstrap: str, topic: str, seconds: float, rate: int = 200, devices: int = 12
+) -> int:
+    """Send readings as they are taken, for some seconds; give how many."""
+    sent, started = 0, time.time()
+    with Producer(bootstrap) as producer:
+        while (elapsed := time.time() - started) < seconds:
+            due = range(sent, int(elapsed * rate))
+            now = int(time.time() * 1000)
+            producer.send_many(topic, [reading(number, now, devices) for number in due])
+            sent += len(due)
+            time.sleep(0.05)
+    return sent
+
+
+@click.command(help=__doc__)
+@click.option("--bootstrap", default="localhost:9092", show_default=True)
+@click.option("--topic", default="readings", show_default=True)
+@click.option("--count", default=10_000, show_default=True, help="How many, all at once.")
+@click.option("--devices", default=12, show_default=True)
+@click.option("--faulty", default=0.0, show_default=True, help="Which part of them is wrong.")
+def main(bootstrap: str, topic: str, count: int, devices: int, faulty: float) -> None:
+    """Send readings."""
+    send_past(bootstrap, topic, count, devices, faulty)
+    click.echo(f"{count} readings of {devices} devices are in {topic}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""A replay: a topic is read from its beginning, and written anew with its faults repaired.
+
+    readings ──▶ readings.repaired
+             └─▶ readings.rejected
+
+What it teaches: a log is there to be read again. Keys, partitions, headers and times of the records
+stay as they were, so that whoever reads the new topic finds each record where it was; what was
+changed says so in a header. What cannot be repaired is kept aside, with where it came from.
+
+Readings in Fahrenheit become Celsius; what is no JSON is rejected.
+
+    python examples/spark/readings.py --faulty 0.02
+    python examples/spark/repair.py
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
+
+from ottla.client.blocking import Admin
+from ottla.client.spark import builder, register
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+_READING = "device STRING, celsius DOUBLE, fahrenheit DOUBLE"
+
+
+def repaired(spark: SparkSession, bootstrap: str, topic: str) -> tuple[DataFrame, DataFrame]:
+    """Give the records as they should be, and those that cannot be repaired."""
+    records = (
+        spark.read.format("ottla")
+        .option("kafka.bootstrap.servers", bootstrap)
+        .option("subscribe", topic)
+        .option("includeHeaders", "true")
+        .load()
+        .withColumn("reading", F.from_json(F.col("value").cast("string"), _READING))
+    )
+    celsius = (F.col("reading.fahrenheit") - 32) * 5 / 9
+    fixed = F.to_json(F.struct("reading.device", F.round(celsius, 2).alias("celsius")))
+    is_good = F.col("reading.celsius").isNotNull()
+    is_fahrenheit = F.col("reading.fahrenheit").isNotNull()
+    good = records.where(is_good | is_fahrenheit).select(
+        "key",
+        F.when(is_good, F.col("value")).otherwise(fixed.cast("binary")).alias("value"),
+        "partition",
+        "timestamp",
+        F.when(is_good, F.col("headers")).otherwise(_marked("fahrenheit")).alias("headers"),
+    )
+    bad = records.where(~is_good & ~is_fahrenheit).select(
+        "key", "value", "timestamp", _marked("no reading").alias("headers")
+    )
+    return good, bad
+
+
+def _marked(reason: str) -> Column:
+    """Give the headers with a word on what was wrong, and where."""
+    place = F.concat_ws("-", F.col("topic"), F.col("partition"))
+    text = F.concat_ws("@", place, F.col("offset"))
+    marks = F.array(
+        F.struct(F.lit("fault").alias("key"), F.lit(reason).cast("binary").alias("value")),
+        F.struct(F.lit("from").alias("key"), text.cast("binary").alias("value")),
+    )
+    return F.concat(F.col("headers"), marks)
+
+
+def repair(spark: SparkSession, bootstrap: str, topic: str) -> None:
+    """Write both topics. The first has as many partitions as what was read."""
+    with Admin(bootstrap) as admin:
+        partitions = len(admin.describe_topics(topic)[topic].partitions)
+        admin.create_topic(f"{topic}.repaired", partitions=partitions)
+        admin.create_topic(f"{topic}.rejected", partitions=1)
+    for frame, name in zip(
+        repaired(spark, bootstrap, topic), ("repaired", "rejected"), strict=True
+    ):
+        (
+            frame.write.format("ottla")
+            .option("kafka.bootstrap.servers", bootstrap)
+            .option("topic", f"{topic}.{name}")
+            .option("includeTimestamp", "true")
+            .mode("append")
+            .save()
+        )
+
+
+@click.command(help=__doc__)
+@click.option("--bootstrap", default="localhost:9092", show_default=True)
+@click.option("--topic", default="readings", show_default=True)
+def main(bootstrap: str, topic: str) -> None:
+    """Repair a topic, and count what came of it."""
+    spark = register(builder().master("local[*]").appName("repair").getOrCreate())
+    spark.sparkContext.setLogLevel("ERROR")
+    repair(spark, bootstrap, topic)
+    spark.stop()
+    with Admin(bootstrap) as admin:
+        for name in (topic, f"{topic}.repaired", f"{topic}.rejected"):
+            click.echo(f"{name}: {sum(admin.end_offsets(name).values())} records")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,164 @@
+"""One session and one cluster for all of these tests: a JVM takes seconds to start.
+
+`xdist_group` keeps them in one process, where tests are shared out by `--dist loadgroup`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from daemon import Daemon, shown_on_failure
+from ottla.client.blocking import Admin, Producer
+from ottla.client.spark import builder, register
+from ottla.client.spark.brokers import close_idle
+
+HERE = Path(__file__).resolve().parent
+_QUIET = f"-Dlog4j2.configurationFile={HERE / 'log4j2.properties'}"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.xdist_group("spark"))
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    # Each failing micro-batch would log its whole plan.
+    logging.getLogger("SQLQueryContextLogger").disabled = True
+    warehouse = tmp_path_factory.mktemp("warehouse")
+    session = register(
+        builder()
+        .master("local[2]")
+        .appName("ottla-tests")
+        .config("spark.driver.extraJavaOptions", f"{_QUIET} -Dderby.system.home={warehouse}")
+        .config("spark.sql.warehouse.dir", str(warehouse))
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .getOrCreate()
+    )
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Daemon]]:
+    """Give the brokers of a cluster; for now it has one."""
+    with Daemon(tmp_path_factory.mktemp("broker")) as broker:
+        yield [broker]
+
+
+@pytest.fixture
+def bootstrap(brokers: list[Daemon], request: pytest.FixtureRequest) -> Iterator[str]:
+    with shown_on_failure(request, brokers):
+        yield ",".join(broker.address for broker in brokers)
+
+
+@pytest.fixture
+def admin(bootstrap: str) -> Iterator[Admin]:
+    with Admin(bootstrap) as made:
+        yield made
+
+
+@pytest.fixture
+def producer(bootstrap: str) -> Iterator[Producer]:
+    with Producer(bootstrap) as made:
+        yield made
+
+
+@pytest.fixture
+def make_topic(admin: Admin) -> Callable[..., str]:
+    """Make a topic with a name of its own."""
+
+    def make(partitions: int = 1, name: str = "topic", **configs: str) -> str:
+        topic = f"{name}-{uuid.uuid4().hex[:8]}"
+        settings = {key.replace("_", "."): value for key, value in configs.items()}
+        admin.create_topic(topic, partitions=partitions, configs=settings)
+        return topic
+
+    return make
+
+
+@pytest.fixture
+def fill(producer: Producer) -> Callable[..., None]:
+    """Write values into the partitions of a topic, each starting at 0 unless told otherwise."""
+
+    def fill(topic: str, partitions: Iterable[int], count: int, first: int = 0) -> None:
+        futures = [
+            producer.enqueue(topic, b"%d" % number, key=b"%d" % partition, partition=partition)
+            for partition in partitions
+            for number in range(first, first + count)
+        ]
+        for future in futures:
+            future.result()
+
+    return fill
+
+
+@pytest.fixture
+def reader(spark: Any, bootstrap: str) -> Callable[..., Any]:
+    """Give a reader of batches with options."""
+    return lambda **options: _with(spark.read.format("ottla"), bootstrap, options)
+
+
+@pytest.fixture
+def stream(spark: Any, bootstrap: str) -> Callable[..., Any]:
+    """Give a reader of streams with options."""
+    return lambda **options: _with(spark.readStream.format("ottla"), bootstrap, options)
+
+
+@pytest.fixture
+def sink(bootstrap: str) -> Callable[..., Any]:
+    """Give a writer with options, of a batch or a stream."""
+    return lambda writer, **options: _with(writer.format("ottla"), bootstrap, options)
+
+
+def _with(what: Any, bootstrap: str, options: dict[str, Any]) -> Any:
+    return what.option("kafka.bootstrap.servers", bootstrap).options(**options)
+
+
+@pytest.fixture
+def drain(spark: Any, tmp_path: Path) -> Callable[..., Any]:
+    """Run a stream until it has read what there is, into Parquet; give the query."""
+
+    def drain(frame: Any, name: str = "out") -> Any:
+        query = (
+            frame.writeStream.format("parquet")
+            .option("path", str(tmp_path / name))
+            .option("checkpointLocation", str(tmp_path / f"{name}-checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(60), query.status
+        return query
+
+    return drain
+
+
+@pytest.fixture
+def rows_of(spark: Any, tmp_path: Path) -> Callable[..., list[tuple[Any, ...]]]:
+    """Give the rows of what `drain` has written."""
+
+    def rows(*columns: str, name: str = "out") -> list[tuple[Any, ...]]:
+        found = spark.read.parquet(str(tmp_path / name)).select(*columns).collect()
+        return sorted(tuple(row) for row in found)
+
+    return rows
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _nobodys_settings() -> Iterator[None]:
+    os.environ.pop("SPARK_CONF_DIR", None)
+    yield
+    close_idle()

@@ -1,0 +1,326 @@
+"""Batches: topics as DataFrames."""
+
+import asyncio
+import json
+import threading
+from datetime import UTC, datetime
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql.datasource import (
+    EqualTo,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    LessThan,
+    LessThanOrEqual,
+    Not,
+)
+
+from daemon import Daemon, free_port
+from ottla.client import TopicPartition
+from ottla.client.blocking import Admin, Producer
+from ottla.client.spark.filters import Narrowing, narrow
+
+KAFKAS_COLUMNS = (
+    "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,"
+    "timestamp:timestamp,timestampType:int>"
+)
+
+
+def places(frame):
+    return sorted(tuple(row) for row in frame.select("topic", "partition", "offset").collect())
+
+
+def test_three_topics_of_six_partitions(reader, make_topic, fill):
+    topics = [make_topic(6) for _ in range(3)]
+    for topic in topics:
+        fill(topic, range(6), 50)
+
+    frame = reader(subscribe=",".join(topics)).load()
+
+    assert frame.schema.simpleString() == KAFKAS_COLUMNS
+    assert places(frame) == sorted(
+        (topic, partition, offset)
+        for topic in topics
+        for partition in range(6)
+        for offset in range(50)
+    )
+
+
+def test_a_row_is_all_of_a_record(reader, make_topic, producer):
+    topic = make_topic()
+    headers = [("trace", b"1"), ("empty", None), ("trace", b"2")]
+    producer.send(topic, b"value", key=b"key", headers=headers, timestamp=1_700_000_000_123)
+    producer.send(topic, None, key=b"gone", timestamp=1_700_000_000_124)
+
+    first, second = (
+        reader(subscribe=topic, includeHeaders="true").load().orderBy("offset").collect()
+    )
+
+    assert (bytes(first.key), bytes(first.value), first.topic) == (b"key", b"value", topic)
+    assert (first.partition, first.offset, first.timestampType) == (0, 0, 0)
+    assert first.timestamp.replace(tzinfo=UTC) == datetime(2023, 11, 14, 22, 13, 20, 123000, UTC)
+    assert [(one.key, one.value and bytes(one.value)) for one in first.headers] == headers
+    assert second.value is None
+    assert second.headers == []
+
+
+def test_offsets_from_json_and_back(reader, make_topic, fill):
+    topic = make_topic(2)
+    fill(topic, [0, 1], 20)
+
+    frame = reader(
+        subscribe=topic,
+        startingOffsets=json.dumps({topic: {"0": 5, "1": -2}}),
+        endingOffsets=json.dumps({topic: {"0": 8, "1": -1}}),
+    ).load()
+
+    found = places(frame)
+    assert found == [(topic, 0, at) for at in range(5, 8)] + [(topic, 1, at) for at in range(20)]
+    ends = {str(number): max(at for _, one, at in found if one == number) + 1 for number in (0, 1)}
+    rest = reader(subscribe=topic, startingOffsets=json.dumps({topic: ends})).load()
+    assert places(rest) == [(topic, 0, at) for at in range(8, 20)]
+
+
+def test_from_one_time_to_another(reader, make_topic, producer):
+    topic = make_topic()
+    for number in range(10):
+        producer.send(topic, b"%d" % number, timestamp=1_000_000 + 1000 * number)
+
+    frame = reader(subscribe=topic, startingTimestamp="1002500", endingTimestamp="1006000").load()
+    by_place = reader(
+        subscribe=topic, startingOffsetsByTimestamp=json.dumps({topic: {"0": 1_008_000}})
+    ).load()
+
+    assert [at for _, _, at in places(frame)] == [3, 4, 5]
+    assert [at for _, _, at in places(by_place)] == [8, 9]
+
+
+def test_assigned_partitions_and_none_else(reader, make_topic, fill):
+    topic = make_topic(3)
+    fill(topic, range(3), 5)
+
+    frame = reader(assign=json.dumps({topic: [0, 2]})).load()
+
+    assert {partition for _, partition, _ in places(frame)} == {0, 2}
+
+
+def test_a_partition_is_shared_out_among_tasks(reader, make_topic, fill):
+    topic = make_topic()
+    fill(topic, [0], 100)
+
+    many = reader(subscribe=topic, minPartitions="5").load()
+    small = reader(subscribe=topic, maxRecordsPerPartition="30").load()
+
+    assert many.rdd.getNumPartitions() == 5
+    assert small.rdd.getNumPartitions() == 4
+    assert len(places(many)) == len(set(places(small))) == 100
+
+
+def test_nothing_to_read_is_an_empty_frame(reader, make_topic):
+    assert reader(subscribe=make_topic(2)).load().count() == 0
+    assert reader(subscribePattern="no-such-topic-.*").load().count() == 0
+
+
+def test_a_job_may_leave_columns_out(reader, make_topic, fill):
+    topic = make_topic()
+    fill(topic, [0], 3)
+
+    frame = reader(subscribe=topic).schema("offset LONG, value BINARY").load()
+
+    assert [(row.offset, bytes(row.value)) for row in frame.collect()] == [
+        (0, b"0"),
+        (1, b"1"),
+        (2, b"2"),
+    ]
+    with pytest.raises(PySparkException, match="column value is binary, and not string"):
+        reader(subscribe=topic).schema("value STRING").load().count()
+    with pytest.raises(PySparkException, match="no column 'headers': it needs includeHeaders"):
+        reader(subscribe=topic).schema("headers STRING").load().count()
+
+
+def test_a_view_in_sql(spark, bootstrap, make_topic, fill):
+    topic = make_topic()
+    fill(topic, [0], 7)
+
+    spark.sql(
+        "CREATE OR REPLACE TEMPORARY VIEW rides USING ottla"
+        f" OPTIONS (`kafka.bootstrap.servers` '{bootstrap}', subscribe '{topic}')"
+    )
+
+    assert spark.sql("SELECT count(*) FROM rides WHERE offset > 1").first()[0] == 5
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"subscribe": "t", "startingOfsets": "x"}, "did you mean startingOffsets"),
+        (
+            {"subscribe": "t", "kafka.group.ids": "x"},
+            "did you mean kafka.group.id",
+        ),
+        ({"subscribe": "t", "failOnDataLoss": "no"}, "failOnDataLoss is 'no'"),
+        ({}, "one of subscribe, subscribePattern and assign is needed"),
+        ({"subscribe": "no-such-topic"}, "there is no topic no-such-topic"),
+    ],
+)
+def test_a_bad_option_is_named(reader, options, complaint):
+    with pytest.raises(PySparkException, match=complaint):
+        reader(**options).load().count()
+
+
+def test_lost_data_fails_a_batch_unless_told_otherwise(reader, make_topic, fill, admin):
+    topic = make_topic()
+    fill(topic, [0], 20)
+    admin.delete_records({TopicPartition(topic, 0): 10})
+    start = json.dumps({topic: {"0": 0}})
+
+    with pytest.raises(PySparkException, match=f"Offsets 0 to 9 of {topic}-0 are gone"):
+        reader(subscribe=topic, startingOffsets=start).load().count()
+    tolerant = reader(subscribe=topic, startingOffsets=start, failOnDataLoss="false").load()
+    assert tolerant.count() == 10
+
+
+# Filters.
+
+
+def test_filters_say_which_offsets_are_left():
+    noon = datetime(2023, 1, 1, 12, tzinfo=UTC)
+    whole = [
+        IsNotNull(("offset",)),
+        EqualTo(("topic",), "t"),
+        In(("partition",), [1, 2]),
+        GreaterThan(("offset",), 9),
+        LessThanOrEqual(("offset",), 20),
+        LessThan(("offset",), 30),
+    ]
+    since = GreaterThanOrEqual(("timestamp",), noon)
+    others = [
+        EqualTo(("key",), b"k"),
+        Not(EqualTo(("topic",), "u")),
+        LessThan(("timestamp",), noon),
+    ]
+
+    found, left = narrow([*whole, since, *others])
+
+    assert found == Narrowing(
+        topics=frozenset(["t"]),
+        partitions=frozenset([1, 2]),
+        first_offset=10,
+        end_offset=21,
+        since_ms=int(noon.timestamp() * 1000) - 1,
+    )
+    assert left == [since, *others]
+
+
+def test_filters_that_exclude_each_other_leave_nothing():
+    found, left = narrow([EqualTo(("partition",), 1), EqualTo(("partition",), 2)])
+
+    assert found.partitions == frozenset()
+    assert left == []
+
+
+class Meter(threading.Thread):
+    """A relay in front of a broker that counts what the broker sends."""
+
+    def __init__(self, port):
+        super().__init__(daemon=True)
+        self.port, self._target, self.bytes = free_port(), port, 0
+        self._started = threading.Event()
+
+    def run(self):
+        asyncio.run(self._serve())
+
+    async def _serve(self):
+        self._loop, self._end = asyncio.get_running_loop(), asyncio.Event()
+        async with await asyncio.start_server(self._relay, "127.0.0.1", self.port) as server:
+            self._started.set()
+            await self._end.wait()
+            server.close()
+
+    async def _relay(self, reader, writer):
+        back, forth = await asyncio.open_connection("127.0.0.1", self._target)
+        try:
+            await asyncio.gather(self._pump(reader, forth, 0), self._pump(back, writer, 1))
+        finally:
+            forth.close()
+            writer.close()
+
+    async def _pump(self, source, target, counts):
+        while data := await source.read(65536):
+            self.bytes += counts * len(data)
+            target.write(data)
+        target.close()
+
+    def __enter__(self):
+        self.start()
+        self._started.wait()
+        return self
+
+    def __exit__(self, *_error):
+        self._loop.call_soon_threadsafe(self._end.set)
+        self.join(10)
+
+
+@pytest.fixture(scope="module")
+def metered(tmp_path_factory):
+    """A broker that clients reach through a meter, with two megabytes in a topic."""
+    port = free_port()
+    folder = tmp_path_factory.mktemp("metered")
+    with Meter(port) as meter:
+        told = ["--set", f"advertised.listeners=PLAINTEXT://127.0.0.1:{meter.port}"]
+        with Daemon(folder, *told, port=port) as broker:
+            with Admin(broker.address) as admin, Producer(broker.address) as producer:
+                admin.create_topic("big", partitions=2)
+                for number in range(200):
+                    producer.send(
+                        "big",
+                        b"x" * 10_000,
+                        partition=number % 2,
+                        timestamp=1_600_000_000_000 + number // 2 * 60_000,
+                    )
+            yield meter
+
+
+@pytest.mark.parametrize(
+    ("condition", "rows"),
+    [
+        ("partition = 1 AND offset >= 95", 5),
+        ("topic = 'small'", 0),
+        ("timestamp >= '2020-09-13 14:01:40'", 10),
+        ("offset IN (7)", 2),
+    ],
+)
+def test_filters_are_pushed_down(spark, metered, condition, rows):
+    frame = (
+        spark.read.format("ottla")
+        .option("kafka.bootstrap.servers", f"127.0.0.1:{metered.port}")
+        .option("subscribe", "big")
+        .option("pushdown", "true")
+        .option("kafka.max.partition.fetch.bytes", "20000")
+        .load()
+    )
+
+    before = metered.bytes
+    found = frame.filter(condition).count()
+
+    assert found == rows
+    assert metered.bytes - before < rows * 10_000 + 100_000
+
+
+def test_without_the_option_everything_is_fetched_and_a_frame_may_be_used_again(spark, metered):
+    frame = (
+        spark.read.format("ottla")
+        .option("kafka.bootstrap.servers", f"127.0.0.1:{metered.port}")
+        .option("subscribe", "big")
+        .load()
+    )
+
+    before = metered.bytes
+    assert frame.filter("partition = 1 AND offset >= 95").count() == 5
+    assert metered.bytes - before > 2_000_000
+    assert frame.count() == 200
+    one, other = frame.filter("partition = 0"), frame.filter("partition = 1 AND offset < 5")
+    assert one.union(other).count() == 105

@@ -1,0 +1,127 @@
+"""The sink: rows into topics."""
+
+import pytest
+from pyspark.errors import PySparkException
+
+from ottla.client import TopicPartition
+from ottla.client.blocking import Consumer
+
+HEADERS = "headers array<struct<key:string,value:binary>>"
+
+
+def records_in(bootstrap, topic, count):
+    with Consumer(bootstrap, topic) as consumer:
+        return sorted(
+            (consumer.getone(timeout=10) for _ in range(count)),
+            key=lambda record: (record.partition, record.offset),
+        )
+
+
+def test_a_round_trip_with_everything(spark, bootstrap, reader, sink, make_topic):
+    topic = make_topic(3)
+    rows = [
+        (b"k%d" % number, b"v%d" % number, number % 3, [("n", b"%d" % number), ("none", None)])
+        for number in range(60)
+    ]
+    frame = spark.createDataFrame(rows, f"key binary, value binary, partition int, {HEADERS}")
+
+    sink(frame.write, topic=topic, **{"kafka.compression.type": "zstd"}).mode("append").save()
+
+    found = reader(subscribe=topic, includeHeaders="true").load().collect()
+    assert sorted(
+        (
+            bytes(row.key),
+            bytes(row.value),
+            row.partition,
+            [(one.key, one.value and bytes(one.value)) for one in row.headers],
+        )
+        for row in found
+    ) == sorted(rows)
+
+
+def test_topics_from_a_column_strings_and_tombstones(spark, bootstrap, sink, make_topic):
+    one, two = make_topic(), make_topic()
+    rows = [(one, "a", "1"), (two, "b", None), (one, None, "3")]
+    frame = spark.createDataFrame(rows, "topic string, key string, value string").coalesce(1)
+
+    sink(frame.write).mode("append").save()
+
+    written = [(record.key, record.value) for record in records_in(bootstrap, one, 2)]
+    assert written == [(b"a", b"1"), (None, b"3")]
+    (record,) = records_in(bootstrap, two, 1)
+    assert (record.key, record.value) == (b"b", None)
+
+
+def test_keys_choose_the_partition_that_any_other_client_would(
+    spark, bootstrap, sink, make_topic, producer
+):
+    ours, theirs = make_topic(5), make_topic(5)
+    keys = [b"key-%d" % number for number in range(20)]
+    frame = spark.createDataFrame([(key, key) for key in keys], "key binary, value binary")
+
+    sink(frame.write, topic=ours).mode("append").save()
+    for key in keys:
+        producer.send(theirs, key, key=key)
+
+    places = [
+        {record.key: record.partition for record in records_in(bootstrap, topic, 20)}
+        for topic in (ours, theirs)
+    ]
+    assert places[0] == places[1]
+
+
+def test_timestamps_are_kept_if_wanted(spark, bootstrap, sink, make_topic):
+    topic = make_topic()
+    frame = spark.sql("SELECT 'x' AS value, timestamp_millis(1600000000123) AS timestamp")
+
+    sink(frame.write, topic=topic, includeTimestamp="true").mode("append").save()
+    sink(frame.write, topic=topic).mode("append").save()
+
+    kept, now = records_in(bootstrap, topic, 2)
+    assert kept.timestamp == 1600000000123
+    assert now.timestamp > 1700000000000
+
+
+def test_a_stream_from_topic_to_topic(stream, sink, admin, make_topic, fill, tmp_path):
+    source, target = make_topic(2), make_topic(2)
+    fill(source, [0, 1], 100)
+    frame = stream(subscribe=source, startingOffsets="earliest", maxOffsetsPerTrigger="80").load()
+
+    query = (
+        sink(frame.select("key", "value", "partition").writeStream, topic=target)
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(60)
+
+    assert admin.end_offsets(target) == {
+        TopicPartition(target, 0): 100,
+        TopicPartition(target, 1): 100,
+    }
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "complaint"),
+    [
+        ("1 AS number", {"topic": "t"}, "no column 'value' to be written"),
+        ("'x' AS value", {}, "neither an option nor a column 'topic'"),
+        ("1 AS value", {"topic": "t"}, "column value is int: it must be binary or string"),
+        (
+            "'x' AS value, 'y' AS headers",
+            {"topic": "t"},
+            "column headers is string: it must be",
+        ),
+        ("'x' AS value", {"topic": "t", "includeTimestamp": "true"}, "no column 'timestamp'"),
+        ("'x' AS value", {"topic": "t", "kafka.ack": "1"}, "did you mean kafka.acks"),
+        ("'x' AS value, CAST(NULL AS STRING) AS topic", {}, "a row has no topic"),
+    ],
+)
+def test_what_cannot_be_written_is_named(spark, sink, columns, options, complaint):
+    with pytest.raises(PySparkException, match=complaint):
+        sink(spark.sql(f"SELECT {columns}").write, **options).mode("append").save()
+
+
+def test_a_topic_is_not_overwritten(spark, sink):
+    with pytest.raises(PySparkException, match="cannot be overwritten"):
+        sink(spark.sql("SELECT 'x' AS value").write, topic="t").mode("overwrite").save()

@@ -1,0 +1,141 @@
+"""Streams: queries with a checkpoint, against brokers that may be killed."""
+
+import json
+import time
+import uuid
+
+import pytest
+from pyspark.errors import StreamingQueryException
+
+from daemon import Daemon
+from ottla.client import TopicPartition
+from ottla.client.blocking import Admin, Producer
+from ottla.client.spark import lag
+
+PATIENCE_SECONDS = 60
+
+
+def wait_for(condition, query):
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert query.isActive, str(query.exception())
+        assert time.monotonic() < deadline, query.lastProgress
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def running(spark, tmp_path):
+    """Start queries into Parquet, and stop them when the test is over."""
+    queries = []
+
+    def start(frame, name="out"):
+        query = (
+            frame.writeStream.format("parquet")
+            .option("path", str(tmp_path / name))
+            .option("checkpointLocation", str(tmp_path / f"{name}-checkpoint"))
+            .trigger(processingTime="0 seconds")
+            .start()
+        )
+        queries.append(query)
+        return query
+
+    yield start
+    for query in queries:
+        query.stop()
+
+
+def read_so_far(query):
+    return sum(progress.numInputRows for progress in query.recentProgress)
+
+
+def test_from_one_checkpoint_to_the_next(stream, make_topic, fill, admin, drain, rows_of):
+    topic = make_topic(3)
+    fill(topic, range(3), 100)
+    frame = stream(
+        subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger="120", commitGroup=topic
+    ).load()
+
+    first = drain(frame)
+    sizes = [progress.numInputRows for progress in first.recentProgress]
+    behind = [sum(lag(progress).values()) for progress in first.recentProgress]
+    fill(topic, range(3), 10, first=100)
+    second = drain(frame)
+
+    assert sizes == [120, 120, 60]
+    assert behind == [180, 60, 0]
+    assert read_so_far(second) == 30
+    assert rows_of("partition", "offset") == [(one, at) for one in range(3) for at in range(110)]
+    assert {place.lag for place in admin.group_lag(topic).values()} == {0}
+    last = json.loads(second.lastProgress.sources[0].endOffset)
+    assert last == {topic: {"0": 110, "1": 110, "2": 110}}
+
+
+def test_topics_that_are_made_later_are_found(stream, make_topic, fill, admin, running, rows_of):
+    mark = uuid.uuid4().hex[:6]
+    early = make_topic(2, f"{mark}-early")
+    fill(early, [0, 1], 10)
+    query = running(stream(subscribePattern=f"{mark}-.*", startingOffsets="earliest").load())
+    wait_for(lambda: read_so_far(query) >= 20, query)
+
+    late = make_topic(1, f"{mark}-late")
+    fill(late, [0], 10)
+    admin.create_partitions(early, 3)
+    fill(early, [2], 10)
+
+    wait_for(lambda: read_so_far(query) >= 40, query)
+    query.stop()
+    places = [(early, number) for number in range(3)] + [(late, 0)]
+    assert rows_of("topic", "partition", "offset") == [
+        (*place, at) for place in places for at in range(10)
+    ]
+
+
+def test_a_broker_is_killed_in_the_middle(spark, tmp_path, running, rows_of):
+    with Daemon(tmp_path / "broker") as broker:
+        with Admin(broker.address) as admin:
+            admin.create_topic("rides", partitions=2)
+        frame = (
+            spark.readStream.format("ottla")
+            .option("kafka.bootstrap.servers", broker.address)
+            .option("subscribe", "rides")
+            .option("startingOffsets", "earliest")
+            .option("maxOffsetsPerTrigger", "2000")
+            .load()
+        )
+        with Producer(broker.address) as producer:
+            producer.send_many("rides", [b"%d" % number for number in range(10_000)])
+            query = running(frame)
+            wait_for(lambda: read_so_far(query) >= 2000, query)
+
+            broker.kill()
+            time.sleep(0.5)
+            broker.start()
+            producer.send_many("rides", [b"%d" % number for number in range(10_000, 12_000)])
+
+        wait_for(lambda: read_so_far(query) >= 12_000, query)
+        query.stop()
+        values = sorted(int(value) for (value,) in rows_of("value"))
+        assert values == list(range(12_000))
+
+
+def test_lost_data_ends_a_query_unless_told_otherwise(
+    stream, make_topic, fill, admin, drain, rows_of
+):
+    topic = make_topic()
+    fill(topic, [0], 10)
+    strict = stream(subscribe=topic, startingOffsets="earliest").load()
+    tolerant = stream(subscribe=topic, startingOffsets="earliest", failOnDataLoss="false").load()
+    drain(strict)
+    fill(topic, [0], 20, first=10)
+    admin.delete_records({TopicPartition(topic, 0): 20})
+
+    with pytest.raises(StreamingQueryException, match=f"Offsets 10 to 19 of {topic}-0 are gone"):
+        drain(strict)
+    drain(tolerant)
+
+    assert rows_of("offset") == [(at,) for at in [*range(10), *range(20, 30)]]
+
+
+def test_a_bad_option_is_named(stream):
+    with pytest.raises(Exception, match="did you mean maxOffsetsPerTrigger"):
+        stream(subscribe="t", maxOffsetPerTrigger="5").load().writeStream.format("noop").start()
