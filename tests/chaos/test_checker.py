@@ -1,0 +1,337 @@
+"""The checker can fail: each anomaly has a history that has it, and chance finds no way around."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass
+from itertools import pairwise
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chaos.checker import check, counted
+from chaos.history import MOVED, History, Outcome, Row, Send, decoded, encoded, value_of
+
+ACKED, REFUSED, UNKNOWN = Outcome.ACKED, Outcome.REFUSED, Outcome.UNKNOWN
+
+
+def sent(value: int, offset: int | None = None, outcome: Outcome = ACKED) -> Send:
+    return Send(0, value, outcome, offset)
+
+
+def seen(*places: tuple[int, int]) -> list[Row]:
+    """Rows of partition 0: an offset and a value each."""
+    return [(0, offset, value) for offset, value in places]
+
+
+def of(sends: list[Send], *readers: list[Row]) -> History:
+    history = History()
+    history.sends["p"] = sends
+    for number, rows in enumerate(readers):
+        history.polls[f"r{number}"] = rows
+    return history
+
+
+@dataclass
+class Case:
+    anomaly: str
+    history: History
+    also: str = ""
+
+
+CASES = {
+    "the last of three is nowhere": Case(
+        "unseen", of([sent(7, 0), sent(8, 1), sent(9, 2)], seen((0, 7), (1, 8)))
+    ),
+    "it was acked without an offset, and is nowhere": Case(
+        "unseen", of([sent(7, 0), sent(8)], seen((0, 7)))
+    ),
+    "nothing was ever seen": Case("unseen", of([sent(7, 0)])),
+    "somebody saw what lies behind it": Case(
+        "lost-write", of([sent(7, 0), sent(8, 1), sent(9, 2)], seen((0, 7), (2, 9)))
+    ),
+    "a retry was appended again": Case(
+        "duplicate", of([sent(7, 0), sent(8, 2)], seen((0, 7), (1, 7), (2, 8)))
+    ),
+    "it is not where the ack said": Case(
+        "duplicate", of([sent(7, 0), sent(8, 1)], seen((0, 7), (2, 8)))
+    ),
+    "what was read was replaced": Case(
+        "inconsistent-offsets",
+        of([sent(7, 0, UNKNOWN), sent(8, 0)], seen((0, 7)), seen((0, 8))),
+    ),
+    "two were acked at one offset": Case(
+        "inconsistent-offsets", of([sent(7, 0), sent(8, 0)], seen((0, 7))), also="lost-write"
+    ),
+    "it came from nowhere": Case("phantom", of([sent(7, 0)], seen((0, 7), (1, 99)))),
+    "it belongs to another partition": Case(
+        "phantom", of([Send(1, 7, ACKED, 0), sent(8, 0)], seen((0, 8), (1, 7)), [(1, 0, 7)])
+    ),
+    "its sender was told that it is not there": Case(
+        "refused-read", of([sent(7, None, REFUSED)], seen((0, 7)))
+    ),
+    "a reader did not see what another one saw": Case(
+        "poll-skip",
+        of(
+            [sent(7, 0), sent(8, 1), sent(9, 2)],
+            seen((0, 7), (1, 8), (2, 9)),
+            seen((0, 7), (2, 9)),
+        ),
+    ),
+    "a reader goes back": Case(
+        "nonmonotonic-poll", of([sent(7, 0), sent(8, 1)], seen((0, 7), (1, 8), (0, 7)))
+    ),
+    "a reader is given the same again": Case(
+        "nonmonotonic-poll", of([sent(7, 0), sent(8, 1)], seen((0, 7), (0, 7), (1, 8)))
+    ),
+    "the second is before the first": Case(
+        "nonmonotonic-send", of([sent(7, 1), sent(8, 0)], seen((0, 8), (1, 7)))
+    ),
+    "the second is before the first, whose sender does not know where": Case(
+        "nonmonotonic-send", of([sent(7, None, UNKNOWN), sent(8, 0)], seen((0, 8), (1, 7)))
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+def test_an_anomaly_is_found_and_no_other(case):
+    assert set(counted(check(case.history))) - {case.also} == {case.anomaly}
+
+
+SOUND = {
+    "nothing": of([]),
+    "a record": of([sent(7, 0)], seen((0, 7))),
+    "one whose sender does not know, and which is not there": of([sent(7, None, UNKNOWN)]),
+    "one whose sender does not know, and which is there": of(
+        [sent(7, None, UNKNOWN), sent(8, 1)], seen((0, 7), (1, 8))
+    ),
+    "one that was refused": of([sent(7, None, REFUSED), sent(8, 0)], seen((0, 8))),
+    "an ack that does not say where": of([sent(7), sent(8, 1)], seen((0, 7), (1, 8))),
+    "a gap that nobody knows anything of": of(
+        [sent(7, 0), sent(8, 5)], seen((0, 7), (5, 8)), seen((0, 7), (5, 8))
+    ),
+    "a reader that begins anew": of(
+        [sent(7, 0), sent(8, 1)], [*seen((0, 7), (1, 8)), (0, MOVED, 0), *seen((0, 7), (1, 8))]
+    ),
+    "a reader that stopped early": of([sent(7, 0), sent(8, 1)], seen((0, 7)), seen((0, 7), (1, 8))),
+}
+
+
+@pytest.mark.parametrize("history", SOUND.values(), ids=SOUND.keys())
+def test_what_may_be_is_no_anomaly(history):
+    assert check(history) == []
+
+
+def test_a_record_that_was_deleted_is_not_missed_and_others_are():
+    history = of([sent(7, 0), sent(8, 1), sent(9, 2)], seen((0, 7), (2, 9)))
+
+    assert check(history, gone={(0, 1)}) == []
+    assert counted(check(history, gone={(0, 0), (1, 1)})) == {"lost-write": 1}
+
+
+def test_an_anomaly_says_who_and_what():
+    (anomaly,) = check(CASES["the last of three is nowhere"].history)
+
+    assert str(anomaly) == "unseen in partition 0: 9, acked to p at offset 2"
+
+
+# Chance.
+
+
+@dataclass
+class World:
+    """A log that is what it should be, and a history of clients of it."""
+
+    logs: dict[int, list[int]]
+    history: History
+
+
+def a_world(chance: Random) -> World:
+    """Producers send in their order; some are never told. Readers read from anywhere, or anew."""
+    logs: dict[int, list[int]] = defaultdict(list)
+    history = History()
+    for turn in range(chance.randint(20, 60)):
+        producer = chance.randrange(3)
+        send = Send(chance.randrange(2), value_of(producer, turn))
+        history.sends[f"producer {producer}"].append(send)
+        send.outcome = chance.choices([ACKED, UNKNOWN, REFUSED], [8, 1, 1])[0]
+        if send.outcome is ACKED or (send.outcome is UNKNOWN and chance.random() < 0.5):
+            log = logs[send.partition]
+            log.append(send.value)
+            if send.outcome is ACKED and chance.random() < 0.9:
+                send.offset = len(log) - 1
+            if chance.random() < 0.1:
+                log.append(-1)  # an offset that no client ever sees
+    for number in range(chance.randint(1, 3)):
+        rows = history.polls[f"reader {number}"]
+        for partition, log in logs.items():
+            for _ in range(chance.randint(1, 2)):
+                start = chance.randrange(len(log))
+                rows += read(partition, log, start, chance.randint(start, len(log)))
+    for partition, log in logs.items():
+        history.polls["last"] += read(partition, log, 0, len(log))
+    return World(logs, history)
+
+
+def read(partition: int, log: list[int], start: int, stop: int) -> list[Row]:
+    rows = [(partition, at, log[at]) for at in range(start, stop) if log[at] >= 0]
+    return [(partition, MOVED, 0), *rows]
+
+
+def drop(history: History, value: int) -> None:
+    for process, rows in history.polls.items():
+        history.polls[process] = [row for row in rows if row[1] == MOVED or row[2] != value]
+
+
+def acked(history: History) -> list[Send]:
+    return [send for send in history.all_sends if send.outcome is ACKED]
+
+
+def records_of(rows: list[Row]) -> list[int]:
+    return [at for at, row in enumerate(rows) if row[1] != MOVED]
+
+
+def lose_the_last(world: World, chance: Random) -> None:
+    partition = chance.choice([send.partition for send in acked(world.history)])
+    values = {send.value: send for send in acked(world.history)}
+    for value in reversed(world.logs[partition]):
+        drop(world.history, value)
+        if value in values:
+            return
+
+
+def lose_one(world: World, chance: Random) -> None:
+    """One that has another one behind it, and whose place is known."""
+    behind = {partition: _last_record(log) for partition, log in world.logs.items()}
+    sends = [s for s in acked(world.history) if s.offset is not None]
+    drop(world.history, chance.choice([s for s in sends if s.value != behind[s.partition]]).value)
+
+
+def _last_record(log: list[int]) -> int:
+    return next(value for value in reversed(log) if value >= 0)
+
+
+def double(world: World, chance: Random) -> None:
+    send = chance.choice(acked(world.history))
+    end = len(world.logs[send.partition])
+    world.history.polls["late"] = [(send.partition, end, send.value)]
+
+
+def replace(world: World, chance: Random) -> None:
+    """Let somebody have seen something else where another one saw this."""
+    rows = world.history.polls["last"]
+    partition, offset, _value = rows[chance.choice(records_of(rows))]
+    value = value_of(9, 0)
+    world.history.sends["other"].append(Send(partition, value))
+    world.history.polls["late"] = [(partition, offset, value)]
+
+
+def make_up(world: World, chance: Random) -> None:
+    rows = world.history.polls["last"]
+    at = chance.choice(records_of(rows))
+    rows[at] = (*rows[at][:2], value_of(9, 1))
+
+
+def show_what_was_refused(world: World, chance: Random) -> None:
+    partition = chance.choice(list(world.logs))
+    value = value_of(9, 2)
+    world.history.sends["other"].append(Send(partition, value, REFUSED))
+    world.history.polls["late"] = [(partition, len(world.logs[partition]), value)]
+
+
+def _neighbours(rows: list[Row]) -> list[int]:
+    """Where in the rows one of a partition follows another, with one more behind it."""
+    found = records_of(rows)
+    return [
+        at
+        for at in found
+        if at - 1 in found and at + 1 in found and rows[at - 1][0] == rows[at + 1][0]
+    ]
+
+
+def skip(world: World, chance: Random) -> None:
+    rows = list(world.history.polls["last"])
+    del rows[chance.choice(_neighbours(rows))]
+    world.history.polls["late"] = rows
+
+
+def go_back(world: World, chance: Random) -> None:
+    rows = world.history.polls["last"]
+    at = chance.choice(records_of(rows))
+    rows.insert(at, rows[at])
+
+
+def swap_sends(world: World, chance: Random) -> None:
+    pairs = []
+    for sends in world.history.sends.values():
+        known = [send for send in sends if send.outcome is ACKED and send.offset is not None]
+        for partition in world.logs:
+            mine = [send for send in known if send.partition == partition]
+            pairs += [(sends, one, other) for one, other in pairwise(mine)]
+    sends, one, other = chance.choice(pairs)
+    first, second = sends.index(one), sends.index(other)
+    sends[first], sends[second] = other, one
+
+
+MUTATIONS: dict[str, tuple[str, Callable[[World, Random], None]]] = {
+    "unseen": ("unseen", lose_the_last),
+    "lost-write": ("lost-write", lose_one),
+    "duplicate": ("duplicate", double),
+    "inconsistent-offsets": ("inconsistent-offsets", replace),
+    "phantom": ("phantom", make_up),
+    "refused-read": ("refused-read", show_what_was_refused),
+    "poll-skip": ("poll-skip", skip),
+    "nonmonotonic-poll": ("nonmonotonic-poll", go_back),
+    "nonmonotonic-send": ("nonmonotonic-send", swap_sends),
+}
+SEEDS = st.integers(0, 2**32)
+
+
+@settings(max_examples=100)
+@given(seed=SEEDS)
+def test_a_history_of_a_sound_log_passes(seed):
+    assert check(a_world(Random(seed)).history) == []
+
+
+@pytest.mark.parametrize(("kind", "mutate"), MUTATIONS.values(), ids=MUTATIONS)
+@settings(max_examples=40)
+@given(seed=SEEDS)
+def test_the_same_history_with_one_thing_wrong_does_not(kind, mutate, seed):
+    world = a_world(Random(seed))
+    sound = deepcopy(world.history)
+
+    mutate(world, Random(seed))
+
+    assert counted(check(world.history))[kind] >= 1
+    assert check(sound) == []
+
+
+def test_every_anomaly_is_shown_to_be_found():
+    documented = {
+        line.split()[0]
+        for line in (check.__globals__["__doc__"] or "").splitlines()
+        if line.startswith("    ")
+    }
+
+    assert documented == {case.anomaly for case in CASES.values()} == set(MUTATIONS)
+
+
+# Values.
+
+
+@given(value=st.integers(0, 2**50), data=st.data())
+def test_a_value_that_was_damaged_is_not_taken_for_one(value, data):
+    record = encoded(value)
+    assert decoded(record) == value
+    if len(record) > 8:
+        at = data.draw(st.integers(0, len(record) - 1))
+        damaged = bytearray(record)
+        damaged[at] ^= 1 << data.draw(st.integers(0, 7))
+        with pytest.raises(ValueError, match="not what anybody sends"):
+            decoded(bytes(damaged))
+    with pytest.raises(ValueError, match="not what anybody sends"):
+        decoded(record[:-1])
