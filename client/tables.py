@@ -20,7 +20,7 @@ class Tables:
 
     def __init__(self, delivery: Delivery, decoder: ArrowDecoder | None) -> None:
         self._delivery = delivery
-        self._decoder = decoder or ArrowDecoder()
+        self._decoder = decoder or ArrowDecoder(headers=True)
         self._partition: Partition | None = None
         self._incarnation = -1
         self._chunk: Chunk

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 
 import pytest
 
@@ -24,6 +25,7 @@ from consumer_stage import (
 from ottla.broker import Broker
 from ottla.client.consumer import Consumer
 from ottla.client.errors import KafkaError
+from ottla.client.producer import Producer
 from talk import a_batch
 
 pa = pytest.importorskip("pyarrow")
@@ -60,6 +62,27 @@ async def test_records_come_as_tables_of_one_partition(broker):
         by_partition[partition] += table.column("offset").to_pylist()
     assert by_partition == {0: list(range(50)), 1: list(range(10))}
     assert found[0].column("value")[0].as_py() == b"value"
+
+
+async def test_every_field_of_a_record_is_in_its_row(broker):
+    async with Producer(broker.address) as producer:
+        sent = [
+            await producer.send(
+                "t", value, key=key, headers=headers, partition=0, timestamp=1_700_000_000_000
+            )
+            for key, value, headers in ((b"k", b"v", {"a": b"1", "b": None}), (None, None, ()))
+        ]
+
+    async with a_consumer(broker, "t") as consumer:
+        rows = [row for table in await tables(consumer, 2) for row in table.to_pylist()]
+
+    when = datetime.fromtimestamp(1_700_000_000, UTC).replace(tzinfo=None)
+    where = {"topic": "t", "partition": 0, "timestamp": when, "timestampType": 0}
+    headers = [{"key": "a", "value": b"1"}, {"key": "b", "value": None}]
+    assert rows == [
+        {"key": b"k", "value": b"v", "offset": sent[0].offset, "headers": headers, **where},
+        {"key": None, "value": None, "offset": sent[1].offset, "headers": [], **where},
+    ]
 
 
 async def test_a_table_is_committed_when_the_next_one_is_asked_for(broker):
