@@ -19,6 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ottla.client.cli import output
+from ottla.client.cli.failures import Exit, Failure
+
 from .config import BrokerConfig, ConfigError, Setting, settings
 
 if TYPE_CHECKING:
@@ -54,23 +57,6 @@ _ADVICE = {
     errno.ENOSPC: "make room, or choose another --data-dir",
     errno.EROFS: "choose another --data-dir",
 }
-
-
-class Failure(click.ClickException):
-    """Something that the user can mend: one line that says what, and what to do."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(" ".join(message.split()))
-
-    def show(self, file: Any = None) -> None:
-        """Print the line."""
-        click.echo(f"error: {self.message}", file=file or sys.stderr)
-
-
-class Misconfigured(Failure):
-    """A setting that cannot be."""
-
-    exit_code = 2
 
 
 @click.group()
@@ -116,7 +102,8 @@ def start(file: Path | None, pairs: tuple[str, ...], **flags: Any) -> None:
     try:
         config = BrokerConfig.load(_given(flags, pairs), os.environ, file)
     except ConfigError as problem:
-        raise Misconfigured(f"{problem} (all settings: ottla broker settings)") from None
+        advice = "(all settings: ottla broker settings)"
+        raise Failure(f"{problem} {advice}", Exit.USAGE) from None
     sys.exit(_run(config))
 
 
@@ -128,7 +115,7 @@ def _run(config: BrokerConfig) -> int:
     try:
         return run(config)
     except ConfigError as problem:
-        raise Misconfigured(str(problem)) from None
+        raise Failure(str(problem), Exit.USAGE) from None
     except DataDirectoryError as problem:
         raise Failure(f"{problem}; mend that, or choose another --data-dir") from None
     except OSError as problem:
@@ -241,11 +228,14 @@ def dump_files(files: tuple[Path, ...], records: bool, as_json: bool) -> None:
     """  # noqa: D301  # A real \b, which click knows.
     from ottla.storage.dump import dump  # noqa: PLC0415
 
-    for path in files:
-        if not as_json:
-            click.echo(f"{path}:")
-        for batch in dump(path, records=records):
-            click.echo(_dumped_json(path, batch) if as_json else _dumped_text(batch))
+    total = sum(path.stat().st_size for path in files)
+    with output.progress("reading", total, is_shown=not sys.stdout.isatty()) as bar:
+        for path in files:
+            if not as_json:
+                click.echo(f"{path}:")
+            for batch in dump(path, records=records):
+                click.echo(_dumped_json(path, batch) if as_json else _dumped_text(batch))
+                bar.advance(batch.size)
 
 
 def _dumped_text(batch: DumpedBatch) -> str:

@@ -107,13 +107,17 @@ def _consume_alone(target: Target, topics: tuple[str, ...], options: dict[str, A
         ]
         starts = offsets_at(admin, places, start)
         ends = offsets_at(admin, places, until or Position(Kind.END))
-    bounds: Bounds = {place: (starts[place], ends[place]) for place in places}
     printer: Printer = options["printer"]
-    total = sum(max(0, ends[place] - starts[place]) for place in places)
     is_shown = not sys.stdout.isatty() and not options["follow"]
 
     async def run() -> None:
         async with target.consumer(is_committed=options["committed"]) as consumer:
+            if options["committed"]:
+                # What is behind a transaction that is still open cannot be read yet.
+                for place, end in (await consumer.end_offsets(*places)).items():
+                    ends[place] = min(ends[place], end)
+            bounds: Bounds = {place: (starts[place], ends[place]) for place in places}
+            total = sum(max(0, ends[place] - starts[place]) for place in places)
             with output.progress("reading", total, is_shown=is_shown) as bar:
                 if last:
                     await print_last(consumer, bounds, last, printer)
@@ -140,6 +144,8 @@ def _consume_in_group(target: Target, topics: tuple[str, ...], options: dict[str
             raise click.UsageError(f"{option} is not for members of a group")
     with target.admin() as admin:
         admin.describe_topics(*topics)
+    is_endless = options["follow"] is not False
+    is_shown = not sys.stdout.isatty() and not is_endless
 
     async def run() -> None:
         async with target.consumer(
@@ -148,8 +154,7 @@ def _consume_in_group(target: Target, topics: tuple[str, ...], options: dict[str
             reset="earliest" if start.kind is Kind.START else "latest",
             is_committed=options["committed"],
         ) as consumer:
-            await consume_as_member(
-                consumer, options["printer"], is_endless=options["follow"] is not False
-            )
+            with output.progress("reading", is_shown=is_shown) as bar:
+                await consume_as_member(consumer, options["printer"], bar, is_endless=is_endless)
 
     asyncio.run(run())

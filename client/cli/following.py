@@ -103,7 +103,9 @@ async def print_last(consumer: Consumer, bounds: Bounds, count: int, printer: Pr
     printer.print(record for *_, record in sorted(newest))
 
 
-async def consume_as_member(consumer: Consumer, printer: Printer, *, is_endless: bool) -> None:
+async def consume_as_member(
+    consumer: Consumer, printer: Printer, bar: Progress, *, is_endless: bool
+) -> None:
     """Print what a group gives to this member; no more is taken than is printed."""
     from ..errors import ConsumerError
 
@@ -111,6 +113,7 @@ async def consume_as_member(consumer: Consumer, printer: Printer, *, is_endless:
         found = await consumer.getmany(_LOOK_SECONDS, printer.most)
         for records in found.values():
             printer.print(records)
+            bar.advance(len(records))
         if found or is_endless or not consumer.assignment:
             continue
         with suppress(ConsumerError):  # a partition has just gone to another member

@@ -58,7 +58,7 @@ def warnings_shown() -> Iterator[None]:
         logger.removeHandler(handler)
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str = "") -> None:
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """Print rows under headings; numbers stand to the right, nothing is a dash."""
     kept = [[_cell(value) for value in row] for row in rows]
     is_number = [
@@ -68,9 +68,9 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: st
     ]
     console = _console(sys.stdout)
     if console is None:
-        _print_plain(columns, kept, is_number, title)
+        _print_plain(columns, kept, is_number)
     else:
-        _print_rich(console, columns, kept, is_number, title)
+        _print_rich(console, columns, kept, is_number)
 
 
 def print_rows(keys: Sequence[str], rows: Iterable[Sequence[Any]], *, as_json: bool) -> None:
@@ -97,16 +97,12 @@ def print_facts(facts: Mapping[str, Cell]) -> None:
         click.echo(f"{name:<{width}}{_GAP}{_text(value)}")
 
 
-def _print_plain(
-    columns: Sequence[str], rows: list[list[Cell]], is_number: list[bool], title: str
-) -> None:
+def _print_plain(columns: Sequence[str], rows: list[list[Cell]], is_number: list[bool]) -> None:
     lines = [
         [column.upper() for column in columns],
         *([_text(cell) for cell in row] for row in rows),
     ]
     widths = [max(len(line[at]) for line in lines) for at in range(len(columns))]
-    if title:
-        click.echo(title)
     for line in lines:
         cells = (
             text.rjust(width) if number else text.ljust(width)
@@ -120,13 +116,12 @@ def _print_rich(
     columns: Sequence[str],
     rows: list[list[Cell]],
     is_number: list[bool],
-    title: str,
 ) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=SIMPLE_HEAD, title=title or None, title_justify="left", pad_edge=False)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for column, number in zip(columns, is_number, strict=True):
         table.add_column(column, justify="right" if number else "left", overflow="fold")
     for row in rows:

@@ -103,10 +103,10 @@ def test_exit_codes_of_a_process(start, topic):
     assert wrong.wait(PATIENCE_SECONDS) == 2
 
 
-def on_a_terminal(start, *arguments):
+def on_a_terminal(start, *arguments, stdout=None):
     """Give what a command shows on a terminal, and its exit code."""
     ours, theirs = pty.openpty()
-    process = start(*arguments, stdin=theirs, stdout=theirs, stderr=theirs)
+    process = start(*arguments, stdin=theirs, stdout=stdout or theirs, stderr=theirs)
     os.close(theirs)
     shown = b""
     deadline = time.monotonic() + PATIENCE_SECONDS
@@ -140,3 +140,28 @@ def test_a_terminal_gets_tables_bars_and_questions(start, topic):
 
     shown, code = on_a_terminal(start, "topic", "delete", topic)
     assert (code, f"Delete {topic} with all records? [y/N]" in shown) == (1, True)
+
+
+def test_whatever_takes_long_has_a_bar_unless_it_prints_to_the_terminal(
+    start, run, broker, topic, tmp_path
+):
+    pytest.importorskip("rich")
+    run("perf", "produce", topic, "--records", "20000")
+    group = ("--group", topic, "--exit-at-end")
+    segments = map(str, broker.data.glob(f"{topic}-*/*.log"))
+
+    for command, word in (
+        (("consume", topic), "reading"),
+        (("consume", topic, *group), "reading"),
+        (("topic", "clone", topic, f"{topic}-copy", "--records"), "copying"),
+        (("perf", "consume", topic), "reading"),
+        (("perf", "latency", topic, "--records", "20"), "measuring"),
+        (("log", "dump", *segments), "reading"),
+    ):
+        with (tmp_path / "printed").open("wb") as file:
+            shown, code = on_a_terminal(start, *command, stdout=file)
+        assert (code, word in shown) == (0, True), (command, shown)
+        assert word.encode() not in (tmp_path / "printed").read_bytes()
+
+    shown, code = on_a_terminal(start, "consume", topic, "--max-count", "1")
+    assert (code, "reading" in shown) == (0, False)

@@ -66,6 +66,8 @@ def test_profiles_name_clusters(nowhere, broker, tmp_path):
 
     nowhere("profile", "use", "nobody")
     assert nowhere.run("topic", "list").exit_code == 3
+    nowhere("profile", "set", "here", "-b", broker.address, "--use")
+    assert nowhere.run("topic", "list").exit_code == 0
     nowhere("profile", "delete", "nobody")
     assert "here" in nowhere("profile", "list")
     assert "nobody" not in nowhere("profile", "list")

@@ -14,10 +14,25 @@ def test_a_topic_is_created_listed_and_deleted(run, name):
     (listed,) = run.json("topic", "list", f"^{name}$")
     assert (listed["topic"], listed["partitions"], listed["is_internal"]) == (name, 3, False)
     assert name in run("topic", "list", "--quiet").splitlines()
+    assert "__consumer_offsets" not in run("topic", "list", "--quiet")
     assert re.search(rf"^{name} +3 +1 +0$", run("topic", "list"), re.MULTILINE)
 
     assert run("topic", "delete", name, "--yes") == f"{name}: deleted\n"
     assert run.json("topic", "list", name) == []
+
+
+def test_the_brokers_own_topics_are_listed_if_they_are_asked_for(run, topic, name):
+    run("consume", topic, "--group", name, "--exit-at-end")
+
+    (listed,) = run.json("topic", "list", "^__consumer_offsets$", "--internal")
+    assert listed["is_internal"] is True
+
+
+def test_more_replicas_than_brokers_are_refused(run, name):
+    (made,) = run.json("topic", "create", name, "--replication-factor", "1")
+
+    assert made["replication_factor"] == 1
+    run.fails(7, "topic", "create", f"{name}-b", "--replication-factor", "2")
 
 
 def test_what_is_there_already_and_what_is_not(run, topic, name):

@@ -101,7 +101,7 @@ async def test_send_many_goes_on_when_the_broker_comes_back(broker):
 
 
 async def test_records_fail_in_time_when_the_broker_stays_away(broker):
-    timeouts = Timeouts(connect=1, request=1, operation=0.4)
+    timeouts = Timeouts(connect=1, request=1, operation=2)
     config = ClientConfig(backoff=Backoff(first=0.01, most=0.1), timeouts=timeouts)
     async with Producer(broker.address, client=config) as producer:
         await producer.send("orders", b"before", partition=0)

@@ -52,7 +52,29 @@ async def topic(admin: Admin) -> str:
     """A topic with three partitions."""
     name = f"t-{uuid4().hex[:12]}"
     await admin.create_topic(name, partitions=3)
+    await until(lambda: is_known(admin, name, partitions=3))
     return name
+
+
+async def until(condition):
+    """Wait for what Kafka's controller has decided, and its broker has not heard of yet."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not await condition():
+            await asyncio.sleep(0.02)
+
+
+async def is_known(admin, name, *, partitions):
+    return [len(one.partitions) for one in await admin.list_topics() if one.name == name] == [
+        partitions
+    ]
+
+
+async def is_gone(admin, name):
+    return name not in {one.name for one in await admin.list_topics()}
+
+
+async def has_retention(admin, name, milliseconds):
+    return (await admin.describe_topic_configs(name))[name]["retention.ms"].value == milliseconds
 
 
 def a_consumer(kafka, *topics, **settings):
@@ -127,7 +149,9 @@ async def test_a_group_shares_a_topic_and_goes_on_where_it_was(kafka, admin, top
     assert sum(one.lag or 0 for one in (await admin.group_lag(group)).values()) == 0
 
 
-async def test_what_was_aborted_is_not_read(kafka, topic):
+async def test_what_was_aborted_is_not_read(kafka, topic, tmp_path):
+    run = Command(kafka.address, str(tmp_path))
+
     def write():
         producer = confluent_kafka.Producer(
             {"bootstrap.servers": kafka.address, "transactional.id": topic}
@@ -142,8 +166,14 @@ async def test_what_was_aborted_is_not_read(kafka, topic):
                 producer.abort_transaction(PATIENCE_SECONDS)
             else:
                 producer.commit_transaction(PATIENCE_SECONDS)
+        return producer
 
-    await asyncio.to_thread(write)
+    def write_and_wait():
+        opened.begin_transaction()
+        opened.produce(topic, b"not yet", partition=0)
+        opened.flush(PATIENCE_SECONDS)
+
+    opened = await asyncio.to_thread(write)
 
     async with a_consumer(kafka, topic, isolation="read_committed") as consumer:
         values = [record.value for record in await take(consumer, 9)]
@@ -153,6 +183,11 @@ async def test_what_was_aborted_is_not_read(kafka, topic):
         assert len(await take(consumer, 18)) == 18
 
     assert values == [b"%d:%d" % (number, at) for number in (0, 2, 4) for at in range(3)]
+    # The command ends where a transaction is still open, and does not wait for it.
+    await asyncio.to_thread(write_and_wait)
+    shown = await asyncio.to_thread(run, "consume", topic, "--committed")
+    assert shown.encode().splitlines() == values
+    await asyncio.to_thread(opened.abort_transaction, PATIENCE_SECONDS)
 
 
 async def test_records_come_as_tables(kafka, topic):
@@ -183,10 +218,11 @@ async def test_an_admin_looks_after_topics_settings_and_offsets(kafka, admin, to
     }
 
     await admin.create_partitions(topic, 4)
-    assert len((await admin.describe_topics(topic))[topic].partitions) == 4
+    await until(lambda: is_known(admin, topic, partitions=4))
     await admin.alter_topic_configs(topic, {"retention.ms": "123000"})
-    assert (await admin.describe_topic_configs(topic))[topic]["retention.ms"].value == "123000"
+    await until(lambda: has_retention(admin, topic, "123000"))
     await admin.alter_topic_configs(topic, unset=["retention.ms"])
+    await until(lambda: has_retention(admin, topic, "604800000"))
     assert (await admin.describe_topic_configs(topic))[topic]["retention.ms"].is_default
     assert "log.retention.ms" in (await admin.describe_broker_configs(0))[0]
     await admin.alter_broker_configs(0, {"log.cleaner.threads": "2"})
@@ -215,7 +251,7 @@ async def test_an_admin_looks_after_topics_settings_and_offsets(kafka, admin, to
         await admin.create_topic(topic)
     assert exists.value.code is ErrorCode.TOPIC_ALREADY_EXISTS
     await admin.delete_topics(topic)
-    assert topic not in {one.name for one in await admin.list_topics()}
+    await until(lambda: is_gone(admin, topic))
 
 
 async def test_the_commands(kafka, topic, tmp_path):
@@ -231,11 +267,14 @@ async def test_the_commands(kafka, topic, tmp_path):
         (described,) = run.json("topic", "describe", topic)
         assert [one["leader"] for one in described["partitions"]] == [0, 0, 0]
         run("config", "set", "topic", topic, "retention.ms=1000")
-        assert "retention.ms" in run("config", "describe", "topic", topic)
         assert run.json("cluster", "describe")["controller"] == 0
-        run("topic", "delete", topic, "--yes")
+
+    def is_set():
+        return "retention.ms" in run("config", "describe", "topic", topic)
 
     await asyncio.to_thread(talk)
+    await until(lambda: asyncio.to_thread(is_set))
+    await asyncio.to_thread(run, "topic", "delete", topic, "--yes")
 
 
 async def test_a_crash_of_the_broker_loses_doubles_and_reorders_nothing(kafka, topic):
