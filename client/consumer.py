@@ -43,11 +43,19 @@ from .delivery import SLICE_RECORDS, Delivery, Taken
 from .errors import ClientError, ClosedError, ConsumerError, DeadlineError, KafkaError
 from .fetching import Fetcher, Fetching, Reading
 from .membership import GroupMember, Membership
-from .offsets import fetch_committed, list_offsets
+from .offsets import fetch_committed, list_offsets, whole
 from .ownership import Callbacks, Ownership, RebalanceCallback
-from .positions import EARLIEST, LATEST, Phase, Positions
+from .positions import Phase, Positions
 from .subscription import Subscription
-from .types import CommittedOffset, Deserializer, OffsetAndTimestamp, Record, TopicPartition
+from .types import (
+    EARLIEST,
+    LATEST,
+    CommittedOffset,
+    Deserializer,
+    OffsetAndTimestamp,
+    Record,
+    TopicPartition,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -404,7 +412,8 @@ class Consumer:
     def arrow_batches(self, decoder: ArrowDecoder | None = None) -> AsyncIterator[pa.RecordBatch]:
         """Give records as Arrow record batches, each of one partition. It needs pyarrow.
 
-        Keys and values are bytes: deserializers are not asked.
+        The columns are those of `ArrowDecoder`, with headers unless a decoder is given. Keys and
+        values are bytes: deserializers are not asked.
         """
         from .tables import Tables  # noqa: PLC0415  # pyarrow need not be there
 
@@ -588,7 +597,7 @@ class Consumer:
         places = partitions or tuple(self.assignment)
 
         async def attempt() -> dict[TopicPartition, CommittedOffset | None]:
-            return _whole(await fetch_committed(self._cluster, group, places))
+            return whole(await fetch_committed(self._cluster, group, places))
 
         return await self._cluster.retry(attempt, what="looking up what is committed")
 
@@ -634,7 +643,7 @@ class Consumer:
         is_committed = self._reading.is_committed
 
         async def attempt() -> dict[TopicPartition, OffsetAndTimestamp]:
-            return _whole(await list_offsets(self._cluster, times, is_committed=is_committed))
+            return whole(await list_offsets(self._cluster, times, is_committed=is_committed))
 
         return await self._cluster.retry(attempt, what="looking up offsets")
 
@@ -650,16 +659,6 @@ class _Stream(Generic[T]):
 
     async def __anext__(self) -> T:
         return await self._ask()
-
-
-def _whole(found: Mapping[TopicPartition, T | Exception]) -> dict[TopicPartition, T]:
-    """Give the answers for all partitions, or raise the first error."""
-    good: dict[TopicPartition, T] = {}
-    for place, one in found.items():
-        if isinstance(one, Exception):
-            raise one
-        good[place] = one
-    return good
 
 
 def _check_count(max_records: int) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Iterable, Mapping
 from itertools import groupby
+from typing import TypeVar
 
 from ottla.protocol.api.list_offsets import (
     ListOffsetsPartition,
@@ -34,6 +35,7 @@ from .cluster import Cluster
 from .errors import ClientError, KafkaError
 from .types import CommittedOffset, OffsetAndTimestamp, TopicPartition
 
+T = TypeVar("T")
 Failure = KafkaError | ClientError
 
 # The last version that asks for a single group, and the first that can refuse unstable offsets.
@@ -94,22 +96,31 @@ async def list_offsets_of(
 
 
 async def fetch_committed(
-    cluster: Cluster, group: str, places: Collection[TopicPartition]
+    cluster: Cluster,
+    group: str,
+    places: Collection[TopicPartition] | None,
+    *,
+    is_stable: bool = True,
 ) -> dict[TopicPartition, CommittedOffset | KafkaError | None]:
-    """Look up what a group has committed; None where that is nothing. Raises KafkaError."""
+    """Look up what a group has committed; None where that is nothing. Raises KafkaError.
+
+    Without partitions, it is asked for all that it has committed. What a transaction may still take
+    back is waited for if it must be `is_stable`, where the broker can do that.
+    """
     node = await cluster.coordinator_of(group)
     connection = await cluster.connect(node, "group")
     version = connection.version_for(OFFSET_FETCH, _FETCH_OF_ONE_GROUP)
     request = OffsetFetchRequest(
         group_id=group,
-        topics=[
+        topics=None
+        if places is None
+        else [
             OffsetFetchRequestTopic(
                 name=topic, partition_indexes=[place.partition for place in some]
             )
             for topic, some in by_topic(places)
         ],
-        # What a transaction may still take back is no place to start.
-        require_stable=version >= _FETCH_STABLE,
+        require_stable=is_stable and version >= _FETCH_STABLE,
     )
     answer = await cluster.ask(
         node, request, OffsetFetchResponse, channel="group", most=_FETCH_OF_ONE_GROUP
@@ -168,6 +179,16 @@ async def commit(
         for topic in answer.topics
         for one in topic.partitions
     }
+
+
+def whole(found: Mapping[TopicPartition, T | Exception]) -> dict[TopicPartition, T]:
+    """Give the answers for all partitions, or raise the first error."""
+    good: dict[TopicPartition, T] = {}
+    for place, one in found.items():
+        if isinstance(one, Exception):
+            raise one
+        good[place] = one
+    return good
 
 
 def by_topic(

@@ -18,10 +18,7 @@ from enum import Enum
 
 from .chunks import Chunk, Slice
 from .errors import ConsumerError
-from .types import CommittedOffset, TopicPartition
-
-#: The times by which ListOffsets is asked for the ends of a log.
-LATEST, EARLIEST = -1, -2
+from .types import EARLIEST, CommittedOffset, TopicPartition
 
 
 class Phase(Enum):

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+#: The times by which ListOffsets is asked for the ends of a log.
+LATEST, EARLIEST = -1, -2
+
 
 class TopicPartition(NamedTuple):
     """A partition of a topic."""

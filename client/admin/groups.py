@@ -19,7 +19,6 @@ from ottla.protocol.api.offset_delete import (
     OffsetDeleteRequestTopic,
     OffsetDeleteResponse,
 )
-from ottla.protocol.api.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
 from ottla.protocol.compiler import codec
 from ottla.protocol.consumer import Assignment, Subscription
 from ottla.protocol.errors import DecodeError, ErrorCode, KafkaError
@@ -27,7 +26,7 @@ from ottla.protocol.schema import Buffer
 
 from ..cluster import M
 from ..errors import ClientError, error_of
-from ..offsets import by_topic, commit
+from ..offsets import by_topic, commit, fetch_committed, whole
 from ..types import CommittedOffset, TopicPartition
 from .asking import Outcome, no_such_group, outcome
 from .brokers import Brokers
@@ -36,8 +35,6 @@ from .results import GroupDescription, GroupListing, GroupMember, PartitionLag
 
 _CONSUMER = "consumer"
 _DEAD = "Dead"
-# The last version that asks for one group; the newer ones say the same of many.
-_LAST_OF_ONE_GROUP = 7
 # How brokers say to a commit, which is no member's, that there are members.
 _HAS_MEMBERS = (
     ErrorCode.NON_EMPTY_GROUP,
@@ -112,24 +109,8 @@ class Groups(Offsets, Brokers):
         """Give what a group has committed; nothing, if there is no such group."""
 
         async def attempt() -> dict[TopicPartition, CommittedOffset]:
-            node_id = await self._cluster.coordinator_of(group)
-            request = OffsetFetchRequest(group_id=group, topics=None)
-            answer = await self._cluster.ask(
-                node_id, request, OffsetFetchResponse, most=_LAST_OF_ONE_GROUP
-            )
-            _raise(error_of(answer.error_code))
-            found = {}
-            for topic in answer.topics:
-                for partition in topic.partitions:
-                    _raise(error_of(partition.error_code))
-                    if partition.committed_offset >= 0:
-                        found[TopicPartition(topic.name, partition.partition_index)] = (
-                            CommittedOffset(
-                                partition.committed_offset,
-                                partition.metadata or "",
-                                partition.committed_leader_epoch,
-                            )
-                        )
+            answers = await fetch_committed(self._cluster, group, None, is_stable=False)
+            found = {place: one for place, one in whole(answers).items() if one is not None}
             return dict(sorted(found.items()))
 
         return await self._cluster.retry(attempt, what=f"looking up the offsets of {group}")
@@ -164,7 +145,8 @@ class Groups(Offsets, Brokers):
                 ],
             )
             answer = await self._cluster.ask_coordinator(group, request, OffsetDeleteResponse)
-            _raise(_of_idle_group(group, error_of(answer.error_code)))
+            if (error := _of_idle_group(group, error_of(answer.error_code))) is not None:
+                raise error
             return {
                 TopicPartition(topic.name, partition.partition_index): outcome(
                     partition.error_code, None, None
@@ -270,8 +252,3 @@ def _of_idle_group(group: str, error: KafkaError | None) -> KafkaError | None:
 
 def _committed(offset: int | CommittedOffset) -> CommittedOffset:
     return offset if isinstance(offset, CommittedOffset) else CommittedOffset(offset)
-
-
-def _raise(error: KafkaError | None) -> None:
-    if error is not None:
-        raise error

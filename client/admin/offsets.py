@@ -15,10 +15,9 @@ from ottla.protocol.errors import ErrorCode, KafkaError, RefreshError
 
 from ..errors import error_of
 from ..offsets import by_topic, failure_of, list_offsets
-from ..types import OffsetAndTimestamp, TopicPartition
+from ..types import EARLIEST, LATEST, OffsetAndTimestamp, TopicPartition
 from .asking import Asking, Outcome, PartialError, V
 
-_LATEST, _EARLIEST = -1, -2
 _HIGH_WATERMARK = -1
 
 
@@ -27,11 +26,11 @@ class Offsets(Asking):
 
     async def beginning_offsets(self, *what: str | TopicPartition) -> dict[TopicPartition, int]:
         """Give the first offset of partitions, or of all partitions of topics."""
-        return await self._ends(what, _EARLIEST)
+        return await self._ends(what, EARLIEST)
 
     async def end_offsets(self, *what: str | TopicPartition) -> dict[TopicPartition, int]:
         """Give the offset that the next record will have, as above."""
-        return await self._ends(what, _LATEST)
+        return await self._ends(what, LATEST)
 
     async def offsets_for_times(
         self, times: Mapping[TopicPartition, int | datetime]
@@ -92,7 +91,7 @@ class Offsets(Asking):
         """Give the ends of those partitions that are there."""
         wanted = list(places)
         try:
-            return await self._ends(wanted, _LATEST)
+            return await self._ends(wanted, LATEST)
         except PartialError as error:
             for reason in error.failed.values():
                 if not _is_unknown(reason):

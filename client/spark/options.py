@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from ..config import Backoff, ClientConfig, Timeouts
-from ..positions import EARLIEST, LATEST
-from ..types import TopicPartition
+from ..types import EARLIEST, LATEST, TopicPartition
 from .errors import OptionError
 from .kafka_keys import KAFKA, check_key, near
 from .values import (

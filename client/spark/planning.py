@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from ..positions import EARLIEST, LATEST
-from ..types import TopicPartition
+from ..types import EARLIEST, LATEST, TopicPartition
 from .errors import OptionError
 from .options import Limits, Splitting
 from .values import Bound

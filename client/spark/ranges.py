@@ -29,7 +29,7 @@ from ..arrow import ArrowDecoder
 from ..chunks import Chunk
 from ..errors import ClientError, ErrorCode, KafkaError, RefreshError, error_of
 from ..offsets import failure_of, list_offsets
-from ..positions import EARLIEST
+from ..types import EARLIEST
 from .brokers import Brokers, brokers, is_unknown
 from .errors import DataLossError
 from .options import Fetch, Link

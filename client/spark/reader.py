@@ -9,7 +9,7 @@ from functools import partial
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
-from ..positions import LATEST
+from ..types import LATEST
 from .brokers import Brokers, brokers
 from .filters import Narrowing, narrow
 from .options import Fetch, Link, ReadOptions

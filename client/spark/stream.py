@@ -25,7 +25,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from ..errors import ClientError, KafkaError
-from ..positions import LATEST
+from ..types import LATEST
 from .brokers import Brokers, brokers
 from .errors import DataLossError
 from .options import ReadOptions

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ..cluster import parse_addresses
-from ..positions import EARLIEST, LATEST
-from ..types import TopicPartition
+from ..types import EARLIEST, LATEST, TopicPartition
 
 _ENDS = {"earliest": EARLIEST, "latest": LATEST}
 _DURATION = re.compile(r"(\d+)\s*([a-z]*)")

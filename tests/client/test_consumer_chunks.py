@@ -11,8 +11,8 @@ from consumer_stage import batch_of as a_batch
 from ottla.client.chunks import Chunk, Slice, TruncatedError, deserialize
 from ottla.client.delivery import Delivery
 from ottla.client.errors import ConsumerError, KafkaError
-from ottla.client.positions import EARLIEST, Partition, Phase, Positions
-from ottla.client.types import Record, TopicPartition
+from ottla.client.positions import Partition, Phase, Positions
+from ottla.client.types import EARLIEST, Record, TopicPartition
 from ottla.protocol import batch as batches
 from ottla.protocol.compression import Compression
 from ottla.protocol.errors import ErrorCode
