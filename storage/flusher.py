@@ -35,8 +35,8 @@ class Flusher:
     def sync(self, log: Log) -> Future[int]:
         """Ask that all that is in the log now be on the device.
 
-        The future gives the offset up to which it is, or raises LogOfflineError. It is resolved in
-        a thread of the flusher.
+        The future gives the offset up to which it is, or raises what `Log.sync` does. It is
+        resolved in a thread of the flusher.
         """
         future: Future[int] = Future()
         with self._changed:

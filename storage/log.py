@@ -14,6 +14,7 @@ device, and the next to be given. All but `sync` is for one thread: in the broke
 
 from __future__ import annotations
 
+import errno
 import logging
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
@@ -47,6 +48,7 @@ START_FILE = "log-start-offset"
 #: Up to where compaction has seen the log; see compaction.py.
 COMPACTED_FILE = "compacted-offset"
 DELETED = ".deleted"
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Appended(NamedTuple):
@@ -316,23 +318,21 @@ class Log:
         """Wait until all that was appended is on the device; give the offset up to which it is.
 
         May be called in a thread. A failure is final: what the device has is then unknown, and
-        asking again would be told that all is well. The log takes no appends after it.
+        asking again would be told that all is well. The log takes no appends after it. Only where
+        there is no room for the epochs it is an OSError, and the next sync tries again.
         """
         self._check_online()
         end, truncations = self.end_offset, self._truncations
+        if self._epochs_dirty:
+            self._sync_epochs()
         try:
             for segment in self._dirty_segments():
                 segment.sync()
-            if self._epochs_dirty:
-                self._epochs_dirty = False
-                path = self.directory / EPOCHS_FILE
-                self.disk.replace_file(path, self.epochs.encode())
             if self._names_dirty:
                 self._names_dirty = False
                 self.disk.sync_directory(self.directory)
         except OSError as error:
-            self.fail(error)
-            raise LogOfflineError(f"{self.directory.name}: {error}") from error
+            raise self.fail(error) from error
         if truncations == self._truncations:
             self.flushed_offset = max(self.flushed_offset, end)
         return self.flushed_offset
@@ -345,11 +345,12 @@ class Log:
         late = now_ms - self.last_sync_ms >= self.config.flush_ms
         return waiting >= self.config.flush_messages or late
 
-    def fail(self, error: OSError) -> None:
-        """Take the log offline."""
+    def fail(self, error: OSError) -> LogOfflineError:
+        """Take the log offline, and give what to raise."""
         if self.failure is None:
             log.error("%s goes offline: %s", self.directory.name, error)
             self.failure = error
+        return LogOfflineError(f"{self.directory.name}: {error}")
 
     def is_as_found(self) -> bool:
         """Whether nothing has changed since a clean start, so that there is nothing to write."""
@@ -494,6 +495,17 @@ class Log:
         self._epochs_dirty = True
         path = self.directory / EPOCHS_FILE
         self.disk.replace_file(path, self.epochs.encode(), durable=False)
+
+    def _sync_epochs(self) -> None:
+        self._epochs_dirty = False
+        try:
+            self.disk.replace_file(self.directory / EPOCHS_FILE, self.epochs.encode())
+        except OSError as error:
+            self._epochs_dirty = True
+            # Where there is no room, nothing was lost: the file that is there is whole.
+            if error.errno in _NO_ROOM:
+                raise
+            raise self.fail(error) from error
 
     def _forget_snapshots_after(self, end: int) -> None:
         for offset in [offset for offset in self.snapshots if offset > end]:

@@ -176,8 +176,12 @@ class LogDirectory:
         """
         for opened in list(self.logs.values()):
             if opened.failure is None and opened.flushed_offset < opened.end_offset:
-                with suppress(LogOfflineError):  # which has been said, and is that log's alone
+                try:
                     opened.sync()
+                except LogOfflineError:
+                    pass  # which has been said, and is that log's alone
+                except OSError as error:
+                    log.warning("%s: not synced: %s", opened.directory.name, error)
         self._write_recovery_points()
 
     def close(self) -> None:

@@ -269,6 +269,35 @@ def test_a_sync_that_failed_is_never_a_success_later(tmp_path, disk, method):
     assert values(log) == [b"one", b"two"]
 
 
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT])
+def test_no_room_for_the_epochs_keeps_a_log_from_being_synced_until_there_is(tmp_path, disk, error):
+    logs = LogDirectory(tmp_path / "data", cluster_id="c", broker_id=1, disk=disk)
+    logs.load({}, CONFIG)
+    log, other = logs.create("t-0", CONFIG), logs.create("u-0", CONFIG)
+    append(other)
+    other.sync()
+    append(other)
+    disk.fail("open", error)
+    append(log, b"one", leader_epoch=3)  # for which no epoch was saved
+
+    for _ in range(2):
+        disk.fail("open", error)
+        with pytest.raises(OSError, match=os.strerror(error)):
+            log.sync()
+    disk.fail("open", error)
+    logs.checkpoint()
+
+    assert log.failure is None
+    assert (log.flushed_offset, other.flushed_offset) == (0, 2)
+    append(log, b"two", leader_epoch=3)
+    assert log.sync() == 2
+    crash(log)
+    log, _ = reopen(tmp_path / "data" / "t-0", recovery_point=2)
+    assert list(log.epochs) == [(3, 0)]
+    assert values(log) == [b"one", b"two"]
+    logs.close()
+
+
 def test_a_sync_that_failed_is_told_to_all_who_waited_and_to_all_who_ask_again(tmp_path):
     disk = GatedDisk(errno.EIO)
     bad = a_log(tmp_path / "bad", disk)
