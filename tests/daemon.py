@@ -57,6 +57,9 @@ def free_port() -> int:
 class Daemon:
     """A broker that runs, is stopped, killed and started again; always the same one."""
 
+    #: What Python runs.
+    program: tuple[str, ...] = ("-m", "ottla")
+
     def __init__(
         self, folder: Path, *arguments: str, port: int | None = None, **environ: str
     ) -> None:
@@ -88,7 +91,7 @@ class Daemon:
 
     def spawn(self, *arguments: str) -> subprocess.Popen[bytes]:
         """Start a process, and do not wait for it."""
-        command = [sys.executable, "-m", "ottla", "broker", "start", "--data-dir", str(self.data)]
+        command = [sys.executable, *self.program, "broker", "start", "--data-dir", str(self.data)]
         listen = () if "--listen" in self.arguments else ("--listen", self.address)
         self.folder.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:

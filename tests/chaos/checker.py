@@ -5,6 +5,7 @@ works, it only compares what clients were told. An anomaly of any kind is a bug 
 
     lost-write            an acked record that nobody saw, though somebody saw what lies behind it
     unseen                an acked record that nobody saw, at the end of what was seen
+    vanished              a record that somebody saw, acked or not, and that is not there in the end
     duplicate             one record at two offsets
     inconsistent-offsets  two records at one offset
     phantom               a record that nobody sent
@@ -13,8 +14,8 @@ works, it only compares what clients were told. An anomaly of any kind is a bug 
     nonmonotonic-poll     a reader was given an offset that it had been given, or an earlier one
     nonmonotonic-send     two records of one producer in another order than it sent them
 
-Offsets may have gaps as such. `lost-write` and `unseen` mean what they say only if somebody has
-read everything in the end.
+Who reads everything in the end is the one whose eyes count: to have been seen by others before is
+not enough. Offsets may have gaps as such.
 """
 
 from __future__ import annotations
@@ -49,6 +50,10 @@ class _Partition:
         self.values_at: dict[int, set[int]] = defaultdict(set)
         self.offsets_of: dict[int, set[int]] = defaultdict(set)
         self.seen: set[int] = set()
+        #: What all who read in the end saw; what anybody saw, if nobody did.
+        self.is_there: set[int] = self.seen
+        #: The last offset at which something is there.
+        self.last = -1
         #: All offsets at which somebody saw something; sorted, once everything is known.
         self.offsets: list[int] = []
 
@@ -70,6 +75,7 @@ def check(history: History, gone: Container[tuple[int, int]] = ()) -> list[Anoma
     return [
         *_misplaced(partitions.values()),
         *_lost(history, partitions, gone),
+        *_vanished(partitions.values(), gone),
         *_impossible(history, partitions),
         *_read_badly(history, partitions, gone),
         *_disordered(history, partitions),
@@ -97,11 +103,21 @@ def _known(history: History) -> dict[int, _Partition]:
                 partition.seen.add(value)
     for partition in found.values():
         partition.offsets = sorted(partition.values_at)
+        if history.last_readers:
+            partition.is_there = set.intersection(
+                *(_seen_by(history.polls[who], partition.number) for who in history.last_readers)
+            )
+        places = (max(partition.offsets_of[value]) for value in partition.is_there)
+        partition.last = max(places, default=-1)
     for send in history.all_sends:
         partition = of(send.partition)
         if send.outcome is Outcome.ACKED and send.offset is not None:
             partition.place(send.value, send.offset)
     return found
+
+
+def _seen_by(rows: Iterable[Row], partition: int) -> set[int]:
+    return {value for number, offset, value in rows if number == partition and offset != MOVED}
 
 
 def _misplaced(partitions: Iterable[_Partition]) -> Iterator[Anomaly]:
@@ -122,15 +138,24 @@ def _lost(
     for process, sends in history.sends.items():
         for send in sends:
             partition = partitions[send.partition]
-            if send.outcome is not Outcome.ACKED or send.value in partition.seen:
+            if send.outcome is not Outcome.ACKED or send.value in partition.is_there:
                 continue
             if send.offset is not None and (send.partition, send.offset) in gone:
                 continue
-            last = partition.offsets[-1] if partition.offsets else -1
-            is_behind = send.offset is None or send.offset > last
+            is_behind = send.offset is None or send.offset > partition.last
             kind = "unseen" if is_behind else "lost-write"
             text = f"{send.value}, acked to {process} at offset {send.offset}"
             yield Anomaly(kind, send.partition, text)
+
+
+def _vanished(
+    partitions: Iterable[_Partition], gone: Container[tuple[int, int]]
+) -> Iterator[Anomaly]:
+    for partition in partitions:
+        for value in partition.seen - partition.is_there:
+            offsets = partition.offsets_of[value]
+            if any((partition.number, offset) not in gone for offset in offsets):
+                yield Anomaly("vanished", partition.number, f"{value}, seen at {_some(offsets)}")
 
 
 def _impossible(history: History, partitions: dict[int, _Partition]) -> Iterator[Anomaly]:

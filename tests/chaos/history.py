@@ -47,6 +47,8 @@ class History:
 
     sends: dict[str, list[Send]] = field(default_factory=lambda: defaultdict(list))
     polls: dict[str, list[Row]] = field(default_factory=lambda: defaultdict(list))
+    #: Those who read everything, from start to end, after all that happened.
+    last_readers: set[str] = field(default_factory=set)
 
     @property
     def all_sends(self) -> Iterator[Send]:

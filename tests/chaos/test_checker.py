@@ -28,8 +28,11 @@ def seen(*places: tuple[int, int]) -> list[Row]:
     return [(0, offset, value) for offset, value in places]
 
 
-def of(sends: list[Send], *readers: list[Row]) -> History:
+def of(sends: list[Send], *readers: list[Row], last: list[Row] | None = None) -> History:
     history = History()
+    if last is not None:
+        history.last_readers = {"last"}
+        history.polls["last"] = last
     history.sends["p"] = sends
     for number, rows in enumerate(readers):
         history.polls[f"r{number}"] = rows
@@ -53,6 +56,19 @@ CASES = {
     "nothing was ever seen": Case("unseen", of([sent(7, 0)])),
     "somebody saw what lies behind it": Case(
         "lost-write", of([sent(7, 0), sent(8, 1), sent(9, 2)], seen((0, 7), (2, 9)))
+    ),
+    "it was read, and is not there in the end": Case(
+        "unseen", of([sent(7, 0)], seen((0, 7)), last=[]), also="vanished"
+    ),
+    "it was read, and is not there in the end, and others are": Case(
+        "lost-write",
+        of([sent(7, 0), sent(8, 1)], seen((0, 7), (1, 8)), last=seen((1, 8))),
+        also="vanished",
+    ),
+    "it was read, never acked, and is not there in the end": Case(
+        "vanished",
+        of([sent(7, None, UNKNOWN), sent(8, 0)], seen((0, 7)), last=seen((0, 8))),
+        also="inconsistent-offsets",
     ),
     "a retry was appended again": Case(
         "duplicate", of([sent(7, 0), sent(8, 2)], seen((0, 7), (1, 7), (2, 8)))
@@ -133,6 +149,12 @@ def test_a_record_that_was_deleted_is_not_missed_and_others_are():
     assert counted(check(history, gone={(0, 0), (1, 1)})) == {"lost-write": 1}
 
 
+def test_a_record_that_was_read_and_then_deleted_is_not_missed_in_the_end():
+    history = of([sent(7, 0), sent(8, 1)], seen((0, 7), (1, 8)), last=seen((1, 8)))
+
+    assert check(history, gone={(0, 0)}) == []
+
+
 def test_an_anomaly_says_who_and_what():
     (anomaly,) = check(CASES["the last of three is nowhere"].history)
 
@@ -174,6 +196,8 @@ def a_world(chance: Random) -> World:
                 rows += read(partition, log, start, chance.randint(start, len(log)))
     for partition, log in logs.items():
         history.polls["last"] += read(partition, log, 0, len(log))
+    if chance.random() < 0.5:
+        history.last_readers = {"last"}
     return World(logs, history)
 
 
@@ -213,6 +237,14 @@ def lose_one(world: World, chance: Random) -> None:
 
 def _last_record(log: list[int]) -> int:
     return next(value for value in reversed(log) if value >= 0)
+
+
+def lose_what_was_read(world: World, chance: Random) -> None:
+    """Let something be seen before the end, and not in it."""
+    rows = world.history.polls["last"]
+    world.history.polls["early"] = list(rows)
+    del rows[chance.choice(records_of(rows))]
+    world.history.last_readers = {"last"}
 
 
 def double(world: World, chance: Random) -> None:
@@ -280,6 +312,7 @@ def swap_sends(world: World, chance: Random) -> None:
 MUTATIONS: dict[str, tuple[str, Callable[[World, Random], None]]] = {
     "unseen": ("unseen", lose_the_last),
     "lost-write": ("lost-write", lose_one),
+    "vanished": ("vanished", lose_what_was_read),
     "duplicate": ("duplicate", double),
     "inconsistent-offsets": ("inconsistent-offsets", replace),
     "phantom": ("phantom", make_up),

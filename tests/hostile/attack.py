@@ -11,7 +11,7 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from random import Random
 from types import TracebackType
@@ -26,6 +26,7 @@ from ottla.protocol.api.create_topics import (
     CreatableTopicConfig,
     CreateTopicsRequest,
 )
+from ottla.protocol.api.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from ottla.protocol.codec import decode_response, encode_request
 from ottla.protocol.schema import Message
 from talk import a_batch
@@ -234,6 +235,29 @@ def make_topic(broker: Daemon, name: str, partitions: int = 1, **configs: str) -
         request = CreateTopicsRequest(topics=[topic], timeout_ms=10_000)
         (made,) = connection.ask(request, 5).topics
         assert made.error_code == 0, made
+
+
+def crowd(broker: Daemon, stack: ExitStack, count: int, data: bytes = b"") -> list[Socket]:
+    """So many connections, each of which says something and then nothing."""
+    made = []
+    for _ in range(count):
+        connection = stack.enter_context(Socket(broker))
+        if data:
+            connection.send(data)
+        made.append(connection)
+    return made
+
+
+def append(broker: Daemon, value: bytes, times: int = 1, index: int = 0, topic: str = "t") -> None:
+    """Append a record so many times, by hand."""
+    data = [PartitionProduceData(index=index, records=a_batch(value=value))]
+    request = ProduceRequest(
+        acks=1, timeout_ms=5000, topic_data=[TopicProduceData(name=topic, partition_data=data)]
+    )
+    with Socket(broker) as connection:
+        for _ in range(times):
+            (answer,) = connection.ask(request, 9).responses
+            assert answer.partition_responses[0].error_code == 0
 
 
 #: What makes a request reach something, by the name of the field.

@@ -14,6 +14,8 @@ from hostile.attack import (
     Bystander,
     Socket,
     anonymous_mib,
+    append,
+    crowd,
     frame_of,
     make_topic,
     sockets,
@@ -21,8 +23,6 @@ from hostile.attack import (
 )
 from ottla.protocol.api.api_versions import ApiVersionsRequest
 from ottla.protocol.api.fetch import FetchPartition, FetchRequest, FetchTopic
-from ottla.protocol.api.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from talk import a_batch
 
 CROWD = 2000
 
@@ -43,28 +43,6 @@ def many_descriptors():
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
     yield
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
-def crowd(broker, stack, count, data=b""):
-    """So many connections, each of which says something and then nothing."""
-    made = []
-    for _ in range(count):
-        connection = stack.enter_context(Socket(broker))
-        if data:
-            connection.send(data)
-        made.append(connection)
-    return made
-
-
-def append(broker, value, times=1, index=0):
-    data = [PartitionProduceData(index=index, records=a_batch(value=value))]
-    request = ProduceRequest(
-        acks=1, timeout_ms=5000, topic_data=[TopicProduceData(name="t", partition_data=data)]
-    )
-    with Socket(broker) as connection:
-        for _ in range(times):
-            (topic,) = connection.ask(request, 9).responses
-            assert topic.partition_responses[0].error_code == 0
 
 
 def until(condition, seconds=20):

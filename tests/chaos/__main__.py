@@ -1,0 +1,169 @@
+"""Runs the matrix of faults, and prints one table.
+
+    PYTHONPATH=tests python -m chaos --rows 1,7-9 --seed 5 --cycles 100
+
+`--size` says how often each fault happens: short is what the tests do, full what the matrix asks
+for. Fails if an invariant of any row does not hold. What a row that failed left behind is kept.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+import tempfile
+import time
+import traceback
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from chaos import rows as _rows  # noqa: F401  # who is imported is in the matrix
+from chaos.matrix import ROWS, Row, Size
+from chaos.stage import Figures, Run
+
+
+@dataclass
+class Result:
+    """What came of a row."""
+
+    row: Row
+    figures: Figures
+    seconds: float
+    #: Empty if all is well.
+    failure: str = ""
+    #: Why it was not run.
+    reason: str = ""
+
+
+def play(row: Row, folder: Path, *, seed: int, count: int, brokers: int, progress: Any) -> Result:
+    """Run a row, and give what came of it, whatever it is."""
+    run = Run(folder, seed=seed, count=count, brokers=brokers, progress=progress)
+    started = time.monotonic()
+    failure = reason = ""
+    try:
+        row.play(run)
+    except pytest.skip.Exception as skipped:
+        reason = str(skipped)
+    except Exception:  # noqa: BLE001  # the other rows have their turn
+        failure = traceback.format_exc()
+    return Result(row, run.figures, time.monotonic() - started, failure, reason)
+
+
+def chosen(text: str) -> list[Row]:
+    """Give the rows that are named: 1,7-9,2c."""
+    wanted: set[str] = set()
+    for part in filter(None, text.split(",")):
+        if found := re.fullmatch(r"(\d+)-(\d+)", part):
+            first, last = map(int, found.groups())
+            wanted |= {n for n in ROWS if first <= int(re.match(r"\d*", n)[0] or 0) <= last}
+        elif part in ROWS:
+            wanted.add(part)
+        else:
+            raise click.BadParameter(f"there is no row {part}; there are {', '.join(ROWS)}")
+    return [row for number, row in ROWS.items() if not text or number in wanted]
+
+
+def table_of(results: list[Result]) -> Table:
+    """Put it all in one table."""
+    table = Table(title="What it survives")
+    for name in ("#", "fault"):
+        table.add_column(name, no_wrap=name == "#")
+    for name in ("cycles", "acked", "lost", "dup", "worst wait", "MiB before", "after", "took"):
+        table.add_column(name, justify="right")
+    table.add_column("")
+    for result in results:
+        row, figures = result.row, result.figures
+        verdict = "[red]broken[/]" if result.failure else "ok"
+        if result.reason:
+            verdict = f"[yellow]not run: {result.reason}[/]"
+        elif figures.notes:
+            verdict += f"; {'; '.join(figures.notes)}"
+        table.add_row(
+            row.number,
+            row.name,
+            f"{figures.cycles:,} {row.unit}",
+            f"{figures.acked:,}",
+            f"{figures.lost:,}",
+            f"{figures.duplicated:,}",
+            f"{figures.worst_seconds:.1f} s",
+            *(
+                "" if mib is None else f"{mib:.0f}"
+                for mib in (figures.memory_before, figures.memory_after)
+            ),
+            f"{result.seconds:.0f} s",
+            verdict,
+        )
+    return table
+
+
+@click.command(help=__doc__)
+@click.option("--rows", "text", default="", help="Which rows: 1,7-9,2c. [default: all]")
+@click.option("--seed", default=1, show_default=True, help="Where chance begins.")
+@click.option("--cycles", type=int, help="How often, instead of what the size says.")
+@click.option(
+    "--size", type=click.Choice([size.value for size in Size]), default="normal", show_default=True
+)
+@click.option("--brokers", default=1, show_default=True, help="How many brokers there are.")
+@click.option("--dir", "base", type=Path, help="Where to work. [default: a temporary folder]")
+@click.option("--json", "file", type=Path, help="Where to write the figures as JSON as well.")
+def main(
+    text: str,
+    seed: int,
+    cycles: int | None,
+    size: str,
+    brokers: int,
+    base: Path | None,
+    file: Path | None,
+) -> None:
+    folder = Path(tempfile.mkdtemp(prefix="ottla-chaos-", dir=base))
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    results: list[Result] = []
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        for row in chosen(text):
+            task = progress.add_task(str(row), total=None)
+
+            def tell(done: int, of: int, task: Any = task, row: Row = row) -> None:
+                progress.update(task, description=f"{row}: {done:,} of {of:,} {row.unit}")
+
+            place = folder / f"row{row.number}"
+            count = cycles or row.counts[Size(size)]
+            result = play(row, place, seed=seed, count=count, brokers=brokers, progress=tell)
+            progress.remove_task(task)
+            results.append(result)
+            if result.failure:
+                console.print(f"[red]{row} is broken[/]; what it left is in {place}")
+                console.print(result.failure, markup=False, highlight=False)
+            else:
+                shutil.rmtree(place, ignore_errors=True)
+    console.print(table_of(results))
+    if file is not None:
+        file.write_text(json.dumps([_as_json(result, seed) for result in results], indent=2))
+    if any(result.failure for result in results):
+        sys.exit(1)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _as_json(result: Result, seed: int) -> dict[str, Any]:
+    return {
+        "row": result.row.number,
+        "fault": result.row.name,
+        "unit": result.row.unit,
+        "seed": seed,
+        "seconds": round(result.seconds, 1),
+        "failure": result.failure,
+        "not_run": result.reason,
+        **asdict(result.figures),
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""Row 14: a clock that jumps."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from chaos.load import Asyncio
+from chaos.matrix import row
+from chaos.stage import TOPIC, Frail, Run
+from hostile.attack import Socket
+from hostile.bombs import produced
+from ottla.client import Consumer, Membership
+from ottla.protocol.errors import ErrorCode
+from talk import a_batch
+
+HOUR, DAY = 3600, 86_400
+#: How the broker's time of day differs from everybody else's.
+JUMPS = ((HOUR, False), (-DAY, False), (0, True), (0, False))
+
+
+@row("14", "clock +1 h, -1 day, standing still", "jumps", short=4, normal=20, full=60)
+def jump(run: Run) -> None:
+    """Retention looks after every jump, and whoever is in a group stays in it."""
+    settings = {
+        "log.retention.check.interval.ms": "100",
+        "group.initial.rebalance.delay.ms": "0",
+        "offsets.retention.check.interval.ms": "100",
+    }
+    with run.stage(
+        settings,
+        kind=Frail,
+        retention_ms=str(2 * HOUR * 1000),
+        message_timestamp_type="LogAppendTime",
+    ) as stage:
+        broker = stage.victim
+        assert isinstance(broker, Frail)
+        stage.create_topic("by-producers-time", 1)
+        with stage.load() as load, _Member(stage.address) as member:
+            for cycle in run.cycles():
+                shift, is_frozen = JUMPS[cycle % len(JUMPS)]
+                broker.set_clock(shift, is_frozen=is_frozen)
+                load.wait_for_acks()
+                time.sleep(0.3)
+                # A record from what is a day ahead for the broker is not believed.
+                with Socket(broker) as connection:
+                    batch = bytes(a_batch(time=int(time.time() * 1000)))
+                    code = produced(connection, "by-producers-time", batch)
+                wanted = ErrorCode.INVALID_TIMESTAMP if shift < -HOUR else ErrorCode.NONE
+                assert code == wanted, f"{shift}: {code}"
+            broker.set_clock(0)
+            load.wait_for_acks()
+            assert member.assignments == 1, f"{member.assignments} assignments: it lost its place"
+            assert member.records > 0
+        run.judge(stage, load)
+
+
+class _Member:
+    """A member of a group, which wants to be left in peace."""
+
+    def __init__(self, address: str) -> None:
+        self.assignments = 0
+        self.records = 0
+        self._home = Asyncio()
+        self._stopping = False
+        self._address = address
+
+    async def _run(self) -> None:
+        def assigned(_places: object) -> None:
+            self.assignments += 1
+
+        async with Consumer(
+            self._address,
+            TOPIC,
+            group="peaceful",
+            on_assigned=assigned,
+            membership=Membership(session_timeout=6.0, heartbeat_interval=0.5),
+        ) as consumer:
+            while not self._stopping:
+                for records in (await consumer.getmany(timeout=0.1)).values():
+                    self.records += len(records)
+
+    def __enter__(self) -> _Member:
+        self._work = asyncio.run_coroutine_threadsafe(self._run(), self._home.loop)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping = True
+        self._work.result(30)
+        self._home.close()
