@@ -81,8 +81,9 @@ def _flags(command: Callable[..., None]) -> Callable[..., None]:
 @broker.command()
 @_flags
 @click.option("--config", "file", metavar="FILE", type=Path, help="A file of KEY=VALUE lines.")
+@click.option("--cluster", metavar="FILE", type=Path, help="A file that lists all brokers.")
 @click.option("--set", "pairs", metavar="KEY=VALUE", multiple=True, help="Any setting, repeatedly.")
-def start(file: Path | None, pairs: tuple[str, ...], **flags: Any) -> None:
+def start(file: Path | None, cluster: Path | None, pairs: tuple[str, ...], **flags: Any) -> None:
     """Start a broker, and serve until SIGTERM or SIGINT.
 
     \b
@@ -92,15 +93,17 @@ def start(file: Path | None, pairs: tuple[str, ...], **flags: Any) -> None:
         ottla broker start --listen 0.0.0.0:9092 --advertise logs.example.org:9092
     Two listeners, each with a name of its own:
         ottla broker start --listen INTERNAL://10.0.0.5:9092 --listen EXTERNAL://0.0.0.0:9093
+    One of a cluster, of which all brokers have the same list:
+        ottla broker start --id 2 --cluster cluster.toml
     Any setting, by its name:
         ottla broker start --set log.retention.hours=24 --set log.durability=fsync
 
     A setting is taken from the first of these that has it: a flag or --set; the environment
     (OTTLA_NUM_PARTITIONS is num.partitions); the file of --config, in the format of Kafka's
-    server.properties; the default. All settings: ottla broker settings
+    server.properties; the file of --cluster; the default. All settings: ottla broker settings
     """  # noqa: D301  # A real \b, which click knows.
     try:
-        config = BrokerConfig.load(_given(flags, pairs), os.environ, file)
+        config = BrokerConfig.load(_given(flags, pairs), os.environ, file, cluster)
     except ConfigError as problem:
         advice = "(all settings: ottla broker settings)"
         raise Failure(f"{problem} {advice}", Exit.USAGE) from None

@@ -1,8 +1,9 @@
 """The settings of a broker: Kafka's names, defaults and limits, and where they come from.
 
-`BrokerConfig.load(flags, environ, file)` takes a setting from the first of these that has it: a
-flag of the command line, a variable of the environment (`OTTLA_NUM_PARTITIONS` is
-`num.partitions`), a file in the format of Kafka's server.properties, the default. `BrokerConfig.of`
+`BrokerConfig.load(flags, environ, file, cluster_file)` takes a setting from the first of these that
+has it: a flag of the command line, a variable of the environment (`OTTLA_NUM_PARTITIONS` is
+`num.partitions`), a file in the format of Kafka's server.properties, the cluster file (see
+`roster`), the default. `BrokerConfig.of`
 takes settings as text; `BrokerConfig(num_partitions=3)` takes values. All of them raise ConfigError
 for a name that there is not, or a value that cannot be, and say what could.
 
@@ -13,8 +14,6 @@ The defaults of topics are settings too, under the names that Kafka's brokers ha
 
 from __future__ import annotations
 
-import ipaddress
-import re
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -33,6 +32,9 @@ from ottla.storage.config import (
     settings_of,
     unknown,
 )
+
+from .listeners import Listener, parse_listeners
+from .roster import Roster, parse_roster, read_cluster_file
 
 __all__ = ["BrokerConfig", "ConfigError", "Listener", "Setting", "settings"]
 
@@ -108,18 +110,6 @@ _UNITS = {
 }
 
 
-class Listener(NamedTuple):
-    """An address to listen on, and what clients that came there are told to connect to."""
-
-    name: str
-    host: str
-    port: int
-    advertised_host: str | None
-    """None: the address that the client connected to."""
-    advertised_port: int | None
-    """None: the port that was found to be free."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
     """What one broker does. A field's name with dots for underscores is the setting's name."""
@@ -146,6 +136,33 @@ class BrokerConfig:
         " otherwise it is the listener's own address, or, if that is a wildcard like 0.0.0.0, the"
         " one that the client connected to",
         is_list=True,
+        is_dynamic=False,
+    )
+    cluster_brokers: str = setting(
+        "",
+        "the brokers of the cluster, the same for all of them: ID@HOST:PORT or"
+        " ID@NAME://HOST:PORT for each of its listeners, with commas; empty: this broker alone",
+        is_list=True,
+        is_dynamic=False,
+    )
+    inter_broker_listener_name: str = setting(
+        "",
+        "the listener by which brokers talk to one another; empty: the first of cluster.brokers",
+        is_dynamic=False,
+    )
+    broker_session_timeout_ms: int = setting(
+        3000,
+        "a broker of which the controller has not heard for so long is taken to be down",
+        low=100,
+        high=INT_MAX,
+        is_dynamic=False,
+    )
+    controller_wait_ms: int = setting(
+        10_000,
+        "how long a start waits for the controller, to hear what is new; after that a broker serves"
+        " what it knew last",
+        low=0,
+        high=INT_MAX,
         is_dynamic=False,
     )
     num_partitions: int = setting(
@@ -343,7 +360,7 @@ class BrokerConfig:
                 f"queued.max.request.bytes: {self.queued_max_request_bytes} is less than"
                 f" socket.request.max.bytes, {self.socket_request_max_bytes}"
             )
-        _parse_listeners(self.listeners, self.advertised_listeners)
+        self._check_roster()
         self._remember(
             {
                 declared.name: self._text_of(declared)
@@ -372,10 +389,15 @@ class BrokerConfig:
 
     @classmethod
     def load(
-        cls, flags: Mapping[str, str], environ: Mapping[str, str], file: Path | None = None
+        cls,
+        flags: Mapping[str, str],
+        environ: Mapping[str, str],
+        file: Path | None = None,
+        cluster_file: Path | None = None,
     ) -> BrokerConfig:
-        """Make a config of what flags, environment and file say. Raises ConfigError."""
-        found = _read_file(file) if file else {}
+        """Make a config of what flags, environment and files say. Raises ConfigError."""
+        found = read_cluster_file(cluster_file) if cluster_file else {}
+        found = _override(found, _read_file(file) if file else {})
         found = _override(found, _read_environment(environ))
         return cls.of(_override(found, flags))
 
@@ -391,8 +413,52 @@ class BrokerConfig:
 
     @property
     def parsed_listeners(self) -> tuple[Listener, ...]:
-        """The listeners, with what they advertise."""
-        return _parse_listeners(self.listeners, self.advertised_listeners)
+        """The listeners, with what they advertise: in a cluster, what all know of this broker."""
+        own = self.roster.listeners_of(self.broker_id) if self.cluster_brokers else ()
+        if own and self.listeners == _OWN["listeners"].value:
+            return own
+        advertised = self.advertised_listeners or ",".join(
+            f"{one.name}://{_shown(one.advertised_host or '')}:{one.advertised_port}" for one in own
+        )
+        return parse_listeners(self.listeners, advertised)
+
+    @property
+    def roster(self) -> Roster:
+        """The brokers of the cluster; empty where there is but this one."""
+        return parse_roster(self.cluster_brokers)
+
+    @property
+    def inter_broker_listener(self) -> str:
+        """The name of the listener by which the controller is reached."""
+        names = self.roster.brokers[self.broker_id]
+        return self.inter_broker_listener_name or next(iter(names))
+
+    def _check_roster(self) -> None:
+        roster = self.roster
+        if not self.cluster_brokers:
+            parse_listeners(self.listeners, self.advertised_listeners)
+            return
+        own = roster.brokers.get(self.broker_id)
+        if own is None:
+            raise ConfigError(
+                f"broker.id: {self.broker_id} is not in cluster.brokers, which has"
+                f" {', '.join(map(str, roster.ids))}"
+            )
+        if self.inter_broker_listener not in own:
+            raise ConfigError(
+                f"inter.broker.listener.name: there is no listener {self.inter_broker_listener},"
+                f" only {', '.join(own)}"
+            )
+        if self.advertised_listeners:
+            raise ConfigError(
+                "advertised.listeners: in a cluster, cluster.brokers says what clients are told"
+            )
+        listeners = {one.name for one in self.parsed_listeners}
+        if listeners != own.keys():
+            raise ConfigError(
+                f"listeners: {', '.join(sorted(listeners))}, and in cluster.brokers this broker has"
+                f" {', '.join(own)}"
+            )
 
     def text_of(self, name: str) -> str:
         """Give the value of a setting as text. Raises ConfigError if there is no such setting."""
@@ -504,89 +570,5 @@ def _checked(name: str, text: str, *, source: str) -> str:
     return text
 
 
-_LISTENER = re.compile(r"(?P<name>\w+)://(?P<host>\[[^\]]*\]|[^\s:/\[\]]*):(?P<port>[0-9]{1,5})")
-# Kafka's protocols. Who asks for encryption must not get a listener without.
-_SECURED = ("SSL", "SASL_PLAINTEXT", "SASL_SSL")
-
-
-class _Address(NamedTuple):
-    name: str
-    host: str
-    port: int
-
-
-def _parse_listeners(listeners: str, advertised: str) -> tuple[Listener, ...]:
-    bound = _addresses("listeners", listeners)
-    told = _addresses("advertised.listeners", advertised)
-    if not bound:
-        raise ConfigError("listeners: there must be one, as in PLAINTEXT://127.0.0.1:9092")
-    for address in told.values():
-        if address.name not in bound:
-            raise ConfigError(
-                f"advertised.listeners: there is no listener {address.name}, only"
-                f" {', '.join(bound)}"
-            )
-        if address.port == 0 or _is_wildcard(address.host):
-            raise ConfigError(
-                f"advertised.listeners: clients cannot connect to {address.host}:{address.port};"
-                " say a host and a port that they can reach"
-            )
-    return tuple(_listener(address, told.get(name)) for name, address in bound.items())
-
-
-def _listener(bound: _Address, told: _Address | None) -> Listener:
-    if told:
-        return Listener(*bound, told.host, told.port)
-    return Listener(*bound, None if _is_wildcard(bound.host) else bound.host, bound.port or None)
-
-
-def _addresses(setting_name: str, text: str) -> dict[str, _Address]:
-    found: dict[str, _Address] = {}
-    for item in filter(None, (part.strip() for part in text.split(","))):
-        address = _address(setting_name, item)
-        if address.name in found:
-            raise ConfigError(
-                f"{setting_name}: two are called {address.name}; each needs its own name, as in"
-                " INTERNAL://127.0.0.1:9092,EXTERNAL://0.0.0.0:9093"
-            )
-        found[address.name] = address
-    return found
-
-
-def _address(setting_name: str, text: str) -> _Address:
-    match = _LISTENER.fullmatch(text)
-    if not match:
-        raise ConfigError(
-            f"{setting_name}: {text!r} is not NAME://HOST:PORT, as in PLAINTEXT://127.0.0.1:9092 or"
-            " PLAINTEXT://[::1]:9092"
-        )
-    name, host, port = match["name"], match["host"], int(match["port"])
-    if not re.fullmatch("[A-Z0-9_]+", name):
-        raise ConfigError(f"{setting_name}: the name {name!r} is not of A-Z, 0-9 and _")
-    if name in _SECURED:
-        raise ConfigError(
-            f"{setting_name}: {name} is not there, a listener has neither TLS nor SASL; take"
-            " PLAINTEXT or a name of your own"
-        )
-    if port > 65535:
-        raise ConfigError(f"{setting_name}: the port {port} in {text!r} is more than 65535")
-    if host.startswith("["):
-        host = host[1:-1]
-        if not _is_address(host):
-            raise ConfigError(f"{setting_name}: {host!r} in {text!r} is not an IPv6 address")
-    return _Address(name, host or "0.0.0.0", port)  # noqa: S104  # Kafka's meaning of no host.
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.IPv6Address(host)
-    except ValueError:
-        return False
-    return True
-
-
-def _is_wildcard(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_unspecified
-    except ValueError:
-        return False  # A name.
+def _shown(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
