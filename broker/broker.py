@@ -14,35 +14,30 @@ import time
 from collections.abc import Coroutine
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from ottla.storage.disk import Disk
-from ottla.storage.logdir import LogDirectory, Progress
+from ottla.storage.logdir import LogDirectory, Progress, read_cluster_id
 
+from .cluster import Cluster
 from .config import BrokerConfig
+from .controller import Controller
 from .dispatch import Dispatcher
 from .groups import Groups
 from .housekeeping import Housekeeping
 from .metrics import Metrics
+from .producer_ids import ProducerIds
 from .server import Server
 from .sessions import FetchSessions
 from .topics import Topics
 
 if TYPE_CHECKING:
-    from .dispatch import Context
+    from .following import Following
+    from .forwarding import ControllerLink
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-
-class Node(NamedTuple):
-    """A broker, as clients are told of it."""
-
-    id: int
-    host: str
-    port: int
-    rack: str | None = None
 
 
 class Broker:
@@ -52,6 +47,7 @@ class Broker:
         #: The settings in force: those of the start, and what was altered since.
         self.config = config or BrokerConfig()
         self._disk = disk
+        self.cluster = Cluster(self.config)
         self.metrics = Metrics()
         self.sessions = FetchSessions()
         self.dispatcher = Dispatcher(self)
@@ -59,6 +55,12 @@ class Broker:
         self.server = Server(self)
         self.logs: LogDirectory
         self.topics: Topics
+        #: Changes metadata; those of a broker that follows another are for that one to change.
+        self.controller: Controller
+        #: To the controller, for one that is not.
+        self.link: ControllerLink
+        self.producer_ids: ProducerIds
+        self._following: Following | None = None
         self._housekeeping = Housekeeping(self)
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -66,11 +68,6 @@ class Broker:
     def id(self) -> int:
         """The id of this broker."""
         return self.config.broker_id
-
-    @property
-    def controller_id(self) -> int:
-        """The id of the broker that changes the metadata."""
-        return self.id
 
     @property
     def cluster_id(self) -> str:
@@ -82,11 +79,6 @@ class Broker:
         """Where the first listener listens, as host:port."""
         return self.server.addresses[0]
 
-    def nodes(self, context: Context) -> list[Node]:
-        """Give the brokers of the cluster, with the addresses for whoever asks."""
-        host, port = context.connection.advertised
-        return [Node(self.id, host, port)]
-
     @staticmethod
     def now_ms() -> int:
         """Give the time of day, as records have it."""
@@ -95,23 +87,30 @@ class Broker:
     async def start(self, progress: Progress = lambda _done, _all: None) -> None:
         """Take the addresses and the data directory, open everything, and serve.
 
-        Raises OSError for an address that is taken and DataDirectoryError for a directory that is.
+        A broker that follows another hears first what is new. Raises OSError for an address that is
+        taken, and DataDirectoryError for a directory that is, or is of another broker or cluster.
         """
         config = self.config
         self.server.bind(config.parsed_listeners)
         try:
             self.logs = LogDirectory(
                 Path(config.log_dir),
-                cluster_id=config.cluster_id or None,
+                cluster_id=await self._find_cluster_id(),
                 broker_id=self.id,
                 disk=self._disk,
             )
             try:
-                self.topics = Topics(config, self.logs, self._obey)
+                self.topics = Topics(config, self.logs, self._obey, self.groups)
                 self.topics.load(progress)
+                self.controller = Controller(self.topics, self.cluster)
+                if self._following is not None:
+                    await self._following.start(
+                        self.topics, self.cluster_id, config.controller_wait_ms / 1000
+                    )
             except BaseException:
                 self.logs.abandon()
                 raise
+            self._stock_producer_ids()
             await self.server.listen()
         except BaseException:
             self.server.unbind()
@@ -119,12 +118,38 @@ class Broker:
         self._housekeeping.start()
         self.start_task(self.groups.load())
 
+    async def _find_cluster_id(self) -> str | None:
+        """Say of which cluster this is to be: a new broker that follows another asks that one."""
+        config = self.config
+        if not self.cluster.is_controller:
+            # A broker that is alone does not pay for them.
+            from .following import Following  # noqa: PLC0415
+            from .forwarding import ControllerLink  # noqa: PLC0415
+
+            self._following = Following(self.cluster)
+            self.link = ControllerLink(self.cluster)
+            if not config.cluster_id and read_cluster_id(Path(config.log_dir)) is None:
+                return await self._following.find_cluster_id()
+        return config.cluster_id or None
+
+    def _stock_producer_ids(self) -> None:
+        if self._following is None:
+            self.producer_ids = ProducerIds(self.controller.reserve_producer_ids)
+        else:
+            self.producer_ids = ProducerIds(self.link.reserve_producer_ids)
+            self.producer_ids.stock_up()
+
     async def stop(self) -> None:
         """Answer what is under way, flush, and leave the data directory clean."""
         await self._housekeeping.stop()
+        if self._following is not None:
+            await self._following.stop()
         seconds = self.config.shutdown_timeout_ms / 1000
         await self.server.stop(seconds)
         self.groups.stop()
+        await self.producer_ids.stop()
+        if self._following is not None:
+            self.link.close()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=seconds)
         for task in self._tasks:

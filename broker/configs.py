@@ -8,7 +8,7 @@ Kafka's word; those of a topic's setting that come from the broker have the brok
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -17,8 +17,8 @@ from ottla.protocol.errors import ErrorCode
 from ottla.storage.config import TOPIC_SETTINGS, ConfigError, Setting, as_text, unknown
 
 from .config import BrokerConfig, settings
+from .controller import Change
 from .errors import ANSWERABLE, ApiError, code_of, message_of
-from .topics import Change, Topics
 
 if TYPE_CHECKING:
     from .broker import Broker
@@ -224,8 +224,9 @@ class _Configurable(Protocol):
 
 
 class _ConfigurableTopic:
-    def __init__(self, topics: Topics, topic: Topic) -> None:
-        self._topics = topics
+    def __init__(self, broker: Broker, topic: Topic) -> None:
+        self._topics = broker.topics
+        self._controller = broker.controller
         self._topic = topic
 
     def setting(self, name: str) -> Setting:
@@ -240,13 +241,16 @@ class _ConfigurableTopic:
         self._topics.topic_config(change(self._topic.configs))
 
     async def alter(self, change: Change) -> None:
-        await self._topics.alter_configs(self._topic, change)
+        await self._controller.alter_configs(self._topic, change)
 
 
 class _ConfigurableBroker:
-    def __init__(self, topics: Topics) -> None:
-        self._topics = topics
-        self._at_start = BrokerConfig.of(topics.config.given)
+    def __init__(self, broker: Broker, broker_id: int) -> None:
+        self._controller = broker.controller
+        self._id = broker_id
+        # With what another one was started is not known here.
+        given = broker.config.given if broker_id == broker.id else {}
+        self._at_start = BrokerConfig.of(given)
 
     def setting(self, name: str) -> Setting:
         self._at_start.text_of(name)  # raises for one that there is not
@@ -256,17 +260,16 @@ class _ConfigurableBroker:
         return self._at_start.text_of(name)
 
     def check(self, change: Change) -> None:
-        self._at_start.with_settings(change(self._topics.config.altered))
+        self._controller.check_broker_configs(self._id, change)
 
     async def alter(self, change: Change) -> None:
-        await self._topics.alter_broker_configs(change)
+        await self._controller.alter_broker_configs(self._id, change)
 
 
 def _find(broker: Broker, kind: int, name: str) -> _Configurable:
     if kind == ResourceType.TOPIC:
-        return _ConfigurableTopic(broker.topics, find_topic(broker, name))
-    check_broker(broker, kind, name)
-    return _ConfigurableBroker(broker.topics)
+        return _ConfigurableTopic(broker, find_topic(broker, name))
+    return _ConfigurableBroker(broker, check_broker(kind, name, broker.cluster.ids))
 
 
 def find_topic(broker: Broker, name: str) -> Topic:
@@ -278,18 +281,21 @@ def find_topic(broker: Broker, name: str) -> Topic:
     return topic
 
 
-def check_broker(broker: Broker, kind: int, name: str) -> None:
-    """Raise ApiError if a resource is anything but this broker."""
+def check_broker(kind: int, name: str, ids: Collection[int]) -> int:
+    """Give the broker that a resource is. Raises ApiError if it is none of these."""
     if kind != ResourceType.BROKER:
         raise ApiError(
             ErrorCode.INVALID_REQUEST,
             f"a resource of type {kind}: only topics (2) and brokers (4) have settings here",
         )
-    if name != str(broker.id):
-        raise ApiError(
-            ErrorCode.INVALID_REQUEST,
-            f"the broker {name!r}: this is broker {broker.id}, and there are no settings for all",
-        )
+    for broker_id in ids:
+        if name == str(broker_id):
+            return broker_id
+    raise ApiError(
+        ErrorCode.INVALID_REQUEST,
+        f"the broker {name!r}: here is broker {', '.join(map(str, ids))}, and there are no settings"
+        " for all",
+    )
 
 
 def check_no_duplicates(names: Iterable[str]) -> None:

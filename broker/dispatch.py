@@ -68,6 +68,7 @@ SERVED = {
         registry.OFFSET_DELETE,
         registry.DESCRIBE_CLUSTER,
         registry.DESCRIBE_PRODUCERS,
+        registry.ALLOCATE_PRODUCER_IDS,
         registry.DESCRIBE_TOPIC_PARTITIONS,
     )
 }
@@ -162,8 +163,7 @@ class Dispatcher:
         key = context.api.key
         handler = self._handlers.get(key)
         if handler is None:
-            module = import_module(f".handlers.{context.api.module_name}", __package__)
-            handler = self._handlers[key] = module.handle
+            handler = self._handlers[key] = self._find(context.api)
         try:
             handled = handler(self._broker, context, body)
         except Exception as error:  # noqa: BLE001  # the boundary
@@ -173,6 +173,15 @@ class Dispatcher:
         if isinstance(handled, asyncio.Future):
             return handled
         return self._broker.start_task(self._finish(context, handled))
+
+    def _find(self, api: Api) -> Handler:
+        if not self._broker.cluster.is_controller:
+            from .forwarding import FORWARDED, forward  # noqa: PLC0415  # only who follows needs it
+
+            if api.key in FORWARDED:
+                return forward
+        handler: Handler = import_module(f".handlers.{api.module_name}", __package__).handle
+        return handler
 
     def encode(self, context: Context, answer: Message) -> list[Buffer]:
         """Give the buffers of a response, and count it."""

@@ -26,6 +26,14 @@ class ApiError(Exception):
         super().__init__(message or code.message)
 
 
+class NotOwnerError(ApiError):
+    """A partition that another broker owns."""
+
+    def __init__(self, leader_id: int) -> None:
+        self.leader_id = leader_id
+        super().__init__(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {leader_id} owns the partition")
+
+
 # The first that fits counts.
 _CODES: tuple[tuple[type[Exception], ErrorCode], ...] = (
     (OffsetOutOfRangeError, ErrorCode.OFFSET_OUT_OF_RANGE),

@@ -10,7 +10,7 @@ from ottla.coord.catalogue import Topic
 from ottla.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from .topics import Topics
+    from .broker import Broker
 
 
 class AclOperation(IntEnum):
@@ -53,6 +53,8 @@ CLUSTER_OPERATIONS = _bits(
     AclOperation.IDEMPOTENT_WRITE,
 )
 GROUP_OPERATIONS = _bits(AclOperation.READ, AclOperation.DELETE, AclOperation.DESCRIBE)
+#: An owner is fixed, so there never is another leader.
+LEADER_EPOCH = 0
 #: The set of operations, where it was not asked for.
 NOT_ASKED = -(2**31)
 
@@ -69,14 +71,17 @@ class PartitionFacts(NamedTuple):
     offline: tuple[int, ...]
 
 
-def partitions_of(topics: Topics, topic: Topic, start: int = 0) -> Iterator[PartitionFacts]:
+def partitions_of(broker: Broker, topic: Topic, start: int = 0) -> Iterator[PartitionFacts]:
     """Give the facts of a topic's partitions, from one of them on."""
-    partitions = topics.partitions_of(topic)
-    for index in range(start, len(partitions)):
-        replicas, partition = topic.replicas[index], partitions[index]
-        if partition is None:
-            error = ErrorCode.KAFKA_STORAGE_ERROR
-            yield PartitionFacts(index, error, -1, -1, replicas, (), replicas)
+    own, alive = broker.topics.own_partitions(topic), broker.cluster.alive
+    for index in range(start, len(topic.replicas)):
+        replicas = topic.replicas[index]
+        if index in own:
+            error = ErrorCode.KAFKA_STORAGE_ERROR if own[index] is None else ErrorCode.NONE
         else:
-            epoch = partition.leader_epoch
-            yield PartitionFacts(index, ErrorCode.NONE, replicas[0], epoch, replicas, replicas, ())
+            is_up = replicas[0] in alive
+            error = ErrorCode.NONE if is_up else ErrorCode.LEADER_NOT_AVAILABLE
+        if error:
+            yield PartitionFacts(index, error, -1, LEADER_EPOCH, replicas, (), replicas)
+        else:
+            yield PartitionFacts(index, error, replicas[0], LEADER_EPOCH, replicas, replicas, ())

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, TypeVar
 
-from ottla.coord.catalogue import OFFSETS_TOPIC
+from ottla.coord.catalogue import OFFSETS_TOPIC, Topic
 from ottla.coord.coordinator import Coordinator, CoordinatorConfig
 from ottla.coord.effects import Effect, Reply, Store
 from ottla.coord.group import GroupConfig, GroupError, Now, refused_join
@@ -61,8 +61,9 @@ class Groups:
 
     async def load(self) -> None:
         """Read all that was stored, one partition after the other."""
-        topic = self._broker.topics.catalogue.topics.get(OFFSETS_TOPIC)
-        for partition in () if topic is None else self._broker.topics.partitions_of(topic):
+        topic = self._topic
+        own = {} if topic is None else self._broker.topics.own_partitions(topic)
+        for partition in list(own.values()):
             if partition is not None:
                 try:
                     await self._load(partition)
@@ -76,8 +77,8 @@ class Groups:
 
     async def ensure_topic(self) -> None:
         """Make `__consumer_offsets`, if it is not there. Raises what making a topic does."""
-        topics, config = self._broker.topics, self._broker.config
-        if OFFSETS_TOPIC in topics.catalogue.topics:
+        controller, config = self._broker.controller, self._broker.config
+        if self.has_topic:
             return
         settings = {
             "cleanup.policy": "compact",
@@ -86,19 +87,35 @@ class Groups:
             # that more than the time of a sync alters this.
             "durability": "page-cache",
         }
-        topic = topics.plan(OFFSETS_TOPIC, config.offsets_topic_num_partitions, settings)
-        (error,) = await topics.create([topic])
-        if error is not None and OFFSETS_TOPIC not in topics.catalogue.topics:
+        topic = controller.plan_internal(
+            OFFSETS_TOPIC, config.offsets_topic_num_partitions, settings
+        )
+        (error,) = await controller.create([topic])
+        if error is not None and not self.has_topic:
             raise error
-        self._loaded.update(range(config.offsets_topic_num_partitions))
+
+    @property
+    def has_topic(self) -> bool:
+        """Whether there is a place for what groups commit."""
+        return self._topic is not None
+
+    def owner_of(self, group_id: str) -> int:
+        """Give the broker that looks after a group: who owns its partition; -1 if there is none."""
+        topic = self._topic
+        if topic is None:
+            return -1
+        return topic.replicas[partition_of_group(group_id, len(topic.replicas))][0]
 
     def check(self, group_id: str) -> ErrorCode:
         """Say whether requests for a group can be dealt with here and now."""
-        topic = self._broker.topics.catalogue.topics.get(OFFSETS_TOPIC)
+        topic = self._topic
         if topic is None:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        if partition_of_group(group_id, len(topic.replicas)) in self._loaded:
+        index = partition_of_group(group_id, len(topic.replicas))
+        if index in self._loaded:
             return ErrorCode.NONE
+        if not self._broker.topics.owns(topic, index):
+            return ErrorCode.NOT_COORDINATOR
         if self.is_loading:
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         return ErrorCode.COORDINATOR_NOT_AVAILABLE  # its log could not be opened, or read
@@ -147,8 +164,17 @@ class Groups:
         if self._timer is not None:
             self._timer.cancel()
 
-    def forget_topic(self, name: str) -> None:
+    def topic_made(self, topic: Topic) -> None:
+        """Take note of a new topic: if it is that of offsets, there is nothing to read in it."""
+        if topic.name == OFFSETS_TOPIC:
+            own = self._broker.topics.own_partitions(topic)
+            self._loaded.update(index for index, one in own.items() if one is not None)
+
+    def topic_deleted(self, topic: Topic) -> None:
         """Drop the offsets of a topic that is gone."""
+        self._forget_topic(topic.name)
+
+    def _forget_topic(self, name: str) -> None:
         self.run(self.coordinator.forget_topic(name))
 
     def clean_up(self) -> None:
@@ -156,12 +182,16 @@ class Groups:
         if not self.is_loading:
             self.run(self.coordinator.clean_up(now()))
 
+    @property
+    def _topic(self) -> Topic | None:
+        return self._broker.topics.catalogue.topics.get(OFFSETS_TOPIC)
+
     def _forget_missing_topics(self) -> None:
         """Drop the offsets of topics that went just before the broker did."""
         offsets = self.coordinator.offsets.values()
         names = {name for committed in offsets for name, _index in committed}
         for name in names - self._broker.topics.catalogue.topics.keys():
-            self.forget_topic(name)
+            self._forget_topic(name)
 
     def _store(self, store: Store) -> list[Effect]:
         """Write records, and give what follows; later, if it is to be on the device first."""
@@ -190,7 +220,7 @@ class Groups:
         return []
 
     def _partition_of(self, group_id: str) -> Partition:
-        topic = self._broker.topics.catalogue.topics.get(OFFSETS_TOPIC)
+        topic = self._topic
         if topic is None:
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         index = partition_of_group(group_id, len(topic.replicas))

@@ -6,6 +6,7 @@ that the last one of each key is all there is to know, and compaction keeps the 
     topic/<name>       {"id": …, "replicas": [[0], …], "configs": {…}}     none: it was deleted
     broker/<id>        {"configs": {…}}      settings that were altered while it ran
     producer-ids       {"next": …}           all ids below it may have been given out
+    controller         {"next": …}           in a copy: how far the controller's log was followed
 
 `replay` is the only way to change it: with a record that was just written, and with all of them
 when a broker starts.
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
@@ -38,7 +39,10 @@ class InvalidNameError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic. `replicas` are, for each partition, the brokers that have it, its owner first."""
+    """A topic. `replicas` are, for each partition, the brokers that have it, its owner first.
+
+    There is one of each for now, and so there never is another leader: the epoch is 0.
+    """
 
     name: str
     id: UUID
@@ -71,6 +75,10 @@ class Catalogue:
         #: The first producer id that was never given out. 0 is left out: some clients say it for
         #: "none".
         self.next_producer_id = 1
+        #: The end of the controller's log, as far as this is a copy of it.
+        self.followed = 0
+        #: Partitions of all topics.
+        self.partition_count = 0
         self._look_alikes: dict[str, str] = {}
 
     def replay(self, key: bytes, value: bytes | None) -> None:
@@ -83,7 +91,16 @@ class Catalogue:
             self.broker_configs[int(name)] = (content or {}).get("configs", {})
         elif kind == "producer-ids" and content is not None:
             self.next_producer_id = content["next"]
+        elif kind == "controller" and content is not None:
+            self.followed = content["next"]
         # Anything else is of a newer version, which knows what it is.
+
+    def records(self) -> Iterator[KeyValue]:
+        """Give the records that say all this, but for how far it was followed."""
+        yield from map(topic_record, self.topics.values())
+        for broker_id, configs in self.broker_configs.items():
+            yield broker_record(broker_id, configs)
+        yield producer_ids_record(self.next_producer_id)
 
     def check_new_name(self, name: str) -> None:
         """Raise InvalidNameError for a name that a new topic cannot have.
@@ -97,15 +114,30 @@ class Catalogue:
         before = self.topics.pop(name, None)
         if before is not None:
             del self.by_id[before.id]
+            self.partition_count -= len(before.replicas)
         if content is None:
             self.deleted.add(name)
             self._look_alikes.pop(look_alike(name), None)
             return
-        replicas = tuple(tuple(brokers) for brokers in content["replicas"])
-        topic = Topic(name, UUID(content["id"]), replicas, content["configs"])
+        topic = _topic(name, content)
         self.topics[name] = self.by_id[topic.id] = topic
+        self.partition_count += len(topic.replicas)
         self._look_alikes[look_alike(name)] = name
         self.deleted.discard(name)
+
+
+def topic_of(record: KeyValue) -> tuple[str, Topic | None] | None:
+    """Give the topic that a record is about, by name, and what it says of it, if it is there."""
+    key, value = record
+    kind, _, name = key.decode().partition("/")
+    if kind != "topic":
+        return None
+    return name, None if value is None else _topic(name, json.loads(value))
+
+
+def _topic(name: str, content: Any) -> Topic:
+    replicas = tuple(tuple(brokers) for brokers in content["replicas"])
+    return Topic(name, UUID(content["id"]), replicas, content["configs"])
 
 
 def topic_record(topic: Topic) -> KeyValue:
@@ -127,6 +159,11 @@ def broker_record(broker_id: int, configs: Mapping[str, str]) -> KeyValue:
 def producer_ids_record(next_id: int) -> KeyValue:
     """Say that all producer ids below this may have been given out."""
     return b"producer-ids", _json({"next": next_id})
+
+
+def followed_record(offset: int) -> KeyValue:
+    """Say how far the controller's log was followed."""
+    return b"controller", _json({"next": offset})
 
 
 def check_name(name: str) -> None:

@@ -288,6 +288,12 @@ class LogDirectory:
         self._recovery_points = points
 
 
+def read_cluster_id(path: Path) -> str | None:
+    """Say of which cluster a data directory is; None: it is new."""
+    found = read_json(path / "meta.json")
+    return found["cluster_id"] if found else None
+
+
 def _new_cluster_id() -> str:
     """Make up an id of the form that Kafka's tools know: 22 characters, and no '-' in front."""
     while (text := base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")).startswith(

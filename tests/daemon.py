@@ -6,6 +6,10 @@
         broker.start()      # on the same directory, at the same address
         broker.stop()       # SIGTERM; gives the exit code
 
+    with Cluster(tmp_path, 3) as cluster:       # three of them, which know one another
+        cluster.bootstrap   # "127.0.0.1:20123,127.0.0.1:20124,127.0.0.1:20125"
+        cluster[2].kill()
+
 `start` returns when it answers. What it logs is in `broker.log`; fixtures should show it when a
 test fails:
 
@@ -105,8 +109,17 @@ class Daemon:
 
     def start(self, *arguments: str) -> Self:
         """Start it, with more arguments if need be, and wait until it answers."""
+        self.launch(*arguments)
+        return self.wait_until_it_answers()
+
+    def launch(self, *arguments: str) -> None:
+        """Start it."""
         assert not self.is_running, "it runs already"
         self._process = self.spawn(*arguments)
+
+    def wait_until_it_answers(self) -> Self:
+        """Wait until it answers."""
+        assert self._process is not None
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not self.answers():
             if self._process.poll() is not None:
@@ -169,6 +182,82 @@ class Daemon:
 
     def __enter__(self) -> Self:
         return self.start()
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        self.kill()
+
+
+class Cluster:
+    """Brokers 0 to n - 1, each a daemon, with a cluster file that lists them all."""
+
+    def __init__(self, folder: Path, count: int = 3, *arguments: str) -> None:
+        self.folder = folder
+        self.file = folder / "cluster.toml"
+        ports: set[int] = set()
+        while len(ports) < count:
+            ports.add(free_port())
+        self.brokers = [
+            Daemon(
+                folder / f"broker-{number}",
+                *("--id", str(number), "--cluster", str(self.file)),
+                *arguments,
+                port=port,
+            )
+            for number, port in enumerate(ports)
+        ]
+
+    def __getitem__(self, number: int) -> Daemon:
+        return self.brokers[number]
+
+    def __iter__(self) -> Iterator[Daemon]:
+        return iter(self.brokers)
+
+    def __len__(self) -> int:
+        return len(self.brokers)
+
+    @property
+    def bootstrap(self) -> str:
+        """The addresses of all."""
+        return ",".join(broker.address for broker in self)
+
+    def start(self) -> Self:
+        """Start those that do not run, all at once, and wait until they answer."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.file.write_text(
+            "\n".join(
+                f'[[brokers]]\nid = {number}\naddress = "{broker.address}"\n'
+                for number, broker in enumerate(self)
+            )
+        )
+        resting = [broker for broker in self if not broker.is_running]
+        for broker in resting:
+            broker.launch()
+        for broker in resting:
+            broker.wait_until_it_answers()
+        return self
+
+    def stop(self) -> None:
+        """Ask all to stop, those that follow first, and wait for it."""
+        for broker in reversed(self.brokers):
+            if broker.is_running:
+                assert broker.stop() == 0, broker.last_words()
+
+    def kill(self) -> None:
+        """End all of them as a crash does."""
+        for broker in self:
+            broker.kill()
+
+    def __enter__(self) -> Self:
+        try:
+            return self.start()
+        except BaseException:
+            self.kill()
+            raise
 
     def __exit__(
         self,

@@ -58,6 +58,6 @@ async def _create(broker: Broker, wanted: CreatePartitionsTopic, *, validate_onl
                 f"{len(replicas)} assignments for {more} more partitions",
             )
         check_replicas(broker, replicas)
-    planned = broker.topics.plan_partitions(topic, wanted.count, replicas)
+    planned = broker.controller.plan_partitions(topic, wanted.count, replicas)
     if not validate_only:
-        await broker.topics.add_partitions(planned)
+        await broker.controller.add_partitions(planned)

@@ -49,7 +49,7 @@ async def handle(
             await asyncio.sleep(0)
     if not request.validate_only:
         planned = [outcome for outcome in outcomes.values() if isinstance(outcome, Topic)]
-        errors = await broker.topics.create(planned)
+        errors = await broker.controller.create(planned)
         for plan, failure in zip(planned, errors, strict=True):
             if failure is not None:
                 outcomes[plan.name] = failure
@@ -81,20 +81,20 @@ def _plan(broker: Broker, wanted: CreatableTopic) -> Topic:
                 "a topic with assignments must have -1 for its partitions and replication factor",
             )
         replicas = _assigned(broker, wanted.assignments)
-        return broker.topics.plan(wanted.name, len(replicas), configs, replicas)
+        return broker.controller.plan(wanted.name, len(replicas), configs, replicas)
     if factor not in (_DEFAULT, 1):
         raise ApiError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"a replication factor of {factor}: there is 1 broker",
+            f"a replication factor of {factor}: a partition has one owner, and no other replica",
         )
     count = broker.config.num_partitions if count == _DEFAULT else count
-    return broker.topics.plan(wanted.name, count, configs)
+    return broker.controller.plan(wanted.name, count, configs)
 
 
 def _assigned(
     broker: Broker, assignments: Sequence[CreatableReplicaAssignment]
 ) -> list[Sequence[int]]:
-    """Give the replicas of each partition; this broker is the only one that can have them."""
+    """Give the replicas of each partition, of which there is one."""
     by_index = {assigned.partition_index: assigned.broker_ids for assigned in assignments}
     if sorted(by_index) != list(range(len(assignments))):
         raise ApiError(
@@ -108,11 +108,13 @@ def _assigned(
 
 def check_replicas(broker: Broker, replicas: Sequence[Sequence[int]]) -> None:
     """Raise ApiError for partitions that are assigned to other brokers than there are."""
+    ids = broker.cluster.ids
     for brokers in replicas:
-        if list(brokers) != [broker.id]:
+        if len(brokers) != 1 or brokers[0] not in ids:
             raise ApiError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"replicas on {list(brokers)[:10]}: the only broker is {broker.id}",
+                f"replicas on {list(brokers)[:10]}: it must be one broker, of"
+                f" {', '.join(map(str, ids))}",
             )
 
 

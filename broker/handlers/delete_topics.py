@@ -55,8 +55,7 @@ async def _answer(
             raise ApiError(ErrorCode.INVALID_REQUEST, "the request names this topic twice")
         topic = _find(broker, name, topic_id)
         name, topic_id = topic.name, topic.id
-        await broker.topics.delete(topic)
-        broker.groups.forget_topic(topic.name)
+        await broker.controller.delete(topic)
     except ANSWERABLE as error:
         return DeletableTopicResult(
             name=name, topic_id=topic_id, error_code=code_of(error), error_message=message_of(error)

@@ -43,10 +43,10 @@ def handle(
     is_asked = request.include_cluster_authorized_operations
     return DescribeClusterResponse(
         cluster_id=broker.cluster_id,
-        controller_id=broker.controller_id,
+        controller_id=broker.cluster.controller_id,
         brokers=[
             DescribeClusterBroker(broker_id=node.id, host=node.host, port=node.port, rack=node.rack)
-            for node in broker.nodes(context)
+            for node in broker.cluster.nodes(context)
         ],
         cluster_authorized_operations=CLUSTER_OPERATIONS if is_asked else NOT_ASKED,
     )

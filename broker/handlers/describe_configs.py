@@ -64,7 +64,7 @@ def _describe(broker: Broker, describer: Describer, kind: int, name: str) -> Ite
         return describer.topic(find_topic(broker, name).configs)
     if kind == ResourceType.BROKER and not name:
         return ()  # what was altered for all brokers at once, which cannot be
-    check_broker(broker, kind, name)
+    check_broker(kind, name, [broker.id])
     return describer.broker()
 
 

@@ -63,8 +63,8 @@ def _distinct(asked: Iterable[DescribableLogDirTopic]) -> dict[str, Iterable[int
 
 
 def _sizes(broker: Broker, name: str, indexes: Iterable[int]) -> list[DescribeLogDirsPartition]:
-    partitions = broker.topics.partitions_of(broker.topics.catalogue.topics[name])
-    found = (partitions[index] for index in indexes if 0 <= index < len(partitions))
+    partitions = broker.topics.own_partitions(broker.topics.catalogue.topics[name])
+    found = (partitions.get(index) for index in indexes)
     return [
         DescribeLogDirsPartition(partition_index=partition.index, partition_size=partition.log.size)
         for partition in found

@@ -74,7 +74,7 @@ def _describe(
         topic_id=topic.id,
         is_internal=topic.is_internal,
         partitions=[
-            _partition(facts) for facts in islice(partitions_of(broker.topics, topic, start), limit)
+            _partition(facts) for facts in islice(partitions_of(broker, topic, start), limit)
         ],
         topic_authorized_operations=TOPIC_OPERATIONS,
     )

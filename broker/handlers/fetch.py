@@ -12,18 +12,21 @@ import asyncio
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from ottla.coord.catalogue import METADATA_TOPIC
 from ottla.protocol.api.fetch import (
     AbortedTransaction,
     FetchableTopicResponse,
     FetchPartition,
     FetchRequest,
     FetchResponse,
+    LeaderIdAndEpoch,
     PartitionData,
 )
 from ottla.protocol.errors import ErrorCode
 from ottla.storage.log import Slice
 
-from ..errors import ANSWERABLE, ApiError, code_of
+from ..errors import ANSWERABLE, ApiError, NotOwnerError, code_of
+from ..facts import LEADER_EPOCH
 from ..sessions import CLOSE, OPEN, FetchSession
 from ..waiters import Waiter
 
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
 
 _CONSUMERS = (-1, -2)
 _READ_COMMITTED = 1
+_FIRST_WITH_LEADER = 12
 
 
 def handle(
@@ -41,6 +45,8 @@ def handle(
 ) -> FetchResponse | asyncio.Future[FetchResponse]:
     """Answer Fetch."""
     session = None
+    if request.replica_id not in _CONSUMERS:
+        _note_replica(broker, request)
     # (0, -1), which is what most clients send, does without a session.
     if request.session_id or request.session_epoch != CLOSE:
         slots = broker.config.max_incremental_fetch_session_cache_slots
@@ -49,14 +55,34 @@ def handle(
             session = broker.sessions.of(request, slots, most, context.started)
         except ApiError as error:
             return FetchResponse(error_code=error.code)
-    return _Fetch(broker, request, session).start()
+    return _Fetch(broker, context.version, request, session).start()
+
+
+def _note_replica(broker: Broker, request: FetchRequest) -> None:
+    """Take note how far another broker is with the metadata: all before what it asks for."""
+    if request.replica_id in broker.cluster.followers:
+        for topic in request.topics:
+            if topic.topic == METADATA_TOPIC and topic.partitions:
+                broker.cluster.followers.heard(request.replica_id, topic.partitions[0].fetch_offset)
+
+
+def _find_for_replica(broker: Broker, replica_id: int, topic: str) -> Partition:
+    """Give what a broker of this cluster may follow: the metadata, and nothing else."""
+    if replica_id not in broker.cluster.followers:
+        raise ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    if topic != METADATA_TOPIC:
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    return broker.topics.journal.partition
 
 
 class _Fetch:
     """One fetch, from the first look to the answer."""
 
-    def __init__(self, broker: Broker, request: FetchRequest, session: FetchSession | None) -> None:
+    def __init__(
+        self, broker: Broker, version: int, request: FetchRequest, session: FetchSession | None
+    ) -> None:
         self._broker = broker
+        self._version = version
         self._request = request
         self._session = session
         self._future: asyncio.Future[FetchResponse] | None = None
@@ -118,7 +144,7 @@ class _Fetch:
                     if not part.is_warm():
                         await asyncio.to_thread(part.warm)
                 except OSError as error:
-                    found[at] = topic, _failed(data.partition_index, error)
+                    found[at] = topic, _failed(data.partition_index, error, self._version)
             if not future.done():
                 future.set_result(self._response(found))
         except Exception as error:  # noqa: BLE001  # likewise
@@ -144,15 +170,16 @@ class _Fetch:
         for topic, wanted in self._wanted():
             index = wanted.partition
             try:
-                if request.replica_id not in _CONSUMERS:
-                    raise ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-                partition = topics.find(topic, index)
+                if request.replica_id in _CONSUMERS:
+                    partition = topics.find(topic, index)
+                else:
+                    partition = _find_for_replica(self._broker, request.replica_id, topic)
                 partition.check_epoch(wanted.current_leader_epoch)
                 most = min(wanted.partition_max_bytes, left)
                 part = partition.read(wanted.fetch_offset, most)
             except ANSWERABLE as error:
                 self._has_error = True
-                found.append((topic, _failed(index, error)))
+                found.append((topic, _failed(index, error, self._version)))
                 continue
             self._partitions.append(partition)
             records = part.view
@@ -196,11 +223,15 @@ class _Fetch:
         )
 
 
-def _failed(index: int, error: Exception) -> PartitionData:
+def _failed(index: int, error: Exception, version: int) -> PartitionData:
+    leader = LeaderIdAndEpoch()
+    if version >= _FIRST_WITH_LEADER and isinstance(error, NotOwnerError):
+        leader = LeaderIdAndEpoch(leader_id=error.leader_id, leader_epoch=LEADER_EPOCH)
     return PartitionData(
         partition_index=index,
         error_code=code_of(error),
         high_watermark=-1,
+        current_leader=leader,
         aborted_transactions=None,
         records=b"",
     )

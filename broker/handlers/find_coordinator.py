@@ -35,7 +35,7 @@ async def handle(
         code = ErrorCode.INVALID_REQUEST
     else:
         try:
-            await broker.groups.ensure_topic()
+            await _ensure_topic(broker)
         except ANSWERABLE:
             code = ErrorCode.COORDINATOR_NOT_AVAILABLE
     found = [_find(broker, context, key, code) for key in keys]
@@ -51,12 +51,29 @@ async def handle(
     )
 
 
+async def _ensure_topic(broker: Broker) -> None:
+    if broker.cluster.is_controller:
+        await broker.groups.ensure_topic()
+    elif not broker.groups.has_topic:
+        # It makes the topic to answer this, and waits until it is here.
+        await broker.link.ask(
+            FindCoordinatorRequest(key="any"),
+            FindCoordinatorResponse,
+            version=_FIRST_WITH_MANY_KEYS - 1,
+        )
+
+
 def _find(broker: Broker, context: Context, key: str, code: ErrorCode) -> Coordinator:
+    owner = -1
     if code is ErrorCode.NONE and not key:
         code = ErrorCode.INVALID_GROUP_ID
+    if code is ErrorCode.NONE:
+        owner = broker.groups.owner_of(key)
+        if owner not in broker.cluster.alive:
+            code = ErrorCode.COORDINATOR_NOT_AVAILABLE
     if code is not ErrorCode.NONE:
         return Coordinator(
             key=key, node_id=-1, host="", port=-1, error_code=code, error_message=code.message
         )
-    (node,) = broker.nodes(context)
+    node = broker.cluster.node(owner, context)
     return Coordinator(key=key, node_id=node.id, host=node.host, port=node.port, error_message=None)

@@ -36,7 +36,7 @@ async def handle(
         )
         return _failed(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     try:
-        return InitProducerIdResponse(producer_id=await broker.topics.new_producer_id())
+        return InitProducerIdResponse(producer_id=await broker.producer_ids.take())
     except ANSWERABLE as error:
         return _failed(code_of(error))
 

@@ -15,6 +15,7 @@ from uuid import UUID
 from ottla.coord.catalogue import INTERNAL_TOPICS, METADATA_TOPIC, Topic, check_name
 from ottla.protocol.api.metadata import (
     MetadataRequest,
+    MetadataRequestTopic,
     MetadataResponse,
     MetadataResponseBroker,
     MetadataResponsePartition,
@@ -77,21 +78,47 @@ async def _create_and_answer(
     wanted: Iterable[_Wanted],
     missing: Iterable[str],
 ) -> MetadataResponse:
+    create = _create if broker.cluster.is_controller else _have_created
+    failures = await create(broker, missing)
+    return _answer(broker, context, request, wanted, failures)
+
+
+async def _create(broker: Broker, missing: Iterable[str]) -> dict[str, Exception]:
+    """Create topics; give what went wrong."""
     failures: dict[str, Exception] = {}
     planned = []
     for number, name in enumerate(missing, start=1):
         try:
-            planned.append(broker.topics.plan(name, broker.config.num_partitions, {}))
+            planned.append(broker.controller.plan(name, broker.config.num_partitions, {}))
         except ANSWERABLE as error:
             failures[name] = error
         if number % _TOPICS_BETWEEN_BREATHS == 0:
             await asyncio.sleep(0)
-    errors = await broker.topics.create(planned)
+    errors = await broker.controller.create(planned)
     for topic, failure in zip(planned, errors, strict=True):
         # If somebody else was faster it is there, and no error when it is looked for below.
         if failure is not None:
             failures[topic.name] = failure
-    return _answer(broker, context, request, wanted, failures)
+    return failures
+
+
+async def _have_created(broker: Broker, missing: Iterable[str]) -> dict[str, Exception]:
+    """Have the controller create topics, by asking it for them; give what went wrong.
+
+    When it has answered they are here too: it has waited for this broker. If it has not, the client
+    is told to ask again, as by Kafka.
+    """
+    names = list(missing)
+    topics = [MetadataRequestTopic(name=name) for name in names]
+    try:
+        answer = await broker.link.ask(MetadataRequest(topics=topics), MetadataResponse)
+    except ApiError as error:
+        return dict.fromkeys(names, ApiError(ErrorCode.LEADER_NOT_AVAILABLE, str(error)))
+    return {
+        topic.name: ApiError(ErrorCode(topic.error_code or ErrorCode.LEADER_NOT_AVAILABLE))
+        for topic in answer.topics
+        if topic.name is not None
+    }
 
 
 def _answer(
@@ -163,7 +190,7 @@ def _describe(
                     isr_nodes=facts.in_sync,
                     offline_replicas=facts.offline,
                 )
-                for facts in partitions_of(broker.topics, topic)
+                for facts in partitions_of(broker, topic)
             ],
             topic_authorized_operations=operations,
         )
@@ -181,10 +208,10 @@ def _response(
     return MetadataResponse(
         brokers=[
             MetadataResponseBroker(node_id=node.id, host=node.host, port=node.port, rack=node.rack)
-            for node in broker.nodes(context)
+            for node in broker.cluster.nodes(context)
         ],
         cluster_id=broker.cluster_id,
-        controller_id=broker.controller_id,
+        controller_id=broker.cluster.controller_id,
         topics=topics,
         cluster_authorized_operations=CLUSTER_OPERATIONS if is_asked else NOT_ASKED,
     )

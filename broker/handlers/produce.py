@@ -8,10 +8,13 @@ partitions whose ack means the device are waited for, and the connection goes on
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from ottla.protocol.api.produce import (
     BatchIndexAndErrorMessage,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
@@ -23,7 +26,8 @@ from ottla.protocol.errors import ErrorCode
 from ottla.protocol.schema import Buffer
 from ottla.storage.errors import KeylessRecordError
 
-from ..errors import ANSWERABLE, ApiError, code_of
+from ..errors import ANSWERABLE, ApiError, NotOwnerError, code_of
+from ..facts import LEADER_EPOCH
 
 if TYPE_CHECKING:
     from ..broker import Broker
@@ -32,6 +36,7 @@ if TYPE_CHECKING:
 
 ALL = -1
 _FIRST_WITH_ZSTD = 7
+_FIRST_WITH_LEADER = 10
 # The low byte of a batch's attributes, and what it says.
 _ATTRIBUTES_AT = 22
 _CODEC = 0x07
@@ -50,6 +55,7 @@ def handle(
     responses = []
     # Not the error itself: it knows this function's variables, and would keep the request alive.
     failure: str | None = None
+    owners: set[int] = set()
     for topic in request.topic_data:
         name = topic.name
         results = []
@@ -65,7 +71,9 @@ def handle(
                 appended = partition.append(records, now_ms)
             except ANSWERABLE as error:
                 failure = str(error)
-                results.append(_failed(index, error))
+                result = _failed(index, error, context.version)
+                owners.add(result.current_leader.leader_id)
+                results.append(result)
                 continue
             result = PartitionProduceResponse(
                 index=index,
@@ -86,8 +94,16 @@ def handle(
         if failure is not None:
             context.connection.close_with(f"Produce with acks=0 failed: {failure}")
         return None
-    response = ProduceResponse(responses=responses)
+    response = ProduceResponse(
+        responses=responses, node_endpoints=_endpoints(broker, context, owners)
+    )
     return response if pending is None else pending.answer_with(response)
+
+
+def _endpoints(broker: Broker, context: Context, owners: Iterable[int]) -> list[NodeEndpoint]:
+    """Say where the brokers are that own what was sent here, so that nobody has to ask."""
+    nodes = (broker.cluster.node(owner, context) for owner in owners if owner >= 0)
+    return [NodeEndpoint(node_id=one.id, host=one.host, port=one.port) for one in nodes]
 
 
 def _check(records: Buffer | None, version: int) -> Buffer:
@@ -106,8 +122,11 @@ def _check(records: Buffer | None, version: int) -> Buffer:
     return records
 
 
-def _failed(index: int, error: Exception) -> PartitionProduceResponse:
+def _failed(index: int, error: Exception, version: int) -> PartitionProduceResponse:
     record_errors = []
+    leader = LeaderIdAndEpoch()
+    if isinstance(error, NotOwnerError) and version >= _FIRST_WITH_LEADER:
+        leader = LeaderIdAndEpoch(leader_id=error.leader_id, leader_epoch=LEADER_EPOCH)
     if isinstance(error, KeylessRecordError):
         record_errors.append(
             BatchIndexAndErrorMessage(
@@ -120,6 +139,7 @@ def _failed(index: int, error: Exception) -> PartitionProduceResponse:
         base_offset=-1,
         record_errors=record_errors,
         error_message=str(error),
+        current_leader=leader,
     )
 
 
@@ -162,7 +182,8 @@ class _Pending:
         self._answer_if_done()
 
     def _fail(self, results: list[PartitionProduceResponse], at: int, error: Exception) -> None:
-        results[at] = _failed(results[at].index, error)
+        # Whatever it is, it is no question of who owns the partition.
+        results[at] = _failed(results[at].index, error, 0)
 
     def _answer_if_done(self) -> None:
         if self._response is None or self._waiting:

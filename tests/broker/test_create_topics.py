@@ -151,12 +151,14 @@ async def test_the_limit_of_partitions_is_for_all_of_a_request(tmp_path):
 
 
 @pytest.mark.parametrize("factor", [0, 2, 3, -2])
-async def test_a_partition_has_as_many_replicas_as_there_are_brokers(tmp_path, factor):
+async def test_a_partition_has_one_replica(tmp_path, factor):
     async with serving(tmp_path) as (_broker, client):
         code, message = await refusal(client, a_topic("t", 1, factor))
 
         assert code == ErrorCode.INVALID_REPLICATION_FACTOR
-        assert message == f"a replication factor of {factor}: there is 1 broker"
+        assert message == (
+            f"a replication factor of {factor}: a partition has one owner, and no other replica"
+        )
 
 
 async def test_partitions_can_be_assigned_to_the_one_broker(tmp_path):

@@ -12,6 +12,7 @@ import pytest
 from groups import by_hand
 from groups.by_hand import assignment, enter, subscription
 from ottla.broker import Broker, BrokerConfig
+from ottla.coord.catalogue import deletion_record
 from ottla.coord.group import Now
 from ottla.protocol.api import incremental_alter_configs as incremental
 from ottla.protocol.api.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
@@ -695,7 +696,7 @@ async def test_offsets_of_a_topic_do_not_outlive_it_if_the_broker_ends_in_betwee
     async with coordinating(tmp_path) as (broker, client):
         await by_hand.commit(client, "g", {T0: 5})
         # The topic is gone, and the broker does not come to the rest of it.
-        await broker.topics.delete(broker.topics.catalogue.topics["t"])
+        await broker.topics.journal.write([deletion_record("t")])
 
     async with coordinating(tmp_path) as (_broker, client):
         await loaded(client, "g")
@@ -916,7 +917,9 @@ async def test_offsets_can_be_synced_to_the_device_and_all_else_goes_on(tmp_path
         (member,) = await gathered(pair[:1])
         await by_hand.commit(client, "simple", {T0: 1})
         await set_durability(client, "fsync")
-        partitions = list(broker.topics.partitions_of(broker.topics.catalogue.topics[OFFSETS]))
+        partitions = list(
+            broker.topics.own_partitions(broker.topics.catalogue.topics[OFFSETS]).values()
+        )
 
         codes = await asyncio.gather(
             by_hand.commit(client, "simple", {T0: 2}),
