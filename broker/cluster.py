@@ -41,7 +41,7 @@ class Cluster:
         self._session_seconds = config.broker_session_timeout_ms / 1000
         others = [broker_id for broker_id in self.ids if broker_id != self.own_id]
         self.followers = Followers(others if self.is_controller else (), self._session_seconds)
-        # What a broker that follows was told by the controller, and when.
+        # What a broker that follows was told by the controller, and when; 0: that is gone.
         self._told = frozenset(self.ids)
         self._told_at = time.monotonic()
 
@@ -84,6 +84,10 @@ class Cluster:
         """Take note of what the controller says of who is up."""
         self._told = frozenset(alive) | {self.own_id, self.real_controller_id}
         self._told_at = time.monotonic()
+
+    def lost_controller(self) -> None:
+        """Take note that the controller does not answer."""
+        self._told_at = 0.0
 
     async def spread(self, offset: int) -> None:
         """Wait until all brokers that are up have the metadata up to an offset."""

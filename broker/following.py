@@ -70,7 +70,8 @@ class Following:
                 finally:
                     connection.close()
             except (ClientError, KafkaError, ApiError) as error:
-                limited(log, "waiting for the controller", extra={"reason": str(error)})
+                level = logging.DEBUG if tries else logging.WARNING
+                log.log(level, "waiting for the controller", extra={"reason": str(error)})
                 await asyncio.sleep(_BACKOFF.seconds(tries, random.random()))  # noqa: S311
                 tries += 1
 
@@ -119,7 +120,9 @@ class Following:
                 self._caught_up.set()
                 limited(log, "the controller is not followed", extra={"reason": str(error)})
             except (ClientError, KafkaError, ApiError, StorageError) as error:
-                limited(log, "the controller cannot be followed", extra={"reason": str(error)})
+                self._cluster.lost_controller()
+                level = logging.DEBUG if tries else logging.WARNING  # not over and over
+                log.log(level, "the controller cannot be followed", extra={"reason": str(error)})
             except Exception:  # whatever it is, this broker is not to be left behind for good
                 log.exception("following the controller failed")
             await asyncio.sleep(_BACKOFF.seconds(tries, random.random()))  # noqa: S311

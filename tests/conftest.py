@@ -3,6 +3,8 @@
 `pytest --hypothesis-profile=deep` looks longer, and elsewhere each time.
 """
 
+import signal
+
 from hypothesis import HealthCheck, settings
 
 settings.register_profile(
@@ -14,3 +16,6 @@ settings.register_profile(
 )
 settings.register_profile("deep", max_examples=300, deadline=None)
 settings.load_profile("fast")
+
+# A shell that runs the tests in the background has this ignored, in the processes of tests too.
+signal.signal(signal.SIGINT, signal.default_int_handler)
