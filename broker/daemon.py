@@ -6,11 +6,13 @@ import asyncio
 import gc
 import ipaddress
 import logging
+import os
 import resource
 import signal
 import sys
 import time
 from contextlib import suppress
+from typing import NoReturn
 
 import uvloop
 
@@ -35,7 +37,8 @@ async def _serve(config: BrokerConfig) -> int:
     started = time.perf_counter()
     # Until it serves, a signal ends the process at once. The event loop would hear of it only when
     # all logs are open, and then cancel what serves instead of stopping it.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda number, _frame: _end_by(number))
     broker = Broker(config)
     await broker.start(_Progress())
     stop = asyncio.Event()
@@ -86,8 +89,17 @@ def _ask_to_stop(stop: asyncio.Event) -> None:
         # The second time somebody means it. The next start will look at the logs.
         log.warning("stopped at once, without flushing")
         sys.stderr.flush()
-        signal.raise_signal(signal.SIGKILL)
+        _end_by(signal.SIGKILL)
     stop.set()
+
+
+def _end_by(number: int) -> NoReturn:
+    """End as a signal does that nobody handles."""
+    if number != signal.SIGKILL:
+        signal.signal(number, signal.SIG_DFL)
+    signal.raise_signal(number)
+    # The first process of a container is still here: such signals do nothing to it.
+    os._exit(128 + number)
 
 
 def _raise_descriptor_limit() -> None:

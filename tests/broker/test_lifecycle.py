@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -181,6 +183,52 @@ def test_a_signal_while_it_starts_ends_it_or_stops_it_but_nothing_in_between(dae
         assert (code == 0) == (broker.data / "clean-shutdown").exists()
     broker.start()
     assert values(client, "t", 5) == [record.value for record in FEW]
+
+
+@pytest.fixture
+def first_process(tmp_path: Path) -> Iterator[Callable[..., tuple[subprocess.Popen[bytes], int]]]:
+    """Run a broker as a container does: as process 1, to which signals have no default."""
+    alone = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child"]
+    if subprocess.run([*alone, "true"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("there are no namespaces for processes here")
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(broker: Daemon, logs: str) -> tuple[subprocess.Popen[bytes], int]:
+        broker.folder.mkdir(exist_ok=True)
+        command = [*alone, sys.executable, "-m", "ottla", "broker", "start", "--data-dir"]
+        with broker.log.open("wb") as log:
+            started.append(
+                subprocess.Popen([*command, str(broker.data), *broker.arguments], stderr=log)
+            )
+        until(lambda: logs in broker.log.read_text(), logs)
+        outside = started[-1].pid
+        inside = Path(f"/proc/{outside}/task/{outside}/children").read_text()
+        return started[-1], int(inside)
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="namespaces are Linux's")
+def test_process_1_of_a_container_ends_by_a_signal_too(daemons, first_process):
+    port, controller = free_port(), free_port()
+    addresses = f"cluster.brokers=0@{HOST}:{controller},1@{HOST}:{port}"
+    follower = daemons("--id", "1", "--set", addresses, port=port)
+
+    # It would wait for its controller for ever.
+    process, pid = first_process(follower, "waiting for the controller")
+    os.kill(pid, signal.SIGTERM)
+
+    assert process.wait(20) == 128 + signal.SIGTERM
+
+    broker = daemons("--listen", f"{HOST}:{port}")
+    process, pid = first_process(broker, "ready")
+    os.kill(pid, signal.SIGTERM)
+
+    assert process.wait(20) == 0
+    assert (broker.data / "clean-shutdown").exists()
 
 
 # What a restart keeps.
