@@ -200,6 +200,12 @@ class Following:
         (data,) = (one for topic in answer.responses for one in topic.partitions)
         if data.error_code:
             code = ErrorCode(data.error_code)
-            raise ApiError(code, f"fetching {METADATA_TOPIC} from {offset}: {code.message}")
+            reason = f"fetching {METADATA_TOPIC} from {offset}: {code.message}"
+            if code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+                reason = (
+                    f"{connection.address} does not know broker {self._cluster.own_id}: all brokers"
+                    " need the same list"
+                )
+            raise ApiError(code, reason)
         records, next_offset = records_in(data.records or b"")
         return records, next_offset, data.high_watermark

@@ -225,15 +225,17 @@ class Cluster:
         """The addresses of all."""
         return ",".join(broker.address for broker in self)
 
+    def describe(self) -> str:
+        """Give the content of the cluster file."""
+        return "\n".join(
+            f'[[brokers]]\nid = {number}\naddress = "{broker.address}"\n'
+            for number, broker in enumerate(self)
+        )
+
     def start(self) -> Self:
         """Start those that do not run, all at once, and wait until they answer."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.file.write_text(
-            "\n".join(
-                f'[[brokers]]\nid = {number}\naddress = "{broker.address}"\n'
-                for number, broker in enumerate(self)
-            )
-        )
+        self.file.write_text(self.describe())
         resting = [broker for broker in self if not broker.is_running]
         for broker in resting:
             broker.launch()

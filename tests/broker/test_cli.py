@@ -61,7 +61,6 @@ def test_help_imports_no_room_and_the_commands_of_the_broker_no_daemon():
         "assert not {'asyncio', 'uvloop', 'construct'} & set(sys.modules)\n"
         "assert rooms() == {'ottla.broker', 'ottla.broker.cli', 'ottla.broker.config',\n"
         "    'ottla.broker.listeners', 'ottla.broker.roster',\n"
-        "    'ottla.broker.listeners', 'ottla.broker.roster',\n"
         "    'ottla.client', 'ottla.client.cli', 'ottla.client.cli.failures',\n"
         "    'ottla.client.cli.output', 'ottla.storage', 'ottla.storage.config'}, rooms()\n"
     )

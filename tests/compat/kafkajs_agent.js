@@ -114,19 +114,25 @@ const verbs = {
       const rows = []
       const deadline = Date.now() + patienceMs
       while (rows.length < count && Date.now() < deadline) {
-        const topics = starts.map(({ topic, partition }) => ({
-          topic,
-          partitions: [{ partition, fetchOffset: next.get(`${topic}/${partition}`), maxBytes: 1048576 }],
-        }))
-        const { nodeId } = cluster.brokerPool.metadata.brokers[0]
-        const broker = await cluster.findBroker({ nodeId })
-        const { responses } = await broker.fetch({
-          maxWaitTime: maxWaitMs,
-          minBytes: 1,
-          maxBytes: 10485760,
-          isolationLevel: READ_COMMITTED,
-          topics,
-        })
+        const responses = []
+        for (const { nodeId } of cluster.brokerPool.metadata.brokers) {
+          const led = starts.filter(({ topic, partition }) =>
+            cluster.findLeaderForPartitions(topic, [partition])[nodeId]?.includes(partition)
+          )
+          if (!led.length) continue
+          const broker = await cluster.findBroker({ nodeId })
+          const answer = await broker.fetch({
+            maxWaitTime: maxWaitMs,
+            minBytes: 1,
+            maxBytes: 10485760,
+            isolationLevel: READ_COMMITTED,
+            topics: led.map(({ topic, partition }) => ({
+              topic,
+              partitions: [{ partition, fetchOffset: next.get(`${topic}/${partition}`), maxBytes: 1048576 }],
+            })),
+          })
+          responses.push(...answer.responses)
+        }
         for (const { topicName: topic, partitions } of responses) {
           for (const { partition, messages } of partitions) {
             const place = `${topic}/${partition}`

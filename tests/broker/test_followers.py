@@ -1,0 +1,74 @@
+"""What the controller hears of the other brokers, with a clock that is set by hand."""
+
+import asyncio
+
+from ottla.broker.followers import Followers
+
+SESSION = 0.4
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_right_after_the_start_all_are_taken_to_be_up():
+    clock = Clock()
+    followers = Followers([1, 2], 3, clock)
+
+    assert followers.alive == {1, 2}
+    clock.now += 3.1
+    assert followers.alive == set()
+
+
+def test_who_fetches_is_up_for_as_long_as_he_does():
+    clock = Clock()
+    followers = Followers([1, 2], 3, clock)
+
+    clock.now += 2
+    followers.heard(1, 0)
+    clock.now += 2
+
+    assert followers.alive == {1}
+    clock.now += 2
+    assert followers.alive == set()
+
+
+def test_only_those_of_the_list_are_followers():
+    followers = Followers([1, 2], 3)
+
+    assert 1 in followers
+    assert 0 not in followers
+
+
+async def test_a_change_has_spread_when_all_ask_for_what_is_behind_it():
+    followers = Followers([1, 2], 10)
+    spread = asyncio.create_task(followers.reached(5))
+    await asyncio.sleep(0)
+
+    followers.heard(1, 5)
+    followers.heard(2, 4)
+    await asyncio.sleep(0.01)
+    assert not spread.done()
+
+    followers.heard(2, 7)
+    async with asyncio.timeout(5):
+        await spread
+
+
+async def test_who_is_not_heard_of_is_waited_for_a_session_and_no_longer():
+    followers = Followers([1, 2], SESSION)
+    followers.heard(1, 9)
+    started = asyncio.get_running_loop().time()
+
+    async with asyncio.timeout(10):
+        await followers.reached(5)
+
+    assert asyncio.get_running_loop().time() - started >= SESSION * 0.9
+
+
+async def test_alone_there_is_nobody_to_wait_for():
+    async with asyncio.timeout(1):
+        await Followers([], 10).reached(5)

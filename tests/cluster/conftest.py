@@ -1,0 +1,54 @@
+"""Three brokers for each module, and the clients that talk to them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from compat.clients import Client
+from compat.everybody import Everybody, Pipes
+from daemon import Cluster, shown_on_failure
+
+
+@pytest.fixture(scope="module")
+def cluster_of_the_module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with Cluster(tmp_path_factory.mktemp("cluster")) as started:
+        yield started
+        started.stop()
+        for broker in started:
+            assert " ERROR " not in broker.log.read_text(), broker.last_words()
+
+
+@pytest.fixture
+def cluster(request: Any, cluster_of_the_module: Cluster) -> Iterator[Cluster]:
+    with shown_on_failure(request, cluster_of_the_module.brokers):
+        yield cluster_of_the_module
+
+
+@pytest.fixture(scope="session")
+def pipes() -> Iterator[Pipes]:
+    started = Pipes()
+    yield started
+    started.close()
+
+
+@pytest.fixture(scope="module")
+def everybody(cluster_of_the_module: Cluster, pipes: Pipes) -> Iterator[Everybody]:
+    # By one address only: the others they have to find out.
+    clients = Everybody(cluster_of_the_module[1].address, pipes)
+    yield clients
+    clients.close()
+
+
+@pytest.fixture
+def client(request: Any, everybody: Everybody, cluster: Cluster) -> Client:
+    return everybody[request.param]
+
+
+@pytest.fixture
+def name(request: Any) -> str:
+    """A name that no other test uses for its topic."""
+    return re.sub(r"[^a-zA-Z0-9-]+", "-", request.node.name).strip("-")

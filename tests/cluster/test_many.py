@@ -1,0 +1,34 @@
+"""A thousand topics of twelve partitions: made, listed and found again."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from cluster.asking import ask, metadata
+from ottla.protocol.api.create_topics import CreatableTopic, CreateTopicsRequest
+from ottla.protocol.errors import ErrorCode
+
+TOPICS = 1000
+PARTITIONS = 12
+
+
+async def test_a_thousand_topics_of_twelve_partitions(cluster):
+    for start in range(0, TOPICS, 250):
+        wanted = [
+            CreatableTopic(name=f"t{number}", num_partitions=PARTITIONS, replication_factor=1)
+            for number in range(start, start + 250)
+        ]
+        request = CreateTopicsRequest(topics=wanted, timeout_ms=60_000)
+        answer = await ask(cluster[start // 250 % 3], request)
+        assert {topic.error_code for topic in answer.topics} == {ErrorCode.NONE}
+
+    for broker in cluster:
+        topics = (await metadata(broker)).topics
+        assert len(topics) == TOPICS
+        owners = Counter(one.leader_id for topic in topics for one in topic.partitions)
+        assert owners == dict.fromkeys(range(3), TOPICS * PARTITIONS // 3)
+    cluster.kill()
+    cluster.start()
+    for broker in cluster:
+        topics = (await metadata(broker)).topics
+        assert sum(len(topic.partitions) for topic in topics) == TOPICS * PARTITIONS
