@@ -46,6 +46,9 @@ _HOME_OF = {
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name == "OttlaSource":
+        # An older pyspark would fail in there, with names that say nothing.
+        import_module(".runtime", __name__).check_pyspark()
     value = getattr(import_module(f".{_HOME_OF[name]}", __name__), name)
     globals()[name] = value
     return value

@@ -118,8 +118,8 @@ class Brokers:
 
         return self.wait_for(self.cluster.retry(attempt, what="looking up offsets"))
 
-    def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commit for a group that has no members. Raises KafkaError."""
+    def commit(self, group: str, offsets: Mapping[TopicPartition, int], *, timeout: float) -> None:
+        """Commit for a group that has no members. Raises KafkaError, TimeoutError."""
         wanted = {place: CommittedOffset(offset) for place, offset in offsets.items()}
 
         async def attempt() -> None:
@@ -127,7 +127,11 @@ class Brokers:
                 if error is not None:
                     raise error
 
-        self.wait_for(self.cluster.retry(attempt, what=f"committing for group {group!r}"))
+        async def in_time() -> None:
+            async with asyncio.timeout(timeout):
+                await self.cluster.retry(attempt, what=f"committing for group {group!r}")
+
+        self.wait_for(in_time())
 
 
 def _numbers(info: TopicInfo) -> range:

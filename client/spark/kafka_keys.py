@@ -20,6 +20,7 @@ _PROTECTED = {
     "value.serializer": "values are strings or bytes: cast them in the query",
     "transactional.id": "the sink does not write transactions",
 }
+_SECURITY = ("sasl.", "ssl.")
 _HEEDED = {
     "acks",
     "batch.size",
@@ -74,6 +75,8 @@ def check_key(name: str) -> None:
     """Check that a setting, named without its prefix, may be given. Raises OptionError."""
     if name in _PROTECTED:
         raise OptionError(f"option {KAFKA}{name} cannot be set: {_PROTECTED[name]}")
+    if name.startswith(_SECURITY):
+        raise OptionError(f"option {KAFKA}{name} cannot be set: ottla speaks plain text only")
     if name not in _HEEDED | _HARMLESS:
         names = {KAFKA + one: KAFKA + one for one in sorted(_HEEDED)}
         raise OptionError(f"unknown option {KAFKA + name!r}{near(KAFKA + name, names)}")

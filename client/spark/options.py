@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from ..batching import Batching
 from ..config import Backoff, ClientConfig, Timeouts
 from ..types import EARLIEST, LATEST, TopicPartition
 from .errors import OptionError
@@ -105,13 +106,13 @@ class ReadOptions:
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """All that a writer has to know; `producer` and `batching` are arguments of the SDK's."""
+    """All that a writer has to know; `producer` is arguments of the SDK's."""
 
     link: Link
     topic: str | None
     has_timestamps: bool
     producer: Mapping[str, Any]
-    batching: Mapping[str, Any]
+    batching: Batching
 
 
 _BATCH = [
@@ -188,19 +189,14 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
         "compression": given.kafka("compression.type", one_of(*_CODECS)),
         "idempotent": given.kafka("enable.idempotence", parse_flag),
     }
-    batching = {
-        "batch_bytes": given.kafka("batch.size", parse_count),
-        "linger": given.kafka("linger.ms", parse_seconds),
-        "request_bytes": given.kafka("max.request.size", parse_count),
-        "buffer_bytes": given.kafka("buffer.memory", parse_count),
-        "buffer_timeout": given.kafka("max.block.ms", parse_seconds),
-    }
+    if producer["idempotent"] and producer["acks"] not in ("all", None):
+        raise OptionError("kafka.enable.idempotence is true, which needs kafka.acks=all")
     return WriteOptions(
-        link=_link(given, "delivery.timeout.ms", None),
+        link=_link(given, "delivery.timeout.ms", None, is_sink=True),
         topic=given.take("topic", parse_text),
         has_timestamps=given.take("includeTimestamp", parse_flag) or False,
         producer=_without_none(producer),
-        batching=_without_none(batching),
+        batching=_batching(given),
     )
 
 
@@ -266,7 +262,7 @@ class _Given:
 # Parts.
 
 
-def _link(given: _Given, timeout: str, prefix: str | None) -> Link:
+def _link(given: _Given, timeout: str, prefix: str | None, *, is_sink: bool = False) -> Link:
     bootstrap = given.kafka("bootstrap.servers", parse_bootstrap)
     if bootstrap is None:
         raise OptionError(f"option {KAFKA}bootstrap.servers is missing: host:port,…")
@@ -290,7 +286,7 @@ def _link(given: _Given, timeout: str, prefix: str | None) -> Link:
         metadata_max_age=given.kafka("metadata.max.age.ms", parse_seconds)
         or default.metadata_max_age,
         # To read a topic must not make it; a sink's is made where brokers do that.
-        allow_auto_create=timeout == "delivery.timeout.ms",
+        allow_auto_create=is_sink,
     )
     return Link(bootstrap, client)
 
@@ -346,6 +342,26 @@ def _fetch(given: _Given) -> Fetch:
         fails_on_data_loss=default.fails_on_data_loss if loss is None else loss,
         has_headers=given.take("includeHeaders", parse_flag) or False,
     )
+
+
+def _batching(given: _Given) -> Batching:
+    found = {
+        "batch_bytes": given.kafka("batch.size", parse_count),
+        "linger": given.kafka("linger.ms", parse_seconds),
+        "request_bytes": given.kafka("max.request.size", parse_count),
+        "buffer_bytes": given.kafka("buffer.memory", parse_count),
+        "buffer_timeout": given.kafka("max.block.ms", parse_seconds),
+    }
+    limits = [found["request_bytes"], found["buffer_bytes"]]
+    if found["batch_bytes"] is None:
+        # Who wants less of something else did not ask for batches that do not fit.
+        found["batch_bytes"] = min(filter(None, [Batching().batch_bytes, *limits]))
+    try:
+        return Batching(**_without_none(found))
+    except ValueError as error:
+        raise OptionError(
+            f"kafka.batch.size, kafka.max.request.size and kafka.buffer.memory: {error}"
+        ) from None
 
 
 def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:

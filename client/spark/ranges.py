@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ottla.protocol.api.fetch import (
     FetchPartition,
@@ -101,13 +102,14 @@ class _Reader:
     def _decoded(self, chunk: Chunk) -> Iterator[pa.RecordBatch]:
         place = chunk.place
         try:
-            yield from self._decoder.decode(
+            for batch in self._decoder.decode(
                 chunk.batches(),
                 topic=place.topic,
                 partition=place.partition,
                 start_offset=chunk.fetch_offset,
                 end_offset=self._wanted.end,
-            )
+            ):
+                yield _without_empty_headers(batch) if self._decoder.headers else batch
         except BatchError as error:
             where = ", ".join([str(place), *getattr(error, "__notes__", ())])
             raise error_of(error.code, f"{where}: {error}") or error from error
@@ -137,7 +139,12 @@ class _Reader:
             if data.records:
                 self._waited_since = None
                 return self._chunk(offset, data)
-            self._check_patience(offset, data)
+            if self._is_out_of_patience():
+                timeout = self._way.cluster.config.timeouts.operation
+                return self._lose(
+                    f"{self._wanted.place} ends at offset {data.high_watermark}, for {timeout:g} s"
+                    f" now: offsets {offset} to {self._wanted.end - 1} should be there"
+                )
 
     async def _ask(self, offset: int) -> PartitionData:
         place, cluster = self._wanted.place, self._way.cluster
@@ -217,13 +224,20 @@ class _Reader:
         self._unknown_since = self._unknown_since or now
         return now - self._unknown_since > _GONE_SECONDS
 
-    def _check_patience(self, offset: int, data: PartitionData) -> None:
-        """Raise if records that were there when the range was planned do not come."""
+    def _is_out_of_patience(self) -> bool:
+        """Whether records that were there when the range was planned do not come."""
         now = time.monotonic()
         self._waited_since = self._waited_since or now
-        timeout = self._way.cluster.config.timeouts.operation
-        if now - self._waited_since > timeout:
-            raise DataLossError(
-                f"{self._wanted.place} ends at offset {data.high_watermark}, for {timeout:g} s now:"
-                f" offsets {offset} to {self._wanted.end - 1} should be there"
-            )
+        return now - self._waited_since > self._way.cluster.config.timeouts.operation
+
+
+def _without_empty_headers(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Give no headers as null, as Spark's own source does."""
+    headers = batch.column("headers")
+    is_empty = pc.equal(pc.list_value_length(headers), 0)
+    if not pc.any(is_empty).as_py():
+        return batch
+    column = pa.ListArray.from_arrays(
+        headers.offsets, headers.values, type=headers.type, mask=is_empty
+    )
+    return batch.set_column(len(batch.schema) - 1, batch.schema.field("headers"), column)

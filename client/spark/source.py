@@ -49,10 +49,8 @@ class OttlaSource(DataSource):
         check_sink(schema, options.topic, has_timestamps=options.has_timestamps)
         return BatchWriter(options)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
-        """Write a stream."""
-        if overwrite:
-            raise OptionError("a topic cannot be overwritten: outputMode 'append' or 'update' can")
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: ARG002
+        """Write a stream; of a query in complete mode, the whole result with each batch."""
         options = write_options(self.options)
         check_sink(schema, options.topic, has_timestamps=options.has_timestamps)
         return StreamWriter(options)

@@ -9,6 +9,7 @@ after a crash reads the same.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -47,6 +48,10 @@ from .reader import Task, read_task
 
 log = logging.getLogger(__name__)
 
+# A group that cannot be told keeps no query waiting: for so long at most, and not again at once.
+_COMMIT_SECONDS = 5.0
+_COMMIT_PAUSE_SECONDS = 30.0
+
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads topics for as long as a query runs."""
@@ -58,7 +63,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: Offsets | None = None
         self._latest: Offsets | None = None
         self._committed: Offsets = {}
-        self._last_batch = time.monotonic()
+        self._tells_group_from = -math.inf
+        # The first batch of a run does not wait for more, as with Spark's own source.
+        self._last_batch = -math.inf
 
     # Planning.
 
@@ -157,9 +164,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         group = self._options.commit_group
         if group is None or not offsets or offsets == self._committed:
             return
+        if time.monotonic() < self._tells_group_from:
+            return
         try:
-            way.commit(group, offsets)
-        except (KafkaError, ClientError) as error:
-            log.warning("group %r is not told how far we are: %s", group, error)
+            way.commit(group, offsets, timeout=_COMMIT_SECONDS)
+        except (KafkaError, ClientError, TimeoutError) as error:
+            log.warning("group %r is not told how far we are: %r", group, error)
+            self._tells_group_from = time.monotonic() + _COMMIT_PAUSE_SECONDS
         else:
             self._committed = offsets

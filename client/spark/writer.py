@@ -1,8 +1,10 @@
 """The sink: rows in Arrow batches, and a producer of the SDK in each task.
 
-A producer is idempotent: what it has to send again is written once. A task that fails has written
-part of its rows, and Spark runs it again: then these rows are written twice. So it is with Spark's
-own sink.
+A producer is idempotent: what it has to send again is written once. A task that fails while it
+writes has written part of its rows, and Spark runs it again: then these rows are written twice, as
+they are with Spark's own sink. Only a transaction could take them back. To hold rows back until all
+are there would not help: where they are computed and that fails, the rest is missing, and Spark
+does not tell a sink in Python.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from pyspark.sql.datasource import (
 )
 
 from ..blocking import Producer
-from ..producer import Batching, ProducerRecord
+from ..producer import ProducerRecord
 from .options import WriteOptions
 
 
@@ -57,9 +59,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
 def write_all(batches: Iterable[pa.RecordBatch], options: WriteOptions) -> Written:
     """Send all rows, and wait until they are acknowledged."""
     link, records = options.link, 0
-    batching = Batching(**options.batching)
     with Producer(
-        link.bootstrap, client=link.client, batching=batching, **options.producer
+        link.bootstrap, client=link.client, batching=options.batching, **options.producer
     ) as producer:
         for batch in batches:
             for topic, rows in by_topic(batch, options.topic):

@@ -64,7 +64,7 @@ def test_a_row_is_all_of_a_record(reader, make_topic, producer):
     assert first.timestamp.replace(tzinfo=UTC) == datetime(2023, 11, 14, 22, 13, 20, 123000, UTC)
     assert [(one.key, one.value and bytes(one.value)) for one in first.headers] == headers
     assert second.value is None
-    assert second.headers == []
+    assert second.headers is None
 
 
 def test_offsets_from_json_and_back(reader, make_topic, fill):
@@ -122,6 +122,21 @@ def test_a_partition_is_shared_out_among_tasks(reader, make_topic, fill):
 def test_nothing_to_read_is_an_empty_frame(reader, make_topic):
     assert reader(subscribe=make_topic(2)).load().count() == 0
     assert reader(subscribePattern="no-such-topic-.*").load().count() == 0
+
+
+def test_spark_finds_the_format_by_itself(spark, bootstrap, make_topic, fill):
+    topic = make_topic()
+    fill(topic, [0], 7)
+    untold = spark.newSession()
+
+    frame = (
+        untold.read.format("ottla")
+        .option("kafka.bootstrap.servers", bootstrap)
+        .option("subscribe", topic)
+        .load()
+    )
+
+    assert frame.count() == 7
 
 
 def test_a_job_may_leave_columns_out(reader, make_topic, fill):

@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-from ottla.client import TopicPartition
+from ottla.client import Batching, TopicPartition
 from ottla.client.spark import OptionError
 from ottla.client.spark.options import (
     Bound,
@@ -140,7 +140,13 @@ def test_settings_of_the_sink():
 
     assert options.topic == "out"
     assert options.producer == {"acks": 1, "compression": "zstd"}
-    assert options.batching == {"linger": 0.005, "batch_bytes": 16384}
+    assert options.batching == Batching(linger=0.005, batch_bytes=16384)
+
+
+def test_a_smaller_request_is_no_reason_to_complain_of_batches():
+    small = write_options({**HERE, "kafka.max.request.size": "100000"})
+
+    assert small.batching == Batching(request_bytes=100_000, batch_bytes=100_000)
 
 
 def test_options_travel_to_executors():
@@ -161,6 +167,7 @@ def test_options_travel_to_executors():
         ({"kafka.key.deserializer": "x"}, "kafka.key.deserializer cannot be set"),
         ({"kafka.enable.auto.commit": "true"}, "kafka.enable.auto.commit cannot be set.*commitGro"),
         ({"kafka.security.protocol": "SSL"}, "kafka.security.protocol is 'SSL'.*PLAINTEXT"),
+        ({"kafka.sasl.mechanism": "PLAIN"}, "kafka.sasl.mechanism cannot be set: .*plain text"),
         ({"kafka.bootstrap.servers": "nowhere:port"}, "kafka.bootstrap.servers is 'nowhere:port'"),
         ({"subscribePattern": "x"}, "subscribe and subscribePattern are given"),
         ({"startingOffsets": "soon"}, "startingOffsets is 'soon': it must be earliest, latest, or"),
@@ -204,6 +211,11 @@ def test_what_is_wrong_with_a_stream_is_named(given, complaint):
         ({"kafka.acks": "2"}, "kafka.acks is '2'"),
         ({"kafka.transactional.id": "t"}, "kafka.transactional.id cannot be set"),
         ({"kafka.compression.type": "rar"}, "none or gzip or snappy or lz4 or zstd"),
+        ({"kafka.acks": "1", "kafka.enable.idempotence": "true"}, "needs kafka.acks=all"),
+        (
+            {"kafka.batch.size": "9000", "kafka.max.request.size": "5000"},
+            "kafka.batch.size.*batches of 9000 bytes in requests of 5000",
+        ),
     ],
 )
 def test_what_is_wrong_with_a_sink_is_named(given, complaint):

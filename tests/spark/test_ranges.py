@@ -1,10 +1,12 @@
 """What a task does: a range of offsets, read from a real broker. No JVM is needed."""
 
+import asyncio
 import time
 import uuid
 
 import pytest
 
+from consumer_stage import ABORT, COMMIT, T0, Scripted, a_marker, a_transaction
 from daemon import Daemon
 from ottla.client import ClientConfig, KafkaError, Timeouts, TopicPartition
 from ottla.client.blocking import Admin, Producer
@@ -122,6 +124,8 @@ def test_records_that_do_not_come_are_not_waited_for_for_ever(link, make_topic, 
 
     with pytest.raises(DataLossError, match=r"ends at offset 10, for 0\.5 s now: offsets 10 to 19"):
         list(read_range(Range(topic, 0, 0, 20), impatient, Fetch()))
+    tolerant = Fetch(fails_on_data_loss=False)
+    assert offsets_of(read_range(Range(topic, 0, 0, 20), impatient, tolerant)) == list(range(10))
 
 
 def test_gaps_are_nothing_unusual(tmp_path):
@@ -150,6 +154,38 @@ def test_gaps_are_nothing_unusual(tmp_path):
         assert found[-1] == 299
         assert offsets_of(read_range(Range(topic, 0, 5, 10), link, Fetch())) == []
         close_idle()
+
+
+async def test_transactions_that_were_aborted_and_markers_are_passed_over():
+    async with Scripted() as stage:
+        stage.logs[T0] += a_transaction(1, 0, 1) + a_transaction(2, 2, 3)
+        stage.logs[T0] += a_marker(1, 4, ABORT) + a_marker(2, 5, COMMIT)
+        stage.aborted[T0] = [(1, 0)]
+        link = Link(stage.address, ClientConfig())
+
+        def read(fetch):
+            found = offsets_of(read_range(Range("t", 0, 0, 6), link, fetch))
+            close_idle()
+            return found
+
+        assert await asyncio.to_thread(read, Fetch(is_committed=True)) == [2, 3]
+        assert await asyncio.to_thread(read, Fetch()) == [0, 1, 2, 3]
+
+
+def test_no_headers_are_null_as_with_sparks_own_source(link, make_topic, producer):
+    topic = make_topic()
+    for headers in ([], [("a", b"1"), ("b", None)], [], [("c", b"")]):
+        producer.send(topic, b"x", headers=headers)
+
+    (batch,) = read_range(Range(topic, 0, 0, 4), link, Fetch(has_headers=True))
+
+    assert batch.column("headers").to_pylist() == [
+        None,
+        [{"key": "a", "value": b"1"}, {"key": "b", "value": None}],
+        None,
+        [{"key": "c", "value": b""}],
+    ]
+    batch.validate(full=True)
 
 
 def test_a_broker_that_restarts_is_waited_for(tmp_path):
@@ -199,9 +235,9 @@ def test_what_a_group_has_read_is_committed_for_it(link, make_topic, fill, admin
     fill(topic, [0], 10)
     way = Brokers(link)
 
-    way.commit("told", {TopicPartition(topic, 0): 7})
+    way.commit("told", {TopicPartition(topic, 0): 7}, timeout=20)
 
     assert admin.group_lag("told")[TopicPartition(topic, 0)].lag == 3
     with pytest.raises(KafkaError):
-        way.commit("", {TopicPartition(topic, 0): 7})
+        way.commit("", {TopicPartition(topic, 0): 7}, timeout=20)
     way.close()

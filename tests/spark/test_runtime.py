@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import ottla.client.spark
 from ottla.client.spark import runtime, settings
 from ottla.client.spark.runtime import check_pyspark, find_java, java_version
 from ottla.client.spark.session import lag
@@ -53,14 +54,25 @@ def test_a_java_home_without_java_is_named(no_java, tmp_path):
         find_java()
 
 
-def test_an_old_java_is_named(no_java, tmp_path):
+@pytest.mark.parametrize(
+    ("says", "complaint"),
+    [
+        ('openjdk version "1.8.0_402"', "is 8"),
+        ("Unable to locate a Java Runtime.", "is none: it does not say which"),
+    ],
+)
+def test_a_java_that_will_not_do_is_passed_over_or_named(no_java, tmp_path, says, complaint):
     java = tmp_path / "bin" / "java"
     java.parent.mkdir()
-    java.write_text("#!/bin/sh\necho 'openjdk version \"1.8.0_402\"' >&2\n")
+    java.write_text(f"#!/bin/sh\necho '{says}' >&2\n")
     java.chmod(0o755)
     no_java.setenv("JAVA_HOME", str(tmp_path))
 
-    with pytest.raises(RuntimeError, match=f"{java} is 8"):
+    assert java_version(find_java()) >= 17
+
+    no_java.setenv("JAVA_HOME", str(tmp_path))
+    no_java.setattr(runtime.util, "find_spec", lambda _: None)
+    with pytest.raises(RuntimeError, match=f"{java} {complaint}"):
         find_java()
 
 
@@ -70,6 +82,8 @@ def test_an_old_pyspark_is_an_error(monkeypatch):
 
     with pytest.raises(ImportError, match=r"pyspark is 4.1.4.*needs pyspark 4.2 or newer: pip"):
         check_pyspark()
+    with pytest.raises(ImportError, match=r"pyspark is 4.1.4"):
+        _ = ottla.client.spark.__getattr__("OttlaSource")
 
 
 def test_workers_run_our_interpreter():

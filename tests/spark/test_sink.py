@@ -1,5 +1,8 @@
 """The sink: rows into topics."""
 
+import time
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from pyspark.errors import PySparkException
 
@@ -99,6 +102,52 @@ def test_a_stream_from_topic_to_topic(stream, sink, admin, make_topic, fill, tmp
         TopicPartition(target, 0): 100,
         TopicPartition(target, 1): 100,
     }
+
+
+def test_a_broker_is_killed_meanwhile_and_each_row_is_written_once(
+    spark, brokers, sink, reader, admin, make_topic
+):
+    topic = make_topic(3)
+    frame = spark.range(0, 200_000, 1, 2).selectExpr(
+        "string(id) AS key", "repeat('x', 100) AS value"
+    )
+
+    def kill_when_something_is_written():
+        deadline = time.monotonic() + 60
+        while not (written := sum(admin.end_offsets(topic).values())):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        brokers[-1].kill()
+        brokers[-1].start()
+        return written
+
+    with ThreadPoolExecutor(1) as pool:
+        killing = pool.submit(kill_when_something_is_written)
+        sink(frame.write, topic=topic).mode("append").save()
+        assert killing.result() < 200_000, "all was written before the broker was killed"
+
+    found = reader(subscribe=topic).load().selectExpr("bigint(string(key)) AS id")
+    total = found.selectExpr("count(*)", "count(DISTINCT id)", "max(id)").first()
+    assert tuple(total) == (200_000, 200_000, 199_999)
+
+
+def test_a_whole_result_is_written_with_each_batch(
+    stream, sink, bootstrap, make_topic, fill, tmp_path
+):
+    source, target = make_topic(), make_topic()
+    fill(source, [0], 100)
+    frame = stream(subscribe=source, startingOffsets="earliest", maxOffsetsPerTrigger="60").load()
+
+    query = (
+        sink(frame.groupBy().count().selectExpr("string(count) AS value").writeStream, topic=target)
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .outputMode("complete")
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(60)
+
+    assert [record.value for record in records_in(bootstrap, target, 2)] == [b"60", b"100"]
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,7 @@ import uuid
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from daemon import Daemon
 from ottla.client import TopicPartition
-from ottla.client.blocking import Admin, Producer
 from ottla.client.spark import lag
 
 PATIENCE_SECONDS = 60
@@ -90,32 +88,22 @@ def test_topics_that_are_made_later_are_found(stream, make_topic, fill, admin, r
     ]
 
 
-def test_a_broker_is_killed_in_the_middle(spark, tmp_path, running, rows_of):
-    with Daemon(tmp_path / "broker") as broker:
-        with Admin(broker.address) as admin:
-            admin.create_topic("rides", partitions=2)
-        frame = (
-            spark.readStream.format("ottla")
-            .option("kafka.bootstrap.servers", broker.address)
-            .option("subscribe", "rides")
-            .option("startingOffsets", "earliest")
-            .option("maxOffsetsPerTrigger", "2000")
-            .load()
-        )
-        with Producer(broker.address) as producer:
-            producer.send_many("rides", [b"%d" % number for number in range(10_000)])
-            query = running(frame)
-            wait_for(lambda: read_so_far(query) >= 2000, query)
+def test_a_broker_is_killed_in_the_middle(stream, brokers, make_topic, producer, running, rows_of):
+    topic = make_topic(3)
+    producer.send_many(topic, [b"%d" % number for number in range(10_000)])
+    frame = stream(subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger="2000").load()
+    query = running(frame)
+    wait_for(lambda: read_so_far(query) >= 2000, query)
 
-            broker.kill()
-            time.sleep(0.5)
-            broker.start()
-            producer.send_many("rides", [b"%d" % number for number in range(10_000, 12_000)])
+    brokers[-1].kill()
+    time.sleep(0.5)
+    brokers[-1].start()
+    producer.send_many(topic, [b"%d" % number for number in range(10_000, 12_000)])
 
-        wait_for(lambda: read_so_far(query) >= 12_000, query)
-        query.stop()
-        values = sorted(int(value) for (value,) in rows_of("value"))
-        assert values == list(range(12_000))
+    wait_for(lambda: read_so_far(query) >= 12_000, query)
+    query.stop()
+    values = sorted(int(value) for (value,) in rows_of("value"))
+    assert values == list(range(12_000))
 
 
 def test_lost_data_ends_a_query_unless_told_otherwise(

@@ -8,6 +8,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
 from ottla.client import TopicPartition
+from ottla.client.blocking import Consumer
 from ottla.client.spark import DataLossError
 from ottla.client.spark.options import read_options
 from ottla.client.spark.stream import StreamReader
@@ -73,11 +74,14 @@ def test_few_records_wait_for_more_but_not_for_ever(stream_of, make_topic, fill)
     start = reader.initialOffset()
 
     assert reader.getDefaultReadLimit() == ReadMinRows(10)
-    assert reader.latestOffset(start, ReadMinRows(10)) == start
+    first = reader.latestOffset(start, ReadMinRows(10))
+    assert first == {topic: {"0": 5}}  # as Spark's own source does
+    fill(topic, [0], 5)
+    assert reader.latestOffset(first, ReadMinRows(10)) == first
     time.sleep(0.4)
-    assert reader.latestOffset(start, ReadMinRows(10)) == {topic: {"0": 5}}
+    assert reader.latestOffset(first, ReadMinRows(10)) == {topic: {"0": 10}}
     fill(topic, [0], 20)
-    assert reader.latestOffset({topic: {"0": 5}}, ReadMinRows(10)) == {topic: {"0": 25}}
+    assert reader.latestOffset({topic: {"0": 10}}, ReadMinRows(10)) == {topic: {"0": 30}}
 
 
 def test_a_run_that_ends_by_itself_reads_what_there_was_and_waits_for_nothing(
@@ -132,6 +136,21 @@ def test_a_group_is_told_how_far_we_are(stream_of, make_topic, fill, admin):
     assert admin.group_lag(f"{topic}-lag")[place].lag == 6
     reader.commit({topic: {"0": 9}})
     assert admin.group_lag(f"{topic}-lag")[place].lag == 1
+
+
+def test_a_group_that_cannot_be_told_keeps_nobody_waiting(
+    stream_of, make_topic, fill, bootstrap, caplog
+):
+    topic = make_topic()
+    fill(topic, [0], 10)
+    reader = stream_of(subscribe=topic, commitGroup=f"{topic}-members")
+
+    with Consumer(bootstrap, topic, group=f"{topic}-members") as member:
+        member.getone(timeout=20)  # a group with members takes commits of nobody else
+        end = reader.latestOffset({topic: {"0": 4}}, ReadAllAvailable())
+
+    assert end == {topic: {"0": 10}}
+    assert "is not told how far we are" in caplog.text
 
 
 def test_a_topic_that_is_gone_is_a_loss(stream_of, make_topic, fill, admin):
