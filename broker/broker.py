@@ -114,6 +114,8 @@ class Broker:
             await self.server.listen()
         except BaseException:
             self.server.unbind()
+            if self._following is not None:
+                await self._following.stop()
             raise
         self._housekeeping.start()
         self.start_task(self.groups.load())
@@ -162,7 +164,7 @@ class Broker:
 
     def wake_all(self) -> None:
         """Let every long poll end, and every wait of a group: the broker is stopping."""
-        for partition in self.topics.all_partitions():
+        for partition in (*self.topics.all_partitions(), self.topics.journal.partition):
             partition.wake_all()
         self.groups.let_go()
 

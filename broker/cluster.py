@@ -51,7 +51,8 @@ class Cluster:
         if self.is_controller:
             return self.followers.alive | {self.own_id}
         if time.monotonic() - self._told_at > self._session_seconds:
-            return self._told - {self.real_controller_id} | {self.own_id}
+            # Nobody says who else is down by now, or up again.
+            return frozenset(self.ids) - {self.real_controller_id}
         return self._told
 
     @property

@@ -56,6 +56,7 @@ class Following:
         self._cluster = cluster
         self._config = client_config(cluster.own_id)
         self._task: asyncio.Task[None] | None = None
+        self._adopting: asyncio.Task[None] | None = None
         self._caught_up = asyncio.Event()
         self._refusal: DataDirectoryError | None = None
 
@@ -87,7 +88,6 @@ class Following:
         )
         waiting.cancel()
         if self._refusal is not None:
-            await self.stop()
             raise self._refusal
         if not self._caught_up.is_set():
             log.warning(
@@ -96,10 +96,12 @@ class Following:
             )
 
     async def stop(self) -> None:
-        """End."""
+        """End; what is being taken over is so to the end."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        if self._adopting is not None:
+            await asyncio.gather(self._adopting, return_exceptions=True)
 
     async def _run(self, topics: Topics, cluster_id: str) -> None:
         tries = 0
@@ -173,17 +175,23 @@ class Following:
             if value is not None and there_is.get(key) != value
         ]
         if news or end != topics.catalogue.followed:
-            await topics.adopt(news, end)
+            await self._adopt(topics, news, end)
         return end
 
     async def _follow(self, connection: Connection, topics: Topics, offset: int) -> None:
         while True:
             records, next_offset, _end = await self._fetch(connection, offset, _WAIT_MS)
             if next_offset is not None:
-                await topics.adopt(records, next_offset)
+                await self._adopt(topics, records, next_offset)
                 offset = next_offset
             answer = await self._describe(connection)
             self._cluster.told([broker.broker_id for broker in answer.brokers])
+
+    async def _adopt(self, topics: Topics, records: Sequence[KeyValue], followed: int) -> None:
+        """Take over records. A stop does not leave logs half made, in threads that go on."""
+        adopting = topics.adopt(records, followed)
+        self._adopting = asyncio.get_running_loop().create_task(adopting)
+        await asyncio.shield(self._adopting)
 
     async def _fetch(
         self, connection: Connection, offset: int, wait_ms: int
