@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from chaos import clocks, crashes, disks, network
+from chaos import clocks, crashes, disks, groups, network
 
-__all__ = ["clocks", "crashes", "disks", "network"]
+__all__ = ["clocks", "crashes", "disks", "groups", "network"]
