@@ -26,7 +26,7 @@ from itertools import pairwise
 
 from .cleaner import CLEANED, MAX_KEYS, Cleaned, Plan, Rewritten, Stats, remove_cleaned, rewrite
 from .config import FOREVER, LogConfig
-from .disk import read_json
+from .disk import NO_ROOM, read_json
 from .log import COMPACTED_FILE, Log
 from .segment import Segment
 
@@ -92,7 +92,7 @@ def plan(log: Log, now_ms: int) -> Plan | None:
 def commit(log: Log, rewritten: Rewritten) -> Stats | None:
     """Put rewritten segments in place; None if the log has changed too much meanwhile.
 
-    Raises OSError, and the log is offline then.
+    Raises OSError, and the log is offline then unless there was merely no room.
     """
     while commit_next(log, rewritten):
         pass
@@ -113,13 +113,22 @@ def commit_next(log: Log, rewritten: Rewritten) -> bool:
         if rewritten.cleaned:
             _put_in_place(log, rewritten, rewritten.cleaned.popleft())
             return True
-        if rewritten.stats.dirty_offset > rewritten.plan.dirty_offset:
-            content = str(rewritten.stats.dirty_offset).encode()
-            log.disk.replace_file(log.directory / COMPACTED_FILE, content)
     except OSError as error:
         log.fail(error)
         raise
+    if rewritten.stats.dirty_offset > rewritten.plan.dirty_offset:
+        _save_dirty_offset(log, rewritten.stats.dirty_offset)
     return False
+
+
+def _save_dirty_offset(log: Log, offset: int) -> None:
+    try:
+        log.disk.replace_file(log.directory / COMPACTED_FILE, str(offset).encode())
+    except OSError as error:
+        # Where there is merely no room, the next pass has more work, and no harm is done.
+        if error.errno not in NO_ROOM:
+            log.fail(error)
+        raise
 
 
 def _oldest(segment: Segment, position: int = 0) -> int:

@@ -7,6 +7,7 @@ through a map: a full disk is then an OSError for one caller, and not a SIGBUS f
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import mmap
@@ -18,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 Buffer = bytes | bytearray | memoryview
+#: Errors that a write of a whole new file can be tried again after: nothing that was there is lost.
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 _NUMBERS = count()
 _NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)

@@ -9,7 +9,8 @@ in the batch that starts at that offset no record is younger than `timestamp`.
 
 The indexes of an active segment live in memory and are written when it is sealed, at a flush and at
 the end; those of sealed segments are mapped. Neither carries a checksum: what a crash may have
-touched is built again from the log, which does.
+touched is built again from the log, which does. So an entry is a hint. Whoever uses one looks
+whether the batch that it speaks of is there.
 """
 
 from __future__ import annotations
@@ -38,18 +39,19 @@ class OffsetIndex:
         assert isinstance(self.entries, bytearray), "a sealed index is read-only"
         self.entries += _OFFSET.pack(relative_offset, position)
 
-    def position_of(self, relative_offset: int) -> int:
-        """Give the position of a batch that starts at this offset or before it."""
-        entry = self._last_entry(relative_offset, 0)
-        return 0 if entry is None else entry[1]
+    def entry_of(self, relative_offset: int) -> tuple[int, int]:
+        """Give offset and position of a batch that starts at this offset or before it."""
+        return self._last_entry(relative_offset, 0)
 
-    def position_before(self, position: int) -> int:
-        """Give the largest indexed position that is not behind this one."""
-        entry = self._last_entry(position, 1)
-        return 0 if entry is None else entry[1]
+    def entry_before(self, position: int) -> tuple[int, int]:
+        """Give offset and position of the last indexed batch that is not behind this position."""
+        return self._last_entry(position, 1)
 
-    def _last_entry(self, limit: int, column: int) -> tuple[int, int] | None:
-        """Find the last entry that is not over the limit in one of the columns: both are sorted."""
+    def _last_entry(self, limit: int, column: int) -> tuple[int, int]:
+        """Find the last entry that is not over the limit in one of the columns: both are sorted.
+
+        Before all entries is the start of the segment.
+        """
         low, high = 0, len(self)
         entries, unpack = self.entries, _OFFSET.unpack_from
         while low < high:
@@ -58,7 +60,7 @@ class OffsetIndex:
                 low = middle + 1
             else:
                 high = middle
-        return None if low == 0 else unpack(entries, (low - 1) * 8)
+        return (0, 0) if low == 0 else unpack(entries, (low - 1) * 8)
 
 
 class TimeIndex:
@@ -81,8 +83,8 @@ class TimeIndex:
             self.entries += _TIME.pack(timestamp, relative_offset)
             self.last = (timestamp, relative_offset)
 
-    def offset_before(self, timestamp: int) -> int:
-        """Give a relative offset before which all records are older than this."""
+    def entry_before(self, timestamp: int) -> tuple[int, int]:
+        """Give the last entry that is older than this; before all of them is (-1, 0)."""
         low, high = 0, len(self)
         entries, unpack = self.entries, _TIME.unpack_from
         while low < high:
@@ -91,4 +93,4 @@ class TimeIndex:
                 low = middle + 1
             else:
                 high = middle
-        return 0 if low == 0 else unpack(entries, (low - 1) * 12)[1]
+        return (-1, 0) if low == 0 else unpack(entries, (low - 1) * 12)

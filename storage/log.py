@@ -14,7 +14,6 @@ device, and the next to be given. All but `sync` is for one thread: in the broke
 
 from __future__ import annotations
 
-import errno
 import logging
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
@@ -25,7 +24,7 @@ from typing import NamedTuple
 from ottla.protocol.batch import RecordBatch
 
 from .config import LogConfig
-from .disk import Buffer, read_json
+from .disk import NO_ROOM, Buffer, read_json
 from .epochs import LeaderEpochs
 from .errors import (
     BatchTooLargeError,
@@ -48,7 +47,6 @@ START_FILE = "log-start-offset"
 #: Up to where compaction has seen the log; see compaction.py.
 COMPACTED_FILE = "compacted-offset"
 DELETED = ".deleted"
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Appended(NamedTuple):
@@ -211,10 +209,10 @@ class Log:
     def offset_of_time(self, timestamp: int) -> TimestampedOffset | None:
         """Find the first record that is at least as young as this."""
         for segment in self.segments:
+            segment.check_age()
             if segment.max_timestamp < timestamp:
                 continue
-            first = segment.base_offset + segment.times.offset_before(timestamp)
-            start = segment.find(max(first, self.start_offset))
+            start = segment.find(max(segment.offset_before(timestamp), self.start_offset))
             if start is None:
                 continue
             for batch in segment.batches(start.position):
@@ -292,11 +290,13 @@ class Log:
 
     def apply_retention(self, now_ms: int) -> int:
         """Delete segments that are too old, or too much; give how many."""
-        facts = [SegmentFacts(s.base_offset, s.size, s.max_timestamp) for s in self.segments]
-        if self.active.size and should_roll_for_retention(facts[-1], self.config, now_ms):
+        if should_roll_for_retention(self._facts()[-1], self.config, now_ms):
             self.roll()
-            facts.append(SegmentFacts(self.active.base_offset, 0, -1))
-        count = expired(facts, self.config, now_ms)
+        count = expired(self._facts(), self.config, now_ms)
+        # Ages are believed, until something that cannot be taken back is to come of them.
+        for segment in self.segments[:count]:
+            segment.check_age()
+        count = min(count, expired(self._facts(), self.config, now_ms))
         if count:
             self.start_offset = max(self.start_offset, self.segments[count].base_offset)
             self._drop_segments_before_start()
@@ -415,6 +415,9 @@ class Log:
         except ValueError:
             log.warning("%s: %s is damaged", self.directory.name, EPOCHS_FILE)
 
+    def _facts(self) -> list[SegmentFacts]:
+        return [SegmentFacts(s.base_offset, s.size, s.max_timestamp) for s in self.segments]
+
     def _shape(self) -> tuple[int, ...]:
         return (self.start_offset, *self._bases, self.active.size, self.end_offset)
 
@@ -503,7 +506,7 @@ class Log:
         except OSError as error:
             self._epochs_dirty = True
             # Where there is no room, nothing was lost: the file that is there is whole.
-            if error.errno in _NO_ROOM:
+            if error.errno in NO_ROOM:
                 raise
             raise self.fail(error) from error
 

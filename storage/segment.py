@@ -14,10 +14,12 @@ is an error; for Python it would be the end of the process. Headers are read wit
 
 from __future__ import annotations
 
+import logging
 import mmap
 import struct
 import weakref
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,10 +30,14 @@ from .errors import StorageError
 from .files import OpenFiles
 from .index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, OffsetIndex, TimeIndex
 
+log = logging.getLogger(__name__)
+
 _EXTENT_BYTES = 64 * 1024
 _LARGEST_STEP_BYTES = 64 * 1024 * 1024
 _WALK_BYTES = 8 * 1024
 _WARM_STEP_BYTES = 128 * 1024
+# Between the entries of an index that is built again, whatever its topic wants.
+_INTERVAL_BYTES = 4096
 
 # What a walk needs of a batch: base offset, length, …, last offset delta, …, max timestamp.
 _HEAD = struct.Struct(">qi11xi8xq")
@@ -77,6 +83,7 @@ class Segment:
         self._tail: tuple[int, int, int, int, int] | None = None
         self._sealed = False
         self._dropped = False
+        self._has_age_checked = True
 
     def __repr__(self) -> str:
         return f"<Segment {self.base_offset} to {self.next_offset}, {self.size} bytes>"
@@ -209,7 +216,7 @@ class Segment:
     def ends_well(self) -> bool:
         """Whether the last indexed batch and those behind it are where they should be."""
         try:
-            for batch in self.batches(self.offsets.position_before(self.size)):
+            for batch in self.batches(self.offsets.entry_before(self.size)[1]):
                 if batch.last_offset >= self.next_offset or batch.base_offset < self.base_offset:
                     return False
         except StorageError:
@@ -222,7 +229,7 @@ class Segment:
         if tail is not None and offset >= tail[2]:
             return BatchAt(*tail) if offset <= tail[3] else None
         # As in `batches`, but without making anything of those that are passed by.
-        position = self.offsets.position_of(offset - self.base_offset)
+        position = self._position_in(self.offsets.entry_of(offset - self.base_offset))
         block, start = b"", position
         while position < self.size:
             at = position - start
@@ -243,7 +250,7 @@ class Segment:
         """Give the end of the last batch within `most` bytes of `start`, or of the first one."""
         if self.size - start <= most:
             return self.size
-        position = max(start, self.offsets.position_before(start + most))
+        position = max(start, self._position_in(self.offsets.entry_before(start + most)))
         end = position
         for batch in self.batches(position):
             if batch.position + batch.size - start > most and end > start:
@@ -252,6 +259,25 @@ class Segment:
             if end - start >= most:
                 break
         return end
+
+    def offset_before(self, timestamp: int) -> int:
+        """Give an offset before which all records are older than this."""
+        timestamp, relative = self.times.entry_before(timestamp)
+        if not self._has_time(timestamp, relative):
+            self._mend_indexes()
+            return self.base_offset
+        return self.base_offset + relative
+
+    def check_age(self) -> None:
+        """Make sure that `max_timestamp` is right, before something irrevocable comes of it.
+
+        It was taken from the end of the time index, when the segment was loaded.
+        """
+        if not self._has_age_checked:
+            self._has_age_checked = True
+            relative = self.offset_of_max_timestamp - self.base_offset
+            if not self._has_time(self.max_timestamp, relative):
+                self._mend_indexes()
 
     def is_warm(self, start: int, stop: int) -> bool:
         """Whether a range is likely to be in the page cache: it is at the places looked at."""
@@ -332,6 +358,7 @@ class Segment:
         compaction removes them before it replaces a log.
         """
         self.size = self.synced_size = self._extent = size
+        self._has_age_checked = False
         if next_offset is None:
             self._load_active(index_interval)
             return
@@ -357,7 +384,11 @@ class Segment:
         self.index_entries = len(self._offsets)
         self.max_timestamp, relative = self._times.last
         self.offset_of_max_timestamp = self.base_offset + relative
-        for batch in self.batches(self._offsets.position_before(self.size)):
+        entry = self._offsets.entry_before(self.size)
+        if not self._has_batch(*entry):
+            self._build_indexes(index_interval)
+            return
+        for batch in self.batches(entry[1]):
             self.note(batch, index_interval=self.size)
 
     def _last_time(self) -> tuple[int, int]:
@@ -416,6 +447,46 @@ class Segment:
         self.forget_indexes()
         for batch in self.batches():
             self.note(batch, index_interval)
+
+    def _position_in(self, entry: tuple[int, int]) -> int:
+        """Give the position of an index entry; that of all batches if the index is wrong."""
+        if self._has_batch(*entry):
+            return entry[1]
+        self._mend_indexes()
+        return 0
+
+    def _has_batch(self, relative: int, position: int) -> bool:
+        """Whether the batch that an entry of the offset index speaks of is there."""
+        if position == 0:
+            return True
+        wanted = (self.base_offset + relative).to_bytes(8)
+        return position < self.size and self.read(position, len(wanted)) == wanted
+
+    def _has_time(self, timestamp: int, relative: int) -> bool:
+        """Whether the batch that an entry of the time index speaks of has that time."""
+        if timestamp == -1:
+            return True  # there is none
+        batch = self.find(self.base_offset + relative)
+        return (
+            batch is not None
+            and batch.base_offset == self.base_offset + relative
+            and batch.max_timestamp == timestamp
+        )
+
+    def _mend_indexes(self) -> None:
+        """Build the indexes again: an entry is wrong, and so may others be."""
+        name = self.path(".index").relative_to(self.directory.parent)
+        log.warning("%s: the index is damaged, and is built again", name)
+        next_offset, max_timestamp = self.next_offset, self.max_timestamp
+        try:
+            self._build_indexes(_INTERVAL_BYTES)
+        except StorageError:
+            # The log is damaged too, and whoever reads there will hear of it.
+            self.max_timestamp = max(self.max_timestamp, max_timestamp)
+        self.next_offset = next_offset
+        if self._sealed:
+            with suppress(OSError):  # the next start will mend them again
+                self.seal()
 
     def _close(self) -> None:
         fd, self._fd = self._fd, None

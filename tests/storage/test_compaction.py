@@ -1,5 +1,6 @@
 """Compaction: what stays, what goes, when, and what a crash in the middle of it leaves."""
 
+import errno
 import os
 import shutil
 import tempfile
@@ -956,6 +957,28 @@ def test_a_crash_at_any_step_of_a_commit_loses_no_last_value_and_brings_none_bac
             break
     assert step > 15
     assert [offset for offset, _, _ in new] == [4, 8, 10, 12, 13]
+
+
+def test_no_room_to_say_how_far_a_pass_has_come_is_no_reason_to_go_offline(tmp_path):
+    disk = Disk()
+    log = a_log_with_much_to_lose(tmp_path / "log")
+    log.close()
+    log = a_log(tmp_path / "log", disk=disk, delete_retention_ms=0)
+
+    def replace_file(path, content, *, durable=True):
+        raise OSError(errno.ENOSPC, "no room", str(path))
+
+    rewritten = rewrite(plan(log, NOW + 1))
+    disk.replace_file = replace_file
+    with pytest.raises(OSError, match="no room"):
+        commit(log, rewritten)
+    del disk.replace_file
+
+    assert log.failure is None
+    assert last_values(log) == LEFT
+    assert compact(log, NOW + 1) is not None
+    append(log, ("more", "1"))
+    assert last_values(log) == {**LEFT, b"more": b"1"}
 
 
 def test_a_disk_that_fails_once_in_a_commit_leaves_a_log_that_can_be_read(tmp_path):

@@ -26,19 +26,19 @@ def an_offset_index():
     ],
 )
 def test_a_position_at_or_before_an_offset_is_found(offset, position):
-    assert an_offset_index().position_of(offset) == position
+    assert an_offset_index().entry_of(offset)[1] == position
 
 
 @pytest.mark.parametrize(
     ("limit", "position"), [(0, 0), (99, 0), (100, 100), (299, 100), (300, 300)]
 )
 def test_a_position_at_or_before_another_is_found(limit, position):
-    assert an_offset_index().position_before(limit) == position
+    assert an_offset_index().entry_before(limit)[1] == position
 
 
 def test_an_empty_index_begins_at_the_beginning():
-    assert OffsetIndex().position_of(7) == 0
-    assert TimeIndex().offset_before(7) == 0
+    assert OffsetIndex().entry_of(7) == (0, 0)
+    assert TimeIndex().entry_before(7) == (-1, 0)
     assert TimeIndex().last == (-1, 0)
 
 
@@ -49,7 +49,8 @@ def test_only_times_that_are_larger_than_all_before_are_noted():
 
     assert len(index) == 2
     assert index.last == (70, 9)
-    assert [index.offset_before(time) for time in (0, 50, 51, 70, 71)] == [0, 0, 0, 0, 9]
+    found = [index.entry_before(time) for time in (0, 50, 51, 70, 71)]
+    assert found == [(-1, 0), (-1, 0), (50, 0), (50, 0), (70, 9)]
 
 
 def test_a_sealed_index_is_read_only():
