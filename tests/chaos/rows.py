@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from chaos import clocks, crashes, disks, groups, network
+from chaos import clocks, crashes, damage, disks, groups, network
 
-__all__ = ["clocks", "crashes", "disks", "groups", "network"]
+__all__ = ["clocks", "crashes", "damage", "disks", "groups", "network"]

@@ -1,10 +1,4 @@
-"""Runs the matrix of faults, and prints one table.
-
-    PYTHONPATH=tests python -m chaos --rows 1,7-9 --seed 5 --cycles 100
-
-`--size` says how often each fault happens: short is what the tests do, full what the matrix asks
-for. Fails if an invariant of any row does not hold. What a row that failed left behind is kept.
-"""
+"""Runs the matrix of faults, and prints one table."""
 
 from __future__ import annotations
 
@@ -104,7 +98,7 @@ def table_of(results: list[Result]) -> Table:
     return table
 
 
-@click.command(help=__doc__)
+@click.command("run")
 @click.option("--rows", "text", default="", help="Which rows: 1,7-9,2c. [default: all]")
 @click.option("--seed", default=1, show_default=True, help="Where chance begins.")
 @click.option("--cycles", type=int, help="How often, instead of what the size says.")
@@ -114,7 +108,7 @@ def table_of(results: list[Result]) -> Table:
 @click.option("--brokers", default=1, show_default=True, help="How many brokers there are.")
 @click.option("--dir", "base", type=Path, help="Where to work. [default: a temporary folder]")
 @click.option("--json", "file", type=Path, help="Where to write the figures as JSON as well.")
-def main(
+def run(
     text: str,
     seed: int,
     cycles: int | None,
@@ -123,6 +117,14 @@ def main(
     base: Path | None,
     file: Path | None,
 ) -> None:
+    """Run the matrix of faults, and print one table.
+
+    \b
+        python tests/chaos run --rows 1,7-9 --seed 5 --cycles 100
+
+    The size says how often each fault happens: short is what the tests do, full what the matrix
+    asks for. Fails if an invariant of any row does not hold; what that row left behind is kept.
+    """
     folder = Path(tempfile.mkdtemp(prefix="ottla-chaos-", dir=base))
     console = Console(width=None if sys.stdout.isatty() else 160)
     results: list[Result] = []
@@ -163,7 +165,3 @@ def _as_json(result: Result, seed: int) -> dict[str, Any]:
         "not_run": result.reason,
         **asdict(result.figures),
     }
-
-
-if __name__ == "__main__":
-    main()

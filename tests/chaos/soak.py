@@ -1,7 +1,5 @@
 """Hours of mixed load with faults: nothing is lost, and memory and descriptors stay flat.
 
-    PYTHONPATH=tests python -m chaos.soak --minutes 60 --out soak.csv
-
 A broker behind a bad network, with producers and readers of three clients, a group whose members
 are killed, topics that come and go, a topic that is compacted and one that is trimmed, and people
 who mean no good. It is killed often in the first tenth of the time. From then on it lives, and what
@@ -273,15 +271,23 @@ class Soak:
         return self._run.figures
 
 
-@click.command(help=__doc__)
+@click.command()
 @click.option("--minutes", default=60.0, show_default=True, help="How long.")
 @click.option("--seed", default=1, show_default=True, help="Where chance begins.")
 @click.option("--per-second", default=60.0, show_default=True, help="Records a second.")
 @click.option("--out", type=Path, default=Path("soak.csv"), show_default=True)
 @click.option("--dir", "base", type=Path, help="Where to work. [default: a temporary folder]")
-def main(minutes: float, seed: int, per_second: float, out: Path, base: Path | None) -> None:
+def soak(minutes: float, seed: int, per_second: float, out: Path, base: Path | None) -> None:
+    """Let a broker live with load and faults for long, and see that it stays flat.
+
+    \b
+        python tests/chaos soak --minutes 60 --out soak.csv
+
+    What it holds is written down every five seconds. Fails if memory or descriptors grow, or if
+    anything is lost.
+    """
     folder = Path(tempfile.mkdtemp(prefix="ottla-soak-", dir=base))
-    soak = Soak(folder, minutes * 60, seed, per_second)
+    work = Soak(folder, minutes * 60, seed, per_second)
     console = Console(width=None if sys.stdout.isatty() else 140)
     names = [field.name for field in fields(Sample)]
     with out.open("w", newline="") as file:
@@ -291,7 +297,7 @@ def main(minutes: float, seed: int, per_second: float, out: Path, base: Path | N
         def tell(sample: Sample) -> None:
             writer.writerow([getattr(sample, name) for name in names])
             file.flush()
-            if len(soak.samples) % round(60 / SAMPLE_SECONDS) == 1:
+            if len(work.samples) % round(60 / SAMPLE_SECONDS) == 1:
                 console.print(
                     f"{sample.seconds / 60:5.1f} min  {sample.memory_mib:6.1f} MiB"
                     f"  {sample.descriptors} descriptors  {sample.threads} threads"
@@ -299,17 +305,13 @@ def main(minutes: float, seed: int, per_second: float, out: Path, base: Path | N
                     highlight=False,
                 )
 
-        soak.run(tell)
-    table = Table(title=f"{minutes:g} minutes: {soak.figures.acked:,} acked, 0 lost, 0 duplicated")
+        work.run(tell)
+    table = Table(title=f"{minutes:g} minutes: {work.figures.acked:,} acked, 0 lost, 0 duplicated")
     for name in ("", "second quarter", "last quarter", "may grow by"):
         table.add_column(name, justify="right" if name else "left")
-    for name, before, after, limit in soak.trends():
+    for name, before, after, limit in work.trends():
         table.add_row(name, f"{before:.1f}", f"{after:.1f}", f"{limit:g}")
     console.print(table)
-    told = ", ".join(f"{gremlin.times} × {gremlin.name}" for gremlin in soak.gremlins)
-    console.print(f"{told}; longest wait for an ack {soak.figures.worst_seconds:.1f} s")
+    told = ", ".join(f"{gremlin.times} × {gremlin.name}" for gremlin in work.gremlins)
+    console.print(f"{told}; longest wait for an ack {work.figures.worst_seconds:.1f} s")
     console.print(f"the time series is in {out}; the broker's log and data are in {folder}")
-
-
-if __name__ == "__main__":
-    main()
