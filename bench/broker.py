@@ -1,6 +1,6 @@
 """The broker against Apache Kafka, Redis Streams and librdkafka's mock, all on this machine.
 
-    python bench/broker.py [--quick] [--kafka-libs FOLDER] [--dir FOLDER]
+    python bench/broker.py [--quick] [--kafka-libs FOLDER] [--dir FOLDER] [--only PART…]
 
 Needs Linux (/proc) and a confluent-kafka that has Producer.produce_batch: all the work on ottla and
 Kafka is done through it. The client is a process of its own; on few cores it is often the limit,
@@ -19,6 +19,8 @@ Redis does with appendfsync always. Kafka never waits for the device: its like i
 - throughput: produce, then consume, with librdkafka's own batching (rdkafka.py says which). Private
   memory includes what a broker has mapped of its files, which is page cache; anonymous does not.
   The mock keeps too little to be consumed, and has four partitions instead of twelve.
+- sizes, partitions: the same for some of them, with records of 10 bytes to 100 KiB in 12
+  partitions, and with records of 100 bytes in up to 1,000 partitions
 - single: one record in each request, alone or with many on their way
 - latency: of single records at a fixed rate, to the report and to the consumer, while nothing else
   happens, and while a consumer in another process replays data that the page cache has not
@@ -26,22 +28,19 @@ Redis does with appendfsync always. Kafka never waits for the device: its like i
 
 from __future__ import annotations
 
-import argparse
 import os
 import resource
-import signal
-import sys
 import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from contenders import Broker, Contender, Load, Run, contenders_of
 from driver import Driver, DriverError
-from harness import print_table, progress, ratio, save, turns
+from harness import command_line, print_table, progress, ratio, recording, turns
 from peers import Kafka, NotStartedError, Ottla, Redis, Server
 from processes import device_bytes_read, memory
 
@@ -51,7 +50,19 @@ SINGLE_SIZE = 100
 SINGLE_AIM_US = 50
 COLD_SIZE = 8 * KIB
 RATE = 500
-PERCENTILES = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999}
+PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999}
+
+
+class Trial(NamedTuple):
+    """One load, and who is measured with it: everybody, unless some are named."""
+
+    size: int
+    partitions: int
+    who: tuple[str, ...] = ()
+
+
+ONE_OF_EACH = ("ottla acks=1", "ottla acks=all, fsync", "kafka acks=1", "redis appendfsync no")
+BROKERS = ("ottla acks=1", "kafka acks=1")
 
 
 @dataclass(frozen=True)
@@ -61,8 +72,9 @@ class Plan:
     starts: int
     warm_seconds: float
     rounds: int
-    #: Bytes of a record, and partitions.
-    loads: list[tuple[int, int]]
+    throughput: list[Trial]
+    sizes: list[Trial]
+    partitions: list[Trial]
     #: How long records are handed to the producer, and how many at most.
     seconds: float
     most_bytes: int
@@ -74,9 +86,11 @@ class Plan:
 
 FULL = Plan(
     starts=3,
-    warm_seconds=1.5,
+    warm_seconds=3.0,
     rounds=2,
-    loads=[(100, 1), (100, 12), (KIB, 1), (KIB, 12)],
+    throughput=[Trial(100, 12), Trial(KIB, 12)],
+    sizes=[Trial(size, 12, ONE_OF_EACH) for size in (10, 100, KIB, 10 * KIB, 100 * KIB)],
+    partitions=[Trial(100, partitions, BROKERS) for partitions in (1, 10, 100, 1000)],
     seconds=1.0,
     most_bytes=256 * MIB,
     most_records=1_000_000,
@@ -88,7 +102,9 @@ QUICK = Plan(
     starts=1,
     warm_seconds=1.5,
     rounds=1,
-    loads=[(100, 1), (KIB, 12)],
+    throughput=[Trial(100, 12)],
+    sizes=[Trial(size, 12, ONE_OF_EACH) for size in (100, 10 * KIB)],
+    partitions=[Trial(100, partitions, BROKERS) for partitions in (1, 100)],
     seconds=0.4,
     most_bytes=128 * MIB,
     most_records=500_000,
@@ -204,7 +220,7 @@ def warm_up(bench: Bench) -> None:
             continue
         seen.add(server)
         progress(f"warm up: {server.name}")
-        for size, partitions in bench.plan.loads:
+        for size, partitions, _who in bench.plan.throughput:
             load = Load(partitions, size, bench.plan.warm_seconds, bench.plan.most_bytes // size)
             try:
                 contender.throughput(bench.client, load)
@@ -233,15 +249,15 @@ def summary(runs: list[Run]) -> Run:
     return best
 
 
-def bench_throughput(bench: Bench) -> list[dict[str, Any]]:
-    """Measure all contenders with all loads, and print the tables."""
-    warm_up(bench)
+def bench_trials(bench: Bench, trials: list[Trial]) -> list[dict[str, Any]]:
+    """Measure contenders with some loads, and print the tables."""
     results = []
-    for size, partitions in bench.plan.loads:
+    for size, partitions, who in trials:
         most = min(bench.plan.most_bytes // size, bench.plan.most_records)
         load = Load(partitions, size, bench.plan.seconds, most)
         runs: dict[str, dict[str, list[Run]]] = {}
-        for number, contender in turns(bench.contenders, bench.plan.rounds):
+        contenders = [each for each in bench.contenders if not who or each.label in who]
+        for number, contender in turns(contenders, bench.plan.rounds):
             progress(f"{partitions} × {size} B, round {number + 1}: {contender.label}")
             try:
                 done = contender.throughput(bench.client, load)
@@ -463,8 +479,9 @@ def print_latency(results: list[dict[str, Any]]) -> None:
     print_table(
         f"latency, acks=all, {RATE} records of 100 B a second, in ms",
         [
-            *("", "report p50", "p99", "p99.9", "p99 of Kafka's"),
-            *("consumer p50", "p99", "p99.9", "p99 of Kafka's", "cold MB/s", "from the device"),
+            *("", *(f"report {name}" for name in PERCENTILES), "p99 of Kafka's"),
+            *(*(f"consumer {name}" for name in PERCENTILES), "p99 of Kafka's"),
+            *("cold MB/s", "from the device"),
         ],
         table,
     )
@@ -473,49 +490,50 @@ def print_latency(results: list[dict[str, Any]]) -> None:
 # -- all -------------------------------------------------------------------------------------------
 
 PARTS: dict[str, Callable[[Bench], Any]] = {
-    "throughput": bench_throughput,
+    "throughput": lambda bench: bench_trials(bench, bench.plan.throughput),
+    "sizes": lambda bench: bench_trials(bench, bench.plan.sizes),
+    "partitions": lambda bench: bench_trials(bench, bench.plan.partitions),
     "single": bench_single,
     "latency": bench_latency,
 }
 SERVERS = ("ottla", "kafka", "redis")
 
 
-def find_servers(wanted: list[str], libs: Path | None) -> dict[str, Callable[[Path], Server]]:
-    """Give what makes each server, and say why one is left out."""
+def find_servers(
+    wanted: list[str], libs: Path | None
+) -> tuple[dict[str, Callable[[Path], Server]], dict[str, str]]:
+    """Give what makes each server, and why others are left out."""
     missing = {
         "ottla": Ottla.missing(),
         "kafka": Kafka.missing(libs),
         "redis": Redis.missing(),
     }
-    for name in wanted:
-        if reason := missing[name]:
-            print(f"{name} is left out: {reason}", flush=True)
+    left_out = {name: reason for name in wanted if (reason := missing[name])}
+    for name, reason in left_out.items():
+        print(f"{name} is left out: {reason}", flush=True)
     makers: dict[str, Callable[[Path], Server]] = {
         "ottla": Ottla,
         "kafka": lambda folder: Kafka(folder, libs or Path()),
         "redis": Redis,
     }
-    return {name: makers[name] for name in wanted if missing[name] is None}
+    return {name: makers[name] for name in wanted if name not in left_out}, left_out
 
 
 def main() -> None:
     """Measure all of it, or what was named."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="a minute instead of five")
-    parser.add_argument("--dir", type=Path, help="where the files go; needs 4 GiB")
+    parser = command_line(__doc__, quick="a minute instead of six", parts=PARTS, files="4 GiB")
     parser.add_argument("--kafka-libs", type=Path, help="the jars of Apache Kafka")
-    parser.add_argument("--only", choices=PARTS, nargs="+", help="leave the other parts out")
     parser.add_argument("--servers", choices=SERVERS, nargs="+", help="leave the others out")
     options = parser.parse_args()
     libs = options.kafka_libs or os.environ.get("KAFKA_LIBS")
-    # What is started is also stopped when this is told to end.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(max(soft, 16_384), hard), hard))
 
     plan = QUICK if options.quick else FULL
-    makers = find_servers(options.servers or list(SERVERS), Path(libs).resolve() if libs else None)
+    wanted = options.servers or list(SERVERS)
+    makers, left_out = find_servers(wanted, Path(libs).resolve() if libs else None)
     with ExitStack() as stack:
+        results = stack.enter_context(recording("broker", options))
         folder = tempfile.TemporaryDirectory(dir=options.dir, prefix="ottla-bench-")
         root = Path(stack.enter_context(folder))
         servers, starts = start_servers(makers, plan, root, stack)
@@ -524,13 +542,12 @@ def main() -> None:
         stack.callback(client.stop)
         stack.callback(other_client.stop)
         bench = Bench(plan, servers, contenders_of(servers), client, other_client)
-        results = {"plan": vars(plan), "start": starts}
-        for name, part in PARTS.items():
-            if options.only is None or name in options.only:
-                results[name] = part(bench)
+        versions = {name: server.version() for name, server in servers.items()}
+        results |= {"start": starts, "versions": versions, "left_out": left_out}
+        warm_up(bench)
+        for name in options.only or PARTS:
+            results[name] = PARTS[name](bench)
         print_after(servers, starts)
-    if options.only is None:
-        save("broker", results)
 
 
 if __name__ == "__main__":

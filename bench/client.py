@@ -20,9 +20,7 @@ run on asyncio's own loop.
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -35,7 +33,7 @@ import pyarrow as pa
 
 from clients.job import block
 from driver import Driver
-from harness import print_table, progress, save, turns
+from harness import command_line, print_table, progress, recording, turns
 from imports import measure
 from ottla.client import TopicPartition
 from ottla.client.blocking import Admin, Consumer
@@ -298,27 +296,22 @@ def summary(
     return {"verb": verb, "load": load.name, "best": best}
 
 
-def compare(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def compare(results: list[dict[str, Any]]) -> None:
     """Compare like with like, and print it."""
-    found = []
+    table = []
     for result in results:
         best = result["best"]
         for verb, ours, theirs in PAIRS:
             if verb == result["verb"] and ours in best and theirs in best:
                 a, b = best[ours], best[theirs]
-                found.append(
-                    {
-                        "what": f"{ours} / {theirs}{result['load']}",
-                        "speed": a["records_per_second"] / b["records_per_second"],
-                        "cpu": a["client_cpu"] / b["client_cpu"],
-                    }
+                table.append(
+                    [
+                        f"{ours} / {theirs}{result['load']}",
+                        f"{a['records_per_second'] / b['records_per_second']:.2f}×",
+                        f"{a['client_cpu'] / b['client_cpu']:.2f}×",
+                    ]
                 )
-    print_table(
-        "like with like",
-        ["", "speed", "client CPU"],
-        [[row["what"], f"{row['speed']:.2f}×", f"{row['cpu']:.2f}×"] for row in found],
-    )
-    return found
+    print_table("like with like", ["", "speed", "client CPU"], table)
 
 
 def bench_imports(bench: Bench) -> dict[str, Any]:
@@ -336,13 +329,6 @@ def bench_imports(bench: Bench) -> dict[str, Any]:
     return {name: {"ms": ms, "mb": mb} for name, (ms, mb) in results.items()}
 
 
-def bench_all(bench: Bench, parts: list[str]) -> dict[str, Any]:
-    """Measure the parts that were named."""
-    found = {name: PARTS[name](bench) for name in PARTS if name in parts}
-    rows = [row for name in ("produce", "consume") for row in found.get(name, [])]
-    return found | {"ratios": compare(rows)}
-
-
 PARTS: dict[str, Callable[[Bench], Any]] = {
     "produce": bench_produce,
     "consume": bench_consume,
@@ -352,24 +338,19 @@ PARTS: dict[str, Callable[[Bench], Any]] = {
 
 def main() -> None:
     """Measure all of it, or what was named."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="half a minute instead of three")
-    parser.add_argument("--dir", type=Path, help="where the files go; needs 1 GiB")
-    parser.add_argument("--only", choices=PARTS, nargs="+", help="leave the other parts out")
-    options = parser.parse_args()
-    # What is started is also stopped when this is told to end.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    quick = "half a minute instead of three"
+    options = command_line(__doc__, quick=quick, parts=PARTS, files="1 GiB").parse_args()
     plan = QUICK if options.quick else FULL
-    results: dict[str, Any] = {"plan": vars(plan)}
     with ExitStack() as stack:
+        results = stack.enter_context(recording("client", options))
         folder = tempfile.TemporaryDirectory(dir=options.dir, prefix="ottla-bench-")
         server = Ottla(Path(stack.enter_context(folder)) / "ottla")
         stack.callback(server.stop)
         server.start()
         bench = Bench(plan, server, stack.enter_context(Admin(server.address)))
-        results |= bench_all(bench, options.only or list(PARTS))
-    if options.only is None:
-        save("client", results)
+        for name in options.only or PARTS:
+            results[name] = PARTS[name](bench)
+        compare([row for name in ("produce", "consume") for row in results.get(name, [])])
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """The codecs against hand-written struct code and plain construct; record batches against others'.
 
-    python bench/codec.py
+    python bench/codec.py [--quick]
 
 Messages: Produce v9 and Fetch v12, with 1 topic × 1 partition and with 4 × 12, 16 KiB of records in
 each partition. Times are per message, the ratios within the run. "hand" is bench/handwritten.py,
@@ -19,7 +19,7 @@ import aiokafka.record.default_records as aio
 import kafka.record.default_records as kp
 
 import handwritten
-from harness import best_seconds, print_table, progress, save
+from harness import best_seconds, command_line, print_table, progress, recording
 from ottla.protocol.api.fetch import (
     FetchableTopicResponse,
     FetchPartition,
@@ -149,7 +149,7 @@ def contenders(
     }
 
 
-def bench_messages() -> list[dict[str, Any]]:
+def bench_messages(is_quick: bool) -> list[dict[str, Any]]:
     """Measure messages, and print the table."""
     results = []
     for make, version in MESSAGES:
@@ -157,7 +157,7 @@ def bench_messages() -> list[dict[str, Any]]:
             label = f"{make.__name__} v{version}, {shape}"
             for way, functions in contenders(make(*size), version, make.__name__).items():
                 progress(f"{way} {label}")
-                seconds = best_seconds(functions)
+                seconds = best_seconds(functions, is_quick=is_quick)
                 results.append({"message": label, "way": way, **seconds})
     progress("")
     print_table(
@@ -177,7 +177,7 @@ def bench_messages() -> list[dict[str, Any]]:
     return results
 
 
-def bench_batches() -> list[dict[str, Any]]:
+def bench_batches(is_quick: bool) -> list[dict[str, Any]]:
     """Measure record batches, and print the table."""
     count = 1000
     now = 1_700_000_000_000
@@ -215,7 +215,7 @@ def bench_batches() -> list[dict[str, Any]]:
     results = []
     for way, functions in ways.items():
         progress(f"{way} batches")
-        seconds = best_seconds(functions)
+        seconds = best_seconds(functions, is_quick=is_quick)
         results.append({"way": way, **{name: count / each for name, each in seconds.items()}})
     progress("")
     print_table(
@@ -234,5 +234,16 @@ def bench_batches() -> list[dict[str, Any]]:
     return results
 
 
+PARTS: dict[str, Callable[[bool], Any]] = {"messages": bench_messages, "batches": bench_batches}
+
+
+def main() -> None:
+    """Measure all of it, or what was named."""
+    options = command_line(__doc__, quick="a second instead of twenty", parts=PARTS).parse_args()
+    with recording("codec", options) as results:
+        for name in options.only or PARTS:
+            results[name] = PARTS[name](options.quick)
+
+
 if __name__ == "__main__":
-    save("codec", {"messages": bench_messages(), "batches": bench_batches()})
+    main()

@@ -18,8 +18,6 @@ encoded beforehand, so that it is the broker that takes the time. No client is i
 
 from __future__ import annotations
 
-import argparse
-import os
 import re
 import resource
 import select
@@ -27,7 +25,6 @@ import signal
 import socket
 import statistics
 import struct
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -36,7 +33,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from harness import print_table, progress, save
+from harness import command_line, print_table, progress, recording
 from ottla.coord.placement import partition_of_group
 from ottla.protocol.api.create_topics import CreatableTopic, CreateTopicsRequest
 from ottla.protocol.api.find_coordinator import FindCoordinatorRequest
@@ -593,34 +590,31 @@ PARTS: dict[str, Callable[[Broker, Plan], Any]] = {
 
 def main() -> None:
     """Measure all of it, or what was named."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="half a minute instead of three")
-    parser.add_argument("--dir", type=Path, help="where the files go")
+    quick = "half a minute instead of two"
+    parser = command_line(__doc__, quick=quick, parts=PARTS, files="1 GiB")
     parser.add_argument("--commits", type=int, help="past commits, at least 100,000")
-    parser.add_argument("--only", choices=PARTS, nargs="+", help="leave the other parts out")
     options = parser.parse_args()
-    # What is started is also stopped when this is told to end.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(max(soft, 16_384), hard), hard))
     plan = QUICK if options.quick else FULL
     if options.commits is not None:
         plan = replace(plan, commits=[100_000, options.commits])
-    results: dict[str, Any] = {"plan": vars(plan), "cores": os.cpu_count()}
-    for name, part in PARTS.items():
-        if options.only is not None and name not in options.only:
-            continue
-        with ExitStack() as stack:
-            folder = tempfile.TemporaryDirectory(dir=options.dir, prefix="ottla-bench-")
-            settings = ["log.cleaner.enable=false"] if name == "commit" else []
-            broker = Broker(Path(stack.enter_context(folder)) / name, *settings)
-            stack.callback(broker.stop)
-            broker.start()
-            with connections(broker.port, 1) as (connection,):
-                prepare(connection)
-            results[name] = part(broker, plan)
-    if options.only is None:
-        save("groups", results)
+    with recording("groups", options) as results:
+        for name in options.only or PARTS:
+            results[name] = measure(name, plan, options.dir)
+
+
+def measure(name: str, plan: Plan, directory: Path | None) -> Any:
+    """Measure one part, with a broker of its own."""
+    with ExitStack() as stack:
+        folder = tempfile.TemporaryDirectory(dir=directory, prefix="ottla-bench-")
+        settings = ["log.cleaner.enable=false"] if name == "commit" else []
+        broker = Broker(Path(stack.enter_context(folder)) / name, *settings)
+        stack.callback(broker.stop)
+        broker.start()
+        with connections(broker.port, 1) as (connection,):
+            prepare(connection)
+        return PARTS[name](broker, plan)
 
 
 if __name__ == "__main__":

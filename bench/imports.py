@@ -1,6 +1,6 @@
 """What importing the protocol costs, beyond what its dependencies cost by themselves.
 
-    python bench/imports.py
+    python bench/imports.py [--quick]
 
 Each line is a fresh process that imports the dependencies, then looks at the clock and at its own
 memory before and after it does one thing more. The median of several is shown; a warm-up run writes
@@ -14,10 +14,11 @@ import os
 import statistics
 import subprocess
 import sys
+from typing import Any
 
-from harness import print_table, progress, save
+from harness import command_line, print_table, progress, recording
 
-RUNS = 15
+RUNS, QUICK_RUNS = 15, 2
 
 PROBE = """
 import json, sys, time
@@ -58,7 +59,7 @@ STEPS = {
 }
 
 
-def measure(dependencies: str, steps: str, count: int = RUNS) -> tuple[float, float]:
+def measure(dependencies: str, steps: str, count: int) -> tuple[float, float]:
     """Give the median of milliseconds and megabytes."""
     script = PROBE.format(dependencies=dependencies, steps=steps)
     command = [sys.executable, "-c", script]
@@ -72,21 +73,28 @@ def measure(dependencies: str, steps: str, count: int = RUNS) -> tuple[float, fl
     return statistics.median(milliseconds), statistics.median(megabytes)
 
 
-def main() -> None:
+def bench_imports(count: int) -> dict[str, Any]:
     """Measure, and print the table."""
     results = {}
     progress("dependencies")
-    results["the dependencies themselves"] = measure("", DEPENDENCIES)
+    results["the dependencies themselves"] = measure("", DEPENDENCIES, count)
     for name, steps in STEPS.items():
         progress(name)
-        results[name] = measure(DEPENDENCIES, steps)
+        results[name] = measure(DEPENDENCIES, steps, count)
     progress("")
     print_table(
         "beyond the import of construct, crc32c and cramjam",
         ["", "ms", "MB"],
         [[name, f"{ms:.1f}", f"{mb:.1f}"] for name, (ms, mb) in results.items()],
     )
-    save("imports", {name: {"ms": ms, "mb": mb} for name, (ms, mb) in results.items()})
+    return {name: {"ms": ms, "mb": mb} for name, (ms, mb) in results.items()}
+
+
+def main() -> None:
+    """Measure all of it."""
+    options = command_line(__doc__, quick="a few seconds instead of thirty").parse_args()
+    with recording("imports", options) as results:
+        results["imports"] = bench_imports(QUICK_RUNS if options.quick else RUNS)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """The log against the bare system calls that it is made of.
 
-    python bench/log.py [--dir FOLDER]
+    python bench/log.py [--quick] [--dir FOLDER] [--only PART…]
 
 Everything is measured in page-cache mode, in a temporary directory: nothing waits for the device,
 and all reads are warm. What is compared takes turns; "bare" does the same I/O and nothing else.
@@ -9,13 +9,12 @@ and all reads are warm. What is compared takes turns; "bare" does the same I/O a
 - read: `Log.read` and a send of what it gives, against sends of equal slices of one map
 - open: a log of 1 GiB that was closed cleanly
 - recovery: a scan of 256 MiB in batches of 16 KiB, against a CRC over the same reads
-- growth: an append, and a roll, of a log that has N, 10 N and 100 N batches
-- load: 10,000 logs of one small batch each, after a clean stop, in a process of their own
+- growth: an append to, a roll of, and a read of a log that has N, 10 N and 100 N batches
+- load: up to 10,000 logs of one small batch each, after a clean stop, in a process of their own
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import mmap
 import os
@@ -26,13 +25,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from crc32c import crc32c
 
-from harness import best_seconds, print_table, progress, save
+from harness import best_seconds, command_line, print_table, progress, recording
 from ottla.protocol.batch import HEADER_BYTES, Record, build_batch
 from ottla.storage.config import LogConfig
 from ottla.storage.disk import Disk
@@ -51,15 +51,42 @@ APPENDS: dict[int, tuple[int, float | None]] = {
     16 * KIB: (4_000, 0.6),
     MIB: (96, 0.85),
 }
-APPEND_ROUNDS = 8
-READ_ROUNDS = 8
-OPEN_ROUNDS = 10
-RECOVERY_ROUNDS = 6
 RECOVERY_READ_BYTES = 256 * KIB  # as the scan does
-LOGS = 10_000
 GROWTH_BATCHES = 2_000
 GROWTH_SEGMENT_BYTES = 256 * KIB
-GROWTH_ROUNDS = 10
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much is measured."""
+
+    rounds: int
+    #: Of the appends of a round, one in so many is done.
+    append_divisor: int
+    read_bytes: int
+    open_bytes: int
+    growth: Sequence[int]
+    logs: Sequence[int]
+    is_quick: bool = False
+
+
+FULL = Plan(
+    rounds=8,
+    append_divisor=1,
+    read_bytes=256 * MIB,
+    open_bytes=GIB,
+    growth=(1, 10, 100),
+    logs=(100, 1_000, 10_000),
+)
+QUICK = Plan(
+    rounds=1,
+    append_divisor=16,
+    read_bytes=16 * MIB,
+    open_bytes=64 * MIB,
+    growth=(1, 10),
+    logs=(100,),
+    is_quick=True,
+)
 
 LOAD_PROBE = """
 import json, sys, time
@@ -165,11 +192,12 @@ def time_bare(folder: Path, batch: bytearray, count: int, *, check: bool) -> flo
     return elapsed
 
 
-def bench_append(folder: Path) -> list[dict[str, Any]]:
+def bench_append(folder: Path, plan: Plan) -> list[dict[str, Any]]:
     """Measure appends, and print the table."""
     results = []
-    for size, (count, aim) in APPENDS.items():
+    for size, (most, aim) in APPENDS.items():
         progress(f"append {size}")
+        count = most // plan.append_divisor
         batch = batch_of(size)
         seconds = take_turns(
             {
@@ -177,7 +205,7 @@ def bench_append(folder: Path) -> list[dict[str, Any]]:
                 "pwrite": lambda b=batch, n=count: time_bare(folder, b, n, check=False),
                 "crc+pwrite": lambda b=batch, n=count: time_bare(folder, b, n, check=True),
             },
-            APPEND_ROUNDS,
+            plan.rounds,
         )
         each = {name: elapsed / count for name, elapsed in seconds.items()}
         results.append({"size": size, "aim": aim, "seconds": each})
@@ -230,11 +258,11 @@ class Pipe:
         self._far.close()
 
 
-def bench_read(folder: Path) -> dict[str, Any]:
+def bench_read(folder: Path, plan: Plan) -> dict[str, Any]:
     """Measure reads, and print the tables."""
     progress("read")
     log = open_at(folder / "read-0")
-    fill(log, 16 * KIB, 256 * MIB)
+    fill(log, 16 * KIB, plan.read_bytes)
     pipe = Pipe()
     total = log.size
     with open(log.active.path(".log"), "rb") as file:
@@ -259,9 +287,9 @@ def bench_read(folder: Path) -> dict[str, Any]:
             pipe.send(view[position : position + MIB])
         return time.perf_counter() - start
 
-    big = take_turns({"log": sequential, "bare": bare}, READ_ROUNDS)
+    big = take_turns({"log": sequential, "bare": bare}, plan.rounds)
     small_log = open_at(folder / "small-0")
-    fill(small_log, KIB, 64 * MIB)
+    fill(small_log, KIB, plan.read_bytes // 4)
 
     def stepping(source: Log, most: int) -> Callable[[], object]:
         offset, end = 0, source.end_offset
@@ -280,7 +308,8 @@ def bench_read(folder: Path) -> dict[str, Any]:
             "1 MiB in batches of 16 KiB": stepping(log, MIB),
             "1 MiB in batches of 1 KiB": stepping(small_log, MIB),
             "none, at the end": lambda: log.read(log.end_offset, MIB),
-        }
+        },
+        is_quick=plan.is_quick,
     )
     pipe.close()
     mapped.close()
@@ -293,7 +322,7 @@ def bench_read(folder: Path) -> dict[str, Any]:
         ["", "log MB/s", "bare MB/s", "of bare"],
         [
             [
-                "256 MiB",
+                f"{total // MIB} MiB",
                 f"{total / big['log'] / 1e6:,.0f}",
                 f"{total / big['bare'] / 1e6:,.0f}",
                 f"{big['bare'] / big['log']:.2f}",
@@ -311,12 +340,12 @@ def bench_read(folder: Path) -> dict[str, Any]:
 # -- open and recovery -----------------------------------------------------------------------------
 
 
-def bench_open(folder: Path) -> dict[str, Any]:
+def bench_open(folder: Path, plan: Plan) -> dict[str, Any]:
     """Measure the opening of a large log, and print it."""
     progress("open")
     path = folder / "open-0"
     log = open_at(path)
-    fill(log, 16 * KIB, GIB)
+    fill(log, 16 * KIB, plan.open_bytes)
     size, segments = log.size, len(log.segments)
     log.close()
 
@@ -328,7 +357,7 @@ def bench_open(folder: Path) -> dict[str, Any]:
         opened.close()
         return elapsed
 
-    best = take_turns({"log": once}, OPEN_ROUNDS)["log"]
+    best = take_turns({"log": once}, plan.rounds)["log"]
     shutil.rmtree(path)
     progress("")
     print_table(
@@ -339,12 +368,12 @@ def bench_open(folder: Path) -> dict[str, Any]:
     return {"bytes": size, "segments": segments, "seconds": best}
 
 
-def bench_recovery(folder: Path) -> dict[str, Any]:
+def bench_recovery(folder: Path, plan: Plan) -> dict[str, Any]:
     """Measure the scan after a crash, and print it."""
     progress("recovery")
     path = folder / "recovery-0"
     log = open_at(path)
-    fill(log, 16 * KIB, 256 * MIB)
+    fill(log, 16 * KIB, plan.read_bytes)
     file, size = log.active.path(".log"), log.size
     log.close()
 
@@ -367,7 +396,7 @@ def bench_recovery(folder: Path) -> dict[str, Any]:
         os.close(fd)
         return elapsed
 
-    seconds = take_turns({"log": scan, "bare": bare}, RECOVERY_ROUNDS)
+    seconds = take_turns({"log": scan, "bare": bare}, plan.rounds)
     shutil.rmtree(path)
     progress("")
     print_table(
@@ -390,48 +419,54 @@ def bench_recovery(folder: Path) -> dict[str, Any]:
 # -- many logs, and a long one ---------------------------------------------------------------------
 
 
-def bench_load(folder: Path) -> dict[str, Any]:
-    """Measure a start with many logs, and print it."""
-    path = folder / "data"
-    directory = LogDirectory(path, cluster_id="bench", broker_id=0, disk=PageCache())
-    batch = batch_of(KIB)
-    for number in range(LOGS):
-        if number % 500 == 0:
-            progress(f"load: making log {number:,}")
-        log = directory.create(f"topic-{number}", CONFIG)
-        log.append(batch, leader_epoch=0, now_ms=NOW_MS)
-        # A file with content that is not on the device stays open.
-        log.sync()
-    directory.close()
-    progress("load")
-    command = [sys.executable, "-c", LOAD_PROBE, str(path)]
-    runs = []
-    for _ in range(2):
-        (path / "clean-shutdown").touch()
-        output = subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout
-        runs.append(json.loads(output))
-    count, seconds, memory = min(runs, key=lambda run: run[1])
-    assert count == LOGS
-    progress("load: removing")
-    shutil.rmtree(path)
+def bench_load(folder: Path, plan: Plan) -> list[dict[str, Any]]:
+    """Measure starts with many logs, and print them."""
+    results = [load(folder / f"data-{count}", count) for count in plan.logs]
     progress("")
     print_table(
         "start with many logs, after a clean stop",
         ["logs", "s", "µs per log", "MB more", "KB per log"],
         [
             [
-                f"{count:,}",
-                f"{seconds:.2f}",
-                f"{seconds / count * 1e6:.0f}",
-                f"{memory / 1e6:.1f}",
-                f"{memory / count / 1e3:.1f}",
+                f"{row['logs']:,}",
+                f"{row['seconds']:.3f}",
+                f"{row['seconds'] / row['logs'] * 1e6:.0f}",
+                f"{row['bytes'] / 1e6:.1f}",
+                f"{row['bytes'] / row['logs'] / 1e3:.1f}",
             ]
+            for row in results
         ],
     )
+    return results
+
+
+def load(path: Path, count: int) -> dict[str, Any]:
+    """Make so many logs, and give what it takes to load them."""
+    directory = LogDirectory(path, cluster_id="bench", broker_id=0, disk=PageCache())
+    batch = batch_of(KIB)
+    for number in range(count):
+        if number % 500 == 0:
+            progress(f"load: making log {number:,} of {count:,}")
+        log = directory.create(f"topic-{number}", CONFIG)
+        log.append(batch, leader_epoch=0, now_ms=NOW_MS)
+        # A file with content that is not on the device stays open.
+        log.sync()
+    directory.close()
+    progress(f"load: {count:,} logs")
+    command = [sys.executable, "-c", LOAD_PROBE, str(path)]
+    runs = []
+    for _ in range(2):
+        (path / "clean-shutdown").touch()
+        output = subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout
+        runs.append(json.loads(output))
+    loaded, seconds, memory = min(runs, key=lambda run: run[1])
+    assert loaded == count
+    progress(f"load: removing {count:,} logs")
+    shutil.rmtree(path)
     return {"logs": count, "seconds": seconds, "bytes": memory}
 
 
-def bench_growth(folder: Path) -> list[dict[str, Any]]:
+def bench_growth(folder: Path, plan: Plan) -> list[dict[str, Any]]:
     """Measure appends to a log that gets longer, and print it."""
     log = open_at(folder / "growth-0", LogConfig(segment_bytes=GROWTH_SEGMENT_BYTES))
     batch = batch_of(KIB)
@@ -449,29 +484,41 @@ def bench_growth(folder: Path) -> list[dict[str, Any]]:
             log.append(batch, leader_epoch=0, now_ms=NOW_MS)
         return (time.perf_counter() - start) / window
 
+    def read() -> float:
+        end = log.end_offset
+        start = time.perf_counter()
+        for number in range(window):
+            log.read(number * 7919 % end, 1)
+        return (time.perf_counter() - start) / window
+
     results = []
-    for factor in (1, 10, 100):
+    for factor in plan.growth:
         progress(f"growth: {factor} N")
         while log.end_offset < factor * GROWTH_BATCHES:
             log.append(batch, leader_epoch=0, now_ms=NOW_MS)
         length, segments = log.end_offset, len(log.segments)
-        seconds = take_turns({"roll": roll, "append": append}, GROWTH_ROUNDS)
+        ways = {"roll": roll, "append": append, "read": read}
+        seconds = take_turns(ways, plan.rounds)
         results.append({"batches": length, "segments": segments, "seconds": seconds})
     log.close()
     shutil.rmtree(log.directory)
     progress("")
     first = results[0]["seconds"]
     print_table(
-        f"append of 1 KiB to a log of {GROWTH_SEGMENT_BYTES // KIB} KiB segments",
-        ["batches", "segments", "append µs", "of the first", "roll µs", "of the first"],
+        f"batches of 1 KiB in a log of {GROWTH_SEGMENT_BYTES // KIB} KiB segments",
+        ["batches", "segments", *(text for way in ways for text in (f"{way} µs", "of the first"))],
         [
             [
                 f"{row['batches']:,}",
                 f"{row['segments']:,}",
-                f"{row['seconds']['append'] * 1e6:.1f}",
-                f"{row['seconds']['append'] / first['append']:.2f}",
-                f"{row['seconds']['roll'] * 1e6:,.0f}",
-                f"{row['seconds']['roll'] / first['roll']:.2f}",
+                *(
+                    text
+                    for way in ways
+                    for text in (
+                        f"{row['seconds'][way] * 1e6:,.1f}",
+                        f"{row['seconds'][way] / first[way]:.2f}",
+                    )
+                ),
             ]
             for row in results
         ],
@@ -479,7 +526,7 @@ def bench_growth(folder: Path) -> list[dict[str, Any]]:
     return results
 
 
-BENCHES: dict[str, Callable[[Path], Any]] = {
+PARTS: dict[str, Callable[[Path, Plan], Any]] = {
     "append": bench_append,
     "read": bench_read,
     "open": bench_open,
@@ -491,20 +538,18 @@ BENCHES: dict[str, Callable[[Path], Any]] = {
 
 def main() -> None:
     """Measure all of it, or what was named."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--dir", type=Path, help="where the files go; needs 2 GiB")
-    parser.add_argument("--only", choices=BENCHES, nargs="+", help="leave the others out")
-    options = parser.parse_args()
+    quick = "five seconds instead of ninety"
+    options = command_line(__doc__, quick=quick, parts=PARTS, files="2 GiB").parse_args()
+    plan = QUICK if options.quick else FULL
     # What a log has open is bounded, but at more than what many shells allow.
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(max(soft, 16_384), hard), hard))
-    results = {}
-    with tempfile.TemporaryDirectory(dir=options.dir, prefix="ottla-bench-") as folder:
-        for name, bench in BENCHES.items():
-            if options.only is None or name in options.only:
-                results[name] = bench(Path(folder))
-    if options.only is None:
-        save("log", results)
+    with (
+        recording("log", options) as results,
+        tempfile.TemporaryDirectory(dir=options.dir, prefix="ottla-bench-") as folder,
+    ):
+        for name in options.only or PARTS:
+            results[name] = PARTS[name](Path(folder), plan)
 
 
 if __name__ == "__main__":

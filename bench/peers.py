@@ -13,6 +13,7 @@ import struct
 import subprocess
 import sys
 import time
+from importlib import metadata
 from pathlib import Path
 
 from processes import free_port, spawn, stop
@@ -72,6 +73,10 @@ class Server:
         assert self._process is not None
         return self._process.pid
 
+    def version(self) -> str:
+        """Say which one it is."""
+        raise NotImplementedError
+
     def prepare(self) -> None:
         """Do what is to be done once, before the first start."""
         self.data.mkdir(parents=True)
@@ -121,6 +126,10 @@ class Ottla(Server):
         """Say why it cannot be had."""
         return None
 
+    def version(self) -> str:
+        """Say which one it is."""
+        return metadata.version("ottla")
+
     def prepare(self) -> None:
         """Have the source compiled, as an installation does it once."""
         super().prepare()
@@ -165,6 +174,10 @@ class Kafka(Server):
             return "no java on PATH"
         return None
 
+    def version(self) -> str:
+        """Say which one it is, as its jar does."""
+        return next(self._libs.glob("kafka_2.*.jar")).stem.rpartition("-")[2]
+
     def prepare(self) -> None:
         """Format the folder, which is not part of a start."""
         super().prepare()
@@ -202,6 +215,11 @@ class Redis(Server):
     def missing() -> str | None:
         """Say why it cannot be had."""
         return None if shutil.which("redis-server") else "no redis-server on PATH"
+
+    def version(self) -> str:
+        """Say which one it is; it does in words of the form v=7.0.15."""
+        said = subprocess.check_output(["redis-server", "--version"], text=True)
+        return next(word[2:] for word in said.split() if word.startswith("v="))
 
     def command(self) -> list[str]:
         """Give the command line."""

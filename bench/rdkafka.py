@@ -21,8 +21,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from meter import Meter
 
 ANSWER_SECONDS = 60
-#: Records that are handed over, and taken, in one call.
+#: Records that are handed over, and taken, in one call, at most; and bytes that are handed over.
 BLOCK = 10_000
+BLOCK_BYTES = 10 * 1024 * 1024
 QUIET = {"log_level": 2}
 QUEUE = {"queue.buffering.max.messages": 1_000_000, "queue.buffering.max.kbytes": 512 * 1024}
 FETCHED = {"queued.min.messages": 10_000_000, "queued.max.messages.kbytes": 1024 * 1024}
@@ -83,7 +84,8 @@ def fill(
     producer: Producer, topic: str, size: int, seconds: float, most: int, partition: int
 ) -> int:
     """Hand records over until time or records are up, and wait until the broker has them all."""
-    block = [{"value": b"x" * size} for _ in range(min(BLOCK, most))]
+    value = b"x" * size
+    block = [{"value": value} for _ in range(min(BLOCK, most, BLOCK_BYTES // size))]
     end, sent = time.perf_counter() + seconds, 0
     while time.perf_counter() < end and sent < most:
         queued = producer.produce_batch(topic, block, partition)

@@ -1,6 +1,6 @@
 """Records to bytes, to objects and to Arrow: the compiled module, Python alone, and aiokafka.
 
-    python bench/records.py
+    python bench/records.py [--quick]
 
 Batches of 1,000 records, 10,000 in all, uncompressed, as a producer makes them and a fetch brings
 them; "alone" is a batch for each record. All three check the CRC of what they read. aiokafka's
@@ -17,7 +17,7 @@ import aiokafka.record.default_records as aio
 import pyarrow as pa
 from aiokafka.record.memory_records import MemoryRecords
 
-from harness import best_seconds, print_table, progress, save
+from harness import best_seconds, command_line, print_table, progress, recording
 from ottla.client.arrow import ArrowDecoder
 from ottla.protocol import compiled
 from ottla.protocol.batch import Record, build_batch, split_batches
@@ -143,23 +143,30 @@ def ways(shape: str) -> dict[str, dict[str, Callable[[], object]]]:
     }
 
 
-def main() -> None:
+def bench_shapes(is_quick: bool) -> list[dict[str, Any]]:
     """Measure, and print a table for each shape."""
-    if compiled.fast is None:
-        raise SystemExit("the compiled module was not built: there is nothing to compare")
     results = []
     for shape in SHAPES:
         rows = []
         for task, functions in ways(shape).items():
             progress(f"{shape}: {task}")
-            seconds = best_seconds(functions)
+            seconds = best_seconds(functions, is_quick=is_quick)
             speeds = {name: COUNT / seconds[name] for name in WAYS}
             results.append({"shape": shape, "task": task, **speeds})
             others = [f"{speeds['compiled'] / speeds[name]:.1f}×" for name in WAYS[1:]]
             rows.append([task, *(f"{speeds[name]:,.0f}" for name in WAYS), *others])
         progress("")
         print_table(f"records/s, values of {shape}", ["", *WAYS, "of python", "of aiokafka"], rows)
-    save("records", results)
+    return results
+
+
+def main() -> None:
+    """Measure all of it."""
+    options = command_line(__doc__, quick="five seconds instead of thirty").parse_args()
+    if compiled.fast is None:
+        raise SystemExit("the compiled module was not built: there is nothing to compare")
+    with recording("records", options) as results:
+        results["shapes"] = bench_shapes(options.quick)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,6 @@ commons-pool2. With the first as the only dependency in a pom.xml, Maven gets th
 
 from __future__ import annotations
 
-import argparse
 import logging
 import os
 import statistics
@@ -35,7 +34,7 @@ from typing import Any
 
 from pyspark.sql import functions
 
-from harness import print_table, progress, save, turns
+from harness import command_line, print_table, progress, recording, turns
 from ottla.client.blocking import Admin, Producer
 from ottla.client.spark import builder, register
 from ottla.client.spark.reader import BatchReader
@@ -214,24 +213,21 @@ def session(jars: list[Path], folder: Path) -> Any:
 
 def main() -> None:
     """Measure, and print."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--records", type=int)
-    parser.add_argument("--connector", type=Path, default=os.environ.get("SPARK_CONNECTOR"))
-    parser.add_argument("--dir", type=Path, help="where the files go")
+    parser = command_line(__doc__, quick="a minute instead of five", files="1 GiB")
+    parser.add_argument("--records", type=int, help="how many are read")
+    parser.add_argument("--connector", type=Path, help="the jars of Spark's own connector")
     given = parser.parse_args()
     plan = QUICK if given.quick else FULL
     if given.records:
         plan = Plan(given.records, plan.rounds, plan.batches)
-    jars = sorted(Path(given.connector).glob("*.jar")) if given.connector else []
+    connector = given.connector or os.environ.get("SPARK_CONNECTOR")
+    jars = sorted(Path(connector).glob("*.jar")) if connector else []
     if not jars:
         print(
             "without Spark's own connector: --connector names no folder with jars", file=sys.stderr
         )
     logging.getLogger("SQLQueryContextLogger").disabled = True
-    with tempfile.TemporaryDirectory(dir=given.dir) as name:
+    with recording("spark", given) as results, tempfile.TemporaryDirectory(dir=given.dir) as name:
         folder = Path(name)
         broker = Ottla(folder / "broker")
         broker.start()
@@ -240,25 +236,24 @@ def main() -> None:
             spark = session(jars, folder)
             contenders = contenders_of(has_connector=bool(jars))
             rates = read_all(spark, contenders, broker.address, plan)
+            results["read"] = {"records": plan.records, "rates": rates}
             kinds = ["ottla", "kafka"] if jars else ["ottla"]
-            batches = {
+            batches = results["batches"] = {
                 kind: micro_batches(spark, kind, broker.address, plan.batches, folder)
                 for kind in kinds
             }
-            version = spark.version
             spark.stop()
         finally:
             broker.stop()
-    report(rates, batches, plan)
-    save("spark", {"records": plan.records, "spark": version, "rates": rates, "batches": batches})
+        report(rates, batches, plan)
 
 
 def report(
     rates: dict[str, dict[str, float]], batches: dict[str, dict[str, Any]], plan: Plan
 ) -> None:
     """Print tables."""
-    names = list(rates["count"])
-    ours = {job: rates[job][names[0]] for job in rates}
+    names = sorted(rates["count"])
+    ours = {job: rates[job]["ottla"] for job in rates}
     print_table(
         f"{plan.records:,} records of {SIZE} bytes, {PARTITIONS} partitions, local[2]",
         ["records/s", *(text for job in rates for text in (job, "of ours"))],
