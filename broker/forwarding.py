@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ottla.client.config import ClientConfig, Timeouts
@@ -153,35 +154,22 @@ def _no_partitions(
 
 
 def _no_configs(
-    request: alter_configs.AlterConfigsRequest, error: ApiError
-) -> alter_configs.AlterConfigsResponse:
-    return alter_configs.AlterConfigsResponse(
-        responses=[
-            alter_configs.AlterConfigsResourceResponse(
-                error_code=error.code,
-                error_message=message_of(error),
-                resource_type=resource.resource_type,
-                resource_name=resource.resource_name,
-            )
-            for resource in request.resources
-        ]
-    )
-
-
-def _no_changes(
-    request: incremental_alter_configs.IncrementalAlterConfigsRequest, error: ApiError
-) -> incremental_alter_configs.IncrementalAlterConfigsResponse:
-    return incremental_alter_configs.IncrementalAlterConfigsResponse(
-        responses=[
-            incremental_alter_configs.AlterConfigsResourceResponse(
-                error_code=error.code,
-                error_message=message_of(error),
-                resource_type=resource.resource_type,
-                resource_name=resource.resource_name,
-            )
-            for resource in request.resources
-        ]
-    )
+    response: Callable[..., Message],
+    result: Callable[..., Message],
+    request: Any,
+    error: ApiError,
+) -> Message:
+    """Refuse to alter settings: the two apis for that have the same answer, by other names."""
+    results = [
+        result(
+            error_code=error.code,
+            error_message=message_of(error),
+            resource_type=resource.resource_type,
+            resource_name=resource.resource_name,
+        )
+        for resource in request.resources
+    ]
+    return response(responses=results)
 
 
 #: The apis whose requests are for the controller, and how one is refused while that is down.
@@ -189,6 +177,14 @@ FORWARDED: Mapping[int, Callable[[Any, ApiError], Message]] = {
     registry.CREATE_TOPICS.key: _no_topics,
     registry.DELETE_TOPICS.key: _no_deletions,
     registry.CREATE_PARTITIONS.key: _no_partitions,
-    registry.ALTER_CONFIGS.key: _no_configs,
-    registry.INCREMENTAL_ALTER_CONFIGS.key: _no_changes,
+    registry.ALTER_CONFIGS.key: partial(
+        _no_configs,
+        alter_configs.AlterConfigsResponse,
+        alter_configs.AlterConfigsResourceResponse,
+    ),
+    registry.INCREMENTAL_ALTER_CONFIGS.key: partial(
+        _no_configs,
+        incremental_alter_configs.IncrementalAlterConfigsResponse,
+        incremental_alter_configs.AlterConfigsResourceResponse,
+    ),
 }
