@@ -1,0 +1,60 @@
+# A broker:               docker build -t ottla .
+# A Spark that knows it:  docker build -t ottla-spark --target spark .
+# Three brokers at once:  docker compose up
+
+# The compiler that one module needs stays here, and so does pip.
+FROM python:3.12-slim AS build
+RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev
+WORKDIR /source
+COPY pyproject.toml README.md LICENSE pyspark_ottla.py ./
+COPY ottla ottla
+COPY protocol protocol
+COPY storage storage
+COPY coord coord
+COPY client client
+COPY broker broker
+RUN python -m venv --without-pip /opt/ottla \
+    && pip --python /opt/ottla/bin/python install --no-cache-dir .
+# The build goes on where that module cannot be compiled. An image is to have it.
+RUN /opt/ottla/bin/ottla --version | grep compiled
+
+
+FROM build AS build-spark
+RUN pip --python /opt/ottla/bin/python install --no-cache-dir ".[spark]"
+
+
+FROM python:3.12-slim AS base
+RUN useradd --uid 10001 --home-dir /var/lib/ottla --no-create-home ottla \
+    && install --directory --owner ottla --group ottla /var/lib/ottla
+WORKDIR /var/lib/ottla
+ENV PATH=/opt/ottla/bin:$PATH
+# Python's own modules come without bytecode, and who runs in a container may not write any: below,
+# what is needed is imported once, so that not every start compiles it.
+
+
+FROM base AS spark
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends default-jre-headless procps \
+    && rm -rf /var/lib/apt/lists/*
+COPY --from=build-spark /opt/ottla /opt/ottla
+RUN python -c "import ottla.client.blocking.admin, ottla.client.spark.source, pyspark.sql, pyspark.worker"
+COPY examples/spark /opt/examples
+USER 10001:10001
+ENTRYPOINT ["python"]
+
+
+FROM base AS broker
+COPY --from=build /opt/ottla /opt/ottla
+RUN python -c "import ottla.broker.daemon, ottla.broker.following, ottla.client.blocking.admin"
+USER 10001:10001
+VOLUME /var/lib/ottla
+EXPOSE 9092
+# With `docker run -p 9092:9092 ottla` these are right for programs on the same machine.
+ENV OTTLA_LOG_DIR=/var/lib/ottla \
+    OTTLA_LISTENERS=PLAINTEXT://:9092 \
+    OTTLA_ADVERTISED_LISTENERS=PLAINTEXT://localhost:9092
+# It asks localhost:9092, or what OTTLA_BOOTSTRAP says.
+HEALTHCHECK --interval=10s --timeout=5s --start-period=30s \
+    CMD ["ottla", "cluster", "api-versions", "--timeout", "3"]
+ENTRYPOINT ["ottla"]
+CMD ["broker", "start"]
