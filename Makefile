@@ -4,17 +4,20 @@
 PYTHON ?= python3
 export PYTHON
 
-.PHONY: help broker test lint format bench docs clean venv
+.PHONY: help broker test lint format bench docs clean venv spark-demo
 .DEFAULT_GOAL := help
 
 help: ## say what there is
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
 
 broker: venv ## run a broker on localhost:9092, data in ottla-data/; Ctrl-C stops it
 	.venv/bin/python -m ottla broker start
 
+spark-demo: venv ## watch simulated devices with Spark for half a minute; brings its own broker
+	.venv/bin/python examples/spark/demo.py
+
 test: lint ## run every check and every test
-	.venv/bin/python -m pytest --numprocesses 2 --cov --cov-report term:skip-covered
+	.venv/bin/python -m pytest --numprocesses 2 --dist loadgroup --cov --cov-report term:skip-covered
 
 lint: venv ## run the checks alone: ruff, mypy, import-linter
 	.ci/lint
@@ -31,6 +34,7 @@ bench: venv ## measure; prints tables, writes bench/results/
 	.venv/bin/python bench/broker.py
 	.venv/bin/python bench/groups.py
 	.venv/bin/python bench/client.py
+	.venv/bin/python bench/spark.py
 
 docs: venv ## write the generated parts of docs/ again
 	.venv/bin/python docs/generate.py

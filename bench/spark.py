@@ -15,6 +15,8 @@ commons-pool2. With the first as the only dependency in a pom.xml, Maven gets th
 - aggregate: how many records and bytes there are in each partition
 - value only: ours, with a schema that leaves the other columns out
 - tuples: how sources in Python usually do it, one tuple for each row
+- Spark's connector as it comes, and with larger fetches: as it comes, it asks the broker where the
+  partition begins and ends after each 500 records, behind a fetch that may wait for half a second
 - micro-batch: one record for each batch of a stream into nothing, once all is warm: how long a
   batch takes that has nothing to do
 """
@@ -27,8 +29,8 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -91,16 +93,32 @@ class Contender:
     name: str
     format: str
     schema: str | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+OURS = Contender("ottla", "ottla")
+THEIRS = [
+    Contender("Spark's connector", "kafka"),
+    Contender(
+        "Spark's connector, larger fetches",
+        "kafka",
+        options={
+            "kafka.max.poll.records": "50000",
+            "kafka.max.partition.fetch.bytes": "4194304",
+            "kafka.fetch.max.wait.ms": "10",
+        },
+    ),
+]
 
 
 def contenders_of(*, has_connector: bool) -> list[Contender]:
     """Give who takes part."""
     found = [
-        Contender("ottla", "ottla"),
+        OURS,
         Contender("ottla, value only", "ottla", "value BINARY"),
         Contender("ottla, tuples", "ottla-tuples"),
     ]
-    return [*found, Contender("Spark's connector", "kafka")] if has_connector else found
+    return [*found, *THEIRS] if has_connector else found
 
 
 def load(spark: Any, contender: Contender, bootstrap: str) -> Any:
@@ -109,6 +127,7 @@ def load(spark: Any, contender: Contender, bootstrap: str) -> Any:
         spark.read.format(contender.format)
         .option("kafka.bootstrap.servers", bootstrap)
         .option("subscribe", TOPIC)
+        .options(**contender.options)
     )
     return (reader.schema(contender.schema) if contender.schema else reader).load()
 
@@ -160,25 +179,26 @@ def read_all(
 
 
 def micro_batches(
-    spark: Any, kind: str, bootstrap: str, count: int, folder: Path
+    spark: Any, contender: Contender, bootstrap: str, count: int, folder: Path
 ) -> dict[str, Any]:
     """Give how long batches of one record take, in milliseconds, and what of."""
     frame = (
-        spark.readStream.format(kind)
+        spark.readStream.format(contender.format)
         .option("kafka.bootstrap.servers", bootstrap)
         .option("subscribe", "ticks")
+        .options(**contender.options)
         .load()
     )
     query = (
         frame.writeStream.format("noop")
-        .option("checkpointLocation", str(folder / f"checkpoint-{kind}"))
+        .option("checkpointLocation", str(folder / f"checkpoint of {contender.name}"))
         .start()
     )
     found: dict[int, Any] = {}
     with Producer(bootstrap) as producer:
         query.processAllAvailable()
         for number in range(count + 3):
-            progress(f"micro-batch {number} of {count + 3}: {kind}")
+            progress(f"micro-batch {number} of {count + 3}: {contender.name}")
             producer.send("ticks", b"tick")
             query.processAllAvailable()
             for one in query.recentProgress:
@@ -237,10 +257,9 @@ def main() -> None:
             contenders = contenders_of(has_connector=bool(jars))
             rates = read_all(spark, contenders, broker.address, plan)
             results["read"] = {"records": plan.records, "rates": rates}
-            kinds = ["ottla", "kafka"] if jars else ["ottla"]
             batches = results["batches"] = {
-                kind: micro_batches(spark, kind, broker.address, plan.batches, folder)
-                for kind in kinds
+                one.name: micro_batches(spark, one, broker.address, plan.batches, folder)
+                for one in [OURS, *(THEIRS if jars else [])]
             }
             spark.stop()
         finally:
@@ -252,8 +271,8 @@ def report(
     rates: dict[str, dict[str, float]], batches: dict[str, dict[str, Any]], plan: Plan
 ) -> None:
     """Print tables."""
-    names = sorted(rates["count"])
-    ours = {job: rates[job]["ottla"] for job in rates}
+    names = [one.name for one in contenders_of(has_connector=True) if one.name in rates["count"]]
+    ours = {job: rates[job][OURS.name] for job in rates}
     print_table(
         f"{plan.records:,} records of {SIZE} bytes, {PARTITIONS} partitions, local[2]",
         ["records/s", *(text for job in rates for text in (job, "of ours"))],
@@ -273,7 +292,7 @@ def report(
     print_table(
         "A micro-batch of one record, in milliseconds",
         ["source", *parts],
-        [[kind, *(f"{one[part]:,.0f}" for part in parts)] for kind, one in batches.items()],
+        [[name, *(f"{one[part]:,.0f}" for part in parts)] for name, one in batches.items()],
     )
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import math
 import random
+import threading
 import time
 from collections.abc import Iterator
 
@@ -64,18 +65,16 @@ def send_past(bootstrap: str, topic: str, count: int, devices: int, faulty: floa
 
 
 def send_live(
-    bootstrap: str, topic: str, seconds: float, rate: int = 200, devices: int = 12
-) -> int:
-    """Send readings as they are taken, for some seconds; give how many."""
+    bootstrap: str, topic: str, over: threading.Event, rate: int = 200, devices: int = 12
+) -> None:
+    """Send readings as they are taken, so many in a second, until it is over."""
     sent, started = 0, time.time()
     with Producer(bootstrap) as producer:
-        while (elapsed := time.time() - started) < seconds:
-            due = range(sent, int(elapsed * rate))
+        while not over.wait(0.05):
+            due = range(sent, int((time.time() - started) * rate))
             now = int(time.time() * 1000)
             producer.send_many(topic, [reading(number, now, devices) for number in due])
             sent += len(due)
-            time.sleep(0.05)
-    return sent
 
 
 @click.command(help=__doc__)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from daemon import Daemon, shown_on_failure
+from daemon import Cluster, shown_on_failure
 from ottla.client.blocking import Admin, Producer
 from ottla.client.spark import builder, register
 from ottla.client.spark.brokers import close_idle
@@ -56,16 +56,16 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 @pytest.fixture(scope="session")
-def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Daemon]]:
-    """Give the brokers of a cluster; for now it has one."""
-    with Daemon(tmp_path_factory.mktemp("broker")) as broker:
-        yield [broker]
+def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Give a cluster of three brokers, among which the partitions of a topic are shared out."""
+    with Cluster(tmp_path_factory.mktemp("cluster"), 3) as cluster:
+        yield cluster
 
 
 @pytest.fixture
-def bootstrap(brokers: list[Daemon], request: pytest.FixtureRequest) -> Iterator[str]:
-    with shown_on_failure(request, brokers):
-        yield ",".join(broker.address for broker in brokers)
+def bootstrap(brokers: Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
+    with shown_on_failure(request, brokers.brokers):
+        yield brokers.bootstrap
 
 
 @pytest.fixture

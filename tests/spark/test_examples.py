@@ -1,15 +1,18 @@
-"""The jobs in examples/spark, in the session that is there already."""
+"""The jobs in examples/spark and the page on Spark, in the session that is there already."""
 
 import importlib.util
 import json
+import re
 import sys
 from pathlib import Path
 
 import pytest
 
+from ottla.client import TopicPartition
 from ottla.client.blocking import Consumer
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "spark"
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "examples" / "spark"
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +68,21 @@ def test_alerts_of_averages(spark, bootstrap, make_topic, admin, example, tmp_pa
     assert {alert["device"] for alert in alerts} == {"boiler-0", "boiler-3"}
     assert all(alert["celsius"] > 75 for alert in alerts)
     assert len({(alert["device"], alert["start"]) for alert in alerts}) == count
-    assert {place.lag for place in admin.group_lag("spark-alerts").values()} == {0}
+    lags = admin.group_lag("spark-alerts")
+    assert {lags[TopicPartition(source, number)].lag for number in range(3)} == {0}
+
+
+def test_the_demo(spark, bootstrap, make_topic, example, tmp_path, capsys):
+    source, target = make_topic(3), make_topic()
+
+    taken, alerts = example("demo").run(
+        spark, bootstrap, tmp_path / "checkpoint", 3, source=source, target=target
+    )
+
+    assert taken > 0
+    said = capsys.readouterr().out
+    assert "readings, " in said
+    assert f"{len(alerts)} alerts" in said
 
 
 def test_a_topic_is_repaired(spark, bootstrap, make_topic, admin, example):
@@ -89,3 +106,17 @@ def test_a_topic_is_repaired(spark, bootstrap, make_topic, admin, example):
         dict(one.headers)["from"].startswith(topic.encode())
         for one in records_in(bootstrap, f"{topic}.rejected", bad)
     )
+
+
+def test_what_the_page_shows_runs(spark, bootstrap, capsys):
+    page = (ROOT / "docs" / "spark.md").read_text().replace("localhost:9092", bootstrap)
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    scope = {}
+
+    for block in blocks:
+        exec(compile(block, "docs/spark.md", "exec"), scope)
+
+    assert len(blocks) == 3
+    counts = {bytes(row.key): row["count"] for row in spark.table("rides_by_customer").collect()}
+    assert counts == {b"ann": 1, b"bob": 1}
+    assert "{'rides-0': 0}" in capsys.readouterr().out

@@ -1,11 +1,12 @@
 """Options: those of Spark's own Kafka source; what is wrong is named."""
 
 import pickle
+from pathlib import Path
 
 import pytest
 
 from ottla.client import Batching, TopicPartition
-from ottla.client.spark import OptionError
+from ottla.client.spark import OptionError, kafka_keys, options
 from ottla.client.spark.options import (
     Bound,
     Limits,
@@ -228,3 +229,13 @@ def test_something_has_to_be_read_from_somewhere():
         read_options(HERE, is_stream=False)
     with pytest.raises(OptionError, match=r"kafka.bootstrap.servers is missing"):
         read_options({"subscribe": "rides"}, is_stream=False)
+
+
+def test_every_option_is_on_the_page():
+    page = (Path(__file__).resolve().parents[2] / "docs" / "spark.md").read_text()
+    names = [*options._READ, *options._BATCH, *options._STREAM, *options._WRITE]
+
+    for name in names:
+        assert f"`{name}`" in page, name
+    for name in kafka_keys._HEEDED:
+        assert f"`{name}`" in page or f"`kafka.{name}`" in page, name
