@@ -1,18 +1,17 @@
-"""What the documentation says is true: tables are fresh, snippets run, links lead somewhere."""
+"""What the documentation says is true: tables are fresh, links and names are real."""
 
+import ast
 import re
 import subprocess
 import sys
-from pathlib import Path
+from functools import cache
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+from snippets import PAGES, ROOT, name_of
 
-
-def page_id(path: Path) -> str:
-    return str(path.relative_to(ROOT))
+TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+LINK = re.compile(r"\[(?P<text>[^\]]*)\]\((?P<target>[^)#]*)(?:#(?P<anchor>[^)]*))?\)")
 
 
 def test_generated_parts_are_what_the_code_says():
@@ -38,31 +37,66 @@ def test_a_stale_part_is_noticed(tmp_path):
     assert "docs/protocol.md" in done.stderr
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page.stem != "spark"], ids=page_id)
-def test_snippets_run(page):
-    """A block that imports what it uses is run; a mere declaration is not.
-
-    Those of spark.md are run where there is a Spark.
-    """
-    for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL):
-        if "import" in block:
-            exec(compile(block, page_id(page), "exec"), {})
-
-
-@pytest.mark.parametrize("page", PAGES, ids=page_id)
-def test_links_to_files_lead_to_files(page):
-    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
-        if "://" not in target:
-            assert (page.parent / target).exists(), target
+def test_every_make_target_that_is_mentioned_exists():
+    for page in PAGES:
+        for target in re.findall(r"`make ([a-z-]+)", page.read_text()):
+            assert target in TARGETS, f"{name_of(page)} speaks of make {target}"
 
 
 def test_the_readme_is_short():
     assert len((ROOT / "README.md").read_text().splitlines()) <= 150
 
 
-def test_every_make_target_that_is_mentioned_exists():
-    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+@cache
+def anchors_of(page):
+    """Give the anchors that headings have, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {
+        re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-") for heading in headings
+    }
 
-    for page in PAGES:
-        for target in re.findall(r"`make ([a-z-]+)", page.read_text()):
-            assert target in targets, f"{page_id(page)} speaks of make {target}"
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_lead_somewhere(page):
+    for link in LINK.finditer(page.read_text()):
+        if "://" in link["target"]:
+            continue
+        target = (page.parent / link["target"]).resolve() if link["target"] else page
+        assert target.exists(), link[0]
+        if link["anchor"]:
+            assert link["anchor"] in anchors_of(target), link[0]
+
+
+@cache
+def names_in(path):
+    """Give what a module defines: functions, classes, their methods and attributes."""
+    found = set()
+
+    def walk(node, prefix):
+        for inner in ast.iter_child_nodes(node):
+            if isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                found.add(f"{prefix}{inner.name}")
+                walk(inner, f"{prefix}{inner.name}." if isinstance(inner, ast.ClassDef) else prefix)
+            elif isinstance(inner, ast.Assign | ast.AnnAssign):
+                targets = inner.targets if isinstance(inner, ast.Assign) else [inner.target]
+                for target in targets:
+                    if isinstance(target, ast.Name):
+                        found.add(f"{prefix}{target.id}")
+                    elif isinstance(target, ast.Attribute):
+                        found.add(f"{prefix}{target.attr}")
+            else:
+                walk(inner, prefix)
+
+    walk(ast.parse(path.read_text()), "")
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_names_that_link_to_code_are_in_it(page):
+    for link in LINK.finditer(page.read_text()):
+        name = re.fullmatch(r"`([\w.]+)(\(\))?`", link["text"])
+        if name is None or not link["target"].endswith(".py"):
+            continue
+        path = (page.parent / link["target"]).resolve()
+        if not name[1].endswith(".py"):
+            assert name[1] in names_in(path), link[0]

@@ -1,0 +1,14 @@
+"""What pages show of Spark, and say that they need it for."""
+
+from snippets import DEFAULT_ADDRESS, PAGES, blocks_of
+
+BLOCKS = [block for page in PAGES for block in blocks_of(page) if block.needs == "spark"]
+
+
+def test_what_needs_spark_runs(spark, bootstrap, producer, capsys):
+    producer.send("greetings", b"hello")
+
+    for block in BLOCKS:
+        exec(compile(block.text.replace(DEFAULT_ADDRESS, bootstrap), str(block), "exec"), {})
+
+    assert "|     0|hello|" in capsys.readouterr().out
