@@ -1,4 +1,4 @@
-"""The commands of the server's side: `ottla broker …` and `ottla log …`.
+"""The commands of the server's side: `ottla broker …`, `ottla cluster up` and `ottla log …`.
 
 A flag is a setting by another name. What a command does is done elsewhere, and imported when it is
 asked for: `--help` must not wait for the daemon.
@@ -13,7 +13,7 @@ import shutil
 import socket
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -103,11 +103,15 @@ def start(file: Path | None, cluster: Path | None, pairs: tuple[str, ...], **fla
     server.properties; the file of --cluster; the default. All settings: ottla broker settings
     """  # noqa: D301  # A real \b, which click knows.
     try:
-        config = BrokerConfig.load(_given(flags, pairs), os.environ, file, cluster)
+        given = _agreed((*_from_flags(flags), *_from_pairs(pairs)))
+        config = BrokerConfig.load(given, os.environ, file, cluster)
     except ConfigError as problem:
-        advice = "(all settings: ottla broker settings)"
-        raise Failure(f"{problem} {advice}", Exit.USAGE) from None
+        raise _wrong(problem) from None
     sys.exit(_run(config))
+
+
+def _wrong(problem: ConfigError) -> Failure:
+    return Failure(f"{problem} (all settings: ottla broker settings)", Exit.USAGE)
 
 
 def _run(config: BrokerConfig) -> int:
@@ -132,10 +136,10 @@ def _refusal(problem: OSError) -> str:
     return f"{text}; {advice}" if advice else text
 
 
-def _given(flags: dict[str, Any], pairs: tuple[str, ...]) -> dict[str, str]:
-    """Join flags and --set. Raises ConfigError if two do not agree."""
+def _agreed(given: Iterable[tuple[str, str, str]]) -> dict[str, str]:
+    """Join what flags say: which, of what, and what. Raises ConfigError if two do not agree."""
     found: dict[str, tuple[str, str]] = {}
-    for source, name, text in (*_from_flags(flags), *_from_pairs(pairs)):
+    for source, name, text in given:
         other, was = found.setdefault(name, (source, text))
         if was != text:
             raise ConfigError(f"{name}: {other} says {was}, and {source} says {text}")
@@ -205,6 +209,89 @@ def _paragraph(setting: Setting) -> str:
         "; ".join(parts) + ".", width, initial_indent="    ", subsequent_indent="    "
     )
     return f"{setting.name}={setting.default}\n{text}"
+
+
+_COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "red")
+
+
+@click.command()
+@click.option(
+    "--brokers",
+    "count",
+    metavar="NUMBER",
+    type=click.IntRange(1, 100),
+    default=3,
+    show_default=True,
+    help="How many there are.",
+)
+@click.option(
+    "--port",
+    metavar="FIRST",
+    type=click.IntRange(1, 65535),
+    default=9092,
+    show_default=True,
+    help="The port of the first; each other one has the next.",
+)
+@click.option(
+    "--data-dir",
+    "folder",
+    metavar="DIRECTORY",
+    type=Path,
+    default=Path("ottla-cluster"),
+    show_default=True,
+    help="The cluster file, and a data directory for each.",
+)
+@click.option(
+    "--set", "pairs", metavar="KEY=VALUE", multiple=True, help="A setting of all of them."
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(("DEBUG", "INFO", "WARNING", "ERROR"), case_sensitive=False),
+    help="The least important lines that they log.  [default: INFO]",
+)
+def up(count: int, port: int, folder: Path, pairs: tuple[str, ...], log_level: str | None) -> None:
+    """Start a cluster of local processes; Ctrl-C stops it.
+
+    \b
+    Three brokers at localhost:9092, 9093 and 9094, data in ./ottla-cluster:
+        ottla cluster up
+    Five, from another port on, with a setting:
+        ottla cluster up --brokers 5 --port 19092 --set num.partitions=6
+
+    When all of them answer it prints their addresses, which are the bootstrap address. What they
+    log is shown with the name of the broker in front. If one ends by itself, the others go on. A
+    second Ctrl-C ends all at once, without flushing.
+    """  # noqa: D301  # A real \b, which click knows.
+    import asyncio  # noqa: PLC0415
+
+    from .up import NotStartedError, Plan, run  # noqa: PLC0415
+
+    level = [("--log-level", "log.level", log_level)] if log_level else []
+    try:
+        plan = Plan(folder, count, port, _agreed((*level, *_from_pairs(pairs))))
+        plan.check(os.environ)
+        plan.write()
+        sys.exit(asyncio.run(run(plan, os.environ, _say, lambda: _say_ready(plan.places))))
+    except ConfigError as problem:
+        raise _wrong(problem) from None
+    except NotStartedError as problem:
+        raise Failure(str(problem)) from None
+    except OSError as problem:
+        raise Failure(_refusal(problem)) from None
+
+
+def _say(number: int | None, line: str) -> None:
+    """Show a line of a broker, or of the cluster."""
+    if number is not None:
+        colour = _COLOURS[number % len(_COLOURS)]
+        line = f"{click.style(f'broker-{number}', fg=colour)} | {line}"
+    # Where it is no terminal, click takes colours out.
+    click.echo(line, err=True, color=False if "NO_COLOR" in os.environ else None)
+
+
+def _say_ready(places: Sequence[str]) -> None:
+    _say(None, f"{len(places)} brokers answer; Ctrl-C stops them. The bootstrap address:")
+    click.echo(",".join(places))
 
 
 @click.group()

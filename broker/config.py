@@ -36,7 +36,7 @@ from ottla.storage.config import (
 from .listeners import Listener, parse_listeners
 from .roster import Roster, parse_roster, read_cluster_file
 
-__all__ = ["BrokerConfig", "ConfigError", "Listener", "Setting", "settings"]
+__all__ = ["BrokerConfig", "ConfigError", "Listener", "Setting", "settings", "variable_of"]
 
 NO_LIMIT = sys.float_info.max
 
@@ -520,11 +520,13 @@ def _without_units(values: Mapping[str, Any]) -> dict[str, Any]:
     return {**converted, **values}
 
 
+def variable_of(name: str) -> str:
+    """Name the variable of the environment that a setting is taken from."""
+    return _ENVIRONMENT_PREFIX + field_of(name).upper()
+
+
 def _read_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    names = {
-        _ENVIRONMENT_PREFIX + field_of(declared.name).upper(): declared.name
-        for declared in _KNOWN.values()
-    }
+    names = {variable_of(name): name for name in _KNOWN}
     found = {}
     for variable, text in environ.items():
         if variable in names:

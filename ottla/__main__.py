@@ -17,13 +17,15 @@ GROUPS = {
     "config": (f"{_CLIENT}.config:config", "Show and change the settings of topics and brokers."),
     "cluster": (
         f"{_CLIENT}.cluster:cluster",
-        "Show the brokers of a cluster, and what they speak.",
+        "Start a cluster, show its brokers and what they speak.",
     ),
     "perf": (f"{_CLIENT}.perf:perf", "Measure how fast a cluster is."),
     "profile": (f"{_CLIENT}.profiles:profile", "Name clusters, so that --profile NAME is enough."),
     "completion": (f"{_CLIENT}.completion:completion", "Print what makes a shell complete."),
     "log": ("ottla.broker.cli:log", "Look into the files of a data directory."),
 }
+# Commands of the server's side in a group of the client's, which cannot know them.
+GUESTS = {"cluster": "ottla.broker.cli:up"}
 
 
 class LazyGroup(click.Group):
@@ -37,15 +39,23 @@ class LazyGroup(click.Group):
         """Import a command."""
         if cmd_name not in GROUPS:
             return None
-        module, _, attribute = GROUPS[cmd_name][0].partition(":")
-        command = getattr(import_module(module), attribute)
-        assert isinstance(command, click.Command)
+        command = _imported(GROUPS[cmd_name][0])
+        if cmd_name in GUESTS:
+            assert isinstance(command, click.Group)
+            command.add_command(_imported(GUESTS[cmd_name]))
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """List the commands."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, purpose) for name, (_, purpose) in GROUPS.items()])
+
+
+def _imported(place: str) -> click.Command:
+    module, _, attribute = place.partition(":")
+    command = getattr(import_module(module), attribute)
+    assert isinstance(command, click.Command)
+    return command
 
 
 def say_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:

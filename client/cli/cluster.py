@@ -10,7 +10,7 @@ from .target import Target, connected, json_option
 
 @click.group()
 def cluster() -> None:
-    """Show the brokers of a cluster, and what they speak."""
+    """Start a cluster, show its brokers and what they speak."""
 
 
 @cluster.command("describe")

@@ -8,7 +8,10 @@ import pytest
 
 from ottla.__main__ import ottla
 
-QUIET = {"completion", "profile set", "profile use", "profile delete", "broker start"}
+QUIET = {
+    *("completion", "profile set", "profile use", "profile delete"),
+    *("broker start", "cluster up"),
+}
 
 
 def commands(group=ottla, path=()):

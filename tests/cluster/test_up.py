@@ -1,0 +1,345 @@
+"""`ottla cluster up`: a cluster in one terminal, with and without one."""
+
+import os
+import pty
+import re
+import select
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import suppress
+
+import pytest
+from click.testing import CliRunner
+
+from daemon import HOST, Daemon, free_port
+from ottla.__main__ import ottla
+from ottla.client.blocking import Admin, Consumer, Producer
+
+PATIENCE_SECONDS = 60
+# Takes the terminal that it is given for its own, as a shell in a new window does.
+ON_TERMINAL = """
+import fcntl, os, sys, termios
+os.setsid()
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+"""
+
+
+def free_ports(count):
+    """Give the first of some ports in a row that nobody listens on."""
+    while True:
+        first = free_port()
+        with suppress(OSError):
+            for port in range(first, first + count):
+                with socket.socket() as probe:
+                    probe.bind((HOST, port))
+            return first
+
+
+class Up:
+    """The command, as a process."""
+
+    def __init__(self, folder, *arguments, count=3, **environ):
+        self.data = folder / "data"
+        self.log = folder / "log"
+        self.count = count
+        self.port = free_ports(count)
+        place = ("--port", str(self.port), "--data-dir", str(self.data))
+        self.arguments = ["-m", "ottla", "cluster", "up", "--brokers", str(count), *place]
+        self.arguments += arguments
+        self.environ = {
+            name: text for name, text in os.environ.items() if not name.startswith("OTTLA_")
+        } | environ
+        self.process = None
+
+    @property
+    def bootstrap(self):
+        return ",".join(f"{HOST}:{self.port + number}" for number in range(self.count))
+
+    def start(self, **options):
+        with self.log.open("ab") as log:
+            options = {
+                "stdin": subprocess.DEVNULL,
+                "stdout": subprocess.PIPE,
+                "stderr": log,
+            } | options
+            self.process = subprocess.Popen(
+                [sys.executable, *self.arguments], env=self.environ, **options
+            )
+        return self
+
+    def is_up(self):
+        """Wait until it says where clients connect to."""
+        assert self.process.stdout.readline().decode() == self.bootstrap + "\n", self.said()
+        return self
+
+    def said(self):
+        return self.log.read_text()
+
+    def pid_of(self, number):
+        for line in subprocess.check_output(["ps", "-A", "-o", "pid=,ppid=,args="]).splitlines():
+            pid, parent, *words = line.decode().split()
+            if int(parent) == self.process.pid and ["--id", str(number)] == words[5:7]:
+                return int(pid)
+        raise AssertionError(f"there is no broker-{number}")
+
+    def end(self):
+        code = self.process.wait(PATIENCE_SECONDS)
+        if self.process.stdout:
+            self.process.stdout.close()
+        return code
+
+    def stop(self, number=signal.SIGINT):
+        self.process.send_signal(number)
+        return self.end()
+
+    def are_clean(self):
+        return [
+            (self.data / f"broker-{number}" / "clean-shutdown").exists()
+            for number in range(self.count)
+        ]
+
+    def is_gone(self):
+        """Whether nobody listens any more."""
+        for port in range(self.port, self.port + self.count):
+            with socket.socket() as probe:
+                if probe.connect_ex((HOST, port)) == 0:
+                    return False
+        return True
+
+
+@pytest.fixture
+def up(tmp_path):
+    """Prepare the command; whatever is left of it is ended with the test."""
+    made = []
+
+    def prepare(*arguments, folder="a", **options):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        made.append(Up(tmp_path / folder, *arguments, **options))
+        return made[-1]
+
+    yield prepare
+    for one in made:
+        if one.process is not None and one.process.poll() is None:
+            for number in range(one.count):
+                with suppress(AssertionError, ProcessLookupError):
+                    os.kill(one.pid_of(number), signal.SIGKILL)
+            one.process.kill()
+            one.end()
+        if one.log.exists():
+            print(f"--- {one.log}", one.said()[-8000:], sep="\n")
+
+
+def values(bootstrap, topic, count):
+    with Consumer(bootstrap, topic) as consumer:
+        return sorted(consumer.getone(timeout=30).value for _ in range(count))
+
+
+def test_it_is_a_cluster_that_stops_cleanly_and_comes_back(up):
+    # Settings of a broker that was started here before are not for these, others are.
+    mine = {"OTTLA_BROKER_ID": "7", "OTTLA_LISTENERS": "PLAINTEXT://127.0.0.1:1"}
+    theirs = {"OTTLA_NUM_PARTITIONS": "4", "OTTLA_LOG_LEVEL": "ERROR"}
+    cluster = up("--log-level", "info", **mine, **theirs).start().is_up()
+    with Admin(cluster.bootstrap) as admin, Producer(cluster.bootstrap) as producer:
+        assert [one.id for one in admin.describe_cluster().brokers] == [0, 1, 2]
+        admin.create_topic("t", partitions=6)
+        assert admin.create_topic("u").partitions == 4
+        for partition in range(6):
+            producer.send("t", b"%d" % partition, partition=partition)
+    leaders = {path.parent.name for path in cluster.data.glob("broker-*/t-*")}
+    assert leaders == {"broker-0", "broker-1", "broker-2"}
+
+    assert cluster.stop() == 0
+
+    assert cluster.are_clean() == [True] * 3
+    lines = cluster.said().splitlines()
+    assert "\x1b" not in cluster.said()
+    for number in range(3):
+        own = [line for line in lines if line.startswith(f"broker-{number} | 20")]
+        assert "  ready  broker_id=" in "".join(own)
+        assert "  stopped  " in own[-1]
+    assert "3 brokers answer; Ctrl-C stops them. The bootstrap address:" in lines
+
+    cluster.start().is_up()
+    assert values(cluster.bootstrap, "t", 6) == [b"%d" % partition for partition in range(6)]
+    assert cluster.stop(signal.SIGTERM) == 0
+
+
+def test_a_terminal_has_colours_and_ctrl_c(up):
+    cluster = up(TERM="xterm")
+    ours, theirs = pty.openpty()
+    cluster.arguments = ["-c", ON_TERMINAL, *cluster.arguments]
+    cluster.start(stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+
+    shown, has_pressed = b"", False
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < deadline:
+        try:
+            shown += os.read(ours, 65536) if select.select([ours], [], [], 1)[0] else b""
+        except OSError:  # nobody is left at the other end
+            break
+        if not has_pressed and cluster.bootstrap.encode() in shown:
+            os.write(ours, b"\x03")
+            has_pressed = True
+    os.close(ours)
+
+    assert cluster.end() == 0
+    assert cluster.are_clean() == [True] * 3
+    colours = re.findall(rb"(\x1b\[\d+m)broker-(\d)\x1b\[0m \| 20", shown)
+    assert {number for _, number in colours} == {b"0", b"1", b"2"}
+    assert len({colour for colour, _ in colours}) == 3
+
+
+def test_who_cannot_wait_presses_twice(up):
+    cluster = up().start().is_up()
+    # It does not stop, whatever it is asked.
+    os.kill(cluster.pid_of(1), signal.SIGSTOP)
+    cluster.process.send_signal(signal.SIGINT)
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while cluster.said().count("  stopped  ") < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    assert cluster.process.poll() is None
+
+    assert cluster.stop() == 130
+
+    assert cluster.are_clean() == [True, False, True]
+    assert cluster.is_gone()
+
+
+def test_one_that_ends_by_itself_is_told_and_the_others_go_on(up):
+    cluster = up("--set", "num.partitions=3").start().is_up()
+    with Producer(cluster.bootstrap) as producer, Admin(cluster.bootstrap) as admin:
+        admin.create_topic("t", partitions=3)
+        producer.send("t", b"before", partition=1)
+
+        os.kill(cluster.pid_of(1), signal.SIGKILL)
+
+        said = re.compile(r"^broker-1 has ended \(SIGKILL\); to start it again: (ottla .*)$", re.M)
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not (found := said.search(cluster.said())):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        producer.send("t", b"meanwhile", partition=0)
+        producer.send("t", b"meanwhile", partition=2)
+
+        # As it is said, it is.
+        command = [sys.executable, "-m", *shlex.split(found[1])]
+        with cluster.log.open("ab") as log:
+            again = subprocess.Popen(command, env=cluster.environ, stdout=log, stderr=log)
+        try:
+            producer.send("t", b"after", partition=1)
+        finally:
+            again.terminate()
+            assert again.wait(PATIENCE_SECONDS) == 0
+
+    assert cluster.stop() == 1, "one has not ended as it should"
+    assert cluster.are_clean() == [True] * 3
+
+
+def test_when_one_does_not_start_the_others_are_stopped(up, tmp_path):
+    for folder in ("a", "b"):
+        assert up(folder=folder, count=2).start().is_up().stop() == 0
+    shutil.rmtree(tmp_path / "a" / "data" / "broker-1")
+    (tmp_path / "b" / "data" / "broker-1").rename(tmp_path / "a" / "data" / "broker-1")
+
+    cluster = up(count=2).start()
+
+    assert cluster.end() == 1
+    assert re.search(r"broker-1 \| error: the data directory is of the cluster", cluster.said())
+    last = cluster.said().splitlines()[-1]
+    assert last == "error: broker-1 did not start, and the others were stopped"
+    assert cluster.is_gone()
+    assert cluster.are_clean()[0]
+
+
+def test_ctrl_c_while_it_starts_leaves_nobody_behind(up):
+    cluster = up()
+    for after in (0.2, 0.4, 0.6):
+        cluster.start()
+        time.sleep(after)
+        # Python has codes of its own, if nobody has told it yet what to do.
+        assert cluster.stop() in (130, 1, -signal.SIGINT), cluster.said()
+        assert cluster.is_gone()
+
+
+def test_when_nobody_reads_any_more_it_stops(up):
+    cluster = up().start(stderr=subprocess.PIPE)
+    cluster.process.stderr.readline()
+    cluster.process.stderr.close()
+
+    assert cluster.end() in (0, 130)
+    assert cluster.is_gone()
+
+
+# What is wrong before anything is started.
+
+
+def refused(*arguments, **environ):
+    done = CliRunner().invoke(ottla, ["cluster", "up", *arguments], env=environ, prog_name="ottla")
+    assert done.exit_code != 0, done.output
+    assert not done.stdout
+    (line,) = done.stderr.strip().splitlines()
+    return done.exit_code, line
+
+
+def test_a_port_that_is_taken(tmp_path):
+    first = free_ports(3)
+    with socket.socket() as somebody:
+        somebody.bind((HOST, first + 1))
+        somebody.listen()
+
+        code, said = refused("--port", str(first), "--data-dir", str(tmp_path / "data"))
+
+    assert (code, f"error: {HOST}:{first + 1} is taken: " in said, "--port" in said) == (
+        1,
+        True,
+        True,
+    )
+    assert not (tmp_path / "data").exists()
+
+
+def test_somebody_elses_data_directory(tmp_path, up):
+    with Daemon(tmp_path / "single") as single:
+        single.stop()
+    cluster = up().start().is_up()
+    cluster.stop()
+    port = ("--port", str(cluster.port))
+
+    code, said = refused("--data-dir", str(single.data), *port)
+    assert (code, f"{single.data} is the data directory of a single broker" in said) == (1, True)
+
+    code, said = refused("--data-dir", str(cluster.data), *port, "--brokers", "1")
+    assert (code, "has partitions of broker-1, broker-2 as well" in said) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--set", "broker.id=3"), "broker.id: it cannot be set here, each broker has its own"),
+        (("--set", "listeners=A://:1"), "listeners: it cannot be set here"),
+        (("--set", "num.partitoins=3"), "num.partitions"),
+        (("--set", "num.partitions=0"), "num.partitions: "),
+        (("--set", "num.partitions"), "--set num.partitions: it is not KEY=VALUE"),
+        (("--log-level", "debug", "--set", "log.level=INFO"), "log.level: --log-level says DEBUG"),
+        (("--port", "65534"), "3 ports from 65534 on: the last is 65535"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
+)
+def test_settings_that_cannot_be(tmp_path, arguments, message):
+    code, said = refused("--data-dir", str(tmp_path / "data"), *arguments)
+
+    assert (code, message in said) == (2, True), said
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_variable_that_is_no_setting(tmp_path):
+    code, said = refused("--data-dir", str(tmp_path / "data"), OTTLA_NUM_PARTITOINS="3")
+
+    assert (code, "OTTLA_NUM_PARTITIONS" in said) == (2, True)
