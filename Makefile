@@ -26,15 +26,8 @@ format: venv ## lay out the code as the checks want it
 	.venv/bin/python -m ruff check --fix .
 	.venv/bin/python -m ruff format .
 
-bench: venv ## measure; prints tables, writes bench/results/
-	.venv/bin/python bench/codec.py
-	.venv/bin/python bench/records.py
-	.venv/bin/python bench/imports.py
-	.venv/bin/python bench/log.py
-	.venv/bin/python bench/broker.py
-	.venv/bin/python bench/groups.py
-	.venv/bin/python bench/client.py
-	.venv/bin/python bench/spark.py
+bench: venv ## measure all, 20 minutes at most; writes docs/benchmarks.md
+	.venv/bin/python bench/run.py $(ARGS)
 
 docs: venv ## write the generated parts of docs/ again
 	.venv/bin/python docs/generate.py

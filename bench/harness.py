@@ -30,6 +30,8 @@ PACKAGES = (
     *("ottla", "uvloop", "crc32c", "cramjam", "construct", "pyarrow", "pyspark"),
     *("aiokafka", "confluent-kafka", "kafka-python"),
 )
+#: Options whose values are folders.
+PLACES = ("--dir", "--results", "--kafka-libs", "--connector")
 
 
 def command_line(
@@ -136,7 +138,7 @@ def _circumstances(name: str, is_quick: bool) -> dict[str, Any]:
     """Give what the figures depend on, besides the code that is measured."""
     return {
         "bench": name,
-        "command": shlex.join(["python", f"bench/{Path(sys.argv[0]).name}", *sys.argv[1:]]),
+        "command": _command(sys.argv),
         "quick": is_quick,
         "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "commit": _commit(),
@@ -146,6 +148,17 @@ def _circumstances(name: str, is_quick: bool) -> dict[str, Any]:
         "load": os.getloadavg()[0],
         "versions": {"python": platform.python_version()} | _versions(),
     }
+
+
+def _command(arguments: Sequence[str]) -> str:
+    """Give the command line, without the places that are another's on another machine."""
+    words, rest = ["python", f"bench/{Path(arguments[0]).name}"], iter(arguments[1:])
+    for word in rest:
+        if word.partition("=")[0] not in PLACES:
+            words.append(word)
+        elif "=" not in word:
+            next(rest)
+    return shlex.join(words)
 
 
 def _versions() -> dict[str, str]:
