@@ -151,6 +151,7 @@ class LogDirectory:
     def delete(self, name: str) -> None:
         """Delete a log: at once by name, its files when they can be. May be called in a thread."""
         gone = self.logs.pop(name)
+        self.reports.pop(name)
         for segment in gone.segments:
             segment.drop()
         # Not by its own name, which may be as long as a name can be.
@@ -162,6 +163,7 @@ class LogDirectory:
     def set_aside(self, name: str) -> Path:
         """Put a log that nobody knows out of the way, and give where it is now."""
         gone = self.logs.pop(name)
+        self.reports.pop(name)
         gone.close()
         target = self.path / f"{uuid.uuid4().hex}{_STRAY}" / name
         self.disk.make_directory(target.parent)
@@ -257,7 +259,7 @@ class LogDirectory:
             raise DataDirectoryError(f"another process uses {self.path}") from None
 
     def _check_owner(self, cluster_id: str | None, broker_id: int) -> str:
-        found = read_json(self.path / "meta.json")
+        found = self._read_owner()
         if cluster_id is None:
             cluster_id = found["cluster_id"] if found else _new_cluster_id()
         wanted: dict[str, Any] = {
@@ -273,6 +275,15 @@ class LogDirectory:
                     f"{self.path} has {key.replace('_', ' ')} {found.get(key)!r}, not {value!r}"
                 )
         return cluster_id
+
+    def _read_owner(self) -> dict[str, Any] | None:
+        try:
+            found = read_json(self.path / "meta.json")
+        except ValueError:
+            found = ()
+        if found is not None and not (isinstance(found, dict) and found.get("cluster_id")):
+            raise DataDirectoryError(f"{self.path / 'meta.json'} is damaged")
+        return found
 
     def _read_recovery_points(self) -> dict[str, int]:
         try:

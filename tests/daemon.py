@@ -195,14 +195,16 @@ class Daemon:
 class Cluster:
     """Brokers 0 to n - 1, each a daemon, with a cluster file that lists them all."""
 
-    def __init__(self, folder: Path, count: int = 3, *arguments: str) -> None:
+    def __init__(
+        self, folder: Path, count: int = 3, *arguments: str, kind: type[Daemon] = Daemon
+    ) -> None:
         self.folder = folder
         self.file = folder / "cluster.toml"
         ports: set[int] = set()
         while len(ports) < count:
             ports.add(free_port())
         self.brokers = [
-            Daemon(
+            kind(
                 folder / f"broker-{number}",
                 *("--id", str(number), "--cluster", str(self.file)),
                 *arguments,

@@ -35,7 +35,7 @@ def jump(run: Run) -> None:
     ) as stage:
         broker = stage.victim
         assert isinstance(broker, Frail)
-        stage.create_topic("by-producers-time", 1)
+        stage.create_topic("by-producers-time", 1, on_victim=True)
         with stage.load() as load, _Member(stage.address) as member:
             for cycle in run.cycles():
                 shift, is_frozen = JUMPS[cycle % len(JUMPS)]

@@ -89,6 +89,7 @@ def records_of(batches: list[At]) -> Rows:
 @contextmanager
 def _written(run: Run, records: int) -> Iterator[Path]:
     """Let a broker write a log, end it, and give the data directory."""
+    run.brokers = 1
     with run.stage(SETTINGS, **TOPIC_CONFIG) as stage:
         with stage.load() as load:
             load.wait(lambda: load.acked >= records, f"{records} records")
@@ -302,7 +303,7 @@ def flip_under_load(run: Run) -> None:
                 load.wait_for_acks()
                 _wait_for_segments(stage, load)
                 stage.victim.kill()
-                partition = run.chance.randrange(stage.partitions)
+                partition = run.chance.choice(stage.owned)
                 log = stage.victim.data / f"{TOPIC}-{partition}"
                 paths = sorted(log.glob("*.log"))
                 at = run.chance.choice(
@@ -322,5 +323,5 @@ def flip_under_load(run: Run) -> None:
 
 def _wait_for_segments(stage: Stage, load: Load) -> None:
     """Wait until every partition has some that are sealed."""
-    logs = [stage.victim.data / f"{TOPIC}-{number}" for number in range(stage.partitions)]
+    logs = [stage.victim.data / f"{TOPIC}-{number}" for number in stage.owned]
     load.wait(lambda: all(len(list(log.glob("*.log"))) >= 3 for log in logs), "segments")

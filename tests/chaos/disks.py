@@ -26,14 +26,15 @@ def fill(run: Run) -> None:
         mounts.make_ext4(64 * MIB)
         with run.stage(data=mounts.path / "data") as stage:
             broker = stage.victim
-            stage.create_topic("by-hand", 1)
+            stage.create_topic("by-hand", 1, on_victim=True)
             with stage.load() as load:
                 for _ in run.cycles():
                     load.wait_for_acks()
                     ballast = mounts.path / "ballast"
                     _take_all_room(ballast)
                     _wait_until_refused(broker)
-                    _wait_until_silent(load)
+                    _wait_until_silent(load, stage.owned)
+                    stage.others_serve(load)
                     assert broker.is_running, broker.last_words()
                     _read_all(stage)
                     ballast.unlink()
@@ -63,11 +64,11 @@ def _produce_by_hand(broker: Daemon) -> int:
         return produced(connection, "by-hand", bytes(a_batch(value=os.urandom(100_000))))
 
 
-def _wait_until_silent(load: Load) -> None:
+def _wait_until_silent(load: Load, partitions: list[int]) -> None:
     """Wait until nothing is acked any more: there is no room for anything."""
     deadline = time.monotonic() + 20
     acked = -1
-    while (now := load.acked) != acked:
+    while (now := load.acked_in(partitions)) != acked:
         assert time.monotonic() < deadline, "acks go on, and there is no room"
         acked = now
         time.sleep(0.3)
@@ -86,7 +87,7 @@ def fail_sync(run: Run) -> None:
         with stage.load() as load:
             for _ in run.cycles():
                 load.wait_for_acks()
-                partition = run.chance.randrange(stage.partitions)
+                partition = run.chance.choice(stage.owned)
                 broker.fail("sync", f"/{TOPIC}-{partition}/", errno.EIO, times=1)
                 load.wait(lambda: broker.hits > 0, "the failure that was ordered")
                 # Acks that left before it are on their way.
@@ -115,7 +116,7 @@ def fail_writes_and_reads(run: Run) -> None:
         with stage.load() as load:
             for cycle in run.cycles():
                 load.wait_for_acks()
-                partition = run.chance.randrange(stage.partitions)
+                partition = run.chance.choice(stage.owned)
                 where, times = f"/{TOPIC}-{partition}/", run.chance.randint(1, 5)
                 before = broker.hits
                 if cycle % 2:

@@ -96,7 +96,10 @@ class Soak:
 
     def run(self, tell: Callable[[Sample], None]) -> None:
         """Do it. Raises AssertionError if something is not as it should be."""
-        with self._run.stage_behind_proxy(SETTINGS, segment_bytes="1073741824") as (stage, proxy):
+        with self._run.stage_behind_proxies(SETTINGS, segment_bytes="1073741824") as (
+            stage,
+            proxies,
+        ):
             self._make_topics(stage)
             with (
                 Company(
@@ -107,7 +110,7 @@ class Soak:
                 with stage.load(per_second=self._per_second) as load:
                     for name, client in zip(self._members, ("confluent", "aiokafka"), strict=True):
                         company.start(name, client)
-                    self._go_on(stage, proxy, load, company, tell)
+                    self._go_on(stage, proxies[0], load, company, tell)
                     load.wait_for_acks()
                 settle(company, producer)
                 company.stop()

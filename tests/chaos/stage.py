@@ -36,7 +36,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from chaos.checker import LOSSES, Anomaly, check, counted
 from chaos.load import Load, load_on, read_everything
 from chaos.proxy import Proxy
-from daemon import HOST, Daemon, free_port
+from daemon import HOST, Cluster, Daemon, free_port
 
 TOPIC = "orders"
 #: What nobody may log: a bug that came up, whoever caught it.
@@ -45,7 +45,10 @@ BUG = re.compile(r"Traceback|\bERROR\b|\bCRITICAL\b|never retrieved")
 GROWTH_MIB = 32.0
 #: Segments and recovery points come and go often enough to be caught at it.
 TOPIC_CONFIG = {"segment.bytes": "262144", "index.interval.bytes": "1024"}
-SETTINGS = {"log.flush.offset.checkpoint.interval.ms": "200"}
+SETTINGS = {
+    "log.flush.offset.checkpoint.interval.ms": "200",
+    "broker.session.timeout.ms": "1000",
+}
 Settings = Mapping[str, str]
 
 
@@ -106,15 +109,15 @@ class Figures:
 class Stage:
     """Brokers with a topic on them."""
 
-    def __init__(self, run: Run, brokers: list[Daemon], partitions: int) -> None:
+    def __init__(self, run: Run, brokers: list[Daemon], address: str, partitions: int) -> None:
         self._run = run
         self.brokers = brokers
+        self.address = address
         self.partitions = partitions
-        self.address = ",".join(broker.address for broker in brokers)
         #: The one that things happen to.
-        self.victim = brokers[0]
+        self.victim = run.chance.choice(brokers)
         #: By partition.
-        self.owners = dict.fromkeys(range(partitions), brokers[0])
+        self.owners: dict[int, Daemon] = {}
 
     def choose(self) -> Daemon:
         """Let it be somebody else's turn."""
@@ -122,8 +125,13 @@ class Stage:
         return self.victim
 
     @property
+    def owned(self) -> list[int]:
+        """The partitions of the one that things happen to."""
+        return [number for number, owner in self.owners.items() if owner is self.victim]
+
+    @property
     def others(self) -> list[int]:
-        """The partitions of those whose turn it is not."""
+        """The partitions of all others."""
         return [number for number, owner in self.owners.items() if owner is not self.victim]
 
     @contextmanager
@@ -139,12 +147,25 @@ class Stage:
         if others := self.others:
             load.wait_for_acks(2, others, seconds=20)
 
-    def create_topic(self, name: str = TOPIC, partitions: int | None = None, **config: str) -> None:
+    def create_topic(
+        self,
+        name: str = TOPIC,
+        partitions: int | None = None,
+        *,
+        on_victim: bool = False,
+        **config: str,
+    ) -> None:
         """Make a topic; its settings are said with underscores."""
         admin = AdminClient({"bootstrap.servers": self.address, "log_level": 0})
         settings = TOPIC_CONFIG | {key.replace("_", "."): text for key, text in config.items()}
-        topic = NewTopic(name, partitions or self.partitions, 1, config=settings)
+        count = partitions or self.partitions
+        owner = [[self.brokers.index(self.victim)]] * count
+        how = {"replica_assignment": owner} if on_victim else {"replication_factor": 1}
+        topic = NewTopic(name, count, config=settings, **how)
         admin.create_topics([topic])[name].result(30)
+        if name == TOPIC:
+            found = admin.list_topics(TOPIC, timeout=30).topics[TOPIC].partitions
+            self.owners = {number: self.brokers[found[number].leader] for number in found}
 
 
 class Run:
@@ -188,36 +209,44 @@ class Run:
         *,
         kind: type[Daemon] = Daemon,
         data: Path | None = None,
-        partitions: int | None = None,
         **config: str,
     ) -> Iterator[Stage]:
-        """Start brokers and make the topic. Settings of the topic are said with underscores."""
-        if self.brokers > 1:
-            pytest.skip("there is one broker only, so far")
-        broker = kind(self.folder / "broker", *_flags(settings))
+        """Start brokers and make the topic. Settings of the topic are said with underscores.
+
+        `data` is where the victim has its data, if not where brokers usually have.
+        """
+        cluster = Cluster(self.folder, self.brokers, *self._flags(settings), kind=kind)
+        stage = Stage(self, cluster.brokers, cluster.bootstrap, self._partitions)
         if data is not None:
-            broker.data = data
-        with broker:
-            stage = Stage(self, [broker], partitions or 3)
+            stage.victim.data = data
+        with cluster:
             stage.create_topic(**config)
             yield stage
 
     @contextmanager
-    def stage_behind_proxy(
+    def stage_behind_proxies(
         self, settings: Settings = MappingProxyType({}), **config: str
-    ) -> Iterator[tuple[Stage, Proxy]]:
-        """Start a broker that clients reach through a proxy only."""
-        port = free_port()
+    ) -> Iterator[tuple[Stage, list[Proxy]]]:
+        """Start brokers that everybody reaches through proxies only, one another too."""
+        cluster = _Proxied(self.folder, self.brokers, *self._flags(settings))
         with ExitStack() as stack:
-            proxy = stack.enter_context(Proxy(port, self.chance))
-            advertise = ("--advertise", f"{HOST}:{proxy.port}")
-            flags = (*_flags(settings), *advertise)
-            broker = Daemon(self.folder / "broker", *flags, port=port)
-            stack.enter_context(broker)
-            stage = Stage(self, [broker], 3)
-            stage.address = f"{HOST}:{proxy.port}"
+            cluster.proxies = [
+                stack.enter_context(Proxy(broker.port, self.chance)) for broker in cluster
+            ]
+            stack.enter_context(cluster)
+            address = ",".join(f"{HOST}:{proxy.port}" for proxy in cluster.proxies)
+            stage = Stage(self, cluster.brokers, address, self._partitions)
             stage.create_topic(**config)
-            yield stage, proxy
+            yield stage, cluster.proxies
+
+    @property
+    def _partitions(self) -> int:
+        """Some for each broker."""
+        return 3 if self.brokers == 1 else 2 * self.brokers
+
+    def _flags(self, settings: Settings) -> list[str]:
+        pairs = [f"{name}={text}" for name, text in {**SETTINGS, **settings}.items()]
+        return [flag for pair in pairs for flag in ("--set", pair)]
 
     def note_memory(self, stage: Stage) -> None:
         """Look at the brokers' memory: the first time, and the last time, are in the table."""
@@ -270,9 +299,16 @@ class Run:
             assert after - before <= growth_mib, f"grown by {after - before:.0f} MiB"
 
 
-def _flags(settings: Settings) -> list[str]:
-    pairs = [f"{name}={text}" for name, text in {**SETTINGS, **settings}.items()]
-    return [flag for pair in pairs for flag in ("--set", pair)]
+class _Proxied(Cluster):
+    """Brokers whose addresses, as all are told, are those of proxies."""
+
+    proxies: list[Proxy]
+
+    def describe(self) -> str:
+        return "\n".join(
+            f'[[brokers]]\nid = {number}\naddress = "{HOST}:{proxy.port}"\n'
+            for number, proxy in enumerate(self.proxies)
+        )
 
 
 def tell(anomalies: Collection[Anomaly], most: int = 6) -> str:

@@ -113,6 +113,18 @@ def test_a_directory_of_another_format_is_refused(tmp_path):
         a_directory(tmp_path)
 
 
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'"c"', b'{"cluster_ie": "c"}', b"\xff"])
+@pytest.mark.parametrize("cluster_id", ["c", None])
+def test_a_directory_that_cannot_say_whose_it_is_is_refused(tmp_path, content, cluster_id):
+    a_directory(tmp_path).close()
+    (tmp_path / "meta.json").write_bytes(content)
+
+    with pytest.raises(DataDirectoryError, match=r"meta\.json is damaged"):
+        a_directory(tmp_path, cluster_id=cluster_id)
+
+    assert (tmp_path / "meta.json").read_bytes() == content
+
+
 def test_one_bad_log_does_not_stop_the_others(tmp_path):
     directory = a_directory(tmp_path)
     fill(directory, "a-0", "a-1")
@@ -153,6 +165,17 @@ def test_a_deleted_log_is_gone_and_its_name_is_free(tmp_path):
     assert not list(tmp_path.glob("a-0*"))
     fill(directory, "a-0", times=1)
     assert directory.logs["a-0"].end_offset == 2
+    directory.close()
+
+
+def test_nothing_of_a_log_that_is_gone_is_remembered(tmp_path):
+    directory = a_directory(tmp_path)
+    fill(directory, "a-0", "a-1", "b-0")
+
+    directory.delete("a-0")
+    directory.set_aside("a-1")
+
+    assert set(directory.logs) == set(directory.reports) == {"b-0"}
     directory.close()
 
 
