@@ -23,7 +23,7 @@ from daemon import Daemon
 DISK_BYTES = 256 * 1024 * 1024
 
 
-@row("1", "kill -9 under load", "kills", short=5, normal=60, full=500)
+@row("1", "kill -9 under load", "kills", short=4, normal=60, full=500)
 def kill(run: Run) -> None:
     slowest = 0.0
     with run.stage() as stage:
@@ -142,7 +142,7 @@ POINTS = (
     "3",
     "power cut in a roll, checkpoint, create, delete",
     "cuts",
-    short=5,
+    short=3,
     normal=56,
     full=1400,
 )

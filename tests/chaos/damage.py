@@ -147,7 +147,7 @@ def _last_sequences(batches: list[At]) -> dict[int, int]:
     "5",
     "bit flip, each bit of a batch and of each file",
     "bits",
-    short=150,
+    short=100,
     normal=3000,
     full=10**6,
 )

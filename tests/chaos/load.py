@@ -12,9 +12,11 @@ start on: librdkafka's and ours. What they did is in a `History`.
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import threading
 import time
+import warnings
 from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Protocol
@@ -282,9 +284,22 @@ class Asyncio:
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(timeout)
 
     def close(self) -> None:
+        """End, with whatever clients have left behind."""
+        self.run(self._cancel_all())
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
-        self.loop.close()
+        with warnings.catch_warnings():
+            # aiokafka may be connecting while it is closed, and forgets about that.
+            warnings.simplefilter("ignore", ResourceWarning)
+            self.loop.close()
+            gc.collect()
+
+    async def _cancel_all(self) -> None:
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=5)
 
 
 class _Tasked:

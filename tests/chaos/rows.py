@@ -1,7 +1,7 @@
-"""All rows, in their order."""
+"""All rows: who imports this has them in the matrix."""
 
 from __future__ import annotations
 
-from chaos import clocks, crashes, damage, disks, groups, network
+from chaos import attacks, clocks, crashes, damage, disks, groups, network
 
-__all__ = ["clocks", "crashes", "damage", "disks", "groups", "network"]
+__all__ = ["attacks", "clocks", "crashes", "damage", "disks", "groups", "network"]

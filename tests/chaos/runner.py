@@ -62,7 +62,14 @@ def chosen(text: str) -> list[Row]:
             wanted.add(part)
         else:
             raise click.BadParameter(f"there is no row {part}; there are {', '.join(ROWS)}")
-    return [row for number, row in ROWS.items() if not text or number in wanted]
+    rows = [row for number, row in ROWS.items() if not text or number in wanted]
+    return sorted(rows, key=_place)
+
+
+def _place(row: Row) -> tuple[int, str]:
+    """Rows without a number come last."""
+    number = re.match(r"\d*", row.number)
+    return int(number[0]) if number and number[0] else 99, row.number
 
 
 def table_of(results: list[Result]) -> Table:

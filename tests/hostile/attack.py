@@ -61,6 +61,7 @@ class Socket:
     def __init__(self, broker: Daemon) -> None:
         self._socket = socket.create_connection(("127.0.0.1", broker.port), timeout=PATIENCE)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._tasted = b""
 
     def send(self, data: bytes) -> None:
         """Send; one that was closed meanwhile has been answered by that."""
@@ -92,6 +93,15 @@ class Socket:
             if isinstance(error, TimeoutError):
                 raise AssertionError("the broker neither answers nor closes") from error
             return b""
+
+    def taste(self, size: int) -> None:
+        """Read so much of what comes, and leave the rest."""
+        self._tasted += self._read(size)
+
+    def rest_of_frame(self) -> bytes:
+        """Read the rest of a frame that was tasted."""
+        (length,) = struct.unpack_from(">i", self._tasted)
+        return self._tasted[4:] + self._read(4 + length - len(self._tasted))
 
     def is_closed(self) -> bool:
         """Wait until the broker closes; False if it answers."""

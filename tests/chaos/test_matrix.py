@@ -1,0 +1,45 @@
+"""The matrix of faults in its short form; `make chaos` does more of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from chaos import rows as _rows  # noqa: F401  # who is imported is in the matrix
+from chaos.matrix import ROWS, Row, Size
+from chaos.runner import chosen
+from chaos.stage import Run
+
+#: What happens to one of several brokers, while the others go on.
+IN_A_CLUSTER = ("1", "10", "11", "G")
+
+
+def play(row: Row, tmp_path, brokers: int) -> Run:
+    run = Run(tmp_path / "run", seed=1, count=row.counts[Size.SHORT], brokers=brokers)
+    try:
+        row.play(run)
+    except Exception:
+        for path in sorted(tmp_path.rglob("broker.log")):
+            print(f"--- {path}", *path.read_text().splitlines()[-40:], sep="\n")
+        raise
+    return run
+
+
+@pytest.mark.parametrize("row", chosen(""), ids=str)
+def test_one_broker_survives(row, tmp_path):
+    run = play(row, tmp_path, brokers=1)
+
+    assert run.figures.cycles == run.count or row.number in ("12", "13")
+    assert run.figures.acked > 0
+
+
+@pytest.mark.parametrize("number", IN_A_CLUSTER)
+def test_others_serve_on_whatever_happens_to_one_of_three(number, tmp_path):
+    run = play(ROWS[number], tmp_path, brokers=3)
+
+    assert run.figures.acked > 0
+
+
+def test_rows_are_chosen_by_number():
+    assert [row.number for row in chosen("2-3,G,1")] == ["1", "2", "2c", "2f", "3", "G"]
+    numbers = [row.number for row in chosen("")]
+    assert [number for number in numbers if number.isdigit()] == [str(n) for n in range(1, 23)]
