@@ -4,7 +4,7 @@
 PYTHON ?= python3
 export PYTHON
 
-.PHONY: help broker test lint format bench docs clean venv spark-demo
+.PHONY: help broker test lint format bench chaos soak docs clean venv spark-demo
 .DEFAULT_GOAL := help
 
 help: ## say what there is
@@ -28,6 +28,12 @@ format: venv ## lay out the code as the checks want it
 
 bench: venv ## measure all, 20 minutes at most; writes docs/benchmarks.md
 	.venv/bin/python bench/run.py $(ARGS)
+
+chaos: venv ## break things under load; prints a table. CHAOS="--rows 1,7-9 --seed 5 --cycles 100"
+	.venv/bin/python tests/chaos run $(CHAOS)
+
+soak: venv ## an hour of load with faults; fails if memory or descriptors grow. SOAK="--minutes 5"
+	.venv/bin/python tests/chaos soak $(SOAK)
 
 docs: venv ## write the generated parts of docs/ again
 	.venv/bin/python docs/generate.py

@@ -54,18 +54,19 @@ def slow_down(run: Run) -> None:
 def reset(run: Run) -> None:
     with run.stage_behind_proxies() as (stage, proxies):
         with stage.load() as load:
-            _set(proxies, delay_seconds=0.05, reset_within_bytes=20_000)
+            make_bad(proxies, delay_seconds=0.05, reset_within_bytes=20_000)
             while (resets := sum(proxy.resets for proxy in proxies)) < run.count:
                 run.done(resets)
                 assert not load.problems, load.problems
                 time.sleep(0.1)
             run.done(resets)
-            _set(proxies, delay_seconds=0.0, reset_within_bytes=None)
+            make_bad(proxies, delay_seconds=0.0, reset_within_bytes=None)
             load.wait_for_acks()
         run.judge(stage, load)
 
 
-def _set(proxies: list[Proxy], *, delay_seconds: float, reset_within_bytes: int | None) -> None:
+def make_bad(proxies: list[Proxy], *, delay_seconds: float, reset_within_bytes: int | None) -> None:
+    """Let all connections begin anew, far away, and be reset after some bytes; or not any more."""
     for proxy in proxies:
         proxy.delay_seconds, proxy.reset_within_bytes = delay_seconds, reset_within_bytes
         proxy.reset_all()

@@ -27,8 +27,7 @@ from cluster.asking import (
     metadata,
     produced,
 )
-from crash.load import Reading, producing, read_all
-from crash.test_broker_kill import missing_of, times_found, wait_for_acks
+from crash.load import Reading, missing_of, producing, read_all, times_found, wait_for_acks
 from daemon import Cluster, Daemon, shown_on_failure
 from ottla.client import (
     Admin,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -188,3 +188,33 @@ def producing(address: str, topic: str, partitions: int, count: int) -> Iterator
             producer._stopping.set()
         for producer in producers:
             producer.stop()
+
+
+def wait_for_acks(producers: list[Producing]) -> None:
+    """Wait until each has been answered since: so each kill meets all of them at work."""
+    before = {producer.number: producer.ack_count for producer in producers}
+    deadline = time.monotonic() + 30
+    while any(producer.ack_count <= before[producer.number] + 5 for producer in producers):
+        problems = [problem for producer in producers for problem in producer.problems]
+        assert not problems, problems
+        assert time.monotonic() < deadline, "no acks in thirty seconds"
+        time.sleep(0.002)
+
+
+def missing_of(producer: Producing, found: dict[int, Rows]) -> set[tuple[int, int]]:
+    """Give what was acked and is not there, or not where the ack said."""
+    return {
+        (partition, which)
+        for partition, acked in producer.acked.items()
+        for which, offset in acked.items()
+    } - {
+        (partition, which)
+        for partition, rows in found.items()
+        for offset, number, which in rows
+        if number == producer.number
+        and producer.acked[partition].get(which, offset) in (offset, -1)
+    }
+
+
+def times_found(rows: Rows) -> Counter[tuple[int, int]]:
+    return Counter((number, which) for _, number, which in rows)
