@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -71,17 +71,22 @@ class PartitionFacts(NamedTuple):
     offline: tuple[int, ...]
 
 
-def partitions_of(broker: Broker, topic: Topic, start: int = 0) -> Iterator[PartitionFacts]:
-    """Give the facts of a topic's partitions, from one of them on."""
-    own, alive = broker.topics.own_partitions(topic), broker.cluster.alive
-    for index in range(start, len(topic.replicas)):
-        replicas = topic.replicas[index]
-        if index in own:
-            error = ErrorCode.KAFKA_STORAGE_ERROR if own[index] is None else ErrorCode.NONE
+def broken_of(broker: Broker, topic: Topic) -> frozenset[int]:
+    """Name the partitions of a topic that should be here, and whose logs could not be opened."""
+    own = broker.topics.own_partitions(topic)
+    return frozenset(index for index, partition in own.items() if partition is None)
+
+
+def partitions_of(
+    replicas: Sequence[tuple[int, ...]], alive: Container[int], broken: Container[int]
+) -> Iterator[PartitionFacts]:
+    """Give the facts of partitions: who has them, who is up, whose log is broken."""
+    for index, brokers in enumerate(replicas):
+        if index in broken:
+            error = ErrorCode.KAFKA_STORAGE_ERROR
         else:
-            is_up = replicas[0] in alive
-            error = ErrorCode.NONE if is_up else ErrorCode.LEADER_NOT_AVAILABLE
+            error = ErrorCode.NONE if brokers[0] in alive else ErrorCode.LEADER_NOT_AVAILABLE
         if error:
-            yield PartitionFacts(index, error, -1, LEADER_EPOCH, replicas, (), replicas)
+            yield PartitionFacts(index, error, -1, LEADER_EPOCH, brokers, (), brokers)
         else:
-            yield PartitionFacts(index, error, replicas[0], LEADER_EPOCH, replicas, replicas, ())
+            yield PartitionFacts(index, error, brokers[0], LEADER_EPOCH, brokers, brokers, ())

@@ -20,7 +20,7 @@ from ottla.protocol.api.describe_topic_partitions import (
 from ottla.protocol.errors import ErrorCode
 
 from ..errors import code_of
-from ..facts import TOPIC_OPERATIONS, PartitionFacts, partitions_of
+from ..facts import TOPIC_OPERATIONS, PartitionFacts, broken_of, partitions_of
 
 if TYPE_CHECKING:
     from ..broker import Broker
@@ -69,13 +69,12 @@ def _describe(
     topic = broker.topics.catalogue.topics.get(name)
     if topic is None:
         return DescribeTopicPartitionsResponseTopic(error_code=_why_not(name), name=name)
+    found = partitions_of(topic.replicas, broker.cluster.alive, broken_of(broker, topic))
     return DescribeTopicPartitionsResponseTopic(
         name=name,
         topic_id=topic.id,
         is_internal=topic.is_internal,
-        partitions=[
-            _partition(facts) for facts in islice(partitions_of(broker, topic, start), limit)
-        ],
+        partitions=[_partition(facts) for facts in islice(found, start, start + limit)],
         topic_authorized_operations=TOPIC_OPERATIONS,
     )
 

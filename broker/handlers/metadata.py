@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
@@ -25,7 +26,13 @@ from ottla.protocol.errors import ErrorCode
 from ottla.protocol.primitives import NIL_UUID
 
 from ..errors import ANSWERABLE, ApiError, code_of
-from ..facts import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS, partitions_of
+from ..facts import (
+    CLUSTER_OPERATIONS,
+    NOT_ASKED,
+    TOPIC_OPERATIONS,
+    broken_of,
+    partitions_of,
+)
 
 if TYPE_CHECKING:
     from ..broker import Broker
@@ -175,27 +182,36 @@ def _describe(
     broker: Broker, request: MetadataRequest, topics: Iterable[Topic]
 ) -> list[MetadataResponseTopic]:
     operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_ASKED
+    alive = broker.cluster.alive
     return [
         MetadataResponseTopic(
             name=topic.name,
             topic_id=topic.id,
             is_internal=topic.is_internal,
-            partitions=[
-                MetadataResponsePartition(
-                    error_code=facts.error_code,
-                    partition_index=facts.partition,
-                    leader_id=facts.leader_id,
-                    leader_epoch=facts.leader_epoch,
-                    replica_nodes=facts.replicas,
-                    isr_nodes=facts.in_sync,
-                    offline_replicas=facts.offline,
-                )
-                for facts in partitions_of(broker, topic)
-            ],
+            partitions=_partitions(topic.replicas, alive, broken_of(broker, topic)),
             topic_authorized_operations=operations,
         )
         for topic in topics
     ]
+
+
+@lru_cache(maxsize=16)
+def _partitions(
+    replicas: tuple[tuple[int, ...], ...], alive: frozenset[int], broken: frozenset[int]
+) -> tuple[MetadataResponsePartition, ...]:
+    """Describe partitions. Most topics are like some other: one in a cluster has few forms."""
+    return tuple(
+        MetadataResponsePartition(
+            error_code=facts.error_code,
+            partition_index=facts.partition,
+            leader_id=facts.leader_id,
+            leader_epoch=facts.leader_epoch,
+            replica_nodes=facts.replicas,
+            isr_nodes=facts.in_sync,
+            offline_replicas=facts.offline,
+        )
+        for facts in partitions_of(replicas, alive, broken)
+    )
 
 
 def _response(
