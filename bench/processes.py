@@ -26,6 +26,28 @@ def cpu_seconds(pid: int) -> float:
     return time.clock_gettime((~pid << 3) | CPUCLOCK_SCHED)
 
 
+def family_cpu_seconds(pid: int, without: int) -> float:
+    """Give the CPU time of a process and all that it has started, but one, and that one's own."""
+    times: dict[int, int] = {}
+    children: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            number, _, rest = stat.read_text().partition(" ")
+        except OSError:
+            continue  # it has ended meanwhile
+        fields = rest.rpartition(")")[2].split()
+        children.setdefault(int(fields[1]), []).append(int(number))
+        # Its own, and that of its children that ended: user and system.
+        times[int(number)] = sum(map(int, fields[11:15]))
+    ticks, waiting = 0, [pid]
+    while waiting:
+        one = waiting.pop()
+        if one != without and one in times:
+            ticks += times[one]
+            waiting += children.get(one, [])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
 def device_bytes_read(pid: int) -> int:
     """Give the bytes that a process made the device read: those that no cache had."""
     for line in Path(f"/proc/{pid}/io").read_text().splitlines():

@@ -30,7 +30,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,7 @@ from ottla.client.spark import builder, register
 from ottla.client.spark.reader import BatchReader
 from ottla.client.spark.source import OttlaSource
 from peers import Ottla
+from processes import family_cpu_seconds
 
 PARTITIONS = 6
 SIZE = 100
@@ -159,22 +160,36 @@ def fill(bootstrap: str, records: int) -> None:
             producer.send_many(TOPIC, values[: records - done])
 
 
+@dataclass(frozen=True)
+class Read:
+    """What a job took for a million records, in seconds: of a clock, and of all cores of Spark."""
+
+    elapsed: float
+    cpu: float
+
+    def __or__(self, other: Read) -> Read:
+        """Give the better of each."""
+        return Read(min(self.elapsed, other.elapsed), min(self.cpu, other.cpu))
+
+
 def read_all(
-    spark: Any, contenders: list[Contender], bootstrap: str, plan: Plan
-) -> dict[str, dict[str, float]]:
-    """Give the best records in a second, by job and contender."""
-    best: dict[str, dict[str, float]] = {job: {} for job in JOBS}
+    spark: Any, contenders: list[Contender], broker: Ottla, plan: Plan
+) -> dict[str, dict[str, Read]]:
+    """Give the best of all rounds, by job and contender."""
+    best: dict[str, dict[str, Read]] = {job: {} for job in JOBS}
+    millions = plan.records / 1_000_000
     for number, contender in turns(contenders, plan.rounds):
         for job, run in JOBS.items():
             progress(f"round {number} of {plan.rounds - 1}: {contender.name}, {job}")
-            frame = load(spark, contender, bootstrap)
-            start = time.perf_counter()
+            frame = load(spark, contender, broker.address)
+            start, cpu = time.perf_counter(), family_cpu_seconds(os.getpid(), broker.pid)
             found = run(frame)
-            seconds = time.perf_counter() - start
+            elapsed = time.perf_counter() - start
+            cpu = family_cpu_seconds(os.getpid(), broker.pid) - cpu
             assert found == plan.records, f"{contender.name} has read {found}"
             if number:
-                rates = best[job]
-                rates[contender.name] = max(rates.get(contender.name, 0.0), found / seconds)
+                read = Read(elapsed / millions, cpu / millions)
+                best[job][contender.name] = best[job].get(contender.name, read) | read
     return best
 
 
@@ -255,8 +270,14 @@ def main() -> None:
             fill(broker.address, plan.records)
             spark = session(jars, folder)
             contenders = contenders_of(has_connector=bool(jars))
-            rates = read_all(spark, contenders, broker.address, plan)
-            results["read"] = {"records": plan.records, "rates": rates}
+            reads = read_all(spark, contenders, broker, plan)
+            results["read"] = {
+                "records": plan.records,
+                **{
+                    job: {name: asdict(read) for name, read in found.items()}
+                    for job, found in reads.items()
+                },
+            }
             batches = results["batches"] = {
                 one.name: micro_batches(spark, one, broker.address, plan.batches, folder)
                 for one in [OURS, *(THEIRS if jars else [])]
@@ -264,25 +285,27 @@ def main() -> None:
             spark.stop()
         finally:
             broker.stop()
-        report(rates, batches, plan)
+        report(reads, batches, plan)
 
 
 def report(
-    rates: dict[str, dict[str, float]], batches: dict[str, dict[str, Any]], plan: Plan
+    reads: dict[str, dict[str, Read]], batches: dict[str, dict[str, Any]], plan: Plan
 ) -> None:
     """Print tables."""
-    names = [one.name for one in contenders_of(has_connector=True) if one.name in rates["count"]]
-    ours = {job: rates[job][OURS.name] for job in rates}
+    names = [one.name for one in contenders_of(has_connector=True) if one.name in reads["count"]]
     print_table(
         f"{plan.records:,} records of {SIZE} bytes, {PARTITIONS} partitions, local[2]",
-        ["records/s", *(text for job in rates for text in (job, "of ours"))],
+        ["", *(text for job in JOBS for text in (f"{job}: records/s", "CPU-s per million"))],
         [
             [
                 name,
                 *(
                     text
-                    for job in rates
-                    for text in (f"{rates[job][name]:,.0f}", f"{rates[job][name] / ours[job]:.2f}")
+                    for found in reads.values()
+                    for text in (
+                        f"{1_000_000 / found[name].elapsed:,.0f}",
+                        f"{found[name].cpu:.2f}",
+                    )
                 ),
             ]
             for name in names

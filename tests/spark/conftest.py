@@ -143,7 +143,7 @@ def drain(spark: Any, tmp_path: Path) -> Callable[..., Any]:
             .trigger(availableNow=True)
             .start()
         )
-        assert query.awaitTermination(60), query.status
+        assert query.awaitTermination(300), query.status
         return query
 
     return drain

@@ -38,7 +38,7 @@ def test_each_record_is_written_once(
 
 
 def wait_for_batches(commits, count, driver, log):
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while len(done(commits)) < count:
         assert driver.poll() is None, log.read_text()
         assert time.monotonic() < deadline, log.read_text()

@@ -32,7 +32,7 @@ def example():
 
 def records_in(bootstrap, topic, count):
     with Consumer(bootstrap, topic) as consumer:
-        return [consumer.getone(timeout=10) for _ in range(count)]
+        return [consumer.getone(timeout=60) for _ in range(count)]
 
 
 def test_counts_of_windows_as_parquet(spark, bootstrap, make_topic, example, tmp_path):
@@ -61,7 +61,7 @@ def test_alerts_of_averages(spark, bootstrap, make_topic, admin, example, tmp_pa
         window="5 seconds",
         until_empty=True,
     )
-    assert query.awaitTermination(60)
+    assert query.awaitTermination(300)
 
     count = sum(admin.end_offsets(target).values())
     alerts = [json.loads(record.value) for record in records_in(bootstrap, target, count)]

@@ -146,7 +146,7 @@ def test_gaps_are_nothing_unusual(tmp_path):
                 producer.send(topic, b"%d" % number + b"." * 100, key=b"%d" % (number % 3))
         end = admin.end_offsets(place)[place]
 
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while len(found := offsets_of(read_range(Range(topic, 0, 0, end), link, Fetch()))) > 100:
             assert time.monotonic() < deadline, len(found)
             time.sleep(0.1)

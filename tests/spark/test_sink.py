@@ -15,7 +15,7 @@ HEADERS = "headers array<struct<key:string,value:binary>>"
 def records_in(bootstrap, topic, count):
     with Consumer(bootstrap, topic) as consumer:
         return sorted(
-            (consumer.getone(timeout=10) for _ in range(count)),
+            (consumer.getone(timeout=60) for _ in range(count)),
             key=lambda record: (record.partition, record.offset),
         )
 
@@ -96,7 +96,7 @@ def test_a_stream_from_topic_to_topic(stream, sink, admin, make_topic, fill, tmp
         .trigger(availableNow=True)
         .start()
     )
-    assert query.awaitTermination(60)
+    assert query.awaitTermination(300)
 
     assert admin.end_offsets(target) == {
         TopicPartition(target, 0): 100,
@@ -113,7 +113,7 @@ def test_a_broker_is_killed_meanwhile_and_each_row_is_written_once(
     )
 
     def kill_when_something_is_written():
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while not (written := sum(admin.end_offsets(topic).values())):
             assert time.monotonic() < deadline
             time.sleep(0.02)
@@ -145,7 +145,7 @@ def test_a_whole_result_is_written_with_each_batch(
         .trigger(availableNow=True)
         .start()
     )
-    assert query.awaitTermination(60)
+    assert query.awaitTermination(300)
 
     assert [record.value for record in records_in(bootstrap, target, 2)] == [b"60", b"100"]
 

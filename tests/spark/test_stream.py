@@ -10,7 +10,7 @@ from pyspark.errors import StreamingQueryException
 from ottla.client import TopicPartition
 from ottla.client.spark import lag
 
-PATIENCE_SECONDS = 60
+PATIENCE_SECONDS = 300
 
 
 def wait_for(condition, query):

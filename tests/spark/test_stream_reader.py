@@ -1,7 +1,6 @@
 """The reader of a stream, as Spark calls it, without Spark: what a micro-batch is."""
 
 import json
-import time
 
 import pytest
 from pyspark.sql.datasource import InputPartition
@@ -70,18 +69,22 @@ def test_a_limit_is_kept_and_lifted_by_spark(stream_of, make_topic, fill):
 def test_few_records_wait_for_more_but_not_for_ever(stream_of, make_topic, fill):
     topic = make_topic()
     fill(topic, [0], 5)
-    reader = stream_of(subscribe=topic, minOffsetsPerTrigger="10", maxTriggerDelay="400ms")
-    start = reader.initialOffset()
+    patient, impatient = (
+        stream_of(subscribe=topic, minOffsetsPerTrigger="10", maxTriggerDelay=delay)
+        for delay in ("1h", "1ms")
+    )
+    start, limit = patient.initialOffset(), patient.getDefaultReadLimit()
+    assert limit == ReadMinRows(10)
 
-    assert reader.getDefaultReadLimit() == ReadMinRows(10)
-    first = reader.latestOffset(start, ReadMinRows(10))
-    assert first == {topic: {"0": 5}}  # as Spark's own source does
+    # The first batch does not wait: so it is with Spark's own source.
+    first = patient.latestOffset(start, limit)
+    assert first == impatient.latestOffset(start, limit) == {topic: {"0": 5}}
+
     fill(topic, [0], 5)
-    assert reader.latestOffset(first, ReadMinRows(10)) == first
-    time.sleep(0.4)
-    assert reader.latestOffset(first, ReadMinRows(10)) == {topic: {"0": 10}}
-    fill(topic, [0], 20)
-    assert reader.latestOffset({topic: {"0": 10}}, ReadMinRows(10)) == {topic: {"0": 30}}
+    assert patient.latestOffset(first, limit) == first
+    assert impatient.latestOffset(first, limit) == {topic: {"0": 10}}
+    fill(topic, [0], 5)
+    assert patient.latestOffset(first, limit) == {topic: {"0": 15}}
 
 
 def test_a_run_that_ends_by_itself_reads_what_there_was_and_waits_for_nothing(
@@ -146,7 +149,7 @@ def test_a_group_that_cannot_be_told_keeps_nobody_waiting(
     reader = stream_of(subscribe=topic, commitGroup=f"{topic}-members")
 
     with Consumer(bootstrap, topic, group=f"{topic}-members") as member:
-        member.getone(timeout=20)  # a group with members takes commits of nobody else
+        member.getone(timeout=60)  # a group with members takes commits of nobody else
         end = reader.latestOffset({topic: {"0": 4}}, ReadAllAvailable())
 
     assert end == {topic: {"0": 10}}
