@@ -4,7 +4,7 @@
 PYTHON ?= python3
 export PYTHON
 
-.PHONY: help broker test lint format bench chaos soak docs clean venv spark-demo
+.PHONY: help broker demo test lint format bench chaos soak docs clean venv spark-demo
 .DEFAULT_GOAL := help
 
 help: ## say what there is
@@ -15,6 +15,9 @@ broker: venv ## run a broker on localhost:9092, data in ottla-data/; Ctrl-C stop
 
 spark-demo: venv ## watch simulated devices with Spark for half a minute; brings its own broker
 	.venv/bin/python examples/spark/demo.py
+
+demo: venv ## watch three brokers, a producer, a group and a Spark job at work for a minute
+	.venv/bin/python examples/demo
 
 test: lint ## run every check and every test
 	.venv/bin/python -m pytest --numprocesses 2 --dist loadgroup --cov --cov-report term:skip-covered

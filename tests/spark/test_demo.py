@@ -1,0 +1,36 @@
+"""The Spark job of `make demo`, in the session that is there already."""
+
+import importlib
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from ottla.client.blocking import Consumer
+
+DEMO = Path(__file__).resolve().parents[2] / "examples" / "demo"
+
+
+@pytest.fixture
+def job(monkeypatch):
+    monkeypatch.syspath_prepend(str(DEMO))
+    for name in ("rates", "job"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    return importlib.import_module("job")
+
+
+def test_what_was_ordered_is_counted(job, spark, bootstrap, make_topic, producer, tmp_path):
+    orders, totals = make_topic(6), make_topic()
+    wanted = ["espresso"] * 70 + ["mocha"] * 30
+    producer.send_many(orders, [coffee.encode() for coffee in wanted])
+
+    query = job.start(spark, bootstrap, orders, totals, tmp_path)
+    query.finish()
+
+    count = importlib.import_module("rates").Count("Spark")
+    query.look(count)
+    assert count.total == len(wanted)
+    with Consumer(bootstrap, totals) as consumer:
+        found = [consumer.getone(timeout=10) for _ in range(2)]
+    assert {one.key.decode(): int(one.value) for one in found} == Counter(wanted)
