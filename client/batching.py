@@ -11,6 +11,7 @@ of its own: the old one may still be on its way to a socket.
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -32,6 +33,9 @@ RECORD_OVERHEAD_BYTES = 36
 #: Kafka's brokers take requests of up to 100 MiB.
 _LARGEST_REQUEST_BYTES = 100 * 1024 * 1024
 _SEQUENCE_MASK = 0x7FFFFFFF  # after 2³¹ - 1 comes 0
+
+#: What is told of a receipt: of a task, or of a thread that waits.
+AnyFuture = asyncio.Future[Receipt] | concurrent.futures.Future[Receipt]
 
 _new = tuple.__new__
 
@@ -199,7 +203,7 @@ class Batch:
         self._values: list[bytes | None] = []
         self._headers: list[Sequence[tuple[str, bytes | None]]] = []
         # Who waits, by record; shorter than these if nobody waits for the last ones.
-        self._futures: list[asyncio.Future[Receipt] | None] = []
+        self._futures: list[AnyFuture | None] = []
         self._runs: list[Run] = []
         self._on_settled = on_settled
         self._done: asyncio.Future[None] | None = None
@@ -229,7 +233,7 @@ class Batch:
         self.count += 1
         self.size += size
 
-    def expect(self, future: asyncio.Future[Receipt]) -> None:
+    def expect(self, future: AnyFuture) -> None:
         """Let somebody wait for the record that was added last."""
         futures = self._futures
         while len(futures) < self.count - 1:

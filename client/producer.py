@@ -25,7 +25,7 @@ from typing import Any, Literal, NamedTuple, Self
 from ottla.protocol.batch import HEADER_BYTES
 from ottla.protocol.compression import Compression
 
-from .batching import RECORD_OVERHEAD_BYTES, Batch, Batching, Tally, Written, join_to
+from .batching import RECORD_OVERHEAD_BYTES, AnyFuture, Batch, Batching, Tally, Written, join_to
 from .cluster import Cluster, TopicInfo
 from .config import ClientConfig
 from .errors import ClosedError, ErrorCode, KafkaError, RecordTooLargeError
@@ -173,6 +173,22 @@ class Producer:
         else:
             key, value, pairs, size = self._prepare(key, value, headers, timestamp)
         known = self._topics.get(topic) or await self._learn(topic)
+        future: asyncio.Future[Receipt] = asyncio.Future(loop=known.loop)
+        await self._queue(known, future, key, value, pairs, size, partition, timestamp)
+        return future
+
+    async def _queue(
+        self,
+        known: _Topic,
+        future: AnyFuture,
+        key: bytes | None,
+        value: bytes | None,
+        pairs: _HeaderPairs,
+        size: int,
+        partition: int | None,
+        timestamp: int | None,
+    ) -> None:
+        """Queue a record that was prepared when there is room for it."""
         place = known.place(key, value) if partition is None else await known.check(partition)
         if self._is_closed or self._sender.failure is not None:
             self._check_open()
@@ -185,9 +201,7 @@ class Producer:
         batch = known.batch_for(place, size)
         stamp = time.time_ns() // 1_000_000 if timestamp is None else timestamp
         batch.add(stamp, key, value, pairs, size)
-        future: asyncio.Future[Receipt] = asyncio.Future(loop=known.loop)
         batch.expect(future)
-        return future
 
     async def send_many(self, topic: str, records: Iterable[Any]) -> list[Written]:
         """Send many records, and say where they are once all are acknowledged.
@@ -228,10 +242,13 @@ class Producer:
         try:
             await self._sender.flush()
         finally:
-            try:
-                await self._sender.close()
-            finally:
-                await self._cluster.close()
+            await self._end()
+
+    async def _end(self) -> None:
+        try:
+            await self._sender.close()
+        finally:
+            await self._cluster.close()
 
     async def _queue_many(
         self, topic: str, records: Iterable[Any], tally: Tally, lanes: set[Lane]

@@ -10,7 +10,6 @@ from clients.job import Job
 from clients.sdk import in_loop, places, reading
 from meter import Meter
 from ottla.client import Consumer
-from ottla.client.arrow import ArrowDecoder
 
 
 @in_loop
@@ -19,7 +18,7 @@ async def arrow_batches(job: Job) -> dict[str, Any]:
     async with Consumer(job.address, **reading()) as consumer:
         meter, count, size = Meter(job.pid), 0, 0
         consumer.assign(places(job))
-        async for table in consumer.arrow_batches(ArrowDecoder()):
+        async for table in consumer.arrow_batches():
             size += pc.sum(pc.binary_length(table.column("value"))).as_py()
             count += table.num_rows
             if count >= job.records:

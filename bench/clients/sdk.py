@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import Future
 from functools import wraps
 from itertools import islice
 from typing import Any
@@ -117,9 +118,17 @@ def blocking_enqueue(**arguments: Any) -> dict[str, Any]:
     job = Job(**arguments)
     with there.Producer(job.address, **sending(job)) as producer:
         producer.send(job.topic, b"first")
-        records, meter = job.records_to_send(), Meter(job.pid)
-        futures = [producer.enqueue(job.topic, value, key=key) for key, value in records]
-        return meter.stop(sum(future.result().offset >= 0 for future in futures))
+        records, meter, count = job.records_to_send(), Meter(job.pid), 0
+        unseen: list[Future[Any]] = []
+        for key, value in records:
+            unseen.append(producer.enqueue(job.topic, value, key=key))
+            if len(unseen) == UNSEEN:
+                for future in unseen[: UNSEEN // 2]:
+                    count += future.result().offset >= 0
+                del unseen[: UNSEEN // 2]
+        for future in unseen:
+            count += future.result().offset >= 0
+        return meter.stop(count)
 
 
 # -- consume ---------------------------------------------------------------------------------------

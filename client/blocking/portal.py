@@ -58,13 +58,14 @@ class Portal:
         # What threads wait for, and what is still to be begun for them.
         self._waited_for: dict[Future[Any], Coroutine[Any, Any, Any] | None] = {}
         self._is_ending = False
+        self._at_end: list[Callable[[], None]] = []
         self._thread = threading.Thread(target=self._serve, name="ottla-client", daemon=True)
         self._thread.start()
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine there, and give what it gives."""
         try:
-            self._check()
+            self.check()
         except BaseException:
             coroutine.close()
             raise
@@ -81,12 +82,12 @@ class Portal:
 
         self._waited_for[done] = coroutine
         try:
-            self._call(begin)
+            self.call(begin)
             return done.result()
         except BaseException:
             if not done.done():
                 # It is the waiting that was interrupted, by Ctrl-C: end what was waited for.
-                self._call(lambda: [task.cancel() for task in tasks])
+                self.call(lambda: [task.cancel() for task in tasks])
                 with suppress(BaseException):
                     done.result(_LAST_WORDS_SECONDS)
             raise
@@ -96,7 +97,7 @@ class Portal:
     def stop(self) -> None:
         """End the loop and the thread."""
         if self._process == os.getpid():
-            self._call(self._loop.stop)
+            self.call(self._loop.stop)
             self._join()
 
     def stop_after(self, last: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -113,7 +114,7 @@ class Portal:
             task.add_done_callback(lambda _: self._loop.stop())
 
         if self._process == os.getpid():
-            self._call(begin)
+            self.call(begin)
             if not self._join():
                 log.warning(
                     "a client that nobody closed has not ended in %g s: what it has not sent is"
@@ -121,7 +122,11 @@ class Portal:
                     _LAST_WORDS_SECONDS,
                 )
 
-    def _call(self, what: Callable[[], object]) -> None:
+    def at_end(self, what: Callable[[], None]) -> None:
+        """Have something called there when nothing can be begun any more."""
+        self._at_end.append(what)
+
+    def call(self, what: Callable[[], object]) -> None:
         """Have something called there. If the loop is closed, whoever waits has been told."""
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(what)
@@ -132,12 +137,13 @@ class Portal:
         self._thread.join(_LAST_WORDS_SECONDS)
         return not self._thread.is_alive()
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Raise what keeps whoever asks from using it."""
         if self._process != os.getpid():
             raise ClosedError("the client was made before this process was forked: make another")
-        if self._loop.is_closed() or not self._thread.is_alive():
+        if self._loop.is_closed():
             raise ClosedError("the client has been closed")
-        if threading.current_thread() is self._thread:
+        if threading.get_ident() == self._thread.ident:
             raise RuntimeError("a blocking client would wait for itself: it was called by its own")
 
     def _serve(self) -> None:
@@ -152,6 +158,8 @@ class Portal:
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
         finally:
             self._loop.close()
+            for end in self._at_end:
+                end()
             # Who came in the last moment: nothing will be begun any more, or end.
             for done, coroutine in tuple(self._waited_for.items()):
                 if coroutine is not None:
@@ -272,21 +280,6 @@ class Plain(_Method[P, T]):
         """Call it."""
         result: T = self.method(client._client, *args, **kwargs)
         return result
-
-
-class Later(_Method[P, Future[T]]):
-    """What gives a future there gives one here that a thread can wait for."""
-
-    def __init__(self, method: Callable[Concatenate[Any, P], Awaitable[asyncio.Future[T]]]) -> None:
-        self.method = method
-
-    async def there(self, client: Any, args: Any, kwargs: Any) -> Future[T]:
-        """Await the future, and let another one follow it."""
-        inner: asyncio.Future[T] = await self.method(client._client, *args, **kwargs)
-        outer: Future[T] = Future()
-        outer.set_running_or_notify_cancel()  # what is queued cannot be taken back
-        inner.add_done_callback(lambda ended: _hand_over(ended, outer))
-        return outer
 
 
 class Stream(_Method[P, Iterator[T]]):

@@ -2,30 +2,74 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from itertools import islice
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from .. import producer as there
-from .portal import Blocking, Later, Verb, like
+from ..types import Headers, Receipt
+from .backlog import Backlog
+from .portal import Blocking, Verb, like
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 # What is taken from an iterator before it is sent.
 _CHUNK_RECORDS = 5000
 
 
-class Producer(Blocking[there.Producer]):
+class _Behind(Verb[P, T]):
+    """A verb that comes behind all that was queued before it."""
+
+    async def there(self, client: Any, args: Any, kwargs: Any) -> T:
+        """Wait for its turn, and await it."""
+        await client._client.backlog.moved()
+        return await super().there(client, args, kwargs)
+
+
+class _Producer(there.Producer):
+    """The one that sends."""
+
+    backlog: Backlog
+
+    async def close(self) -> None:
+        """Take in what threads have queued, and close as any producer does."""
+        try:
+            await self.backlog.moved()
+        except asyncio.CancelledError:
+            await self._end()
+            raise
+        await super().close()
+
+
+class Producer(Blocking[_Producer]):
     """As `ottla.client.Producer`, which says what the verbs do.
 
-    `enqueue` gives a `concurrent.futures.Future`.
+    `enqueue` gives a `concurrent.futures.Future`, which is also told of what is found out when the
+    record has left this thread: that there is no such topic, for example.
     """
 
-    @like(there.Producer)
+    @like(_Producer)
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 
-    send = Verb(there.Producer.send)
-    enqueue = Later(there.Producer.enqueue)
-    flush = Verb(there.Producer.flush)
-    _send_many = Verb(there.Producer.send_many)
+    send = _Behind(there.Producer.send)
+    flush = _Behind(there.Producer.flush)
+    _send_many = _Behind(there.Producer.send_many)
+
+    def enqueue(
+        self,
+        topic: str,
+        value: Any = None,
+        *,
+        key: Any = None,
+        headers: Headers = (),
+        partition: int | None = None,
+        timestamp: int | None = None,
+    ) -> Future[Receipt]:
+        """Queue a record when there is room for it, and give what will be its receipt."""
+        return self._client.backlog.add(topic, value, key, headers, partition, timestamp)
 
     def send_many(self, topic: str, records: Iterable[Any]) -> list[there.Written]:
         """Send many records; what an iterator gives is taken here, in the caller's thread."""
@@ -33,6 +77,10 @@ class Producer(Blocking[there.Producer]):
         for chunk in _chunks(records):
             written += self._send_many(topic, chunk)
         return written
+
+    def _start(self, make: Callable[[], _Producer]) -> None:
+        super()._start(make)
+        self._client.backlog = Backlog(self._portal, self._client)
 
 
 def _chunks(records: Iterable[Any]) -> Iterator[Sequence[Any]]:

@@ -132,7 +132,7 @@ def a_member(stage, told):
 
 
 async def until(condition):
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         while not condition():
             await asyncio.sleep(0.005)
 

@@ -1,0 +1,220 @@
+"""What threads queue one by one, and a producer on a loop is handed many at a time."""
+
+import asyncio
+import signal
+import threading
+from contextlib import asynccontextmanager
+from itertools import islice
+from uuid import uuid4
+
+import pytest
+
+from daemon import Daemon, shown_on_failure
+from ottla.client import (
+    Batching,
+    BufferFullError,
+    ClientConfig,
+    ClosedError,
+    ErrorCode,
+    KafkaError,
+    RecordTooLargeError,
+    SerializationError,
+    Timeouts,
+)
+from ottla.client.blocking import Consumer, Producer
+from ottla.client.blocking.backlog import _MOST_BYTES
+from ottla.client.serializers import serialize_json
+from ottla.protocol.api.produce import ProduceRequest
+from scripted import Stage
+
+
+@pytest.fixture(scope="module")
+def broker_of_the_module(tmp_path_factory):
+    settings = ("--set", "log.durability=page-cache", "--set", "num.partitions=2")
+    with Daemon(tmp_path_factory.mktemp("broker"), *settings) as started:
+        yield started
+
+
+@pytest.fixture
+def broker(request, broker_of_the_module):
+    with shown_on_failure(request, [broker_of_the_module]):
+        yield broker_of_the_module
+
+
+@pytest.fixture
+def topic():
+    return f"t-{uuid4().hex[:12]}"
+
+
+def values_in(broker, topic, count):
+    with Consumer(broker.address, topic) as consumer:
+        return [record.value for record in islice(consumer, count)]
+
+
+def test_what_is_queued_and_what_is_sent_keep_their_order(broker, topic):
+    numbers = iter(range(10_000))
+    with Producer(broker.address) as producer:
+        sent = []
+        for _ in range(20):
+            for _ in range(50):
+                sent.append(b"%d" % next(numbers))
+                producer.enqueue(topic, sent[-1], key=b"k")
+            sent.append(b"%d" % next(numbers))
+            producer.send(topic, sent[-1], key=b"k")
+
+    assert values_in(broker, topic, len(sent)) == sent
+
+
+def test_receipts_of_many_threads_say_where_their_records_are(broker, topic):
+    found = {}
+
+    def work(name):
+        values = [b"%d:%d" % (name, number) for number in range(500)]
+        futures = [producer.enqueue(topic, value) for value in values]
+        for value, future in zip(values, futures, strict=True):
+            receipt = future.result(30)
+            found[receipt.partition, receipt.offset] = value
+
+    with Producer(broker.address) as producer:
+        threads = [threading.Thread(target=work, args=(name,)) for name in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    with Consumer(broker.address, topic) as consumer:
+        records = list(islice(consumer, 2000))
+    assert {(one.partition, one.offset): one.value for one in records} == found
+
+
+def test_flush_and_close_wait_for_what_was_queued(broker, topic):
+    producer = Producer(broker.address, batching=Batching(linger=60))
+    first = [producer.enqueue(topic, b"%d" % n) for n in range(100)]
+    producer.flush()
+    assert all(future.done() for future in first)
+
+    second = [producer.enqueue(topic, b"%d" % n) for n in range(100)]
+    producer.close()
+    assert all(future.result(0).offset >= 0 for future in second)
+    with pytest.raises(ClosedError):
+        producer.enqueue(topic, b"late")
+
+
+def test_what_is_wrong_with_a_record_is_raised_at_once(broker, topic):
+    with Producer(broker.address) as producer:
+        with pytest.raises(SerializationError):
+            producer.enqueue(topic, "text")
+        with pytest.raises(RecordTooLargeError):
+            producer.enqueue(topic, bytes(9_000_000))
+    with Producer(broker.address, value_serializer=serialize_json) as producer:
+        with pytest.raises(SerializationError):
+            producer.enqueue(topic, object())
+        producer.enqueue(topic, {"a": 1}).result(30)
+
+    assert values_in(broker, topic, 1) == [b'{"a":1}']
+
+
+def test_what_is_found_out_later_is_told_by_the_future(broker, topic):
+    with Producer(broker.address) as producer:
+        wrong = producer.enqueue(topic, b"x", partition=7)
+        right = producer.enqueue(topic, b"x", partition=1)
+
+        assert right.result(30).partition == 1
+        with pytest.raises(KafkaError) as caught:
+            wrong.result(30)
+    assert caught.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert not wrong.cancel()
+
+
+@asynccontextmanager
+async def a_producer(stage, batching):
+    """A producer that keeps another thread waiting than that of the stage."""
+    producer = await asyncio.to_thread(Producer, stage.address, batching=batching)
+    try:
+        yield producer
+    finally:
+        await asyncio.to_thread(producer.close)
+
+
+async def held_back(stage, producer):
+    """Let no request of a producer be answered until the event is set."""
+    await asyncio.to_thread(producer.send, "orders", b"warm")
+    gate = asyncio.Event()
+
+    async def hold(call):
+        answer = call.serve()
+        await gate.wait()
+        return answer
+
+    stage.always(ProduceRequest, hold)
+    return gate
+
+
+async def test_whoever_queues_too_much_has_to_wait():
+    value, count, queued = bytes(1000), 3000, 0
+    batching = Batching(batch_bytes=10_000, buffer_bytes=100_000)
+
+    def work():
+        nonlocal queued
+        futures = []
+        for _ in range(count):
+            futures.append(producer.enqueue("orders", value))
+            queued += 1
+        return [future.result(30).offset for future in futures]
+
+    async with Stage() as stage, a_producer(stage, batching) as producer:
+        gate = await held_back(stage, producer)
+        working = asyncio.create_task(asyncio.to_thread(work))
+        done, _ = await asyncio.wait([working], timeout=0.5)
+        most = queued * len(value)
+        gate.set()
+        assert not done
+        assert _MOST_BYTES / 2 < most < _MOST_BYTES + 100_000
+        assert await working == list(range(1, count + 1))
+
+
+async def test_a_buffer_that_stays_full_is_told_to_all_that_wait():
+    batching = Batching(batch_bytes=500, buffer_bytes=1000, buffer_timeout=0.2)
+    async with Stage() as stage, a_producer(stage, batching) as producer:
+        gate = await held_back(stage, producer)
+        futures = [producer.enqueue("orders", bytes(64)) for _ in range(100)]
+        with pytest.raises(BufferFullError):
+            await asyncio.to_thread(futures[-1].result, 30)
+        gate.set()
+        await asyncio.to_thread(producer.flush)
+
+        failed = [future for future in futures if future.exception(30) is not None]
+        assert len(failed) == 90
+        assert {type(future.exception()) for future in failed} == {BufferFullError}
+        assert (await asyncio.to_thread(producer.send, "orders", b"y")).offset == 11
+
+
+def test_closing_a_producer_whose_broker_hangs_sends_everybody_away(tmp_path):
+    timeouts = Timeouts(connect=1, request=1, operation=1)
+    with Daemon(tmp_path) as broker:
+        producer = Producer(
+            broker.address,
+            client=ClientConfig(timeouts=timeouts),
+            batching=Batching(batch_bytes=1000, buffer_bytes=1000, buffer_timeout=0.2),
+        )
+        producer.send("orders", b"warm")
+        broker.send(signal.SIGSTOP)
+        futures, heard = [], []
+
+        def work():
+            try:
+                while True:
+                    futures.append(producer.enqueue("orders", bytes(900)))
+            except ClosedError as error:
+                heard.append(error)
+
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        while len(futures) * 1000 < _MOST_BYTES:
+            thread.join(0.01)
+        producer.close()
+        thread.join(30)
+        broker.send(signal.SIGCONT)
+
+    assert len(heard) == 1
+    assert all(future.exception(0) is not None for future in futures)
