@@ -27,7 +27,7 @@ from ottla.protocol.errors import ErrorCode
 from ottla.protocol.registry import HEARTBEAT, METADATA, PRODUCE
 from scripted import Stage
 
-QUICK = ClientConfig(timeouts=Timeouts(connect=0.3, request=0.3))
+QUICK = ClientConfig(timeouts=Timeouts(connect=1, request=1))
 TOPICS = [MetadataRequestTopic(name="orders")]
 
 
@@ -201,7 +201,7 @@ async def test_somebody_who_never_answers_the_greeting():
         await reader.read()
 
     async with a_server(talk) as port:
-        with pytest.raises(ConnectionLostError, match=r"did not answer in 0.3 s"):
+        with pytest.raises(ConnectionLostError, match=r"did not answer in 1 s"):
             await Connection.open("127.0.0.1", port, QUICK)
 
 
@@ -322,14 +322,14 @@ async def test_an_answer_stays_due_when_whoever_asked_has_given_up():
     async with Stage() as stage, connected(stage) as connection:
         stage.script(MetadataRequest, never)
         for _ in range(3):
-            asking = connection.ask(MetadataRequest(topics=[]), MetadataResponse, timeout=0.1)
+            asking = connection.ask(MetadataRequest(topics=[]), MetadataResponse, timeout=1)
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(asking, 0.01)
         assert connection.in_flight == 3
 
-        await asyncio.sleep(0.15)
-
-        assert not connection.is_open
+        async with asyncio.timeout(20):
+            while connection.is_open:
+                await asyncio.sleep(0.05)
         assert connection.in_flight == 0
 
 
@@ -401,7 +401,7 @@ async def test_a_broker_that_does_not_read_is_not_waited_for_forever():
         while connection._writable.is_set():
             connection._write(4, request)
 
-        with pytest.raises(DeadlineError, match=r"0.3 s"):
+        with pytest.raises(DeadlineError, match=r"in 1 s"):
             await asyncio.wait_for(connection.ask_in(4, request, HeartbeatResponse), 5)
         assert not connection.is_open
         with pytest.raises(ConnectionLostError):
@@ -423,7 +423,7 @@ async def test_what_has_no_answer_is_not_waited_for_forever_either():
             while True:
                 await connection.tell(4, request)
 
-        with pytest.raises(DeadlineError, match=r"0.3 s"):
+        with pytest.raises(DeadlineError, match=r"in 1 s"):
             await asyncio.wait_for(tell(), 5)
         assert not connection.is_open
 

@@ -702,7 +702,8 @@ async def test_who_leaves_waits_for_whoever_closes(broker):
 
     await fill(broker, T0, a_batch(1))
     async with a_consumer(broker, "t", group="g") as consumer:
-        async with asyncio.timeout(1):  # the first one has left: its session need not end
+        # The first one has left: its session need not end.
+        async with asyncio.timeout(QUICK.session_timeout):
             assert offsets_of(await take(consumer, 1)) == [10]
 
 
@@ -712,7 +713,7 @@ async def test_closing_is_quick_when_nobody_answers(tmp_path):
         await consumer.start()
         await until(lambda: consumer.assignment)
         await consumer.getone(0.2)
-    async with asyncio.timeout(3):
+    async with asyncio.timeout(CLIENT.timeouts.request + 3):
         await consumer.close()
 
 
