@@ -19,6 +19,8 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 
+from ottla.protocol import compiled
+
 #: From topic, key, value and the number of partitions to a partition.
 Partitioner = Callable[[str, bytes | None, bytes | None, int], int]
 
@@ -28,7 +30,8 @@ ROUND_ROBIN = "round-robin"
 _SEED = 0x9747B28C
 _MULTIPLIER = 0x5BD1E995
 _MASK = 0xFFFFFFFF
-# Keys come again and again, and to hash one takes longer than to look it up. Not long ones, though.
+# Keys come again and again, and in Python to hash one takes longer than to look it up. Not long ones,
+# though.
 _REMEMBERED_KEYS = 16_384
 _LONGEST_REMEMBERED_BYTES = 64
 
@@ -52,8 +55,12 @@ _remembered = lru_cache(_REMEMBERED_KEYS)(murmur2)
 
 def partition_of_key(key: bytes, count: int) -> int:
     """Give the partition of a key among so many."""
-    known = len(key) <= _LONGEST_REMEMBERED_BYTES
-    return ((_remembered(key) if known else murmur2(key)) & 0x7FFFFFFF) % count
+    hashed = compiled.fast.murmur2(key) if compiled.fast is not None else _looked_up(key)
+    return (hashed & 0x7FFFFFFF) % count
+
+
+def _looked_up(key: bytes) -> int:
+    return _remembered(key) if len(key) <= _LONGEST_REMEMBERED_BYTES else murmur2(key)
 
 
 def next_sticky(current: int, available: Sequence[int]) -> int:

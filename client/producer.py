@@ -302,7 +302,7 @@ class Producer:
         self, key: Any, value: Any, headers: Headers, timestamp: int | None
     ) -> tuple[bytes | None, bytes | None, _HeaderPairs, int]:
         """Give a record as it will be sent, and its size. Raises what is wrong with it."""
-        if key is not None:
+        if key is not None and (type(key) is not bytes or self._key_serializer is not None):
             key = to_bytes(key, self._key_serializer, "key")
         if type(value) is not bytes or self._value_serializer is not None:
             value = to_bytes(value, self._value_serializer, "value")

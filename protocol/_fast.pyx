@@ -1,5 +1,5 @@
 # cython: language_level=3, cdivision=True
-"""The compiled twin of what is slow in Python: records to bytes and back, and to columns.
+"""The compiled twin of what is slow in Python: records to bytes and back, to columns, and hashes.
 
 It does the plain case and gives None for all else: bytes that make no sense, objects of odd types,
 numbers beyond 64 bits. Its callers (`records`, `client/arrow`) then ask the twin in Python, which
@@ -788,3 +788,28 @@ cdef inline void put(
         column.size += <int32_t>size
         column.validity[row >> 3] |= <uint8_t>(1 << (row & 7))
     column.ends[row + 1] = column.size
+
+
+# Hashing.
+
+def murmur2(bytes data not None):
+    """Hash a key as Kafka's clients do; without a sign."""
+    cdef Bytes p = <Bytes>PyBytes_AS_STRING(data)
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
+    cdef uint32_t h = 0x9747b28c ^ <uint32_t>size
+    cdef uint32_t k
+    while size >= 4:
+        k = p[0] | <uint32_t>p[1] << 8 | <uint32_t>p[2] << 16 | <uint32_t>p[3] << 24
+        k *= 0x5bd1e995
+        h = h * 0x5bd1e995 ^ (k ^ k >> 24) * 0x5bd1e995
+        p += 4
+        size -= 4
+    if size:
+        k = p[0]
+        if size > 1:
+            k |= <uint32_t>p[1] << 8
+        if size > 2:
+            k |= <uint32_t>p[2] << 16
+        h = (h ^ k) * 0x5bd1e995
+    h = (h ^ h >> 13) * 0x5bd1e995
+    return h ^ h >> 15

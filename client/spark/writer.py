@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import starmap
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -25,6 +25,9 @@ from pyspark.sql.datasource import (
 from ..blocking import Producer
 from ..producer import ProducerRecord
 from .options import WriteOptions
+
+# Without the function that a named tuple puts in front, which takes longer than to make it.
+_new_record = partial(tuple.__new__, ProducerRecord)
 
 
 @dataclass
@@ -98,7 +101,7 @@ def records_of(batch: pa.RecordBatch, *, has_timestamps: bool = False) -> list[A
     partitions = columns["partition"].to_pylist() if "partition" in more else nothing
     times = _milliseconds(columns["timestamp"]) if has_timestamps else nothing
     rows = zip(values, keys, pairs or [()] * count, partitions, times, strict=True)
-    return list(starmap(ProducerRecord, rows))
+    return list(map(_new_record, rows))
 
 
 def _binaries(column: pa.Array) -> list[bytes | None]:

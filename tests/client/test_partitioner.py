@@ -5,9 +5,12 @@ import random
 
 import pytest
 from confluent_kafka import Producer as Confluent
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ottla.broker import Broker, BrokerConfig
 from ottla.client.partitioner import murmur2, next_in_turn, next_sticky, partition_of_key
+from ottla.protocol import compiled
 
 # From Kafka's own UtilsTest, where they have a sign.
 KAFKAS_VECTORS = {
@@ -20,10 +23,21 @@ KAFKAS_VECTORS = {
 }
 
 
+@pytest.mark.parametrize("is_compiled", [True, False])
 @pytest.mark.parametrize(("key", "expected"), KAFKAS_VECTORS.items(), ids=str)
-def test_keys_are_hashed_as_kafka_does(key, expected):
+def test_keys_are_hashed_as_kafka_does(key, expected, is_compiled, monkeypatch):
+    if not is_compiled:
+        monkeypatch.setattr(compiled, "fast", None)
+
     assert murmur2(key) == expected % 2**32
     assert partition_of_key(key, 1000) == (expected & 0x7FFFFFFF) % 1000
+
+
+@given(key=st.binary(max_size=200))
+def test_the_compiled_hash_is_that_of_python(key):
+    fast = pytest.importorskip("ottla.protocol._fast")
+
+    assert fast.murmur2(key) == murmur2(key)
 
 
 async def test_keys_go_where_librdkafka_sends_them(tmp_path):
