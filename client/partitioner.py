@@ -30,8 +30,8 @@ ROUND_ROBIN = "round-robin"
 _SEED = 0x9747B28C
 _MULTIPLIER = 0x5BD1E995
 _MASK = 0xFFFFFFFF
-# Keys come again and again, and in Python to hash one takes longer than to look it up. Not long ones,
-# though.
+# Keys come again and again, and to hash one in Python takes longer than to look it up. Not long
+# ones, though.
 _REMEMBERED_KEYS = 16_384
 _LONGEST_REMEMBERED_BYTES = 64
 
