@@ -22,9 +22,7 @@ import re
 import resource
 import select
 import signal
-import socket
 import statistics
-import struct
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -50,19 +48,18 @@ from ottla.protocol.api.offset_commit import (
 )
 from ottla.protocol.api.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from ottla.protocol.api.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
-from ottla.protocol.codec import decode_response, encode_request
 from ottla.protocol.compiler import codec
 from ottla.protocol.consumer import Assignment, Subscription, TopicPartitions
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.schema import Message
 from peers import Ottla
 from processes import cpu_seconds
+from wire import Connection, frame
 
 OFFSETS = "__consumer_offsets"
 TOPIC = "orders"
 WIDTH = 16
 TOPIC_RESOURCE = 2
-SIZE = struct.Struct(">i")
 #: Behind the size: correlation id, an empty set of tags, throttle time, error code.
 FLEXIBLE_ERROR_AT = slice(13, 15)
 #: Longer than any of this takes.
@@ -131,46 +128,6 @@ class Broker(Ottla):
         return sum(int(count) for count in re.findall(r"groups loaded.*records=(\d+)", last))
 
 
-class Connection:
-    """A connection to the broker."""
-
-    def __init__(self, port: int) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port))
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._received = bytearray()
-
-    def ask(self, request: Message, version: int | None = None) -> Any:
-        """Send a request, and wait for the answer."""
-        api = request.api
-        assert api is not None
-        version = api.versions.last if version is None else version
-        self.socket.sendall(frame(request, version))
-        while not (frames := list(self.receive())):
-            pass
-        _correlation_id, answer = decode_response(api.response, version, frames[0][SIZE.size :])
-        return answer
-
-    def receive(self) -> Iterator[bytes]:
-        """Wait for bytes, and give the frames that are complete, with their sizes."""
-        data = self.socket.recv(1 << 20)
-        if not data:
-            raise ConnectionError("the broker has closed the connection")
-        self._received += data
-        position = 0
-        while len(self._received) - position >= SIZE.size:
-            (size,) = SIZE.unpack_from(self._received, position)
-            end = position + SIZE.size + size
-            if end > len(self._received):
-                break
-            yield bytes(self._received[position:end])
-            position = end
-        del self._received[:position]
-
-    def close(self) -> None:
-        """End it."""
-        self.socket.close()
-
-
 @contextmanager
 def connections(port: int, count: int) -> Iterator[list[Connection]]:
     """Give so many connections."""
@@ -180,13 +137,6 @@ def connections(port: int, count: int) -> Iterator[list[Connection]]:
     finally:
         for connection in made:
             connection.close()
-
-
-def frame(request: Message, version: int | None = None) -> bytes:
-    """Encode a request, with its size."""
-    assert request.api is not None
-    version = request.api.versions.last if version is None else version
-    return b"".join(encode_request(request, version, 1, "bench"))
 
 
 def check(answer: bytes) -> None:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from processes import cpu_seconds
 
 
 class Meter:
-    """Starts when it is made. It runs in the client's process, next to the work."""
+    """Starts when it is made. It runs in the client's process, next to the work.
 
-    def __init__(self, pid: int | None) -> None:
-        self._pid = pid
+    A server may be several processes, or none.
+    """
+
+    def __init__(self, pid: int | Sequence[int] | None) -> None:
+        self._pids = (pid,) if isinstance(pid, int) else pid or ()
         self._server = self._server_seconds()
         self._client = time.process_time()
         self.start = time.perf_counter()
@@ -32,4 +36,4 @@ class Meter:
         }
 
     def _server_seconds(self) -> float:
-        return cpu_seconds(self._pid) if self._pid is not None else 0.0
+        return sum(map(cpu_seconds, self._pids))

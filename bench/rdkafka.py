@@ -62,6 +62,15 @@ def delete_topic(address: str, topic: str) -> dict[str, Any]:
     return {}
 
 
+def list_topics(address: str) -> dict[str, Any]:
+    """Ask for everything, as tools do."""
+    admin = AdminClient({"bootstrap.servers": address, **QUIET})
+    start = time.perf_counter()
+    found = admin.list_topics(timeout=ANSWER_SECONDS).topics.values()
+    seconds = time.perf_counter() - start
+    return {"seconds": seconds, "partitions": sum(len(topic.partitions) for topic in found)}
+
+
 def connect_producer(address: str, topic: str, settings: dict[str, Any]) -> Producer:
     """Give a producer that has found its broker."""
     producer = Producer({"bootstrap.servers": address, **QUEUE, **QUIET, **settings})
@@ -99,7 +108,7 @@ def fill(
 
 def produce(
     address: str,
-    pid: int,
+    pid: int | list[int],
     topic: str,
     partitions: int,
     size: int,
@@ -151,7 +160,9 @@ def from_start(topic: str, partitions: int) -> list[TopicPartition]:
     return [TopicPartition(topic, number, 0) for number in range(partitions)]
 
 
-def consume(address: str, pid: int, topic: str, partitions: int, records: int) -> dict[str, Any]:
+def consume(
+    address: str, pid: int | list[int], topic: str, partitions: int, records: int
+) -> dict[str, Any]:
     """Consume all records of a topic."""
     consumer = connect_consumer(address, topic, FETCHED)
     meter, left = Meter(pid), records

@@ -56,6 +56,7 @@ SCRIPTS = (
     Script("log", 60, 5),
     Script("broker", 330, 70),
     Script("groups", 120, 20),
+    Script("cluster", 75, 20),
     Script("client", 180, 40),
     Script("spark", 240, 80),
 )

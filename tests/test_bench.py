@@ -125,6 +125,22 @@ RESULTS = {
             }
         ],
     },
+    "cluster": {
+        "throughput": [
+            {"verb": verb, "partitions": 6, "acks": "1", "best": rates("1 broker", "3 brokers")}
+            for verb in ("produce", "consume")
+        ],
+        "create": [
+            {"label": "3 brokers", "way": "another broker", "partitions": 60}
+            | {name: {"p50": 0.02, "p95": 0.03, "most": 0.04} for name in ("answered", "seen")}
+        ],
+        "metadata": [
+            {"partitions": count, "bytes": 26 * count, "cpu_seconds": 1e-6 * count}
+            | {"listed_seconds": 0.01}
+            | {name: {"p50": 0.02, "p95": 0.03} for name in ("all", "one", "waits")}
+            for count in (1000, 10_000)
+        ],
+    },
     "records": {
         "shapes": [
             {"shape": "100 bytes", "task": task, "compiled": 5e6, "python": 5e5, "aiokafka": 2e6}

@@ -4,7 +4,7 @@ A figure is made of the results of one part alone, which were measured in one ru
 side by side can be compared.
 """
 
-from . import broker, clients, groups, log, spark, wire
+from . import broker, clients, cluster, groups, log, spark, wire
 from .parts import Figure, Section, Table
 
 __all__ = ["SECTIONS", "Figure", "Section", "Table"]
@@ -15,5 +15,6 @@ SECTIONS: tuple[Section, ...] = (
     clients.SECTION,
     spark.SECTION,
     groups.SECTION,
+    cluster.SECTION,
     wire.SECTION,
 )
