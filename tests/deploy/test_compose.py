@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import tomllib
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -311,3 +312,27 @@ def test_a_job_is_an_example_that_there_is_with_options_that_it_has(name):
     config = config_of("broker-0")
     internal = [config.roster.brokers[number]["INTERNAL"] for number in config.roster.ids]
     assert options[1] == ",".join(f"{one.host}:{one.port}" for one in internal)
+
+
+# What the documentation says.
+
+
+def test_pages_speak_of_what_there_is():
+    pages = [(ROOT / name).read_text() for name in ("README.md", "docs/cluster.md")]
+    commands = [
+        re.split(r"\s{2,}", line)[0].split()[1:]
+        for page in pages
+        for line in re.findall(r"^docker .*", page, re.MULTILINE)
+    ]
+    profiles = {name for job in JOBS.values() for name in job["profiles"]}
+
+    assert ["compose", "up"] in commands
+    for words in commands:
+        for word, following in pairwise(words):
+            assert word != "--profile" or following in profiles, words
+            assert word != "-v" or following.endswith(f":{IMAGE.last('VOLUME')}"), words
+        assert all(word in SERVICES for word in words if word.startswith("broker-")), words
+    published = {BROKERS[name]["ports"][0].split(":")[1] for name in BROKERS}
+    for page in pages:
+        assert "localhost:9092, 9093 and 9094" in page
+        assert set(re.findall(r"localhost:(90\d\d)", page)) <= published
