@@ -74,7 +74,7 @@ class _Member:
             TOPIC,
             group="peaceful",
             on_assigned=assigned,
-            membership=Membership(session_timeout=6.0, heartbeat_interval=0.5),
+            membership=Membership(session_timeout=20.0, heartbeat_interval=0.5),
         ) as consumer:
             while not self._stopping:
                 for records in (await consumer.getmany(timeout=0.1)).values():

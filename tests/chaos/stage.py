@@ -145,7 +145,7 @@ class Stage:
     def others_serve(self, load: Load) -> None:
         """See that those whose turn it is not go on, whatever happens to the one."""
         if others := self.others:
-            load.wait_for_acks(2, others, seconds=20)
+            load.wait_for_acks(2, others, seconds=30)
 
     def create_topic(
         self,
