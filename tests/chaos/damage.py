@@ -235,7 +235,8 @@ def _flip_in_batch(
 
 def _clean_copy(data: Path, target: Path) -> Path:
     """Make a copy of a data directory, as after a clean stop, with all the files of one."""
-    shutil.copytree(data, target)
+    others = [path.name for path in data.iterdir() if path.is_dir() and path.name != LOG]
+    shutil.copytree(data, target, ignore=shutil.ignore_patterns(*others))
     logs = LogDirectory(target, broker_id=0)
     logs.load({}, CONFIG)
     logs.logs[LOG].roll()  # for an index of a segment that nobody reads in full
