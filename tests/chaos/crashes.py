@@ -84,9 +84,11 @@ def cut_power_in_page_cache(run: Run) -> None:
     """The control: what the row before does not lose is lost where nobody waits for the device."""
     # Nothing may reach the device by chance.
     settings = {"log.flush.offset.checkpoint.interval.ms": "600000"}
+    folder = run.folder
     with _on_a_disk_of_its_own(run) as mounts:
         for cycle in run.cycles():
             data = mounts.path / f"data{cycle}"
+            run.folder = folder / str(cycle)
             with run.stage(settings, data=data, durability="page-cache") as stage:
                 with stage.load() as load:
                     load.wait_for_acks(20)
