@@ -65,7 +65,8 @@ class Housekeeping:
                     deleted = opened.apply_retention(self._broker.now_ms())
                     if deleted:
                         log.info("%s: %d segments deleted", opened.directory.name, deleted)
-                opened.sweep()
+                if not opened.is_swept:
+                    await asyncio.to_thread(opened.sweep)
             await asyncio.sleep(0)
 
     async def flush(self) -> None:

@@ -1,12 +1,13 @@
 """A disk that fails: the producer hears of it, nothing unwritten is acked, and others go on."""
 
 import errno
+import threading
 from contextlib import asynccontextmanager
 
 from ottla.broker import Broker, BrokerConfig
 from ottla.protocol.errors import ErrorCode
 from ottla.storage.disk import Disk
-from talk import a_batch, connected, fetch, found, make_topic, produce, results
+from talk import a_batch, connected, fetch, found, make_topic, produce, results, until
 
 
 class FaultyDisk(Disk):
@@ -87,6 +88,30 @@ async def test_a_sync_that_failed_is_never_followed_by_an_ack(tmp_path):
         assert codes == [ErrorCode.KAFKA_STORAGE_ERROR] * 3
         assert other.error_code == 0
         assert read.error_code == 0
+
+
+async def test_nobody_waits_while_the_system_frees_what_was_deleted(tmp_path):
+    """A file of a gigabyte takes it half a second."""
+    threads = []
+
+    class SlowDisk(Disk):
+        def unlink(self, path):
+            if path.name.endswith(".log.deleted"):
+                threads.append(threading.current_thread())
+            super().unlink(path)
+
+    config = BrokerConfig(
+        log_dir=str(tmp_path),
+        listeners="PLAINTEXT://127.0.0.1:0",
+        log_retention_check_interval_ms=10,
+    )
+    async with Broker(config, disk=SlowDisk()) as broker, connected(broker) as client:
+        await make_topic(broker, "t", segment_bytes="2000", retention_bytes="0", retention_ms="-1")
+        for _ in range(100):
+            assert (await produced(client, "t")).error_code == 0
+        await until(lambda: len(threads) >= 1 and not list(tmp_path.glob("t-0/*.deleted")))
+
+    assert threading.main_thread() not in threads
 
 
 async def test_a_directory_with_a_failed_log_is_not_called_clean(tmp_path):
