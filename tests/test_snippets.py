@@ -73,12 +73,15 @@ def broker(tmp_path):
     ),
     ids=name_of,
 )
-def test_python_runs(page, broker, tmp_path, monkeypatch):
+def test_python_runs(page, request, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for block in blocks_of(page):
         if not block.is_python or block.needs or block.quoted or block.not_run:
             continue
-        text = block.text.replace(DEFAULT_ADDRESS, broker.address)
+        text = block.text
+        if DEFAULT_ADDRESS in text or "bootstrap" in text:
+            broker = request.getfixturevalue("broker")
+            text = text.replace(DEFAULT_ADDRESS, broker.address)
         if re.search(r"^(async )?def test_", text, re.MULTILINE):
             run_tests(text, tmp_path)
             continue
@@ -86,7 +89,7 @@ def test_python_runs(page, broker, tmp_path, monkeypatch):
         exec(compile(text, str(block), "exec"), names)
         main = names.get("main")
         if main is not None and "bootstrap" in inspect.signature(main).parameters:
-            done = main(broker.address)
+            done = main()
             if inspect.isawaitable(done):
                 asyncio.run(asyncio.wait_for(done, PATIENCE_SECONDS))
 
