@@ -35,6 +35,8 @@ BARISTAS = ("Ann", "Bob", "Cleo")
 TICK_SECONDS = 0.05
 #: How long it may take until everybody has read what there is.
 PATIENCE_SECONDS = 60.0
+#: How long Spark may take for its first order.
+SPARK_SECONDS = 300.0
 
 
 class Orders:
@@ -46,24 +48,27 @@ class Orders:
         # By partition, the offset up to which all is read; what is read again does not count.
         self.done = dict.fromkeys(range(PARTITIONS), 0)
         self.missing = 0
+        coffees = random.choices(COFFEES, weights=range(len(COFFEES), 0, -1), k=1000)
+        self._pool = [
+            ProducerRecord(coffee, key=b"guest-%d" % number)
+            for number, coffee in enumerate(coffees)
+        ]
 
     async def send(self, bootstrap: str, rate: float, seconds: float) -> None:
         """Send orders at a rate."""
-        weights = range(len(COFFEES), 0, -1)
-        pool = [
-            ProducerRecord(coffee, key=b"guest-%d" % number)
-            for number, coffee in enumerate(random.choices(COFFEES, weights, k=1000))
-        ]
         before, began = self.sent.total, time.monotonic()
         async with Producer(bootstrap) as producer:
             while (elapsed := time.monotonic() - began) < seconds:
-                due = before + int(elapsed * rate) - self.sent.total
                 asked = time.monotonic()
-                await producer.send_many(ORDERS, random.choices(pool, k=due))
-                self.sent.total += due
+                await self.send_some(producer, before + int(elapsed * rate) - self.sent.total)
                 took = time.monotonic() - asked
                 self.sent.remark = f"acked by the device after {took * 1000:.0f} ms"
                 await asyncio.sleep(TICK_SECONDS)
+
+    async def send_some(self, producer: Producer, count: int) -> None:
+        """Send so many orders, and wait until they are acked."""
+        await producer.send_many(ORDERS, random.choices(self._pool, k=count))
+        self.sent.total += count
 
     async def read(self, bootstrap: str, count: Count) -> None:
         """Read orders as one of the group."""
@@ -93,6 +98,16 @@ async def watch_brokers(bootstrap: str, counts: list[Count]) -> None:
                 count.total = sum(end for place, end in ends.items() if place.partition in own)
                 count.remark = f"owns partitions {' '.join(map(str, sorted(own)))}"
             await asyncio.sleep(LIVELY_SECONDS)
+
+
+async def warm_up(bootstrap: str, orders: Orders, query: job.Query, count: Count) -> None:
+    """Let Spark count one order first: for that it compiles what it needs for all others."""
+    async with Producer(bootstrap) as producer:
+        await orders.send_some(producer, 1)
+    async with asyncio.timeout(SPARK_SECONDS):
+        while not count.total:
+            await asyncio.sleep(LIVELY_SECONDS)
+            await asyncio.to_thread(query.look, count)
 
 
 async def watch_spark(query: job.Query, count: Count, sending: asyncio.Task[None]) -> None:
@@ -129,16 +144,14 @@ async def run(seconds: float, rate: float, with_spark: bool, folder: Path) -> li
         orders, spark = Orders(), Count("Spark")
         query = None
         if with_spark:
-            click.echo("starting Spark, which takes a while for its first batch …")
-            running = job.running(bootstrap, ORDERS, TOTALS, folder)
+            click.echo("starting Spark …")
             try:
-                query = await stack.enter_async_context(running)
+                query = await stack.enter_async_context(
+                    job.running(bootstrap, ORDERS, TOTALS, folder)
+                )
             except (ImportError, RuntimeError) as error:
                 raise click.ClickException(f"{error}; or do without it: --no-spark") from None
-            await orders.send(bootstrap, rate=1, seconds=1.1)
-            while not spark.total:
-                await asyncio.sleep(LIVELY_SECONDS)
-                await asyncio.to_thread(query.look, spark)
+            await warm_up(bootstrap, orders, query, spark)
         owners = [Count(f"broker {number}") for number in range(len(addresses))]
         shown = [orders.sent, *owners, *orders.baristas, *([spark] if query else [])]
         screen = Screen(shown, seconds)

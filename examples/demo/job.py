@@ -79,6 +79,10 @@ class Query:
     def finish(self) -> None:
         """Wait until all that there is has been read, and end."""
         self._query.processAllAvailable()
+        self.stop()
+
+    def stop(self) -> None:
+        """End, if it has not ended yet."""
         self._query.stop()
 
 
@@ -88,9 +92,13 @@ async def running(bootstrap: str, source: str, target: str, folder: Path) -> Asy
     with _silence(folder / "spark.log"):
         spark = await asyncio.to_thread(session)
         try:
-            yield await asyncio.to_thread(
+            query = await asyncio.to_thread(
                 start, spark, bootstrap, source, target, folder / "checkpoint"
             )
+            try:
+                yield query
+            finally:
+                await asyncio.to_thread(query.stop)
         finally:
             await asyncio.to_thread(spark.stop)
 
