@@ -120,8 +120,10 @@ def fail_writes_and_reads(run: Run) -> None:
                 where, times = f"/{TOPIC}-{partition}/", run.chance.randint(1, 5)
                 before = broker.hits
                 if cycle % 2:
-                    broker.fail(run.chance.choice(["read", "map"]), where, errno.EIO, times=times)
+                    broker.fail("read", where, errno.EIO, times=times)
+                    broker.fail("map", where, errno.EIO, times=times)
                     _read_all(stage)
+                    assert broker.hits > before, "nobody noticed"
                 else:
                     broker.fail("write", where, errno.EIO, times=times)
                     load.wait(

@@ -74,7 +74,7 @@ class Proxy:
         except OSError:
             _reset(writer)
             return
-        connection = _Connection(self, writer, far[1])
+        connection = _Connection(writer, far[1])
         if self.reset_within_bytes is not None:
             connection.left = self._chance.randrange(1, self.reset_within_bytes)
         self._connections.add(connection)
@@ -157,7 +157,7 @@ class Proxy:
 class _Connection:
     """The two ends of a connection."""
 
-    def __init__(self, proxy: Proxy, near: asyncio.StreamWriter, far: asyncio.StreamWriter) -> None:
+    def __init__(self, near: asyncio.StreamWriter, far: asyncio.StreamWriter) -> None:
         self._ends = (near, far)
         #: How many bytes it has left before it is reset.
         self.left: int | None = None
