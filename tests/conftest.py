@@ -7,6 +7,8 @@ import signal
 
 from hypothesis import HealthCheck, settings
 
+pytest_plugins = ("ottla.broker.pytest_plugin", "pytester")
+
 settings.register_profile(
     "fast",
     max_examples=10,

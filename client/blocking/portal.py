@@ -51,15 +51,15 @@ class _Helpers(ThreadPoolExecutor):
 class Portal:
     """An event loop in a thread of its own, and the way to it."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "ottla-client") -> None:
         self._loop = asyncio.new_event_loop()
-        self._loop.set_default_executor(_Helpers(thread_name_prefix="ottla-client-helper"))
+        self._loop.set_default_executor(_Helpers(thread_name_prefix=f"{name}-helper"))
         self._process = os.getpid()
         # What threads wait for, and what is still to be begun for them.
         self._waited_for: dict[Future[Any], Coroutine[Any, Any, Any] | None] = {}
         self._is_ending = False
         self._at_end: list[Callable[[], None]] = []
-        self._thread = threading.Thread(target=self._serve, name="ottla-client", daemon=True)
+        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:

@@ -4,12 +4,10 @@ import asyncio
 import signal
 import threading
 from contextlib import asynccontextmanager
-from itertools import islice
-from uuid import uuid4
 
 import pytest
 
-from daemon import Daemon, shown_on_failure
+from daemon import Daemon
 from ottla.client import (
     Batching,
     BufferFullError,
@@ -21,39 +19,26 @@ from ottla.client import (
     SerializationError,
     Timeouts,
 )
-from ottla.client.blocking import Consumer, Producer
+from ottla.client.blocking import Producer
 from ottla.client.blocking.backlog import _MOST_BYTES
 from ottla.client.serializers import serialize_json
 from ottla.protocol.api.produce import ProduceRequest
 from scripted import Stage
 
 
-@pytest.fixture(scope="module")
-def broker_of_the_module(tmp_path_factory):
-    settings = ("--set", "log.durability=page-cache", "--set", "num.partitions=2")
-    with Daemon(tmp_path_factory.mktemp("broker"), *settings) as started:
-        yield started
+@pytest.fixture
+def broker(ottla_session_broker):
+    return ottla_session_broker
 
 
 @pytest.fixture
-def broker(request, broker_of_the_module):
-    with shown_on_failure(request, [broker_of_the_module]):
-        yield broker_of_the_module
-
-
-@pytest.fixture
-def topic():
-    return f"t-{uuid4().hex[:12]}"
-
-
-def values_in(broker, topic, count):
-    with Consumer(broker.address, topic) as consumer:
-        return [record.value for record in islice(consumer, count)]
+def topic(broker):
+    return broker.create_topic(partitions=2)
 
 
 def test_what_is_queued_and_what_is_sent_keep_their_order(broker, topic):
     numbers = iter(range(10_000))
-    with Producer(broker.address) as producer:
+    with Producer(broker.bootstrap) as producer:
         sent = []
         for _ in range(20):
             for _ in range(50):
@@ -62,7 +47,7 @@ def test_what_is_queued_and_what_is_sent_keep_their_order(broker, topic):
             sent.append(b"%d" % next(numbers))
             producer.send(topic, sent[-1], key=b"k")
 
-    assert values_in(broker, topic, len(sent)) == sent
+    assert broker.values(topic) == sent
 
 
 def test_receipts_of_many_threads_say_where_their_records_are(broker, topic):
@@ -75,20 +60,19 @@ def test_receipts_of_many_threads_say_where_their_records_are(broker, topic):
             receipt = future.result(30)
             found[receipt.partition, receipt.offset] = value
 
-    with Producer(broker.address) as producer:
+    with Producer(broker.bootstrap) as producer:
         threads = [threading.Thread(target=work, args=(name,)) for name in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
 
-    with Consumer(broker.address, topic) as consumer:
-        records = list(islice(consumer, 2000))
+    records = broker.records(topic)
     assert {(one.partition, one.offset): one.value for one in records} == found
 
 
 def test_flush_and_close_wait_for_what_was_queued(broker, topic):
-    producer = Producer(broker.address, batching=Batching(linger=60))
+    producer = Producer(broker.bootstrap, batching=Batching(linger=60))
     first = [producer.enqueue(topic, b"%d" % n) for n in range(100)]
     producer.flush()
     assert all(future.done() for future in first)
@@ -101,21 +85,21 @@ def test_flush_and_close_wait_for_what_was_queued(broker, topic):
 
 
 def test_what_is_wrong_with_a_record_is_raised_at_once(broker, topic):
-    with Producer(broker.address) as producer:
+    with Producer(broker.bootstrap) as producer:
         with pytest.raises(SerializationError):
             producer.enqueue(topic, "text")
         with pytest.raises(RecordTooLargeError):
             producer.enqueue(topic, bytes(9_000_000))
-    with Producer(broker.address, value_serializer=serialize_json) as producer:
+    with Producer(broker.bootstrap, value_serializer=serialize_json) as producer:
         with pytest.raises(SerializationError):
             producer.enqueue(topic, object())
         producer.enqueue(topic, {"a": 1}).result(30)
 
-    assert values_in(broker, topic, 1) == [b'{"a":1}']
+    broker.assert_values(topic, '{"a":1}')
 
 
 def test_what_is_found_out_later_is_told_by_the_future(broker, topic):
-    with Producer(broker.address) as producer:
+    with Producer(broker.bootstrap) as producer:
         wrong = producer.enqueue(topic, b"x", partition=7)
         right = producer.enqueue(topic, b"x", partition=1)
 

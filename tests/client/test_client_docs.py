@@ -5,27 +5,18 @@ import inspect
 import re
 from pathlib import Path
 
-import pytest
-
-from daemon import Daemon
 from ottla import client
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "client.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory):
-    with Daemon(tmp_path_factory.mktemp("broker")) as started:
-        yield started
-
-
-def test_every_snippet_does_what_it_says(broker, capsys):
+def test_every_snippet_does_what_it_says(ottla_broker, capsys):
     printed = []
     for block in BLOCKS:
         names = {}
         exec(compile(block, "docs/client.md", "exec"), names)
-        done = names["main"](broker.address)
+        done = names["main"](ottla_broker.bootstrap)
         if inspect.isawaitable(done):
             asyncio.run(asyncio.wait_for(done, 60))
         printed.append(capsys.readouterr().out)

@@ -1,0 +1,163 @@
+"""The plugin in a project of somebody else: fixtures, settings, imports, and what it says."""
+
+import pytest
+
+CLIENTS = """
+    import asyncio
+
+    import aiokafka
+    import confluent_kafka
+    import kafka
+    from ottla.client.blocking import Consumer
+
+    def test_confluent_kafka(ottla_broker):
+        producer = confluent_kafka.Producer({"bootstrap.servers": ottla_broker.bootstrap})
+        producer.produce("t", b"x")
+        producer.flush()
+        ottla_broker.assert_values("t", "x")
+
+    def test_kafka_python(ottla_broker):
+        producer = kafka.KafkaProducer(bootstrap_servers=ottla_broker.bootstrap)
+        producer.send("t", b"x").get(30)
+        producer.close()
+        ottla_broker.assert_values("t", "x")
+
+    def test_aiokafka(ottla_broker):
+        async def main():
+            async with aiokafka.AIOKafkaProducer(bootstrap_servers=ottla_broker.bootstrap) as one:
+                await one.send_and_wait("t", b"x")
+
+        asyncio.run(main())
+        ottla_broker.assert_values("t", "x")
+
+    def test_ours(ottla_broker):
+        ottla_broker.produce("t", "x")
+        with Consumer(ottla_broker.bootstrap, "t") as consumer:
+            assert next(consumer).value == b"x"
+"""
+
+SCOPES = """
+    import pytest
+
+    @pytest.mark.parametrize("turn", range(2))
+    def test_one_has_its_own(ottla_broker, turn):
+        ottla_broker.produce("t", str(turn))
+        ottla_broker.assert_values("t", str(turn))
+
+    @pytest.mark.parametrize("turn", range(2))
+    def test_all_share_one(ottla_session_broker, turn):
+        ottla_session_broker.produce("t", str(turn))
+        ottla_session_broker.assert_values("t", *map(str, range(turn + 1)))
+
+    def partitions(broker):
+        return len({broker.produce("t", "x", key=str(key))[0].partition for key in range(9)})
+
+    def test_settings_of_the_project(ottla_broker, ottla_session_broker):
+        assert partitions(ottla_broker) == partitions(ottla_session_broker) > 1
+
+    @pytest.mark.ottla_broker(num_partitions=1)
+    class TestOfAClass:
+        def test_settings_of_a_class(self, ottla_broker):
+            assert partitions(ottla_broker) == 1
+
+        @pytest.mark.ottla_broker(num_partitions=4)
+        def test_settings_of_a_test(self, ottla_broker):
+            assert partitions(ottla_broker) > 1
+
+    def test_several(ottla_broker_factory):
+        one, other = ottla_broker_factory(num_partitions=1), ottla_broker_factory()
+        one.produce("t", "x")
+        assert (one.topics(), other.topics()) == (["t"], [])
+"""
+
+
+def run(pytester, text, *arguments):
+    pytester.makepyfile(text)
+    # kafka-python warns when it is imported.
+    ignored = "ignore:(read|open)_text is deprecated:DeprecationWarning"
+    pytester.makeini(f"[pytest]\nfilterwarnings = error\n    {ignored}\n")
+    # pytest-asyncio complains if nobody has configured it.
+    without = ("-p", "no:cacheprovider", "-p", "no:asyncio")
+    return pytester.runpytest_subprocess(*without, *arguments)
+
+
+def test_any_client_can_use_it(pytester):
+    run(pytester, CLIENTS).assert_outcomes(passed=4)
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "xdist"])
+def test_it_is_had_alone_or_shared_with_settings(pytester, workers):
+    pytester.makeconftest(
+        """
+        import pytest
+
+        @pytest.fixture(scope="session")
+        def ottla_settings():
+            return {"num_partitions": 3}
+        """
+    )
+    # What is shared is shared within a process.
+    shares = ("-k", "not all_share") if workers else ()
+    expected = 6 if workers else 8
+
+    result = run(pytester, SCOPES, "--strict-markers", *workers, *shares)
+    assert result.parseoutcomes()["passed"] == expected
+
+
+def test_what_fails_says_why(pytester):
+    result = run(
+        pytester,
+        """
+        import pytest
+
+        def test_values(ottla_broker):
+            ottla_broker.produce("t", "a")
+            ottla_broker.assert_values("t", "b", timeout=0.1)
+
+        @pytest.mark.ottla_broker(num_partition=3)
+        def test_setting(ottla_broker): ...
+
+        @pytest.mark.ottla_broker("num.partitions=3")
+        def test_marker(ottla_broker): ...
+        """,
+    )
+
+    result.assert_outcomes(failed=1, errors=2)
+    result.stdout.fnmatch_lines_random(
+        [
+            "E *AssertionError: 't' has other values than expected after 0.1 s",
+            "E *  missing: b'b'",
+            "E *  not expected: b'a'",
+            "*there is no setting num.partition; did you mean num.partitions?",
+            "*settings have names, as in num_partitions=3",
+        ]
+    )
+
+
+def test_nothing_is_imported_until_it_is_used(pytester):
+    result = run(
+        pytester,
+        """
+        import sys
+
+        def test_it():
+            found = {name for name in sys.modules if name.split(".")[0] in ("ottla", "construct")}
+            assert found == {"ottla", "ottla.broker", "ottla.broker.pytest_plugin"}
+        """,
+    )
+
+    result.assert_outcomes(passed=1)
+
+
+def test_it_is_among_the_fixtures_and_the_markers(pytester):
+    pytester.runpytest_subprocess("--fixtures").stdout.fnmatch_lines_random(
+        [
+            "ottla_broker -- *pytest_plugin.py:*",
+            "ottla_broker_factory -- *",
+            "ottla_session_broker [[]session scope[]] -- *",
+            "ottla_settings [[]session scope[]] -- *",
+        ]
+    )
+    pytester.runpytest_subprocess("--markers").stdout.fnmatch_lines(
+        ["@pytest.mark.ottla_broker(**settings): *"]
+    )
