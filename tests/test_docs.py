@@ -102,6 +102,14 @@ def test_names_that_link_to_code_are_in_it(page):
             assert name[1] in names_in(path), link[0]
 
 
+def test_the_index_leads_to_every_page():
+    index = (ROOT / "docs" / "index.md").read_text()
+
+    for page in ROOT.glob("docs/**/*.md"):
+        if page.name != "index.md":
+            assert f"({page.relative_to(ROOT / 'docs')})" in index, f"{name_of(page)} is not there"
+
+
 def test_the_walk_names_nothing_that_there_is_not():
     """Names that are not links are at least somewhere in the code, or are Kafka's."""
     page = (ROOT / "docs" / "walk.md").read_text()

@@ -141,7 +141,8 @@ async def run(seconds: float, rate: float, with_spark: bool, folder: Path) -> li
         addresses = stack.enter_context(brokers(folder))
         bootstrap = ",".join(addresses)
         await make_topics(bootstrap, len(addresses))
-        orders, spark = Orders(), Count("Spark")
+        # Spark takes what has come since its last batch all at once.
+        orders, spark = Orders(), Count("Spark", window_seconds=10.0)
         query = None
         if with_spark:
             click.echo("starting Spark …")

@@ -6,8 +6,7 @@ import time
 from collections import deque
 from dataclasses import dataclass, field
 
-#: A rate is that of the last so many seconds; what is drawn are so many of them.
-WINDOW_SECONDS = 2.0
+#: So many rates are drawn.
 DRAWN = 30
 _STEPS = "▁▂▃▄▅▆▇█"
 
@@ -20,6 +19,8 @@ class Count:
     total: int = 0
     #: More to be said of it.
     remark: str = ""
+    #: A rate is that of the last so many seconds.
+    window_seconds: float = 2.0
     rates: deque[float] = field(default_factory=lambda: deque(maxlen=DRAWN))
     _seen: deque[tuple[float, int]] = field(default_factory=deque)
 
@@ -38,7 +39,7 @@ class Count:
         """Take note of how large it is now."""
         now = time.monotonic()
         self._seen.append((now, self.total))
-        while now - self._seen[0][0] > WINDOW_SECONDS:
+        while now - self._seen[0][0] > self.window_seconds:
             self._seen.popleft()
         since, before = self._seen[0]
         if now > since:
