@@ -8,9 +8,10 @@ list as they were in the message. `decode_*` take what follows the size.
 from __future__ import annotations
 
 import struct
-from typing import TypeVar
+from functools import cache
+from typing import Any, TypeVar
 
-from .compiler import codec
+from .compiler import Codec, codec
 from .errors import DecodeError, UnsupportedVersionError
 from .header import RequestHeader, ResponseHeader
 from .registry import APIS, Api
@@ -20,6 +21,7 @@ M = TypeVar("M", bound=Message)
 
 _HEADER_START = struct.Struct(">hhi")
 _RESPONSE_START = struct.Struct(">ii")
+_SIZE = struct.Struct(">i")
 
 
 def encode_request(
@@ -49,22 +51,23 @@ def decode_request(frame: Buffer) -> tuple[RequestHeader, Message]:
     except struct.error:
         codec(RequestHeader, 1).decode(view)  # raises, and says what is missing
         raise
-    api = APIS.get(key)
-    if api is None or version not in api.versions:
-        raise UnsupportedVersionError(key, version, correlation_id)
-    header, position = codec(RequestHeader, api.request_header_version(version)).decode(view)
-    body, _ = codec(api.request, version).decode(view, position)
+    try:
+        header_codec, body_codec = _request_codecs(key, version)
+    except LookupError:
+        raise UnsupportedVersionError(key, version, correlation_id) from None
+    header, position = header_codec.decode(view)
+    body, _ = body_codec.decode(view, position)
     return header, body
 
 
 def encode_response(response: Message, version: int, correlation_id: int) -> list[Buffer]:
     """Encode a response, header and size included."""
-    api = _api_of(type(response))
     # The header is so simple that a codec for it would only cost time.
     tail = bytearray(_RESPONSE_START.pack(0, correlation_id))
-    if api.response_header_version(version):
-        tail.append(0)  # tags
-    return _finish([], tail, response, version)
+    body_codec, has_tags = _response_codec(type(response), version)
+    if has_tags:
+        tail.append(0)
+    return _finish([], tail, response, body_codec)
 
 
 def decode_response(response: type[M], version: int, frame: Buffer) -> tuple[int, M]:
@@ -85,16 +88,36 @@ def decode_response(response: type[M], version: int, frame: Buffer) -> tuple[int
 def _encode(header: Message, header_version: int, body: Message, version: int) -> list[Buffer]:
     parts: list[Buffer] = []
     tail = codec(type(header), header_version).encode(header, bytearray(4), parts)
-    return _finish(parts, tail, body, version)
+    return _finish(parts, tail, body, codec(type(body), version))
 
 
-def _finish(parts: list[Buffer], tail: bytearray, body: Message, version: int) -> list[Buffer]:
-    tail = codec(type(body), version).encode(body, tail, parts)
+def _finish(parts: list[Buffer], tail: bytearray, body: M, codec: Codec[M]) -> list[Buffer]:
+    tail = codec.encode(body, tail, parts)
     if tail:
         parts.append(tail)
     # The first part is always ours: it starts with the room for the size.
-    struct.pack_into(">i", parts[0], 0, sum(map(len, parts)) - 4)
+    _SIZE.pack_into(parts[0], 0, sum(map(len, parts)) - 4)
     return parts
+
+
+# What follows from the kind of a message and its version, asked for with each of them. Only what
+# there is finds its way into these caches: a failure is not kept.
+
+
+@cache
+def _request_codecs(key: int, version: int) -> tuple[Codec[RequestHeader], Codec[Any]]:
+    """Give the codecs of a request's header and body. Raises LookupError if there are none."""
+    api = APIS[key]
+    if version not in api.versions:
+        raise LookupError(version)
+    header_version = api.request_header_version(version)
+    return codec(RequestHeader, header_version), codec(api.request, version)
+
+
+@cache
+def _response_codec(response: type[M], version: int) -> tuple[Codec[M], int]:
+    """Give the codec of a response's body, and the version of its header."""
+    return codec(response, version), _api_of(response).response_header_version(version)
 
 
 def _api_of(message: type[Message]) -> Api:

@@ -94,9 +94,8 @@ def handle(
         if failure is not None:
             context.connection.close_with(f"Produce with acks=0 failed: {failure}")
         return None
-    response = ProduceResponse(
-        responses=responses, node_endpoints=_endpoints(broker, context, owners)
-    )
+    endpoints = _endpoints(broker, context, owners) if owners else ()
+    response = ProduceResponse(responses=responses, node_endpoints=endpoints)
     return response if pending is None else pending.answer_with(response)
 
 
