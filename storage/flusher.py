@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from queue import SimpleQueue
 
 from .log import Log
 
@@ -21,9 +22,11 @@ class Flusher:
     """The threads, and those who wait for them."""
 
     def __init__(self, threads: int = _THREADS) -> None:
+        #: Who waits for a log that is queued, or being synced.
         self._waiting: dict[Log, list[Future[int]]] = {}
-        self._syncing: set[Log] = set()
-        self._changed = threading.Condition()
+        #: Logs that a thread is to sync; None ends a thread. It wakes one with a single call.
+        self._queue: SimpleQueue[Log | None] = SimpleQueue()
+        self._lock = threading.Lock()
         self._stopping = False
         self.syncs = 0
         self._threads = [
@@ -39,40 +42,45 @@ class Flusher:
         resolved in a thread of the flusher.
         """
         future: Future[int] = Future()
-        with self._changed:
+        with self._lock:
             if self._stopping:
                 raise RuntimeError("the flusher has been stopped")
-            self._waiting.setdefault(log, []).append(future)
-            self._changed.notify()
+            waiting = self._waiting.get(log)
+            if waiting is not None:
+                waiting.append(future)
+                return future
+            self._waiting[log] = [future]
+        self._queue.put(log)
         return future
 
     def stop(self) -> None:
         """Serve all that wait, then end the threads."""
-        with self._changed:
+        with self._lock:
             self._stopping = True
-            self._changed.notify_all()
+        self._end_if_done()
         for thread in self._threads:
             thread.join()
 
     def _run(self) -> None:
-        while True:
-            with self._changed:
-                while (log := self._next()) is None:
-                    if self._stopping and not self._waiting:
-                        return
-                    self._changed.wait()
-                futures = self._waiting.pop(log)
-                self._syncing.add(log)
+        while (log := self._queue.get()) is not None:
+            with self._lock:
+                futures, self._waiting[log] = self._waiting[log], []
                 self.syncs += 1
             _settle(futures, log.sync)
-            with self._changed:
-                self._syncing.discard(log)
-                if self._waiting or self._stopping:
-                    self._changed.notify_all()
+            with self._lock:
+                # Others may have come meanwhile: they wait for the next sync.
+                is_wanted = bool(self._waiting[log])
+                if not is_wanted:
+                    del self._waiting[log]
+            if is_wanted:
+                self._queue.put(log)
+            elif self._stopping:
+                self._end_if_done()
 
-    def _next(self) -> Log | None:
-        """Give a log that somebody waits for, and no other thread is at."""
-        return next((log for log in self._waiting if log not in self._syncing), None)
+    def _end_if_done(self) -> None:
+        if not self._waiting:
+            for _ in self._threads:
+                self._queue.put(None)
 
 
 def _settle(futures: list[Future[int]], sync: Callable[[], int]) -> None:
