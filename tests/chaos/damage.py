@@ -6,7 +6,6 @@ at a time, and opened: what is whole must be there, and what is not neither serv
 
 from __future__ import annotations
 
-import logging
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -35,9 +34,6 @@ SETTINGS = {"log.flush.offset.checkpoint.interval.ms": "600000"}
 #: Bytes of a batch that nothing covers: the leader epoch. A flipped bit there goes unnoticed.
 UNCOVERED = range(12, 16)
 Rows = dict[int, bytes]
-
-# What it has to say of each flipped bit is as it should be.
-logging.getLogger("ottla.storage").setLevel(logging.CRITICAL + 1)
 
 
 class QuickDisk(Disk):

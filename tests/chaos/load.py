@@ -68,9 +68,19 @@ _OURS = ClientConfig(
     metadata_max_age=2,
 )
 
-# What clients have to say of brokers that go and come is no news here.
-for _name in ("aiokafka", "ottla.client"):
-    logging.getLogger(_name).setLevel(logging.CRITICAL)
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Hear nothing of what is no news here: brokers that go and come, and every flipped bit."""
+    loggers = [logging.getLogger(name) for name in ("aiokafka", "ottla.client", "ottla.storage")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
 class Book:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 
+from chaos.load import quiet
 from chaos.stage import Run
 
 Play = Callable[[Run], None]
@@ -48,7 +49,7 @@ def row(
     def register(play: Play) -> Play:
         assert number not in ROWS, number
         counts = {Size.SHORT: short, Size.NORMAL: normal, Size.FULL: full}
-        ROWS[number] = Row(number, name, unit, counts, play)
+        ROWS[number] = Row(number, name, unit, counts, quiet()(play))
         return play
 
     return register

@@ -31,7 +31,7 @@ from rich.console import Console
 from rich.table import Table
 
 from chaos.groups import SETTINGS as GROUP_SETTINGS
-from chaos.load import Load
+from chaos.load import Load, quiet
 from chaos.network import make_bad
 from chaos.proxy import Proxy
 from chaos.stage import Run, Stage, bugs_of, descriptors, freeze, memory_mib
@@ -113,6 +113,7 @@ class Soak:
         self._number = 0
         self._members = ["a", "b"]
 
+    @quiet()
     def run(self, tell: Callable[[Sample], None]) -> None:
         """Do it. Raises AssertionError if something is not as it should be."""
         with self._run.stage_behind_proxies(SETTINGS, segment_bytes="1073741824") as (
