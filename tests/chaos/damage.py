@@ -109,14 +109,20 @@ def tear(run: Run) -> None:
         origin, copy = data / LOG, run.folder / "copy"
         batches = batches_in(origin)
         last = [at for at in batches if at.path == batches[-1].path][-3:]
+        content = last[0].path.read_bytes()
         places = list(range(last[0].position, last[-1].end + 1))
         run.count = min(run.count, len(places))
         places = sorted(run.chance.sample(places, run.count))
         for cycle in run.cycles():
             place = places[cycle]
             shutil.copytree(origin, copy)
-            _cut(copy / last[0].path.name, place, with_zeros=cycle % 2 == 0)
-            whole = [at for at in batches if at.path != last[0].path or at.end <= place]
+            with_zeros = cycle % 2 == 0
+            _cut(copy / last[0].path.name, place, with_zeros=with_zeros)
+            # A batch that ends in zeros is whole if nothing but those became zeros.
+            end = place
+            while with_zeros and content[end : end + 1] == b"\0":
+                end += 1
+            whole = [at for at in batches if at.path != last[0].path or at.end <= end]
 
             log, _ = _reopened(copy)
 
