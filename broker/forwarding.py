@@ -48,9 +48,9 @@ _REQUEST_SECONDS = 30.0
 class ControllerLink:
     """A connection to the controller, made when it is needed, and again when it was lost."""
 
-    def __init__(self, cluster: Cluster, config: ClientConfig | None = None) -> None:
+    def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._config = config or client_config(cluster.own_id)
+        self._config = client_config(cluster.own_id)
         self._connection: Connection | None = None
         self._connecting = asyncio.Lock()
 
