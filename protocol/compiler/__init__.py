@@ -46,23 +46,25 @@ class Codec(Generic[M]):
     def __init__(self, message: type[M], version: int) -> None:
         self.message = message
         self.version = version
-        body = message.struct(version)
         label = f"{message.__name__} v{version}"
         self._decoder = DecoderWriter(f"<decode {label}>")
         self._encoder = EncoderWriter(f"<encode {label}>")
-        self._decode: Callable[[memoryview, int, int], tuple[M, int]] = self._decoder.function(body)
-        self._encode: Callable[[M, bytearray, list[Buffer]], bytearray] = self._encoder.function(
-            body
-        )
+        # Each is compiled when it is first used: who decodes a message seldom encodes it, too.
+        self._decode: Callable[[memoryview, int, int], tuple[M, int]] = self._first_decode
+        self._encode: Callable[[M, bytearray, list[Buffer]], bytearray] = self._first_encode
 
     @property
     def decode_source(self) -> str:
         """The generated decoder, to read."""
+        if not self._decoder.lines:
+            self._compile_decoder()
         return self._decoder.source
 
     @property
     def encode_source(self) -> str:
         """The generated encoder, to read."""
+        if not self._encoder.lines:
+            self._compile_encoder()
         return self._encoder.source
 
     def decode(self, buffer: memoryview, position: int = 0) -> tuple[M, int]:
@@ -86,8 +88,28 @@ class Codec(Generic[M]):
         except (MalformedError, struct.error, AttributeError, TypeError, ValueError) as error:
             raise self._encode_error(error) from error
 
+    # Two threads may be at it at a time: both write the same, and the last one has its way.
+
+    def _compile_decoder(self) -> None:
+        writer = DecoderWriter(self._decoder.filename)
+        decode = writer.function(self.message.struct(self.version))
+        self._decoder, self._decode = writer, decode
+
+    def _compile_encoder(self) -> None:
+        writer = EncoderWriter(self._encoder.filename)
+        encode = writer.function(self.message.struct(self.version))
+        self._encoder, self._encode = writer, encode
+
+    def _first_decode(self, buffer: memoryview, position: int, end: int) -> tuple[M, int]:
+        self._compile_decoder()
+        return self._decode(buffer, position, end)
+
+    def _first_encode(self, message: M, tail: bytearray, parts: list[Buffer]) -> bytearray:
+        self._compile_encoder()
+        return self._encode(message, tail, parts)
+
     def _decode_error(self, error: Exception, end: int) -> DecodeError:
-        line, frame = _innermost(error.__traceback__, self._decode)
+        line, frame = _innermost(error.__traceback__, self._decoder.filename)
         place = self._decoder.places[line]
         position: int = frame["p"]
         if isinstance(error, struct.error):
@@ -107,7 +129,7 @@ class Codec(Generic[M]):
         return DecodeError(reason, self.message.__name__, self.version, name, position)
 
     def _encode_error(self, error: Exception) -> EncodeError:
-        line, frame = _innermost(error.__traceback__, self._encode)
+        line, frame = _innermost(error.__traceback__, self._encoder.filename)
         place = self._encoder.places[line]
         name, reason = place.field, str(error)
         if isinstance(error, struct.error):
@@ -123,14 +145,14 @@ class Codec(Generic[M]):
 
 @cache
 def codec(message: type[M], version: int) -> Codec[M]:
-    """Give the codec of a message in a version, compiled when it is first asked for."""
+    """Give the codec of a message in a version."""
     return Codec(message, version)
 
 
-def _innermost(traceback: TracebackType | None, function: Any) -> tuple[int, dict[str, Any]]:
+def _innermost(traceback: TracebackType | None, filename: str) -> tuple[int, dict[str, Any]]:
     """Find the generated function in a traceback: its line, and its local variables."""
     while traceback is not None:
-        if traceback.tb_frame.f_code is function.__code__:
+        if traceback.tb_frame.f_code.co_filename == filename:
             return traceback.tb_lineno, traceback.tb_frame.f_locals
         traceback = traceback.tb_next
     raise AssertionError("the generated function is not in the traceback of its own error")

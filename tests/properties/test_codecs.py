@@ -92,6 +92,7 @@ def test_every_prefix_is_refused(message, version):
 def test_false_lengths_and_counts_allocate_nothing(message, version):
     compiled = codec(message, version)
     wire = encoded(compiled, crowded(message, version, elements=2))
+    compiled.decode(memoryview(wire))  # so that it is compiled
     lies = [b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff\x07", b"\x7f\xff", b"\xff\xff\xff\xfe"]
     damaged = [
         wire[:position] + lie + wire[position + len(lie) :]
