@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import struct
 
-Buffer = bytes | bytearray | memoryview
+from .disk import Buffer
 
 _OFFSET = struct.Struct(">II")
 _TIME = struct.Struct(">qI")

@@ -39,7 +39,7 @@ from .files import OpenFiles
 from .index import TIME_ENTRY_BYTES
 from .producers import ProducerStates
 from .retention import SegmentFacts, expired, should_roll_for_retention
-from .segment import BatchAt, Segment
+from .segment import Segment
 
 log = logging.getLogger(__name__)
 
@@ -199,11 +199,7 @@ class Log:
             if batch is None or batch.base_offset >= end:
                 at += 1  # what was here has been compacted away
                 continue
-            start = batch.position
-            if segment.next_offset <= end:
-                stop = segment.end_of_whole_batches(start, max_bytes)
-            else:
-                stop = self._stop_before(segment, batch, max_bytes, end)
+            start, stop = batch.position, segment.end_of_whole_batches(batch, max_bytes, end)
             return Slice(segment.view(start, stop), segment, start)
         return Slice(memoryview(b""), self.active, self.active.size)
 
@@ -384,7 +380,7 @@ class Log:
     def write_snapshot(self) -> None:
         """Write down what is known of producers up to the end; keep the last two of such."""
         path = self.directory / f"{self.end_offset:020d}.snapshot"
-        # Nor is this: it has a checksum, and recovery can do with an older one.
+        # Not worth waiting for: it has a checksum, and recovery can do with an older one.
         self.disk.replace_file(path, self.producers.snapshot(), durable=False)
         self.snapshots = [*(offset for offset in self.snapshots if offset < self.end_offset)]
         self.snapshots.append(self.end_offset)
@@ -520,14 +516,6 @@ class Log:
         for offset in [offset for offset in self.snapshots if offset > end]:
             self.disk.unlink(self.directory / f"{offset:020d}.snapshot")
             self.snapshots.remove(offset)
-
-    def _stop_before(self, segment: Segment, first: BatchAt, max_bytes: int, end: int) -> int:
-        stop = first.position + first.size
-        for batch in segment.batches(stop):
-            if batch.base_offset >= end or batch.position + batch.size - first.position > max_bytes:
-                break
-            stop = batch.position + batch.size
-        return stop
 
     def _drop_segments_before_start(self) -> None:
         while len(self.segments) > 1 and self.segments[1].base_offset <= self.start_offset:

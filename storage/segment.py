@@ -199,19 +199,7 @@ class Segment:
 
     def batches(self, position: int = 0) -> Iterator[BatchAt]:
         """Walk over the batches from a position on, at which one must start."""
-        block, start = b"", position
-        while position < self.size:
-            at = position - start
-            if at + HEADER_BYTES > len(block):
-                block, start, at = self.read(position, _WALK_BYTES), position, 0
-            if len(block) - at < HEADER_BYTES:
-                raise self._damaged(position)
-            base, length, delta, timestamp = _HEAD.unpack_from(block, at)
-            size = LOG_OVERHEAD_BYTES + length
-            if not HEADER_BYTES <= size <= self.size - position:
-                raise self._damaged(position)
-            yield BatchAt(position, size, base, base + delta, timestamp)
-            position += size
+        return map(BatchAt._make, self._walk(position))
 
     def ends_well(self) -> bool:
         """Whether the last indexed batch and those behind it are where they should be."""
@@ -228,37 +216,31 @@ class Segment:
         tail = self._tail
         if tail is not None and offset >= tail[2]:
             return BatchAt(*tail) if offset <= tail[3] else None
-        # As in `batches`, but without making anything of those that are passed by.
-        position = self._position_in(self.offsets.entry_of(offset - self.base_offset))
-        block, start = b"", position
-        while position < self.size:
-            at = position - start
-            if at + HEADER_BYTES > len(block):
-                block, start, at = self.read(position, _WALK_BYTES), position, 0
-            if len(block) - at < HEADER_BYTES:
-                raise self._damaged(position)
-            base, length, delta, timestamp = _HEAD.unpack_from(block, at)
-            size = LOG_OVERHEAD_BYTES + length
-            if not HEADER_BYTES <= size <= self.size - position:
-                raise self._damaged(position)
-            if base + delta >= offset:
-                return BatchAt(position, size, base, base + delta, timestamp)
-            position += size
+        for place in self._walk_from(self.offsets.entry_of(offset - self.base_offset)):
+            if place[3] >= offset:
+                return BatchAt(*place)
         return None
 
-    def end_of_whole_batches(self, start: int, most: int) -> int:
-        """Give the end of the last batch within `most` bytes of `start`, or of the first one."""
-        if self.size - start <= most:
+    def end_of_whole_batches(self, first: BatchAt, most: int, end_offset: int) -> int:
+        """Give where the last batch ends that is within `most` bytes of the start of `first`.
+
+        Those from `end_offset` on do not count; `first` does, whatever it is.
+        """
+        limit = first.position + most
+        end = first.position + first.size
+        if end >= limit:
+            return end
+        is_all_seen = self.next_offset <= end_offset
+        if is_all_seen and self.size <= limit:
             return self.size
-        position = max(start, self._position_in(self.offsets.entry_before(start + most)))
-        end = position
-        for batch in self.batches(position):
-            if batch.position + batch.size - start > most and end > start:
-                break
-            end = batch.position + batch.size
-            if end - start >= most:
-                break
-        return end
+        entry = self.offsets.entry_before(limit)
+        if not is_all_seen:
+            entry = min(entry, self.offsets.entry_of(end_offset - self.base_offset))
+        walk = self._walk_from(entry) if entry[1] > end else self._walk(end)
+        for position, size, base, _last, _timestamp in walk:
+            if position + size > limit or base >= end_offset:
+                return position
+        return self.size
 
     def offset_before(self, timestamp: int) -> int:
         """Give an offset before which all records are older than this."""
@@ -448,12 +430,35 @@ class Segment:
         for batch in self.batches():
             self.note(batch, index_interval)
 
-    def _position_in(self, entry: tuple[int, int]) -> int:
-        """Give the position of an index entry; that of all batches if the index is wrong."""
-        if self._has_batch(*entry):
-            return entry[1]
+    def _walk(self, position: int, block: bytes = b"") -> Iterator[tuple[int, int, int, int, int]]:
+        """Tell of batches as in `BatchAt`, which takes time to make where many are passed by.
+
+        `block` is what was read at the position already, if anything was.
+        """
+        start, end = position, self.size
+        while position < end:
+            at = position - start
+            if at + HEADER_BYTES > len(block):
+                block, start, at = self.read(position, _WALK_BYTES), position, 0
+            if len(block) - at < HEADER_BYTES:
+                raise self._damaged(position)
+            base, length, delta, timestamp = _HEAD.unpack_from(block, at)
+            size = LOG_OVERHEAD_BYTES + length
+            if not HEADER_BYTES <= size <= end - position:
+                raise self._damaged(position)
+            yield position, size, base, base + delta, timestamp
+            position += size
+
+    def _walk_from(self, entry: tuple[int, int]) -> Iterator[tuple[int, int, int, int, int]]:
+        """Do so from an index entry on; from the first batch if the index is wrong."""
+        relative, position = entry
+        if position == 0:
+            return self._walk(0)
+        block = self.read(position, _WALK_BYTES) if position < self.size else b""
+        if block.startswith((self.base_offset + relative).to_bytes(8)):
+            return self._walk(position, block)
         self._mend_indexes()
-        return 0
+        return self._walk(0)
 
     def _has_batch(self, relative: int, position: int) -> bool:
         """Whether the batch that an entry of the offset index speaks of is there."""

@@ -231,6 +231,13 @@ class LogMachine(RuleBasedStateMachine):
             batch.base_offset for batch in expected[: len(got)]
         ]
         assert len(got) <= 1 or len(view) <= max_bytes
+        # It ends where it must: at the end of what may be seen, of a segment, or before too much.
+        rest = expected[len(got) :]
+        assert (
+            not rest
+            or rest[0].base_offset in self.model.bases
+            or len(view) + rest[0].size > max_bytes
+        )
         self.held = [*self.held[-3:], (view, bytes(view))]
 
     @rule(past=st.integers(1, 5))

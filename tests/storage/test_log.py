@@ -73,6 +73,26 @@ def test_a_read_gives_whole_batches_and_at_least_one(tmp_path):
     assert len(log.read(20, 1000).view) == 0
 
 
+@pytest.mark.parametrize("index_interval_bytes", [1, 150, 10_000])
+def test_a_read_gives_all_batches_that_it_may(tmp_path, index_interval_bytes):
+    log = a_log(tmp_path, segment_bytes=1024, index_interval_bytes=index_interval_bytes)
+    batches = []
+    for count in (1, 4, 2, 1, 6, 3, 1, 1, 5, 2):
+        appended = append(log, count)
+        batches.append((appended, len(a_batch(count)), log.active))
+
+    for at, (first, size, segment) in enumerate(batches):
+        for end in [appended.last_offset + 1 for appended, _size, _segment in batches[at:]]:
+            for most in (1, size, size + 1, 200, 250, 333, 400, 512, 700, 5000):
+                expected = size
+                for following, more, of in batches[at + 1 :]:
+                    if following.base_offset >= end or expected + more > most or of is not segment:
+                        break
+                    expected += more
+                for offset in (first.base_offset, first.last_offset):
+                    assert len(log.read(offset, most, end).view) == expected
+
+
 def test_a_read_stops_at_the_offset_that_it_may_see(tmp_path):
     log = a_log(tmp_path)
     append(log, 4, times=5)
