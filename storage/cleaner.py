@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
-from pathlib import Path
 from typing import NamedTuple
 
 from ottla.protocol.batch import (
@@ -25,6 +24,7 @@ from ottla.protocol.batch import (
     RecordBatch,
     build_batch,
 )
+from ottla.protocol.compression import Compression
 
 from .config import LogConfig
 from .disk import Buffer, Disk
@@ -381,7 +381,8 @@ class _Writer:
     def add(self, old: RecordBatch, new: Buffer | None) -> None:
         """Take in what is in the place of the next batch of the old segment."""
         if self._fd is None and new is not old.view:
-            self._fd = self._create(self._segment.path(".log" + CLEANED))
+            path = self._segment.path(".log" + CLEANED)
+            self._fd = self._disk.open(path, create=True, empty=True)
             self._copy_beginning()
         if new is None:
             return
@@ -410,17 +411,12 @@ class _Writer:
             (".index", segment.offsets.entries),
             (".timeindex", segment.times.entries),
         ):
-            fd = self._create(segment.path(suffix + CLEANED))
+            fd = self._disk.open(segment.path(suffix + CLEANED), create=True, empty=True)
             try:
                 self._disk.write_all(fd, entries, 0)
                 self._disk.sync(fd)
             finally:
                 self._disk.close(fd)
-
-    def _create(self, path: Path) -> int:
-        fd = self._disk.open(path, create=True)
-        self._disk.resize(fd, 0)
-        return fd
 
     def _copy_beginning(self) -> None:
         assert self._fd is not None
@@ -453,11 +449,11 @@ def _records(batch: RecordBatch) -> list[Record] | None:
         return None
 
 
-def _rebuilt(batch: RecordBatch, records: list[Record], horizon: int | None) -> Buffer:
-    """Build a batch anew with fewer records."""
+def _rebuilt(batch: RecordBatch, records: list[Record], horizon: int | None = None) -> Buffer:
+    """Build a batch anew with fewer records; one that has none left keeps its time as well."""
     data = build_batch(
         records,
-        compression=batch.compression,
+        compression=batch.compression if records else Compression.NONE,
         base_offset=batch.base_offset,
         last_offset=batch.last_offset,
         leader_epoch=batch.partition_leader_epoch,
@@ -466,29 +462,12 @@ def _rebuilt(batch: RecordBatch, records: list[Record], horizon: int | None) -> 
         base_sequence=batch.base_sequence,
         transactional=batch.is_transactional,
         delete_horizon=horizon,
-    )
-    return _with_time_of(batch, data)
-
-
-def _emptied(batch: RecordBatch) -> Buffer:
-    """Build a batch anew without records: it still has its offsets, its producer and its time."""
-    if batch.record_count == 0:
-        return batch.view
-    data = build_batch(
-        [],
-        base_offset=batch.base_offset,
-        last_offset=batch.last_offset,
-        leader_epoch=batch.partition_leader_epoch,
-        producer_id=batch.producer_id,
-        producer_epoch=batch.producer_epoch,
-        base_sequence=batch.base_sequence,
-        transactional=batch.is_transactional,
         max_timestamp=batch.max_timestamp,
     )
-    return _with_time_of(batch, data)
-
-
-def _with_time_of(batch: RecordBatch, data: bytearray) -> bytearray:
     if batch.has_append_time:
         RecordBatch(data).stamp_append_time(batch.max_timestamp)
     return data
+
+
+def _emptied(batch: RecordBatch) -> Buffer:
+    return batch.view if batch.record_count == 0 else _rebuilt(batch, [])
