@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -41,12 +42,19 @@ T = TypeVar("T")
 
 
 class Broker:
-    """One broker, from `start` to `stop`."""
+    """One broker, from `start` to `stop`. `obey` is told of settings that were altered."""
 
-    def __init__(self, config: BrokerConfig | None = None, *, disk: Disk | None = None) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig | None = None,
+        *,
+        disk: Disk | None = None,
+        obey: Callable[[BrokerConfig], None] = lambda _config: None,
+    ) -> None:
         #: The settings in force: those of the start, and what was altered since.
         self.config = config or BrokerConfig()
         self._disk = disk
+        self._obey_outside = obey
         self.cluster = Cluster(self.config)
         self.metrics = Metrics()
         self.sessions = FetchSessions()
@@ -88,35 +96,33 @@ class Broker:
         """Take the addresses and the data directory, open everything, and serve.
 
         A broker that follows another hears first what is new. Raises OSError for an address that is
-        taken, and DataDirectoryError for a directory that is, or is of another broker or cluster.
+        taken, and DataDirectoryError for a directory that is, or is of another broker or cluster,
+        or whose metadata make no sense.
         """
         config = self.config
-        self.server.bind(config.parsed_listeners)
-        try:
+        async with AsyncExitStack() as undo:
+            self.server.bind(config.parsed_listeners)
+            undo.callback(self.server.unbind)
             self.logs = LogDirectory(
                 Path(config.log_dir),
                 cluster_id=await self._find_cluster_id(),
                 broker_id=self.id,
                 disk=self._disk,
             )
-            try:
-                self.topics = Topics(config, self.logs, self._obey, self.groups)
-                self.topics.load(progress)
-                self.controller = Controller(self.topics, self.cluster)
-                if self._following is not None:
-                    await self._following.start(
-                        self.topics, self.cluster_id, config.controller_wait_ms / 1000
-                    )
-            except BaseException:
-                self.logs.abandon()
-                raise
-            self._stock_producer_ids()
-            await self.server.listen()
-        except BaseException:
-            self.server.unbind()
+            undo.callback(self.logs.abandon)
+            self.topics = Topics(config, self.logs, self._obey, self.groups)
+            await self.topics.load(progress)
+            self.controller = Controller(self.topics, self.cluster)
             if self._following is not None:
-                await self._following.stop()
-            raise
+                undo.callback(self.link.close)
+                undo.push_async_callback(self._following.stop)
+                await self._following.start(
+                    self.topics, self.cluster_id, config.controller_wait_ms / 1000
+                )
+            self._stock_producer_ids()
+            undo.push_async_callback(self.producer_ids.stop)
+            await self.server.listen()
+            undo.pop_all()
         self._housekeeping.start()
         self.start_task(self.groups.load())
 
@@ -161,6 +167,7 @@ class Broker:
     def _obey(self, config: BrokerConfig) -> None:
         self.config = self.server.config = config
         self.groups.obey(config)
+        self._obey_outside(config)
 
     def wake_all(self) -> None:
         """Let every long poll end, and every wait of a group: the broker is stopping."""

@@ -35,7 +35,7 @@ from .dispatch import Answer, Context
 from .outgoing import Outgoing
 
 if TYPE_CHECKING:
-    from .config import Listener
+    from .listeners import Listener
     from .server import Server
 
 log = logging.getLogger(__name__)

@@ -39,7 +39,7 @@ async def _serve(config: BrokerConfig) -> int:
     # all logs are open, and then cancel what serves instead of stopping it.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, _frame: _end_by(number))
-    broker = Broker(config)
+    broker = Broker(config, obey=lambda altered: logging.getLogger().setLevel(altered.log_level))
     await broker.start(_Progress())
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -28,12 +28,13 @@ from ottla.protocol.api.fetch import (
     FetchResponse,
     FetchTopic,
 )
+from ottla.protocol.batch import split_batches
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.storage.errors import DataDirectoryError, StorageError
 
 from .errors import ApiError
 from .forwarding import client_config
-from .journal import records_in
+from .journal import key_values
 from .logs import limited
 
 if TYPE_CHECKING:
@@ -215,5 +216,9 @@ class Following:
                     " need the same list"
                 )
             raise ApiError(code, reason)
-        records, next_offset = records_in(data.records or b"")
+        records: list[KeyValue] = []
+        next_offset = None
+        for batch in split_batches(data.records or b""):
+            records += key_values(batch)
+            next_offset = batch.next_offset
         return records, next_offset, data.high_watermark

@@ -21,13 +21,13 @@ from ottla.coord.effects import Effect, Reply, Store
 from ottla.coord.group import GroupConfig, GroupError, Now, refused_join
 from ottla.coord.placement import partition_of_group
 from ottla.protocol.api.sync_group import SyncGroupResponse
-from ottla.protocol.batch import BatchError, Record, build_batch, split_batches
 from ottla.protocol.compression import Compression
-from ottla.protocol.errors import DecodeError, ErrorCode
+from ottla.protocol.errors import BatchError, DecodeError, ErrorCode
 from ottla.protocol.schema import Message
 from ottla.storage.errors import BatchTooLargeError
 
 from .errors import ANSWERABLE, ApiError
+from .journal import batch_of, key_values
 
 if TYPE_CHECKING:
     from .broker import Broker
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_READ_BYTES = 256 * 1024
 _RECORDS_BETWEEN_BREATHS = 1000
 
 R = TypeVar("R", bound=Message)
@@ -120,6 +119,13 @@ class Groups:
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         return ErrorCode.COORDINATOR_NOT_AVAILABLE  # its log could not be opened, or read
 
+    def check_existence(self, group_id: str) -> ErrorCode:
+        """Say whether it is known here and now if there is such a group.
+
+        Where there has never been any group, this one is not there either.
+        """
+        return self.check(group_id) if self.has_topic else ErrorCode.NONE
+
     def ask(
         self,
         group_id: str,
@@ -172,10 +178,7 @@ class Groups:
 
     def topic_deleted(self, topic: Topic) -> None:
         """Drop the offsets of a topic that is gone."""
-        self._forget_topic(topic.name)
-
-    def _forget_topic(self, name: str) -> None:
-        self.run(self.coordinator.forget_topic(name))
+        self.run(self.coordinator.forget_topic(topic.name))
 
     def clean_up(self) -> None:
         """Drop what has expired."""
@@ -191,22 +194,18 @@ class Groups:
         offsets = self.coordinator.offsets.values()
         names = {name for committed in offsets for name, _index in committed}
         for name in names - self._broker.topics.catalogue.topics.keys():
-            self._forget_topic(name)
+            self.run(self.coordinator.forget_topic(name))
 
     def _store(self, store: Store) -> list[Effect]:
         """Write records, and give what follows; later, if it is to be on the device first."""
         try:
             partition = self._partition_of(store.group_id)
             time_ms = self._broker.now_ms()
-            records = [
-                Record(offset=at, timestamp=time_ms, key=key, value=value)
-                for at, (key, value) in enumerate(store.records)
-            ]
             try:
-                appended = partition.append(build_batch(records), time_ms)
+                appended = partition.append(batch_of(store.records, time_ms), time_ms)
             except BatchTooLargeError:
                 # The members of a large group say much, and all of them the same.
-                packed = build_batch(records, compression=Compression.ZSTD)
+                packed = batch_of(store.records, time_ms, Compression.ZSTD)
                 appended = partition.append(packed, time_ms)
         except BatchTooLargeError as error:
             log.warning("group %s: nothing was stored: %s", store.group_id, error)
@@ -228,28 +227,19 @@ class Groups:
 
     async def _load(self, partition: Partition) -> None:
         started = time.perf_counter()
-        offset, count = partition.log.start_offset, 0
+        count = 0
         # Of what is not compacted yet most is outdated: only the last record of a key is looked at.
         latest: dict[bytes, bytes | None] = {}
-        while offset < partition.log.end_offset:
+        async for batch in partition.batches():
             if self._is_stopping:
                 return
-            part = partition.log.read(offset, _READ_BYTES)
-            if not part.is_warm():
-                await asyncio.to_thread(part.warm)
-            if not part.view:
-                break  # what was here has been compacted away
-            for batch in split_batches(bytes(part.view)):
-                offset = batch.next_offset
-                try:
-                    for record in batch.records():
-                        count += 1
-                        assert record.key is not None
-                        value = record.value
-                        latest[bytes(record.key)] = None if value is None else bytes(value)
-                except BatchError as error:
-                    log.error("%r: a record at %d is not understood: %s", partition, offset, error)
-            await asyncio.sleep(0)
+            try:
+                records = key_values(batch)
+            except BatchError as error:
+                log.error("%r: %r is not understood: %s", partition, batch, error)
+                continue
+            count += len(records)
+            latest.update(records)
         for number, (key, value) in enumerate(latest.items(), start=1):
             try:
                 self.coordinator.replay(key, value)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 
 from ottla.coord.catalogue import METADATA_TOPIC, KeyValue
-from ottla.protocol.batch import Record, build_batch, split_batches
-from ottla.protocol.schema import Buffer
+from ottla.protocol.batch import RecordBatch, build_batch
+from ottla.protocol.compression import Compression
 from ottla.storage.config import LogConfig
 from ottla.storage.logdir import LogDirectory
 
@@ -25,7 +25,6 @@ _CONFIG = LogConfig(
     max_message_bytes=4 * 1024 * 1024,
     durability="fsync",
 )
-_READ_BYTES = 1024 * 1024
 #: Records of one batch: a batch is read whole, and should not be large.
 _RECORDS_PER_BATCH = 500
 
@@ -37,30 +36,18 @@ class Journal:
         opened = logs.load_first(LOG_NAME, _CONFIG)
         self.partition = Partition(METADATA_TOPIC, 0, opened, logs.flusher)
 
-    def records(self) -> Iterator[KeyValue]:
+    async def records(self) -> AsyncIterator[KeyValue]:
         """Give all that was written."""
-        opened = self.partition.log
-        offset = opened.start_offset
-        while offset < opened.end_offset:
-            records, next_offset = records_in(bytes(opened.read(offset, _READ_BYTES).view))
-            if next_offset is None:
-                break  # what was here has been compacted away
-            yield from records
-            offset = next_offset
+        async for batch in self.partition.batches():
+            for record in key_values(batch):
+                yield record
 
     async def write(self, records: Sequence[KeyValue]) -> int:
         """Write records, wait until the device has them, and give the offset behind them."""
         now_ms = int(time.time() * 1000)
         last_offset = -1
         for start in range(0, len(records), _RECORDS_PER_BATCH):
-            batch = build_batch(
-                [
-                    Record(offset=offset, timestamp=now_ms, key=key, value=value)
-                    for offset, (key, value) in enumerate(
-                        records[start : start + _RECORDS_PER_BATCH]
-                    )
-                ]
-            )
+            batch = batch_of(records[start : start + _RECORDS_PER_BATCH], now_ms)
             last_offset = self.partition.append(batch, now_ms).last_offset
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -73,14 +60,20 @@ class Journal:
         return last_offset + 1
 
 
-def records_in(data: Buffer) -> tuple[list[KeyValue], int | None]:
-    """Give the records of batches, and the offset behind them, if there are any batches."""
-    records: list[KeyValue] = []
-    next_offset = None
-    for batch in split_batches(data):
-        next_offset = batch.next_offset
-        for record in batch.records():
-            key, value = record.key, record.value
-            assert key is not None
-            records.append((bytes(key), None if value is None else bytes(value)))
-    return records, next_offset
+def batch_of(
+    records: Sequence[KeyValue], time_ms: int, compression: Compression = Compression.NONE
+) -> bytearray:
+    """Build a batch of records, for a log of the broker's own."""
+    return build_batch(
+        [(offset, time_ms, key, value, ()) for offset, (key, value) in enumerate(records)],
+        compression=compression,
+    )
+
+
+def key_values(batch: RecordBatch) -> list[KeyValue]:
+    """Give the records of such a batch. Raises BatchError."""
+    found: list[KeyValue] = []
+    for record in batch.records():
+        assert record.key is not None
+        found.append((record.key, record.value))
+    return found

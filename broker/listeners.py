@@ -106,6 +106,11 @@ def parse_address(setting_name: str, text: str) -> Address:
     return Address(name, host or "0.0.0.0", port)  # noqa: S104  # Kafka's meaning of no host.
 
 
+def shown_host(host: str) -> str:
+    """Give a host as it stands before a port: an IPv6 address in brackets."""
+    return f"[{host}]" if ":" in host else host
+
+
 def _is_address(host: str) -> bool:
     try:
         ipaddress.IPv6Address(host)

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
 
 from ottla.coord.catalogue import INTERNAL_TOPICS
+from ottla.protocol.batch import RecordBatch, split_batches
 from ottla.protocol.errors import ErrorCode
 from ottla.storage.config import LogConfig
 from ottla.storage.disk import Buffer
@@ -22,7 +23,11 @@ from ottla.storage.flusher import Flusher
 from ottla.storage.log import Appended, Log, Slice
 
 from .errors import ApiError
+from .facts import LEADER_EPOCH
 from .waiters import Waiter
+
+#: What is read at once of a log that the broker itself wants to know.
+_BLOCK_BYTES = 256 * 1024
 
 #: Told that the device has what was waited for, or why it has not.
 Flushed = Callable[[Exception | None], None]
@@ -52,8 +57,7 @@ class Partition:
         #: Whether only the broker writes to it.
         self.is_internal = topic in INTERNAL_TOPICS
         self.log = log
-        # An owner is fixed, so there never is another leader.
-        self.leader_epoch = 0
+        self.leader_epoch = LEADER_EPOCH
         self.waiters: set[Waiter] = set()
         self._flusher = flusher
         self._loop = asyncio.get_running_loop()
@@ -100,6 +104,19 @@ class Partition:
         """Read whole batches that consumers may see; see `Log.read`."""
         end = self.log.flushed_offset if self.is_fsynced else None
         return self.log.read(offset, max_bytes, end)
+
+    async def batches(self) -> AsyncIterator[RecordBatch]:
+        """Give all batches of the log, and let others have their turn now and then."""
+        offset = self.log.start_offset
+        while (part := self.log.read(offset, _BLOCK_BYTES)).view:
+            if not part.is_warm():
+                await asyncio.to_thread(part.warm)
+                part = self.log.read(offset, _BLOCK_BYTES)  # of a file that may be another by now
+            # Not from the view: a mapped page that the device fails to give ends the process.
+            for batch in split_batches(part.segment.read(part.position, len(part.view))):
+                yield batch
+                offset = batch.next_offset
+            await asyncio.sleep(0)
 
     def when_flushed(self, offset: int, flushed: Flushed) -> None:
         """Have `flushed` called when the device has the record at `offset`; perhaps at once."""

@@ -6,17 +6,19 @@ import asyncio
 import logging
 import socket
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from .connection import NEVER, Connection
 from .flow import Budget
+from .listeners import shown_host
 from .logs import limited
 
 if TYPE_CHECKING:
     from .broker import Broker
-    from .config import BrokerConfig, Listener
+    from .config import BrokerConfig
+    from .listeners import Listener
 
 log = logging.getLogger(__name__)
 
@@ -73,22 +75,27 @@ class Server:
         self._bound.clear()
 
     async def listen(self) -> None:
-        """Let clients in."""
+        """Let clients in. Raises OSError."""
         loop = asyncio.get_running_loop()
         # A log that cannot open its files goes offline, and no client must be able to cause that.
         descriptors = self._broker.logs.disk.descriptor_limit()
         self._most = max(descriptors // 2 - _OTHER_DESCRIPTORS, _FEWEST_CONNECTIONS)
-        if self._most < self.config.max_connections:
-            log.info(
+        if self._most < self.config.max_connections and self.config.is_given("max.connections"):
+            log.warning(
                 "there will be fewer connections than max.connections: descriptors are scarce",
                 extra={"connections": self._most, "descriptors": descriptors},
             )
+        backlog = self.config.socket_listen_backlog_size
+        for listener, sock in self._bound:
+            # Who else had bound the address may listen there by now, which uvloop keeps to itself.
+            with _saying_where(listener):
+                sock.listen(backlog)
         for listener, sock in self._bound:
             self._servers.append(
                 await loop.create_server(
                     lambda listener=listener: Connection(self, listener),  # type: ignore[misc]
                     sock=sock,
-                    backlog=self.config.socket_listen_backlog_size,
+                    backlog=backlog,
                 )
             )
         self._watch = loop.call_later(_WATCH_SECONDS, self._look_after)
@@ -166,15 +173,14 @@ class Server:
         sock = socket.socket(family, socket.SOCK_STREAM)
         self._bound.append((listener, sock))
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
+        with _saying_where(listener):
             sock.bind((listener.host, listener.port))
-        except OSError as error:
-            place = f"{listener.host}:{listener.port}"
-            raise OSError(error.errno, f"cannot listen on {place}: {error.strerror}") from error
         host, port = sock.getsockname()[:2]
-        shown = f"[{host}]" if ":" in host else host
-        self.addresses.append(f"{shown}:{port}")
-        advertised_host = listener.advertised_host or "<the address a client connects to>"
+        self.addresses.append(f"{shown_host(host)}:{port}")
+        if listener.advertised_host is None:
+            advertised_host = "<the address a client connects to>"
+        else:
+            advertised_host = shown_host(listener.advertised_host)
         advertised_port = listener.advertised_port or port
         self.advertised.append(f"{listener.name}://{advertised_host}:{advertised_port}")
 
@@ -209,3 +215,12 @@ class Server:
         self.metrics.connections[kind] += 1
         limited(log, "a connection is closed", extra={"peer": connection.peer, "reason": reason})
         connection.abort()
+
+
+@contextmanager
+def _saying_where(listener: Listener) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        place = f"{shown_host(listener.host)}:{listener.port}"
+        raise OSError(error.errno, f"cannot listen on {place}: {error.strerror}") from error

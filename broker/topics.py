@@ -25,8 +25,8 @@ from ottla.coord.catalogue import (
 )
 from ottla.protocol.errors import ErrorCode
 from ottla.storage.config import ConfigError, LogConfig
-from ottla.storage.errors import StorageError
-from ottla.storage.logdir import LogDirectory, Progress
+from ottla.storage.errors import DataDirectoryError, StorageError
+from ottla.storage.logdir import UNREADABLE, LogDirectory, Progress
 
 from .config import BrokerConfig
 from .errors import ApiError, NotOwnerError
@@ -67,11 +67,15 @@ class Topics:
         # By topic, and by number. None stands for a partition whose log could not be opened.
         self._partitions: dict[str, dict[int, Partition | None]] = {}
 
-    def load(self, progress: Progress = lambda _done, _all: None) -> None:
-        """Read what there is, and open it."""
+    async def load(self, progress: Progress = lambda _done, _all: None) -> None:
+        """Read what there is, and open it. Raises DataDirectoryError."""
         self.journal = Journal(self._logs)
-        for key, value in self.journal.records():
-            self.catalogue.replay(key, value)
+        try:
+            async for key, value in self.journal.records():
+                self.catalogue.replay(key, value)
+        except UNREADABLE as error:
+            place = self.journal.partition.log.directory
+            raise DataDirectoryError(f"{place} cannot be read: {error}") from error
         self._obey_altered()
         topics = self.catalogue.topics.values()
         known = self._logs_of(topics)

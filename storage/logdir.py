@@ -24,6 +24,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from ottla.protocol.batch import BatchError
+
 from .config import LogConfig
 from .disk import Disk, read_json
 from .errors import DataDirectoryError, LogOfflineError, StorageError
@@ -41,6 +43,8 @@ _LOADERS = 4
 _STRAY = ".stray"
 _LOG_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}-\d{1,10}")
 
+#: What reading a log raises that makes no sense.
+UNREADABLE = (StorageError, BatchError, ValueError)
 #: Told after each log: how many are open, and how many there are.
 Progress = Callable[[int, int], None]
 
@@ -80,9 +84,15 @@ class LogDirectory:
         self._is_tidy = False
 
     def load_first(self, name: str, config: LogConfig) -> Log:
-        """Open a log, or make it, before all others: it may say what they are."""
+        """Open a log, or make it, before all others: it may say what they are.
+
+        Raises DataDirectoryError if it makes no sense.
+        """
         self._tidy()
-        self._add(name, *self._open(name, config))
+        try:
+            self._add(name, *self._open(name, config))
+        except UNREADABLE as error:
+            raise DataDirectoryError(f"{self.path / name} cannot be read: {error}") from error
         self.disk.sync_directory(self.path)
         return self.logs[name]
 
@@ -106,7 +116,7 @@ class LogDirectory:
             for done, (name, future) in enumerate(opening.items(), start=1):
                 try:
                     self._add(name, *future.result())
-                except (OSError, StorageError, ValueError) as error:
+                except (OSError, *UNREADABLE) as error:
                     log.exception("%s cannot be opened, and is left alone", name)
                     self.failed[name] = error
                 progress(done, len(names))
@@ -259,7 +269,7 @@ class LogDirectory:
             raise DataDirectoryError(f"another process uses {self.path}") from None
 
     def _check_owner(self, cluster_id: str | None, broker_id: int) -> str:
-        found = self._read_owner()
+        found = _read_owner(self.path)
         if cluster_id is None:
             cluster_id = found["cluster_id"] if found else _new_cluster_id()
         wanted: dict[str, Any] = {
@@ -276,15 +286,6 @@ class LogDirectory:
                 )
         return cluster_id
 
-    def _read_owner(self) -> dict[str, Any] | None:
-        try:
-            found = read_json(self.path / "meta.json")
-        except ValueError:
-            found = ()
-        if found is not None and not (isinstance(found, dict) and found.get("cluster_id")):
-            raise DataDirectoryError(f"{self.path / 'meta.json'} is damaged")
-        return found
-
     def _read_recovery_points(self) -> dict[str, int]:
         try:
             points = read_json(self.path / _RECOVERY_POINT)
@@ -300,9 +301,19 @@ class LogDirectory:
 
 
 def read_cluster_id(path: Path) -> str | None:
-    """Say of which cluster a data directory is; None: it is new."""
-    found = read_json(path / "meta.json")
+    """Say of which cluster a data directory is; None: it is new. Raises DataDirectoryError."""
+    found = _read_owner(path)
     return found["cluster_id"] if found else None
+
+
+def _read_owner(path: Path) -> dict[str, Any] | None:
+    try:
+        found = read_json(path / "meta.json")
+    except ValueError:
+        found = ()
+    if found is not None and not (isinstance(found, dict) and found.get("cluster_id")):
+        raise DataDirectoryError(f"{path / 'meta.json'} is damaged")
+    return found
 
 
 def _new_cluster_id() -> str:

@@ -76,13 +76,30 @@ def open_log(
     `recovery_point` is the offset up to which the device is known to have everything; None says
     that the log was closed cleanly.
     """
-    disk = files.disk
-    disk.make_directory(directory)
+    files.disk.make_directory(directory)
     opened = Log(directory, config, files)
     report = Report(was_clean=recovery_point is None)
-    bases = _tidy(opened)
-    for base in bases:
-        opened.adopt(Segment(directory, base, files))
+    try:
+        _load(opened, recovery_point, report)
+    except BaseException:
+        for segment in opened.segments:
+            segment.close()
+        raise
+    for damage in report.damages:
+        log.error(
+            "%s: %d damaged bytes at %d of %s are set aside in %s",
+            directory.name,
+            damage.size,
+            damage.position,
+            damage.segment,
+            damage.saved_as,
+        )
+    return opened, report
+
+
+def _load(opened: Log, recovery_point: int | None, report: Report) -> None:
+    for base in _tidy(opened):
+        opened.adopt(Segment(opened.directory, base, opened.files))
     opened.load_start()
     if recovery_point is None:
         _load_clean(opened)
@@ -96,16 +113,6 @@ def open_log(
         opened.save_start(opened.end_offset)
     if report.was_clean and opened.snapshots[-1:] == [opened.end_offset]:
         opened.note_as_found()
-    for damage in report.damages:
-        log.error(
-            "%s: %d damaged bytes at %d of %s are set aside in %s",
-            directory.name,
-            damage.size,
-            damage.position,
-            damage.segment,
-            damage.saved_as,
-        )
-    return opened, report
 
 
 def _tidy(opened: Log) -> list[int]:

@@ -289,6 +289,19 @@ def test_settings_that_were_altered_count_at_once_and_after_a_restart(daemons, e
     client.write("own", large)
 
 
+def test_it_logs_as_much_as_it_was_altered_to(daemons):
+    broker = daemons().start()
+
+    Confluent(broker.address).alter_broker({"log.level": "ERROR"})
+    broker.restart()
+    assert lines_of(broker, "stopping") == []
+    assert len(lines_of(broker, "listening")) == 1, "the second start said nothing"
+
+    Confluent(broker.address).alter_broker({"log.level": "INFO"})
+    broker.stop()
+    assert len(lines_of(broker, "stopping")) == 1
+
+
 @ENDINGS
 def test_producer_ids_are_never_given_out_twice(daemons, end):
     """Or a new producer would be taken for an old one, and its records for repeated ones."""
@@ -420,13 +433,14 @@ def has_ipv6() -> bool:
 @pytest.mark.skipif(not has_ipv6(), reason="there is no IPv6 loopback here")
 def test_it_listens_on_ipv6_too(daemons):
     four, six = free_port(), free_port()
-    daemons(
+    broker = daemons(
         "--listen", f"FOUR://{HOST}:{four}", "--listen", f"SIX://[::1]:{six}", port=four
     ).start()
 
     client = Confluent(f"[::1]:{six}")
     client.write("t", FEW)
 
+    assert f"clients_are_told=SIX://[::1]:{six}" in lines_of(broker, "listening")[1]
     assert client.cluster().brokers == [(0, f"::1:{six}")]
     assert values(client, "t", 5) == values(Confluent(f"{HOST}:{four}"), "t", 5)
 

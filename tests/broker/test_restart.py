@@ -1,9 +1,17 @@
 """A broker that stops and starts: what there was is there, and as it was."""
 
+import asyncio
+import socket
+
+import pytest
+import uvloop
+
+from ottla.broker import Broker, BrokerConfig
 from ottla.protocol.api.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from ottla.protocol.api.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from ottla.protocol.api.describe_cluster import DescribeClusterRequest
 from ottla.protocol.api.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from ottla.storage.errors import DataDirectoryError
 from wire import create, metadata, offset_at, produce, serving
 
 TOPIC = 2
@@ -57,3 +65,44 @@ async def test_a_topic_has_the_settings_of_the_broker_that_serves_it_now(tmp_pat
 
     async with serving(tmp_path, {"log.retention.ms": "77"}) as (broker, client):
         assert broker.topics.find("t", 0).log.config.retention_ms == 77
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+def test_a_start_that_loses_its_port_at_the_last_moment_lets_go_of_the_directory(tmp_path, run):
+    async def lose_and_start_again():
+        async with serving(tmp_path) as (_broker, client):
+            await create(client, "t")
+        broker = Broker(BrokerConfig(log_dir=str(tmp_path), listeners="PLAINTEXT://127.0.0.1:0"))
+
+        with socket.socket() as rival:
+
+            def take_the_port(_done, _of):
+                # Until one of them listens, several may have it.
+                host, _, port = broker.address.rpartition(":")
+                rival.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                rival.bind((host, int(port)))
+                rival.listen()
+
+            with pytest.raises(OSError, match=r"cannot listen on .* in use"):
+                await broker.start(take_the_port)
+
+        async with serving(tmp_path) as (_broker, client):
+            assert list(await metadata(client)) == ["t"]
+
+    run(lose_and_start_again())
+
+
+@pytest.mark.parametrize(("name", "at"), [(f"{0:020d}.log", 16), ("log-start-offset", 0)])
+async def test_a_start_without_readable_metadata_says_which_directory_it_is(tmp_path, name, at):
+    async with serving(tmp_path) as (_broker, client):
+        await create(client, "t")
+    file = tmp_path / "__cluster_metadata-0" / name
+    content = bytearray(file.read_bytes() if file.exists() else b"0")
+    content[at] = 0x7F
+    file.write_bytes(content)
+
+    with pytest.raises(DataDirectoryError, match=r"__cluster_metadata-0 cannot be read: "):
+        async with serving(tmp_path):
+            pass
+
+    assert file.read_bytes() == content

@@ -7,8 +7,9 @@ import pytest
 from logs import NOW, a_batch, offsets
 from ottla.storage.config import LogConfig
 from ottla.storage.errors import DataDirectoryError, StorageError
-from ottla.storage.logdir import LogDirectory
+from ottla.storage.logdir import LogDirectory, read_cluster_id
 
+MAGIC_AT = 16
 CONFIG = LogConfig(segment_bytes=2000, index_interval_bytes=200)
 
 
@@ -121,6 +122,8 @@ def test_a_directory_that_cannot_say_whose_it_is_is_refused(tmp_path, content, c
 
     with pytest.raises(DataDirectoryError, match=r"meta\.json is damaged"):
         a_directory(tmp_path, cluster_id=cluster_id)
+    with pytest.raises(DataDirectoryError, match=r"meta\.json is damaged"):
+        read_cluster_id(tmp_path)
 
     assert (tmp_path / "meta.json").read_bytes() == content
 
@@ -141,6 +144,25 @@ def test_one_bad_log_does_not_stop_the_others(tmp_path):
         again.create("a-0", CONFIG)
     again.close()
     assert not (tmp_path / "clean-shutdown").exists()
+
+
+def test_a_log_that_is_not_made_of_batches_does_not_stop_the_others_either(tmp_path):
+    directory = a_directory(tmp_path)
+    fill(directory, "a-0", "a-1")
+    directory.close()
+    for snapshot in (tmp_path / "a-0").glob("*.snapshot"):
+        snapshot.unlink()  # so that the producers have to be looked for in the log
+    first = min((tmp_path / "a-0").glob("*.log"))
+    content = bytearray(first.read_bytes())
+    content[MAGIC_AT] = 1
+    first.write_bytes(content)
+
+    again = a_directory(tmp_path)
+
+    assert list(again.failed) == ["a-0"]
+    assert len(again.files) == 0, "what cannot be used is not kept open"
+    assert offsets(again.logs["a-1"]) == list(range(60))
+    again.close()
 
 
 @pytest.mark.parametrize(
