@@ -3,9 +3,9 @@
 `BrokerConfig.load(flags, environ, file, cluster_file)` takes a setting from the first of these that
 has it: a flag of the command line, a variable of the environment (`OTTLA_NUM_PARTITIONS` is
 `num.partitions`), a file in the format of Kafka's server.properties, the cluster file (see
-`roster`), the default. `BrokerConfig.of`
-takes settings as text; `BrokerConfig(num_partitions=3)` takes values. All of them raise ConfigError
-for a name that there is not, or a value that cannot be, and say what could.
+`roster`), the default. `BrokerConfig.of` takes settings as text; `BrokerConfig(num_partitions=3)`
+takes values. All of them raise ConfigError for a name that there is not, or a value that cannot be,
+and say what could.
 
 The defaults of topics are settings too, under the names that Kafka's brokers have for them
 (`log.retention.ms` is the default of `retention.ms`). What they may be is declared once, in
@@ -33,10 +33,10 @@ from ottla.storage.config import (
     unknown,
 )
 
-from .listeners import Listener, parse_listeners
+from .listeners import Listener, parse_listeners, shown_host
 from .roster import Roster, parse_roster, read_cluster_file
 
-__all__ = ["BrokerConfig", "ConfigError", "Listener", "Setting", "settings", "variable_of"]
+__all__ = ["BrokerConfig", "ConfigError", "Setting", "setting_of", "settings", "variable_of"]
 
 NO_LIMIT = sys.float_info.max
 
@@ -376,7 +376,7 @@ class BrokerConfig:
     @classmethod
     def of(cls, settings: Mapping[str, str]) -> BrokerConfig:
         """Make a config from settings by name, as text. Raises ConfigError."""
-        values = {name: _known(name).parse(text) for name, text in settings.items()}
+        values = {name: setting_of(name).parse(text) for name, text in settings.items()}
         own = {field_of(name): value for name, value in values.items() if name in _OWN}
         topic = {
             field_of(_TOPIC_DEFAULTS[name]): value
@@ -404,7 +404,7 @@ class BrokerConfig:
     def with_settings(self, overrides: Mapping[str, str]) -> BrokerConfig:
         """Give the config of a running broker after a change. Raises ConfigError."""
         for name in overrides:
-            if not _known(name).is_dynamic:
+            if not setting_of(name).is_dynamic:
                 raise ConfigError(f"{name}: it cannot change while the broker runs")
         altered = _override(self.altered, overrides)
         config = BrokerConfig.of(_override(self.given, altered))
@@ -418,7 +418,8 @@ class BrokerConfig:
         if own and self.listeners == _OWN["listeners"].value:
             return own
         advertised = self.advertised_listeners or ",".join(
-            f"{one.name}://{_shown(one.advertised_host or '')}:{one.advertised_port}" for one in own
+            f"{one.name}://{shown_host(one.advertised_host or '')}:{one.advertised_port}"
+            for one in own
         )
         return parse_listeners(self.listeners, advertised)
 
@@ -462,7 +463,7 @@ class BrokerConfig:
 
     def text_of(self, name: str) -> str:
         """Give the value of a setting as text. Raises ConfigError if there is no such setting."""
-        return self._text_of(_known(name))
+        return self._text_of(setting_of(name))
 
     def _text_of(self, declared: Setting) -> str:
         if declared.topic_name:
@@ -492,7 +493,8 @@ _KNOWN: dict[str, Setting] = {
 }
 
 
-def _known(name: str) -> Setting:
+def setting_of(name: str) -> Setting:
+    """Describe a setting of a broker. Raises ConfigError if there is no such."""
     if name in _KNOWN:
         return _KNOWN[name]
     for ours, topic_name in _TOPIC_DEFAULTS.items():
@@ -566,11 +568,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
 def _checked(name: str, text: str, *, source: str) -> str:
     """Give the text, if it can be; an error says where it came from."""
     try:
-        _known(name).parse(text)
+        setting_of(name).parse(text)
     except ConfigError as problem:
         raise ConfigError(f"{source}: {problem}") from None
     return text
-
-
-def _shown(host: str) -> str:
-    return f"[{host}]" if ":" in host else host

@@ -13,17 +13,16 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ottla.coord.catalogue import Topic, check_name
+from ottla.protocol.api.alter_configs import AlterConfigsResourceResponse
 from ottla.protocol.errors import ErrorCode
 from ottla.storage.config import TOPIC_SETTINGS, ConfigError, Setting, as_text, unknown
 
-from .config import BrokerConfig, settings
+from .config import BrokerConfig, setting_of, settings
 from .controller import Change
 from .errors import ANSWERABLE, ApiError, code_of, message_of
 
 if TYPE_CHECKING:
     from .broker import Broker
-
-_BROKER_SETTINGS = {declared.name: declared for declared in settings()}
 
 
 class ResourceType(IntEnum):
@@ -138,22 +137,14 @@ class Resource(NamedTuple):
     edits: Sequence[Edit]
 
 
-class Outcome(NamedTuple):
-    """What became of it."""
-
-    kind: int
-    name: str
-    code: ErrorCode = ErrorCode.NONE
-    message: str | None = None
-
-
 async def alter(
     broker: Broker, resources: Sequence[Resource], *, replace: bool, validate_only: bool
-) -> list[Outcome]:
+) -> list[AlterConfigsResourceResponse]:
     """Alter the settings that resources have of their own; with `replace`, forget all others."""
     times_named = Counter((kind, name) for kind, name, _edits in resources)
-    outcomes = {}
+    results = {}
     for kind, name, edits in resources:
+        code, message = ErrorCode.NONE, None
         try:
             if times_named[kind, name] > 1:
                 raise ApiError(ErrorCode.INVALID_REQUEST, "the request names this resource twice")
@@ -165,10 +156,11 @@ async def alter(
             else:
                 await configurable.alter(change)
         except ANSWERABLE as error:
-            outcomes[kind, name] = Outcome(kind, name, code_of(error), message_of(error))
-        else:
-            outcomes[kind, name] = Outcome(kind, name)
-    return list(outcomes.values())
+            code, message = code_of(error), message_of(error)
+        results[kind, name] = AlterConfigsResourceResponse(
+            error_code=code, error_message=message, resource_type=kind, resource_name=name
+        )
+    return list(results.values())
 
 
 def _change(configurable: _Configurable, edits: Sequence[Edit], *, replace: bool) -> Change:
@@ -253,8 +245,7 @@ class _ConfigurableBroker:
         self._at_start = BrokerConfig.of(given)
 
     def setting(self, name: str) -> Setting:
-        self._at_start.text_of(name)  # raises for one that there is not
-        return _BROKER_SETTINGS[name]
+        return setting_of(name)
 
     def inherited(self, name: str) -> str:
         return self._at_start.text_of(name)

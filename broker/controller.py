@@ -9,7 +9,7 @@ wherever it asks next.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from uuid import UUID, uuid4
 
 from ottla.coord.catalogue import (
@@ -29,7 +29,7 @@ from ottla.storage.errors import StorageError
 
 from .cluster import Cluster
 from .config import BrokerConfig
-from .errors import ApiError
+from .errors import ANSWERABLE, ApiError
 from .topics import Topics
 
 #: Gives the settings that are to be, for those that there are. It may raise what is against it.
@@ -37,6 +37,7 @@ Change = Callable[[Mapping[str, str]], Mapping[str, str]]
 
 #: Producer ids that one record takes out of the pool. Those not given out by a stop are lost.
 PRODUCER_IDS_PER_BLOCK = 1000
+_TOPICS_BETWEEN_BREATHS = 100
 
 
 class Controller:
@@ -78,6 +79,25 @@ class Controller:
             )
         self._check_room(more)
         return topic.with_partitions(self._place(more, replicas))
+
+    async def plan_and_create(
+        self, names: Iterable[str], plan: Callable[[str], Topic], *, validate_only: bool = False
+    ) -> dict[str, Topic | Exception]:
+        """Make topics as they are planned; give each of them, or what went wrong with it."""
+        outcomes: dict[str, Topic | Exception] = {}
+        for number, name in enumerate(names, start=1):
+            try:
+                outcomes[name] = plan(name)
+            except ANSWERABLE as error:
+                outcomes[name] = error
+            if number % _TOPICS_BETWEEN_BREATHS == 0:
+                await asyncio.sleep(0)
+        if not validate_only:
+            planned = [outcome for outcome in outcomes.values() if isinstance(outcome, Topic)]
+            for topic, failure in zip(planned, await self.create(planned), strict=True):
+                if failure is not None:
+                    outcomes[topic.name] = failure
+        return outcomes
 
     async def create(self, topics: Sequence[Topic]) -> list[Exception | None]:
         """Make topics, as planned; give for each what went wrong, if anything did."""

@@ -40,8 +40,9 @@ if TYPE_CHECKING:
 M = TypeVar("M", bound=Message)
 
 _CLIENT_ID = "ottla-broker-"
-#: How long the controller may take, beyond what the client allows it.
+#: How long the controller may take, beyond what the client allows it; and the most of that.
 _GRACE_SECONDS = 5.0
+_MOST_SECONDS = 120.0
 _REQUEST_SECONDS = 30.0
 
 
@@ -57,7 +58,8 @@ class ControllerLink:
     async def ask(self, request: Message, response: type[M], *, version: int | None = None) -> M:
         """Ask the controller. Raises ApiError if it is down."""
         timeout_ms: int = getattr(request, "timeout_ms", 0)
-        seconds = timeout_ms / 1000 + _GRACE_SECONDS if timeout_ms > 0 else _REQUEST_SECONDS
+        allowed = min(timeout_ms / 1000, _MOST_SECONDS)
+        seconds = allowed + _GRACE_SECONDS if timeout_ms > 0 else _REQUEST_SECONDS
         try:
             connection = await self._connected()
             return await connection.ask(request, response, timeout=seconds, most=version)
@@ -153,15 +155,10 @@ def _no_partitions(
     )
 
 
-def _no_configs(
-    response: Callable[..., Message],
-    result: Callable[..., Message],
-    request: Any,
-    error: ApiError,
-) -> Message:
+def _no_configs(response: Callable[..., Message], request: Any, error: ApiError) -> Message:
     """Refuse to alter settings: the two apis for that have the same answer, by other names."""
     results = [
-        result(
+        alter_configs.AlterConfigsResourceResponse(
             error_code=error.code,
             error_message=message_of(error),
             resource_type=resource.resource_type,
@@ -177,14 +174,8 @@ FORWARDED: Mapping[int, Callable[[Any, ApiError], Message]] = {
     registry.CREATE_TOPICS.key: _no_topics,
     registry.DELETE_TOPICS.key: _no_deletions,
     registry.CREATE_PARTITIONS.key: _no_partitions,
-    registry.ALTER_CONFIGS.key: partial(
-        _no_configs,
-        alter_configs.AlterConfigsResponse,
-        alter_configs.AlterConfigsResourceResponse,
-    ),
+    registry.ALTER_CONFIGS.key: partial(_no_configs, alter_configs.AlterConfigsResponse),
     registry.INCREMENTAL_ALTER_CONFIGS.key: partial(
-        _no_configs,
-        incremental_alter_configs.IncrementalAlterConfigsResponse,
-        incremental_alter_configs.AlterConfigsResourceResponse,
+        _no_configs, incremental_alter_configs.IncrementalAlterConfigsResponse
     ),
 }

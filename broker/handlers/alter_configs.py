@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ottla.protocol.api.alter_configs import (
-    AlterConfigsRequest,
-    AlterConfigsResourceResponse,
-    AlterConfigsResponse,
-)
+from ottla.protocol.api.alter_configs import AlterConfigsRequest, AlterConfigsResponse
 
 from ..configs import Edit, Operation, Resource, alter
 
@@ -25,16 +21,9 @@ async def handle(
         Resource(
             resource.resource_type,
             resource.resource_name,
-            [Edit(config.name, Operation.SET, config.value) for config in resource.configs],
+            [Edit(one.name, Operation.SET, one.value) for one in resource.configs],
         )
         for resource in request.resources
     ]
-    outcomes = await alter(broker, resources, replace=True, validate_only=request.validate_only)
-    return AlterConfigsResponse(
-        responses=[
-            AlterConfigsResourceResponse(
-                error_code=code, error_message=message, resource_type=kind, resource_name=name
-            )
-            for kind, name, code, message in outcomes
-        ]
-    )
+    results = await alter(broker, resources, replace=True, validate_only=request.validate_only)
+    return AlterConfigsResponse(responses=results)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -20,7 +19,7 @@ from ottla.protocol.errors import ErrorCode
 from ottla.protocol.primitives import NIL_UUID
 
 from ..configs import Describer, check_no_duplicates
-from ..errors import ANSWERABLE, ApiError, code_of, message_of
+from ..errors import ApiError, code_of, message_of
 
 if TYPE_CHECKING:
     from ..broker import Broker
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 
 _DEFAULT = -1
 _FIRST_WITH_CONFIGS = 5
-_TOPICS_BETWEEN_BREATHS = 100
 
 
 async def handle(
@@ -37,22 +35,15 @@ async def handle(
     """Answer CreateTopics."""
     wanted = {topic.name: topic for topic in request.topics}
     times_named = Counter(topic.name for topic in request.topics)
-    outcomes: dict[str, Topic | Exception] = {}
-    for number, (name, topic) in enumerate(wanted.items(), start=1):
-        try:
-            if times_named[name] > 1:
-                raise ApiError(ErrorCode.INVALID_REQUEST, "the request names this topic twice")
-            outcomes[name] = _plan(broker, topic)
-        except ANSWERABLE as error:
-            outcomes[name] = error
-        if number % _TOPICS_BETWEEN_BREATHS == 0:
-            await asyncio.sleep(0)
-    if not request.validate_only:
-        planned = [outcome for outcome in outcomes.values() if isinstance(outcome, Topic)]
-        errors = await broker.controller.create(planned)
-        for plan, failure in zip(planned, errors, strict=True):
-            if failure is not None:
-                outcomes[plan.name] = failure
+
+    def plan(name: str) -> Topic:
+        if times_named[name] > 1:
+            raise ApiError(ErrorCode.INVALID_REQUEST, "the request names this topic twice")
+        return _plan(broker, wanted[name])
+
+    outcomes = await broker.controller.plan_and_create(
+        wanted, plan, validate_only=request.validate_only
+    )
     describer = Describer(broker.config) if context.version >= _FIRST_WITH_CONFIGS else None
     return CreateTopicsResponse(
         topics=[

@@ -23,7 +23,9 @@ def handle(
 ) -> DeleteGroupsResponse | asyncio.Future[DeleteGroupsResponse]:
     """Answer DeleteGroups."""
     groups = broker.groups
-    refused = {name: code for name in request.groups_names if (code := _check(broker, name))}
+    refused = {
+        name: code for name in request.groups_names if (code := groups.check_existence(name))
+    }
     future: asyncio.Future[DeleteGroupsResponse] = asyncio.get_running_loop().create_future()
 
     def finish(codes: dict[str, ErrorCode]) -> Reply:
@@ -32,12 +34,6 @@ def handle(
     wanted = [name for name in request.groups_names if name not in refused]
     groups.run(groups.coordinator.delete_groups(wanted, finish))
     return future.result() if future.done() else future
-
-
-def _check(broker: Broker, group_id: str) -> ErrorCode:
-    code = broker.groups.check(group_id)
-    # Where there has never been any group, this one is not there either.
-    return ErrorCode.NONE if code is ErrorCode.COORDINATOR_NOT_AVAILABLE else code
 
 
 def _response(codes: dict[str, ErrorCode]) -> DeleteGroupsResponse:

@@ -32,9 +32,7 @@ def handle(
 
 
 def _describe(broker: Broker, group_id: str, operations: int) -> DescribedGroup:
-    code = broker.groups.check(group_id) if group_id else ErrorCode.INVALID_GROUP_ID
-    if code is ErrorCode.COORDINATOR_NOT_AVAILABLE:
-        code = ErrorCode.NONE  # there has never been any group
+    code = broker.groups.check_existence(group_id) if group_id else ErrorCode.INVALID_GROUP_ID
     group = broker.groups.coordinator.groups.get(group_id)
     if group is None or code is not ErrorCode.NONE:
         # A group that does not exist is no error, in these versions, but dead.

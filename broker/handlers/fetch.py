@@ -148,7 +148,8 @@ class _Fetch:
             if not future.done():
                 future.set_result(self._response(found))
         except Exception as error:  # noqa: BLE001  # likewise
-            future.set_exception(error)
+            if not future.done():
+                future.set_exception(error)
 
     def _wanted(self) -> Iterable[tuple[str, FetchPartition]]:
         if self._session is not None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ottla.protocol.api.incremental_alter_configs import (
-    AlterConfigsResourceResponse,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
@@ -25,16 +24,9 @@ async def handle(
         Resource(
             resource.resource_type,
             resource.resource_name,
-            [Edit(item.name, item.config_operation, item.value) for item in resource.configs],
+            [Edit(one.name, one.config_operation, one.value) for one in resource.configs],
         )
         for resource in request.resources
     ]
-    outcomes = await alter(broker, resources, replace=False, validate_only=request.validate_only)
-    return IncrementalAlterConfigsResponse(
-        responses=[
-            AlterConfigsResourceResponse(
-                error_code=code, error_message=message, resource_type=kind, resource_name=name
-            )
-            for kind, name, code, message in outcomes
-        ]
-    )
+    results = await alter(broker, resources, replace=False, validate_only=request.validate_only)
+    return IncrementalAlterConfigsResponse(responses=results)

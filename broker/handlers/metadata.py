@@ -7,7 +7,6 @@ created, which is nearly always, the answer is given at once.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Coroutine, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -42,7 +41,6 @@ _FIRST_WITH_NULL_FOR_ALL = 1
 _FIRST_BY_ID = 12
 #: What is not made because somebody asked for it: the broker makes it when there is need.
 _OWN = INTERNAL_TOPICS | {METADATA_TOPIC}
-_TOPICS_BETWEEN_BREATHS = 100
 
 
 class _Wanted(NamedTuple):
@@ -85,28 +83,19 @@ async def _create_and_answer(
     wanted: Iterable[_Wanted],
     missing: Iterable[str],
 ) -> MetadataResponse:
-    create = _create if broker.cluster.is_controller else _have_created
-    failures = await create(broker, missing)
+    make = _create if broker.cluster.is_controller else _have_created
+    failures = await make(broker, missing)
     return _answer(broker, context, request, wanted, failures)
 
 
 async def _create(broker: Broker, missing: Iterable[str]) -> dict[str, Exception]:
     """Create topics; give what went wrong."""
-    failures: dict[str, Exception] = {}
-    planned = []
-    for number, name in enumerate(missing, start=1):
-        try:
-            planned.append(broker.controller.plan(name, broker.config.num_partitions, {}))
-        except ANSWERABLE as error:
-            failures[name] = error
-        if number % _TOPICS_BETWEEN_BREATHS == 0:
-            await asyncio.sleep(0)
-    errors = await broker.controller.create(planned)
-    for topic, failure in zip(planned, errors, strict=True):
-        # If somebody else was faster it is there, and no error when it is looked for below.
-        if failure is not None:
-            failures[topic.name] = failure
-    return failures
+    controller, count = broker.controller, broker.config.num_partitions
+    outcomes = await controller.plan_and_create(
+        missing, lambda name: controller.plan(name, count, {})
+    )
+    # If somebody else was faster it is there, and no error when it is looked for below.
+    return {name: one for name, one in outcomes.items() if isinstance(one, Exception)}
 
 
 async def _have_created(broker: Broker, missing: Iterable[str]) -> dict[str, Exception]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..registry import INCREMENTAL_ALTER_CONFIGS
-from ..schema import Array, Bool, Int8, Int16, Int32, Message, String, field
+from ..schema import Array, Bool, Int8, Int32, Message, String, field
+from .alter_configs import AlterConfigsResourceResponse
 
 
 class AlterableConfig(Message):
@@ -26,13 +27,6 @@ class AlterConfigsResource(Message):
 class IncrementalAlterConfigsRequest(Message, api=INCREMENTAL_ALTER_CONFIGS):
     resources: Sequence[AlterConfigsResource] = field(Array(AlterConfigsResource))
     validate_only: bool = field(Bool)  # dry run
-
-
-class AlterConfigsResourceResponse(Message):
-    error_code: int = field(Int16)
-    error_message: str | None = field(String, nullable=0)
-    resource_type: int = field(Int8)
-    resource_name: str = field(String)
 
 
 class IncrementalAlterConfigsResponse(Message, api=INCREMENTAL_ALTER_CONFIGS):

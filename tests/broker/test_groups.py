@@ -11,6 +11,7 @@ import pytest
 
 from groups import by_hand
 from groups.by_hand import assignment, enter, subscription
+from logs import a_batch
 from ottla.broker import Broker, BrokerConfig
 from ottla.coord.catalogue import deletion_record
 from ottla.coord.group import Now
@@ -39,8 +40,8 @@ from ottla.protocol.registry import (
     PRODUCE,
     SYNC_GROUP,
 )
-from talk import a_batch, until
-from wire import connected, create, metadata, serving
+from talk import connected, until
+from wire import create, metadata, serving
 
 OFFSETS = "__consumer_offsets"
 # Whoever joins is not kept waiting for others who might, and may be silent for a moment only.
@@ -196,7 +197,7 @@ async def test_every_version_of_join_group_makes_one_a_member(tmp_path, version)
             first = await by_hand.join(client, "g", first.member_id, version=version)
 
         assert (first.error_code, first.generation_id) == (ErrorCode.NONE, 1)
-        assert first.member_id.startswith("a test-")
+        assert first.member_id.startswith("talk-")
         assert first.leader == first.member_id
         assert first.protocol_name == "range"
         assert first.protocol_type == ("consumer" if version >= 7 else None)
@@ -768,8 +769,8 @@ async def test_every_version_of_describe_groups_tells_who_has_what(tmp_path, ver
             (m.member_id, m.client_id, m.client_host, m.member_metadata, m.member_assignment)
             for m in group.members
         ] == [
-            (first.id, "a test", "/127.0.0.1", subscription("t"), assignment(t=[0])),
-            (second.id, "a test", "/127.0.0.1", subscription("t"), assignment(t=[1])),
+            (first.id, "talk", "/127.0.0.1", subscription("t"), assignment(t=[0])),
+            (second.id, "talk", "/127.0.0.1", subscription("t"), assignment(t=[1])),
         ]
         named = ["one", "two"] if version >= 4 else [None, None]
         assert [m.group_instance_id for m in group.members] == named
@@ -1007,13 +1008,13 @@ async def test_a_group_that_is_full_takes_nobody_else(tmp_path):
 
 async def test_one_that_was_given_an_id_counts_until_it_comes_or_its_time_is_over(tmp_path):
     async with coordinating(tmp_path, group_max_size=1) as (_broker, client):
-        given = await by_hand.join(client, "g", session_ms=200)
+        given = await by_hand.join(client, "g", session_ms=600)
         assert given.error_code == ErrorCode.MEMBER_ID_REQUIRED
 
         full = await by_hand.join(client, "g")
         assert full.error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
 
-        await asyncio.sleep(0.25)
+        await asyncio.sleep(0.65)
         assert (await enter(client, "g")).generation == 1
         late = await by_hand.join(client, "g", given.member_id)
         assert late.error_code != ErrorCode.NONE
@@ -1201,6 +1202,25 @@ async def test_what_expires_is_gone_for_good(tmp_path):
     async with coordinating(tmp_path) as (_broker, client):
         await loaded(client, "g")
         assert await by_hand.list_groups(client) == {}
+
+
+async def test_groups_whose_log_cannot_be_opened_are_not_said_to_be_gone(tmp_path):
+    settings = {"offsets_topic_num_partitions": 1}
+    async with coordinating(tmp_path, **settings) as (_broker, client):
+        await by_hand.commit(client, "g", {T0: 1})
+    log_file = tmp_path / f"{OFFSETS}-0" / f"{0:020d}.log"
+    log_file.unlink()
+    log_file.mkdir()
+
+    async with coordinating(tmp_path, **settings) as (broker, client):
+        await until(lambda: not broker.groups.is_loading)
+        code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        described = await by_hand.describe(client, "g")
+
+        assert (described.error_code, described.group_state) == (code, "")
+        assert await by_hand.delete(client, "g") == {"g": code}
+        assert (await by_hand.fetch(client, "g", [T0])).error_code == code
+    log_file.rmdir()
 
 
 async def test_what_was_committed_over_and_over_is_compacted_while_the_broker_runs(tmp_path):
