@@ -5,6 +5,7 @@ A broker that is alone is its own controller, and knows no other.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Collection
 from typing import TYPE_CHECKING, NamedTuple
@@ -34,6 +35,7 @@ class Cluster:
         self.own_id = config.broker_id
         #: All brokers, up or down.
         self.ids = roster.ids or (self.own_id,)
+        #: The broker that changes the metadata.
         self.real_controller_id = min(self.ids)
         self.is_controller = self.own_id == self.real_controller_id
         self._roster = roster
@@ -41,7 +43,7 @@ class Cluster:
         self._session_seconds = config.broker_session_timeout_ms / 1000
         others = [broker_id for broker_id in self.ids if broker_id != self.own_id]
         self.followers = Followers(others if self.is_controller else (), self._session_seconds)
-        # What a broker that follows was told by the controller, and when; 0: that is gone.
+        # What a broker that follows was told by the controller, and when.
         self._told = frozenset(self.ids)
         self._told_at = time.monotonic()
 
@@ -88,7 +90,7 @@ class Cluster:
 
     def lost_controller(self) -> None:
         """Take note that the controller does not answer."""
-        self._told_at = 0.0
+        self._told_at = -math.inf
 
     async def spread(self, offset: int) -> None:
         """Wait until all brokers that are up have the metadata up to an offset."""

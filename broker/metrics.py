@@ -1,14 +1,13 @@
 """What the broker counts: requests and their latency by api, connections, bytes.
 
-Counting must cost next to nothing on the hot path: these are plain numbers in lists, and whoever
-wants a page of them, or a graph, takes a `snapshot`.
+Counting must cost next to nothing on the hot path: these are plain numbers, for whoever has the
+broker at hand. There is no page of them yet.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from typing import Any
 
 #: Upper ends of the classes of a latency histogram, in seconds; the last class has none.
 BUCKETS = (
@@ -71,16 +70,3 @@ class Metrics:
         if found is None:
             found = self.latency[api] = Histogram()
         return found
-
-    def snapshot(self) -> dict[str, Any]:
-        """Give all of it, as plain values."""
-        return {
-            "requests": {
-                api: {"count": found.count, "seconds": found.sum, "buckets": list(found.counts)}
-                for api, found in self.latency.items()
-            },
-            "failures": {f"{api}:{code}": n for (api, code), n in self.failures.items()},
-            "connections": dict(self.connections),
-            "bytes_received": self.bytes_received,
-            "bytes_sent": self.bytes_sent,
-        }

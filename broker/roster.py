@@ -47,11 +47,6 @@ class Roster:
         """The brokers, in order."""
         return tuple(sorted(self.brokers))
 
-    @property
-    def controller_id(self) -> int:
-        """The broker that changes the metadata: the one with the lowest id."""
-        return min(self.brokers)
-
     def listeners_of(self, broker_id: int) -> tuple[Listener, ...]:
         """Give what a broker listens on, where nothing else is said: the addresses it has."""
         return tuple(

@@ -9,13 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-
-class Awaitable(Protocol):
-    """What a waiter can be registered with."""
-
-    waiters: set[Waiter]
+if TYPE_CHECKING:
+    from .partition import Partition
 
 
 class Waiter:
@@ -25,7 +22,7 @@ class Waiter:
 
     def __init__(
         self,
-        partitions: Sequence[Awaitable],
+        partitions: Sequence[Partition],
         missing_bytes: int,
         seconds: float,
         fire: Callable[[], None],

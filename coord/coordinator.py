@@ -432,10 +432,11 @@ class Coordinator:
 def topics_of(group: Group) -> set[str] | None:
     """Give the topics that the members of a consumer group are subscribed to; None: all may be."""
     topics: set[str] = set()
-    for _member_id, metadata in group.subscribed():
+    for member in group.members.values():
+        metadata = memoryview(member.metadata(group.protocol))
         try:
             # All versions begin like the first, and some clients are wrong about what follows.
-            found, _end = codec(Subscription, 0).decode(memoryview(metadata), 2)
+            found, _end = codec(Subscription, 0).decode(metadata, 2)
         except DecodeError:
             return None  # not what consumers say, whatever it is
         topics.update(found.topics)

@@ -227,11 +227,6 @@ class Group:
         """How long its members may take to join again."""
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
-    def subscribed(self) -> Iterable[tuple[str, bytes]]:
-        """Give the ids of the members and what they said under the chosen protocol."""
-        for member in self.members.values():
-            yield member.id, member.metadata(self.protocol)
-
     # What a start reads.
 
     def restore(self, generation: int, leader: str | None, members: Iterable[Member]) -> None:

@@ -40,7 +40,6 @@ class Member:
     client_host: str
     session_timeout_ms: int
     rebalance_timeout_ms: int
-    protocol_type: str
     protocols: Protocols
     assignment: bytes = b""
     join: Any = field(default=None, repr=False)
@@ -63,7 +62,6 @@ class Member:
             client_host=join.client_host,
             session_timeout_ms=join.session_timeout_ms,
             rebalance_timeout_ms=join.rebalance_timeout_ms,
-            protocol_type=join.protocol_type,
             protocols=join.protocols,
         )
 

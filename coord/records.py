@@ -178,7 +178,6 @@ def members_of(value: GroupMetadataValue) -> list[Member]:
             rebalance_timeout_ms=(
                 member.session_timeout if member.rebalance_timeout < 0 else member.rebalance_timeout
             ),
-            protocol_type=value.protocol_type,
             protocols=((value.protocol or "", bytes(member.subscription)),),
             assignment=bytes(member.assignment),
         )

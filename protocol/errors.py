@@ -1,14 +1,14 @@
 """What goes wrong on the wire, and the codes by which brokers and clients tell each other.
 
-ProtocolError              bytes that do not fit the protocol
-├── DecodeError            theirs: what was received makes no sense
-│   ├── BatchError         a record batch makes no sense; has the code to answer with
+ProtocolError                      bytes that do not fit the protocol
+├── DecodeError                    theirs: what was received makes no sense
+│   ├── BatchError                 a record batch makes no sense; has the code to answer with
 │   └── UnsupportedVersionError    an api or a version that we do not speak
-└── EncodeError            ours: what was to be sent does not fit the version
+└── EncodeError                    ours: what was to be sent does not fit the version
 
-KafkaError                 the broker answered with an error code
-└── RetriableError         the same request may succeed later
-└── RefreshError       … when metadata or the coordinator have been looked up again
+KafkaError                         the broker answered with an error code
+└── RetriableError                 the same request may succeed later
+    └── RefreshError               … when metadata or coordinator were looked up again
 """
 
 from __future__ import annotations

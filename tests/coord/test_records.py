@@ -77,7 +77,6 @@ def a_member(name: str, **changes) -> Member:
         "client_host": "/10.0.0.1",
         "session_timeout_ms": 10_000,
         "rebalance_timeout_ms": 60_000,
-        "protocol_type": "consumer",
         "protocols": (("range", b"\0\1\2"), ("sticky", b"not chosen")),
         "assignment": b"\x09\x08",
     }
@@ -192,7 +191,6 @@ MEMBERS = st.builds(
     client_host=TEXT,
     session_timeout_ms=TIMEOUT,
     rebalance_timeout_ms=TIMEOUT,
-    protocol_type=st.just("consumer"),
     protocols=st.tuples(st.tuples(st.just("range"), st.binary(max_size=12))),
     assignment=st.binary(max_size=12),
 )
