@@ -110,18 +110,24 @@ class Backlog:
         first = line[0]
         if isinstance(first, asyncio.Event):
             first.set()
-        else:
-            producer = self._producer
-            topic, future, *record = first
-            try:
-                known = producer._topics.get(topic) or await producer._learn(topic)
-                await producer._queue(known, future, *record)
-            except BufferFullError as error:
-                # The others have waited for as long.
-                _give_up(line, error)
-                return
-            except Exception as error:  # noqa: BLE001  # whoever has the future is told
-                future.set_exception(error)
+            line.popleft()
+            return
+        producer = self._producer
+        topic, future, *record = first
+        try:
+            known = producer._topics.get(topic) or await producer._learn(topic)
+        except Exception as error:  # noqa: BLE001  # whoever has a future is told
+            # To look again for each would keep everybody waiting, once for each.
+            _give_up(_taken_out(line, topic), error)
+            return
+        try:
+            await producer._queue(known, future, *record)
+        except BufferFullError as error:
+            # The others have waited for as long.
+            _give_up(line, error)
+            return
+        except Exception as error:  # noqa: BLE001  # whoever has the future is told
+            future.set_exception(error)
         line.popleft()
 
     def _close(self) -> None:
@@ -130,6 +136,17 @@ class Backlog:
             self._is_closed = True
             _give_up(self._line, ClosedError("the producer has been closed"))
             self._changed.notify_all()
+
+
+def _taken_out(line: _Line, topic: str) -> _Line:
+    """Take the records of a topic out of a line, and give them."""
+    whole = tuple(line)
+    line.clear()
+    taken: _Line = deque()
+    for one in whole:
+        is_meant = not isinstance(one, asyncio.Event) and one[0] == topic
+        (taken if is_meant else line).append(one)
+    return taken
 
 
 def _give_up(line: _Line, error: Exception) -> None:

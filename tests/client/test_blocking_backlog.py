@@ -13,6 +13,7 @@ from ottla.client import (
     BufferFullError,
     ClientConfig,
     ClosedError,
+    DeadlineError,
     ErrorCode,
     KafkaError,
     RecordTooLargeError,
@@ -108,6 +109,20 @@ def test_what_is_found_out_later_is_told_by_the_future(broker, topic):
             wrong.result(30)
     assert caught.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert not wrong.cancel()
+
+
+def test_a_topic_that_is_not_found_is_looked_for_once_for_all_that_wait(broker, topic):
+    client = ClientConfig(timeouts=Timeouts(operation=1), allow_auto_create=False)
+    with Producer(broker.bootstrap, client=client) as producer:
+        lost = [producer.enqueue("no-such-topic", b"x") for _ in range(20)]
+        right = producer.enqueue(topic, b"x")
+
+        errors = {future.exception(60) for future in lost}
+        assert right.result(60).topic == topic
+
+    # The first one may have been on its way before the others came.
+    assert len(errors) <= 2
+    assert {type(error) for error in errors} == {DeadlineError}
 
 
 @asynccontextmanager
