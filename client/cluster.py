@@ -298,11 +298,16 @@ class Cluster:
         """Look the coordinator of a group up again when it is next needed."""
         self._coordinators.pop(group_id, None)
 
-    async def refresh(self, topics: Collection[str] | None) -> Metadata:
-        """Learn about topics, all of them if None; and about the brokers in any case."""
+    async def refresh(self, topics: Collection[str] | None, *, may_create: bool = True) -> Metadata:
+        """Learn about topics, all of them if None; and about the brokers in any case.
+
+        One that is not there is made where that is allowed, by the configuration and the caller.
+        """
         request = MetadataRequest(
             topics=None if topics is None else [MetadataRequestTopic(name=name) for name in topics],
-            allow_auto_topic_creation=self.config.allow_auto_create and bool(topics),
+            allow_auto_topic_creation=(
+                self.config.allow_auto_create and may_create and bool(topics)
+            ),
         )
         # Brokers have it at hand. Who takes long will take longer, and others wait for this.
         seconds = min(self.config.timeouts.request, self.config.timeouts.connect)

@@ -311,9 +311,12 @@ class Sender:
             with suppress(TimeoutError):
                 async with asyncio.timeout(config.metadata_max_age):
                     await self._is_stale.wait()
+            # A topic that was deleted is made again for what is to be written to it: then something
+            # is wrong. That metadata are old is no reason.
+            may_create = self._is_stale.is_set()
             self._is_stale.clear()
             try:
-                await self.cluster.refresh(list(self.lanes))
+                await self.cluster.refresh(list(self.lanes), may_create=may_create)
                 failures = 0
             except (KafkaError, ClientError) as error:
                 failures += 1

@@ -12,6 +12,7 @@ import pytest
 import uvloop
 
 from ottla.broker import Broker, BrokerConfig
+from ottla.client import Admin
 from ottla.client.config import Backoff, ClientConfig, Timeouts
 from ottla.client.errors import (
     BufferFullError,
@@ -35,7 +36,8 @@ from ottla.protocol.api.metadata import MetadataRequest
 from ottla.protocol.api.produce import ProduceRequest
 from ottla.protocol.batch import split_batches
 from scripted import Stage
-from wire import connected, create
+from talk import connected, partition_of, until
+from wire import create
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 
@@ -210,7 +212,7 @@ async def test_acks(broker, topic, acks):
         first = await producer.send(topic, b"first")
         written = await producer.send_many(topic, values)
 
-    await asyncio.sleep(0.1 if acks == 0 else 0)
+    await until(lambda: partition_of(broker, topic).log.end_offset == 2001)
     assert first.offset == (-1 if acks == 0 else 0)
     assert written == [Written(topic, 0, -1 if acks == 0 else 1, 2000)]
     assert await values_in(broker, topic) == [b"first", *values]
@@ -567,7 +569,8 @@ async def test_whoever_sends_too_much_has_to_wait():
             return await asyncio.gather(*futures)
 
         working = asyncio.ensure_future(work())
-        await asyncio.sleep(0.1)
+        await until(lambda: queued == 10)
+        await asyncio.sleep(0.05)
         assert queued == 10
         gate.set()
         await working
@@ -687,7 +690,7 @@ async def test_a_send_that_is_cancelled_while_it_waits_for_its_ack():
     async with Stage() as stage, Producer(stage.address) as producer:
         gate = await held_back(stage)
         tasks = [asyncio.ensure_future(producer.send("orders", b"%d" % n)) for n in range(5)]
-        await asyncio.sleep(0.05)
+        await until(lambda: stage.asked(ProduceRequest))
 
         tasks[2].cancel()
         gate.set()
@@ -817,6 +820,21 @@ async def test_a_topic_that_is_not_to_be_made(broker):
     async with Producer(broker.address, client=config) as producer:
         with pytest.raises(DeadlineError, match="UNKNOWN_TOPIC_OR_PARTITION"):
             await producer.send("unknown", b"x")
+
+
+async def test_a_topic_that_was_deleted_is_made_again_when_it_is_written_to_and_not_before(broker):
+    asked = []
+    config = ClientConfig(
+        metadata_max_age=0.02, on_request=lambda api, *_: asked.append(api == "Metadata")
+    )
+    async with Producer(broker.address, client=config) as producer, Admin(broker.address) as admin:
+        await producer.send("short-lived", b"x")
+        await admin.delete_topics("short-lived")
+        before = sum(asked)
+        await until(lambda: sum(asked) > before + 3)
+
+        assert not await admin.list_topics()
+        assert (await producer.send("short-lived", b"y")).offset == 0
 
 
 async def test_a_bug_of_ours_is_told_to_everybody(caplog):
