@@ -23,8 +23,10 @@ import pyarrow as pa
 
 from ottla.protocol import compiled
 from ottla.protocol.batch import DECOMPRESSED_LIMIT_BYTES, RecordBatch, split_batches
-from ottla.protocol.errors import BatchError, ErrorCode
+from ottla.protocol.errors import BatchError, ErrorCode, error_of
 from ottla.protocol.records import Buffer, Record, decode_records
+
+from .types import TopicPartition
 
 if TYPE_CHECKING:
     from ottla.protocol._fast import Binary, Columns, Packed
@@ -193,6 +195,12 @@ class ArrowDecoder:
             headers = [[{"key": key, "value": value} for key, value in row.headers] for row in rows]
             arrays.append(pa.array(headers, _HEADERS))
         return arrays
+
+
+def damage_of(place: TopicPartition, error: BatchError) -> Exception:
+    """Give what the SDK raises for a batch that cannot be decoded: it says where that is."""
+    where = ", ".join([str(place), *getattr(error, "__notes__", ())])
+    return error_of(error.code, f"{where}: {error}") or error
 
 
 def _binary_array(kind: pa.DataType, count: int, column: Binary) -> pa.Array:

@@ -377,10 +377,6 @@ class Fetcher:
             self._heed(partition, offset, data.error_code)
             return
         partition.tries = 0
-        partition.start_offset = data.log_start_offset
-        partition.end_offset = (
-            data.last_stable_offset if self._reading.is_committed else data.high_watermark
-        )
         if not data.records:
             return
         aborted = [(one.producer_id, one.first_offset) for one in data.aborted_transactions or ()]

@@ -45,7 +45,6 @@ class Partition:
         "chunks",
         "committed",
         "done",
-        "end_offset",
         "error",
         "fetch_offset",
         "incarnation",
@@ -62,7 +61,6 @@ class Partition:
         "rest",
         "retry_at",
         "served",
-        "start_offset",
         "tries",
     )
 
@@ -76,8 +74,6 @@ class Partition:
         self.committed: int | None = None
         #: The leader epoch of what was last given.
         self.leader_epoch = -1
-        #: Both ends of what can be read, as the last fetch said.
-        self.start_offset = self.end_offset = -1
         self.is_paused = False
         #: Whoever was taken for its leader is not, or does not answer: it is to be looked up.
         self.is_astray = False

@@ -35,11 +35,6 @@ def serialize_json(value: Any) -> bytes:
     return text.encode()
 
 
-def deserialize_bytes(data: bytes) -> bytes:
-    """Leave bytes as they are."""
-    return data
-
-
 def deserialize_str(data: bytes) -> str:
     """Read UTF-8."""
     return str(data, "utf-8")

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from ottla.protocol.errors import BatchError, error_of
+from ottla.protocol.errors import BatchError
 
-from .arrow import ArrowDecoder
+from .arrow import ArrowDecoder, damage_of
 from .chunks import Chunk
 from .delivery import Delivery
 from .errors import KafkaError
@@ -67,8 +67,7 @@ class Tables:
             self._partition = None
             partition.discard()
             if isinstance(error, BatchError):
-                where = ", ".join([str(partition.place), *getattr(error, "__notes__", ())])
-                raise error_of(error.code, f"{where}: {error}") or error from error
+                raise damage_of(partition.place, error) from error
             raise
         chunk_end = self._chunk.next_offset
         if table is None:

@@ -35,6 +35,7 @@ def describe_cluster(target: Target, as_json: bool) -> None:
         "cluster_id": found.cluster_id,
         "controller": found.controller,
         "topics": sum(not topic.is_internal for topic in topics),
+        "internal_topics": sum(topic.is_internal for topic in topics),
         "partitions": len(led),
         "partitions_without_leader": led.count(-1),
     }

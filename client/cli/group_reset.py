@@ -89,7 +89,7 @@ def reset_group(
         if not after:
             raise Failure("that would commit nothing: no partition is meant", Exit.NOT_FOUND)
         if not dry_run:
-            confirm(f"commit offsets of {len(after)} partitions for {group}", yes)
+            confirm(f"commit offsets of {output.counted(len(after), 'partition')} for {group}", yes)
             admin.alter_group_offsets(group, dict(after))
     output.print_rows(
         ("topic", "partition", "offset_before", "offset"),
@@ -178,7 +178,7 @@ def delete_offsets(
         places = [place for place in _places(admin, topics) if place in committed]
         if not places:
             raise Failure(f"group {group!r} has committed nothing there", Exit.NOT_FOUND)
-        confirm(f"delete offsets of {len(places)} partitions of {group}", yes)
+        confirm(f"delete offsets of {output.counted(len(places), 'partition')} of {group}", yes)
         admin.delete_group_offsets(group, *places)
     output.print_done(
         [place._asdict() for place in places],

@@ -35,6 +35,11 @@ def json_line(value: Any) -> bytes:
     return json.dumps(value, ensure_ascii=False).encode(errors="surrogatepass") + b"\n"
 
 
+def counted(number: int, noun: str) -> str:
+    """Say how many there are of something: 1 record, 2,000 records."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def note(message: str) -> None:
     """Say something to whoever sits there; it is no result."""
     click.echo(message, err=True)

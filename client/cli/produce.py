@@ -98,7 +98,7 @@ async def _produce(
                 await feed
             await producer.flush()
     if sys.stderr.isatty() or receipts.failed.done():
-        output.note(f"{receipts.sent:,} records sent")
+        output.note(f"{output.counted(receipts.sent, 'record')} sent")
     if receipts.failed.done():
         raise receipts.failed.result()
 

@@ -139,7 +139,12 @@ def list_profiles(as_json: bool) -> None:
 @click.argument("name")
 @click.option("-b", "--bootstrap", metavar="HOST:PORT,…", required=True, help="Its brokers.")
 @click.option("--client-id", help="What to tell brokers who we are.")
-@click.option("--timeout", type=float, metavar="SECONDS", help="How long to try.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="How long to try.",
+)
 @click.option("--use", is_flag=True, help="Take it when no profile is named.")
 def set_profile(name: str, use: bool, **settings: Any) -> None:
     """Make a profile, or change it.

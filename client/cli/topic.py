@@ -129,7 +129,7 @@ def create_topics(
             for one in made.values()
         ],
         [
-            f"{name}: {verb} with {made[name].partitions} partitions"
+            f"{name}: {verb} with {output.counted(made[name].partitions, 'partition')}"
             if name in made
             else f"{name}: is there already"
             for name in dict.fromkeys(topics)
@@ -336,7 +336,7 @@ def add_partitions(
         admin.create_partitions(topic, total, validate_only=dry_run)
     output.print_done(
         [{"topic": topic, "partitions": total, "dry_run": dry_run}],
-        [f"{topic}: {'could have' if dry_run else 'has'} {total} partitions"],
+        [f"{topic}: {'could have' if dry_run else 'has'} {output.counted(total, 'partition')}"],
         as_json=as_json,
     )
 

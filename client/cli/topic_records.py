@@ -90,7 +90,7 @@ def delete_records(
         until = offsets_at(admin, places, before)
         going = sum(until[place] - starts[place] for place in places)
         if going and not dry_run:
-            confirm(f"delete {going} offsets of {topic}", yes)
+            confirm(f"delete {output.counted(going, 'offset')} of {topic}", yes)
             until = admin.delete_records(dict(until))
     output.print_rows(
         ("partition", "start_before", "start"),
@@ -156,7 +156,8 @@ def clone_topic(target: Target, source: str, copy: str, records: bool, as_json: 
             }
         )
     else:
-        click.echo(f"{copy}: created with {len(found.partitions)} partitions, {copied} records")
+        partitions = output.counted(len(found.partitions), "partition")
+        click.echo(f"{copy}: created with {partitions}, {output.counted(copied, 'record')}")
 
 
 async def _copy(target: Target, bounds: Bounds, copy: str) -> int:

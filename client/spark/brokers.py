@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from ..cluster import Cluster, TopicInfo
 from ..errors import ErrorCode, KafkaError, RefreshError, error_of
-from ..offsets import commit, list_offsets
+from ..offsets import commit, list_offsets, whole
 from ..types import CommittedOffset, TopicPartition
 from .errors import OptionError
 from .options import Link, Topics
@@ -108,13 +108,8 @@ class Brokers:
         """Give offsets of times, EARLIEST or LATEST; -1 where nothing is as young."""
 
         async def attempt() -> dict[TopicPartition, int]:
-            offsets = {}
-            found = await list_offsets(self.cluster, times, is_committed=is_committed)
-            for place, one in found.items():
-                if isinstance(one, Exception):
-                    raise one
-                offsets[place] = one.offset
-            return offsets
+            found = whole(await list_offsets(self.cluster, times, is_committed=is_committed))
+            return {place: one.offset for place, one in found.items()}
 
         return self.wait_for(self.cluster.retry(attempt, what="looking up offsets"))
 
@@ -123,9 +118,7 @@ class Brokers:
         wanted = {place: CommittedOffset(offset) for place, offset in offsets.items()}
 
         async def attempt() -> None:
-            for error in (await commit(self.cluster, group, wanted)).values():
-                if error is not None:
-                    raise error
+            whole(await commit(self.cluster, group, wanted))
 
         async def in_time() -> None:
             async with asyncio.timeout(timeout):

@@ -26,10 +26,10 @@ from ottla.protocol.api.fetch import (
 )
 from ottla.protocol.errors import BatchError
 
-from ..arrow import ArrowDecoder
+from ..arrow import ArrowDecoder, damage_of
 from ..chunks import Chunk
-from ..errors import ClientError, ErrorCode, KafkaError, RefreshError, error_of
-from ..offsets import failure_of, list_offsets
+from ..errors import ClientError, ErrorCode, KafkaError, RefreshError
+from ..offsets import failure_of, list_offsets, whole
 from ..types import EARLIEST
 from .brokers import Brokers, brokers, is_unknown
 from .errors import DataLossError
@@ -111,8 +111,7 @@ class _Reader:
             ):
                 yield _without_empty_headers(batch) if self._decoder.headers else batch
         except BatchError as error:
-            where = ", ".join([str(place), *getattr(error, "__notes__", ())])
-            raise error_of(error.code, f"{where}: {error}") or error from error
+            raise damage_of(place, error) from error
 
     async def _fetch(self, offset: int) -> _Answer:
         """Fetch until there is something."""
@@ -206,12 +205,9 @@ class _Reader:
 
     async def _earliest(self) -> int:
         place = self._wanted.place
-        found = (await list_offsets(self._way.cluster, {place: EARLIEST}, is_committed=False))[
-            place
-        ]
-        if isinstance(found, Exception):
-            raise found
-        return found.offset
+        cluster = self._way.cluster
+        found = whole(await list_offsets(cluster, {place: EARLIEST}, is_committed=False))
+        return found[place].offset
 
     def _lose(self, reason: str, next_offset: int | None = None) -> _Answer:
         if self._fetch_options.fails_on_data_loss:
