@@ -48,7 +48,8 @@ from ottla.protocol.compiler import codec
 for api in APIS.values():
     for message in (api.request, api.response):
         for version in api.versions:
-            codec(message, version)
+            compiled = codec(message, version)
+            _ = compiled.decode_source, compiled.encode_source
 """
 
 STEPS = {

@@ -58,7 +58,7 @@ SCRIPTS = (
     Script("groups", 120, 20),
     Script("cluster", 75, 20),
     Script("client", 180, 40),
-    Script("spark", 240, 80),
+    Script("spark", 300, 100),
 )
 
 

@@ -1,4 +1,4 @@
-"""Spark reads a topic: our source, the same with rows as tuples, and Spark's own Kafka connector.
+"""Spark reads and writes topics: our source and sink, and Spark's own Kafka connector.
 
     python bench/spark.py [--quick] [--records N] [--connector FOLDER] [--dir FOLDER]
 
@@ -17,6 +17,7 @@ commons-pool2. With the first as the only dependency in a pom.xml, Maven gets th
 - tuples: how sources in Python usually do it, one tuple for each row
 - Spark's connector as it comes, and with larger fetches: as it comes, it asks the broker where the
   partition begins and ends after each 500 records, behind a fetch that may wait for half a second
+- write: rows with a key and a value of 100 bytes, made by Spark, into six partitions, acks=all
 - micro-batch: one record for each batch of a stream into nothing, once all is warm: how long a
   batch takes that has nothing to do
 """
@@ -30,7 +31,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +50,7 @@ PARTITIONS = 6
 SIZE = 100
 CHUNK = 50_000
 TOPIC = "rides"
+WRITTEN = "fares"
 
 
 @dataclass(frozen=True)
@@ -55,13 +58,14 @@ class Plan:
     """How much is measured."""
 
     records: int
+    written: int
     #: The first of them does not count.
     rounds: int
     batches: int
 
 
-FULL = Plan(records=5_000_000, rounds=4, batches=40)
-QUICK = Plan(records=500_000, rounds=2, batches=8)
+FULL = Plan(records=5_000_000, written=1_000_000, rounds=4, batches=40)
+QUICK = Plan(records=500_000, written=100_000, rounds=2, batches=8)
 
 
 class TupleReader(BatchReader):
@@ -153,6 +157,7 @@ def fill(bootstrap: str, records: int) -> None:
     """Write what is read."""
     with Admin(bootstrap) as admin, Producer(bootstrap) as producer:
         admin.create_topic(TOPIC, partitions=PARTITIONS)
+        admin.create_topic(WRITTEN, partitions=PARTITIONS)
         admin.create_topic("ticks", partitions=1)
         values = [os.urandom(SIZE // 2).hex().encode() for _ in range(CHUNK)]
         for done in range(0, records, CHUNK):
@@ -161,35 +166,66 @@ def fill(bootstrap: str, records: int) -> None:
 
 
 @dataclass(frozen=True)
-class Read:
-    """What a job took for a million records, in seconds: of a clock, and of all cores of Spark."""
+class Cost:
+    """What a job took for a million records, in seconds: of a clock, and of all cores."""
 
     elapsed: float
     cpu: float
 
-    def __or__(self, other: Read) -> Read:
+    def __or__(self, other: Cost) -> Cost:
         """Give the better of each."""
-        return Read(min(self.elapsed, other.elapsed), min(self.cpu, other.cpu))
+        return Cost(min(self.elapsed, other.elapsed), min(self.cpu, other.cpu))
+
+
+def cost_of(work: Callable[[], int], broker: Ottla, records: int) -> Cost:
+    """Do something with records, all of them, and say what it took."""
+    start, cpu = time.perf_counter(), family_cpu_seconds(os.getpid(), broker.pid)
+    found = work()
+    elapsed = time.perf_counter() - start
+    cpu = family_cpu_seconds(os.getpid(), broker.pid) - cpu
+    assert found == records, f"{found} of {records} records"
+    millions = records / 1_000_000
+    return Cost(elapsed / millions, cpu / millions)
 
 
 def read_all(
     spark: Any, contenders: list[Contender], broker: Ottla, plan: Plan
-) -> dict[str, dict[str, Read]]:
+) -> dict[str, dict[str, Cost]]:
     """Give the best of all rounds, by job and contender."""
-    best: dict[str, dict[str, Read]] = {job: {} for job in JOBS}
-    millions = plan.records / 1_000_000
+    best: dict[str, dict[str, Cost]] = {job: {} for job in JOBS}
     for number, contender in turns(contenders, plan.rounds):
         for job, run in JOBS.items():
             progress(f"round {number} of {plan.rounds - 1}: {contender.name}, {job}")
             frame = load(spark, contender, broker.address)
-            start, cpu = time.perf_counter(), family_cpu_seconds(os.getpid(), broker.pid)
-            found = run(frame)
-            elapsed = time.perf_counter() - start
-            cpu = family_cpu_seconds(os.getpid(), broker.pid) - cpu
-            assert found == plan.records, f"{contender.name} has read {found}"
+            cost = cost_of(partial(run, frame), broker, plan.records)
             if number:
-                read = Read(elapsed / millions, cpu / millions)
-                best[job][contender.name] = best[job].get(contender.name, read) | read
+                best[job][contender.name] = best[job].get(contender.name, cost) | cost
+    return best
+
+
+def write_all(
+    spark: Any, contenders: list[Contender], broker: Ottla, plan: Plan
+) -> dict[str, Cost]:
+    """Give the best of all rounds, by contender."""
+    best: dict[str, Cost] = {}
+    value = f"repeat('x', {SIZE})"
+    with Admin(broker.address) as admin:
+
+        def written() -> int:
+            return sum(admin.end_offsets(WRITTEN).values())
+
+        def write(contender: Contender) -> int:
+            before = written()
+            rows = spark.range(plan.written).selectExpr("string(id) AS key", f"{value} AS value")
+            writer = rows.write.format(contender.format).mode("append")
+            writer.option("kafka.bootstrap.servers", broker.address).option("topic", WRITTEN).save()
+            return written() - before
+
+        for number, contender in turns(contenders, plan.rounds):
+            progress(f"round {number} of {plan.rounds - 1}: {contender.name}, write")
+            cost = cost_of(partial(write, contender), broker, plan.written)
+            if number:
+                best[contender.name] = best.get(contender.name, cost) | cost
     return best
 
 
@@ -254,7 +290,7 @@ def main() -> None:
     given = parser.parse_args()
     plan = QUICK if given.quick else FULL
     if given.records:
-        plan = Plan(given.records, plan.rounds, plan.batches)
+        plan = replace(plan, records=given.records)
     connector = given.connector or os.environ.get("SPARK_CONNECTOR")
     jars = sorted(Path(connector).glob("*.jar")) if connector else []
     if not jars:
@@ -269,14 +305,22 @@ def main() -> None:
         try:
             fill(broker.address, plan.records)
             spark = session(jars, folder)
+            for jar in jars:
+                if jar.name.startswith("spark-sql-kafka"):
+                    results["versions"] = {"Spark's connector": jar.stem.rpartition("-")[2]}
             contenders = contenders_of(has_connector=bool(jars))
             reads = read_all(spark, contenders, broker, plan)
             results["read"] = {
                 "records": plan.records,
                 **{
-                    job: {name: asdict(read) for name, read in found.items()}
+                    job: {name: asdict(cost) for name, cost in found.items()}
                     for job, found in reads.items()
                 },
+            }
+            writes = write_all(spark, [OURS, *(THEIRS[:1] if jars else [])], broker, plan)
+            results["write"] = {
+                "records": plan.written,
+                "best": {name: asdict(cost) for name, cost in writes.items()},
             }
             batches = results["batches"] = {
                 one.name: micro_batches(spark, one, broker.address, plan.batches, folder)
@@ -285,11 +329,14 @@ def main() -> None:
             spark.stop()
         finally:
             broker.stop()
-        report(reads, batches, plan)
+        report(reads, writes, batches, plan)
 
 
 def report(
-    reads: dict[str, dict[str, Read]], batches: dict[str, dict[str, Any]], plan: Plan
+    reads: dict[str, dict[str, Cost]],
+    writes: dict[str, Cost],
+    batches: dict[str, dict[str, Any]],
+    plan: Plan,
 ) -> None:
     """Print tables."""
     names = [one.name for one in contenders_of(has_connector=True) if one.name in reads["count"]]
@@ -309,6 +356,14 @@ def report(
                 ),
             ]
             for name in names
+        ],
+    )
+    print_table(
+        f"{plan.written:,} rows with keys, written",
+        ["", "records/s", "CPU-s per million"],
+        [
+            [name, f"{1_000_000 / cost.elapsed:,.0f}", f"{cost.cpu:.2f}"]
+            for name, cost in writes.items()
         ],
     )
     parts = list(next(iter(batches.values())))

@@ -101,10 +101,14 @@ RESULTS = {
     "spark": {
         "read": {
             "records": 1000,
-            "rates": {
-                job: {"ottla": 7e5, "Spark's connector": 1e5} for job in ("count", "aggregate")
+            **{
+                job: {
+                    name: {"elapsed": 0.25, "cpu": 0.4} for name in ("ottla", "Spark's connector")
+                }
+                for job in ("count", "aggregate")
             },
         },
+        "write": {"records": 1000, "best": {"ottla": {"elapsed": 0.9, "cpu": 1.4}}},
         "batches": {"ottla": {"triggerExecution": 90.0, "addBatch": 60.0}},
     },
     "groups": {
@@ -431,6 +435,26 @@ def test_every_script_says_what_it_does(name):
 
     assert done.returncode == 0, done.stderr
     assert "--quick" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "part", "title"),
+    [
+        ("groups", "gather", "A rebalance against the number of members"),
+        ("cluster", "create", "How soon a topic is everywhere"),
+        ("client", "imports", "Imports of clients"),
+    ],
+)
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="they need Linux's /proc")
+def test_what_scripts_find_with_brokers_can_be_drawn(tmp_path, name, part, title):
+    """A part of each that is over in a moment stands for the others."""
+    done = call(name, "--quick", "--only", part, "--results", str(tmp_path / "results"))
+    assert done.returncode == 0, done.stderr
+
+    page, missing = written(tmp_path)
+
+    assert title not in missing
+    assert f"`python bench/{name}.py --quick --only {part}`" in part_of(page, title)
 
 
 def test_what_scripts_measure_can_be_drawn(tmp_path):
