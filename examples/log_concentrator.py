@@ -24,7 +24,7 @@ import asyncio
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable
 from datetime import UTC, datetime
 from itertools import chain
 from operator import attrgetter
@@ -36,6 +36,7 @@ import click
 from ottla.client import (
     Admin,
     Batching,
+    ClientError,
     Consumer,
     ErrorCode,
     Fetching,
@@ -192,6 +193,14 @@ async def write_all(bootstrap: str, prefix: str, seconds: float, folder: Path) -
         click.echo(f"{count:8} lines to {path}")
 
 
+def run(work: Coroutine[Any, Any, None]) -> None:
+    """Run one of them, and say in a line what goes wrong."""
+    try:
+        asyncio.run(work)
+    except* (ClientError, KafkaError) as errors:
+        raise click.ClickException(str(errors.exceptions[0])) from None
+
+
 def loop_time() -> float:
     """Give the time that `until` is measured in."""
     return asyncio.get_running_loop().time()
@@ -212,7 +221,7 @@ def main(context: click.Context, /, **options: Any) -> None:
 @click.pass_obj
 def ship(options: dict[str, Any], files: tuple[Path, ...]) -> None:
     """Send what is in log files, and what is added to them, to a topic."""
-    asyncio.run(ship_all(**options, paths=files))
+    run(ship_all(**options, paths=files))
 
 
 @main.command()
@@ -220,7 +229,7 @@ def ship(options: dict[str, Any], files: tuple[Path, ...]) -> None:
 @click.pass_obj
 def write(options: dict[str, Any], folder: Path) -> None:
     """Write lines from the topic to files in a folder, with their times and where they are from."""
-    asyncio.run(write_all(**options, folder=folder))
+    run(write_all(**options, folder=folder))
 
 
 if __name__ == "__main__":

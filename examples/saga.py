@@ -191,8 +191,9 @@ def main(bootstrap: str, prefix: str, orders: int, seconds: float) -> None:
     """Run it."""
     try:
         asyncio.run(asyncio.wait_for(run(bootstrap, prefix, orders), seconds))
-    except (ClientError, TimeoutError) as error:
-        raise click.ClickException(str(error) or f"not settled in {seconds:g} s") from error
+    except* (ClientError, KafkaError, TimeoutError) as errors:
+        reason = str(errors.exceptions[0]) or f"not settled in {seconds:g} s"
+        raise click.ClickException(reason) from None
 
 
 if __name__ == "__main__":

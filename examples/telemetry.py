@@ -34,6 +34,7 @@ from ottla.client import (
     ClientError,
     CommittedOffset,
     Consumer,
+    KafkaError,
     Producer,
     Record,
     TopicPartition,
@@ -148,14 +149,14 @@ async def run(
 ) -> None:
     """Let devices send, and the monitor look at it."""
     silence = asyncio.Event()
-    async with asyncio.TaskGroup() as tasks:
+    async with Producer(bootstrap) as producer, asyncio.TaskGroup() as tasks:
         tasks.create_task(monitor(bootstrap, prefix, int(window * 1000), limit, silence))
-        async with Producer(bootstrap) as producer, asyncio.TaskGroup() as simulation:
-            for number in range(devices):
-                device = simulate(
-                    producer, f"{prefix}.readings", f"device-{number}", readings, pause
-                )
-                simulation.create_task(device)
+        simulated = [
+            simulate(producer, f"{prefix}.readings", f"device-{number}", readings, pause)
+            for number in range(devices)
+        ]
+        await asyncio.gather(*map(tasks.create_task, simulated))
+        await producer.flush()
         silence.set()
 
 
@@ -171,7 +172,7 @@ def main(bootstrap: str, **options: Any) -> None:
     """Run it."""
     try:
         asyncio.run(run(bootstrap, **options))
-    except* ClientError as errors:
+    except* (ClientError, KafkaError) as errors:
         raise click.ClickException(str(errors.exceptions[0])) from None
 
 

@@ -15,21 +15,22 @@ from __future__ import annotations
 import asyncio
 import random
 import sys
-import tempfile
 import time
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 import click
 import job
+import quiet
 from brokers import brokers
+from queries import Query
 from rates import Count
 from screen import LIVELY_SECONDS, Screen
 
 from ottla.client import Admin, Consumer, Producer, ProducerRecord
 
 ORDERS, TOTALS, GROUP = "orders", "totals", "baristas"
-PARTITIONS = 6
+BROKERS, PARTITIONS = 3, 6
 COFFEES = (b"espresso", b"cappuccino", b"flat white", b"ristretto", b"mocha", b"cortado")
 BARISTAS = ("Ann", "Bob", "Cleo")
 TICK_SECONDS = 0.05
@@ -100,7 +101,7 @@ async def watch_brokers(bootstrap: str, counts: list[Count]) -> None:
             await asyncio.sleep(LIVELY_SECONDS)
 
 
-async def warm_up(bootstrap: str, orders: Orders, query: job.Query, count: Count) -> None:
+async def warm_up(bootstrap: str, orders: Orders, query: Query, count: Count) -> None:
     """Let Spark count one order first: for that it compiles what it needs for all others."""
     async with Producer(bootstrap) as producer:
         await orders.send_some(producer, 1)
@@ -110,7 +111,7 @@ async def warm_up(bootstrap: str, orders: Orders, query: job.Query, count: Count
             await asyncio.to_thread(query.look, count)
 
 
-async def watch_spark(query: job.Query, count: Count, sending: asyncio.Task[None]) -> None:
+async def watch_spark(query: Query, count: Count, sending: asyncio.Task[None]) -> None:
     """Count what Spark has read, until all has been sent and it has all of that."""
     finishing: asyncio.Task[None] | None = None
     while finishing is None or not finishing.done():
@@ -138,14 +139,14 @@ async def run(seconds: float, rate: float, with_spark: bool, folder: Path) -> li
     """Run everything; give what is wrong in the end."""
     async with AsyncExitStack() as stack:
         click.echo("starting three brokers …")
-        addresses = stack.enter_context(brokers(folder))
+        addresses = stack.enter_context(brokers(folder, BROKERS))
         bootstrap = ",".join(addresses)
         await make_topics(bootstrap, len(addresses))
         # Spark takes what has come since its last batch all at once.
         orders, spark = Orders(), Count("Spark", window_seconds=10.0)
         query = None
         if with_spark:
-            click.echo("starting Spark …")
+            click.echo("starting Spark, which takes a while …")
             try:
                 query = await stack.enter_async_context(
                     job.running(bootstrap, ORDERS, TOTALS, folder)
@@ -209,17 +210,8 @@ def summary(orders: Orders, spark: Count, totals: dict[str, int] | None) -> list
 @click.option("--spark/--no-spark", default=True, show_default=True, help="With the Spark job.")
 def main(seconds: float, rate: float, spark: bool) -> None:
     """Run the demo."""
-    with tempfile.TemporaryDirectory(prefix="ottla-demo-") as name:
-        folder = Path(name)
-        try:
-            wrong = asyncio.run(run(seconds, rate, spark, folder))
-        except click.ClickException:
-            raise
-        except Exception:
-            for log in sorted(folder.glob("*.log")):
-                last = log.read_text(errors="replace").splitlines()[-10:]
-                click.echo("\n".join([f"--- the end of {log.name}", *last]), err=True)
-            raise
+    with quiet.folder() as folder:
+        wrong = asyncio.run(run(seconds, rate, spark, folder))
     for reason in wrong:
         click.echo(f"error: {reason}", err=True)
     sys.exit(1 if wrong else 0)

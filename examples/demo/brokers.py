@@ -1,4 +1,4 @@
-"""Three brokers on this machine: `ottla cluster up`, in a folder that goes away with it."""
+"""Brokers on this machine: `ottla cluster up`, with its data in a folder of the demo's."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-COUNT = 3
 STOP_SECONDS = 30.0
 
 
 @contextmanager
-def brokers(folder: Path) -> Iterator[list[str]]:
+def brokers(folder: Path, count: int) -> Iterator[list[str]]:
     """Run a cluster, and give the addresses of its brokers."""
-    ports = free_ports()
-    command = [sys.executable, "-m", "ottla", "cluster", "up", "--brokers", str(COUNT)]
+    ports = free_ports(count)
+    command = [sys.executable, "-m", "ottla", "cluster", "up", "--brokers", str(count)]
     command += ["--port", str(ports[0]), "--data-dir", str(folder / "data")]
     with (folder / "brokers.log").open("wb") as log:
         process = subprocess.Popen(  # noqa: S603
@@ -39,11 +38,11 @@ def brokers(folder: Path) -> Iterator[list[str]]:
             process.wait()
 
 
-def free_ports() -> range:
-    """Give ports in a row on which nobody listens."""
+def free_ports(count: int) -> range:
+    """Give so many ports in a row on which nobody listens."""
     while True:
         first = random.randrange(20_000, 32_000)
-        ports = range(first, first + COUNT)
+        ports = range(first, first + count)
         with ExitStack() as probes:
             try:
                 for port in ports:

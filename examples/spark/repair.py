@@ -64,7 +64,8 @@ def _marked(reason: str) -> Column:
         F.struct(F.lit("fault").alias("key"), F.lit(reason).cast("binary").alias("value")),
         F.struct(F.lit("from").alias("key"), text.cast("binary").alias("value")),
     )
-    return F.concat(F.col("headers"), marks)
+    # A record that has no headers has null, and so has what is joined to that.
+    return F.coalesce(F.concat(F.col("headers"), marks), marks)
 
 
 def repair(spark: SparkSession, bootstrap: str, topic: str) -> None:

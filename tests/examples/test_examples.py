@@ -14,7 +14,6 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer
 from confluent_kafka import TopicPartition as Place
 
-from daemon import Daemon, shown_on_failure
 from ottla.client import TopicPartition
 from ottla.client.blocking import Admin
 from ottla.client.blocking import Consumer as Reader
@@ -23,17 +22,9 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 PATIENCE_SECONDS = 60
 
 
-@pytest.fixture(scope="module")
-def broker_of_the_module(tmp_path_factory):
-    settings = ("--set", "group.initial.rebalance.delay.ms=0", "--set", "log.durability=page-cache")
-    with Daemon(tmp_path_factory.mktemp("broker"), *settings) as started:
-        yield started
-
-
 @pytest.fixture
-def broker(request, broker_of_the_module):
-    with shown_on_failure(request, [broker_of_the_module]):
-        yield broker_of_the_module
+def broker(ottla_session_broker):
+    return ottla_session_broker
 
 
 @pytest.fixture
@@ -50,7 +41,7 @@ def start(broker):
         process = subprocess.Popen(
             [
                 *(sys.executable, "-W", "error", str(EXAMPLES / f"{name}.py")),
-                *("--bootstrap", broker.address, *map(str, arguments)),
+                *("--bootstrap", broker.bootstrap, *map(str, arguments)),
             ],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -79,13 +70,33 @@ def run(start):
     return to_the_end
 
 
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("saga", ()),
+        ("telemetry", ()),
+        ("ledger", ()),
+        ("log_concentrator", ("ship", __file__)),
+        ("log_concentrator", ("write", "nowhere")),
+    ],
+)
+def test_what_a_broker_refuses_is_told_in_a_line(start, name, arguments):
+    process = start(name, "--prefix", "not/a/name", *arguments)
+    _out, err = process.communicate(timeout=PATIENCE_SECONDS)
+
+    assert process.returncode == 1
+    assert err.startswith("Error: ")
+    assert len(err.splitlines()) == 1
+    assert "INVALID_TOPIC_EXCEPTION" in err
+
+
 @pytest.fixture
 def read(broker):
     """Read all records of a topic, as far as it goes now."""
 
     def everything(topic):
         settings = {"group.id": "nobody", "fetch.wait.max.ms": 10}
-        consumer = Consumer({"bootstrap.servers": broker.address, **settings})
+        consumer = Consumer({"bootstrap.servers": broker.bootstrap, **settings})
         try:
             partitions = consumer.list_topics(topic).topics[topic].partitions
             places = [Place(topic, number, OFFSET_BEGINNING) for number in partitions]
@@ -107,7 +118,7 @@ def write(broker):
     """Write records to a topic; each is what `Producer.produce` takes."""
 
     def produce(topic, *records):
-        producer = Producer({"bootstrap.servers": broker.address})
+        producer = Producer({"bootstrap.servers": broker.bootstrap})
         for record in records:
             producer.produce(topic, **record)
         assert producer.flush(PATIENCE_SECONDS) == 0
@@ -189,7 +200,7 @@ class TestSaga:
         run("saga", "--prefix", prefix, "--orders", 20)
         for group, topic in (("payment", "orders"), ("notification", "payments")):
             with Reader(
-                broker.address,
+                broker.bootstrap,
                 f"{prefix}.{topic}",
                 group=f"{prefix}.{group}",
                 instance_id=f"{prefix}.{group}-1",
@@ -317,7 +328,7 @@ class TestLedger:
         assert run(*ledger, "post", "ann", "bob", 30) == "1: done\n"
         run(*ledger, "snapshot")
         assert run(*ledger, "post", "bob", "ann", 31) == "2: refused\n"
-        with Admin(broker.address) as admin:
+        with Admin(broker.bootstrap) as admin:
             admin.delete_records({TopicPartition(f"{prefix}.transfers", 0): 2})
             configs = admin.describe_topic_configs(f"{prefix}.snapshots")[f"{prefix}.snapshots"]
         assert configs["cleanup.policy"].value == "compact"
@@ -421,7 +432,7 @@ class TestTopologyAudit:
         skewed, kept, group, idle = (
             f"{prefix}.{name}" for name in ("skewed", "kept", "late", "idle")
         )
-        with Admin(broker.address) as admin:
+        with Admin(broker.bootstrap) as admin:
             admin.create_topic(skewed, partitions=4)
             admin.create_topic(kept, partitions=2, configs={"retention.ms": "-1"})
             write(skewed, *({"value": "x", "partition": 2} for _ in range(900)))
@@ -432,7 +443,7 @@ class TestTopologyAudit:
                 commits = {TopicPartition(topic, one): offset for one, offset in offsets.items()}
                 admin.alter_group_offsets(name, commits)
 
-        member = Consumer({"bootstrap.servers": broker.address, "group.id": group})
+        member = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": group})
         try:
             member.subscribe([skewed])
             while not member.assignment():
@@ -445,7 +456,7 @@ class TestTopologyAudit:
 
         assert (audit.returncode, err) == (1, "")
         report = json.loads(out)
-        assert [one["address"] for one in report["brokers"]] == [broker.address]
+        assert [one["address"] for one in report["brokers"]] == [broker.bootstrap]
         assert report["brokers"][0]["leads"] >= 6
         ours = [one for one in report["topics"] if one["topic"].startswith(prefix)]
         assert ours == [
@@ -484,9 +495,8 @@ class TestTopologyAudit:
             (group, "is 60 records behind"),
         ]
 
-    def test_a_cluster_without_findings_passes(self, run, tmp_path):
-        with Daemon(tmp_path) as broker:
-            out = run("topology_audit", "--bootstrap", broker.address, "--strict")
+    def test_a_cluster_without_findings_passes(self, run, ottla_broker):
+        out = run("topology_audit", "--bootstrap", ottla_broker.bootstrap, "--strict")
 
-        assert f"broker 0 at {broker.address}: leads 0, has 0 partitions" in out
+        assert f"broker 0 at {ottla_broker.bootstrap}: leads 0, has 0 partitions" in out
         assert out.endswith("0 findings\n")

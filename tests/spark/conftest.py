@@ -16,11 +16,10 @@ import pytest
 
 from daemon import Cluster, shown_on_failure
 from ottla.client.blocking import Admin, Producer
-from ottla.client.spark import builder, register
 from ottla.client.spark.brokers import close_idle
+from spark.session import a_session
 
 HERE = Path(__file__).resolve().parent
-_QUIET = f"-Dlog4j2.configurationFile={HERE / 'log4j2.properties'}"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -33,24 +32,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     # Each failing micro-batch would log its whole plan.
     logging.getLogger("SQLQueryContextLogger").disabled = True
-    warehouse = tmp_path_factory.mktemp("warehouse")
     try:
-        made = builder()
+        session = a_session(tmp_path_factory.mktemp("warehouse"))
     except RuntimeError as error:
         pytest.skip(str(error))  # there is no Java at all
-    session = register(
-        made.master("local[2]")
-        .appName("ottla-tests")
-        .config("spark.driver.extraJavaOptions", f"{_QUIET} -Dderby.system.home={warehouse}")
-        .config("spark.sql.warehouse.dir", str(warehouse))
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .getOrCreate()
-    )
     yield session
     session.stop()
 

@@ -4,17 +4,12 @@ python driver.py BOOTSTRAP TOPIC FOLDER
 """
 
 import sys
+from pathlib import Path
 
-from ottla.client.spark import builder, register
+from session import a_session
 
 bootstrap, topic, folder = sys.argv[1:]
-spark = register(
-    builder()
-    .master("local[2]")
-    .config("spark.ui.enabled", "false")
-    .config("spark.driver.host", "127.0.0.1")
-    .getOrCreate()
-)
+spark = a_session(Path(folder) / "warehouse")
 (
     spark.readStream.format("ottla")
     .option("kafka.bootstrap.servers", bootstrap)

@@ -15,7 +15,7 @@ DEMO = Path(__file__).resolve().parents[2] / "examples" / "demo"
 @pytest.fixture
 def job(monkeypatch):
     monkeypatch.syspath_prepend(str(DEMO))
-    for name in ("rates", "job"):
+    for name in ("rates", "queries", "job"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     return importlib.import_module("job")
 
