@@ -10,9 +10,9 @@ from chaos.matrix import row
 from chaos.stage import TOPIC, Frail, Run
 from hostile.attack import Socket
 from hostile.bombs import produced
+from logs import a_batch
 from ottla.client import Consumer, Membership
 from ottla.protocol.errors import ErrorCode
-from talk import a_batch
 
 HOUR, DAY = 3600, 86_400
 #: How the broker's time of day differs from everybody else's.

@@ -15,8 +15,8 @@ from crash.mounts import private_mounts
 from daemon import Daemon
 from hostile.attack import MIB, Socket
 from hostile.bombs import produced
+from logs import a_batch
 from ottla.protocol.errors import ErrorCode
-from talk import a_batch
 
 
 @row("7", "disk full", "fills", short=2, normal=15, full=50)

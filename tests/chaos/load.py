@@ -349,13 +349,21 @@ class _AsyncProducer(_Tasked):
     """What the two asynchronous producers have in common: one queues, and is told later."""
 
     def __init__(
-        self, home: Asyncio, topic: str, book: Book, pause: float, problems: list[str]
+        self,
+        home: Asyncio,
+        address: str,
+        topic: str,
+        book: Book,
+        pause: float,
+        problems: list[str],
     ) -> None:
         super().__init__(home, book.name, problems)
+        self._address = address
         self._topic = topic
         self._book = book
         self._pause = pause
         self._waiting: set[asyncio.Future[Any]] = set()
+        self.begin()
 
     async def _run(self) -> None:
         await self._open()
@@ -405,19 +413,6 @@ class _AsyncProducer(_Tasked):
 class AiokafkaProducer(_AsyncProducer):
     """Sends with aiokafka."""
 
-    def __init__(
-        self,
-        home: Asyncio,
-        address: str,
-        topic: str,
-        book: Book,
-        pause: float,
-        problems: list[str],
-    ) -> None:
-        super().__init__(home, topic, book, pause, problems)
-        self._address = address
-        self.begin()
-
     async def _open(self) -> None:
         self._producer = AIOKafkaProducer(
             bootstrap_servers=self._address,
@@ -442,19 +437,6 @@ class AiokafkaProducer(_AsyncProducer):
 
 class OurProducer(_AsyncProducer):
     """Sends with ottla.client."""
-
-    def __init__(
-        self,
-        home: Asyncio,
-        address: str,
-        topic: str,
-        book: Book,
-        pause: float,
-        problems: list[str],
-    ) -> None:
-        super().__init__(home, topic, book, pause, problems)
-        self._address = address
-        self.begin()
 
     async def _open(self) -> None:
         self._producer = Producer(self._address, batching=Batching(linger=0.001), client=_OURS)

@@ -54,41 +54,64 @@ class Proxy:
         """Reset every connection there is."""
 
         async def reset() -> None:
-            for connection in list(self._connections):
+            for connection in self._connections:
                 connection.reset()
 
         self._do(reset())
 
     def close(self) -> None:
         """End, and all connections with it."""
-        self._server.close()
-        self.reset_all()
-        self._do(asyncio.sleep(0.01))
+
+        async def end() -> None:
+            # Who was let in becomes a connection; asyncio loses it if the server is closed by then.
+            for listening in self._server.sockets:
+                self._loop.remove_reader(listening.fileno())
+            await _take_turns()
+            self._server.close()
+            serving = [connection.serving for connection in self._connections]
+            for connection in self._connections:
+                connection.reset()
+                connection.serving.cancel()
+            await asyncio.gather(*serving, return_exceptions=True)
+            await _take_turns()  # what was reset is let go of
+
+        self._do(end())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            far = await asyncio.open_connection(HOST, self._target)
-        except OSError:
-            _reset(writer)
-            return
-        connection = _Connection(writer, far[1])
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # Known from the first moment, so that whatever comes next, it is closed.
+        connection = _Connection(writer)
         if self.reset_within_bytes is not None:
             connection.left = self._chance.randrange(1, self.reset_within_bytes)
         self._connections.add(connection)
+        connection.serving = asyncio.ensure_future(self._serve(connection, reader, writer))
+
+    async def _serve(
+        self, connection: _Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        try:
+            far_reader, far_writer = await asyncio.open_connection(HOST, self._target)
+        except OSError:
+            connection.reset()
+            self._connections.discard(connection)
+            return
+        connection.ends.append(far_writer)
         pumps = [
-            asyncio.ensure_future(self._pump(connection, reader, far[1], "there")),
-            asyncio.ensure_future(self._pump(connection, far[0], writer, "back")),
+            asyncio.ensure_future(self._pump(connection, reader, far_writer, "there")),
+            asyncio.ensure_future(self._pump(connection, far_reader, writer, "back")),
         ]
-        # Whoever closes first closes for both.
-        await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
-        for pump in pumps:
-            pump.cancel()
-        await asyncio.gather(*pumps, return_exceptions=True)
-        self._connections.discard(connection)
-        connection.close()
+        try:
+            # Whoever closes first closes for both.
+            await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for pump in pumps:
+                pump.cancel()
+            await asyncio.gather(*pumps, return_exceptions=True)
+            # Who does not read keeps it open, until it is reset.
+            await connection.close()
+            self._connections.discard(connection)
 
     async def _pump(
         self,
@@ -155,20 +178,32 @@ class Proxy:
 
 
 class _Connection:
-    """The two ends of a connection."""
+    """The two ends of a connection; the far one comes later."""
 
-    def __init__(self, near: asyncio.StreamWriter, far: asyncio.StreamWriter) -> None:
-        self._ends = (near, far)
+    #: What passes on what comes.
+    serving: asyncio.Future[None]
+
+    def __init__(self, near: asyncio.StreamWriter) -> None:
+        self.ends = [near]
         #: How many bytes it has left before it is reset.
         self.left: int | None = None
 
     def reset(self) -> None:
-        for end in self._ends:
+        for end in self.ends:
             _reset(end)
 
-    def close(self) -> None:
-        for end in self._ends:
+    async def close(self) -> None:
+        for end in self.ends:
             end.close()
+        for end in self.ends:
+            with suppress(OSError):
+                await end.wait_closed()
+
+
+async def _take_turns() -> None:
+    """Let the loop do what is to be done next, and what follows from that."""
+    for _ in range(10):
+        await asyncio.sleep(0)
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:

@@ -35,6 +35,7 @@ from chaos.load import Load, quiet
 from chaos.network import make_bad
 from chaos.proxy import Proxy
 from chaos.stage import Run, Stage, bugs_of, descriptors, freeze, memory_mib
+from daemon import Daemon
 from groups.company import Company, check, producing, settle
 from hostile.attack import LIES, Socket, append, crowd, frame_of, framed, mutated
 from ottla.protocol.api.api_versions import ApiVersionsRequest
@@ -69,6 +70,12 @@ HARMLESS = (
     "DescribeConfigs",
     "LeaveGroup",
 )
+#: Some of each version that a client was seen to use.
+FRAMES = [line.frame for line in LINES if line.direction == "request" and line.api.name in HARMLESS]
+#: What is kept for long stays in one file: each that is added is kept open, up to a limit.
+ONE_SEGMENT = str(1 << 30)
+#: How topics begin that come and go.
+EXTRA = "extra-"
 
 
 @dataclass
@@ -116,7 +123,7 @@ class Soak:
     @quiet()
     def run(self, tell: Callable[[Sample], None]) -> None:
         """Do it. Raises AssertionError if something is not as it should be."""
-        with self._run.stage_behind_proxies(SETTINGS, segment_bytes="1073741824") as (
+        with self._run.stage_behind_proxies(SETTINGS, segment_bytes=ONE_SEGMENT) as (
             stage,
             proxies,
         ):
@@ -140,7 +147,7 @@ class Soak:
         self.judge()
 
     def _make_topics(self, stage: Stage) -> None:
-        stage.create_topic(GROUP_TOPIC, GROUP_PARTITIONS)
+        stage.create_topic(GROUP_TOPIC, GROUP_PARTITIONS, segment_bytes=ONE_SEGMENT)
         stage.victim = stage.brokers[0]
         stage.create_topic(
             "trimmed", 1, on_victim=True, segment_bytes="65536", retention_bytes="262144"
@@ -172,7 +179,9 @@ class Soak:
             victim = self._chance.choice(others or [broker])
             victim.kill()
             victim.start()
-            self.starts += victim is broker
+            if victim is broker:
+                self.starts += 1
+                self._use_all_codecs(broker)
 
         def stand_still() -> None:
             victim = self._chance.choice(stage.brokers)
@@ -200,12 +209,15 @@ class Soak:
 
         def make_and_delete_a_topic() -> None:
             self._number += 1
-            name = f"extra{self._number}"
+            name = f"{EXTRA}{self._number}"
             try:
                 admin.create_topics([NewTopic(name, 6, 1)], request_timeout=5)[name].result(10)
-                admin.delete_topics([name], request_timeout=5)[name].result(10)
+                # With those that had to stay when it was cut off: each holds files, and memory.
+                known = [name for name in admin.list_topics(timeout=5).topics if EXTRA in name]
+                for deleted in admin.delete_topics(known, request_timeout=5).values():
+                    deleted.result(10)
             except KafkaException:
-                pass  # it was cut off; those that stay are few
+                pass  # it was cut off
 
         def write() -> None:
             append(broker, os.urandom(20_000), times=5, topic="trimmed")
@@ -224,6 +236,7 @@ class Soak:
             Gremlin("segments rolled", 2, write),
             Gremlin("attack", 10, attack),
         ]
+        self._use_all_codecs(broker)
         for gremlin in self.gremlins:
             gremlin.due = started + self._chance.uniform(0, gremlin.every_seconds)
         next_sample = started
@@ -242,16 +255,21 @@ class Soak:
             assert not load.problems, load.problems
             time.sleep(0.1)
 
+    def _use_all_codecs(self, broker: Daemon) -> None:
+        """Have each request answered once: a broker compiles a codec when it is first needed.
+
+        That is memory which stays, and is not to come bit by bit, by chance, later on.
+        """
+        for frame in FRAMES:
+            with Socket(broker) as connection:
+                connection.send(framed(frame))
+                connection.frame()
+
     def _attack(self, stage: Stage) -> None:
         """Damaged requests, lies about sizes, crowds that leave, and somebody who does not read."""
         broker = stage.victim
-        frames = [
-            line.frame
-            for line in LINES
-            if line.direction == "request" and line.api.name in HARMLESS
-        ]
         with ExitStack() as stack:
-            for frame in self._chance.sample(frames, 10):
+            for frame in self._chance.sample(FRAMES, 10):
                 for connection in crowd(broker, stack, 1, mutated(framed(frame), self._chance)):
                     connection.rest()
             crowd(broker, stack, 3, self._chance.choice(LIES) + bytes(10))
