@@ -19,7 +19,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 from ottla.broker import Broker
 from ottla.client.config import Backoff, ClientConfig, Timeouts
 from ottla.client.consumer import Consumer, Fetching, Membership
-from ottla.client.types import Record, TopicPartition
+from ottla.client.types import CommittedOffset, Record, TopicPartition
 from ottla.protocol import batch as batches
 from ottla.protocol.api.api_versions import ApiVersion, ApiVersionsResponse
 from ottla.protocol.api.fetch import (
@@ -46,7 +46,7 @@ from ottla.protocol.batch import split_batches
 from ottla.protocol.codec import decode_request, encode_response
 from ottla.protocol.registry import API_VERSIONS, FETCH, LIST_OFFSETS, METADATA
 from ottla.protocol.schema import Message
-from talk import a_broker, connected, produce, results
+from talk import a_broker, connected, produce, results, until
 
 #: Nothing waits for so long unless something is wrong.
 PATIENCE = 20.0
@@ -112,6 +112,23 @@ async def drain(consumer: Consumer, quiet: float = 0.3) -> list[Record]:
     while (record := await consumer.getone(quiet)) is not None:
         found.append(record)
     return found
+
+
+async def commit_of(consumer: Consumer, place: TopicPartition, least: int) -> CommittedOffset:
+    """Wait until a consumer has committed so much, and a while longer; give what it has then."""
+
+    async def committed() -> CommittedOffset | None:
+        return (await consumer.committed(place))[place]
+
+    async def is_so_far() -> bool:
+        found = await committed()
+        return found is not None and found.offset >= least
+
+    await until(is_so_far, PATIENCE)
+    await asyncio.sleep(0.15)
+    last = await committed()
+    assert last is not None
+    return last
 
 
 def offsets_of(records: list[Record], partition: int | None = None) -> list[int]:

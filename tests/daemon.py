@@ -58,6 +58,18 @@ def free_port() -> int:
             return port
 
 
+def answers(port: int) -> bool:
+    """Whether a broker on this port answers the first question of every client."""
+    try:
+        with socket.create_connection((HOST, port), timeout=5) as connection:
+            connection.sendall(_HELLO)
+            answer = connection.recv(10)
+    except OSError:
+        return False
+    # Size, correlation id, error code.
+    return len(answer) == 10 and struct.unpack(">iih", answer)[1:] == (7, 0)
+
+
 class Daemon:
     """A broker that runs, is stopped, killed and started again; always the same one."""
 
@@ -132,14 +144,7 @@ class Daemon:
 
     def answers(self) -> bool:
         """Whether it answers the first question of every client."""
-        try:
-            with socket.create_connection((HOST, self.port), timeout=5) as connection:
-                connection.sendall(_HELLO)
-                answer = connection.recv(10)
-        except OSError:
-            return False
-        # Size, correlation id, error code.
-        return len(answer) == 10 and struct.unpack(">iih", answer)[1:] == (7, 0)
+        return answers(self.port)
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal."""

@@ -11,7 +11,8 @@ from ottla.protocol.api.describe_configs import DescribeConfigsRequest, Describe
 from ottla.protocol.api.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.registry import ALTER_CONFIGS, INCREMENTAL_ALTER_CONFIGS
-from wire import connected, create, metadata, serving
+from talk import connected
+from wire import create, metadata, serving
 
 TOPIC, BROKER = 2, 4
 SET, DELETE, APPEND, SUBTRACT = range(4)

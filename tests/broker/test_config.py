@@ -5,7 +5,8 @@ import pickle
 
 import pytest
 
-from ottla.broker.config import BrokerConfig, ConfigError, Listener, settings
+from ottla.broker.config import BrokerConfig, ConfigError, settings
+from ottla.broker.listeners import Listener
 from ottla.storage.config import TOPIC_SETTINGS, LogConfig
 
 

@@ -3,7 +3,6 @@
 import asyncio
 import errno
 import os
-import resource
 import socket
 import struct
 from contextlib import AsyncExitStack
@@ -11,12 +10,13 @@ from random import Random
 
 import pytest
 
-from ottla.broker import server
+from logs import a_batch
+from ottla.broker import Broker, BrokerConfig, server
 from ottla.broker.dispatch import SERVED
 from ottla.protocol.api.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from ottla.protocol.codec import decode_response, encode_request
+from ottla.storage.disk import Disk
 from talk import (
-    a_batch,
     a_broker,
     batches,
     codes,
@@ -572,13 +572,13 @@ async def test_there_are_no_more_connections_than_may_be(tmp_path):
 
 
 async def test_descriptors_are_left_for_files_whatever_the_limit_of_connections_is(tmp_path):
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (200, hard))
+    class ScarceDisk(Disk):
+        def descriptor_limit(self):
+            return 200
+
+    config = BrokerConfig(log_dir=str(tmp_path), listeners="PLAINTEXT://127.0.0.1:0")
     async with AsyncExitStack() as stack:
-        try:
-            broker = await stack.enter_async_context(a_broker(tmp_path))
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        broker = await stack.enter_async_context(Broker(config, disk=ScarceDisk()))
         clients = [await stack.enter_async_context(connected(broker)) for _ in range(40)]
 
         ends = [client.is_closed() for client in clients[36:]]

@@ -11,7 +11,8 @@ from ottla.protocol.api.create_partitions import (
 )
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.registry import CREATE_PARTITIONS
-from wire import connected, create, metadata, offset_at, produce, serving
+from talk import connected
+from wire import create, metadata, offset_at, produce, serving
 
 
 def more(name, count, assignments=None):

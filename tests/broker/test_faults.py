@@ -4,10 +4,11 @@ import errno
 import threading
 from contextlib import asynccontextmanager
 
+from logs import a_batch
 from ottla.broker import Broker, BrokerConfig
 from ottla.protocol.errors import ErrorCode
 from ottla.storage.disk import Disk
-from talk import a_batch, connected, fetch, found, make_topic, produce, results, until
+from talk import connected, fetch, found, make_topic, produce, results, until
 
 
 class FaultyDisk(Disk):

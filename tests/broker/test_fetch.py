@@ -6,10 +6,10 @@ from contextlib import contextmanager
 
 import pytest
 
+from logs import a_batch
 from ottla.protocol.api.fetch import FetchPartition, FetchRequest, FetchTopic
 from ottla.protocol.errors import ErrorCode
 from talk import (
-    a_batch,
     a_broker,
     batches,
     codes,

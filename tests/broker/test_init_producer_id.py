@@ -7,7 +7,8 @@ import pytest
 from ottla.protocol.api.init_producer_id import InitProducerIdRequest
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.registry import INIT_PRODUCER_ID
-from wire import connected, serving
+from talk import connected
+from wire import serving
 
 
 async def ask(client, transactional_id=None, version=5, **known):

@@ -9,7 +9,8 @@ import pytest
 from ottla.protocol.api.metadata import MetadataRequest, MetadataRequestTopic
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.registry import METADATA
-from wire import connected, create, metadata, serving
+from talk import connected
+from wire import create, metadata, serving
 
 NOT_ASKED = -(2**31)
 NIL = UUID(int=0)

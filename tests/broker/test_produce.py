@@ -10,14 +10,13 @@ from random import Random
 import pytest
 from crc32c import crc32c
 
+from logs import NOW, a_batch
 from ottla.protocol.api.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from ottla.protocol.batch import Record, build_batch
 from ottla.protocol.codec import encode_request
 from ottla.protocol.compression import Compression
 from ottla.protocol.errors import ErrorCode
 from talk import (
-    NOW,
-    a_batch,
     a_broker,
     batches,
     codes,

@@ -76,8 +76,12 @@ def run(pytester, text, *arguments):
     # kafka-python warns when it is imported.
     ignored = "ignore:(read|open)_text is deprecated:DeprecationWarning"
     pytester.makeini(f"[pytest]\nfilterwarnings = error\n    {ignored}\n")
-    # pytest-asyncio complains if nobody has configured it.
-    without = ("-p", "no:cacheprovider", "-p", "no:asyncio")
+    return run_pytest(pytester, *arguments)
+
+
+def run_pytest(pytester, *arguments):
+    # pytest-asyncio complains if nobody has configured it, and hypothesis takes long to import.
+    without = ("-p", "no:cacheprovider", "-p", "no:asyncio", "-p", "no:hypothesispytest")
     return pytester.runpytest_subprocess(*without, *arguments)
 
 
@@ -150,7 +154,7 @@ def test_nothing_is_imported_until_it_is_used(pytester):
 
 
 def test_it_is_among_the_fixtures_and_the_markers(pytester):
-    pytester.runpytest_subprocess("--fixtures").stdout.fnmatch_lines_random(
+    run_pytest(pytester, "--fixtures").stdout.fnmatch_lines_random(
         [
             "ottla_broker -- *pytest_plugin.py:*",
             "ottla_broker_factory -- *",
@@ -158,6 +162,6 @@ def test_it_is_among_the_fixtures_and_the_markers(pytester):
             "ottla_settings [[]session scope[]] -- *",
         ]
     )
-    pytester.runpytest_subprocess("--markers").stdout.fnmatch_lines(
+    run_pytest(pytester, "--markers").stdout.fnmatch_lines(
         ["@pytest.mark.ottla_broker(**settings): *"]
     )

@@ -2,8 +2,8 @@
 
 import pytest
 
-from ottla.broker.config import BrokerConfig, ConfigError, Listener
-from ottla.broker.listeners import Address
+from ottla.broker.config import BrokerConfig, ConfigError
+from ottla.broker.listeners import Address, Listener
 from ottla.broker.roster import parse_roster, read_cluster_file
 
 TWO = "0@localhost:9092,1@localhost:9093"
@@ -13,7 +13,6 @@ def test_a_line_lists_brokers_and_their_listeners():
     roster = parse_roster("3@A://log-3:1, 3@B://log-3:2,1@A://log-1:29092,1@B://[::1]:9092")
 
     assert roster.ids == (1, 3)
-    assert roster.controller_id == 1
     assert roster.brokers[1] == {
         "A": Address("A", "log-1", 29092),
         "B": Address("B", "::1", 9092),

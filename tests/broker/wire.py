@@ -1,4 +1,4 @@
-"""A broker of its own for a test, and a raw client: one request, one response, real bytes.
+"""A broker of its own for a test, and a client that asks it for one thing after the other.
 
 async with serving(tmp_path) as (broker, client):
     answer = await client.ask(MetadataRequest(topics=None), 12)
@@ -6,12 +6,12 @@ async with serving(tmp_path) as (broker, client):
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import talk
 from logs import a_batch
 from ottla.broker import Broker, BrokerConfig
 from ottla.protocol.api.create_topics import (
@@ -25,43 +25,8 @@ from ottla.protocol.api.list_offsets import (
     ListOffsetsTopic,
 )
 from ottla.protocol.api.metadata import MetadataRequest, MetadataRequestTopic
-from ottla.protocol.api.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from ottla.protocol.codec import decode_response, encode_request
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.schema import Message
-
-
-class Client:
-    """A connection that asks, and waits for the answer."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
-        self._asked = 0
-
-    async def ask(self, request: Message, version: int | None = None) -> Any:
-        """Give the response to a request; in the last version, unless another is given."""
-        api = request.api
-        assert api is not None
-        version = api.versions.last if version is None else version
-        self._asked += 1
-        self._writer.writelines(encode_request(request, version, self._asked, "a test"))
-        size = int.from_bytes(await self._reader.readexactly(4))
-        frame = await self._reader.readexactly(size)
-        correlation_id, response = decode_response(api.response, version, frame)
-        assert correlation_id == self._asked
-        return response
-
-
-@asynccontextmanager
-async def connected(address: str) -> AsyncIterator[Client]:
-    host, _, port = address.rpartition(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
-    try:
-        yield Client(reader, writer)
-    finally:
-        writer.close()
-        await writer.wait_closed()
+from talk import Client, connected
 
 
 @asynccontextmanager
@@ -75,8 +40,8 @@ async def serving(
         yield broker, client
 
 
-async def create(client: Client, name: str, partitions: int = 1, **configs: str) -> Any:
-    """Create a topic; `retention_ms="1"` is its setting retention.ms."""
+def creating(name: str, partitions: int = 1, **configs: str) -> CreateTopicsRequest:
+    """A request for a topic; `retention_ms="1"` is its setting retention.ms."""
     wanted = CreatableTopic(
         name=name,
         num_partitions=partitions,
@@ -86,27 +51,24 @@ async def create(client: Client, name: str, partitions: int = 1, **configs: str)
             for key, value in configs.items()
         ],
     )
-    response = await client.ask(CreateTopicsRequest(topics=[wanted]))
-    assert response.topics[0].error_code == ErrorCode.NONE, response.topics[0].error_message
-    return response.topics[0]
+    return CreateTopicsRequest(topics=[wanted], timeout_ms=10_000)
+
+
+async def create(client: Client, name: str, partitions: int = 1, **configs: str) -> Any:
+    """Create a topic, and give what is answered of it."""
+    (topic,) = (await client.ask(creating(name, partitions, **configs))).topics
+    assert topic.error_code == ErrorCode.NONE, topic.error_message
+    return topic
 
 
 async def produce(
     client: Client, topic: str, count: int = 1, *, partition: int = 0, **batch: Any
 ) -> int:
     """Append a batch, and give its first offset."""
-    data = PartitionProduceData(index=partition, records=bytes(a_batch(count, **batch)))
-    response = await client.ask(
-        ProduceRequest(
-            acks=-1,
-            timeout_ms=10_000,
-            topic_data=[TopicProduceData(name=topic, partition_data=[data])],
-        )
-    )
-    answer = response.responses[0].partition_responses[0]
+    request = talk.produce(a_batch(count, **batch), topic=topic, index=partition, acks=-1)
+    (answer,) = talk.results(await client.ask(request))
     assert answer.error_code == ErrorCode.NONE, answer.error_message
-    offset: int = answer.base_offset
-    return offset
+    return answer.base_offset
 
 
 async def metadata(

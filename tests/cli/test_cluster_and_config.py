@@ -5,12 +5,15 @@ import re
 from ottla.protocol.registry import PRODUCE
 
 
-def test_the_cluster_is_described(run, broker, topic):
+def test_the_cluster_is_described(run, topic):
     found = run.json("cluster", "describe")
 
     (one,) = found["brokers"]
-    assert f"{one['host']}:{one['port']}" == broker.address
+    assert f"{one['host']}:{one['port']}" == run.address
     assert (one["broker"], one["is_controller"], found["controller"]) == (0, True, 0)
+    everything = run.json("topic", "list", "--internal")
+    assert found["topics"] + found["internal_topics"] == len(everything)
+    assert found["topics"] == len(run.json("topic", "list"))
     assert found["partitions_without_leader"] == 0
     assert found["partitions"] == one["partitions_led"] >= 2
     assert re.search(

@@ -143,12 +143,13 @@ def test_a_terminal_gets_tables_bars_and_questions(start, topic):
 
 
 def test_whatever_takes_long_has_a_bar_unless_it_prints_to_the_terminal(
-    start, run, broker, topic, tmp_path
+    start, run, ottla_broker_factory, topic, tmp_path
 ):
     pytest.importorskip("rich")
     run("perf", "produce", topic, "--records", "20000")
     group = ("--group", topic, "--exit-at-end")
-    segments = map(str, broker.data.glob(f"{topic}-*/*.log"))
+    ottla_broker_factory(log_dir=tmp_path / "data").produce("t", *["x" * 100] * 20_000)
+    segments = map(str, (tmp_path / "data").glob("t-*/*.log"))
 
     for command, word in (
         (("consume", topic), "reading"),

@@ -146,7 +146,7 @@ def test_what_the_broker_refuses_is_told_with_what_was_sent(run, name):
     done = run.run("produce", name, "-q", stdin="small\n" + "x" * 5000 + "\n")
 
     assert done.exit_code == 7
-    assert "1 records sent\nerror: " in done.stderr
+    assert "1 record sent\nerror: " in done.stderr
     assert "max.message.bytes" in done.stderr
     assert "has the partitions" in run.fails(2, "consume", name, "-p", "3")
     run.fails(5, "produce", name, "--partition", "3", "--quiet", stdin="x\n")

@@ -16,13 +16,13 @@ def nowhere(tmp_path):
     return command
 
 
-def test_a_flag_wins_over_the_environment(run, broker, nowhere):
+def test_a_flag_wins_over_the_environment(run, nowhere):
     nobody = f"127.0.0.1:{free_port()}"
 
-    assert run.run("topic", "list", OTTLA_BOOTSTRAP=broker.address).exit_code == 0
-    done = run.run("topic", "list", "-b", broker.address, OTTLA_BOOTSTRAP=nobody)
+    assert run.run("topic", "list", OTTLA_BOOTSTRAP=run.address).exit_code == 0
+    done = run.run("topic", "list", "-b", run.address, OTTLA_BOOTSTRAP=nobody)
     assert done.exit_code == 0
-    assert nowhere.run("topic", "list", "--bootstrap", broker.address).exit_code == 0
+    assert nowhere.run("topic", "list", "--bootstrap", run.address).exit_code == 0
 
 
 def test_nobody_there_is_told_soon(nowhere):
@@ -46,9 +46,9 @@ def test_an_address_that_is_none(nowhere):
     assert "is no address: host:port is" in nowhere.fails(2, "topic", "list", "-b", "a:b:c")
 
 
-def test_profiles_name_clusters(nowhere, broker, tmp_path):
+def test_profiles_name_clusters(nowhere, run, tmp_path):
     nobody = f"127.0.0.1:{free_port()}"
-    nowhere("profile", "set", "here", "-b", broker.address, "--client-id", "me")
+    nowhere("profile", "set", "here", "-b", run.address, "--client-id", "me")
     nowhere("profile", "set", "nobody", "-b", nobody, "--timeout", "0.1")
 
     assert nowhere.run("topic", "list").exit_code == 0  # the first one is the default
@@ -66,7 +66,7 @@ def test_profiles_name_clusters(nowhere, broker, tmp_path):
 
     nowhere("profile", "use", "nobody")
     assert nowhere.run("topic", "list").exit_code == 3
-    nowhere("profile", "set", "here", "-b", broker.address, "--use")
+    nowhere("profile", "set", "here", "-b", run.address, "--use")
     assert nowhere.run("topic", "list").exit_code == 0
     nowhere("profile", "delete", "nobody")
     assert "here" in nowhere("profile", "list")

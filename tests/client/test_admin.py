@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pytest
 
-from daemon import Daemon, free_port, shown_on_failure
+from daemon import Daemon, free_port
 from ottla.client import (
     Admin,
     ClientConfig,
@@ -26,21 +26,14 @@ from ottla.client import (
 from ottla.client.admin import ConfigSource, NewTopic, PartitionLag
 
 
-@pytest.fixture(scope="module")
-def broker_of_the_module(tmp_path_factory):
-    with Daemon(tmp_path_factory.mktemp("broker")) as started:
-        yield started
-
-
 @pytest.fixture
-def broker(request, broker_of_the_module):
-    with shown_on_failure(request, [broker_of_the_module]):
-        yield broker_of_the_module
+def broker(ottla_session_broker):
+    return ottla_session_broker
 
 
 @pytest.fixture
 async def admin(broker):
-    async with Admin(broker.address) as made:
+    async with Admin(broker.bootstrap) as made:
         yield made
 
 
@@ -56,7 +49,7 @@ async def topic(admin, name):
 
 
 async def fill(broker, topic, *records):
-    async with Producer(broker.address) as producer:
+    async with Producer(broker.bootstrap) as producer:
         await producer.send_many(topic, records)
 
 
@@ -249,7 +242,7 @@ async def test_lag_in_a_topic_that_is_gone(admin, broker, topic, name):
 async def test_a_group_with_members_is_described_and_left_alone(admin, broker, topic, name):
     group = f"g-{name}"
     await fill(broker, topic, b"x")
-    async with Consumer(broker.address, topic, group=group, instance_id="me") as consumer:
+    async with Consumer(broker.bootstrap, topic, group=group, instance_id="me") as consumer:
         await consumer.getone()
 
         found = (await admin.describe_groups(group))[group]
@@ -273,7 +266,7 @@ async def test_the_cluster(admin, broker):
     found = await admin.describe_cluster()
 
     (one,) = found.brokers
-    assert (f"{one.host}:{one.port}", one.id, one.is_controller) == (broker.address, 0, True)
+    assert (f"{one.host}:{one.port}", one.id, one.is_controller) == (broker.bootstrap, 0, True)
     assert found.controller == 0
     versions = {one.name: one for one in await admin.api_versions()}
     assert versions["Metadata"].used == versions["Metadata"].last

@@ -26,6 +26,7 @@ from ottla.protocol.codec import decode_request, encode_response
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.registry import HEARTBEAT, METADATA, PRODUCE
 from scripted import Stage
+from talk import until
 
 QUICK = ClientConfig(timeouts=Timeouts(connect=1, request=1))
 TOPICS = [MetadataRequestTopic(name="orders")]
@@ -366,9 +367,8 @@ async def test_an_answer_that_nobody_asked_for_ends_the_connection():
     async with Stage() as stage, connected(stage) as connection:
         stage.script(MetadataRequest, lambda _call: b"\x00\x00\x00\x04\x00\x00\x00\x63")
         connection._write(12, MetadataRequest(topics=[]))
-        await asyncio.sleep(0.05)
 
-        assert not connection.is_open
+        await until(lambda: not connection.is_open)
 
 
 async def test_closing_fails_what_waits():

@@ -23,6 +23,7 @@ from consumer_stage import (
     take,
 )
 from daemon import Daemon
+from logs import NOW, a_batch
 from ottla.broker import Broker
 from ottla.client.chunks import BadRecordError
 from ottla.client.config import ClientConfig, Timeouts
@@ -39,7 +40,7 @@ from ottla.client.errors import (
 from ottla.client.types import OffsetAndTimestamp, Record, TopicPartition
 from ottla.protocol.batch import Record as StoredRecord
 from ottla.protocol.batch import build_batch
-from talk import NOW, a_batch, make_topic, partition_of, until
+from talk import make_topic, partition_of, until
 
 
 @pytest.fixture
@@ -125,7 +126,7 @@ async def test_getmany_gives_what_is_there_up_to_a_number(broker):
 
     async with a_consumer(broker, "t") as consumer:
         await consumer.getone()
-        await asyncio.sleep(0.05)
+        await until(lambda: all(one.fetch_offset == 10 for one in consumer._positions))
         found = await consumer.getmany(timeout=1, max_records=15)
         rest = await consumer.getmany(timeout=1, max_records=15)
         nothing = await consumer.getmany(timeout=0)

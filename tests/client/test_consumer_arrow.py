@@ -18,15 +18,16 @@ from consumer_stage import (
     a_quick_broker,
     a_transaction,
     batch_of,
+    commit_of,
     fill,
     offsets_of,
     take,
 )
+from logs import a_batch
 from ottla.broker import Broker
 from ottla.client.consumer import Consumer
 from ottla.client.errors import KafkaError
 from ottla.client.producer import Producer
-from talk import a_batch
 
 pa = pytest.importorskip("pyarrow")
 arrow = pytest.importorskip("ottla.client.arrow")
@@ -91,12 +92,10 @@ async def test_a_table_is_committed_when_the_next_one_is_asked_for(broker):
     async with a_consumer(broker, "t", group="g", auto_commit=0.05) as consumer:
         stream = consumer.arrow_batches()
         await anext(stream)
-        await asyncio.sleep(0.15)
-        before = (await consumer.committed(T0))[T0]
+        before = await commit_of(consumer, T0, 0)
         await fill(broker, T0, a_batch(10))
         await anext(stream)
-        await asyncio.sleep(0.15)
-        after = (await consumer.committed(T0))[T0]
+        after = await commit_of(consumer, T0, 1)
 
     assert (before.offset, after.offset) == (0, 10)
 

@@ -28,6 +28,7 @@ from ottla.client.errors import ErrorCode, KafkaError
 from ottla.protocol import batch as batches
 from ottla.protocol.api.fetch import FetchableTopicResponse, FetchRequest, FetchResponse
 from ottla.protocol.api.metadata import MetadataRequest
+from talk import until
 
 
 @pytest.fixture
@@ -270,10 +271,10 @@ async def test_a_seek_while_a_fetch_is_planned_is_not_forgotten(stage):
 
         consumer._fetcher._fetch = seek_first
         consumer.assign([T0])
-        await asyncio.sleep(0.1)
 
-        assert consumer._fetcher._fetch == fetch
+        await until(lambda: consumer._fetcher._fetch == fetch)
         assert await consumer.position(T0) == 1
+        await until(stage.fetches)
     assert min(offset for request in stage.fetches() for offset in asked(request).values()) == 1
 
 
@@ -394,7 +395,8 @@ async def test_a_topic_that_vanishes_while_a_fetch_is_planned_is_no_accident(sta
             consumer._fetcher._topics = fetch
             return fetch(wanted)
 
-        await take(consumer, 1)
+        assert offsets_of(await take(consumer, 1)) == [0]
         consumer._fetcher._topics = vanish
+        await until(lambda: consumer._fetcher._topics == fetch)
         stage.logs[T0] += batch_of(1)
-        await take(consumer, 1)
+        assert offsets_of(await take(consumer, 1)) == [1]

@@ -18,19 +18,21 @@ from consumer_stage import (
     a_consumer,
     a_quick_broker,
     add_partitions,
+    commit_of,
     drain,
     fill,
     offsets_of,
     take,
 )
 from daemon import Daemon
+from logs import a_batch
 from ottla.broker import Broker
 from ottla.client.config import ClientConfig
 from ottla.client.consumer import Consumer, Membership
 from ottla.client.errors import ConsumerError, ErrorCode, KafkaError
 from ottla.client.types import CommittedOffset, TopicPartition
 from ottla.protocol.api.leave_group import LeaveGroupRequest, MemberIdentity
-from talk import a_batch, connected, make_topic, until
+from talk import connected, make_topic, until
 
 COOPERATIVE = ("cooperative-sticky",)
 
@@ -119,11 +121,9 @@ async def test_what_was_consumed_is_committed_every_so_often(broker):
 
     async with a_consumer(broker, "t", group="g", auto_commit=0.05) as consumer:
         await take(consumer, 4)
-        await asyncio.sleep(0.2)
-        assert (await consumer.committed(T0))[T0] == CommittedOffset(3, "", 0)
+        assert await commit_of(consumer, T0, 3) == CommittedOffset(3, "", 0)
         assert await consumer.getone(0) is not None
-        await asyncio.sleep(0.2)
-        assert (await consumer.committed(T0))[T0].offset == 4
+        assert (await commit_of(consumer, T0, 4)).offset == 4
 
 
 async def test_batches_are_committed_when_the_next_one_is_asked_for(broker):
@@ -132,11 +132,9 @@ async def test_batches_are_committed_when_the_next_one_is_asked_for(broker):
     async with a_consumer(broker, "t", group="g", auto_commit=0.05) as consumer:
         stream = consumer.batches(max_records=4)
         await anext(stream)
-        await asyncio.sleep(0.15)
-        before = (await consumer.committed(T0))[T0]
+        before = await commit_of(consumer, T0, 0)
         await anext(stream)
-        await asyncio.sleep(0.15)
-        after = (await consumer.committed(T0))[T0]
+        after = await commit_of(consumer, T0, 1)
 
     assert (before.offset, after.offset) == (0, 4)
 
@@ -500,6 +498,7 @@ async def test_new_partitions_are_shared_out(broker, assignors):
         await until(lambda: len(first.assignment) == len(second.assignment) == 1)
         await add_partitions(broker, "t", 6)
         await until(lambda: len(first.assignment) == len(second.assignment) == 3)
+        await settled(first, second, count=6, topic="t")
 
 
 async def test_topics_that_match_later_are_shared_out(broker):
@@ -522,7 +521,7 @@ async def test_a_topic_that_is_made_later_is_shared_out(tmp_path):
     ):
         await until(lambda: consumer.assignment == {T0})
         await make_topic(broker, "later")
-        await until(lambda: len(consumer.assignment) == 2)
+        await until(lambda: consumer.assignment == {T0, TopicPartition("later", 0)})
 
 
 async def test_another_subscription_makes_the_group_share_anew(broker):

@@ -34,6 +34,7 @@ from ottla.protocol.api.offset_fetch import (
 )
 from ottla.protocol.api.sync_group import SyncGroupRequest, SyncGroupResponse
 from scripted import Stage
+from talk import until
 
 PLACE = TopicPartition("orders", 0)
 APIS = (
@@ -129,12 +130,6 @@ def a_member(stage, told):
         membership=MEMBERSHIP,
         fetching=Fetching(max_wait=0.05),
     )
-
-
-async def until(condition):
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 async def test_a_coordinator_that_moves_is_followed_without_a_rebalance(stage):

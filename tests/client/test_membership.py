@@ -26,6 +26,7 @@ from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 
 from consumer_stage import QUICK, a_consumer, a_quick_broker, fill
+from logs import a_batch
 from ottla.broker import Broker
 from ottla.client.assignors import Member
 from ottla.client.membership import (
@@ -40,7 +41,6 @@ from ottla.client.membership import (
 from ottla.client.types import TopicPartition
 from ottla.protocol.api.join_group import JoinGroupResponseMember
 from ottla.protocol.errors import DecodeError, ErrorCode
-from talk import a_batch
 
 A0, A2, B1 = TopicPartition("a", 0), TopicPartition("a", 2), TopicPartition("b", 1)
 

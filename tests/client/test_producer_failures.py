@@ -22,6 +22,7 @@ from ottla.protocol.api.init_producer_id import InitProducerIdRequest, InitProdu
 from ottla.protocol.api.metadata import MetadataRequest
 from ottla.protocol.api.produce import ProduceRequest, ProduceResponse
 from scripted import Call, Stage
+from talk import until
 
 QUICK = Backoff(first=0.005, most=0.02)
 #: Room for three records of ten bytes, so that there are many batches, and they are full.
@@ -198,7 +199,8 @@ async def test_several_requests_are_under_way_but_no_more_than_five():
 
         stage.script(ProduceRequest, *[hold] * 20)
         futures = await send_all(producer, values(40))
-        await asyncio.sleep(0.1)
+        await until(lambda: len(stage.asked(ProduceRequest)) == 1 + 5)
+        await asyncio.sleep(0.05)
         most = len(stage.asked(ProduceRequest)) - 1
         gate.set()
         await asyncio.gather(*futures)
@@ -693,13 +695,13 @@ async def test_without_idempotence_a_lost_answer_means_a_duplicate():
 async def test_without_acks_what_cannot_be_sent_is_sent_again():
     async with Stage() as stage, a_producer(stage, acks=0) as producer:
         await warm_up(producer)
-        await asyncio.sleep(0.05)
+        await until(lambda: stage.ledger.values("orders") == [b"first"])
         await stage.nodes[0].stop()
         await asyncio.sleep(0.05)
         await stage.nodes[0].start()
 
         assert (await producer.send("orders", b"x", timestamp=7)) == ("orders", 0, -1, 7)
-        await asyncio.sleep(0.05)
+        await until(lambda: len(stage.ledger.values("orders")) > 1)
 
     assert stage.ledger.values("orders") == [b"first", b"x"]
 

@@ -11,7 +11,7 @@ from ottla.client.partitioner import partition_of_key
 from ottla.client.producer import Batching, Producer, ProducerRecord
 from ottla.protocol.api.fetch import FetchPartition, FetchRequest, FetchTopic
 from ottla.protocol.batch import split_batches
-from wire import connected
+from talk import connected
 
 PARTITIONS = 3
 QUICK = ClientConfig(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import wire
+import talk
 from daemon import Daemon
 from logs import a_batch
 from ottla.protocol.api.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
@@ -22,14 +22,13 @@ from ottla.protocol.api.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
 )
 from ottla.protocol.api.metadata import MetadataRequest, MetadataRequestTopic
-from ottla.protocol.api.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.schema import Message
 
 
 async def ask(broker: Daemon, request: Message, version: int | None = None) -> Any:
     """Ask one broker one thing."""
-    async with wire.connected(broker.address) as client:
+    async with talk.connected(broker.address) as client:
         return await client.ask(request, version)
 
 
@@ -98,19 +97,14 @@ async def produce(
     broker: Daemon, topic: str, index: int, value: bytes = b"x", version: int | None = None
 ) -> Any:
     """Send one record; give the whole answer."""
-    data = PartitionProduceData(index=index, records=bytes(a_batch(value=value)))
-    request = ProduceRequest(
-        acks=-1,
-        timeout_ms=10_000,
-        topic_data=[TopicProduceData(name=topic, partition_data=[data])],
-    )
+    request = talk.produce(a_batch(value=value), topic=topic, index=index, acks=-1)
     return await ask(broker, request, version)
 
 
 async def produced(broker: Daemon, topic: str, index: int, value: bytes = b"x") -> int:
     """Send one record; give the error code."""
-    [answer] = (await produce(broker, topic, index, value)).responses[0].partition_responses
-    return answer.error_code
+    [code] = talk.codes(await produce(broker, topic, index, value))
+    return code
 
 
 async def fetch(
@@ -121,7 +115,7 @@ async def fetch(
     request = FetchRequest(
         max_wait_ms=0, min_bytes=1, topics=[FetchTopic(topic=topic, partitions=[asked])]
     )
-    [data] = (await ask(broker, request, version)).responses[0].partitions
+    [data] = talk.found(await ask(broker, request, version))
     return data
 
 

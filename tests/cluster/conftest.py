@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -28,13 +27,6 @@ def cluster(request: Any, cluster_of_the_module: Cluster) -> Iterator[Cluster]:
         yield cluster_of_the_module
 
 
-@pytest.fixture(scope="session")
-def pipes() -> Iterator[Pipes]:
-    started = Pipes()
-    yield started
-    started.close()
-
-
 @pytest.fixture(scope="module")
 def everybody(cluster_of_the_module: Cluster, pipes: Pipes) -> Iterator[Everybody]:
     # By one address only: the others they have to find out.
@@ -46,9 +38,3 @@ def everybody(cluster_of_the_module: Cluster, pipes: Pipes) -> Iterator[Everybod
 @pytest.fixture
 def client(request: Any, everybody: Everybody, cluster: Cluster) -> Client:
     return everybody[request.param]
-
-
-@pytest.fixture
-def name(request: Any) -> str:
-    """A name that no other test uses for its topic."""
-    return re.sub(r"[^a-zA-Z0-9-]+", "-", request.node.name).strip("-")

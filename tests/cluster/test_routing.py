@@ -40,7 +40,7 @@ from ottla.protocol.api.list_offsets import (
     ListOffsetsTopic,
 )
 from ottla.protocol.errors import ErrorCode
-from wire import connected
+from talk import connected
 
 BROKERS = [0, 1, 2]
 NOT_OWNER = ErrorCode.NOT_LEADER_OR_FOLLOWER

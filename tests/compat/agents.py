@@ -26,6 +26,7 @@ from compat.clients import (
     RefusedError,
     Row,
     Starts,
+    Wishes,
     folder_from,
     without_internal,
 )
@@ -95,16 +96,7 @@ class Agent(Client):
     def close(self) -> None:
         self._ask("leave")
 
-    def write(
-        self,
-        topic: str,
-        records: Records,
-        *,
-        codec: str = "none",
-        acks: str = "all",
-        idempotent: bool = False,
-        partition: int | None = 0,
-    ) -> list[int | None]:
+    def _write(self, topic: str, records: Records, wishes: Wishes) -> Sequence[int | None]:
         rows = [
             {
                 "key": _text(record.key),
@@ -114,16 +106,8 @@ class Agent(Client):
             }
             for record in records
         ]
-        offsets: list[int] = self._ask(
-            "write",
-            topic=topic,
-            records=rows,
-            codec=codec,
-            acks=acks,
-            idempotent=idempotent,
-            partition=partition,
-        )
-        return [offset if offset >= 0 else None for offset in offsets]
+        offsets: list[int] = self._ask("write", topic=topic, records=rows, **wishes._asdict())
+        return offsets
 
     def read(self, starts: Starts, count: int, *, max_wait_ms: int = 100) -> dict[Place, list[Row]]:
         wanted = [

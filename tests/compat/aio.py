@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Coroutine, Mapping
+from collections.abc import Awaitable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
@@ -21,6 +21,7 @@ from compat.clients import (
     RefusedError,
     Row,
     Starts,
+    Wishes,
     without_internal,
 )
 
@@ -54,22 +55,13 @@ class Aiokafka(Client):
         except KafkaError as problem:
             raise RefusedError(getattr(problem, "errno", None), repr(problem)) from None
 
-    def write(
-        self,
-        topic: str,
-        records: Records,
-        *,
-        codec: str = "none",
-        acks: str = "all",
-        idempotent: bool = False,
-        partition: int | None = 0,
-    ) -> list[int | None]:
+    def _write(self, topic: str, records: Records, wishes: Wishes) -> Sequence[int | None]:
         async def work() -> list[int | None]:
             async with AIOKafkaProducer(
                 **self._base,
-                compression_type=None if codec == "none" else codec,
-                acks=acks if acks == "all" else int(acks),
-                enable_idempotence=idempotent,
+                compression_type=None if wishes.codec == "none" else wishes.codec,
+                acks=wishes.acks if wishes.acks == "all" else int(wishes.acks),
+                enable_idempotence=wishes.idempotent,
                 linger_ms=20,
                 max_request_size=10_000_000,
                 max_batch_size=65_536,
@@ -80,14 +72,14 @@ class Aiokafka(Client):
                         topic,
                         record.value,
                         record.key,
-                        partition=partition,
+                        partition=wishes.partition,
                         timestamp_ms=record.timestamp,
                         headers=list(record.headers),
                     )
                     for record in records
                 ]
                 told = [await future for future in sent]
-            return [None if one is None or one.offset < 0 else one.offset for one in told]
+            return [None if one is None else one.offset for one in told]
 
         return self._run(work())
 

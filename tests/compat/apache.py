@@ -11,18 +11,15 @@ TEST_KAFKA_LIBS names the folder of the jars.
 from __future__ import annotations
 
 import shutil
-import socket
 import subprocess
 import time
 from pathlib import Path
 from typing import Self
 
 from compat.clients import folder_from
-from daemon import HOST, free_port
+from daemon import HOST, answers, free_port
 
 START_SECONDS = 60
-# ApiVersions 0, correlation id 7, no client id.
-_HELLO = bytes.fromhex("0000000a 0012 0000 00000007 ffff")
 _QUICK = ("-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 _PROPERTIES = """
 process.roles=broker,controller
@@ -91,7 +88,7 @@ class ApacheKafka:
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
         deadline = time.monotonic() + START_SECONDS
-        while not self._answers():
+        while not answers(self.port):
             if self._process.poll() is not None or time.monotonic() > deadline:
                 self.kill()
                 raise AssertionError(f"Kafka does not start:\n{self.log.read_text()[-4000:]}")
@@ -104,14 +101,6 @@ class ApacheKafka:
             self._process.kill()
             self._process.wait()
             self._process = None
-
-    def _answers(self) -> bool:
-        try:
-            with socket.create_connection((HOST, self.port), timeout=5) as connection:
-                connection.sendall(_HELLO)
-                return bool(connection.recv(1))
-        except OSError:
-            return False
 
     def _java(self, *arguments: str) -> list[str]:
         libs = folder_from("TEST_KAFKA_LIBS")

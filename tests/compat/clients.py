@@ -16,6 +16,9 @@ from golden.corpus import Record
 PATIENCE_SECONDS = 30
 #: A topic and the number of one of its partitions.
 Place = tuple[str, int]
+#: Where to read from; None: from the start.
+Starts = Mapping[Place, int | None]
+Records = Sequence[Record]
 
 
 class Row(NamedTuple):
@@ -44,6 +47,16 @@ class RefusedError(Exception):
         self.code = code
 
 
+class Wishes(NamedTuple):
+    """How records are to be written."""
+
+    codec: str = "none"
+    acks: str = "all"
+    idempotent: bool = False
+    #: None: the client chooses, by the key.
+    partition: int | None = 0
+
+
 class Client:
     """What all of them have."""
 
@@ -67,10 +80,16 @@ class Client:
     def close(self) -> None:
         """Let go of connections, threads and processes."""
 
-    # Verbs. Those below are only typed here.
+    def write(self, topic: str, records: Records, **wishes: Any) -> list[int | None]:
+        """Write records, as `Wishes` says; give the offset of each, None: not told."""
+        offsets = self._write(topic, records, Wishes(**wishes))
+        return [None if offset is None or offset < 0 else offset for offset in offsets]
 
-    write: Any
-    """(topic, records, codec, acks, idempotent, partition) -> the offset of each, None: not told"""
+    def _write(self, topic: str, records: Records, wishes: Wishes) -> Sequence[int | None]:
+        raise NotImplementedError
+
+    # Verbs that are only typed here.
+
     read: Any
     """({place: offset or None for the start}, count, max_wait_ms) -> {place: rows}"""
     ends: Any
@@ -95,11 +114,6 @@ class Client:
     """(topic, {name: value})"""
     delete_records: Any
     """(topic, offset) -> where partition 0 starts now"""
-
-
-#: What `write` takes, beside topic and records.
-Records = Sequence[Record]
-Starts = Mapping[Place, int | None]
 
 
 def without_internal(topics: Mapping[str, int]) -> dict[str, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from confluent_kafka import (
@@ -35,6 +35,7 @@ from compat.clients import (
     RefusedError,
     Row,
     Starts,
+    Wishes,
     without_internal,
 )
 
@@ -53,21 +54,14 @@ class Confluent(Client):
         }
         self._admin = AdminClient(self._base)
 
-    def write(
-        self,
-        topic: str,
-        records: Records,
-        *,
-        codec: str = "none",
-        acks: str = "all",
-        idempotent: bool = False,
-        partition: int = 0,
-    ) -> list[int | None]:
+    def _write(self, topic: str, records: Records, wishes: Wishes) -> Sequence[int | None]:
         settings = {
-            "compression.type": codec,
-            "acks": acks,
-            "enable.idempotence": idempotent,
-            "linger.ms": 20,
+            "compression.type": wishes.codec,
+            "acks": wishes.acks,
+            "enable.idempotence": wishes.idempotent,
+            # It does not compress what gets no smaller by it, such as a batch of one record. A
+            # flush waits no longer for more, so that this costs nothing.
+            "linger.ms": 1000,
             "message.max.bytes": 10_000_000,
             # An unknown topic is an error when this has passed.
             "topic.metadata.propagation.max.ms": 1000,
@@ -79,7 +73,7 @@ class Confluent(Client):
                 topic,
                 record.value,
                 record.key,
-                partition=partition,
+                partition=wishes.partition,
                 timestamp=record.timestamp or 0,
                 headers=list(record.headers) or None,
                 on_delivery=lambda *answer: answers.append(answer),
@@ -88,8 +82,7 @@ class Confluent(Client):
         for error, _message in answers:
             if error is not None:
                 raise RefusedError(error.code(), error)
-        offsets = [message.offset() for _error, message in answers]
-        return [offset if offset is not None and offset >= 0 else None for offset in offsets]
+        return [message.offset() for _error, message in answers]
 
     def read(self, starts: Starts, count: int, *, max_wait_ms: int = 100) -> dict[Place, list[Row]]:
         consumer = Consumer(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -38,13 +37,6 @@ def broker(request: Any, broker_of_the_module: Daemon) -> Iterator[Daemon]:
         yield broker_of_the_module
 
 
-@pytest.fixture(scope="session")
-def pipes() -> Iterator[Pipes]:
-    started = Pipes()
-    yield started
-    started.close()
-
-
 @pytest.fixture(scope="module")
 def everybody(broker_of_the_module: Daemon, pipes: Pipes) -> Iterator[Everybody]:
     clients = Everybody(broker_of_the_module.address, pipes)
@@ -61,12 +53,6 @@ def client(request: Any, everybody: Everybody, broker: Daemon) -> Client:
 def helper(everybody: Everybody) -> Confluent:
     """A client that does what the story needs beside what it is about."""
     return everybody.confluent
-
-
-@pytest.fixture
-def name(request: Any) -> str:
-    """A name that no other test uses for its topic."""
-    return re.sub(r"[^a-zA-Z0-9-]+", "-", request.node.name).strip("-")
 
 
 @pytest.fixture

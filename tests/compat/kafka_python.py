@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
@@ -19,6 +19,7 @@ from compat.clients import (
     RefusedError,
     Row,
     Starts,
+    Wishes,
     without_internal,
 )
 
@@ -31,21 +32,12 @@ class KafkaPython(Client):
         self._base = {"bootstrap_servers": address}
         self._admin = KafkaAdminClient(**self._base)
 
-    def write(
-        self,
-        topic: str,
-        records: Records,
-        *,
-        codec: str = "none",
-        acks: str = "all",
-        idempotent: bool = False,
-        partition: int | None = 0,
-    ) -> list[int | None]:
+    def _write(self, topic: str, records: Records, wishes: Wishes) -> Sequence[int | None]:
         producer = KafkaProducer(
             **self._base,
-            compression_type=None if codec == "none" else codec,
-            acks=acks if acks == "all" else int(acks),
-            enable_idempotence=idempotent,
+            compression_type=None if wishes.codec == "none" else wishes.codec,
+            acks=wishes.acks if wishes.acks == "all" else int(wishes.acks),
+            enable_idempotence=wishes.idempotent,
             linger_ms=20,
             max_request_size=10_000_000,
             max_block_ms=1000,  # an unknown topic is an error when this has passed
@@ -57,17 +49,16 @@ class KafkaPython(Client):
                     record.value,
                     record.key,
                     headers=list(record.headers),
-                    partition=partition,
+                    partition=wishes.partition,
                     timestamp_ms=record.timestamp,
                 )
                 for record in records
             ]
-            offsets = [future.get(PATIENCE_SECONDS).offset for future in sent]
+            return [future.get(PATIENCE_SECONDS).offset for future in sent]
         except KafkaError as problem:
             raise _refused(problem) from None
         finally:
             producer.close(5)
-        return [offset if offset >= 0 else None for offset in offsets]
 
     def read(self, starts: Starts, count: int, *, max_wait_ms: int = 100) -> dict[Place, list[Row]]:
         consumer = KafkaConsumer(

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 
 from compat.clients import (
     PATIENCE_SECONDS,
@@ -16,6 +17,7 @@ from compat.clients import (
     RefusedError,
     Row,
     Starts,
+    Wishes,
     without_internal,
 )
 from golden.corpus import KCAT_HEADERS
@@ -40,23 +42,14 @@ class Kcat(Client):
     def missing() -> str | None:
         return None if shutil.which("kcat") else "kcat is not installed"
 
-    def write(
-        self,
-        topic: str,
-        records: Records,
-        *,
-        codec: str = "none",
-        acks: str = "all",
-        idempotent: bool = False,
-        partition: int = 0,
-    ) -> list[int | None]:
+    def _write(self, topic: str, records: Records, wishes: Wishes) -> Sequence[int | None]:
         """Write records, with the headers that kcat puts on all of them, at its own time."""
         lines = [
             b"%b%b%b" % (record.key or b"", _KEY_END, record.value or b"") for record in records
         ]
         settings = {
-            "acks": acks,
-            "enable.idempotence": str(idempotent).lower(),
+            "acks": wishes.acks,
+            "enable.idempotence": str(wishes.idempotent).lower(),
             "linger.ms": "20",
             "message.max.bytes": "10000000",
             "topic.metadata.propagation.max.ms": "1000",
@@ -65,7 +58,7 @@ class Kcat(Client):
             name if value is None else f"{name}={value.decode()}" for name, value in KCAT_HEADERS
         ]
         self._run(
-            *("-P", "-t", topic, "-p", str(partition), "-z", codec, "-Z"),
+            *("-P", "-t", topic, "-p", str(wishes.partition), "-z", wishes.codec, "-Z"),
             *("-K", _escaped(_KEY_END), "-D", _escaped(_RECORD_END)),
             *(part for name, value in settings.items() for part in ("-X", f"{name}={value}")),
             *(part for header in headers for part in ("-H", header)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from compat.clients import (
@@ -14,6 +14,7 @@ from compat.clients import (
     RefusedError,
     Row,
     Starts,
+    Wishes,
     without_internal,
 )
 from ottla.client import (
@@ -42,21 +43,12 @@ class Ours(Client):
     def close(self) -> None:
         self._admin.close()
 
-    def write(
-        self,
-        topic: str,
-        records: Records,
-        *,
-        codec: str = "none",
-        acks: str = "all",
-        idempotent: bool = False,
-        partition: int | None = 0,
-    ) -> list[int | None]:
+    def _write(self, topic: str, records: Records, wishes: Wishes) -> Sequence[int | None]:
         producer = Producer(
             self.address,
-            compression=codec,
-            acks=acks if acks == "all" else int(acks),
-            idempotent=idempotent,
+            compression=wishes.codec,
+            acks=wishes.acks if wishes.acks == "all" else int(wishes.acks),
+            idempotent=wishes.idempotent,
             client=_IMPATIENT,
         )
         with producer:
@@ -67,13 +59,12 @@ class Ours(Client):
                     record.value,
                     key=record.key,
                     headers=record.headers,
-                    partition=partition,
+                    partition=wishes.partition,
                     timestamp=record.timestamp,
                 )
                 for record in records
             ]
-            offsets = [_do(one.result, PATIENCE_SECONDS).offset for one in sent]
-        return [offset if offset >= 0 else None for offset in offsets]
+            return [_do(one.result, PATIENCE_SECONDS).offset for one in sent]
 
     def read(self, starts: Starts, count: int, *, max_wait_ms: int = 100) -> dict[Place, list[Row]]:
         found: dict[Place, list[Row]] = {place: [] for place in starts}

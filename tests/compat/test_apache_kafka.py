@@ -25,6 +25,7 @@ from ottla.client import (
     TopicPartition,
 )
 from ottla.client.config import Timeouts
+from talk import until
 
 CLIENT = ClientConfig(
     backoff=Backoff(first=0.02, most=0.2), timeouts=Timeouts(connect=5, request=10, operation=60)
@@ -52,15 +53,13 @@ async def topic(admin: Admin) -> str:
     """A topic with three partitions."""
     name = f"t-{uuid4().hex[:12]}"
     await admin.create_topic(name, partitions=3)
-    await until(lambda: is_known(admin, name, partitions=3))
+    await heard(lambda: is_known(admin, name, partitions=3))
     return name
 
 
-async def until(condition):
+async def heard(condition):
     """Wait for what Kafka's controller has decided, and its broker has not heard of yet."""
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while not await condition():
-            await asyncio.sleep(0.02)
+    await until(condition, PATIENCE_SECONDS)
 
 
 async def is_known(admin, name, *, partitions):
@@ -218,11 +217,11 @@ async def test_an_admin_looks_after_topics_settings_and_offsets(kafka, admin, to
     }
 
     await admin.create_partitions(topic, 4)
-    await until(lambda: is_known(admin, topic, partitions=4))
+    await heard(lambda: is_known(admin, topic, partitions=4))
     await admin.alter_topic_configs(topic, {"retention.ms": "123000"})
-    await until(lambda: has_retention(admin, topic, "123000"))
+    await heard(lambda: has_retention(admin, topic, "123000"))
     await admin.alter_topic_configs(topic, unset=["retention.ms"])
-    await until(lambda: has_retention(admin, topic, "604800000"))
+    await heard(lambda: has_retention(admin, topic, "604800000"))
     assert (await admin.describe_topic_configs(topic))[topic]["retention.ms"].is_default
     assert "log.retention.ms" in (await admin.describe_broker_configs(0))[0]
     await admin.alter_broker_configs(0, {"log.cleaner.threads": "2"})
@@ -251,7 +250,7 @@ async def test_an_admin_looks_after_topics_settings_and_offsets(kafka, admin, to
         await admin.create_topic(topic)
     assert exists.value.code is ErrorCode.TOPIC_ALREADY_EXISTS
     await admin.delete_topics(topic)
-    await until(lambda: is_gone(admin, topic))
+    await heard(lambda: is_gone(admin, topic))
 
 
 async def test_the_commands(kafka, topic, tmp_path):
@@ -273,7 +272,7 @@ async def test_the_commands(kafka, topic, tmp_path):
         return "retention.ms" in run("config", "describe", "topic", topic)
 
     await asyncio.to_thread(talk)
-    await until(lambda: asyncio.to_thread(is_set))
+    await heard(lambda: asyncio.to_thread(is_set))
     await asyncio.to_thread(run, "topic", "delete", topic, "--yes")
 
 

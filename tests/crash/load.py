@@ -44,7 +44,8 @@ _CONSUMER = _CLIENT | {
     "enable.partition.eof": True,
     "auto.offset.reset": "error",
 }
-#: What a producer has under way at most. It bounds how much there is to verify, too.
+#: What a producer has under way at most, shared among partitions: one whose broker is away is not
+#: to keep others from being sent to. It bounds how much there is to verify, too.
 _UNDER_WAY = 150
 
 
@@ -75,14 +76,14 @@ class Producing:
         self._thread.join()
 
     def _run(self) -> None:
-        turn = 0
+        turn, most = 0, max(1, _UNDER_WAY // self._partitions)
         while not self._stopping.is_set():
-            if len(self._producer) >= _UNDER_WAY:
-                self._producer.poll(0.005)
-                continue
             partition = turn % self._partitions
             turn += 1
             which = self.sent[partition]
+            if which - len(self.acked[partition]) >= most:
+                self._producer.poll(0.001)
+                continue
             self.sent[partition] += 1
             value = f"{self.number} {partition} {which} ".encode() * (1 + which % 7)
             self._producer.produce(

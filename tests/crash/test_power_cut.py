@@ -34,6 +34,30 @@ def cut(mounts, processes, mode, *, seed, seconds):
     return acked
 
 
+def filled(path):
+    logs = open_directory(path)
+    for name in LOGS:
+        log = logs.create(name, CONFIG)
+        for sequence in range(0, 300, 2):
+            log.append(a_batch(name, sequence, 2), leader_epoch=0, now_ms=NOW)
+    return logs
+
+
+def reports_of_all(path):
+    """See that all is there that `filled` wrote; give what was found at the start."""
+    logs = open_directory(path)
+    assert logs.failed == {}
+    for name in LOGS:
+        log = logs.logs[name]
+        assert list(rows(log)) == [(offset, value_of(name, offset)) for offset in range(300)]
+        assert [producer.last_sequence for producer in log.producers] == [299]
+        for offset in (0, 1, 150, 299):
+            assert log.offset_of_time(NOW + offset) == (offset, NOW + offset)
+        assert list(log.epochs) == [(0, 0)]
+    logs.close()
+    return logs.reports
+
+
 def test_nothing_that_was_acked_is_lost_by_a_power_cut_where_acks_wait_for_the_device(
     mounts, processes
 ):
@@ -57,36 +81,19 @@ def test_a_power_cut_does_lose_what_was_acked_from_the_page_cache(mounts, proces
 
 
 def test_a_power_cut_right_after_a_clean_stop_loses_nothing(mounts):
-    logs = open_directory(mounts.path / "data")
-    for name in LOGS:
-        log = logs.create(name, CONFIG)
-        for sequence in range(0, 300, 2):
-            log.append(a_batch(name, sequence, 2), leader_epoch=0, now_ms=NOW)
+    logs = filled(mounts.path / "data")
     logs.close()
 
     mounts.cut_power()
     mounts.unmount()
     mounts.mount_ext4()
 
-    logs = open_directory(mounts.path / "data")
-    assert logs.failed == {}
-    for name in LOGS:
-        log = logs.logs[name]
-        assert logs.reports[name].was_clean
-        assert list(rows(log)) == [(offset, value_of(name, offset)) for offset in range(300)]
-        assert [producer.last_sequence for producer in log.producers] == [299]
-        for offset in (0, 1, 150, 299):
-            assert log.offset_of_time(NOW + offset) == (offset, NOW + offset)
-        assert list(log.epochs) == [(0, 0)]
-    logs.close()
+    reports = reports_of_all(mounts.path / "data")
+    assert all(reports[name].was_clean for name in LOGS)
 
 
 def test_a_power_cut_right_after_a_checkpoint_loses_nothing_before_it(mounts):
-    logs = open_directory(mounts.path / "data")
-    for name in LOGS:
-        log = logs.create(name, CONFIG)
-        for sequence in range(0, 300, 2):
-            log.append(a_batch(name, sequence, 2), leader_epoch=0, now_ms=NOW)
+    logs = filled(mounts.path / "data")
     logs.checkpoint()
 
     mounts.cut_power()
@@ -98,13 +105,4 @@ def test_a_power_cut_right_after_a_checkpoint_loses_nothing_before_it(mounts):
     mounts.unmount()
     mounts.mount_ext4()
 
-    logs = open_directory(mounts.path / "data")
-    assert logs.failed == {}
-    for name in LOGS:
-        log = logs.logs[name]
-        assert list(rows(log)) == [(offset, value_of(name, offset)) for offset in range(300)]
-        assert [producer.last_sequence for producer in log.producers] == [299]
-        for offset in (0, 1, 150, 299):
-            assert log.offset_of_time(NOW + offset) == (offset, NOW + offset)
-        assert list(log.epochs) == [(0, 0)]
-    logs.close()
+    assert reports_of_all(mounts.path / "data").keys() == set(LOGS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,12 +21,6 @@ def broker_of_the_module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[D
 def broker(request: Any, broker_of_the_module: Daemon) -> Iterator[Daemon]:
     with shown_on_failure(request, [broker_of_the_module]):
         yield broker_of_the_module
-
-
-@pytest.fixture
-def name(request: Any) -> str:
-    """A name that no other test uses, for a group or a topic."""
-    return re.sub(r"[^a-zA-Z0-9-]+", "-", request.node.name).strip("-")
 
 
 @pytest.fixture(scope="session", autouse=True)

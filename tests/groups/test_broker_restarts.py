@@ -32,7 +32,7 @@ from groups.company import (
     producing,
     settle,
 )
-from wire import Client, connected
+from talk import Client, connected
 
 PARTITIONS = 4
 TOPIC = "t"

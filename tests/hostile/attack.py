@@ -20,16 +20,12 @@ from typing import Any, Self
 import pytest
 
 from daemon import Daemon
+from logs import a_batch
 from ottla.protocol.api.api_versions import ApiVersionsRequest
-from ottla.protocol.api.create_topics import (
-    CreatableTopic,
-    CreatableTopicConfig,
-    CreateTopicsRequest,
-)
-from ottla.protocol.api.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from ottla.protocol.codec import decode_response, encode_request
 from ottla.protocol.schema import Message
-from talk import a_batch
+from talk import codes, produce
+from wire import creating
 
 if not Path("/proc/self/smaps_rollup").exists():
     pytest.skip("a look at the memory of another process needs Linux", allow_module_level=True)
@@ -232,18 +228,8 @@ def framed(body: bytes) -> bytes:
 
 def make_topic(broker: Daemon, name: str, partitions: int = 1, **configs: str) -> None:
     """Make a topic; its settings are said with underscores."""
-    topic = CreatableTopic(
-        name=name,
-        num_partitions=partitions,
-        replication_factor=1,
-        configs=[
-            CreatableTopicConfig(name=key.replace("_", "."), value=value)
-            for key, value in configs.items()
-        ],
-    )
     with Socket(broker) as connection:
-        request = CreateTopicsRequest(topics=[topic], timeout_ms=10_000)
-        (made,) = connection.ask(request, 5).topics
+        (made,) = connection.ask(creating(name, partitions, **configs), 5).topics
         assert made.error_code == 0, made
 
 
@@ -260,14 +246,10 @@ def crowd(broker: Daemon, stack: ExitStack, count: int, data: bytes = b"") -> li
 
 def append(broker: Daemon, value: bytes, times: int = 1, index: int = 0, topic: str = "t") -> None:
     """Append a record so many times, by hand."""
-    data = [PartitionProduceData(index=index, records=a_batch(value=value))]
-    request = ProduceRequest(
-        acks=1, timeout_ms=5000, topic_data=[TopicProduceData(name=topic, partition_data=data)]
-    )
+    request = produce(a_batch(value=value), topic=topic, index=index)
     with Socket(broker) as connection:
         for _ in range(times):
-            (answer,) = connection.ask(request, 9).responses
-            assert answer.partition_responses[0].error_code == 0
+            assert codes(connection.ask(request, 9)) == [0]
 
 
 #: What makes a request reach something, by the name of the field.

@@ -5,6 +5,7 @@ import pytest
 from daemon import Daemon
 from hostile.attack import Socket, unharmed
 from hostile.names import IMPOSSIBLE, OURS, POSSIBLE, create, only_ours, paths
+from logs import a_batch
 from ottla.protocol.api.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from ottla.protocol.api.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from ottla.protocol.api.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -15,7 +16,6 @@ from ottla.protocol.api.offset_commit import OffsetCommitRequest
 from ottla.protocol.api.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.registry import CREATE_TOPICS, METADATA
-from talk import a_batch
 
 INVALID = ErrorCode.INVALID_TOPIC_EXCEPTION
 UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
