@@ -7,7 +7,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
 from struct import Struct, calcsize
 from typing import Any
 
@@ -122,10 +121,15 @@ class SourceWriter(ABC):
         return function
 
 
-@cache
+_STRUCTS: dict[str, Struct] = {}
+
+
 def struct_of(codes: str) -> Struct:
-    """Give the struct of some codes, big-endian as the wire is."""
-    return Struct(">" + codes)
+    """Give the struct of some codes, big-endian as the wire is; always the same one.
+
+    Threads that compile at a time get the same as well, which they need not from functools.cache.
+    """
+    return _STRUCTS.get(codes) or _STRUCTS.setdefault(codes, Struct(">" + codes))
 
 
 def identifier(codes: str) -> str:

@@ -1,5 +1,7 @@
 """Whole frames: known bytes, headers and their habits, errors that say where."""
 
+from struct import Struct
+
 import pytest
 
 from ottla.protocol.api.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -9,7 +11,7 @@ from ottla.protocol.api.init_producer_id import InitProducerIdResponse
 from ottla.protocol.api.metadata import MetadataRequest, MetadataResponse
 from ottla.protocol.api.produce import ProduceRequest, ProduceResponse
 from ottla.protocol.codec import decode_request, decode_response, encode_request, encode_response
-from ottla.protocol.compiler import PASS_THROUGH_BYTES, codec
+from ottla.protocol.compiler import PASS_THROUGH_BYTES, codec, source
 from ottla.protocol.errors import DecodeError, UnsupportedVersionError
 from ottla.protocol.registry import API_VERSIONS, APIS, FETCH, PRODUCE, SASL_HANDSHAKE
 
@@ -242,3 +244,17 @@ def test_generated_code_can_be_read():
     assert "def decode(b, p, end):" in heartbeat.decode_source
     assert "def encode(m0, w, parts):" in heartbeat.encode_source
     assert codec(HeartbeatResponse, 1) is heartbeat
+
+
+def test_threads_that_compile_at_a_time_get_the_same_struct(monkeypatch):
+    other = []
+
+    def interrupted(codes):
+        if not other:
+            other.append(None)
+            other[0] = source.struct_of("bhbhb")
+        return Struct(codes)
+
+    monkeypatch.setattr(source, "Struct", interrupted)
+
+    assert source.struct_of("bhbhb") is other[0]
