@@ -72,6 +72,7 @@ def batch_of(
 
 def key_values(batch: RecordBatch) -> list[KeyValue]:
     """Give the records of such a batch. Raises BatchError."""
+    batch.validate()
     found: list[KeyValue] = []
     for record in batch.records():
         assert record.key is not None

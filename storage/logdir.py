@@ -32,7 +32,7 @@ from .errors import DataDirectoryError, LogOfflineError, StorageError
 from .files import OpenFiles
 from .flusher import Flusher
 from .log import DELETED, Log
-from .recovery import Report, open_log
+from .recovery import GAPS_FILE, Report, open_log, read_gaps
 
 log = logging.getLogger(__name__)
 
@@ -86,7 +86,8 @@ class LogDirectory:
     def load_first(self, name: str, config: LogConfig) -> Log:
         """Open a log, or make it, before all others: it may say what they are.
 
-        Raises DataDirectoryError if it makes no sense.
+        Raises DataDirectoryError if it makes no sense, or if some of it is lost: who believed the
+        rest would take logs for those of no topic, or of one that was deleted.
         """
         self._tidy()
         try:
@@ -94,6 +95,7 @@ class LogDirectory:
         except UNREADABLE as error:
             raise DataDirectoryError(f"{self.path / name} cannot be read: {error}") from error
         self.disk.sync_directory(self.path)
+        self._check_whole(name)
         return self.logs[name]
 
     def load(
@@ -253,6 +255,25 @@ class LogDirectory:
         for name in self._folders():
             if name.endswith(DELETED):
                 self._remove(self.path / name)
+
+    def _check_whole(self, name: str) -> None:
+        """See that nothing is missing of what a log had on the device. Raises DataDirectoryError.
+
+        A torn write was never there, and may be missing.
+        """
+        opened, reached = self.logs[name], self._recovery_points.get(name, 0)
+        if opened.end_offset < reached:
+            loss = f"it ends at offset {opened.end_offset}, and reached {reached}"
+            note = self.path / _RECOVERY_POINT
+        elif gaps := read_gaps(opened.directory):
+            loss = "offsets are missing: " + ", ".join(f"{one} to {two - 1}" for one, two in gaps)
+            note = opened.directory / GAPS_FILE
+        else:
+            return
+        raise DataDirectoryError(
+            f"{opened.directory} has lost records, {loss}. Damaged bytes were put beside it."
+            f" Bring it back from a copy; or remove {note}, to start without what the records said"
+        )
 
     def _folders(self) -> list[str]:
         return [name for name in self.disk.names(self.path) if (self.path / name).is_dir()]

@@ -97,6 +97,14 @@ def open_log(
     return opened, report
 
 
+def read_gaps(directory: Path) -> list[list[int]]:
+    """Read which offsets of a log damage has left a gap between: [expected, found]."""
+    try:
+        return read_json(directory / GAPS_FILE) or []
+    except ValueError:
+        return []
+
+
 def _load(opened: Log, recovery_point: int | None, report: Report) -> None:
     for base in _tidy(opened):
         opened.adopt(Segment(opened.directory, base, opened.files))
@@ -337,15 +345,8 @@ class _Scan:
         if not self.is_last:
             at = self.opened.segments.index(self.segment)
             return self.opened.segments[at + 1].base_offset > last_offset
-        known = [self.expected, base_offset] in self._gaps()
+        known = [self.expected, base_offset] in read_gaps(self.opened.directory)
         return known or bool(self.bad) or self.opened.config.compacts
-
-    def _gaps(self) -> list[list[int]]:
-        """Read which offsets damage has left a gap between: [expected, found]."""
-        try:
-            return read_json(self.opened.directory / GAPS_FILE) or []
-        except ValueError:
-            return []
 
     def _next_good(self, position: int) -> int | None:
         """Find the next good batch behind a bad one, if there is any."""
@@ -430,7 +431,7 @@ class _Scan:
         disk.sync_directory(segment.directory)
         segment.forget_indexes()
         segment.size = segment.synced_size = segment.path(".log").stat().st_size
-        gaps, expected = self._gaps(), segment.base_offset
+        gaps, expected = read_gaps(segment.directory), segment.base_offset
         for batch in segment.batches():
             segment.note(batch, self.opened.config.index_interval_bytes)
             if batch.base_offset > expected and [expected, batch.base_offset] not in gaps:
