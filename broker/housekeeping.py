@@ -11,7 +11,9 @@ import asyncio
 import logging
 import threading
 from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ottla.protocol.errors import BatchError
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+#: However often something is to happen, there is time for other things in between.
+_SHORTEST_PAUSE_SECONDS = 0.01
+
 
 class Housekeeping:
     """The loops, from `start` to `stop`."""
@@ -35,6 +40,8 @@ class Housekeeping:
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping = asyncio.Event()
         self._stop_rewriting = threading.Event()
+        # A thread keeps memory that it has used, and rewriting takes some: always the same thread.
+        self._rewriter = ThreadPoolExecutor(1, thread_name_prefix="cleaner")
 
     def start(self) -> None:
         """Begin."""
@@ -56,6 +63,7 @@ class Housekeeping:
         self._stopping.set()
         self._stop_rewriting.set()
         await asyncio.gather(*self._tasks)
+        self._rewriter.shutdown()
 
     async def apply_retention(self) -> None:
         """Delete segments that are too old or too many, and files that nobody reads any more."""
@@ -111,11 +119,14 @@ class Housekeeping:
         if plan is None:
             return
         limit = self._broker.config.log_cleaner_io_max_bytes_per_second
-        rewritten = await asyncio.to_thread(
-            rewrite,
-            plan,
-            bytes_per_second=int(limit) if 0 < limit < 2**63 else None,
-            stop=self._stop_rewriting,
+        rewritten = await asyncio.get_running_loop().run_in_executor(
+            self._rewriter,
+            partial(
+                rewrite,
+                plan,
+                bytes_per_second=int(limit) if 0 < limit < 2**63 else None,
+                stop=self._stop_rewriting,
+            ),
         )
         while compaction.commit_next(opened, rewritten):
             await asyncio.sleep(0)
@@ -127,7 +138,8 @@ class Housekeeping:
     ) -> None:
         while not self._stopping.is_set():
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), interval_ms() / 1000)
+                pause = max(interval_ms() / 1000, _SHORTEST_PAUSE_SECONDS)
+                await asyncio.wait_for(self._stopping.wait(), pause)
                 return
             try:
                 await job()
