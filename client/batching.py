@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from itertools import count, repeat
 from typing import TYPE_CHECKING, NamedTuple
 
-from ottla.protocol.batch import HEADER_BYTES, RecordBatch, build_batch
+from ottla.protocol.batch import HEADER_BYTES, RecordBatch, build_batch, wrap_records
 from ottla.protocol.compression import Compression
 
 from .errors import BufferFullError, ClosedError
@@ -27,6 +27,7 @@ from .types import Receipt
 
 if TYPE_CHECKING:
     from .lanes import Lane
+    from .packing import Pack
 
 #: What a record takes at most beside its key, value and headers: seven numbers.
 RECORD_OVERHEAD_BYTES = 36
@@ -83,7 +84,7 @@ _NOBODY = Identity(-1, -1)
 
 
 class Written(NamedTuple):
-    """Records of one `send_many` that lie one after the other in a partition."""
+    """Records of one call that lie one after the other in a partition."""
 
     topic: str
     partition: int
@@ -107,7 +108,7 @@ def join_to(parts: list[Written], part: Written) -> None:
 
 
 class Tally:
-    """What becomes of the records of one `send_many`."""
+    """What becomes of the records of one `send_many` or `send_arrow`."""
 
     __slots__ = ("_done", "error", "outstanding", "written")
 
@@ -153,6 +154,7 @@ class Batch:
         "_headers",
         "_keys",
         "_on_settled",
+        "_pack",
         "_runs",
         "_timestamps",
         "_values",
@@ -202,6 +204,8 @@ class Batch:
         self._keys: list[bytes | None] = []
         self._values: list[bytes | None] = []
         self._headers: list[Sequence[tuple[str, bytes | None]]] = []
+        # Or all of them as one, if they came so.
+        self._pack: Pack | None = None
         # Who waits, by record; shorter than these if nobody waits for the last ones.
         self._futures: list[AnyFuture | None] = []
         self._runs: list[Run] = []
@@ -233,6 +237,12 @@ class Batch:
         self.count += 1
         self.size += size
 
+    def fill(self, pack: Pack, tally: Tally) -> None:
+        """Take a pack, and nothing else. Only somebody who has made room for it may do so."""
+        self._pack = pack
+        self.begin_run(tally).count = self.count = pack.records
+        self.size += len(pack.payload)
+
     def expect(self, future: AnyFuture) -> None:
         """Let somebody wait for the record that was added last."""
         futures = self._futures
@@ -252,16 +262,25 @@ class Batch:
     def encode(self, compression: Compression) -> None:
         """Encode it, with the number that it has. It is not open any more."""
         identity = self.identity or _NOBODY
-        columns = (self._timestamps, self._keys, self._values, self._headers)
-        self.wire = build_batch(
-            list(zip(range(self.count), *columns, strict=True)),
-            compression=compression,
-            producer_id=identity.producer_id,
-            producer_epoch=identity.epoch,
-            base_sequence=self.sequence,
-        )
+        if (pack := self._pack) is not None:
+            self.wire = wrap_records(
+                *pack[1:],
+                compression=compression,
+                producer_id=identity.producer_id,
+                producer_epoch=identity.epoch,
+                base_sequence=self.sequence,
+            )
+        else:
+            columns = (self._timestamps, self._keys, self._values, self._headers)
+            self.wire = build_batch(
+                list(zip(range(self.count), *columns, strict=True)),
+                compression=compression,
+                producer_id=identity.producer_id,
+                producer_epoch=identity.epoch,
+                base_sequence=self.sequence,
+            )
         # The bytes are enough: to keep both would double what is in memory.
-        self._keys, self._values, self._headers = [], [], []
+        self._keys, self._values, self._headers, self._pack = [], [], [], None
 
     def forget_number(self) -> None:
         """Let it be numbered again when it is next sent. It is known not to be written."""
@@ -284,6 +303,7 @@ class Batch:
     def _decode(self) -> None:
         if self.wire is not None:
             records = RecordBatch(self.wire).records()
+            self._timestamps = [record.timestamp for record in records]
             self._keys = [record.key for record in records]
             self._values = [record.value for record in records]
             self._headers = [record.headers for record in records]

@@ -5,9 +5,10 @@
 
         first = await producer.enqueue("orders", b"…")     # pipelined: a future of a receipt
         await producer.send_many("orders", [b"…", b"…"])   # in bulk: no future for each
+        await producer.send_arrow("orders", table)         # from Arrow: no object for each
         await producer.flush()
 
-All three wait while too much waits to be sent, and nothing is taken that is not accounted for: a
+All of them wait while too much waits to be sent, and nothing is taken that is not accounted for: a
 record's receipt is given, or fails with what went wrong. Records that one task sends to one
 partition are written in the order in which it sent them.
 """
@@ -16,11 +17,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
+from functools import partial
 from itertools import chain
 from operator import index
 from types import TracebackType
-from typing import Any, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 from ottla.protocol.batch import HEADER_BYTES
 from ottla.protocol.compression import Compression
@@ -42,6 +44,9 @@ from .sending import Sender
 from .serializers import to_bytes, to_headers
 from .types import Headers, Receipt, Serializer
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 __all__ = ["Batching", "Producer", "ProducerRecord", "Written"]
 
 _ACKS: dict[str | int, int] = {"all": -1, -1: -1, 1: 1, 0: 0}
@@ -59,6 +64,24 @@ class ProducerRecord(NamedTuple):
     partition: int | None = None
     #: In milliseconds; None is now.
     timestamp: int | None = None
+
+
+# Without the function that a named tuple puts in front, which takes longer than to make it.
+_new_record = partial(tuple.__new__, ProducerRecord)
+
+
+class Many:
+    """Records that one call sends, and waits for together."""
+
+    def __init__(self) -> None:
+        self.tally = Tally()
+        #: Where some may wait for more.
+        self.lanes: set[Lane] = set()
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether there is no use in queueing more."""
+        return self.tally.error is not None
 
 
 class Producer:
@@ -211,19 +234,29 @@ class Producer:
         those before it; the others of its batch have failed with it. If this is cancelled, any
         number of them may be written.
         """
-        tally, lanes = Tally(), set[Lane]()
-        try:
-            try:
-                await self._queue_many(topic, records, tally, lanes)
-            finally:
-                self._sender.hurry_all(lanes)  # there is no more to wait for
-        except Exception:
-            await tally.wait()
-            raise
-        await tally.wait()
-        if tally.error is not None:
-            raise tally.error
-        return _joined(tally.written)
+        many = Many()
+        return await self._send_all(many, self._queue_many(topic, records, many))
+
+    async def send_arrow(
+        self, topic: str, rows: pa.RecordBatch | pa.Table | Iterable[pa.RecordBatch]
+    ) -> list[Written]:
+        """Send rows as `send_many` sends records, without an object for each. It needs pyarrow.
+
+        Their columns are taken by name: `value`, and where they are there `key`, `headers`,
+        `partition` and `timestamp`. A value that is null is a tombstone; where a partition or a
+        timestamp is null, it is chosen as for any record.
+        """
+        from .packing import batches_of  # noqa: PLC0415  # pyarrow need not be there
+
+        many = Many()
+
+        async def queue_all() -> None:
+            for batch in batches_of(rows):
+                if many.has_failed:
+                    break
+                await self._queue_arrow(topic, batch, many)
+
+        return await self._send_all(many, queue_all())
 
     async def flush(self) -> None:
         """Wait until all that was sent so far is acknowledged or has failed. Nothing lingers.
@@ -250,10 +283,56 @@ class Producer:
         finally:
             await self._cluster.close()
 
-    async def _queue_many(
-        self, topic: str, records: Iterable[Any], tally: Tally, lanes: set[Lane]
-    ) -> None:
+    async def _send_all(self, many: Many, queueing: Coroutine[Any, Any, None]) -> list[Written]:
+        try:
+            await queueing
+        except BaseException as error:
+            self._sender.hurry_all(many.lanes)
+            if isinstance(error, Exception):
+                await many.tally.wait()
+            raise
+        return await self._finish(many)
+
+    async def _finish(self, many: Many) -> list[Written]:
+        """Wait until it is known what became of what was queued; raise what went wrong."""
+        self._sender.hurry_all(many.lanes)  # there is no more to wait for
+        await many.tally.wait()
+        if (error := many.tally.error) is not None:
+            raise error
+        return _joined(many.tally.written)
+
+    async def _queue_arrow(self, topic: str, batch: pa.RecordBatch, many: Many) -> None:
+        from .packing import Rows  # noqa: PLC0415
+
         known = await self._learn(topic)
+        rows, packs = Rows(batch), None
+        if self._partitioner == STICKY and not (self._key_serializer or self._value_serializer):
+            packs = rows.packs(
+                known.count,
+                now_ms=time.time_ns() // 1_000_000,
+                limit=self._batching.batch_bytes - HEADER_BYTES,
+                largest=self._largest,
+            )
+        if packs is None:
+            await self._queue_many(topic, map(_new_record, rows.records()), many)
+            return
+        tally, room = many.tally, self._sender.room
+        for pack in packs:
+            size = len(pack.payload)
+            if self._in_a_row > self._batching.batch_bytes:
+                await self._let_others_run()
+            if not room.take(size):
+                await self._wait_for_room(size)
+            if many.has_failed:
+                room.give(size)
+                break
+            self._in_a_row += size
+            known.batch_of(pack.partition).fill(pack, tally)
+            tally.outstanding += pack.records
+
+    async def _queue_many(self, topic: str, records: Iterable[Any], many: Many) -> None:
+        known = await self._learn(topic)
+        tally, lanes = many.tally, many.lanes
         room = self._sender.room
         limit = self._batching.batch_bytes
         plain_bytes = self._plain_bytes
@@ -388,6 +467,12 @@ class _Topic:
         self._current = self._lanes[self._available[-1]]
         self.loop = asyncio.get_running_loop()
 
+    @property
+    def count(self) -> int:
+        """How many partitions there are."""
+        self._follow()
+        return self._count
+
     def place(self, key: bytes | None, value: bytes | None) -> int | None:
         """Give the partition of a record, or None: `batch_for` says, once it can be queued."""
         if self._custom is None and key is None:
@@ -417,6 +502,18 @@ class _Topic:
         batch = lane.open
         if batch is None or batch.size > limit:
             return self._sender.open_batch(lane)
+        return batch
+
+    def batch_of(self, place: int | None) -> Batch:
+        """Begin a batch that nothing will be added to; `place` is None if it may go anywhere."""
+        self._follow()
+        if place is None:
+            self._current = self._next_after(self._current)
+        lane = self._current if place is None else self._lanes[place]
+        batch = self._sender.open_batch(lane)
+        lane.open = None
+        batch.is_due = True
+        self._sender.offer(lane)
         return batch
 
     def _next_after(self, lane: Lane) -> Lane:

@@ -43,4 +43,23 @@ def decode_columns(
     time_scale: int,
     with_headers: bool,
 ) -> Columns | None: ...
+
+# A column of numbers: validity (None: no nulls), numbers, None, the first row.
+# One of bytes or text: validity, offsets of 32 bits, content, the first row.
+Given = tuple[Buffer | None, Buffer | None, Buffer | None, int]
+# A partition (None: any), encoded records, how many, their base and largest timestamp.
+Pack = tuple[int | None, bytes, int, int, int]
+
+def pack_columns(
+    keys: Given | None,
+    values: Given,
+    partitions: Given | None,
+    timestamps: Given | None,
+    headers: tuple[Given, Given, Given] | None,
+    count: int,
+    partition_count: int,
+    now: int,
+    limit: int,
+    largest: int,
+) -> list[Pack] | None: ...
 def murmur2(data: bytes) -> int: ...

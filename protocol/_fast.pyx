@@ -1,9 +1,9 @@
 # cython: language_level=3, cdivision=True
-"""The compiled twin of what is slow in Python: records to bytes and back, to columns, and hashes.
+"""The compiled twin of what is slow in Python: records from and to bytes and columns, and hashes.
 
 It does the plain case and gives None for all else: bytes that make no sense, objects of odd types,
-numbers beyond 64 bits. Its callers (`records`, `client/arrow`) then ask the twin in Python, which
-has the last word: results, errors and their text are those of one implementation.
+numbers beyond 64 bits. Its callers (`records`, `client/arrow`, `client/packing`) then ask the twin
+in Python, which has the last word: results, errors and their text are those of one implementation.
 
 Nothing is read or written on trust. `p` goes only forwards, from the start of the records to their
 end, and what is copied has been passed by: so what one column takes is never more than the bytes
@@ -37,6 +37,8 @@ cdef enum:
     LARGEST_VARINT_BYTES = 10
     # Of a record as an object: offset, timestamp, key, value, headers.
     STORED_FIELDS = 5
+    # Of a table to be packed: seven columns of three.
+    MOST_BUFFERS = 21
 
 
 # Reading. Each of these gives the position behind what it has read, or NULL where it makes no
@@ -460,7 +462,7 @@ cdef inline bint text_of(text, Field *field) except -1:
     return True
 
 
-cdef inline Py_ssize_t varint_size(int64_t number) noexcept:
+cdef inline Py_ssize_t varint_size(int64_t number) noexcept nogil:
     cdef uint64_t rest = zigzag(number)
     cdef Py_ssize_t size = 1
     while rest > 0x7F:
@@ -469,7 +471,7 @@ cdef inline Py_ssize_t varint_size(int64_t number) noexcept:
     return size
 
 
-cdef inline uint8_t *write_varint(uint8_t *p, int64_t number) noexcept:
+cdef inline uint8_t *write_varint(uint8_t *p, int64_t number) noexcept nogil:
     cdef uint64_t rest = zigzag(number)
     while rest > 0x7F:
         p[0] = <uint8_t>(rest & 0x7F | 0x80)
@@ -479,15 +481,15 @@ cdef inline uint8_t *write_varint(uint8_t *p, int64_t number) noexcept:
     return p + 1
 
 
-cdef inline uint64_t zigzag(int64_t number) noexcept:
+cdef inline uint64_t zigzag(int64_t number) noexcept nogil:
     return (<uint64_t>number << 1) ^ <uint64_t>-<int64_t>(number < 0)
 
 
-cdef inline Py_ssize_t field_size(Field *field) noexcept:
+cdef inline Py_ssize_t field_size(Field *field) noexcept nogil:
     return varint_size(field.size) + (field.size if field.size > 0 else 0)
 
 
-cdef inline uint8_t *write_field(uint8_t *p, Field *field) noexcept:
+cdef inline uint8_t *write_field(uint8_t *p, Field *field) noexcept nogil:
     p = write_varint(p, field.size)
     if field.size > 0:
         memcpy(p, field.start, field.size)
@@ -790,13 +792,287 @@ cdef inline void put(
     column.ends[row + 1] = column.size
 
 
+# Columns, in the layout of Arrow, to records: those of one partition after the other, and without
+# the GIL. Whoever calls has seen that the columns are valid.
+
+cdef class Buffers:
+    """Buffers that are held open."""
+
+    cdef Py_buffer views[MOST_BUFFERS]
+    cdef int opened
+
+    def __dealloc__(self):
+        for n in range(self.opened):
+            PyBuffer_Release(&self.views[n])
+
+    cdef const void *open(self, buffer) except? NULL:
+        if buffer is None:
+            return NULL
+        assert self.opened < MOST_BUFFERS
+        PyObject_GetBuffer(buffer, &self.views[self.opened], PyBUF_SIMPLE)
+        self.opened += 1
+        return self.views[self.opened - 1].buf
+
+
+cdef struct Given:
+    # A column: NULL for data that there are not, and for the validity of what is never null.
+    const uint8_t *validity
+    const void *data
+    const char *content
+    Py_ssize_t first
+
+
+cdef struct Table:
+    Given keys
+    Given values
+    Given partitions
+    Given timestamps
+    Given headers
+    Given header_keys
+    Given header_values
+    Py_ssize_t count
+    int32_t partition_count
+    int64_t now
+    # What a pack takes at most, unless it is one record; and what that may take.
+    Py_ssize_t limit
+    Py_ssize_t largest
+
+
+cdef struct Line:
+    # A row as a record, but for its place in a pack.
+    int64_t timestamp
+    Field key
+    Field value
+    Py_ssize_t first_header
+    Py_ssize_t header_count
+    Py_ssize_t header_size
+
+
+def pack_columns(
+    keys,
+    values,
+    partitions,
+    timestamps,
+    headers,
+    Py_ssize_t count,
+    int32_t partition_count,
+    int64_t now,
+    Py_ssize_t limit,
+    Py_ssize_t largest,
+):
+    """Encode rows, in packs of the same partition: see the stub."""
+    cdef Buffers buffers = Buffers()
+    cdef Table table
+    cdef Py_ssize_t biggest = 0
+    cdef Py_ssize_t buckets = partition_count + 1
+    if count > INT32_MAX or partition_count < 1 or headers is not None and len(headers) != 3:
+        return None
+    open_given(buffers, keys, &table.keys)
+    open_given(buffers, values, &table.values)
+    open_given(buffers, partitions, &table.partitions)
+    open_given(buffers, timestamps, &table.timestamps)
+    ends, header_keys, header_values = headers or (None, None, None)
+    open_given(buffers, ends, &table.headers)
+    open_given(buffers, header_keys, &table.header_keys)
+    open_given(buffers, header_values, &table.header_values)
+    table.count = count
+    table.partition_count = partition_count
+    table.now = now
+    table.limit = limit
+    table.largest = largest
+    cdef int32_t *places = <int32_t *>malloc(4 * (2 * count + buckets + 1))
+    if places == NULL:
+        raise MemoryError
+    cdef int32_t *order = places + count
+    # Where the rows of each partition end in the order.
+    cdef int32_t *ends_of = order + count
+    cdef bint plain
+    cdef uint8_t *room = NULL
+    try:
+        with nogil:
+            plain = place_rows(&table, places, ends_of, &biggest)
+            if plain:
+                put_in_order(count, buckets, places, order, ends_of)
+        if not plain:
+            return None
+        room = <uint8_t *>malloc(max(limit, biggest))
+        if room == NULL:
+            raise MemoryError
+        return pack_all(&table, order, ends_of, room)
+    finally:
+        free(places)
+        free(room)
+
+
+cdef int open_given(Buffers buffers, column, Given *given) except -1:
+    given.validity = NULL
+    given.data = NULL
+    given.content = NULL
+    given.first = 0
+    if column is not None:
+        validity, data, content, given.first = column
+        given.validity = <const uint8_t *>buffers.open(validity)
+        given.data = buffers.open(data)
+        given.content = <const char *>buffers.open(content)
+    return 0
+
+
+cdef bint place_rows(
+    Table *table, int32_t *places, int32_t *counts, Py_ssize_t *biggest
+) noexcept nogil:
+    """Say where each row goes, and how many there are of each; or that one is not plain.
+
+    The place behind the last partition stands for any of them.
+    """
+    cdef Line line
+    cdef Py_ssize_t row, size
+    cdef int32_t place
+    for row in range(table.partition_count + 2):
+        counts[row] = 0
+    for row in range(table.count):
+        if not read_line(table, row, &line):
+            return False
+        if has(&table.partitions, row):
+            place = (<const int32_t *>table.partitions.data)[table.partitions.first + row]
+            if not 0 <= place < table.partition_count:
+                return False
+        elif line.key.size < 0:
+            place = table.partition_count
+        else:
+            place = (hashed(<Bytes>line.key.start, line.key.size) & INT32_MAX) % table.partition_count
+        size = field_size(&line.key) + field_size(&line.value) + line.header_size
+        size += 1 + 3 * LARGEST_VARINT_BYTES
+        if size > table.largest:
+            return False
+        biggest[0] = max(biggest[0], size)
+        places[row] = place
+        counts[place + 1] += 1
+    return True
+
+
+cdef void put_in_order(
+    Py_ssize_t count, Py_ssize_t buckets, int32_t *places, int32_t *order, int32_t *ends
+) noexcept nogil:
+    """Put rows of one place behind each other, in the order that they have."""
+    cdef Py_ssize_t n
+    cdef int32_t row
+    for n in range(buckets):
+        ends[n + 1] += ends[n]
+    # Each is where its place begins, and moves to where it ends.
+    for row in range(<int32_t>count):
+        order[ends[places[row]]] = row
+        ends[places[row]] += 1
+
+
+cdef list pack_all(Table *table, int32_t *order, int32_t *ends, uint8_t *room):
+    cdef list packs = []
+    cdef Py_ssize_t n = 0, first
+    cdef int32_t place
+    cdef uint8_t *end = NULL
+    cdef int64_t base = 0, latest = 0
+    for place in range(table.partition_count + 1):
+        while n < ends[place]:
+            first = n
+            with nogil:
+                n = pack_some(table, order, first, ends[place], room, &end, &base, &latest)
+            payload = PyBytes_FromStringAndSize(<char *>room, end - room)
+            where = None if place == table.partition_count else place
+            packs.append((where, payload, n - first, base, latest))
+    return packs
+
+
+cdef Py_ssize_t pack_some(
+    Table *table,
+    int32_t *order,
+    Py_ssize_t n,
+    Py_ssize_t stop,
+    uint8_t *p,
+    uint8_t **end,
+    int64_t *base,
+    int64_t *latest,
+) noexcept nogil:
+    """Write rows until the next one is too many; give which that is."""
+    cdef uint8_t *limit = p + table.limit
+    cdef Py_ssize_t first = n, size, at
+    cdef Line line
+    cdef Field field
+    while n < stop:
+        read_line(table, order[n], &line)
+        if n == first:
+            base[0] = latest[0] = line.timestamp
+        size = 1 + varint_size(line.timestamp - base[0]) + varint_size(n - first)
+        size += field_size(&line.key) + field_size(&line.value) + line.header_size
+        if n > first and p + varint_size(size) + size > limit:
+            break
+        p = write_varint(p, size)
+        p[0] = 0
+        p = write_varint(p + 1, line.timestamp - base[0])
+        p = write_varint(p, n - first)
+        p = write_field(p, &line.key)
+        p = write_field(p, &line.value)
+        p = write_varint(p, line.header_count)
+        for at in range(line.first_header, line.first_header + line.header_count):
+            binary(&table.header_keys, at, &field)
+            p = write_field(p, &field)
+            binary(&table.header_values, at, &field)
+            p = write_field(p, &field)
+        latest[0] = max(latest[0], line.timestamp)
+        n += 1
+    end[0] = p
+    return n
+
+
+cdef bint read_line(Table *table, Py_ssize_t row, Line *line) noexcept nogil:
+    """Find what a row says, or say that it is not what we know how to write."""
+    cdef const int32_t *ends = <const int32_t *>table.headers.data
+    cdef Field field
+    cdef Py_ssize_t at
+    binary(&table.keys, row, &line.key)
+    binary(&table.values, row, &line.value)
+    line.timestamp = table.now
+    if has(&table.timestamps, row):
+        line.timestamp = (<const int64_t *>table.timestamps.data)[table.timestamps.first + row]
+    line.first_header = line.header_count = 0
+    if has(&table.headers, row):
+        line.first_header = ends[table.headers.first + row]
+        line.header_count = ends[table.headers.first + row + 1] - line.first_header
+    line.header_size = varint_size(line.header_count)
+    for at in range(line.first_header, line.first_header + line.header_count):
+        binary(&table.header_keys, at, &field)
+        if field.size < 0:
+            return False
+        line.header_size += field_size(&field)
+        binary(&table.header_values, at, &field)
+        line.header_size += field_size(&field)
+    return line.timestamp >= 0
+
+
+cdef inline bint has(Given *given, Py_ssize_t row) noexcept nogil:
+    row += given.first
+    return given.data != NULL and (
+        given.validity == NULL or given.validity[row >> 3] >> (row & 7) & 1
+    )
+
+
+cdef inline void binary(Given *given, Py_ssize_t row, Field *field) noexcept nogil:
+    cdef const int32_t *ends = <const int32_t *>given.data
+    field.start = NULL
+    field.size = -1
+    if has(given, row):
+        row += given.first
+        field.start = given.content + ends[row]
+        field.size = ends[row + 1] - ends[row]
+
+
 # Hashing.
 
 def murmur2(bytes data not None):
     """Hash a key as Kafka's clients do; without a sign."""
-    cdef Bytes p = <Bytes>PyBytes_AS_STRING(data)
-    cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
-    cdef uint32_t h = 0x9747b28c ^ <uint32_t>size
+    return hashed(<Bytes>PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
+
+
+cdef uint32_t hashed(Bytes p, Py_ssize_t size) noexcept nogil:
+    cdef uint32_t h = <uint32_t>0x9747b28c ^ <uint32_t>size
     cdef uint32_t k
     while size >= 4:
         k = p[0] | <uint32_t>p[1] << 8 | <uint32_t>p[2] << 16 | <uint32_t>p[3] << 24

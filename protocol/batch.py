@@ -320,7 +320,7 @@ def build_batch(
         base_timestamp = delete_horizon
         attributes |= _DELETE_HORIZON
     payload = compress(compression, encode_records(records, base_offset, base_timestamp), level)
-    checked = _AFTER_CRC.pack(
+    rest = (
         attributes,
         last_offset - base_offset,
         base_timestamp,
@@ -330,6 +330,30 @@ def build_batch(
         base_sequence,
         len(records),
     )
+    return _assembled(base_offset, leader_epoch, rest, payload)
+
+
+def wrap_records(
+    payload: Buffer,
+    count: int,
+    base_timestamp: int,
+    max_timestamp: int,
+    *,
+    compression: Compression = Compression.NONE,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+) -> bytearray:
+    """Build a batch from records that are encoded already, with offsets from 0 on."""
+    producer = (producer_id, producer_epoch, base_sequence)
+    rest = (compression, count - 1, base_timestamp, max_timestamp, *producer, count)
+    return _assembled(0, -1, rest, compress(compression, payload))
+
+
+def _assembled(
+    base_offset: int, leader_epoch: int, rest: tuple[int, ...], payload: Buffer
+) -> bytearray:
+    checked = _AFTER_CRC.pack(*rest)
     length = HEADER_BYTES - LOG_OVERHEAD_BYTES + len(payload)
     crc = crc32c(payload, crc32c(checked))
     batch = bytearray(struct.pack(">qiibI", base_offset, length, leader_epoch, 2, crc))

@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from itertools import islice
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from .. import producer as there
 from ..types import Headers, Receipt
 from .backlog import Backlog
 from .portal import Blocking, Verb, like
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -56,7 +60,9 @@ class Producer(Blocking[_Producer]):
 
     send = _Behind(there.Producer.send)
     flush = _Behind(there.Producer.flush)
-    _send_many = _Behind(there.Producer.send_many)
+    _queue_many = _Behind(there.Producer._queue_many)
+    _queue_arrow = _Behind(there.Producer._queue_arrow)
+    _finish = _Behind(there.Producer._finish)
 
     def enqueue(
         self,
@@ -73,10 +79,33 @@ class Producer(Blocking[_Producer]):
 
     def send_many(self, topic: str, records: Iterable[Any]) -> list[there.Written]:
         """Send many records; what an iterator gives is taken here, in the caller's thread."""
-        written: list[there.Written] = []
-        for chunk in _chunks(records):
-            written += self._send_many(topic, chunk)
-        return written
+        return self._send_all(self._queue_many, topic, _chunks(records))
+
+    def send_arrow(
+        self, topic: str, rows: pa.RecordBatch | pa.Table | Iterable[pa.RecordBatch]
+    ) -> list[there.Written]:
+        """Send rows; what an iterator gives is taken here, in the caller's thread."""
+        from ..packing import batches_of  # noqa: PLC0415  # pyarrow need not be there
+
+        return self._send_all(self._queue_arrow, topic, batches_of(rows))
+
+    def _send_all(
+        self,
+        queue: Callable[[str, T, there.Many], None],
+        topic: str,
+        parts: Iterable[T],
+    ) -> list[there.Written]:
+        many = there.Many()
+        try:
+            for part in parts:
+                if many.has_failed:
+                    break
+                queue(topic, part, many)
+        except Exception:
+            with suppress(Exception):
+                self._finish(many)
+            raise
+        return self._finish(many)
 
     def _start(self, make: Callable[[], _Producer]) -> None:
         super()._start(make)

@@ -9,10 +9,8 @@ does not tell a sink in Python.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,11 +21,10 @@ from pyspark.sql.datasource import (
 )
 
 from ..blocking import Producer
-from ..producer import ProducerRecord
 from .options import WriteOptions
 
-# Without the function that a named tuple puts in front, which takes longer than to make it.
-_new_record = partial(tuple.__new__, ProducerRecord)
+#: What a record is made of; its time is only if that is wanted.
+_COLUMNS = ("key", "value", "headers", "partition")
 
 
 @dataclass
@@ -61,24 +58,24 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 def write_all(batches: Iterable[pa.RecordBatch], options: WriteOptions) -> Written:
     """Send all rows, and wait until they are acknowledged."""
-    link, records = options.link, 0
+    link, topic = options.link, options.topic
+    columns = (*_COLUMNS, "timestamp") if options.has_timestamps else _COLUMNS
     with Producer(
         link.bootstrap, client=link.client, batching=options.batching, **options.producer
     ) as producer:
-        for batch in batches:
-            for topic, rows in by_topic(batch, options.topic):
-                sent = records_of(rows, has_timestamps=options.has_timestamps)
-                written = producer.send_many(topic, sent)
-                assert sum(part.records for part in written) == rows.num_rows
-                records += rows.num_rows
-    return Written(records)
+        if topic is not None:
+            # Nothing of one is waited for before the next is sent.
+            parts = producer.send_arrow(topic, (_only(columns, batch) for batch in batches))
+        else:
+            parts = []
+            for batch in batches:
+                for name, rows in by_topic(batch):
+                    parts += producer.send_arrow(name, _only(columns, rows))
+    return Written(sum(part.records for part in parts))
 
 
-def by_topic(batch: pa.RecordBatch, topic: str | None) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Give the rows of each topic; the option counts more than the column."""
-    if topic is not None:
-        yield topic, batch
-        return
+def by_topic(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """Give the rows of each topic."""
     topics = batch.column("topic")
     if topics.null_count:
         raise ValueError("a row has no topic: the column is null, and there is no option 'topic'")
@@ -87,34 +84,5 @@ def by_topic(batch: pa.RecordBatch, topic: str | None) -> Iterator[tuple[str, pa
         yield name, batch if len(names) == 1 else batch.filter(pc.equal(topics, name))
 
 
-def records_of(batch: pa.RecordBatch, *, has_timestamps: bool = False) -> list[Any]:
-    """Give rows as what a producer takes."""
-    columns = {name: batch.column(name) for name in batch.schema.names}
-    values = _binaries(columns["value"])
-    more = columns.keys() & {"key", "headers", "partition"}
-    if not more and not has_timestamps and not columns["value"].null_count:
-        return values
-    count = batch.num_rows
-    nothing: list[Any] = [None] * count
-    keys = _binaries(columns["key"]) if "key" in more else nothing
-    pairs = [_pairs(one) for one in columns["headers"].to_pylist()] if "headers" in more else None
-    partitions = columns["partition"].to_pylist() if "partition" in more else nothing
-    times = _milliseconds(columns["timestamp"]) if has_timestamps else nothing
-    rows = zip(values, keys, pairs or [()] * count, partitions, times, strict=True)
-    return list(map(_new_record, rows))
-
-
-def _binaries(column: pa.Array) -> list[bytes | None]:
-    found: list[bytes | None] = column.cast(pa.binary()).to_pylist()
-    return found
-
-
-def _pairs(headers: list[dict[str, Any]] | None) -> tuple[tuple[str, bytes | None], ...]:
-    return tuple((one["key"], one["value"]) for one in headers or ())
-
-
-def _milliseconds(column: pa.Array) -> list[int | None]:
-    found: list[int | None] = (
-        column.cast(pa.timestamp("ms", "UTC"), safe=False).cast(pa.int64()).to_pylist()
-    )
-    return found
+def _only(columns: Sequence[str], batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch.select([name for name in columns if name in batch.schema.names])
