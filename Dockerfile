@@ -14,7 +14,7 @@ COPY coord coord
 COPY client client
 COPY broker broker
 RUN python -m venv --without-pip /opt/ottla \
-    && pip --python /opt/ottla/bin/python install --no-cache-dir .
+    && pip --python /opt/ottla/bin/python install --no-cache-dir ".[metrics]"
 # The build goes on where that module cannot be compiled. An image is to have it.
 RUN /opt/ottla/bin/ottla --version | grep compiled
 

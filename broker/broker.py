@@ -21,18 +21,20 @@ from ottla.storage.disk import Disk
 from ottla.storage.logdir import LogDirectory, Progress, read_cluster_id
 
 from .cluster import Cluster
-from .config import BrokerConfig
+from .config import BrokerConfig, ConfigError
 from .controller import Controller
 from .dispatch import Dispatcher
 from .groups import Groups
 from .housekeeping import Housekeeping
+from .listeners import shown_host
 from .metrics import Metrics
 from .producer_ids import ProducerIds
-from .server import Server
+from .server import Server, saying_where
 from .sessions import FetchSessions
 from .topics import Topics
 
 if TYPE_CHECKING:
+    from .exporter import Exporter
     from .following import Following
     from .forwarding import ControllerLink
 
@@ -69,6 +71,7 @@ class Broker:
         self.link: ControllerLink
         self.producer_ids: ProducerIds
         self._following: Following | None = None
+        self._exporter: Exporter | None = None
         self._housekeeping = Housekeeping(self)
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -121,10 +124,29 @@ class Broker:
                 )
             self._stock_producer_ids()
             undo.push_async_callback(self.producer_ids.stop)
+            self._exporter = self._export()
+            if self._exporter is not None:
+                undo.callback(self._exporter.close)
             await self.server.listen()
             undo.pop_all()
         self._housekeeping.start()
         self.start_task(self.groups.load())
+
+    def _export(self) -> Exporter | None:
+        """Begin to show metrics, if that is wanted. Raises ConfigError, OSError."""
+        address = self.config.metrics_address
+        if address is None:
+            return None
+        try:
+            from .exporter import Exporter  # noqa: PLC0415  # few want it, and it takes long
+        except ImportError:
+            needed = "metrics.listener: it needs prometheus-client: pip install 'ottla[metrics]'"
+            raise ConfigError(needed) from None
+        with saying_where(address):
+            exporter = Exporter(self, address)
+        place = f"http://{shown_host(address.host)}:{exporter.port}/metrics"
+        log.info("showing metrics", extra={"on": place})
+        return exporter
 
     async def _find_cluster_id(self) -> str | None:
         """Say of which cluster this is to be: a new broker that follows another asks that one."""
@@ -162,6 +184,8 @@ class Broker:
             await asyncio.wait(self._tasks, timeout=seconds)
         for task in self._tasks:
             task.cancel()
+        if self._exporter is not None:
+            await asyncio.to_thread(self._exporter.close)
         await asyncio.to_thread(self.logs.close)
 
     def _obey(self, config: BrokerConfig) -> None:

@@ -35,6 +35,7 @@ _FLAGS = {
     "--listen": "listeners",
     "--advertise": "advertised.listeners",
     "--num-partitions": "num.partitions",
+    "--metrics": "metrics.listener",
     "--log-level": "log.level",
     "--log-format": "log.format",
 }
@@ -45,6 +46,7 @@ _METAVARS = {
     "--listen": "[NAME://]HOST:PORT",
     "--advertise": "[NAME://]HOST:PORT",
     "--num-partitions": "NUMBER",
+    "--metrics": "HOST:PORT",
 }
 
 # What to do when the operating system refuses.

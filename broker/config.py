@@ -33,7 +33,7 @@ from ottla.storage.config import (
     unknown,
 )
 
-from .listeners import Listener, parse_listeners, shown_host
+from .listeners import Address, Listener, parse_address, parse_listeners, shown_host
 from .roster import Roster, parse_roster, read_cluster_file
 
 __all__ = ["BrokerConfig", "ConfigError", "Setting", "setting_of", "settings", "variable_of"]
@@ -334,6 +334,12 @@ class BrokerConfig:
     shutdown_timeout_ms: int = setting(
         10_000, "how long requests under way may take when the broker stops", low=0
     )
+    metrics_listener: str = setting(
+        "",
+        "where Prometheus finds a page of metrics: HOST:PORT, as in 127.0.0.1:9404; empty: nowhere."
+        " It needs ottla[metrics]",
+        is_dynamic=False,
+    )
     log_level: str = setting(
         "INFO",
         "the least important lines that are logged",
@@ -361,6 +367,7 @@ class BrokerConfig:
                 f" socket.request.max.bytes, {self.socket_request_max_bytes}"
             )
         self._check_roster()
+        _ = self.metrics_address  # which raises what is wrong with it
         self._remember(
             {
                 declared.name: self._text_of(declared)
@@ -372,6 +379,18 @@ class BrokerConfig:
     def _remember(self, given: Mapping[str, str], altered: Mapping[str, str] | None = None) -> None:
         object.__setattr__(self, "given", dict(given))
         object.__setattr__(self, "altered", dict(altered or {}))
+
+    @property
+    def metrics_address(self) -> Address | None:
+        """Where the page of metrics is. Raises ConfigError."""
+        text = self.metrics_listener
+        if not text:
+            return None
+        try:
+            return parse_address("metrics.listener", f"HTTP://{text}")
+        except ConfigError:
+            reason = f"metrics.listener: {text!r} is not HOST:PORT, as in 127.0.0.1:9404"
+            raise ConfigError(reason) from None
 
     @classmethod
     def of(cls, settings: Mapping[str, str]) -> BrokerConfig:

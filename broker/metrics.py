@@ -1,7 +1,7 @@
 """What the broker counts: requests and their latency by api, connections, bytes.
 
-Counting must cost next to nothing on the hot path: these are plain numbers, for whoever has the
-broker at hand. There is no page of them yet.
+Counting must cost next to nothing on the hot path: these are plain numbers. `exporter` makes a page
+of them.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from .logs import limited
 if TYPE_CHECKING:
     from .broker import Broker
     from .config import BrokerConfig
-    from .listeners import Listener
+    from .listeners import Address, Listener
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +74,11 @@ class Server:
             sock.close()
         self._bound.clear()
 
+    @property
+    def connection_count(self) -> int:
+        """How many connections there are."""
+        return len(self._connections)
+
     async def listen(self) -> None:
         """Let clients in. Raises OSError."""
         loop = asyncio.get_running_loop()
@@ -88,7 +93,7 @@ class Server:
         backlog = self.config.socket_listen_backlog_size
         for listener, sock in self._bound:
             # Who else had bound the address may listen there by now, which uvloop keeps to itself.
-            with _saying_where(listener):
+            with saying_where(listener):
                 sock.listen(backlog)
         for listener, sock in self._bound:
             self._servers.append(
@@ -173,7 +178,7 @@ class Server:
         sock = socket.socket(family, socket.SOCK_STREAM)
         self._bound.append((listener, sock))
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        with _saying_where(listener):
+        with saying_where(listener):
             sock.bind((listener.host, listener.port))
         host, port = sock.getsockname()[:2]
         self.addresses.append(f"{shown_host(host)}:{port}")
@@ -218,7 +223,8 @@ class Server:
 
 
 @contextmanager
-def _saying_where(listener: Listener) -> Iterator[None]:
+def saying_where(listener: Listener | Address) -> Iterator[None]:
+    """Let an error of the operating system name the address that it is about."""
     try:
         yield
     except OSError as error:
