@@ -29,6 +29,7 @@ import struct
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -48,14 +49,42 @@ def free_port() -> int:
     The latter come from 32768 up. A broker that is down for a moment could lose one of those: a
     client that tries to reach it may even get it for its own end, and be connected to itself.
     """
+    return free_ports(1)
+
+
+def free_ports(count: int) -> int:
+    """Give the first of some such ports in a row."""
     while True:
-        port = random.SystemRandom().randrange(20_000, 32_000)
-        with socket.socket() as probe:
-            try:
-                probe.bind((HOST, port))
-            except OSError:
-                continue
-            return port
+        first = random.SystemRandom().choice(_PORTS[: 1 - count or None])
+        ports = range(first, first + count)
+        if not any(port in _given for port in ports) and all(map(_is_free, ports)):
+            _given.extend(ports)
+            return first
+
+
+def _own_ports() -> range:
+    """Give the ports that only this process uses, of those that run tests at the same time.
+
+    Whoever is given a port listens on it a moment later, and not while it is down.
+    """
+    processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    each = 12_000 // processes
+    return range(20_000 + number * each, 20_000 + (number + 1) * each)
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+    return True
+
+
+_PORTS = _own_ports()
+#: Who was given one of these may be down at the moment.
+_given: deque[int] = deque(maxlen=1000)
 
 
 def answers(port: int) -> bool:
@@ -205,17 +234,13 @@ class Cluster:
     ) -> None:
         self.folder = folder
         self.file = folder / "cluster.toml"
-        ports: set[int] = set()
-        while len(ports) < count:
-            ports.add(free_port())
         self.brokers = [
             kind(
                 folder / f"broker-{number}",
                 *("--id", str(number), "--cluster", str(self.file)),
                 *arguments,
-                port=port,
             )
-            for number, port in enumerate(ports)
+            for number in range(count)
         ]
 
     def __getitem__(self, number: int) -> Daemon:
