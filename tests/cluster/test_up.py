@@ -16,7 +16,7 @@ from contextlib import suppress
 import pytest
 from click.testing import CliRunner
 
-from daemon import HOST, Daemon, free_port
+from daemon import HOST, Daemon, free_ports
 from ottla.__main__ import ottla
 from ottla.client.blocking import Admin, Consumer, Producer
 
@@ -28,17 +28,6 @@ os.setsid()
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 """
-
-
-def free_ports(count):
-    """Give the first of some ports in a row that nobody listens on."""
-    while True:
-        first = free_port()
-        with suppress(OSError):
-            for port in range(first, first + count):
-                with socket.socket() as probe:
-                    probe.bind((HOST, port))
-            return first
 
 
 class Up:
@@ -125,11 +114,12 @@ def up(tmp_path):
 
     yield prepare
     for one in made:
-        if one.process is not None and one.process.poll() is None:
-            for number in range(one.count):
-                with suppress(AssertionError, ProcessLookupError):
-                    os.kill(one.pid_of(number), signal.SIGKILL)
-            one.process.kill()
+        if one.process is not None:
+            if one.process.poll() is None:
+                for number in range(one.count):
+                    with suppress(AssertionError, ProcessLookupError):
+                        os.kill(one.pid_of(number), signal.SIGKILL)
+                one.process.kill()
             one.end()
         if one.log.exists():
             print(f"--- {one.log}", one.said()[-8000:], sep="\n")
@@ -262,10 +252,14 @@ def test_when_one_does_not_start_the_others_are_stopped(up, tmp_path):
 def test_ctrl_c_while_it_starts_leaves_nobody_behind(up):
     cluster = up()
     for after in (0.2, 0.4, 0.6):
+        before = len(cluster.said()) if cluster.log.exists() else 0
         cluster.start()
         time.sleep(after)
-        # Python has codes of its own, if nobody has told it yet what to do.
-        assert cluster.stop() in (130, 1, -signal.SIGINT), cluster.said()
+        code = cluster.stop()
+        # Python has codes of its own, if nobody has told it yet what to do. A quick machine may
+        # have started all of them by then, which are stopped as ever.
+        is_up = "brokers answer; Ctrl-C stops them" in cluster.said()[before:]
+        assert code in ((0,) if is_up else (130, 1, -signal.SIGINT)), cluster.said()
         assert cluster.is_gone()
 
 
