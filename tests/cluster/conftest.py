@@ -13,8 +13,16 @@ from daemon import Cluster, shown_on_failure
 
 
 @pytest.fixture(scope="module")
-def cluster_of_the_module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with Cluster(tmp_path_factory.mktemp("cluster")) as started:
+def settings() -> tuple[str, ...]:
+    """What the brokers of the module are started with; a module may say otherwise."""
+    return ()
+
+
+@pytest.fixture(scope="module")
+def cluster_of_the_module(
+    tmp_path_factory: pytest.TempPathFactory, settings: tuple[str, ...]
+) -> Iterator[Cluster]:
+    with Cluster(tmp_path_factory.mktemp("cluster"), 3, *settings) as started:
         yield started
         started.stop()
         for broker in started:
