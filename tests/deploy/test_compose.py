@@ -243,14 +243,16 @@ def brokers(tmp_path, request):
         environ["OTTLA_LISTENERS"] = listeners.replace("//:19092", f"//{outside[name]}")
         port = int(inside[name].rpartition(":")[2])
         made.append(Plain(tmp_path / name, port=port, **environ))
-    for broker in made:
-        broker.launch()
     with shown_on_failure(request, made):
-        for broker in made:
-            broker.wait_until_it_answers()
-        yield list(inside.values()), list(outside.values())
-    for broker in made:
-        broker.kill()
+        try:
+            for broker in made:
+                broker.launch()
+            for broker in made:
+                broker.wait_until_it_answers()
+            yield list(inside.values()), list(outside.values())
+        finally:
+            for broker in made:
+                broker.kill()
 
 
 class Plain(Daemon):
