@@ -65,7 +65,7 @@ class Aiokafka(Client):
                 linger_ms=20,
                 max_request_size=10_000_000,
                 max_batch_size=65_536,
-                request_timeout_ms=2000,  # an unknown topic is an error when this has passed
+                request_timeout_ms=int(self.topic_seconds * 1000),
             ) as producer:
                 sent = [
                     await producer.send(
@@ -99,6 +99,7 @@ class Aiokafka(Client):
                     m = await consumer.getone()
                     row = Row(m.offset, m.timestamp, m.key, m.value, tuple(m.headers))
                     found[m.topic, m.partition].append(row)
+                    self.has_read.set()
             return found
 
         return self._run(work())

@@ -7,6 +7,7 @@ of that client. None of them is in a group: what to read is assigned.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
@@ -71,6 +72,10 @@ class Client:
 
     def __init__(self, address: str) -> None:
         self.address = address
+        #: How long a topic that is not there is waited for by who writes to it.
+        self.topic_seconds: float = PATIENCE_SECONDS
+        #: Set when a read has got something; an agent does not tell until it has all.
+        self.has_read = threading.Event()
 
     @staticmethod
     def missing() -> str | None:

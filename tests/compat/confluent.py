@@ -63,8 +63,7 @@ class Confluent(Client):
             # flush waits no longer for more, so that this costs nothing.
             "linger.ms": 1000,
             "message.max.bytes": 10_000_000,
-            # An unknown topic is an error when this has passed.
-            "topic.metadata.propagation.max.ms": 1000,
+            "topic.metadata.propagation.max.ms": int(self.topic_seconds * 1000),
         }
         producer = Producer(self._base | settings)
         answers: list[tuple[KafkaError | None, Message]] = []
@@ -109,6 +108,7 @@ class Confluent(Client):
                     if error := message.error():
                         raise RefusedError(error.code(), error)
                     found[message.topic(), message.partition()].append(_row(message))
+                    self.has_read.set()
         finally:
             consumer.close()
         return found

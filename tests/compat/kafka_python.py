@@ -40,7 +40,7 @@ class KafkaPython(Client):
             enable_idempotence=wishes.idempotent,
             linger_ms=20,
             max_request_size=10_000_000,
-            max_block_ms=1000,  # an unknown topic is an error when this has passed
+            max_block_ms=int(self.topic_seconds * 1000),
         )
         try:
             sent = [
@@ -79,6 +79,7 @@ class KafkaPython(Client):
                         Row(m.offset, m.timestamp, m.key, m.value, tuple(m.headers))
                         for m in messages
                     ]
+                    self.has_read.set()
         except KafkaError as problem:
             raise _refused(problem) from None
         finally:

@@ -52,7 +52,7 @@ class Kcat(Client):
             "enable.idempotence": str(wishes.idempotent).lower(),
             "linger.ms": "20",
             "message.max.bytes": "10000000",
-            "topic.metadata.propagation.max.ms": "1000",
+            "topic.metadata.propagation.max.ms": str(int(self.topic_seconds * 1000)),
         }
         headers = [
             name if value is None else f"{name}={value.decode()}" for name, value in KCAT_HEADERS

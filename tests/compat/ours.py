@@ -29,9 +29,6 @@ from ottla.client.config import Timeouts
 
 T = TypeVar("T")
 
-#: An unknown topic is an error when this has passed.
-_IMPATIENT = ClientConfig(timeouts=Timeouts(operation=1.0))
-
 
 class Ours(Client):
     name = "ottla"
@@ -49,7 +46,7 @@ class Ours(Client):
             compression=wishes.codec,
             acks=wishes.acks if wishes.acks == "all" else int(wishes.acks),
             idempotent=wishes.idempotent,
-            client=_IMPATIENT,
+            client=ClientConfig(timeouts=Timeouts(operation=self.topic_seconds)),
         )
         with producer:
             sent = [
@@ -86,6 +83,7 @@ class Ours(Client):
                         Row(one.offset, one.timestamp, one.key, one.value, tuple(one.headers))
                         for one in some
                     ]
+                self.has_read.set()
         return found
 
     def ends(self, topic: str) -> tuple[int, int]:

@@ -20,6 +20,8 @@ def settings():
 
 @told_of("write")
 def test_nobody_writes_to_a_topic_that_is_not_there(client, helper, name):
+    client.topic_seconds = 2.0
+
     with pytest.raises(RefusedError) as refused:
         client.write(name, [Record(None, b"value")])
 
