@@ -4,7 +4,6 @@ import errno
 import os
 import shutil
 import threading
-import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -111,11 +110,24 @@ class GatedDisk(QuickDisk):
         os.fstat(fd)
 
 
-class SlowDisk(QuickDisk):
-    """A sync takes a while, and is counted."""
+class GatheringDisk(QuickDisk):
+    """A sync by the flusher takes until all who are at work wait for one."""
+
+    def __init__(self, workers):
+        self.workers = workers
+        self.waiting = 0
+        self._changed = threading.Condition()
 
     def sync(self, fd, *, metadata=False):
-        time.sleep(0.01)
+        if threading.current_thread().name == "flusher":
+            with self._changed:
+                assert self._changed.wait_for(lambda: self.waiting >= self.workers, 30)
+
+    def change(self, *, waiting=0, workers=0):
+        with self._changed:
+            self.waiting += waiting
+            self.workers += workers
+            self._changed.notify_all()
 
 
 def a_batch(value=b"value", *, sequence=None, time_ms=NOW):
@@ -360,7 +372,8 @@ def test_someone_who_no_longer_waits_does_not_keep_others_from_being_served(tmp_
 
 
 def test_many_who_wait_are_served_by_few_syncs(tmp_path):
-    log = a_log(tmp_path / "log", SlowDisk())
+    disk = GatheringDisk(workers=32)
+    log = a_log(tmp_path / "log", disk)
     flusher = Flusher()
     one_at_a_time = threading.Lock()
 
@@ -369,7 +382,10 @@ def test_many_who_wait_are_served_by_few_syncs(tmp_path):
             with one_at_a_time:
                 appended = append(log, b"%d" % number)
             future = flusher.sync(log)
-            assert future.result(10) > appended.last_offset
+            disk.change(waiting=1)
+            future.add_done_callback(lambda _: disk.change(waiting=-1))
+            assert future.result(60) > appended.last_offset
+        disk.change(workers=-1)
 
     with ThreadPoolExecutor(32) as pool:
         list(pool.map(produce, range(32)))
