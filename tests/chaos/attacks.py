@@ -191,9 +191,9 @@ def _first(items: Iterator[Any], count: int) -> Iterator[Any]:
 
 @row("19", "a byte now and then", "connections", short=200, normal=2000, full=2000)
 def drip(run: Run) -> None:
-    _allow_descriptors(run.count)
     promise = struct.pack(">ih", 1000, 3)
     with (
+        _many_descriptors(run.count),
         _attacked(run, connections_progress_timeout_ms="1000") as (_stage, broker),
         ExitStack() as stack,
     ):
@@ -209,10 +209,13 @@ def drip(run: Run) -> None:
 
 @row("20", "many connections", "connections", short=500, normal=5000, full=5000)
 def gather(run: Run) -> None:
-    _allow_descriptors(run.count)
     most = str(run.count + 1000)
     limits = {"max_connections": most, "max_connections_per_ip": most}
-    with _attacked(run, **limits) as (_stage, broker), ExitStack() as stack:
+    with (
+        _many_descriptors(run.count),
+        _attacked(run, **limits) as (_stage, broker),
+        ExitStack() as stack,
+    ):
         before, quick = memory_mib(broker.pid), _percentile(broker)
         idle = []
         for _ in run.cycles():
@@ -259,12 +262,18 @@ def _coming_and_going(broker: Daemon) -> Iterator[list[int]]:
         thread.join()
 
 
-def _allow_descriptors(count: int) -> None:
+@contextmanager
+def _many_descriptors(count: int) -> Iterator[None]:
+    """Let this process and its brokers have so many, for a while."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = count + 1000
     if hard != resource.RLIM_INFINITY and hard < wanted:
         pytest.skip(f"no more than {hard} descriptors")
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @row("21", "slow consumers, of what is then deleted", "consumers", short=20, normal=100, full=200)
