@@ -37,6 +37,7 @@ def jump(run: Run) -> None:
         assert isinstance(broker, Frail)
         stage.create_topic("by-producers-time", 1, on_victim=True)
         with stage.load() as load, _Member(stage.address) as member:
+            load.wait(lambda: member.records > 0, "the member reads")
             for cycle in run.cycles():
                 shift, is_frozen = JUMPS[cycle % len(JUMPS)]
                 broker.set_clock(shift, is_frozen=is_frozen)

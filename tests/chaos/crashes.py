@@ -166,7 +166,7 @@ def cut_power_at_a_point(run: Run) -> None:
                 load.wait_for_acks()
                 broker.stop_at(call, where, when)
                 # Where it is not met in time, the power goes anyway.
-                if not wait_until_stopped(broker.pid, seconds=15):
+                if not wait_until_stopped(broker.pid, seconds=60):
                     missed += 1
                     run.note(f"not met: {name}")
                     freeze(broker.pid)

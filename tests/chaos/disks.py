@@ -71,7 +71,7 @@ def _wait_until_silent(load: Load, partitions: list[int]) -> int:
     while (now := load.acked_in(partitions)) != acked:
         assert time.monotonic() < deadline, f"acks go on in {partitions}"
         acked = now
-        time.sleep(0.3)
+        time.sleep(1.0)
     return acked
 
 
@@ -91,11 +91,11 @@ def fail_sync(run: Run) -> None:
                 partition = run.chance.choice(stage.owned)
                 broker.fail("sync", f"/{TOPIC}-{partition}/", errno.EIO, times=1)
                 load.wait(lambda: broker.hits > 0, "the failure that was ordered")
-                # Acks that left before it are on their way.
+                # Acks that left before it are on their way; those of others come behind them.
+                others = [number for number in range(stage.partitions) if number != partition]
+                load.wait_for_acks(5, others)
                 acked = _wait_until_silent(load, [partition])
-                load.wait_for_acks(
-                    5, [number for number in range(stage.partitions) if number != partition]
-                )
+                load.wait_for_acks(5, others)
                 assert load.acked_in([partition]) == acked, "acked after a sync that failed"
                 assert broker.is_running, broker.last_words()
                 # It stays so until somebody looks after it.

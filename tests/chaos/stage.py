@@ -164,8 +164,17 @@ class Stage:
         topic = NewTopic(name, count, config=settings, **how)
         admin.create_topics([topic])[name].result(30)
         if name == TOPIC:
-            found = admin.list_topics(TOPIC, timeout=30).topics[TOPIC].partitions
-            self.owners = {number: self.brokers[found[number].leader] for number in found}
+            # A broker that was slow for a moment is taken to be down, and leads nothing meanwhile.
+            deadline = time.monotonic() + 30
+            while -1 in (leaders := self._leaders(admin)).values():
+                assert time.monotonic() < deadline, f"nobody leads some of {leaders}"
+                time.sleep(0.05)
+            self.owners = {number: self.brokers[leader] for number, leader in leaders.items()}
+
+    @staticmethod
+    def _leaders(admin: AdminClient) -> dict[int, int]:
+        partitions = admin.list_topics(TOPIC, timeout=30).topics[TOPIC].partitions
+        return {number: found.leader for number, found in partitions.items()}
 
 
 class Run:
