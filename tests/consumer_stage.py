@@ -46,6 +46,7 @@ from ottla.protocol.batch import split_batches
 from ottla.protocol.codec import decode_request, encode_response
 from ottla.protocol.registry import API_VERSIONS, FETCH, LIST_OFFSETS, METADATA
 from ottla.protocol.schema import Message
+from servers import close_server
 from talk import a_broker, connected, produce, results, until
 
 #: Nothing waits for so long unless something is wrong.
@@ -199,11 +200,15 @@ class Scripted:
 
     async def stop(self, node: int) -> None:
         """Let a broker be down."""
-        self._servers[node].close()
+        self._cut(node)
+        await close_server(self._servers[node])
+        self._cut(node)
+        await self._servers[node].wait_closed()
+
+    def _cut(self, node: int) -> None:
         for writer, at in self._writers.items():
             if at == node:
                 writer.transport.abort()
-        await self._servers[node].wait_closed()
 
     async def start(self, node: int) -> None:
         """Let it be up again."""

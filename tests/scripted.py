@@ -42,6 +42,7 @@ from ottla.protocol.errors import ErrorCode
 from ottla.protocol.records import Record
 from ottla.protocol.registry import APIS
 from ottla.protocol.schema import Message
+from servers import close_server
 
 Script = Callable[["Call"], Any]
 
@@ -207,7 +208,8 @@ class Node:
 
     async def stop(self) -> None:
         assert self._server is not None
-        self._server.close()
+        self.cut_all()
+        await close_server(self._server)
         self.cut_all()
         for task in self._tasks:
             task.cancel()

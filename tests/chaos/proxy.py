@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from daemon import HOST, free_port
+from servers import close_server, take_turns
 
 #: About what fits into a packet of an Ethernet.
 _PIECE_BYTES = 1448
@@ -63,17 +64,13 @@ class Proxy:
         """End, and all connections with it."""
 
         async def end() -> None:
-            # Who was let in becomes a connection; asyncio loses it if the server is closed by then.
-            for listening in self._server.sockets:
-                self._loop.remove_reader(listening.fileno())
-            await _take_turns()
-            self._server.close()
+            await close_server(self._server)
             serving = [connection.serving for connection in self._connections]
             for connection in self._connections:
                 connection.reset()
                 connection.serving.cancel()
             await asyncio.gather(*serving, return_exceptions=True)
-            await _take_turns()  # what was reset is let go of
+            await take_turns()  # what was reset is let go of
 
         self._do(end())
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -198,12 +195,6 @@ class _Connection:
         for end in self.ends:
             with suppress(OSError):
                 await end.wait_closed()
-
-
-async def _take_turns() -> None:
-    """Let the loop do what is to be done next, and what follows from that."""
-    for _ in range(10):
-        await asyncio.sleep(0)
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:

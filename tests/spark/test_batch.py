@@ -22,6 +22,7 @@ from daemon import Daemon, free_port
 from ottla.client import TopicPartition
 from ottla.client.blocking import Admin, Producer
 from ottla.client.spark.filters import Narrowing, narrow
+from servers import close_server
 
 KAFKAS_COLUMNS = (
     "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,"
@@ -253,14 +254,18 @@ class Meter(threading.Thread):
         async with await asyncio.start_server(self._relay, "127.0.0.1", self.port) as server:
             self._started.set()
             await self._end.wait()
-            server.close()
+            await close_server(server)
 
     async def _relay(self, reader, writer):
-        back, forth = await asyncio.open_connection("127.0.0.1", self._target)
         try:
-            await asyncio.gather(self._pump(reader, forth, 0), self._pump(back, writer, 1))
+            back, forth = await asyncio.open_connection("127.0.0.1", self._target)
+            try:
+                await asyncio.gather(self._pump(reader, forth, 0), self._pump(back, writer, 1))
+            finally:
+                forth.close()
+        except ConnectionError:
+            pass  # the broker is not there yet, or no more
         finally:
-            forth.close()
             writer.close()
 
     async def _pump(self, source, target, counts):
