@@ -18,7 +18,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture
 def no_java(monkeypatch):
-    monkeypatch.delenv("JAVA_HOME", raising=False)
+    # What is set here first is as it was afterwards, even if it was not set at all.
+    monkeypatch.setenv("JAVA_HOME", "")
+    monkeypatch.delenv("JAVA_HOME")
     monkeypatch.setattr(runtime.shutil, "which", lambda _: None)
     return monkeypatch
 
