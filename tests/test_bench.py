@@ -401,7 +401,8 @@ finally:
 """
     start = time.monotonic()
 
-    outcome, _seen = play(monkeypatch, tmp_path, source, may_take=1.0)
+    # Time enough to be there, and to know what to do when told.
+    outcome, _seen = play(monkeypatch, tmp_path, source, may_take=5.0)
 
     assert outcome.result == "cut short"
     assert marker.exists()
@@ -426,7 +427,7 @@ def test_all_of_it_is_expected_to_take_less_than_twenty_minutes():
 
 def call(name, *arguments):
     command = [sys.executable, str(BENCH / f"{name}.py"), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
 
 
 @pytest.mark.parametrize("name", [script.name for script in run.SCRIPTS])
