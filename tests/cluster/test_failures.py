@@ -291,15 +291,23 @@ async def test_a_broker_that_hangs_holds_up_changes_for_a_session_and_no_longer(
     assert await leaders(cluster[2], "orders") == [0, 1]
 
 
+def exit_code_of(broker: Daemon) -> int:
+    """Start a broker that ends by itself; one that does not is ended."""
+    process = broker.spawn()
+    try:
+        return process.wait(PATIENCE_SECONDS)
+    finally:
+        process.kill()
+        process.wait()
+
+
 def test_a_data_directory_of_another_broker_is_refused(cluster):
     cluster[1].kill()
     cluster[2].kill()
     cluster[1].data.rename(cluster.folder / "elsewhere")
     cluster[2].data.rename(cluster[1].data)
 
-    process = cluster[1].spawn()
-
-    assert process.wait(PATIENCE_SECONDS) == 1
+    assert exit_code_of(cluster[1]) == 1
     assert "has broker id 2, not 1" in cluster[1].last_words()
 
 
@@ -310,9 +318,7 @@ def test_a_data_directory_of_another_cluster_is_refused(cluster, tmp_path):
         cluster[1].data.rename(cluster.folder / "elsewhere")
         other[1].data.rename(cluster[1].data)
 
-    process = cluster[1].spawn()
-
-    assert process.wait(PATIENCE_SECONDS) == 1
+    assert exit_code_of(cluster[1]) == 1
     assert "error: the data directory is of the cluster" in cluster[1].last_words()
 
 
@@ -331,8 +337,7 @@ async def test_a_controller_that_has_lost_its_metadata_is_not_followed(tmp_path,
         await until(refused, "the controller is not followed")
         assert (await fetch(cluster[1], "orders", 0)).high_watermark == 1
         cluster[1].kill()
-        process = cluster[1].spawn()
-        assert process.wait(PATIENCE_SECONDS) == 1
+        assert exit_code_of(cluster[1]) == 1
         assert "the controller has lost its data" in cluster[1].last_words()
 
         # With its data back all is well.

@@ -38,7 +38,11 @@ class Aiokafka(Client):
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="aiokafka")
         self._thread.start()
-        self._admin: AIOKafkaAdminClient = self._run(self._start_admin())
+        try:
+            self._admin: AIOKafkaAdminClient = self._run(self._start_admin())
+        except BaseException:
+            self._end_loop()
+            raise
 
     async def _start_admin(self) -> AIOKafkaAdminClient:
         admin = AIOKafkaAdminClient(**self._base)
@@ -169,6 +173,9 @@ class Aiokafka(Client):
 
     def close(self) -> None:
         self._run(_wait(self._admin.close()))
+        self._end_loop()
+
+    def _end_loop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
