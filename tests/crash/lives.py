@@ -16,6 +16,8 @@ from crash.writer import LOGS, open_directory, rows, value_of
 
 WRITER = Path(__file__).with_name("writer.py")
 Acked = dict[str, int]
+#: Nothing waits for so long unless something is wrong.
+PATIENCE_SECONDS = 60
 
 
 class Writers:
@@ -52,9 +54,9 @@ class Writers:
         process = int(self._nursery.stdout.readline())
         count = None
         try:
-            deadline = time.monotonic() + 10
+            deadline = time.monotonic() + PATIENCE_SECONDS
             while self._acks.stat().st_size == 0 and not self._errors.stat().st_size:
-                assert time.monotonic() < deadline, "no ack in ten seconds"
+                assert time.monotonic() < deadline, f"no ack in {PATIENCE_SECONDS} s"
                 time.sleep(0.001)
             time.sleep(seconds)
             errors = self._errors.read_text()
@@ -81,7 +83,7 @@ class Writers:
 
     def close(self) -> None:
         self._nursery.stdin.close()
-        self._nursery.wait(timeout=10)
+        self._nursery.wait(PATIENCE_SECONDS)
         self._nursery.stdout.close()
 
 

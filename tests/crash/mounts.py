@@ -91,7 +91,7 @@ class Mounts:
     def close(self) -> None:
         with suppress(BrokenPipeError):  # one that may not mount has ended by itself
             self._shell.stdin.close()
-        self._shell.wait(timeout=10)
+        self._shell.wait(timeout=60)
         self._shell.stdout.close()
 
 
