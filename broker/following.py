@@ -15,6 +15,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ottla.client.config import Backoff
@@ -176,29 +177,41 @@ class Following:
             if value is not None and there_is.get(key) != value
         ]
         if news or end != topics.catalogue.followed:
-            await self._adopt(topics, news, end)
+            await asyncio.shield(self._adopt(topics, news, end))
         return end
 
     async def _follow(self, connection: Connection, topics: Topics, offset: int) -> None:
         while True:
             records, next_offset, _end = await self._fetch(connection, offset, _WAIT_MS)
             if next_offset is not None:
-                await self._adopt(topics, records, next_offset)
+                adopting = self._adopt(topics, records, next_offset)
+                # To make thousands of logs takes longer than one may be silent.
+                while not (await asyncio.wait((adopting,), timeout=_WAIT_MS / 1000))[0]:
+                    with suppress(ClientError, KafkaError, ApiError):
+                        await self._fetch(connection, offset, 0, most_bytes=1)
+                        await self._hear(connection)
+                await adopting
                 offset = next_offset
-            answer = await self._describe(connection)
-            self._cluster.told([broker.broker_id for broker in answer.brokers])
+            await self._hear(connection)
 
-    async def _adopt(self, topics: Topics, records: Sequence[KeyValue], followed: int) -> None:
+    async def _hear(self, connection: Connection) -> None:
+        """Ask who is up."""
+        answer = await self._describe(connection)
+        self._cluster.told([broker.broker_id for broker in answer.brokers])
+
+    def _adopt(
+        self, topics: Topics, records: Sequence[KeyValue], followed: int
+    ) -> asyncio.Task[None]:
         """Take over records. A stop does not leave logs half made, in threads that go on."""
         adopting = topics.adopt(records, followed)
         self._adopting = asyncio.get_running_loop().create_task(adopting)
-        await asyncio.shield(self._adopting)
+        return self._adopting
 
     async def _fetch(
-        self, connection: Connection, offset: int, wait_ms: int
+        self, connection: Connection, offset: int, wait_ms: int, most_bytes: int = _FETCH_BYTES
     ) -> tuple[Sequence[KeyValue], int | None, int]:
         """Give the records from an offset on, where they end, and where the journal does."""
-        asked = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=_FETCH_BYTES)
+        asked = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=most_bytes)
         request = FetchRequest(
             replica_id=self._cluster.own_id,
             max_wait_ms=wait_ms,

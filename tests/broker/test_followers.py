@@ -1,8 +1,14 @@
 """What the controller hears of the other brokers, with a clock that is set by hand."""
 
 import asyncio
+import time
 
+from daemon import free_port
+from ottla.broker import Broker, BrokerConfig
 from ottla.broker.followers import Followers
+from ottla.storage.disk import Disk
+from talk import connected
+from wire import create
 
 SESSION = 0.4
 
@@ -72,3 +78,39 @@ async def test_who_is_not_heard_of_is_waited_for_a_session_and_no_longer():
 async def test_alone_there_is_nobody_to_wait_for():
     async with asyncio.timeout(1):
         await Followers([], 10).reached(5)
+
+
+class SlowDisk(Disk):
+    """A log takes a while to make."""
+
+    def make_directory(self, path):
+        time.sleep(0.3)
+        super().make_directory(path)
+
+
+async def test_who_makes_logs_for_long_is_up_meanwhile(tmp_path):
+    ports = [free_port(), free_port()]
+    brokers = ",".join(f"{number}@127.0.0.1:{port}" for number, port in enumerate(ports))
+
+    def config(number):
+        return BrokerConfig(
+            broker_id=number,
+            log_dir=str(tmp_path / str(number)),
+            cluster_brokers=brokers,
+            broker_session_timeout_ms=2000,
+        )
+
+    async with (
+        Broker(config(0)) as controller,
+        Broker(config(1), disk=SlowDisk()) as follower,
+        connected(controller.address) as client,
+    ):
+        alive = set()
+        asking = asyncio.ensure_future(create(client, "t", 30))
+        while not (asking.done() and "t" in follower.topics.catalogue.topics):
+            alive.add(controller.cluster.followers.alive)
+            await asyncio.sleep(0.05)
+        await asking
+
+    # Fifteen logs took more than two sessions.
+    assert alive == {frozenset({1})}

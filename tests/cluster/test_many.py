@@ -4,21 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 
-import pytest
-
 from cluster.asking import ask, metadata
 from ottla.protocol.api.create_topics import CreatableTopic, CreateTopicsRequest
 from ottla.protocol.errors import ErrorCode
 
 TOPICS = 1000
 PARTITIONS = 12
-
-
-@pytest.fixture(scope="module")
-def settings():
-    # A broker is not heard of while it makes the logs of hundreds of topics. One that was taken to
-    # be down for that would get none of the next.
-    return ("--set", "broker.session.timeout.ms=60000")
 
 
 async def test_a_thousand_topics_of_twelve_partitions(cluster):
