@@ -107,9 +107,9 @@ async def take(consumer: Consumer, count: int) -> list[Record]:
     return found
 
 
-async def drain(consumer: Consumer, quiet: float = 0.3) -> list[Record]:
-    """Read until nothing comes for a while."""
-    found = []
+async def drain(consumer: Consumer, least: int, quiet: float = 0.3) -> list[Record]:
+    """Read so many records, however long they take, and then until nothing comes for a while."""
+    found = await take(consumer, least)
     while (record := await consumer.getone(quiet)) is not None:
         found.append(record)
     return found
@@ -184,6 +184,7 @@ class Scripted:
         self._count = nodes
         self._servers: list[asyncio.Server] = []
         self._writers: dict[asyncio.StreamWriter, int] = {}
+        self._tasks: dict[asyncio.Task[None], int] = {}
         self._is_over = asyncio.Event()
 
     async def __aenter__(self) -> Scripted:
@@ -203,6 +204,10 @@ class Scripted:
         self._cut(node)
         await close_server(self._servers[node])
         self._cut(node)
+        ending = [task for task, at in self._tasks.items() if at == node]
+        for task in ending:
+            task.cancel()
+        await asyncio.gather(*ending, return_exceptions=True)
         await self._servers[node].wait_closed()
 
     def _cut(self, node: int) -> None:
@@ -228,6 +233,9 @@ class Scripted:
 
     def _serve(self, node: int) -> Any:
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            self._tasks[task] = node
             self._writers[writer] = node
             try:
                 while True:
@@ -240,9 +248,10 @@ class Scripted:
                     writer.writelines(
                         encode_response(answer, header.request_api_version, header.correlation_id)
                     )
-            except (asyncio.IncompleteReadError, ConnectionError):
+            except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
                 pass
             finally:
+                self._tasks.pop(task)
                 self._writers.pop(writer, None)
                 writer.close()
 

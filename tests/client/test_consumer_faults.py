@@ -9,6 +9,7 @@ import pytest
 
 from consumer_stage import (
     ABORT,
+    CLIENT,
     COMMIT,
     T0,
     T1,
@@ -61,10 +62,10 @@ async def test_a_reader_of_committed_records_sees_no_transaction_that_was_aborte
     stage.last_stable[T0] = 7
 
     async with a_consumer(stage.address, "t", isolation="read_committed") as consumer:
-        committed = await drain(consumer)
+        committed = await drain(consumer, 3)
         assert await consumer.position(T0) == 7
     async with a_consumer(stage.address, "t") as consumer:
-        everything = await drain(consumer)
+        everything = await drain(consumer, 6)
 
     assert offsets_of(committed) == [2, 3, 6]
     assert offsets_of(everything) == [0, 1, 2, 3, 6, 7]
@@ -74,7 +75,7 @@ async def test_a_marker_at_the_end_is_passed_and_not_fetched_again(stage):
     stage.logs[T0] += a_transaction(1, 0) + a_marker(1, 1, COMMIT)
 
     async with a_consumer(stage.address, "t", group=None) as consumer:
-        assert offsets_of(await drain(consumer)) == [0]
+        assert offsets_of(await drain(consumer, 1)) == [0]
         assert await consumer.position(T0) == 2
         assert await consumer.lag() == {T0: 0}
 
@@ -325,9 +326,11 @@ async def delays(stage: Scripted, consumer: Consumer, seconds: float) -> list[fl
     return found
 
 
+#: Less than what a broker that hangs is waited for, and more than a busy machine may take.
+AT_ONCE = 1.2
 IMPATIENT = ClientConfig(
     backoff=Backoff(first=0.01, most=0.1),
-    timeouts=Timeouts(connect=0.4, request=0.4, operation=10),
+    timeouts=Timeouts(connect=1.5, request=1.5, operation=10),
 )
 
 
@@ -336,7 +339,7 @@ async def test_a_broker_that_is_down_does_not_hold_up_the_others(two):
 
     async with a_consumer(two.address, "t") as consumer:
         await two.stop(1)
-        assert max(await delays(two, consumer, 0.5)) < 0.3
+        assert max(await delays(two, consumer, 0.5)) < AT_ONCE
         two.logs[T1] += batch_of(0)
         await two.start(1)
         (record,) = await take(consumer, 1)
@@ -351,7 +354,7 @@ async def test_a_broker_that_hangs_does_not_hold_up_the_others(two):
     address = f"127.0.0.1:{two.ports[1]}"
     async with a_consumer(address, "t", client=IMPATIENT) as consumer:
         two.hung.add(1)
-        assert max(await delays(two, consumer, 2.0)) < 0.3
+        assert max(await delays(two, consumer, 4.0)) < AT_ONCE
 
 
 async def test_a_partition_starts_though_the_broker_of_another_hangs(two):
@@ -361,7 +364,7 @@ async def test_a_partition_starts_though_the_broker_of_another_hangs(two):
 
     async with a_consumer(two.address) as consumer:
         consumer.assign([T0, T1])
-        async with asyncio.timeout(0.5):
+        async with asyncio.timeout(CLIENT.timeouts.request / 2):
             assert (await anext(consumer)).partition == 0
             # Not even somebody who comes later waits for it.
             consumer.seek_to_beginning(T0)
@@ -373,7 +376,7 @@ async def test_partitions_without_a_leader_do_not_hold_up_the_others(two, caplog
     two.told_leaders = {T0: 0, T1: -1}
 
     async with a_consumer(two.address, "t") as consumer:
-        assert max(await delays(two, consumer, 0.3)) < 0.3
+        assert max(await delays(two, consumer, 0.3)) < AT_ONCE
         # It is said, and once.
         (said,) = [one.message for one in caplog.records if one.levelname == "WARNING"]
         assert said.endswith("t-1 has no leader")
