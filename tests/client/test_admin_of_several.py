@@ -67,7 +67,7 @@ def created(call):
 
 async def test_a_topic_is_made_by_whoever_is_the_controller_by_then(stage):
     stage.controller, stage.true_controller = 0, 2
-    stage.script(CreateTopicsRequest, *[created] * 30)
+    stage.always(CreateTopicsRequest, created)
 
     async with an_admin(stage) as admin:
         making = asyncio.create_task(admin.create_topic("new"))
@@ -83,7 +83,7 @@ async def test_a_topic_is_made_by_whoever_is_the_controller_by_then(stage):
 
 async def test_a_controller_that_is_down_is_waited_for_until_there_is_another(stage):
     stage.controller = stage.true_controller = 1
-    stage.script(CreateTopicsRequest, *[created] * 30)
+    stage.always(CreateTopicsRequest, created)
     await stage.nodes[1].stop()
 
     async with an_admin(stage) as admin:
@@ -127,8 +127,8 @@ def described_by(coordinators):
 
 async def test_coordinators_that_moved_are_found_again(stage):
     coordinators = {"a": 0, "b": 1, "c": 2}
-    stage.script(FindCoordinatorRequest, *[coordinated_by(coordinators)] * 50)
-    stage.script(DescribeGroupsRequest, *[described_by(coordinators)] * 50)
+    stage.always(FindCoordinatorRequest, coordinated_by(coordinators))
+    stage.always(DescribeGroupsRequest, described_by(coordinators))
 
     async with an_admin(stage) as admin:
         before = await admin.describe_groups("a", "b", "c")
@@ -141,10 +141,10 @@ async def test_coordinators_that_moved_are_found_again(stage):
 
 async def test_a_group_without_a_coordinator_does_not_take_others_with_it(stage):
     coordinators = {"a": 0, "b": ErrorCode.COORDINATOR_NOT_AVAILABLE}
-    stage.script(FindCoordinatorRequest, *[coordinated_by(coordinators)] * 90)
-    stage.script(DescribeGroupsRequest, *[described_by(coordinators)] * 90)
+    stage.always(FindCoordinatorRequest, coordinated_by(coordinators))
+    stage.always(DescribeGroupsRequest, described_by(coordinators))
 
-    async with an_admin(stage, operation=0.3) as admin:
+    async with an_admin(stage, operation=1.5) as admin:
         with pytest.raises(PartialError) as partial:
             await admin.describe_groups("a", "b")
 
@@ -173,14 +173,14 @@ def listed(call):
 
 
 async def test_offsets_are_told_of_partitions_whose_brokers_are_there(stage):
-    stage.script(ListOffsetsRequest, *[listed] * 90)
+    stage.always(ListOffsetsRequest, listed)
     await stage.nodes[2].stop()
 
-    async with an_admin(stage, operation=0.3) as admin:
+    async with an_admin(stage, operation=1.5) as admin:
         started = time.monotonic()
         with pytest.raises(PartialError) as partial:
             await admin.end_offsets("orders")
-        assert time.monotonic() - started < 1
+        assert time.monotonic() - started < 10
 
     assert partial.value.done.keys() == {TopicPartition("orders", 0), TopicPartition("orders", 1)}
     assert partial.value.retriable

@@ -274,21 +274,22 @@ async def test_a_broker_that_refuses_the_greeting():
 
 
 async def test_opening_that_is_cancelled_leaves_nothing_open():
-    closed = asyncio.Event()
+    greeted, closed = asyncio.Event(), asyncio.Event()
 
     async def talk(reader, _writer):
         await reader.readexactly(10)
+        greeted.set()
         await reader.read()
         closed.set()
 
     async with a_server(talk) as port:
         opening = asyncio.ensure_future(Connection.open("127.0.0.1", port, ClientConfig()))
-        await asyncio.sleep(0.05)
+        await asyncio.wait_for(greeted.wait(), 20)
         opening.cancel()
         with pytest.raises(asyncio.CancelledError):
             await opening
 
-        await asyncio.wait_for(closed.wait(), 5)
+        await asyncio.wait_for(closed.wait(), 20)
 
 
 # The end.

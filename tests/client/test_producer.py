@@ -398,7 +398,9 @@ async def test_send_many_tells_what_the_broker_refused(broker):
             taken.append(number)
             yield b"without a key"
 
-    async with Producer(broker.address, batching=Batching(batch_bytes=5000)) as producer:
+    # No more is taken than there is room for until the broker has said what it thinks of it.
+    batching = Batching(batch_bytes=5000, buffer_bytes=500_000)
+    async with Producer(broker.address, batching=batching) as producer:
         with pytest.raises(KafkaError, match="record 0 of its batch: the record has no key") as one:
             await producer.send_many("compacted", source())
         await producer.send("compacted", b"x", key=b"k")
@@ -670,16 +672,18 @@ async def test_a_send_that_is_cancelled_in_the_moment_when_it_gets_room():
 
 async def test_a_send_that_is_cancelled_while_it_looks_up_the_topic():
     async with Stage() as stage, Producer(stage.address) as producer:
+        gate = asyncio.Event()
 
-        async def slow(call):
-            await asyncio.sleep(0.05)
+        async def hold(call):
+            await gate.wait()
             return call.serve()
 
-        stage.script(MetadataRequest, slow)
+        stage.script(MetadataRequest, hold)
         first = asyncio.ensure_future(producer.send("orders", b"a"))
         second = asyncio.ensure_future(producer.send("orders", b"b"))
-        await asyncio.sleep(0.02)
+        await until(lambda: stage.asked(MetadataRequest))
         first.cancel()
+        gate.set()
         await second
 
         assert first.cancelled()
@@ -799,7 +803,7 @@ async def test_closing_that_is_cancelled_fails_what_waits():
 
 
 async def test_nobody_is_there():
-    quick = Timeouts(connect=0.1, operation=0.2)
+    quick = Timeouts(connect=1, operation=1)
     config = ClientConfig(backoff=Backoff(first=0.01), timeouts=quick)
     async with Producer("127.0.0.1:1", client=config) as producer:
         with pytest.raises(DeadlineError, match="looking up topic 'orders'") as caught:
@@ -815,7 +819,7 @@ async def test_a_topic_that_may_not_be(broker):
 
 
 async def test_a_topic_that_is_not_to_be_made(broker):
-    quick = Timeouts(operation=0.2)
+    quick = Timeouts(operation=1)
     config = ClientConfig(timeouts=quick, allow_auto_create=False)
     async with Producer(broker.address, client=config) as producer:
         with pytest.raises(DeadlineError, match="UNKNOWN_TOPIC_OR_PARTITION"):

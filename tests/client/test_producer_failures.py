@@ -295,7 +295,7 @@ async def test_records_without_a_key_avoid_a_broker_that_is_away(partitioner):
     topics = {"orders": 4}
     async with (
         Stage(nodes=2, topics=topics) as stage,
-        a_producer(stage, operation=0.6, partitioner=partitioner) as producer,
+        a_producer(stage, operation=2, partitioner=partitioner) as producer,
     ):
         await producer.send_many("orders", [b"warm"] * 20)
         await stage.nodes[1].stop()
@@ -561,16 +561,16 @@ async def test_a_broker_that_does_not_take_our_batches_says_so():
 
 
 async def test_records_that_are_not_acknowledged_in_time_fail():
-    async with Stage() as stage, a_producer(stage, operation=0.2) as producer:
+    async with Stage() as stage, a_producer(stage, operation=1) as producer:
         await warm_up(producer)
         stage.script(ProduceRequest, never)
 
-        with pytest.raises(DeadlineError, match=r"orders-0: not acknowledged in 0.2 s.*may or may"):
+        with pytest.raises(DeadlineError, match=r"orders-0: not acknowledged in 1 s.*may or may"):
             await producer.send("orders", b"late")
 
 
 async def test_records_fail_in_time_when_there_is_no_broker():
-    async with Stage() as stage, a_producer(stage, operation=0.2) as producer:
+    async with Stage() as stage, a_producer(stage, operation=1) as producer:
         await warm_up(producer)
         await stage.nodes[0].stop()
 
@@ -582,7 +582,7 @@ async def test_records_fail_in_time_when_there_is_no_broker():
 
 
 async def test_records_fail_in_time_when_the_partition_has_no_leader():
-    async with Stage() as stage, a_producer(stage, operation=0.2) as producer:
+    async with Stage() as stage, a_producer(stage, operation=1) as producer:
         stage.move("orders", 0, to=-1)
 
         with pytest.raises(DeadlineError, match="orders-0 has no leader"):
@@ -590,13 +590,13 @@ async def test_records_fail_in_time_when_the_partition_has_no_leader():
 
 
 async def test_an_unknown_topic_fails_in_time():
-    async with Stage() as stage, a_producer(stage, operation=0.1) as producer:
+    async with Stage() as stage, a_producer(stage, operation=0.5) as producer:
         with pytest.raises(DeadlineError, match="topic 'other'"):
             await producer.send("other", b"x")
 
 
 async def test_what_comes_behind_a_record_that_was_too_late_is_written():
-    async with Stage() as stage, a_producer(stage, operation=0.2, request=0.3) as producer:
+    async with Stage() as stage, a_producer(stage, operation=1.5, request=2) as producer:
         await warm_up(producer)
 
         async def too_late(call):
@@ -605,7 +605,8 @@ async def test_what_comes_behind_a_record_that_was_too_late_is_written():
 
         stage.script(ProduceRequest, too_late)
         late = await producer.enqueue("orders", b"perhaps")
-        await asyncio.sleep(0.15)
+        await until(lambda: stage.ledger.values("orders")[-1] == b"perhaps")
+        await asyncio.sleep(1)
         under_way = await producer.enqueue("orders", b"perhaps, too")
         with pytest.raises(DeadlineError):
             await late
@@ -625,18 +626,19 @@ async def test_what_comes_behind_a_record_that_was_too_late_is_written():
 
 
 async def test_a_late_answer_to_a_record_that_was_given_up_is_no_trouble():
-    async with Stage() as stage, a_producer(stage, operation=0.2) as producer:
+    async with Stage() as stage, a_producer(stage, operation=1) as producer:
         await warm_up(producer)
+        gate = asyncio.Event()
 
         async def slow(call):
             answer = call.serve()
-            await asyncio.sleep(0.3)
+            await gate.wait()
             return answer
 
         stage.script(ProduceRequest, slow)
         with pytest.raises(DeadlineError):
             await producer.send("orders", b"slow")
-        await asyncio.sleep(0.15)
+        gate.set()
         await producer.send("orders", b"next")
 
         assert stage.producer_ids == 1
@@ -644,7 +646,7 @@ async def test_a_late_answer_to_a_record_that_was_given_up_is_no_trouble():
 
 
 async def test_a_record_that_was_never_sent_leaves_no_gap_when_it_is_too_late():
-    async with Stage() as stage, a_producer(stage, operation=0.2) as producer:
+    async with Stage() as stage, a_producer(stage, operation=1) as producer:
         await warm_up(producer)
         stage.move("orders", 0, to=-1)
         await producer._cluster.refresh(["orders"])
@@ -718,11 +720,11 @@ async def test_a_broker_that_asks_for_peace_gets_it():
             return ProduceResponse(responses=answer.responses, throttle_time_ms=150)
 
         stage.script(ProduceRequest, throttle)
-        await producer.send("orders", b"x")
         started = asyncio.get_running_loop().time()
+        await producer.send("orders", b"x")
         await producer.send("orders", b"y")
 
-        assert asyncio.get_running_loop().time() - started > 0.1
+        assert asyncio.get_running_loop().time() - started > 0.14
 
 
 async def test_metadata_are_looked_up_again_when_they_are_old():
@@ -730,7 +732,7 @@ async def test_metadata_are_looked_up_again_when_they_are_old():
     async with Stage(nodes=2) as stage, a_producer(stage, client=config) as producer:
         await warm_up(producer)
         stage.move("orders", 0, to=1)
-        await asyncio.sleep(0.2)
+        await until(lambda: producer._cluster.metadata.topics["orders"].partitions[0].leader == 1)
 
         await producer.send("orders", b"x")
 
