@@ -205,8 +205,8 @@ def test_ctrl_c_interrupts_and_the_client_lives_on(broker, topic):
     script = (
         "from ottla.client.blocking import Consumer\n"
         f"with Consumer('{broker.address}', '{topic}') as consumer:\n"
-        "    print('reading', flush=True)\n"
         "    try:\n"
+        "        print('reading', flush=True)\n"
         "        next(consumer)\n"
         "    except KeyboardInterrupt:\n"
         "        print(len(consumer.end_offsets()), flush=True)\n"

@@ -25,6 +25,7 @@ from ottla.client.blocking.backlog import _MOST_BYTES
 from ottla.client.serializers import serialize_json
 from ottla.protocol.api.produce import ProduceRequest
 from scripted import Stage
+from talk import until
 
 
 @pytest.fixture
@@ -164,7 +165,8 @@ async def test_whoever_queues_too_much_has_to_wait():
     async with Stage() as stage, a_producer(stage, batching) as producer:
         gate = await held_back(stage, producer)
         working = asyncio.create_task(asyncio.to_thread(work))
-        done, _ = await asyncio.wait([working], timeout=0.5)
+        await until(lambda: queued * len(value) > _MOST_BYTES / 2)
+        done, _ = await asyncio.wait([working], timeout=0.3)
         most = queued * len(value)
         gate.set()
         assert not done
@@ -189,7 +191,7 @@ async def test_a_buffer_that_stays_full_is_told_to_all_that_wait():
 
 
 def test_closing_a_producer_whose_broker_hangs_sends_everybody_away(tmp_path):
-    timeouts = Timeouts(connect=1, request=1, operation=1)
+    timeouts = Timeouts(connect=2, request=2, operation=2)
     with Daemon(tmp_path) as broker:
         producer = Producer(
             broker.address,

@@ -238,7 +238,7 @@ def joined(
 
 
 async def waited(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.01)
 
