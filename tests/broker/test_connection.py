@@ -17,6 +17,7 @@ from ottla.protocol.api.api_versions import ApiVersionsRequest, ApiVersionsRespo
 from ottla.protocol.codec import decode_response, encode_request
 from ottla.storage.disk import Disk
 from talk import (
+    Client,
     a_broker,
     batches,
     codes,
@@ -342,7 +343,7 @@ async def test_who_resets_leaves_nothing_behind_either(tmp_path):
 @on_both_loops
 async def test_who_goes_away_with_all_its_requests_under_way_is_noticed_in_time(tmp_path, watchful):
     """It is not read from, and so its end is not seen until the broker wants to answer."""
-    settings = {"max_in_flight_requests_per_connection": 2, "connections_max_idle_ms": 150}
+    settings = {"max_in_flight_requests_per_connection": 2, "connections_max_idle_ms": 1000}
     async with a_broker(tmp_path, **settings) as broker:
         async with connected(broker) as client:
             for _ in range(3):
@@ -604,10 +605,12 @@ async def test_one_address_may_not_have_them_all(tmp_path):
         except OSError as error:
             assert error.errno == errno.EADDRNOTAVAIL
             pytest.skip("this machine has one loopback address")
-        writer.write(hello())
-
-        assert await reader.readexactly(8)
-        writer.close()
+        third = Client(reader, writer)
+        try:
+            writer.write(hello())
+            assert await reader.readexactly(8)
+        finally:
+            await third.close()
 
 
 # Those who stall.
@@ -616,7 +619,7 @@ async def test_one_address_may_not_have_them_all(tmp_path):
 @on_both_loops
 async def test_an_idle_connection_is_closed_and_one_that_is_busy_is_not(tmp_path, watchful):
     async with (
-        a_broker(tmp_path, connections_max_idle_ms=400) as broker,
+        a_broker(tmp_path, connections_max_idle_ms=1000) as broker,
         connected(broker) as idle,
         connected(broker) as busy,
     ):
@@ -624,7 +627,7 @@ async def test_an_idle_connection_is_closed_and_one_that_is_busy_is_not(tmp_path
         started = loop.time()
         ended = asyncio.create_task(idle.is_closed())
 
-        while loop.time() < started + 0.8:
+        while loop.time() < started + 2:
             await busy.ask(HELLO, 0)
             await asyncio.sleep(0.01)
 
@@ -638,12 +641,12 @@ async def test_a_connection_is_not_idle_while_it_waits_nor_when_it_was_just_answ
     tmp_path, watchful
 ):
     async with (
-        a_broker(tmp_path, connections_max_idle_ms=500) as broker,
+        a_broker(tmp_path, connections_max_idle_ms=1200) as broker,
         connected(broker) as client,
     ):
-        client.send(fetch(0, max_wait_ms=490), 12)
+        client.send(fetch(0, max_wait_ms=1190), 12)
         await client.answer()
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.2)
 
         assert (await client.ask(HELLO, 0)).error_code == 0
 
@@ -709,10 +712,10 @@ async def test_who_sends_without_pause_is_not_taken_for_one_who_stalls(tmp_path,
 async def test_a_request_that_we_keep_waiting_does_not_stall(tmp_path, watchful):
     settings = {
         "max_in_flight_requests_per_connection": 1,
-        "connections_progress_timeout_ms": 250,
+        "connections_progress_timeout_ms": 1000,
     }
     async with a_broker(tmp_path, **settings) as broker, connected(broker) as client:
-        parked = frame_of(fetch(0, max_wait_ms=500), 12, correlation_id=1)
+        parked = frame_of(fetch(0, max_wait_ms=1500), 12, correlation_id=1)
         client.writer.write(parked[:2])
         await asyncio.sleep(0.02)
         client.writer.write(parked[2:] + hello(2) + hello(3)[:2])
@@ -725,7 +728,7 @@ async def test_a_request_that_we_keep_waiting_does_not_stall(tmp_path, watchful)
 
 @on_both_loops
 async def test_who_waits_for_room_does_not_stall(tmp_path, watchful):
-    settings = TIGHT | {"connections_progress_timeout_ms": 150}
+    settings = TIGHT | {"connections_progress_timeout_ms": 1000}
     async with (
         a_broker(tmp_path, **settings) as broker,
         connected(broker) as slow,
@@ -750,7 +753,7 @@ async def test_answers_that_nobody_reads_end_the_connection(tmp_path, watchful):
     settings = {
         "socket_send_queue_bytes": 1000,
         "socket_send_buffer_bytes": 10_000,
-        "connections_progress_timeout_ms": 150,
+        "connections_progress_timeout_ms": 1000,
     }
     async with a_broker(tmp_path, **settings) as broker, connected(broker) as client:
         await client.ask(produce(a_batch(value=bytes(900_000))), 9)
@@ -768,7 +771,7 @@ async def test_who_reads_slowly_is_served_to_the_end(tmp_path, watchful):
     settings = {
         "socket_send_queue_bytes": 1000,
         "socket_send_buffer_bytes": 10_000,
-        "connections_progress_timeout_ms": 400,
+        "connections_progress_timeout_ms": 1200,
     }
     async with a_broker(tmp_path, **settings) as broker:
         value = Random(3).randbytes(900_000)
@@ -784,9 +787,9 @@ async def test_who_reads_slowly_is_served_to_the_end(tmp_path, watchful):
             await loop.sock_sendall(sock, frame_of(fetch(0), 12))
             received = bytearray()
             started = loop.time()
-            while loop.time() < started + 0.8:
+            while loop.time() < started + 2.4:
                 received += await loop.sock_recv(sock, 4096)
-                await asyncio.sleep(0.02)
+                await asyncio.sleep(0.05)
             assert len(received) < 500_000
             while len(received) < 900_000:
                 received += await loop.sock_recv(sock, 65_536)

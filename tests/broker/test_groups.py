@@ -418,16 +418,15 @@ async def test_the_protocol_is_one_that_all_have_and_most_like_best(tmp_path):
 
 async def test_a_silent_member_is_removed_and_its_partitions_go_to_the_others(tmp_path):
     async with coordinating(tmp_path) as (broker, client), clients(broker, 2) as pair:
-        first, second = await gathered(pair, session_ms=300)
+        first, second = await entering(pair, wishes=[{"session_ms": 1000}, {}])
+        await synced(pair, [first, second])
 
-        for _ in range(20):
-            code = await by_hand.heartbeat(pair[1], second)
-            if code != ErrorCode.NONE:
-                break
-            await asyncio.sleep(0.05)
+        async with asyncio.timeout(10):
+            while (code := await by_hand.heartbeat(pair[1], second)) == ErrorCode.NONE:
+                await asyncio.sleep(0.05)
 
         assert code == ErrorCode.REBALANCE_IN_PROGRESS
-        alone = await enter(pair[1], "g", second.id, session_ms=300)
+        alone = await enter(pair[1], "g", second.id)
         assert (alone.generation, alone.is_leader) == (3, True)
         assert await by_hand.heartbeat(pair[0], first) == ErrorCode.UNKNOWN_MEMBER_ID
         assert len((await by_hand.describe(client, "g")).members) == 1
@@ -445,25 +444,25 @@ async def test_a_member_that_does_not_join_again_in_time_is_left_behind(tmp_path
 
 async def test_a_leader_that_never_syncs_is_replaced(tmp_path):
     async with coordinating(tmp_path) as (broker, _client), clients(broker, 2) as pair:
-        first, second = await entering(pair, wishes=[{"rebalance_ms": 300}] * 2)
+        first, second = await entering(pair, wishes=[{"rebalance_ms": 1500}] * 2)
         assert first.is_leader
 
         waited = await by_hand.sync(pair[1], second)
 
         assert waited.error_code == ErrorCode.REBALANCE_IN_PROGRESS
-        again = await enter(pair[1], "g", second.id, rebalance_ms=300)
+        again = await enter(pair[1], "g", second.id, rebalance_ms=1500)
         assert again.is_leader
 
 
 async def test_a_connection_that_ends_while_its_join_waits_harms_nobody(tmp_path):
     async with coordinating(tmp_path) as (broker, client), clients(broker, 1) as (stays,):
-        (member,) = await gathered([stays], session_ms=300)
+        (member,) = await gathered([stays])
         async with connected(broker.address) as leaves:
-            joining = asyncio.create_task(enter(leaves, "g", session_ms=300))
+            joining = asyncio.create_task(enter(leaves, "g", session_ms=1500))
             await until_state(client, "g", "PreparingRebalance")
             joining.cancel()
 
-        member = await enter(stays, "g", member.id, session_ms=300)
+        member = await enter(stays, "g", member.id)
         assert member.generation == 2
         await by_hand.sync(stays, member, {member.id: b"mine"})
         # It was counted, as nobody knows that it has gone; it is when its session has ended.
@@ -471,7 +470,7 @@ async def test_a_connection_that_ends_while_its_join_waits_harms_nobody(tmp_path
         async with asyncio.timeout(10):
             while await by_hand.heartbeat(stays, member) == ErrorCode.NONE:
                 await asyncio.sleep(0.02)
-        assert (await enter(stays, "g", member.id, session_ms=300)).generation == 3
+        assert (await enter(stays, "g", member.id)).generation == 3
         assert len((await by_hand.describe(client, "g")).members) == 1
 
 
@@ -487,7 +486,7 @@ async def test_a_broker_that_stops_does_not_wait_for_members_to_come(tmp_path):
             assert await by_hand.state_of(client, "syncing") == "CompletingRebalance"
             started = time.monotonic()
 
-        assert time.monotonic() - started < 2
+        assert time.monotonic() - started < 8  # they have ten seconds
         # They are to ask again, and not told that something is wrong with them.
         code = ErrorCode.COORDINATOR_NOT_AVAILABLE
         assert [(await joining).error_code, (await syncing).error_code] == [code, code]
@@ -1008,13 +1007,13 @@ async def test_a_group_that_is_full_takes_nobody_else(tmp_path):
 
 async def test_one_that_was_given_an_id_counts_until_it_comes_or_its_time_is_over(tmp_path):
     async with coordinating(tmp_path, group_max_size=1) as (_broker, client):
-        given = await by_hand.join(client, "g", session_ms=600)
+        given = await by_hand.join(client, "g", session_ms=1500)
         assert given.error_code == ErrorCode.MEMBER_ID_REQUIRED
 
         full = await by_hand.join(client, "g")
         assert full.error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
 
-        await asyncio.sleep(0.65)
+        await asyncio.sleep(1.6)
         assert (await enter(client, "g")).generation == 1
         late = await by_hand.join(client, "g", given.member_id)
         assert late.error_code != ErrorCode.NONE
@@ -1039,7 +1038,7 @@ async def test_a_group_is_stored_however_much_its_members_have_to_say(tmp_path):
     # What they say is alike, as it is in real groups.
     said = {"range": subscription(*(f"some.department.topic-{at}" for at in range(800)))}
     async with (
-        coordinating(tmp_path, group_initial_rebalance_delay_ms=300) as (broker, client),
+        coordinating(tmp_path, group_initial_rebalance_delay_ms=1500) as (broker, client),
         clients(broker, 80) as many,
     ):
         wishes = {"protocols": said, "session_ms": 60_000}
@@ -1085,7 +1084,7 @@ async def test_a_group_is_after_a_restart_as_it_was(tmp_path):
 
 async def test_members_that_do_not_come_back_after_a_restart_are_removed(tmp_path):
     async with coordinating(tmp_path) as (_broker, client):
-        await gathered([client], session_ms=200)
+        await gathered([client], session_ms=1500)
 
     async with coordinating(tmp_path) as (_broker, client):
         await loaded(client, "g")
