@@ -219,13 +219,13 @@ def test_a_format(run, topic):
 
 
 def test_following_sees_what_comes_later(run, topic):
-    run("produce", topic, "-q", stdin="before\n")
+    run("produce", topic, "-p", "0", "-q", stdin="before\n")
 
     def later():
         # Not by the command: a CliRunner exchanges the streams of the whole process.
         time.sleep(0.3)
         with Producer(run.address) as producer:
-            producer.send(topic, b"after")
+            producer.send(topic, b"after", partition=0)
 
     thread = threading.Thread(target=later)
     thread.start()
