@@ -65,12 +65,13 @@ def free_ports(count: int) -> int:
 def _own_ports() -> range:
     """Give the ports that only this process uses, of those that run tests at the same time.
 
-    Whoever is given a port listens on it a moment later, and not while it is down.
+    Whoever is given a port listens on it a moment later, and not while it is down. From 20,000 up
+    there are the brokers of `ottla.broker.testing`.
     """
     processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    each = 12_000 // processes
-    return range(20_000 + number * each, 20_000 + (number + 1) * each)
+    each = 10_000 // processes
+    return range(10_000 + number * each, 10_000 + (number + 1) * each)
 
 
 def _is_free(port: int) -> bool:
