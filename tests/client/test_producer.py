@@ -168,18 +168,20 @@ async def test_every_codec_is_read_by_everybody(broker):
 async def read_with_aiokafka(address):
     consumer = aiokafka.AIOKafkaConsumer(bootstrap_servers=address, auto_offset_reset="earliest")
     await consumer.start()
-    consumer.assign([aiokafka.TopicPartition("codecs", index) for index in range(5)])
-    found = [[] for _ in range(5)]
-    while sum(map(len, found)) < 5 * 2550:
-        one = await asyncio.wait_for(consumer.getone(), 10)
-        found[one.partition].append((one.key, one.value, list(one.headers)))
-    await consumer.stop()
+    try:
+        consumer.assign([aiokafka.TopicPartition("codecs", index) for index in range(5)])
+        found = [[] for _ in range(5)]
+        while sum(map(len, found)) < 5 * 2550:
+            one = await asyncio.wait_for(consumer.getone(), 30)
+            found[one.partition].append((one.key, one.value, list(one.headers)))
+    finally:
+        await consumer.stop()
     return found
 
 
 def read_with_kafka_python(address):
     consumer = kafka.KafkaConsumer(
-        bootstrap_servers=address, auto_offset_reset="earliest", consumer_timeout_ms=10_000
+        bootstrap_servers=address, auto_offset_reset="earliest", consumer_timeout_ms=30_000
     )
     consumer.assign([kafka.TopicPartition("codecs", index) for index in range(5)])
     found = [[] for _ in range(5)]
@@ -196,7 +198,7 @@ def read_with_confluent(address):
     consumer.assign([confluent_kafka.TopicPartition("codecs", index, 0) for index in range(5)])
     found = [[] for _ in range(5)]
     while sum(map(len, found)) < 5 * 2550:
-        batch = consumer.consume(min(1000, 5 * 2550 - sum(map(len, found))), 10)
+        batch = consumer.consume(min(1000, 5 * 2550 - sum(map(len, found))), 30)
         assert batch, "there should be more"
         for one in batch:
             row = (one.key(), one.value(), one.headers() or [])
@@ -259,12 +261,13 @@ async def test_keys_stay_together_and_in_order(broker):
 async def test_without_a_key_a_batch_goes_to_one_partition_and_the_next_to_another(broker):
     batching = Batching(batch_bytes=4000)
     async with Producer(broker.address, batching=batching) as producer:
-        futures = [await producer.enqueue("orders", b"x" * 64) for _ in range(400)]
+        # Another one is chosen by chance: of a hundred batches some are in each.
+        futures = [await producer.enqueue("orders", b"x" * 64) for _ in range(4000)]
         places = [receipt.partition for receipt in await asyncio.gather(*futures)]
 
     changes = sum(one != other for one, other in pairwise(places))
     assert set(places) == {0, 1, 2}
-    assert changes < 40
+    assert changes < 400
 
 
 async def test_round_robin(broker):
