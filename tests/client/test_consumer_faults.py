@@ -78,8 +78,7 @@ async def test_a_marker_at_the_end_is_passed_and_not_fetched_again(stage):
         assert offsets_of(await drain(consumer, 1)) == [0]
         assert await consumer.position(T0) == 2
         assert await consumer.lag() == {T0: 0}
-
-    assert asked(stage.fetches()[-1]) == {0: 2}
+        await until(lambda: asked(stage.fetches()[-1]) == {0: 2})
 
 
 async def test_a_leader_that_moved_is_found_again(two):
