@@ -31,7 +31,7 @@ def company(broker_of_the_module, tmp_path_factory) -> Iterator[Company]:
         for member in ("a", "b"):
             company.start(member, "confluent", instance=member, session_ms=SESSION_MS)
         company.wait_until_shared(PARTITIONS)
-        company.wait_until_commits(3)
+        company.wait_until_commits_of_all(PARTITIONS, but="nobody")
         yield company
         company.stop()
 

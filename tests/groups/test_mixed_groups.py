@@ -47,8 +47,9 @@ def test_one_that_shares_no_assignor_is_refused_and_disturbs_nobody(broker, tmp_
         Company(broker.address, tmp_path, name, name, assignors=["range"]) as company,
         producing(broker.address, name, PARTITIONS) as producer,
     ):
-        company.start("a", "confluent")
-        company.start("b", "kafka-python")
+        # However slow they are while somebody else starts: nobody is to be missed.
+        company.start("a", "confluent", session_ms=15_000)
+        company.start("b", "kafka-python", session_ms=15_000)
         company.wait_until_shared(PARTITIONS)
         before = len(company.journal.lines)
 
