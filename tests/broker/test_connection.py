@@ -767,11 +767,13 @@ async def test_answers_that_nobody_reads_end_the_connection(tmp_path, watchful):
 
 
 @on_both_loops
-async def test_who_reads_slowly_is_served_to_the_end(tmp_path, watchful):
+async def test_who_reads_slowly_is_served_to_the_end(tmp_path, watchful, monkeypatch):
+    # By this Linux resets some who read slowly, too: it is not the rule of the broker.
+    monkeypatch.setattr("ottla.broker.connection._USER_TIMEOUT", None)
     settings = {
         "socket_send_queue_bytes": 1000,
         "socket_send_buffer_bytes": 10_000,
-        "connections_progress_timeout_ms": 1200,
+        "connections_progress_timeout_ms": 1000,
     }
     async with a_broker(tmp_path, **settings) as broker:
         value = Random(3).randbytes(900_000)
@@ -787,9 +789,9 @@ async def test_who_reads_slowly_is_served_to_the_end(tmp_path, watchful):
             await loop.sock_sendall(sock, frame_of(fetch(0), 12))
             received = bytearray()
             started = loop.time()
-            while loop.time() < started + 2.4:
+            while loop.time() < started + 2:
                 received += await loop.sock_recv(sock, 4096)
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(0.02)
             assert len(received) < 500_000
             while len(received) < 900_000:
                 received += await loop.sock_recv(sock, 65_536)
