@@ -12,7 +12,8 @@ are not synced before an ack, so that the device is not what is measured. The as
 run on asyncio's own loop.
 
 - produce: from the first record until the last receipt has been looked at, as the way has it: for
-  each record, or for all (send_many). Then the broker is asked whether it has each of them.
+  each record, or for all (send_many, send_arrow). Then the broker is asked whether it has each of
+  them.
 - consume: from the assignment to the last record; the length of each value is looked at. Topics
   are filled by our producer, and larger for those who read faster.
 - import: of a process that does nothing else
@@ -96,6 +97,7 @@ class Contender:
 
 PRODUCERS = (
     Contender("ottla", "send_many", "sdk.send_many", is_main=True),
+    Contender("ottla", "send_arrow", "arrow.send_arrow", is_main=True),
     Contender("ottla", "enqueue", "sdk.enqueue", is_main=True),
     Contender("ottla", "send, 1,000 tasks", "sdk.send"),
     Contender("ottla", "blocking send_many", "sdk.blocking_send_many"),
@@ -120,6 +122,7 @@ CONSUMERS = (
 #: Ways that do the same for a program: a receipt for each record, or none; lists, or one by one.
 PAIRS = (
     ("produce", "ottla send_many", "confluent-kafka produce"),
+    ("produce", "ottla send_arrow", "confluent-kafka produce"),
     ("produce", "ottla enqueue", "aiokafka send"),
     ("produce", "ottla enqueue", "kafka-python send"),
     ("produce", "ottla enqueue", "confluent-kafka produce"),

@@ -60,7 +60,7 @@ SECTION = Section(
             "produce",
             clients,
             "Until the last receipt has been looked at: one for each record, or one for all "
-            "(send_many).",
+            "(send_many, send_arrow).",
         ),
         Figure(
             "Consume",
