@@ -6,8 +6,8 @@ its requests has the next epoch: whoever gets out of step is told so, and starts
 request. A request can also do without, or ask for a session and be declined.
 
 There are at most so many sessions, and so many partitions in them: a new one takes the place of one
-that has been idle for a while, or is declined. A session keeps what a client asked for, which need
-not exist; hence the second limit.
+that has been idle for a while, or is declined. One that has been idle for long is of nobody who is
+still there. A session keeps what a client asked for, which need not exist; hence the second limit.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ OPEN = 0
 CLOSE = -1
 _NO_SESSION = 0
 _EVICTABLE_SECONDS = 120.0
+_FORGOTTEN_SECONDS = 600.0
 _LAST_EPOCH = 2**31 - 1
 #: All sessions together may have this many times the partitions that one may have.
 _TIMES_THE_MOST = 10
@@ -123,6 +124,8 @@ class FetchSessions:
         return session
 
     def _open(self, slots: int, now: float) -> FetchSession | None:
+        while self._evict(now, _FORGOTTEN_SECONDS):
+            pass
         if len(self._sessions) >= slots and not self._evict(now):
             return None
         session_id = _NO_SESSION
@@ -154,10 +157,10 @@ class FetchSessions:
             and all(len(topic.topic) <= _LONGEST_NAME for topic in request.topics)
         )
 
-    def _evict(self, now: float) -> bool:
+    def _evict(self, now: float, idle_seconds: float = _EVICTABLE_SECONDS) -> bool:
         """Remove the session that was idle for longest, if that is long enough."""
         oldest = next(iter(self._sessions.values()), None)
-        if oldest is None or now - oldest.last_used < _EVICTABLE_SECONDS:
+        if oldest is None or now - oldest.last_used < idle_seconds:
             return False
         self._remove(oldest.id)
         return True

@@ -345,6 +345,21 @@ def test_the_session_that_was_idle_for_longest_gives_way_after_two_minutes():
         assert of(sessions, session.id, epoch, now=122) is session
 
 
+def test_sessions_that_were_idle_for_long_are_forgotten_when_there_is_a_new_one():
+    sessions = FetchSessions()
+    used, *idle = (of(sessions, 0, 0, slots=9) for _ in range(4))
+    of(sessions, used.id, 1, now=590)
+
+    new = of(sessions, 0, 0, now=600, slots=9)
+
+    assert len(sessions) == 2
+    assert of(sessions, new.id, 1, now=600) is new
+    assert of(sessions, used.id, 2, now=600) is used
+    for session in idle:
+        with pytest.raises(ApiError):
+            of(sessions, session.id, 1, now=600)
+
+
 def test_fewer_slots_than_before_are_kept_to_as_sessions_end():
     sessions = FetchSessions()
     for _ in range(3):
