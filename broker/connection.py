@@ -199,7 +199,7 @@ class Connection(asyncio.BufferedProtocol):
             if future is not None and not isinstance(future, asyncio.Task):
                 future.cancel()
         self._unanswered.clear()
-        self._outgoing.clear()
+        self._outgoing.close()
         if self._frame is not None:
             self._drop(self._frame)
         self._rest = b""

@@ -54,10 +54,12 @@ class Outgoing:
         self._is_blocked = False
         self._schedule()
 
-    def clear(self) -> None:
+    def close(self) -> None:
         """Forget the rest: nobody will read it."""
         self._rest.clear()
         self.size_bytes = 0
+        # Whose method that is has us, too, and would be there until it is looked for as garbage.
+        self._emptied = _do_nothing
 
     def _schedule(self) -> None:
         if self._rest and not self._is_scheduled and not self._is_blocked:
@@ -84,3 +86,7 @@ class Outgoing:
             self._schedule()
         else:
             self._emptied()
+
+
+def _do_nothing() -> None:
+    """Stand for what is not to be called any more."""

@@ -76,7 +76,7 @@ async def test_what_nobody_will_read_is_forgotten(transport):
     outgoing = Outgoing(transport, lambda: None)
     outgoing.send([bytes(3 * PIECE_BYTES)])
 
-    outgoing.clear()
+    outgoing.close()
     await turns()
 
     assert transport.given == []
