@@ -224,10 +224,12 @@ class Gathering:
     def rebalance(self) -> tuple[float, float]:
         """Do it once more; give the seconds from the last join on, and those of CPU for all."""
         before = cpu_seconds(self._broker.pid)
-        # The leader's begins it, even if nothing has changed.
-        for member in self._members[:-1]:
-            member.socket.sendall(self._joins[member])
-        wait_until_idle(self._broker.pid)
+        # The leader's begins it, even if nothing has changed; before that, another one who joins is
+        # told that all is as it was.
+        for some in (self._members[:1], self._members[1:-1]):
+            for member in some if len(self._members) > 1 else ():
+                member.socket.sendall(self._joins[member])
+            wait_until_idle(self._broker.pid)
         seconds = self._gather(self._members[-1])
         wait_until_idle(self._broker.pid)
         return seconds, cpu_seconds(self._broker.pid) - before
