@@ -10,7 +10,7 @@ The compiled module makes the packs. What it leaves alone, and where it is not, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 _BINARY = pa.binary()
 _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _TIMES = pa.timestamp("ms", "UTC")
+#: What is made into packs at a time, more or less.
+_PART_BYTES = 8 * 1024 * 1024
 
 
 class Pack(NamedTuple):
@@ -96,12 +98,16 @@ class Rows:
 
 def batches_of(
     rows: pa.RecordBatch | pa.Table | Iterable[pa.RecordBatch],
-) -> Iterable[pa.RecordBatch]:
-    """Give rows as batches, whatever they come in."""
+) -> Iterator[pa.RecordBatch]:
+    """Give rows in batches that are not large, whatever they come in: each is copied as a whole."""
     if isinstance(rows, pa.Table):
-        batches: list[pa.RecordBatch] = rows.to_batches()
-        return batches
-    return [rows] if isinstance(rows, pa.RecordBatch) else rows
+        rows = rows.to_batches()
+    elif isinstance(rows, pa.RecordBatch):
+        rows = [rows]
+    for batch in rows:
+        step = max(1, batch.num_rows * _PART_BYTES // max(1, batch.nbytes))
+        for start in range(0, batch.num_rows, step):
+            yield batch.slice(start, step)
 
 
 def _column(batch: pa.RecordBatch, name: str, kind: pa.DataType) -> pa.Array | None:

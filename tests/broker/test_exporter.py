@@ -134,4 +134,5 @@ def test_the_daemon_shows_them_while_a_group_consumes(tmp_path):
         end = found[of("ottla_partition_end_offset", **place)]
         assert end - found[of("ottla_group_committed_offset", group="g", **place)] == 6
         assert found[of("ottla_groups", state="Stable")] == 1
-        assert found[of("process_resident_memory_bytes")] > 10_000_000
+        if sys.platform == "linux":
+            assert found[of("process_resident_memory_bytes")] > 10_000_000

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ottla.client import blocking
 from ottla.client.errors import ErrorCode, KafkaError, RecordTooLargeError, SerializationError
-from ottla.client.packing import Rows
+from ottla.client.packing import Rows, batches_of
 from ottla.client.partitioner import partition_of_key
 from ottla.client.producer import Batching, Producer, ProducerRecord, Written
 from ottla.protocol import compiled
@@ -130,6 +130,19 @@ def test_other_types_of_columns_will_do():
 def test_what_may_be_wrong_is_left_to_the_plain_way(row):
     assert Rows(a_batch([{}, row])).packs(3, now_ms=NOW, limit=500, largest=900) is None
     assert Rows(a_batch([{}])).packs(3, now_ms=NOW, limit=500, largest=900) is not None
+
+
+def test_what_is_large_is_taken_in_parts():
+    batch = a_batch([{"value": b"%05d" % number * 400} for number in range(10_000)])
+    table = pa.Table.from_batches([batch, batch.slice(0, 0), batch.slice(0, 1)])
+
+    parts = list(batches_of(table))
+
+    assert len(parts) == 4
+    assert max(part.nbytes for part in parts) < 9 * 1024 * 1024
+    assert pa.Table.from_batches(parts) == table
+    assert list(batches_of(batch.slice(3, 2))) == [batch.slice(3, 2)]
+    assert list(batches_of(iter([batch.slice(3, 2)]))) == [batch.slice(3, 2)]
 
 
 def test_a_column_of_values_is_needed():
