@@ -21,6 +21,9 @@ from ottla.storage.dump import DumpedBatch, dump
 NOW = 1_700_000_000_000
 FEW = tuple(Record(b"key %d" % n, b"value %d" % n, (), NOW + n) for n in range(3))
 HAS_COORDINATORS = FIND_COORDINATOR.key in SERVED
+LIBRDKAFKA = ("confluent", "kcat")
+#: What does not become smaller when it is compressed: a batch of one or two short records.
+SMALL_BYTES = 200
 MAX_MESSAGE_BYTES = 1_048_588
 #: Less than a batch and a record have beside key and value.
 OVERHEAD_BYTES = 70
@@ -86,14 +89,20 @@ def test_what_is_compressed_is_stored_as_it_came(client, library, broker):
     for codec in codecs_of(client.name):
         batches = stored(broker, f"{client.name}-{codec}")
 
-        assert {batch.facts["compression"] for batch in batches} == {as_sent(client, codec)}
+        found = {batch.facts["compression"] for batch in batches if is_worth_it(client, batch)}
+        assert found == {as_sent(client, codec)}
         assert sum(batch.facts["records"] for batch in batches) == len(corpus.expected(client.name))
+
+
+def is_worth_it(client: Client, batch: DumpedBatch) -> bool:
+    """librdkafka leaves a batch as it is that would not become smaller, as that of a small rest."""
+    return not (client.name in LIBRDKAFKA and batch.size < SMALL_BYTES)
 
 
 def as_sent(client: Client, codec: str) -> str:
     """librdkafka takes it that a broker without coordinators is too old to know lz4."""
-    is_librdkafka = client.name in ("confluent", "kcat")
-    return "none" if codec == "lz4" and is_librdkafka and not HAS_COORDINATORS else codec
+    is_too_old = client.name in LIBRDKAFKA and not HAS_COORDINATORS
+    return "none" if codec == "lz4" and is_too_old else codec
 
 
 @told_of("read")
