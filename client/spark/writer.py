@@ -60,18 +60,27 @@ def write_all(batches: Iterable[pa.RecordBatch], options: WriteOptions) -> Writt
     """Send all rows, and wait until they are acknowledged."""
     link, topic = options.link, options.topic
     columns = (*_COLUMNS, "timestamp") if options.has_timestamps else _COLUMNS
+    records = 0
+
+    def counted() -> Iterator[pa.RecordBatch]:
+        nonlocal records
+        for batch in batches:
+            records += batch.num_rows
+            yield batch
+
     with Producer(
         link.bootstrap, client=link.client, batching=options.batching, **options.producer
     ) as producer:
         if topic is not None:
             # Nothing of one is waited for before the next is sent.
-            parts = producer.send_arrow(topic, (_only(columns, batch) for batch in batches))
+            parts = producer.send_arrow(topic, (_only(columns, batch) for batch in counted()))
         else:
             parts = []
-            for batch in batches:
+            for batch in counted():
                 for name, rows in by_topic(batch):
                     parts += producer.send_arrow(name, _only(columns, rows))
-    return Written(sum(part.records for part in parts))
+    assert sum(part.records for part in parts) == records
+    return Written(records)
 
 
 def by_topic(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
