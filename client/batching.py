@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import count, repeat
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -262,23 +263,17 @@ class Batch:
     def encode(self, compression: Compression) -> None:
         """Encode it, with the number that it has. It is not open any more."""
         identity = self.identity or _NOBODY
-        if (pack := self._pack) is not None:
-            self.wire = wrap_records(
-                *pack[1:],
-                compression=compression,
-                producer_id=identity.producer_id,
-                producer_epoch=identity.epoch,
-                base_sequence=self.sequence,
-            )
+        if self._pack is not None:
+            build: Callable[..., bytearray] = partial(wrap_records, *self._pack[1:])
         else:
             columns = (self._timestamps, self._keys, self._values, self._headers)
-            self.wire = build_batch(
-                list(zip(range(self.count), *columns, strict=True)),
-                compression=compression,
-                producer_id=identity.producer_id,
-                producer_epoch=identity.epoch,
-                base_sequence=self.sequence,
-            )
+            build = partial(build_batch, list(zip(range(self.count), *columns, strict=True)))
+        self.wire = build(
+            compression=compression,
+            producer_id=identity.producer_id,
+            producer_epoch=identity.epoch,
+            base_sequence=self.sequence,
+        )
         # The bytes are enough: to keep both would double what is in memory.
         self._keys, self._values, self._headers, self._pack = [], [], [], None
 
