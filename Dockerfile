@@ -13,6 +13,8 @@ COPY storage storage
 COPY coord coord
 COPY client client
 COPY broker broker
+COPY cli cli
+COPY testing testing
 RUN python -m venv --without-pip /opt/ottla \
     && pip --python /opt/ottla/bin/python install --no-cache-dir ".[metrics]"
 # The build goes on where that module cannot be compiled. An image is to have it.
@@ -45,7 +47,7 @@ ENTRYPOINT ["python"]
 
 FROM base AS broker
 COPY --from=build /opt/ottla /opt/ottla
-RUN python -c "import ottla.broker.daemon, ottla.broker.following, ottla.client.blocking.admin"
+RUN python -c "import ottla.broker.daemon, ottla.broker.cluster.metadata_follower, ottla.client.blocking.admin"
 USER 10001:10001
 VOLUME /var/lib/ottla
 EXPOSE 9092

@@ -138,7 +138,8 @@ PAIRS = (
 IMPORTS = {
     "ottla Producer": "from ottla.client import Producer",
     "ottla Producer, Consumer, Admin": "from ottla.client import Admin, Consumer, Producer",
-    "… and Arrow": "from ottla.client import Admin, Consumer, Producer\nimport ottla.client.tables",
+    "… and Arrow": "from ottla.client import Admin, Consumer, Producer\n"
+    "import ottla.client.arrow.stream",
     "pyarrow alone": "import pyarrow",
     "aiokafka": "import aiokafka, aiokafka.admin",
     "kafka-python": "import kafka",

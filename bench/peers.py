@@ -140,7 +140,7 @@ class Ottla(Server):
         command = [
             sys.executable,
             "-c",
-            "import ottla.__main__, ottla.broker.cli, ottla.broker.daemon",
+            "import ottla.__main__, ottla.cli.broker, ottla.broker.daemon",
         ]
         subprocess.run(command, env=os.environ | self.environment, check=True)
 

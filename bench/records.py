@@ -18,7 +18,7 @@ import pyarrow as pa
 from aiokafka.record.memory_records import MemoryRecords
 
 from harness import best_seconds, command_line, print_table, progress, recording
-from ottla.client.arrow import ArrowDecoder
+from ottla.client.arrow.decoder import ArrowDecoder
 from ottla.protocol import compiled
 from ottla.protocol.batch import Record, build_batch, split_batches
 

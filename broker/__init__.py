@@ -1,6 +1,6 @@
 """The daemon: sockets, requests, partitions.
 
-from ottla.broker import Broker, BrokerConfig
+from . import Broker, BrokerConfig
 
 async with Broker(BrokerConfig(log_dir="data")) as broker: ...
 """
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .broker import Broker
-    from .config import BrokerConfig
+    from .config.broker_config import BrokerConfig
 
 __all__ = ["Broker", "BrokerConfig"]
 
@@ -20,6 +20,8 @@ __all__ = ["Broker", "BrokerConfig"]
 def __getattr__(name: str) -> Any:
     # The command line imports this package, and should not pay for all of it.
     if name in __all__:
-        module = import_module(".broker" if name == "Broker" else ".config", __package__)
+        module = import_module(
+            ".broker" if name == "Broker" else ".config.broker_config", __package__
+        )
         return getattr(module, name)
     raise AttributeError(name)

@@ -20,25 +20,25 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from ottla.storage.disk import Disk
 from ottla.storage.logdir import LogDirectory, Progress, read_cluster_id
 
-from .cluster import Cluster
-from .config import BrokerConfig, ConfigError
-from .controller import Controller
-from .dispatch import Dispatcher
-from .groups import Groups
-from .housekeeping import Housekeeping
-from .listeners import shown_host
-from .metrics import Metrics
-from .producer_ids import ProducerIds
-from .server import Server, saying_where
-from .sessions import FetchSessions
-from .topics import Topics
+from .cluster.controller import Controller
+from .cluster.membership import Cluster
+from .cluster.producer_ids import ProducerIds
+from .config.broker_config import BrokerConfig, ConfigError
+from .coordinators.group_coordinator import GroupCoordinator
+from .net.listeners import shown_host
+from .net.server import Server, saying_where
+from .observability.metrics import Metrics
+from .partitions.housekeeping import Housekeeping
+from .partitions.topics import Topics
+from .requests.dispatch import Dispatcher
+from .requests.fetch_sessions import FetchSessions
 
 if TYPE_CHECKING:
-    from .exporter import Exporter
-    from .following import Following
-    from .forwarding import ControllerLink
+    from .cluster.forwarding import ControllerLink
+    from .cluster.metadata_follower import MetadataFollower
+    from .observability.prometheus import Exporter
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -61,7 +61,7 @@ class Broker:
         self.metrics = Metrics()
         self.sessions = FetchSessions()
         self.dispatcher = Dispatcher(self)
-        self.groups = Groups(self)
+        self.groups = GroupCoordinator(self)
         self.server = Server(self)
         self.logs: LogDirectory
         self.topics: Topics
@@ -70,7 +70,7 @@ class Broker:
         #: To the controller, for one that is not.
         self.link: ControllerLink
         self.producer_ids: ProducerIds
-        self._following: Following | None = None
+        self._following: MetadataFollower | None = None
         self._exporter: Exporter | None = None
         self._housekeeping = Housekeeping(self)
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -138,14 +138,14 @@ class Broker:
         if address is None:
             return None
         try:
-            from .exporter import Exporter  # noqa: PLC0415  # few want it, and it takes long
+            from .observability.prometheus import Exporter  # noqa: PLC0415  # few want it, and it takes long
         except ImportError:
             needed = "metrics.listener: it needs prometheus-client: pip install 'ottla[metrics]'"
             raise ConfigError(needed) from None
         with saying_where(address):
             exporter = Exporter(self, address)
         place = f"http://{shown_host(address.host)}:{exporter.port}/metrics"
-        log.info("showing metrics", extra={"on": place})
+        logger.info("showing metrics", extra={"on": place})
         return exporter
 
     async def _find_cluster_id(self) -> str | None:
@@ -153,10 +153,10 @@ class Broker:
         config = self.config
         if not self.cluster.is_controller:
             # A broker that is alone does not pay for them.
-            from .following import Following  # noqa: PLC0415
-            from .forwarding import ControllerLink  # noqa: PLC0415
+            from .cluster.forwarding import ControllerLink  # noqa: PLC0415
+            from .cluster.metadata_follower import MetadataFollower  # noqa: PLC0415
 
-            self._following = Following(self.cluster)
+            self._following = MetadataFollower(self.cluster)
             self.link = ControllerLink(self.cluster)
             if not config.cluster_id and read_cluster_id(Path(config.log_dir)) is None:
                 return await self._following.find_cluster_id()
@@ -195,7 +195,7 @@ class Broker:
 
     def wake_all(self) -> None:
         """Let every long poll end, and every wait of a group: the broker is stopping."""
-        for partition in (*self.topics.all_partitions(), self.topics.journal.partition):
+        for partition in (*self.topics.all_partitions(), self.topics.metadata_log.partition):
             partition.wake_all()
         self.groups.let_go()
 

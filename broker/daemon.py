@@ -17,10 +17,10 @@ from typing import NoReturn
 import uvloop
 
 from .broker import Broker
-from .config import BrokerConfig
-from .logs import setup
+from .config.broker_config import BrokerConfig
+from .observability.logging import setup
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 def run(config: BrokerConfig) -> int:
@@ -48,32 +48,32 @@ async def _serve(config: BrokerConfig) -> int:
     for listener, address, advertised in zip(
         config.parsed_listeners, broker.server.addresses, broker.server.advertised, strict=True
     ):
-        log.info(
+        logger.info(
             "listening",
             extra={"listener": listener.name, "on": address, "clients_are_told": advertised},
         )
         if not _is_loopback(listener.host):
-            log.warning(
+            logger.warning(
                 "anybody who can reach this address can read, write and delete everything",
                 extra={"on": address},
             )
-    log.info(
+    logger.info(
         "ready",
         extra={
             "broker_id": broker.id,
             "cluster_id": broker.cluster_id,
             "data": config.log_dir,
-            "topics": len(broker.topics.catalogue.topics),
+            "topics": len(broker.topics.image.topics),
             "milliseconds": round((time.perf_counter() - started) * 1000),
         },
     )
     # What is there now stays: the collector need not look at it again and again.
     gc.freeze()
     await stop.wait()
-    log.info("stopping")
+    logger.info("stopping")
     started = time.perf_counter()
     await broker.stop()
-    log.info("stopped", extra={"milliseconds": round((time.perf_counter() - started) * 1000)})
+    logger.info("stopped", extra={"milliseconds": round((time.perf_counter() - started) * 1000)})
     return 0
 
 
@@ -87,7 +87,7 @@ def _is_loopback(host: str) -> bool:
 def _ask_to_stop(stop: asyncio.Event) -> None:
     if stop.is_set():
         # The second time somebody means it. The next start will look at the logs.
-        log.warning("stopped at once, without flushing")
+        logger.warning("stopped at once, without flushing")
         sys.stderr.flush()
         _end_by(signal.SIGKILL)
     stop.set()
@@ -121,4 +121,4 @@ class _Progress:
     def __call__(self, done: int, of: int) -> None:
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + 1
-            log.info("opening logs", extra={"done": done, "of": of})
+            logger.info("opening logs", extra={"done": done, "of": of})

@@ -35,9 +35,11 @@ if TYPE_CHECKING:
         PartitionLag,
         TopicDescription,
     )
-    from .chunks import BadRecordError, TruncatedError
     from .config import Backoff, ClientConfig, Timeouts
-    from .consumer import Consumer
+    from .consumer.consumer import Consumer
+    from .consumer.fetched_data import BadRecordError, TruncatedError
+    from .consumer.fetcher import FetchConfig
+    from .consumer.group_member import GroupConfig
     from .errors import (
         BufferFullError,
         ClientError,
@@ -53,9 +55,7 @@ if TYPE_CHECKING:
         SerializationError,
         UnsupportedError,
     )
-    from .fetching import Fetching
-    from .membership import Membership
-    from .producer import Batching, Producer, ProducerRecord, Written
+    from .producer.producer import BatchConfig, Producer, ProducerRecord, Written
     from .types import CommittedOffset, OffsetAndTimestamp, Receipt, Record, TopicPartition
 
 __all__ = [
@@ -63,7 +63,7 @@ __all__ = [
     "ApiVersion",
     "Backoff",
     "BadRecordError",
-    "Batching",
+    "BatchConfig",
     "BrokerDescription",
     "BufferFullError",
     "ClientConfig",
@@ -79,12 +79,12 @@ __all__ = [
     "CreatedTopic",
     "DeadlineError",
     "ErrorCode",
-    "Fetching",
+    "FetchConfig",
+    "GroupConfig",
     "GroupDescription",
     "GroupListing",
     "GroupMember",
     "KafkaError",
-    "Membership",
     "NewTopic",
     "OffsetAndTimestamp",
     "PartialError",
@@ -112,12 +112,12 @@ _HOMES = {
         *("ConfigSource", "CreatedTopic", "GroupDescription", "GroupListing", "GroupMember"),
         *("NewTopic", "PartialError", "PartitionDescription", "PartitionLag", "TopicDescription"),
     ),
-    "chunks": ("BadRecordError", "TruncatedError"),
+    "consumer.fetched_data": ("BadRecordError", "TruncatedError"),
     "config": ("Backoff", "ClientConfig", "Timeouts"),
-    "consumer": ("Consumer",),
-    "fetching": ("Fetching",),
-    "membership": ("Membership",),
-    "producer": ("Batching", "Producer", "ProducerRecord", "Written"),
+    "consumer.consumer": ("Consumer",),
+    "consumer.fetcher": ("FetchConfig",),
+    "consumer.group_member": ("GroupConfig",),
+    "producer.producer": ("BatchConfig", "Producer", "ProducerRecord", "Written"),
     "types": ("CommittedOffset", "OffsetAndTimestamp", "Receipt", "Record", "TopicPartition"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}

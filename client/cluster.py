@@ -53,7 +53,7 @@ _DEFAULT_PORT = 9092
 # The last version in which one coordinator is asked for; the newer ones say the same of many.
 _LAST_OF_ONE_KEY = 3
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 Address = tuple[str, int]
 
@@ -163,7 +163,7 @@ class Cluster:
             try:
                 hook(api.name, node_id, time.perf_counter() - started, error)
             except Exception:  # it is somebody else's code, and no reason for a request to fail
-                log.exception("on_request failed for %s", api.name)
+                logger.exception("on_request failed for %s", api.name)
 
     async def ask_any(
         self, request: Message, response: type[M], *, timeout: float | None = None

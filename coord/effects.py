@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from ottla.protocol.schema import Message
 
-from .catalogue import KeyValue
+from .metadata_image import KeyValue
 
 
 class Reply(NamedTuple):

@@ -34,7 +34,7 @@ NEW_MEMBER_TIMEOUT_MS = 5 * 60 * 1000
 
 
 @dataclass(frozen=True, slots=True)
-class GroupConfig:
+class ClassicGroupConfig:
     """What a group may be like."""
 
     min_session_timeout_ms: int = 6_000
@@ -69,7 +69,7 @@ class GroupError(Exception):
 class Group:
     """A group. Its deadlines are set in `timers`, and come back through `expire`."""
 
-    def __init__(self, group_id: str, config: GroupConfig, timers: Deadlines[Timer]) -> None:
+    def __init__(self, group_id: str, config: ClassicGroupConfig, timers: Deadlines[Timer]) -> None:
         self.id = group_id
         self.config = config
         self.state = GroupState.EMPTY

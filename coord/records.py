@@ -27,8 +27,8 @@ from ottla.protocol.schema import (
     field,
 )
 
-from .catalogue import KeyValue
 from .member import Member
+from .metadata_image import KeyValue
 
 if TYPE_CHECKING:
     from .group import Group

@@ -18,14 +18,15 @@ from pathlib import Path
 import click
 
 from ottla.__main__ import ottla
-from ottla.broker.config import NO_LIMIT, Setting, settings
-from ottla.broker.dispatch import SERVED
-from ottla.client.cli.failures import Exit
-from ottla.client.cli.target import VARIABLES
+from ottla.broker.config.broker_config import NO_LIMIT, ConfigKey, settings
+from ottla.broker.requests.dispatch import SERVED
+from ottla.cli.failures import Exit
+from ottla.cli.target import VARIABLES
 from ottla.coord.states import PREDECESSORS, GroupState
+from ottla.protocol.configdef import LONG_MAX
 from ottla.protocol.errors import ErrorCode, Retry
 from ottla.protocol.registry import APIS
-from ottla.storage.config import FOREVER, TOPIC_SETTINGS
+from ottla.storage.config import TOPIC_CONFIGS
 
 DOCS = Path(__file__).resolve().parent
 
@@ -49,7 +50,9 @@ def apis() -> str:
         source = f"[{api.name}](../protocol/api/{api.module_name}.py)"
         purpose = (sys.modules[api.request.__module__].__doc__ or "").splitlines()[0]
         purpose = purpose.partition(": ")[2].removesuffix(".")
-        served = f"[yes](../broker/handlers/{api.module_name}.py)" if api.key in SERVED else ""
+        served = (
+            f"[yes](../broker/requests/handlers/{api.module_name}.py)" if api.key in SERVED else ""
+        )
         flexibility = "never" if never else flexible
         lines.append(
             f"| {api.key} | {source} | {versions} | {flexibility} | {served} | {purpose} |"
@@ -72,7 +75,7 @@ def log_config() -> str:
     lines = ["| setting | default | may be | what it does |", "|---|---|---|---|"]
     lines += [
         f"| `{known.name}` | {_default(known)} | {_allowed(known)} | {known.doc} |"
-        for known in TOPIC_SETTINGS.values()
+        for known in TOPIC_CONFIGS.values()
     ]
     return "\n".join(lines)
 
@@ -198,15 +201,15 @@ def variables() -> str:
     return "\n".join([*lines, *(f"| `{name}` | {use} |" for name, use in VARIABLES.items())])
 
 
-def _default(known: Setting) -> str:
-    if known.value in (FOREVER, NO_LIMIT):
+def _default(known: ConfigKey) -> str:
+    if known.value in (LONG_MAX, NO_LIMIT):
         return "no limit"
     if known.type in ("int", "long") and known.value is not None:
         return f"{known.value:,}"
     return f"`{known.default}`" if "://" in known.default else known.default
 
 
-def _allowed(known: Setting) -> str:
+def _allowed(known: ConfigKey) -> str:
     return ", ".join(f"`{choice}`" for choice in known.choices) or known.allowed
 
 

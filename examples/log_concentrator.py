@@ -6,8 +6,8 @@
 
 - Keys: lines of one file go to one partition, and stay in order. Between files there is no order
   but that of time.
-- Back-pressure: `send_many` waits when more than `Batching.buffer_bytes` are under way, and then
-  no file is read; `write` holds no more than `Fetching.prefetch_bytes` ahead of what it wrote.
+- Back-pressure: `send_many` waits when more than `BatchConfig.buffer_bytes` are under way, and then
+  no file is read; `write` holds no more than `FetchConfig.prefetch_bytes` ahead of what it wrote.
 - A source that goes on where it was: how far each file was shipped is kept in a compacted topic.
 - Files that are rotated (renamed, and begun anew) or truncated while they are read.
 
@@ -35,11 +35,11 @@ import click
 
 from ottla.client import (
     Admin,
-    Batching,
+    BatchConfig,
     ClientError,
     Consumer,
     ErrorCode,
-    Fetching,
+    FetchConfig,
     KafkaError,
     Producer,
     ProducerRecord,
@@ -150,7 +150,7 @@ async def ship_all(bootstrap: str, prefix: str, seconds: float, paths: Iterable[
     until = loop_time() + seconds
     await create_topics(bootstrap, prefix)
     positions = await find_positions(bootstrap, prefix)
-    batching = Batching(buffer_bytes=BUFFER_BYTES)
+    batching = BatchConfig(buffer_bytes=BUFFER_BYTES)
     async with Producer(bootstrap, batching=batching) as producer, asyncio.TaskGroup() as tasks:
         for path in paths:
             tail = Tail(path, *positions.get(str(path), ()))
@@ -168,7 +168,7 @@ async def write_all(bootstrap: str, prefix: str, seconds: float, folder: Path) -
         f"{prefix}.lines",
         group=f"{prefix}.writer",
         auto_commit=None,
-        fetching=Fetching(prefetch_bytes=BUFFER_BYTES),
+        fetching=FetchConfig(prefetch_bytes=BUFFER_BYTES),
     ) as consumer:
         while True:
             found = await consumer.getmany(POLL_SECONDS)

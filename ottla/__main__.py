@@ -6,10 +6,10 @@ from importlib import import_module
 
 import click
 
-_CLIENT = "ottla.client.cli"
+_CLIENT = "ottla.cli"
 # Where a group is, and what `ottla --help` says of it without importing it.
 GROUPS = {
-    "broker": ("ottla.broker.cli:broker", "Run a broker, and list its settings."),
+    "broker": ("ottla.cli.broker:broker", "Run a broker, and list its settings."),
     "topic": (f"{_CLIENT}.topic_records:topic", "List, describe, create, alter and delete topics."),
     "produce": (f"{_CLIENT}.produce:produce", "Send what comes on stdin, or files, to a topic."),
     "consume": (f"{_CLIENT}.consume:consume", "Print the records of topics."),
@@ -22,10 +22,10 @@ GROUPS = {
     "perf": (f"{_CLIENT}.perf:perf", "Measure how fast a cluster is."),
     "profile": (f"{_CLIENT}.profiles:profile", "Name clusters, so that --profile NAME is enough."),
     "completion": (f"{_CLIENT}.completion:completion", "Print what makes a shell complete."),
-    "log": ("ottla.broker.cli:log", "Look into the files of a data directory."),
+    "log": ("ottla.cli.broker:log", "Look into the files of a data directory."),
 }
 # Commands of the server's side in a group of the client's, which cannot know them.
-GUESTS = {"cluster": "ottla.broker.cli:up"}
+GUESTS = {"cluster": "ottla.cli.broker:up"}
 
 
 class LazyGroup(click.Group):

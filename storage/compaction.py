@@ -24,8 +24,10 @@ from __future__ import annotations
 import logging
 from itertools import pairwise
 
+from ottla.protocol.configdef import LONG_MAX
+
 from .cleaner import CLEANED, MAX_KEYS, Cleaned, Plan, Rewritten, Stats, remove_cleaned, rewrite
-from .config import FOREVER, LogConfig
+from .config import LogConfig
 from .disk import NO_ROOM, read_json
 from .log import COMPACTED_FILE, Log
 from .segment import Segment
@@ -53,7 +55,7 @@ def plan(log: Log, now_ms: int) -> Plan | None:
     if not config.compacts or log.failure is not None:
         return None
     late = now_ms - config.max_compaction_lag_ms
-    if config.max_compaction_lag_ms < FOREVER and _oldest(log.active) < late:
+    if config.max_compaction_lag_ms < LONG_MAX and _oldest(log.active) < late:
         log.roll()
     dirty_offset = _read_dirty_offset(log)
     segments: list[Segment] = []
@@ -72,7 +74,7 @@ def plan(log: Log, now_ms: int) -> Plan | None:
         return None
     is_enough = dirty_bytes / sum(s.size for s in segments) >= config.min_cleanable_dirty_ratio
     if not is_enough and (
-        config.max_compaction_lag_ms == FOREVER
+        config.max_compaction_lag_ms == LONG_MAX
         or min(_oldest(segment, position) for segment, position in dirty) >= late
     ):
         return None
@@ -134,7 +136,7 @@ def _save_dirty_offset(log: Log, offset: int) -> None:
 def _oldest(segment: Segment, position: int = 0) -> int:
     """Give the time of a segment's first batch from a position on, which stands for its oldest."""
     batch = next(segment.batches(position), None)
-    return FOREVER if batch is None or batch.max_timestamp < 0 else batch.max_timestamp
+    return LONG_MAX if batch is None or batch.max_timestamp < 0 else batch.max_timestamp
 
 
 def _is_too_young(segment: Segment, config: LogConfig, now_ms: int) -> bool:

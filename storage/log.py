@@ -41,7 +41,7 @@ from .producers import ProducerStates
 from .retention import SegmentFacts, expired, should_roll_for_retention
 from .segment import Segment
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 EPOCHS_FILE = "leader-epoch-checkpoint"
 START_FILE = "log-start-offset"
@@ -350,7 +350,7 @@ class Log:
     def fail(self, error: OSError) -> LogOfflineError:
         """Take the log offline, and give what to raise."""
         if self.failure is None:
-            log.error("%s goes offline: %s", self.directory.name, error)
+            logger.error("%s goes offline: %s", self.directory.name, error)
             self.failure = error
         return LogOfflineError(f"{self.directory.name}: {error}")
 
@@ -415,7 +415,7 @@ class Log:
         except FileNotFoundError:
             pass
         except ValueError:
-            log.warning("%s: %s is damaged", self.directory.name, EPOCHS_FILE)
+            logger.warning("%s: %s is damaged", self.directory.name, EPOCHS_FILE)
 
     def _facts(self) -> list[SegmentFacts]:
         return [SegmentFacts(s.base_offset, s.size, s.max_timestamp) for s in self.segments]
@@ -492,7 +492,7 @@ class Log:
                 self._save_epochs()
             except OSError as error:
                 # The batch says it too, and that is what counts.
-                log.warning("%s: the epoch is not saved: %s", self.directory.name, error)
+                logger.warning("%s: the epoch is not saved: %s", self.directory.name, error)
 
     def _save_epochs(self) -> None:
         # Not worth waiting for the device now: `sync` will, and until then recovery looks at all

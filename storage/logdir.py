@@ -34,7 +34,7 @@ from .flusher import Flusher
 from .log import DELETED, Log
 from .recovery import GAPS_FILE, Report, open_log, read_gaps
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 FORMAT_VERSION = 1
 _CLEAN = "clean-shutdown"
@@ -119,7 +119,7 @@ class LogDirectory:
                 try:
                     self._add(name, *future.result())
                 except (OSError, *UNREADABLE) as error:
-                    log.exception("%s cannot be opened, and is left alone", name)
+                    logger.exception("%s cannot be opened, and is left alone", name)
                     self.failed[name] = error
                 progress(done, len(names))
 
@@ -195,7 +195,7 @@ class LogDirectory:
                 except LogOfflineError:
                     pass  # which has been said, and is that log's alone
                 except OSError as error:
-                    log.warning("%s: not synced: %s", opened.directory.name, error)
+                    logger.warning("%s: not synced: %s", opened.directory.name, error)
         self._write_recovery_points()
 
     def close(self) -> None:
@@ -217,7 +217,7 @@ class LogDirectory:
         try:
             opened.close()
         except (OSError, StorageError):
-            log.exception("%s could not be closed", name)
+            logger.exception("%s could not be closed", name)
             return False
         return opened.failure is None
 
@@ -311,7 +311,7 @@ class LogDirectory:
         try:
             points = read_json(self.path / _RECOVERY_POINT)
         except ValueError:
-            log.warning("%s is damaged: all logs are read from the start", _RECOVERY_POINT)
+            logger.warning("%s is damaged: all logs are read from the start", _RECOVERY_POINT)
             return {}
         return points or {}
 

@@ -37,7 +37,7 @@ from .log import DELETED, Log
 from .producers import ProducerStates
 from .segment import Segment
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 GAPS_FILE = "gaps"
 # A record may end in zeros, which look like those that the file was lengthened by; in so many.
@@ -86,7 +86,7 @@ def open_log(
             segment.close()
         raise
     for damage in report.damages:
-        log.error(
+        logger.error(
             "%s: %d damaged bytes at %d of %s are set aside in %s",
             directory.name,
             damage.size,
@@ -165,7 +165,7 @@ def _restore_producers(opened: Log, offset: int) -> int:
             try:
                 opened.producers = ProducerStates.restore(path.read_bytes())
             except ValueError:
-                log.warning("%s: the snapshot of %d is damaged", opened.directory.name, known)
+                logger.warning("%s: the snapshot of %d is damaged", opened.directory.name, known)
                 continue
             return known
     opened.producers = ProducerStates()

@@ -30,7 +30,7 @@ from .errors import StorageError
 from .files import OpenFiles
 from .index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, OffsetIndex, TimeIndex
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _EXTENT_BYTES = 64 * 1024
 _LARGEST_STEP_BYTES = 64 * 1024 * 1024
@@ -481,7 +481,7 @@ class Segment:
     def _mend_indexes(self) -> None:
         """Build the indexes again: an entry is wrong, and so may others be."""
         name = self.path(".index").relative_to(self.directory.parent)
-        log.warning("%s: the index is damaged, and is built again", name)
+        logger.warning("%s: the index is damaged, and is built again", name)
         next_offset, max_timestamp = self.next_offset, self.max_timestamp
         try:
             self._build_indexes(_INTERVAL_BYTES)

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, settings
 if TYPE_CHECKING:
     from compat.everybody import Pipes
 
-pytest_plugins = ("ottla.broker.pytest_plugin", "pytester")
+pytest_plugins = ("ottla.testing.pytest_plugin", "pytester")
 
 settings.register_profile(
     "fast",

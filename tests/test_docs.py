@@ -8,7 +8,7 @@ from functools import cache
 
 import pytest
 
-from snippets import PAGES, ROOT, name_of
+from harness.snippets import PAGES, ROOT, name_of
 
 TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 LINK = re.compile(r"\[(?P<text>[^\]]*)\]\((?P<target>[^)#]*)(?:#(?P<anchor>[^)]*))?\)")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-ROOMS = ["broker", "client", "coord", "protocol", "storage"]
+ROOMS = ["broker", "cli", "client", "coord", "protocol", "storage", "testing"]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 MODULES = sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py"))
 

@@ -17,11 +17,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from daemon import Daemon, free_port
-from ottla.__main__ import ottla
-from ottla.broker.config import BrokerConfig
-from ottla.broker.roster import read_cluster_file
-from snippets import (
+from harness.daemon import Daemon, free_port
+from harness.snippets import (
     DEFAULT_ADDRESS,
     PAGES,
     ROOT,
@@ -31,6 +28,9 @@ from snippets import (
     simple_commands,
     steps_of,
 )
+from ottla.__main__ import ottla
+from ottla.broker.cluster.cluster_file import read_cluster_file
+from ottla.broker.config.broker_config import BrokerConfig
 
 BLOCKS = [block for page in PAGES for block in blocks_of(page)]
 #: Pages whose Python has a test of its own, which looks at what it prints too.

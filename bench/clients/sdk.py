@@ -21,7 +21,14 @@ from clients.job import (
     Job,
 )
 from meter import Meter
-from ottla.client import Batching, Consumer, Fetching, Producer, ProducerRecord, TopicPartition
+from ottla.client import (
+    BatchConfig,
+    Consumer,
+    FetchConfig,
+    Producer,
+    ProducerRecord,
+    TopicPartition,
+)
 from ottla.client import blocking as there
 
 
@@ -39,13 +46,17 @@ def in_loop(
 
 def sending(job: Job) -> dict[str, Any]:
     """Give the settings of a producer, which is idempotent with acks=all."""
-    batching = Batching(batch_bytes=BATCH_BYTES, linger=LINGER_MS / 1000, buffer_bytes=BUFFER_BYTES)
+    batching = BatchConfig(
+        batch_bytes=BATCH_BYTES, linger=LINGER_MS / 1000, buffer_bytes=BUFFER_BYTES
+    )
     return {"acks": "all", "compression": job.codec, "batching": batching}
 
 
 def reading() -> dict[str, Any]:
     """Give the settings of a consumer."""
-    return {"fetching": Fetching(max_bytes=FETCH_BYTES, partition_max_bytes=PARTITION_FETCH_BYTES)}
+    return {
+        "fetching": FetchConfig(max_bytes=FETCH_BYTES, partition_max_bytes=PARTITION_FETCH_BYTES)
+    }
 
 
 def places(job: Job) -> list[TopicPartition]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from .asking import PartialError
 from .configs import ConfigsOf
-from .groups import Groups
+from .groups import GroupsAdmin
 from .results import (
     ApiVersion,
     BrokerDescription,
@@ -52,5 +52,5 @@ __all__ = [
 ]
 
 
-class Admin(Topics, ConfigsOf, Groups):
+class Admin(Topics, ConfigsOf, GroupsAdmin):
     """Looks at a cluster and changes it. `bootstrap` is "host:port,…" or a list of such."""

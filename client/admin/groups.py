@@ -44,7 +44,7 @@ _HAS_MEMBERS = (
 )
 
 
-class Groups(Offsets, Brokers):
+class GroupsAdmin(Offsets, Brokers):
     """What an admin can do with groups."""
 
     async def list_groups(self, *, states: Collection[str] = ()) -> list[GroupListing]:

@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from ..errors import BufferFullError, ClosedError
-from ..producer import Producer
+from ..producer.producer import Producer
 from ..types import Headers, Receipt
 from .portal import Portal
 

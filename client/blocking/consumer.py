@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Self
 
-from .. import consumer as there
+from ..consumer import consumer as there
 from ..errors import ClosedError
 from ..types import Record, TopicPartition
 from .portal import Blocking, Plain, Stream, Verb, like

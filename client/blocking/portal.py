@@ -15,7 +15,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
 from ..errors import ClosedError
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -116,7 +116,7 @@ class Portal:
         if self._process == os.getpid():
             self.call(begin)
             if not self._join():
-                log.warning(
+                logger.warning(
                     "a client that nobody closed has not ended in %g s: what it has not sent is"
                     " lost",
                     _LAST_WORDS_SECONDS,

@@ -9,7 +9,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from .. import producer as there
+from ..producer import producer as there
 from ..types import Headers, Receipt
 from .backlog import Backlog
 from .portal import Blocking, Verb, like
@@ -85,7 +85,7 @@ class Producer(Blocking[_Producer]):
         self, topic: str, rows: pa.RecordBatch | pa.Table | Iterable[pa.RecordBatch]
     ) -> list[there.Written]:
         """Send rows; what an iterator gives is taken here, in the caller's thread."""
-        from ..packing import batches_of  # noqa: PLC0415  # pyarrow need not be there
+        from ..arrow.encoder import batches_of  # noqa: PLC0415  # pyarrow need not be there
 
         return self._send_all(self._queue_arrow, topic, batches_of(rows))
 

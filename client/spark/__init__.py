@@ -1,6 +1,6 @@
 """Topics in Spark, with no jar: `spark.read.format("ottla")` and the rest.
 
-    from ottla.client.spark import builder, register
+    from . import builder, register
 
     spark = register(builder().getOrCreate())
 

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from ..batching import Batching
 from ..config import Backoff, ClientConfig, Timeouts
+from ..producer.batch import BatchConfig
 from ..types import EARLIEST, LATEST, TopicPartition
 from .errors import OptionError
 from .kafka_keys import KAFKA, check_key, near
@@ -112,7 +112,7 @@ class WriteOptions:
     topic: str | None
     has_timestamps: bool
     producer: Mapping[str, Any]
-    batching: Batching
+    batching: BatchConfig
 
 
 _BATCH = [
@@ -344,7 +344,7 @@ def _fetch(given: _Given) -> Fetch:
     )
 
 
-def _batching(given: _Given) -> Batching:
+def _batching(given: _Given) -> BatchConfig:
     found = {
         "batch_bytes": given.kafka("batch.size", parse_count),
         "linger": given.kafka("linger.ms", parse_seconds),
@@ -355,9 +355,9 @@ def _batching(given: _Given) -> Batching:
     limits = [found["request_bytes"], found["buffer_bytes"]]
     if found["batch_bytes"] is None:
         # Who wants less of something else did not ask for batches that do not fit.
-        found["batch_bytes"] = min(filter(None, [Batching().batch_bytes, *limits]))
+        found["batch_bytes"] = min(filter(None, [BatchConfig().batch_bytes, *limits]))
     try:
-        return Batching(**_without_none(found))
+        return BatchConfig(**_without_none(found))
     except ValueError as error:
         raise OptionError(
             f"kafka.batch.size, kafka.max.request.size and kafka.buffer.memory: {error}"

@@ -26,8 +26,8 @@ from ottla.protocol.api.fetch import (
 )
 from ottla.protocol.errors import BatchError
 
-from ..arrow import ArrowDecoder, damage_of
-from ..chunks import Chunk
+from ..arrow.decoder import ArrowDecoder, damage_of
+from ..consumer.fetched_data import Chunk
 from ..errors import ClientError, ErrorCode, KafkaError, RefreshError
 from ..offsets import failure_of, list_offsets, whole
 from ..types import EARLIEST
@@ -36,7 +36,7 @@ from .errors import DataLossError
 from .options import Fetch, Link
 from .planning import Range
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _MAX_WAIT_MS = 500
 # What a record is taken to be before one was seen, and the least that is asked for.
@@ -212,7 +212,7 @@ class _Reader:
     def _lose(self, reason: str, next_offset: int | None = None) -> _Answer:
         if self._fetch_options.fails_on_data_loss:
             raise DataLossError(reason)
-        log.warning("%s; going on, as failOnDataLoss is false", reason)
+        logger.warning("%s; going on, as failOnDataLoss is false", reason)
         return _Answer(None, self._wanted.end if next_offset is None else next_offset)
 
     def _is_gone(self) -> bool:

@@ -22,7 +22,7 @@ from .runtime import check_pyspark, find_java
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 _AT_START = {
@@ -64,7 +64,7 @@ def register(spark: SparkSession) -> SparkSession:
     spark.dataSource.register(OttlaSource)
     for name, value in _AT_START.items():
         if spark.conf.get(name, "false") != value:
-            log.warning("%s=%s would make short tasks faster: set it at the start", name, value)
+            logger.warning("%s=%s would make short tasks faster: set it at the start", name, value)
     return spark
 
 

@@ -46,7 +46,7 @@ from .planning import (
 )
 from .reader import Task, read_task
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 # A group that cannot be told keeps no query waiting: for so long at most, and not again at once.
 _COMMIT_SECONDS = 5.0
@@ -157,7 +157,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _on_loss(self, reason: str) -> None:
         if self._options.fetch.fails_on_data_loss:
             raise DataLossError(reason)
-        log.warning("%s; going on, as failOnDataLoss is false", reason)
+        logger.warning("%s; going on, as failOnDataLoss is false", reason)
 
     def _tell_group(self, way: Brokers, offsets: Offsets) -> None:
         """Commit for the group that shows how far we are. The query does not depend on it."""
@@ -169,7 +169,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         try:
             way.commit(group, offsets, timeout=_COMMIT_SECONDS)
         except (KafkaError, ClientError, TimeoutError) as error:
-            log.warning("group %r is not told how far we are: %r", group, error)
+            logger.warning("group %r is not told how far we are: %r", group, error)
             self._tells_group_from = time.monotonic() + _COMMIT_PAUSE_SECONDS
         else:
             self._committed = offsets

@@ -4,15 +4,15 @@ import asyncio
 
 import pytest
 
-from logs import a_batch
+from harness.logs import a_batch
+from harness.talk import connected
+from harness.wire import create, metadata, serving
 from ottla.protocol.api import alter_configs as whole
 from ottla.protocol.api import incremental_alter_configs as incremental
 from ottla.protocol.api.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from ottla.protocol.api.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.registry import ALTER_CONFIGS, INCREMENTAL_ALTER_CONFIGS
-from talk import connected
-from wire import create, metadata, serving
 
 TOPIC, BROKER = 2, 4
 SET, DELETE, APPEND, SUBTRACT = range(4)

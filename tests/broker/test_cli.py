@@ -12,11 +12,11 @@ import types
 import pytest
 from click.testing import CliRunner
 
-from logs import a_log, append
+from harness.logs import a_log, append
 from ottla.__main__ import GROUPS, ottla
-from ottla.broker import cli
-from ottla.broker.config import BrokerConfig, ConfigError, settings
-from ottla.broker.logs import Ration, limited, setup
+from ottla.broker.config.broker_config import BrokerConfig, ConfigError, settings
+from ottla.broker.observability.logging import Ration, limited, setup
+from ottla.cli import broker as cli
 from ottla.storage.errors import DataDirectoryError
 
 
@@ -59,10 +59,11 @@ def test_help_imports_no_room_and_the_commands_of_the_broker_no_daemon():
         "assert not rooms(), rooms()\n"
         "ottla(['broker', 'start', '--help'], standalone_mode=False)\n"
         "assert not {'asyncio', 'uvloop', 'construct'} & set(sys.modules)\n"
-        "assert rooms() == {'ottla.broker', 'ottla.broker.cli', 'ottla.broker.config',\n"
-        "    'ottla.broker.listeners', 'ottla.broker.roster',\n"
-        "    'ottla.client', 'ottla.client.cli', 'ottla.client.cli.failures',\n"
-        "    'ottla.client.cli.output', 'ottla.storage', 'ottla.storage.config'}, rooms()\n"
+        "assert rooms() == {'ottla.broker', 'ottla.cli.broker',\n"
+        "    'ottla.broker.config.broker_config',\n"
+        "    'ottla.broker.net.listeners', 'ottla.broker.cluster.cluster_file',\n"
+        "    'ottla.client', 'ottla.cli', 'ottla.cli.failures',\n"
+        "    'ottla.cli.output', 'ottla.storage', 'ottla.storage.config'}, rooms()\n"
     )
 
     subprocess.run([sys.executable, "-c", script], check=True, stdout=subprocess.PIPE)
@@ -270,14 +271,14 @@ def logged():
     root.setLevel(level)
 
 
-log = logging.getLogger("ottla.broker.test")
+logger = logging.getLogger("ottla.broker.test")
 
 
 def test_a_line_of_text(logged):
     stream = logged()
 
-    log.info("listening", extra={"listener": "PLAINTEXT", "address": "127.0.0.1:9092"})
-    log.debug("too fine")
+    logger.info("listening", extra={"listener": "PLAINTEXT", "address": "127.0.0.1:9092"})
+    logger.debug("too fine")
 
     time, rest = stream.getvalue().split(" ", 1)
     assert rest == "INFO  broker.test  listening  listener=PLAINTEXT address=127.0.0.1:9092\n"
@@ -288,7 +289,7 @@ def test_a_line_of_text(logged):
 def test_nobody_can_forge_a_line(logged):
     stream = logged()
 
-    log.warning(
+    logger.warning(
         "odd\nmessage", extra={"client": 'a b\n2026 ERROR "x"', "empty": "", "raw": b"\xff"}
     )
 
@@ -305,7 +306,7 @@ def test_exceptions_are_below_their_line(logged):
     try:
         raise ValueError("first\nsecond")
     except ValueError:
-        log.exception("failed", extra={"partition": "t-0"})
+        logger.exception("failed", extra={"partition": "t-0"})
 
     line, *below = stream.getvalue().splitlines()
     assert line.endswith("ERROR broker.test  failed  partition=t-0")
@@ -321,7 +322,7 @@ def test_a_line_of_json_has_the_same_fields(logged):
     try:
         raise ValueError("why")
     except ValueError:
-        log.exception("failed at %d", 7, extra={"partition": "t-0", "size": 3, "raw": b"x"})
+        logger.exception("failed at %d", 7, extra={"partition": "t-0", "size": 3, "raw": b"x"})
 
     (line,) = stream.getvalue().splitlines()
     facts = json.loads(line)
@@ -341,8 +342,8 @@ def test_what_a_peer_provokes_is_limited(logged):
     stream = logged()
 
     for number in range(50):
-        limited(log, "a storm", extra={"number": number})
-    limited(log, "another kind", extra={})
+        limited(logger, "a storm", extra={"number": number})
+    limited(logger, "another kind", extra={})
 
     lines = stream.getvalue().splitlines()
     assert len(lines) == 11

@@ -5,9 +5,9 @@ import pickle
 
 import pytest
 
-from ottla.broker.config import BrokerConfig, ConfigError, settings
-from ottla.broker.listeners import Listener
-from ottla.storage.config import TOPIC_SETTINGS, LogConfig
+from ottla.broker.config.broker_config import BrokerConfig, ConfigError, settings
+from ottla.broker.net.listeners import Listener
+from ottla.storage.config import TOPIC_CONFIGS, LogConfig
 
 
 def listeners(text, advertised=""):
@@ -137,9 +137,9 @@ def test_defaults_of_topics_have_the_brokers_names():
 def test_every_setting_of_a_topic_has_one_of_the_broker_that_says_its_default():
     described = {setting.topic_name: setting for setting in settings() if setting.topic_name}
 
-    assert described.keys() == TOPIC_SETTINGS.keys()
+    assert described.keys() == TOPIC_CONFIGS.keys()
     for name, setting in described.items():
-        assert setting.default == TOPIC_SETTINGS[name].default
+        assert setting.default == TOPIC_CONFIGS[name].default
         assert setting.is_dynamic
 
 
@@ -177,20 +177,20 @@ def test_a_higher_source_wins_in_whatever_unit(tmp_path):
 def test_a_running_brokers_settings_change_and_what_it_was_given_stays():
     config = BrokerConfig.of({"log.retention.ms": "1000", "num.partitions": "2"})
 
-    once = config.with_settings({"log.retention.hours": "1"})
-    twice = once.with_settings({"num.partitions": "5"})
+    once = config.with_overrides({"log.retention.hours": "1"})
+    twice = once.with_overrides({"num.partitions": "5"})
 
     assert once.topic_defaults.retention_ms == 3_600_000
     assert (twice.topic_defaults.retention_ms, twice.num_partitions) == (3_600_000, 5)
     assert twice.given == config.given
     assert twice.altered == {"log.retention.hours": "1", "num.partitions": "5"}
-    assert config.with_settings({}) == config
+    assert config.with_overrides({}) == config
 
 
 def test_values_given_as_such_survive_a_change():
     config = BrokerConfig(log_dir="d", topic_defaults=LogConfig(retention_ms=7))
 
-    changed = config.with_settings({"num.partitions": "2"})
+    changed = config.with_overrides({"num.partitions": "2"})
 
     assert (changed.log_dir, changed.topic_defaults.retention_ms) == ("d", 7)
     assert changed.given == {"log.dir": "d", "log.retention.ms": "7"}
@@ -201,9 +201,9 @@ def test_what_is_fixed_at_the_start_cannot_change():
     config = BrokerConfig()
 
     with pytest.raises(ConfigError, match="listeners: it cannot change while the broker runs"):
-        config.with_settings({"listeners": "PLAINTEXT://:1"})
+        config.with_overrides({"listeners": "PLAINTEXT://:1"})
     with pytest.raises(ConfigError, match=r"num\.partitions: 0 is less than 1"):
-        config.with_settings({"num.partitions": "0"})
+        config.with_overrides({"num.partitions": "0"})
 
 
 def test_settings_are_described():

@@ -10,13 +10,8 @@ from random import Random
 
 import pytest
 
-from logs import a_batch
-from ottla.broker import Broker, BrokerConfig, server
-from ottla.broker.dispatch import SERVED
-from ottla.protocol.api.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from ottla.protocol.codec import decode_response, encode_request
-from ottla.storage.disk import Disk
-from talk import (
+from harness.logs import a_batch
+from harness.talk import (
     Client,
     a_broker,
     batches,
@@ -33,6 +28,12 @@ from talk import (
     results,
     until,
 )
+from ottla.broker import Broker, BrokerConfig
+from ottla.broker.net import server
+from ottla.broker.requests.dispatch import SERVED
+from ottla.protocol.api.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from ottla.protocol.codec import decode_response, encode_request
+from ottla.storage.disk import Disk
 
 SCRATCH = 128 * 1024
 HELLO = ApiVersionsRequest()
@@ -769,7 +770,7 @@ async def test_answers_that_nobody_reads_end_the_connection(tmp_path, watchful):
 @on_both_loops
 async def test_who_reads_slowly_is_served_to_the_end(tmp_path, watchful, monkeypatch):
     # By this Linux resets some who read slowly, too: it is not the rule of the broker.
-    monkeypatch.setattr("ottla.broker.connection._USER_TIMEOUT", None)
+    monkeypatch.setattr("ottla.broker.net.connection._USER_TIMEOUT", None)
     settings = {
         "socket_send_queue_bytes": 1000,
         "socket_send_buffer_bytes": 10_000,

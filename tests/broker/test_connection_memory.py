@@ -9,9 +9,9 @@ import pytest
 import uvloop
 
 from groups import by_hand
-from logs import a_batch
-from talk import connected, fetch, produce, until
-from wire import create, serving
+from harness.logs import a_batch
+from harness.talk import connected, fetch, produce, until
+from harness.wire import create, serving
 
 
 @contextmanager

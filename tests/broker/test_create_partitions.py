@@ -4,6 +4,8 @@ import asyncio
 
 import pytest
 
+from harness.talk import connected
+from harness.wire import create, metadata, offset_at, produce, serving
 from ottla.protocol.api.create_partitions import (
     CreatePartitionsAssignment,
     CreatePartitionsRequest,
@@ -11,8 +13,6 @@ from ottla.protocol.api.create_partitions import (
 )
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.registry import CREATE_PARTITIONS
-from talk import connected
-from wire import create, metadata, offset_at, produce, serving
 
 
 def more(name, count, assignments=None):

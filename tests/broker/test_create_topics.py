@@ -4,6 +4,7 @@ from uuid import UUID
 
 import pytest
 
+from harness.wire import create, metadata, serving
 from ottla.protocol.api.create_topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
@@ -12,7 +13,6 @@ from ottla.protocol.api.create_topics import (
 )
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.registry import CREATE_TOPICS
-from wire import create, metadata, serving
 
 NIL = UUID(int=0)
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from harness.wire import create, offset_at, produce, serving
 from ottla.protocol.api.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
@@ -9,7 +10,6 @@ from ottla.protocol.api.delete_records import (
 )
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.registry import DELETE_RECORDS
-from wire import create, offset_at, produce, serving
 
 EARLIEST = -2
 

@@ -4,10 +4,10 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from harness.wire import create, metadata, offset_at, produce, serving
 from ottla.protocol.api.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.registry import DELETE_TOPICS
-from wire import create, metadata, offset_at, produce, serving
 
 NIL = UUID(int=0)
 LATEST = -1

@@ -2,10 +2,10 @@
 
 import pytest
 
+from harness.wire import serving
 from ottla.protocol.api.describe_cluster import DescribeClusterRequest
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.registry import DESCRIBE_CLUSTER
-from wire import serving
 
 BROKERS, CONTROLLERS = 1, 2
 

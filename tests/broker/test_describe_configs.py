@@ -2,14 +2,14 @@
 
 import pytest
 
-from ottla.broker.config import settings
+from harness.wire import create, serving
+from ottla.broker.config.broker_config import settings
 from ottla.protocol.api.alter_configs import AlterableConfig, AlterConfigsRequest
 from ottla.protocol.api.alter_configs import AlterConfigsResource as Altered
 from ottla.protocol.api.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.registry import DESCRIBE_CONFIGS
-from ottla.storage.config import TOPIC_SETTINGS
-from wire import create, serving
+from ottla.storage.config import TOPIC_CONFIGS
 
 TOPIC, BROKER, LOGGER = 2, 4, 8
 OWN, DYNAMIC, STATIC, DEFAULT = 1, 2, 4, 5
@@ -48,7 +48,7 @@ async def test_every_version_describes_every_setting_of_a_topic(tmp_path, versio
 
         found = await configs(client, TOPIC, "t", version=version)
 
-        assert set(found) == set(TOPIC_SETTINGS)
+        assert set(found) == set(TOPIC_CONFIGS)
         retention, size = found["retention.ms"], found["segment.bytes"]
         assert (retention.value, retention.config_source) == ("5", OWN)
         assert (size.value, size.config_source) == (str(2**30), DEFAULT)
@@ -108,7 +108,7 @@ async def test_only_the_keys_that_are_asked_for_are_described(tmp_path):
 
         some = await configs(client, TOPIC, "t", keys=["retention.ms", "no.such.key", "flush.ms"])
         assert set(some) == {"retention.ms", "flush.ms"}
-        assert len(await configs(client, TOPIC, "t", keys=[])) == len(TOPIC_SETTINGS)
+        assert len(await configs(client, TOPIC, "t", keys=[])) == len(TOPIC_CONFIGS)
 
 
 async def test_documentation_comes_when_it_is_asked_for(tmp_path):

@@ -4,11 +4,11 @@ import shutil
 
 import pytest
 
-from logs import a_batch
+from harness.logs import a_batch
+from harness.wire import create, produce, serving
 from ottla.protocol.api.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.registry import DESCRIBE_LOG_DIRS
-from wire import create, produce, serving
 
 
 def sizes(answer):

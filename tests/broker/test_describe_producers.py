@@ -1,9 +1,9 @@
 """DescribeProducers: who wrote with sequence numbers."""
 
-from logs import NOW
+from harness.logs import NOW
+from harness.wire import create, produce, serving
 from ottla.protocol.api.describe_producers import DescribeProducersRequest, TopicRequest
 from ottla.protocol.errors import ErrorCode
-from wire import create, produce, serving
 
 
 async def ask(client, *topics):

@@ -2,6 +2,7 @@
 
 import pytest
 
+from harness.wire import create, serving
 from ottla.protocol.api.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from ottla.protocol.api.describe_topic_partitions import (
     Cursor,
@@ -9,7 +10,6 @@ from ottla.protocol.api.describe_topic_partitions import (
     TopicRequest,
 )
 from ottla.protocol.errors import ErrorCode
-from wire import create, serving
 
 TOPICS = {"b": 3, "a": 2, "d": 1, "c": 4}
 ALL = [(name, index) for name in sorted(TOPICS) for index in range(TOPICS[name])]

@@ -7,12 +7,12 @@ from urllib.request import urlopen
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from daemon import Daemon, free_port
+from harness.daemon import Daemon, free_port
+from harness.wire import create, metadata, produce, serving
 from ottla.broker import Broker, BrokerConfig
-from ottla.broker.config import ConfigError
+from ottla.broker.config.broker_config import ConfigError
 from ottla.client.blocking import Consumer, Producer
 from ottla.protocol.api.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from wire import create, metadata, produce, serving
 
 ANYWHERE = {"metrics.listener": "127.0.0.1:0"}
 
@@ -106,7 +106,7 @@ def test_an_address_that_is_none(text):
 
 async def test_who_lacks_the_library_is_told_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    monkeypatch.delitem(sys.modules, "ottla.broker.exporter", raising=False)
+    monkeypatch.delitem(sys.modules, "ottla.broker.observability.prometheus", raising=False)
     broker = Broker(
         BrokerConfig(
             log_dir=str(tmp_path),

@@ -4,11 +4,11 @@ import errno
 import threading
 from contextlib import asynccontextmanager
 
-from logs import a_batch
+from harness.logs import a_batch
+from harness.talk import connected, fetch, found, make_topic, produce, results, until
 from ottla.broker import Broker, BrokerConfig
 from ottla.protocol.errors import ErrorCode
 from ottla.storage.disk import Disk
-from talk import connected, fetch, found, make_topic, produce, results, until
 
 
 class FaultyDisk(Disk):

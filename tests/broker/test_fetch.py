@@ -6,10 +6,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from logs import a_batch
-from ottla.protocol.api.fetch import FetchPartition, FetchRequest, FetchTopic
-from ottla.protocol.errors import ErrorCode
-from talk import (
+from harness.logs import a_batch
+from harness.talk import (
     a_broker,
     batches,
     codes,
@@ -24,6 +22,8 @@ from talk import (
     results,
     until,
 )
+from ottla.protocol.api.fetch import FetchPartition, FetchRequest, FetchTopic
+from ottla.protocol.errors import ErrorCode
 
 NEWEST = 12
 VERSIONS = pytest.mark.parametrize("version", range(4, NEWEST + 1))
@@ -309,7 +309,7 @@ async def test_a_topic_that_is_deleted_ends_its_long_polls(tmp_path):
         client.send(fetch(1, max_wait_ms=LONG_MS), NEWEST)
         assert await client.hears_nothing()
 
-        await broker.controller.delete(broker.topics.catalogue.topics["t"])
+        await broker.controller.delete(broker.topics.image.topics["t"])
 
         assert codes(await client.answer()) == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
 

@@ -2,12 +2,12 @@
 
 import pytest
 
-from logs import a_batch
-from ottla.broker.errors import ApiError
-from ottla.broker.sessions import FetchSessions
+from harness.logs import a_batch
+from harness.talk import a_broker, codes, connected, fetch, found, offsets, partition_of, produce
+from ottla.broker.requests.errors import ApiError
+from ottla.broker.requests.fetch_sessions import FetchSessions
 from ottla.protocol.api.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 from ottla.protocol.errors import ErrorCode
-from talk import a_broker, codes, connected, fetch, found, offsets, partition_of, produce
 
 NEWEST = 12
 LAST_EPOCH = 2**31 - 1

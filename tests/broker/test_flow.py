@@ -5,7 +5,7 @@ from collections import deque
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.broker.flow import Budget
+from ottla.broker.net.flow import Budget
 
 
 class Asking:

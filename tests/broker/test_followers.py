@@ -3,12 +3,12 @@
 import asyncio
 import time
 
-from daemon import free_port
+from harness.daemon import free_port
+from harness.talk import connected
+from harness.wire import create
 from ottla.broker import Broker, BrokerConfig
-from ottla.broker.followers import Followers
+from ottla.broker.cluster.liveness import Followers
 from ottla.storage.disk import Disk
-from talk import connected
-from wire import create
 
 SESSION = 0.4
 
@@ -107,7 +107,7 @@ async def test_who_makes_logs_for_long_is_up_meanwhile(tmp_path):
     ):
         alive = set()
         asking = asyncio.ensure_future(create(client, "t", 30))
-        while not (asking.done() and "t" in follower.topics.catalogue.topics):
+        while not (asking.done() and "t" in follower.topics.image.topics):
             alive.add(controller.cluster.followers.alive)
             await asyncio.sleep(0.05)
         await asking

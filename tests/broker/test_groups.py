@@ -11,10 +11,12 @@ import pytest
 
 from groups import by_hand
 from groups.by_hand import assignment, enter, subscription
-from logs import a_batch
+from harness.logs import a_batch
+from harness.talk import connected, until
+from harness.wire import create, metadata, serving
 from ottla.broker import Broker, BrokerConfig
-from ottla.coord.catalogue import deletion_record
 from ottla.coord.group import Now
+from ottla.coord.metadata_image import deletion_record
 from ottla.protocol.api import incremental_alter_configs as incremental
 from ottla.protocol.api.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from ottla.protocol.api.delete_topics import DeleteTopicsRequest, DeleteTopicState
@@ -40,8 +42,6 @@ from ottla.protocol.registry import (
     PRODUCE,
     SYNC_GROUP,
 )
-from talk import connected, until
-from wire import create, metadata, serving
 
 OFFSETS = "__consumer_offsets"
 # Whoever joins is not kept waiting for others who might, and may be silent for a moment only.
@@ -182,7 +182,7 @@ async def test_who_does_not_ask_for_the_coordinator_is_told_to(tmp_path):
         assert await by_hand.state_of(client, "g") == "Dead"
 
 
-# Membership.
+# GroupConfig.
 
 
 @pytest.mark.parametrize("version", [*JOIN_GROUP.versions])
@@ -696,7 +696,7 @@ async def test_offsets_of_a_topic_do_not_outlive_it_if_the_broker_ends_in_betwee
     async with coordinating(tmp_path) as (broker, client):
         await by_hand.commit(client, "g", {T0: 5})
         # The topic is gone, and the broker does not come to the rest of it.
-        await broker.topics.journal.write([deletion_record("t")])
+        await broker.topics.metadata_log.write([deletion_record("t")])
 
     async with coordinating(tmp_path) as (_broker, client):
         await loaded(client, "g")
@@ -918,7 +918,7 @@ async def test_offsets_can_be_synced_to_the_device_and_all_else_goes_on(tmp_path
         await by_hand.commit(client, "simple", {T0: 1})
         await set_durability(client, "fsync")
         partitions = list(
-            broker.topics.own_partitions(broker.topics.catalogue.topics[OFFSETS]).values()
+            broker.topics.own_partitions(broker.topics.image.topics[OFFSETS]).values()
         )
 
         codes = await asyncio.gather(

@@ -3,7 +3,7 @@
 import asyncio
 import time
 
-from wire import serving
+from harness.wire import serving
 
 
 async def test_compaction_without_a_rest_keeps_no_core_busy(tmp_path):

@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 
+from harness.talk import connected
+from harness.wire import serving
 from ottla.protocol.api.init_producer_id import InitProducerIdRequest
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.registry import INIT_PRODUCER_ID
-from talk import connected
-from wire import serving
 
 
 async def ask(client, transactional_id=None, version=5, **known):

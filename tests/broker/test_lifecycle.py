@@ -22,10 +22,10 @@ import pytest
 from compat.clients import RefusedError, Row
 from compat.confluent import Confluent
 from crash.load import producing, read_all
-from daemon import HOST, Daemon, free_port, shown_on_failure
 from golden.corpus import Record
+from harness.daemon import HOST, Daemon, free_port, shown_on_failure
+from harness.talk import codes, connected, fetch, found
 from ottla.protocol.api.metadata import MetadataRequest, MetadataResponseTopic
-from talk import codes, connected, fetch, found
 
 FEW = tuple(Record(b"key %d" % n, b"value %d" % n) for n in range(5))
 MESSAGE_TOO_LARGE = 10

@@ -2,7 +2,8 @@
 
 import pytest
 
-from logs import NOW
+from harness.logs import NOW
+from harness.wire import create, offset_at, produce, serving
 from ottla.protocol.api.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
@@ -15,7 +16,6 @@ from ottla.protocol.api.list_offsets import (
 )
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.registry import LIST_OFFSETS
-from wire import create, offset_at, produce, serving
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = range(-1, -6, -1)
 NOTHING = (ErrorCode.NONE, -1, -1, -1)

@@ -6,11 +6,11 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from harness.talk import connected
+from harness.wire import create, metadata, serving
 from ottla.protocol.api.metadata import MetadataRequest, MetadataRequestTopic
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.registry import METADATA
-from talk import connected
-from wire import create, metadata, serving
 
 NOT_ASKED = -(2**31)
 NIL = UUID(int=0)

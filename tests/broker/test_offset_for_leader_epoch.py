@@ -2,6 +2,7 @@
 
 import pytest
 
+from harness.wire import create, produce, serving
 from ottla.protocol.api.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderPartition,
@@ -9,7 +10,6 @@ from ottla.protocol.api.offset_for_leader_epoch import (
 )
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.registry import OFFSET_FOR_LEADER_EPOCH
-from wire import create, produce, serving
 
 NOTHING = (ErrorCode.NONE, -1, -1)
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from ottla.broker.outgoing import PIECE_BYTES, Outgoing
+from ottla.broker.net.send_queue import PIECE_BYTES, SendQueue
 
 
 class Transport:
@@ -31,7 +31,7 @@ async def turns(count=20):
 
 
 async def test_what_is_small_is_handed_over_at_once(transport):
-    outgoing = Outgoing(transport, lambda: None)
+    outgoing = SendQueue(transport, lambda: None)
 
     outgoing.send([b"a", b"b"])
     outgoing.send([b"c"])
@@ -42,7 +42,7 @@ async def test_what_is_small_is_handed_over_at_once(transport):
 
 async def test_what_is_large_leaves_in_pieces_with_turns_in_between(transport):
     emptied = []
-    outgoing = Outgoing(transport, lambda: emptied.append(True))
+    outgoing = SendQueue(transport, lambda: emptied.append(True))
     large = bytes(range(256)) * (PIECE_BYTES // 100)
 
     outgoing.send([b"head", large])
@@ -59,7 +59,7 @@ async def test_what_is_large_leaves_in_pieces_with_turns_in_between(transport):
 
 
 async def test_it_waits_while_the_transport_has_enough(transport):
-    outgoing = Outgoing(transport, lambda: None)
+    outgoing = SendQueue(transport, lambda: None)
     outgoing.send([bytes(3 * PIECE_BYTES)])
     outgoing.block()
     await turns()
@@ -73,7 +73,7 @@ async def test_it_waits_while_the_transport_has_enough(transport):
 
 
 async def test_what_nobody_will_read_is_forgotten(transport):
-    outgoing = Outgoing(transport, lambda: None)
+    outgoing = SendQueue(transport, lambda: None)
     outgoing.send([bytes(3 * PIECE_BYTES)])
 
     outgoing.close()

@@ -10,13 +10,8 @@ from random import Random
 import pytest
 from crc32c import crc32c
 
-from logs import NOW, a_batch
-from ottla.protocol.api.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from ottla.protocol.batch import Record, build_batch
-from ottla.protocol.codec import encode_request
-from ottla.protocol.compression import Compression
-from ottla.protocol.errors import ErrorCode
-from talk import (
+from harness.logs import NOW, a_batch
+from harness.talk import (
     a_broker,
     batches,
     codes,
@@ -31,6 +26,11 @@ from talk import (
     results,
     until,
 )
+from ottla.protocol.api.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from ottla.protocol.batch import Record, build_batch
+from ottla.protocol.codec import encode_request
+from ottla.protocol.compression import Compression
+from ottla.protocol.errors import ErrorCode
 
 NEWEST = 11
 VERSIONS = pytest.mark.parametrize("version", range(3, NEWEST + 1))

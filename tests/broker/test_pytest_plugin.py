@@ -90,7 +90,7 @@ def test_any_client_can_use_it(pytester):
 
 
 @pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "xdist"])
-def test_it_is_had_alone_or_shared_with_settings(pytester, workers):
+def test_it_is_had_alone_or_shared_with_overrides(pytester, workers):
     pytester.makeconftest(
         """
         import pytest
@@ -146,7 +146,7 @@ def test_nothing_is_imported_until_it_is_used(pytester):
 
         def test_it():
             found = {name for name in sys.modules if name.split(".")[0] in ("ottla", "construct")}
-            assert found == {"ottla", "ottla.broker", "ottla.broker.pytest_plugin"}
+            assert found == {"ottla", "ottla.broker", "ottla.testing.pytest_plugin"}
         """,
     )
 

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import uvloop
 
+from harness.wire import create, metadata, offset_at, produce, serving
 from ottla.broker import Broker, BrokerConfig
 from ottla.protocol.api.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from ottla.protocol.api.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from ottla.protocol.api.describe_cluster import DescribeClusterRequest
 from ottla.protocol.api.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from ottla.storage.errors import DataDirectoryError
-from wire import create, metadata, offset_at, produce, serving
 
 TOPIC = 2
 

@@ -2,15 +2,17 @@
 
 import pytest
 
-from ottla.broker.config import BrokerConfig, ConfigError
-from ottla.broker.listeners import Address, Listener
-from ottla.broker.roster import parse_roster, read_cluster_file
+from ottla.broker.cluster.cluster_file import parse_cluster_brokers, read_cluster_file
+from ottla.broker.config.broker_config import BrokerConfig, ConfigError
+from ottla.broker.net.listeners import Address, Listener
 
 TWO = "0@localhost:9092,1@localhost:9093"
 
 
 def test_a_line_lists_brokers_and_their_listeners():
-    roster = parse_roster("3@A://log-3:1, 3@B://log-3:2,1@A://log-1:29092,1@B://[::1]:9092")
+    roster = parse_cluster_brokers(
+        "3@A://log-3:1, 3@B://log-3:2,1@A://log-1:29092,1@B://[::1]:9092"
+    )
 
     assert roster.ids == (1, 3)
     assert roster.brokers[1] == {
@@ -36,7 +38,7 @@ def test_a_line_lists_brokers_and_their_listeners():
 )
 def test_what_cannot_be_is_said(text, reason):
     with pytest.raises(ConfigError, match=reason.replace("(", r"\(")):
-        parse_roster(text)
+        parse_cluster_brokers(text)
 
 
 def test_a_file_becomes_settings(tmp_path):
@@ -57,7 +59,7 @@ def test_a_file_becomes_settings(tmp_path):
     assert config.inter_broker_listener == "INTERNAL"
     assert config.num_partitions == 7
     assert not config.auto_create_topics_enable
-    assert config.roster.ids == (0, 1)
+    assert config.cluster_file.ids == (0, 1)
 
 
 @pytest.mark.parametrize(

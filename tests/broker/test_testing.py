@@ -10,10 +10,10 @@ import confluent_kafka
 import kafka
 import pytest
 
-from daemon import free_port
-from ottla.broker.config import ConfigError
-from ottla.broker.testing import RunningBroker
+from harness.daemon import free_port
+from ottla.broker.config.broker_config import ConfigError
 from ottla.client import Consumer, Producer, ProducerRecord, blocking
+from ottla.testing.running_broker import RunningBroker
 
 
 def test_what_is_produced_is_read_back(ottla_broker):
@@ -228,7 +228,7 @@ def test_brokers_know_nothing_of_each_other_and_leave_nothing():
 def test_a_port_that_somebody_has_is_not_taken(monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         ports = [free_port(), taken.getsockname()[1]]
-        monkeypatch.setattr("ottla.broker.testing.random.choice", lambda _: ports.pop())
+        monkeypatch.setattr("ottla.testing.running_broker.random.choice", lambda _: ports.pop())
         with RunningBroker() as broker:
             assert not ports
             broker.produce("t", "a")

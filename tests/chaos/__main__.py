@@ -9,7 +9,7 @@ import click
 
 # Where pytest finds what tests share.
 TESTS = Path(__file__).resolve().parent.parent
-sys.path[0:1] = [str(path) for path in (TESTS, TESTS / "broker", TESTS / "storage")]
+sys.path[0] = str(TESTS)
 
 from chaos.runner import run  # noqa: E402
 from chaos.soak import soak  # noqa: E402

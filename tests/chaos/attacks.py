@@ -22,7 +22,7 @@ import pytest
 
 from chaos.matrix import row
 from chaos.stage import Run, Stage, memory_mib
-from daemon import Daemon
+from harness.daemon import Daemon
 from hostile.attack import (
     MIB,
     Bystander,
@@ -49,7 +49,7 @@ from hostile.bombs import (
 )
 from hostile.bombs import a_batch as a_bomb
 from hostile.names import IMPOSSIBLE, create
-from ottla.broker.dispatch import SERVED
+from ottla.broker.requests.dispatch import SERVED
 from ottla.protocol.api.api_versions import ApiVersionsRequest
 from ottla.protocol.api.delete_records import (
     DeleteRecordsPartition,

@@ -8,10 +8,10 @@ import time
 from chaos.load import Asyncio
 from chaos.matrix import row
 from chaos.stage import TOPIC, Frail, Run
+from harness.logs import a_batch
 from hostile.attack import Socket
 from hostile.bombs import produced
-from logs import a_batch
-from ottla.client import Consumer, Membership
+from ottla.client import Consumer, GroupConfig
 from ottla.protocol.errors import ErrorCode
 
 HOUR, DAY = 3600, 86_400
@@ -75,7 +75,7 @@ class _Member:
             TOPIC,
             group="peaceful",
             on_assigned=assigned,
-            membership=Membership(session_timeout=20.0, heartbeat_interval=0.5),
+            membership=GroupConfig(session_timeout=20.0, heartbeat_interval=0.5),
         ) as consumer:
             while not self._stopping:
                 for records in (await consumer.getmany(timeout=0.1)).values():

@@ -18,7 +18,7 @@ from chaos.load import Load, read_everything
 from chaos.matrix import row
 from chaos.stage import TOPIC, Frail, Run, Stage, freeze, wait_until_stopped
 from crash.mounts import Mounts, private_mounts
-from daemon import Daemon
+from harness.daemon import Daemon
 
 DISK_BYTES = 256 * 1024 * 1024
 

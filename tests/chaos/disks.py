@@ -12,10 +12,10 @@ from chaos.load import Load, read_everything
 from chaos.matrix import row
 from chaos.stage import TOPIC, Frail, Run, Stage
 from crash.mounts import private_mounts
-from daemon import Daemon
+from harness.daemon import Daemon
+from harness.logs import a_batch
 from hostile.attack import MIB, Socket
 from hostile.bombs import produced
-from logs import a_batch
 from ottla.protocol.errors import ErrorCode
 
 

@@ -17,8 +17,8 @@ from random import Random
 from types import TracebackType
 from typing import Any, Self
 
-from daemon import HOST, free_port
-from servers import close_server, take_turns
+from harness.daemon import HOST, free_port
+from harness.servers import close_server, take_turns
 
 #: About what fits into a packet of an Ethernet.
 _PIECE_BYTES = 1448

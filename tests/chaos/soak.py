@@ -35,8 +35,8 @@ from chaos.load import Load, quiet
 from chaos.network import make_bad
 from chaos.proxy import Proxy
 from chaos.stage import Run, Stage, bugs_of, descriptors, freeze, memory_mib
-from daemon import Daemon
 from groups.company import Company, check, producing, settle
+from harness.daemon import Daemon
 from hostile.attack import LIES, Socket, append, crowd, frame_of, framed, mutated
 from ottla.protocol.api.api_versions import ApiVersionsRequest
 from ottla.protocol.api.fetch import FetchPartition, FetchRequest, FetchTopic

@@ -36,7 +36,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from chaos.checker import LOSSES, Anomaly, check, counted
 from chaos.load import Load, load_on, read_everything
 from chaos.proxy import Proxy
-from daemon import HOST, Cluster, Daemon, free_port
+from harness.daemon import HOST, Cluster, Daemon, free_port
 
 TOPIC = "orders"
 #: What nobody may log: a bug that came up, whoever caught it.

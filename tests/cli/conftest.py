@@ -7,8 +7,8 @@ from uuid import uuid4
 
 import pytest
 
-from cli.command import Command
-from ottla.broker.testing import RunningBroker
+from harness.command import Command
+from ottla.testing.running_broker import RunningBroker
 
 
 @pytest.fixture

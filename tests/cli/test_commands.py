@@ -70,7 +70,8 @@ def test_an_admin_command_does_not_import_producer_and_consumer(run):
         "import sys\n"
         "from ottla.__main__ import ottla\n"
         f"ottla(['topic', 'list', '-b', '{run.address}'], standalone_mode=False)\n"
-        "heavy = {'rich', 'cramjam', 'ottla.client.producer', 'ottla.client.consumer'}\n"
+        "heavy = {'rich', 'cramjam', 'ottla.client.producer.producer',\n"
+        "    'ottla.client.consumer.consumer'}\n"
         "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
     )
 

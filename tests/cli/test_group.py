@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from ottla.client import Membership
+from ottla.client import GroupConfig
 from ottla.client.blocking import Consumer
 
 
@@ -44,7 +44,7 @@ def test_a_description_has_the_lag(run, group, topic):
 
 
 def test_members_are_described_and_protect_their_group(run, group, topic):
-    quick = Membership(heartbeat_interval=0.1)
+    quick = GroupConfig(heartbeat_interval=0.1)
     with Consumer(run.address, topic, group=group, membership=quick) as one:
         one.getone()
         with Consumer(run.address, topic, group=group, membership=quick) as two:

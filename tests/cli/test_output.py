@@ -6,9 +6,9 @@ from contextlib import redirect_stderr
 
 import pytest
 
+from ottla.cli import output
+from ottla.cli.failures import Exit, failure_of
 from ottla.client.admin import PartialError
-from ottla.client.cli import output
-from ottla.client.cli.failures import Exit, failure_of
 from ottla.client.errors import (
     ClosedError,
     ConnectionLostError,

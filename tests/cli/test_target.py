@@ -2,10 +2,10 @@
 
 import pytest
 
-from cli.command import Command
-from daemon import free_port
-from ottla.broker.config import BrokerConfig
-from ottla.client.cli.target import VARIABLES
+from harness.command import Command
+from harness.daemon import free_port
+from ottla.broker.config.broker_config import BrokerConfig
+from ottla.cli.target import VARIABLES
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pytest
 
-from daemon import Daemon, free_port
+from harness.daemon import Daemon, free_port
 from ottla.client import (
     Admin,
     ClientConfig,

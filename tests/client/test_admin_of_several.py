@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from harness.scripted_broker import Stage
 from ottla.client import (
     Admin,
     Backoff,
@@ -31,7 +32,6 @@ from ottla.protocol.api.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
-from scripted import Stage
 
 APIS = ("CreateTopics", "FindCoordinator", "DescribeGroups", "ListOffsets")
 

@@ -13,12 +13,12 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ottla.client.arrow import ArrowDecoder
+from harness.strategies import records
+from ottla.client.arrow.decoder import ArrowDecoder
 from ottla.protocol import compiled
 from ottla.protocol.batch import Record, RecordBatch, build_batch, split_batches
 from ottla.protocol.compression import Compression
 from ottla.protocol.errors import BatchError, ErrorCode
-from strategies import records
 
 NOW = 1_700_000_000_000
 RECORDS = [

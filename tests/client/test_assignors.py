@@ -13,7 +13,7 @@ from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssigno
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.client.assignors import ASSIGNORS, Member, Shares
+from ottla.client.consumer.assignors import ASSIGNORS, Member, Shares
 from ottla.client.types import TopicPartition
 
 TOPICS = ("a", "b", "c")

@@ -13,7 +13,7 @@ from uuid import uuid4
 
 import pytest
 
-from daemon import Daemon, shown_on_failure
+from harness.daemon import Daemon, shown_on_failure
 from ottla import client
 from ottla.client import ClosedError, KafkaError, ProducerRecord, TopicPartition, blocking
 from ottla.client.blocking import Admin, Consumer, Producer
@@ -245,9 +245,9 @@ def test_a_script_that_forgets_to_close_sends_what_it_has_queued(broker, topic):
     # What lingers, and what is compressed in a thread; by a name that has to be looked up.
     address = broker.address.replace("127.0.0.1", "localhost")
     script = (
-        "from ottla.client import Batching\n"
+        "from ottla.client import BatchConfig\n"
         "from ottla.client.blocking import Consumer, Producer\n"
-        f"producer = Producer('{address}', compression='gzip', batching=Batching(linger=60))\n"
+        f"producer = Producer('{address}', compression='gzip', batching=BatchConfig(linger=60))\n"
         "for number in range(100):\n"
         f"    producer.enqueue('{topic}', b'%1000d' % number, partition=0)\n"
         f"reader = Consumer('{address}', '{topic}', group='g-{topic}')\n"
@@ -267,7 +267,7 @@ def test_a_script_that_forgets_to_close_sends_what_it_has_queued(broker, topic):
 
 def test_a_producer_that_is_forgotten_sends_what_it_has_queued(broker, topic):
     before = threads()
-    producer = Producer(broker.address, batching=client.Batching(linger=60))
+    producer = Producer(broker.address, batching=client.BatchConfig(linger=60))
     producer.enqueue(topic, b"x", partition=1)
     del producer
     gc.collect()

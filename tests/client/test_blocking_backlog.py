@@ -7,9 +7,11 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from daemon import Daemon
+from harness.daemon import Daemon
+from harness.scripted_broker import Stage
+from harness.talk import until
 from ottla.client import (
-    Batching,
+    BatchConfig,
     BufferFullError,
     ClientConfig,
     ClosedError,
@@ -24,8 +26,6 @@ from ottla.client.blocking import Producer
 from ottla.client.blocking.backlog import _MOST_BYTES
 from ottla.client.serializers import serialize_json
 from ottla.protocol.api.produce import ProduceRequest
-from scripted import Stage
-from talk import until
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def test_receipts_of_many_threads_say_where_their_records_are(broker, topic):
 
 
 def test_flush_and_close_wait_for_what_was_queued(broker, topic):
-    producer = Producer(broker.bootstrap, batching=Batching(linger=60))
+    producer = Producer(broker.bootstrap, batching=BatchConfig(linger=60))
     first = [producer.enqueue(topic, b"%d" % n) for n in range(100)]
     producer.flush()
     assert all(future.done() for future in first)
@@ -152,7 +152,7 @@ async def held_back(stage, producer):
 
 async def test_whoever_queues_too_much_has_to_wait():
     value, count, queued = bytes(1000), 3000, 0
-    batching = Batching(batch_bytes=10_000, buffer_bytes=100_000)
+    batching = BatchConfig(batch_bytes=10_000, buffer_bytes=100_000)
 
     def work():
         nonlocal queued
@@ -175,7 +175,7 @@ async def test_whoever_queues_too_much_has_to_wait():
 
 
 async def test_a_buffer_that_stays_full_is_told_to_all_that_wait():
-    batching = Batching(batch_bytes=500, buffer_bytes=1000, buffer_timeout=0.2)
+    batching = BatchConfig(batch_bytes=500, buffer_bytes=1000, buffer_timeout=0.2)
     async with Stage() as stage, a_producer(stage, batching) as producer:
         gate = await held_back(stage, producer)
         futures = [producer.enqueue("orders", bytes(64)) for _ in range(100)]
@@ -196,7 +196,7 @@ def test_closing_a_producer_whose_broker_hangs_sends_everybody_away(tmp_path):
         producer = Producer(
             broker.address,
             client=ClientConfig(timeouts=timeouts),
-            batching=Batching(batch_bytes=1000, buffer_bytes=1000, buffer_timeout=0.2),
+            batching=BatchConfig(batch_bytes=1000, buffer_bytes=1000, buffer_timeout=0.2),
         )
         producer.send("orders", b"warm")
         broker.send(signal.SIGSTOP)

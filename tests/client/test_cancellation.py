@@ -12,23 +12,23 @@ from uuid import uuid4
 
 import pytest
 
-from consumer_stage import CLIENT, QUICK, take
-from daemon import Daemon, shown_on_failure
+from harness.consumer_stage import CLIENT, QUICK, take
+from harness.daemon import Daemon, shown_on_failure
 from ottla.client import (
     Admin,
-    Batching,
+    BatchConfig,
     ClosedError,
     Consumer,
-    Fetching,
-    Membership,
+    FetchConfig,
+    GroupConfig,
     NewTopic,
     Producer,
     TopicPartition,
 )
 
-FETCHING = Fetching(max_wait=0.02, prefetch_bytes=4000)
+FETCHING = FetchConfig(max_wait=0.02, prefetch_bytes=4000)
 # Whoever was cancelled while it left is missed soon.
-MEMBERSHIP = Membership(session_timeout=0.3, heartbeat_interval=0.05, rebalance_timeout=1.0)
+MEMBERSHIP = GroupConfig(session_timeout=0.3, heartbeat_interval=0.05, rebalance_timeout=1.0)
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +126,7 @@ async def values_in(broker, topic):
 
 
 def a_producer(broker, **batching):
-    return Producer(broker.address, client=CLIENT, batching=Batching(**batching))
+    return Producer(broker.address, client=CLIENT, batching=BatchConfig(**batching))
 
 
 def a_consumer(broker, *topics, **settings):

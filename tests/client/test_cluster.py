@@ -5,6 +5,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from harness.scripted_broker import Stage
+from harness.talk import until
 from ottla.client.cluster import Cluster, parse_addresses
 from ottla.client.config import Backoff, ClientConfig, Timeouts
 from ottla.client.errors import (
@@ -20,8 +22,6 @@ from ottla.client.types import TopicPartition
 from ottla.protocol.api.api_versions import ApiVersionsRequest
 from ottla.protocol.api.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from ottla.protocol.api.metadata import MetadataRequest
-from scripted import Stage
-from talk import until
 
 QUICK = ClientConfig(
     backoff=Backoff(first=0.005, most=0.02),

@@ -5,6 +5,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from harness.scripted_broker import Stage
+from harness.talk import until
 from ottla.client.config import ClientConfig, Timeouts
 from ottla.client.connection import Connection
 from ottla.client.errors import (
@@ -25,8 +27,6 @@ from ottla.protocol.api.metadata import (
 from ottla.protocol.codec import decode_request, encode_response
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.registry import HEARTBEAT, METADATA, PRODUCE
-from scripted import Stage
-from talk import until
 
 QUICK = ClientConfig(timeouts=Timeouts(connect=1, request=1))
 TOPICS = [MetadataRequestTopic(name="orders")]

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 import pytest
 from confluent_kafka import Producer
 
-from consumer_stage import (
+from harness.consumer_stage import (
     CLIENT,
     T0,
     T1,
@@ -22,12 +22,13 @@ from consumer_stage import (
     offsets_of,
     take,
 )
-from daemon import Daemon
-from logs import NOW, a_batch
+from harness.daemon import Daemon
+from harness.logs import NOW, a_batch
+from harness.talk import make_topic, partition_of, until
 from ottla.broker import Broker
-from ottla.client.chunks import BadRecordError
 from ottla.client.config import ClientConfig, Timeouts
-from ottla.client.consumer import Consumer, Fetching
+from ottla.client.consumer.consumer import Consumer, FetchConfig
+from ottla.client.consumer.fetched_data import BadRecordError
 from ottla.client.errors import (
     ClosedError,
     ConnectionLostError,
@@ -40,7 +41,6 @@ from ottla.client.errors import (
 from ottla.client.types import OffsetAndTimestamp, Record, TopicPartition
 from ottla.protocol.batch import Record as StoredRecord
 from ottla.protocol.batch import build_batch
-from talk import make_topic, partition_of, until
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ async def test_every_record_is_read_in_the_order_of_its_partition(broker):
 
 
 async def test_what_is_written_later_comes_without_delay(broker):
-    async with a_consumer(broker, "t", fetching=Fetching(max_wait=5)) as consumer:
+    async with a_consumer(broker, "t", fetching=FetchConfig(max_wait=5)) as consumer:
         for number in range(3):
             reading = asyncio.create_task(consumer.getone())
             await fill(broker, T0, a_batch(1))
@@ -331,7 +331,7 @@ async def test_pausing_again_and_again_loses_nothing_and_repeats_nothing(broker)
     chance = random.Random(7)
 
     seen = []
-    async with a_consumer(broker, "t", fetching=Fetching(prefetch_bytes=4096)) as consumer:
+    async with a_consumer(broker, "t", fetching=FetchConfig(prefetch_bytes=4096)) as consumer:
         async with asyncio.timeout(20):
             while len(seen) < 1000:
                 place = chance.choice([T0, T1])
@@ -456,9 +456,9 @@ def test_settings_that_make_no_sense_are_refused(settings, message):
 
 def test_fetch_settings_that_make_no_sense_are_refused():
     with pytest.raises(ValueError, match="prefetch_bytes is 0"):
-        Fetching(prefetch_bytes=0)
+        FetchConfig(prefetch_bytes=0)
     with pytest.raises(ValueError, match="max_wait is -1"):
-        Fetching(max_wait=-1)
+        FetchConfig(max_wait=-1)
 
 
 # What cannot be understood.
@@ -560,7 +560,7 @@ async def test_a_slow_reader_holds_no_more_than_it_may(broker):
     await fill(broker, T0, *(a_batch(10, value=bytes(size)) for _ in range(100)))
     await fill(broker, T1, *(a_batch(10, value=bytes(size)) for _ in range(100)))
     limit = 1_000_000
-    fetching = Fetching(prefetch_bytes=limit, max_wait=0.1)
+    fetching = FetchConfig(prefetch_bytes=limit, max_wait=0.1)
 
     async with a_consumer(broker, "t", fetching=fetching) as consumer:
         most, count = 0, 0
@@ -578,7 +578,7 @@ async def test_a_slow_reader_holds_no_more_than_it_may(broker):
 async def test_paused_partitions_do_not_hold_up_the_others(broker):
     await fill(broker, T0, *(a_batch(10, value=bytes(10_000)) for _ in range(30)))
     await fill(broker, T1, *(a_batch(10, value=bytes(10_000)) for _ in range(30)))
-    fetching = Fetching(prefetch_bytes=400_000, max_wait=0.1)
+    fetching = FetchConfig(prefetch_bytes=400_000, max_wait=0.1)
 
     async with a_consumer(broker, "t", fetching=fetching) as consumer:
         await asyncio.sleep(0.1)
@@ -597,7 +597,7 @@ async def test_cancelling_loses_nothing(broker):
     seen: list[Record] = []
 
     async with a_consumer(
-        broker, "t", value_deserializer=bytes.decode, fetching=Fetching(prefetch_bytes=2000)
+        broker, "t", value_deserializer=bytes.decode, fetching=FetchConfig(prefetch_bytes=2000)
     ) as consumer:
 
         async def read() -> None:

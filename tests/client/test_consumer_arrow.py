@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from consumer_stage import (
+from harness.consumer_stage import (
     ABORT,
     T0,
     T1,
@@ -23,14 +23,14 @@ from consumer_stage import (
     offsets_of,
     take,
 )
-from logs import a_batch
+from harness.logs import a_batch
 from ottla.broker import Broker
-from ottla.client.consumer import Consumer
+from ottla.client.consumer.consumer import Consumer
 from ottla.client.errors import KafkaError
-from ottla.client.producer import Producer
+from ottla.client.producer.producer import Producer
 
 pa = pytest.importorskip("pyarrow")
-arrow = pytest.importorskip("ottla.client.arrow")
+arrow = pytest.importorskip("ottla.client.arrow.decoder")
 
 
 @pytest.fixture

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from consumer_stage import ABORT, COMMIT, a_marker, a_transaction
-from consumer_stage import batch_of as a_batch
-from ottla.client.chunks import Chunk, Slice, TruncatedError, deserialize
-from ottla.client.delivery import Delivery
+from harness.consumer_stage import ABORT, COMMIT, a_marker, a_transaction
+from harness.consumer_stage import batch_of as a_batch
+from ottla.client.consumer.delivery import Delivery
+from ottla.client.consumer.fetched_data import Chunk, Slice, TruncatedError, deserialize
+from ottla.client.consumer.positions import Partition, Phase, Positions
 from ottla.client.errors import ConsumerError, KafkaError
-from ottla.client.positions import Partition, Phase, Positions
 from ottla.client.types import EARLIEST, Record, TopicPartition
 from ottla.protocol import batch as batches
 from ottla.protocol.compression import Compression

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from consumer_stage import (
+from harness.consumer_stage import (
     ABORT,
     CLIENT,
     COMMIT,
@@ -23,13 +23,13 @@ from consumer_stage import (
     refused,
     take,
 )
+from harness.talk import until
 from ottla.client.config import Backoff, ClientConfig, Timeouts
-from ottla.client.consumer import Consumer
+from ottla.client.consumer.consumer import Consumer
 from ottla.client.errors import ErrorCode, KafkaError
 from ottla.protocol import batch as batches
 from ottla.protocol.api.fetch import FetchableTopicResponse, FetchRequest, FetchResponse
 from ottla.protocol.api.metadata import MetadataRequest
-from talk import until
 
 
 @pytest.fixture

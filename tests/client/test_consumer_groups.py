@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from consumer_stage import (
+from harness.consumer_stage import (
     CLIENT,
     QUICK,
     T0,
@@ -24,15 +24,15 @@ from consumer_stage import (
     offsets_of,
     take,
 )
-from daemon import Daemon
-from logs import a_batch
+from harness.daemon import Daemon
+from harness.logs import a_batch
+from harness.talk import connected, make_topic, until
 from ottla.broker import Broker
 from ottla.client.config import ClientConfig
-from ottla.client.consumer import Consumer, Membership
+from ottla.client.consumer.consumer import Consumer, GroupConfig
 from ottla.client.errors import ConsumerError, ErrorCode, KafkaError
 from ottla.client.types import CommittedOffset, TopicPartition
 from ottla.protocol.api.leave_group import LeaveGroupRequest, MemberIdentity
-from talk import connected, make_topic, until
 
 COOPERATIVE = ("cooperative-sticky",)
 
@@ -363,7 +363,7 @@ async def test_a_commit_says_that_what_is_in_hand_is_done(broker):
 
 async def test_a_rebalance_does_not_wait_for_ever(broker):
     await fill(broker, T0, a_batch(10))
-    impatient = Membership(
+    impatient = GroupConfig(
         session_timeout=2, heartbeat_interval=0.05, rebalance_timeout=10, processing_timeout=0.2
     )
 
@@ -419,7 +419,7 @@ async def test_what_is_lost_is_revoked_where_nobody_asked_for_the_difference(bro
 
 async def test_a_commit_of_who_is_forgotten_is_refused(broker):
     await fill(broker, T0, a_batch(10))
-    slow = Membership(session_timeout=5, heartbeat_interval=4)
+    slow = GroupConfig(session_timeout=5, heartbeat_interval=4)
 
     async with a_consumer(broker, "t", group="g", auto_commit=None, membership=slow) as consumer:
         await take(consumer, 4)
@@ -432,7 +432,7 @@ async def test_a_commit_of_who_is_forgotten_is_refused(broker):
 
 async def test_members_stay_alive_while_the_application_is_busy(broker):
     await fill(broker, T0, a_batch(3))
-    brief = Membership(session_timeout=1, heartbeat_interval=0.1)
+    brief = GroupConfig(session_timeout=1, heartbeat_interval=0.1)
 
     diary = Diary()
     async with a_consumer(broker, "t", group="g", membership=brief, **diary.callbacks) as consumer:
@@ -443,7 +443,7 @@ async def test_members_stay_alive_while_the_application_is_busy(broker):
 
 
 async def test_a_session_that_is_refused_is_told(broker):
-    strange = Membership(session_timeout=10_000, heartbeat_interval=1)
+    strange = GroupConfig(session_timeout=10_000, heartbeat_interval=1)
 
     async with a_consumer(broker, "t", group="g", membership=strange) as consumer:
         for _ in range(2):
@@ -691,7 +691,7 @@ async def test_who_leaves_waits_for_whoever_closes(broker):
     await fill(broker, T0, a_batch(10))
     closing = []
 
-    lasting = Membership(session_timeout=15, heartbeat_interval=0.05)
+    lasting = GroupConfig(session_timeout=15, heartbeat_interval=0.05)
     async with a_consumer(broker, "t", group="g", membership=lasting) as consumer:
         async for record in consumer:
             if record.offset == 5:

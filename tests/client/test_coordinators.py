@@ -4,17 +4,19 @@ import asyncio
 
 import pytest
 
+from harness.scripted_broker import Stage
+from harness.talk import until
 from ottla.client import (
     Backoff,
     ClientConfig,
     Consumer,
     ErrorCode,
-    Fetching,
-    Membership,
+    FetchConfig,
+    GroupConfig,
     TopicPartition,
 )
 from ottla.client.config import Timeouts
-from ottla.client.membership import encode_assignment
+from ottla.client.consumer.group_member import encode_assignment
 from ottla.protocol.api.fetch import FetchRequest, FetchResponse
 from ottla.protocol.api.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from ottla.protocol.api.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -33,8 +35,6 @@ from ottla.protocol.api.offset_fetch import (
     OffsetFetchResponseTopic,
 )
 from ottla.protocol.api.sync_group import SyncGroupRequest, SyncGroupResponse
-from scripted import Stage
-from talk import until
 
 PLACE = TopicPartition("orders", 0)
 APIS = (
@@ -44,7 +44,7 @@ APIS = (
 CLIENT = ClientConfig(
     backoff=Backoff(first=0.005, most=0.02), timeouts=Timeouts(connect=1, request=2, operation=20)
 )
-MEMBERSHIP = Membership(session_timeout=3.0, heartbeat_interval=0.02)
+MEMBERSHIP = GroupConfig(session_timeout=3.0, heartbeat_interval=0.02)
 
 
 class Coordinators(Stage):
@@ -128,7 +128,7 @@ def a_member(stage, told):
         on_lost=lambda places: told.append(("lost", places)),
         client=CLIENT,
         membership=MEMBERSHIP,
-        fetching=Fetching(max_wait=0.05),
+        fetching=FetchConfig(max_wait=0.05),
     )
 
 

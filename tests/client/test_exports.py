@@ -9,7 +9,8 @@ import sys
 import pytest
 
 from ottla import client
-from ottla.client import KafkaError, admin, errors, producer, types
+from ottla.client import KafkaError, admin, errors, types
+from ottla.client.producer import producer
 
 
 def test_every_name_is_there_and_in_order():

@@ -25,12 +25,12 @@ from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssi
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 
-from consumer_stage import QUICK, a_consumer, a_quick_broker, fill
-from logs import a_batch
+from harness.consumer_stage import QUICK, a_consumer, a_quick_broker, fill
+from harness.logs import a_batch
 from ottla.broker import Broker
-from ottla.client.assignors import Member
-from ottla.client.membership import (
-    Membership,
+from ottla.client.consumer.assignors import Member
+from ottla.client.consumer.group_member import (
+    GroupConfig,
     Verdict,
     decode_assignment,
     decode_member,
@@ -77,12 +77,12 @@ def test_each_answer_has_its_meaning(code, verdict):
 )
 def test_settings_that_make_no_sense_are_refused(settings, message):
     with pytest.raises(ValueError, match=message):
-        Membership(**settings)
+        GroupConfig(**settings)
 
 
 def test_what_is_in_hand_leaves_time_for_the_rest_of_a_rebalance():
-    assert Membership(rebalance_timeout=10).patience == 8
-    assert Membership().patience == 30
+    assert GroupConfig(rebalance_timeout=10).patience == 8
+    assert GroupConfig().patience == 30
 
 
 # What they say to each other.

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from daemon import Daemon
-from ottla.client import Batching, Consumer, Fetching, Producer, ProducerRecord
+from harness.daemon import Daemon
+from ottla.client import BatchConfig, Consumer, FetchConfig, Producer, ProducerRecord
 
 VALUE = bytes(50_000)
 RECORDS = 800
@@ -45,7 +45,7 @@ async def fill(broker, topic):
 
 
 async def test_a_producer_that_is_faster_than_its_broker(broker):
-    batching = Batching(batch_bytes=200_000, buffer_bytes=LIMIT)
+    batching = BatchConfig(batch_bytes=200_000, buffer_bytes=LIMIT)
     async with Producer(broker.address, batching=batching) as producer:
         await producer.send("sent", b"warm")
         with allocated() as most:
@@ -59,7 +59,7 @@ async def test_a_producer_that_is_faster_than_its_broker(broker):
 async def test_a_reader_that_is_slower_than_its_broker(broker, way):
     topic = f"read-{way}"
     await fill(broker, topic)
-    fetching = Fetching(prefetch_bytes=LIMIT, partition_max_bytes=500_000)
+    fetching = FetchConfig(prefetch_bytes=LIMIT, partition_max_bytes=500_000)
     count = 0
     async with Consumer(broker.address, topic, fetching=fetching) as consumer:
         with allocated() as most:
@@ -84,7 +84,7 @@ async def test_a_reader_that_is_slower_than_its_broker(broker, way):
 async def test_a_reader_that_does_not_read_at_all(broker):
     topic = "unread"
     await fill(broker, topic)
-    fetching = Fetching(prefetch_bytes=LIMIT, partition_max_bytes=500_000)
+    fetching = FetchConfig(prefetch_bytes=LIMIT, partition_max_bytes=500_000)
     async with Consumer(broker.address, topic, fetching=fetching) as consumer:
         with allocated() as most:
             await consumer.getone()

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ottla.client import blocking
+from ottla.client.arrow.encoder import Rows, batches_of
 from ottla.client.errors import ErrorCode, KafkaError, RecordTooLargeError, SerializationError
-from ottla.client.packing import Rows, batches_of
-from ottla.client.partitioner import partition_of_key
-from ottla.client.producer import Batching, Producer, ProducerRecord, Written
+from ottla.client.producer.partitioner import partition_of_key
+from ottla.client.producer.producer import BatchConfig, Producer, ProducerRecord, Written
 from ottla.protocol import compiled
 from ottla.protocol.records import decode_records
 
@@ -244,7 +244,7 @@ async def test_rows_say_where_they_are(ottla_session_broker, topic, producer, wa
 async def test_it_comes_behind_what_was_sent_before_and_before_what_is_sent_later(
     ottla_session_broker, topic, way
 ):
-    batching = Batching(linger=60)
+    batching = BatchConfig(linger=60)
     async with Producer(ottla_session_broker.bootstrap, batching=batching) as producer:
         first = await producer.enqueue(topic, b"first", partition=0)
         rows = a_batch([{"value": b"%d" % number, "partition": 0} for number in range(3)])

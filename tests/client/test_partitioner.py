@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ottla.broker import Broker, BrokerConfig
-from ottla.client.partitioner import murmur2, next_in_turn, next_sticky, partition_of_key
+from ottla.client.producer.partitioner import murmur2, next_in_turn, next_sticky, partition_of_key
 from ottla.protocol import compiled
 
 # From Kafka's own UtilsTest, where they have a sign.

@@ -11,6 +11,9 @@ import kafka
 import pytest
 import uvloop
 
+from harness.scripted_broker import Stage
+from harness.talk import connected, partition_of, until
+from harness.wire import create
 from ottla.broker import Broker, BrokerConfig
 from ottla.client import Admin
 from ottla.client.config import Backoff, ClientConfig, Timeouts
@@ -24,8 +27,8 @@ from ottla.client.errors import (
     RecordTooLargeError,
     SerializationError,
 )
-from ottla.client.partitioner import partition_of_key
-from ottla.client.producer import Batching, Producer, ProducerRecord, Written
+from ottla.client.producer.partitioner import partition_of_key
+from ottla.client.producer.producer import BatchConfig, Producer, ProducerRecord, Written
 from ottla.client.serializers import serialize_json, serialize_str
 from ottla.protocol.api.create_partitions import (
     CreatePartitionsRequest,
@@ -35,9 +38,6 @@ from ottla.protocol.api.fetch import FetchPartition, FetchRequest, FetchTopic
 from ottla.protocol.api.metadata import MetadataRequest
 from ottla.protocol.api.produce import ProduceRequest
 from ottla.protocol.batch import split_batches
-from scripted import Stage
-from talk import connected, partition_of, until
-from wire import create
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 
@@ -259,7 +259,7 @@ async def test_keys_stay_together_and_in_order(broker):
 
 
 async def test_without_a_key_a_batch_goes_to_one_partition_and_the_next_to_another(broker):
-    batching = Batching(batch_bytes=4000)
+    batching = BatchConfig(batch_bytes=4000)
     async with Producer(broker.address, batching=batching) as producer:
         # Another one is chosen by chance: of a hundred batches some are in each.
         futures = [await producer.enqueue("orders", b"x" * 64) for _ in range(4000)]
@@ -328,7 +328,7 @@ async def test_many_tasks_may_send_at_once(broker, topic):
 
 
 async def test_send_many_says_where_the_records_are(broker, topic):
-    async with Producer(broker.address, batching=Batching(batch_bytes=5000)) as producer:
+    async with Producer(broker.address, batching=BatchConfig(batch_bytes=5000)) as producer:
 
         async def bulk(number):
             values = (b"%d-%05d" % (number, step) for step in range(1000))
@@ -345,7 +345,7 @@ async def test_send_many_says_where_the_records_are(broker, topic):
 
 
 async def test_send_many_takes_values_and_records(broker):
-    batching = Batching(linger=30)
+    batching = BatchConfig(linger=30)
     async with Producer(
         broker.address, value_serializer=serialize_json, batching=batching
     ) as producer:
@@ -383,7 +383,7 @@ async def test_send_many_tells_of_a_record_that_cannot_be_sent(broker, topic):
 
 
 async def test_send_many_that_fails_does_not_linger(broker, topic):
-    async with Producer(broker.address, batching=Batching(linger=60)) as producer:
+    async with Producer(broker.address, batching=BatchConfig(linger=60)) as producer:
         async with asyncio.timeout(5):
             with pytest.raises(SerializationError):
                 await producer.send_many(topic, [b"one", 2])
@@ -402,7 +402,7 @@ async def test_send_many_tells_what_the_broker_refused(broker):
             yield b"without a key"
 
     # No more is taken than there is room for until the broker has said what it thinks of it.
-    batching = Batching(batch_bytes=5000, buffer_bytes=500_000)
+    batching = BatchConfig(batch_bytes=5000, buffer_bytes=500_000)
     async with Producer(broker.address, batching=batching) as producer:
         with pytest.raises(KafkaError, match="record 0 of its batch: the record has no key") as one:
             await producer.send_many("compacted", source())
@@ -414,7 +414,7 @@ async def test_send_many_tells_what_the_broker_refused(broker):
 
 
 async def test_records_wait_for_company_as_long_as_they_may(broker, topic):
-    async with Producer(broker.address, batching=Batching(linger=0.1)) as producer:
+    async with Producer(broker.address, batching=BatchConfig(linger=0.1)) as producer:
         started = time.monotonic()
         futures = []
         for _ in range(5):
@@ -427,7 +427,7 @@ async def test_records_wait_for_company_as_long_as_they_may(broker, topic):
 
 
 async def test_flush_lets_nothing_linger(broker, topic):
-    async with Producer(broker.address, batching=Batching(linger=60)) as producer:
+    async with Producer(broker.address, batching=BatchConfig(linger=60)) as producer:
         futures = [await producer.enqueue(topic, b"x") for _ in range(5)]
         await asyncio.sleep(0.02)
         assert not any(future.done() for future in futures)
@@ -439,7 +439,7 @@ async def test_flush_lets_nothing_linger(broker, topic):
 
 
 async def test_a_full_batch_does_not_linger(broker, topic):
-    batching = Batching(linger=60, batch_bytes=1000)
+    batching = BatchConfig(linger=60, batch_bytes=1000)
     async with Producer(broker.address, batching=batching) as producer:
         futures = [await producer.enqueue(topic, b"x" * 100) for _ in range(20)]
 
@@ -449,7 +449,7 @@ async def test_a_full_batch_does_not_linger(broker, topic):
 
 
 async def test_close_sends_what_waits(broker, topic):
-    async with Producer(broker.address, batching=Batching(linger=60)) as producer:
+    async with Producer(broker.address, batching=BatchConfig(linger=60)) as producer:
         future = await producer.enqueue(topic, b"x")
 
     assert future.result().offset == 0
@@ -507,7 +507,7 @@ async def test_nothing_is_queued_of_a_record_that_cannot_be_sent(broker, topic, 
 
 async def test_what_the_program_changes_later_is_not_sent(broker, topic):
     value, name = bytearray(b"before"), bytearray(b"before")
-    async with Producer(broker.address, batching=Batching(linger=60)) as producer:
+    async with Producer(broker.address, batching=BatchConfig(linger=60)) as producer:
         future = await producer.enqueue(topic, value, key=memoryview(name), headers={"a": value})
         value[:], name[:] = b"after!", b"after!"
         await producer.flush()
@@ -557,7 +557,7 @@ async def held_back(stage, count=100):
     return gate
 
 
-TIGHT = Batching(batch_bytes=500, buffer_bytes=1000)
+TIGHT = BatchConfig(batch_bytes=500, buffer_bytes=1000)
 
 
 async def test_whoever_sends_too_much_has_to_wait():
@@ -585,7 +585,7 @@ async def test_whoever_sends_too_much_has_to_wait():
 
 
 async def test_what_lingers_makes_room_for_whoever_waits_for_it():
-    batching = Batching(batch_bytes=1000, buffer_bytes=3000, linger=60, buffer_timeout=5)
+    batching = BatchConfig(batch_bytes=1000, buffer_bytes=3000, linger=60, buffer_timeout=5)
     async with Stage(topics={"orders": 5}) as stage:
         async with Producer(stage.address, batching=batching) as producer, asyncio.timeout(4):
             for number in range(100):
@@ -595,7 +595,7 @@ async def test_what_lingers_makes_room_for_whoever_waits_for_it():
 
 
 async def test_a_buffer_that_stays_full_is_an_error():
-    batching = Batching(batch_bytes=500, buffer_bytes=1000, buffer_timeout=0.1)
+    batching = BatchConfig(batch_bytes=500, buffer_bytes=1000, buffer_timeout=0.1)
     async with Stage() as stage, Producer(stage.address, batching=batching) as producer:
         gate = await held_back(stage)
         futures = [await producer.enqueue("orders", b"x" * 64) for _ in range(10)]
@@ -710,7 +710,7 @@ async def test_a_send_that_is_cancelled_while_it_waits_for_its_ack():
 
 async def test_any_send_may_be_cancelled_at_any_time(broker, topic):
     chance = random.Random(5)
-    batching = Batching(batch_bytes=1000, buffer_bytes=3000)
+    batching = BatchConfig(batch_bytes=1000, buffer_bytes=3000)
     async with Producer(broker.address, batching=batching) as producer:
         tasks = []
         for number in range(400):
@@ -732,7 +732,7 @@ async def test_any_send_may_be_cancelled_at_any_time(broker, topic):
 
 
 async def test_send_many_and_flush_may_be_cancelled(broker, topic):
-    async with Producer(broker.address, batching=Batching(batch_bytes=2000)) as producer:
+    async with Producer(broker.address, batching=BatchConfig(batch_bytes=2000)) as producer:
         bulk = asyncio.ensure_future(producer.send_many(topic, [b"x" * 50] * 50_000))
         flushing = asyncio.ensure_future(producer.flush())
         await asyncio.sleep(0.05)
@@ -890,4 +890,4 @@ def test_settings_that_cannot_be(settings):
 )
 def test_batching_that_cannot_be(settings):
     with pytest.raises(ValueError, match=r"\d"):
-        Batching(**settings)
+        BatchConfig(**settings)

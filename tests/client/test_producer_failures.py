@@ -9,6 +9,8 @@ from itertools import chain
 
 import pytest
 
+from harness.scripted_broker import Call, Stage
+from harness.talk import until
 from ottla.client.config import Backoff, ClientConfig, Timeouts
 from ottla.client.errors import (
     ConnectionLostError,
@@ -17,16 +19,14 @@ from ottla.client.errors import (
     KafkaError,
     UnsupportedError,
 )
-from ottla.client.producer import Batching, Producer
+from ottla.client.producer.producer import BatchConfig, Producer
 from ottla.protocol.api.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from ottla.protocol.api.metadata import MetadataRequest
 from ottla.protocol.api.produce import ProduceRequest, ProduceResponse
-from scripted import Call, Stage
-from talk import until
 
 QUICK = Backoff(first=0.005, most=0.02)
 #: Room for three records of ten bytes, so that there are many batches, and they are full.
-SMALL = Batching(batch_bytes=200, linger=0.01)
+SMALL = BatchConfig(batch_bytes=200, linger=0.01)
 
 
 def a_producer(stage, operation=10.0, request=5.0, **settings):
@@ -374,7 +374,7 @@ async def test_a_batch_that_is_too_large_is_split(idempotent):
             return call.refuse(ErrorCode.MESSAGE_TOO_LARGE)
         return call.serve()
 
-    batching = Batching(batch_bytes=2000)
+    batching = BatchConfig(batch_bytes=2000)
     settings = {"idempotent": idempotent, "batching": batching}
     async with Stage() as stage, a_producer(stage, **settings) as producer:
         await warm_up(producer)
@@ -463,7 +463,7 @@ async def test_a_partition_that_needs_a_new_id_while_it_queues_gets_it():
         answer = call.refuse(ErrorCode.UNKNOWN_PRODUCER_ID)
         return ProduceResponse(responses=answer.responses, throttle_time_ms=100)
 
-    settings = {"operation": 3.0, "batching": Batching()}
+    settings = {"operation": 3.0, "batching": BatchConfig()}
     topics = {"orders": 5}
     async with Stage(topics=topics) as stage, a_producer(stage, **settings) as producer:
         for partition in range(5):

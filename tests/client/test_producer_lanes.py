@@ -2,9 +2,9 @@
 
 import pytest
 
-from ottla.client.batching import Batch, Identity
 from ottla.client.errors import ConnectionLostError, DeadlineError, ErrorCode, error_of
-from ottla.client.lanes import Lane
+from ottla.client.producer.batch import Batch, Identity
+from ottla.client.producer.partition_queue import Lane
 
 FIRST, SECOND = Identity(1, 0), Identity(2, 0)
 NOT_LEADER = error_of(ErrorCode.NOT_LEADER_OR_FOLLOWER)

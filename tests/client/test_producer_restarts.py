@@ -4,14 +4,14 @@ import asyncio
 
 import pytest
 
-from daemon import Daemon, shown_on_failure
+from harness.daemon import Daemon, shown_on_failure
+from harness.talk import connected
 from ottla.client.config import Backoff, ClientConfig, Timeouts
 from ottla.client.errors import DeadlineError
-from ottla.client.partitioner import partition_of_key
-from ottla.client.producer import Batching, Producer, ProducerRecord
+from ottla.client.producer.partitioner import partition_of_key
+from ottla.client.producer.producer import BatchConfig, Producer, ProducerRecord
 from ottla.protocol.api.fetch import FetchPartition, FetchRequest, FetchTopic
 from ottla.protocol.batch import split_batches
-from talk import connected
 
 PARTITIONS = 3
 QUICK = ClientConfig(
@@ -57,7 +57,7 @@ async def lives(broker, count, end):
 
 @pytest.mark.parametrize("way", ["kill", "stop"])
 async def test_every_record_is_there_once_and_in_order(broker, way):
-    batching = Batching(batch_bytes=4000)
+    batching = BatchConfig(batch_bytes=4000)
     keys = [b"key-%d" % number for number in range(20)]
     async with Producer(broker.address, client=QUICK, batching=batching) as producer:
         await producer.send("orders", b"warm", partition=0)
@@ -84,7 +84,7 @@ async def test_every_record_is_there_once_and_in_order(broker, way):
 
 
 async def test_send_many_goes_on_when_the_broker_comes_back(broker):
-    batching = Batching(batch_bytes=4000, buffer_bytes=100_000)
+    batching = BatchConfig(batch_bytes=4000, buffer_bytes=100_000)
     values = [b"%06d" % number for number in range(30_000)]
     async with Producer(broker.address, client=QUICK, batching=batching) as producer:
         await producer.send("orders", b"warm", partition=1)

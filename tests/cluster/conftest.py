@@ -9,7 +9,7 @@ import pytest
 
 from compat.clients import Client
 from compat.everybody import Everybody, Pipes
-from daemon import Cluster, shown_on_failure
+from harness.daemon import Cluster, shown_on_failure
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,8 @@ import time
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from cluster.asking import (
+from crash.load import Reading, missing_of, producing, read_all, times_found, wait_for_acks
+from harness.asking import (
     OK,
     add_partitions,
     alter,
@@ -27,14 +28,13 @@ from cluster.asking import (
     metadata,
     produced,
 )
-from crash.load import Reading, missing_of, producing, read_all, times_found, wait_for_acks
-from daemon import Cluster, Daemon, shown_on_failure
+from harness.daemon import Cluster, Daemon, shown_on_failure
 from ottla.client import (
     Admin,
     Backoff,
     ClientConfig,
     Consumer,
-    Membership,
+    GroupConfig,
     Producer,
     TopicPartition,
 )
@@ -165,7 +165,7 @@ async def test_with_the_controller_down_all_else_goes_on_and_changes_wait(cluste
     async with Producer(bootstrap, client=CLIENT) as producer:
         for index in range(40):
             await producer.send("orders", b"%d" % index)
-    quick = Membership(session_timeout=6.0, heartbeat_interval=0.2)
+    quick = GroupConfig(session_timeout=6.0, heartbeat_interval=0.2)
     async with Consumer(
         bootstrap, "orders", group=group, membership=quick, client=CLIENT
     ) as consumer:

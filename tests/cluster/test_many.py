@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from cluster.asking import ask, metadata
+from harness.asking import ask, metadata
 from ottla.protocol.api.create_topics import CreatableTopic, CreateTopicsRequest
 from ottla.protocol.errors import ErrorCode
 

@@ -7,7 +7,10 @@ from collections import Counter
 
 import pytest
 
-from cluster.asking import (
+from compat.everybody import told_of
+from golden.corpus import Record
+from groups import by_hand
+from harness.asking import (
     OK,
     add_partitions,
     alter,
@@ -21,9 +24,7 @@ from cluster.asking import (
     produce,
     produced,
 )
-from compat.everybody import told_of
-from golden.corpus import Record
-from groups import by_hand
+from harness.talk import connected
 from ottla.client import Admin, Consumer, NewTopic, Producer, TopicPartition
 from ottla.protocol.api.delete_records import (
     DeleteRecordsPartition,
@@ -40,7 +41,6 @@ from ottla.protocol.api.list_offsets import (
     ListOffsetsTopic,
 )
 from ottla.protocol.errors import ErrorCode
-from talk import connected
 
 BROKERS = [0, 1, 2]
 NOT_OWNER = ErrorCode.NOT_LEADER_OR_FOLLOWER

@@ -16,7 +16,7 @@ from contextlib import suppress
 import pytest
 from click.testing import CliRunner
 
-from daemon import HOST, Daemon, free_ports
+from harness.daemon import HOST, Daemon, free_ports
 from ottla.__main__ import ottla
 from ottla.client.blocking import Admin, Consumer, Producer
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Self
 
 from compat.clients import folder_from
-from daemon import HOST, answers, free_port
+from harness.daemon import HOST, answers, free_port
 
 START_SECONDS = 60
 _QUICK = ("-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")

@@ -10,7 +10,7 @@ import pytest
 from compat.clients import Client
 from compat.confluent import Confluent
 from compat.everybody import Everybody, Pipes
-from daemon import Daemon, shown_on_failure
+from harness.daemon import Daemon, shown_on_failure
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from compat.clients import (
 from ottla.client import (
     ClientConfig,
     DeadlineError,
-    Fetching,
+    FetchConfig,
     KafkaError,
     TopicPartition,
 )
@@ -65,7 +65,7 @@ class Ours(Client):
 
     def read(self, starts: Starts, count: int, *, max_wait_ms: int = 100) -> dict[Place, list[Row]]:
         found: dict[Place, list[Row]] = {place: [] for place in starts}
-        fetching = Fetching(max_wait=max_wait_ms / 1000)
+        fetching = FetchConfig(max_wait=max_wait_ms / 1000)
         with Consumer(self.address, auto_offset_reset="none", fetching=fetching) as consumer:
             places = {TopicPartition(*place): start for place, start in starts.items()}
             consumer.assign(places)

@@ -10,10 +10,10 @@ from aiokafka.protocol.struct import Struct
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness.strategies import id_of, messages
 from ottla.protocol.compiler import codec
 from ottla.protocol.registry import APIS
 from ottla.protocol.schema import Message
-from strategies import id_of, messages
 
 
 def known_responses() -> dict[tuple[int, int], Any]:

@@ -9,28 +9,28 @@ from uuid import uuid4
 import confluent_kafka
 import pytest
 
-from cli.command import Command
 from compat.apache import ApacheKafka
+from harness.command import Command
+from harness.talk import until
 from ottla.client import (
     Admin,
     Backoff,
-    Batching,
+    BatchConfig,
     ClientConfig,
     Consumer,
     ErrorCode,
+    GroupConfig,
     KafkaError,
-    Membership,
     Producer,
     ProducerRecord,
     TopicPartition,
 )
 from ottla.client.config import Timeouts
-from talk import until
 
 CLIENT = ClientConfig(
     backoff=Backoff(first=0.02, most=0.2), timeouts=Timeouts(connect=5, request=10, operation=60)
 )
-QUICK = Membership(session_timeout=3.0, heartbeat_interval=0.1, rebalance_timeout=10.0)
+QUICK = GroupConfig(session_timeout=3.0, heartbeat_interval=0.1, rebalance_timeout=10.0)
 PATIENCE_SECONDS = 30
 
 
@@ -278,7 +278,7 @@ async def test_the_commands(kafka, topic, tmp_path):
 
 async def test_a_crash_of_the_broker_loses_doubles_and_reorders_nothing(kafka, topic):
     sent = [b"%06d" % number for number in range(3000)]
-    batching = Batching(batch_bytes=2000)
+    batching = BatchConfig(batch_bytes=2000)
     async with (
         Producer(kafka.address, client=CLIENT, batching=batching) as producer,
         a_consumer(kafka, topic) as consumer,

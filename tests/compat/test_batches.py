@@ -5,9 +5,9 @@ import kafka.record.default_records as kafka_python_records
 import pytest
 from hypothesis import given, settings
 
+from harness.strategies import records
 from ottla.protocol.batch import Record, RecordBatch, build_batch
 from ottla.protocol.compression import Compression
-from strategies import records
 
 THEIRS = pytest.mark.parametrize(
     "theirs", [aiokafka_records, kafka_python_records], ids=["aiokafka", "kafka-python"]

@@ -8,9 +8,9 @@ import pytest
 
 from compat.clients import Row
 from compat.everybody import told_of
+from harness.talk import connected, produce, results
 from ottla.protocol.batch import Record, build_batch
 from ottla.protocol.compression import Compression
-from talk import connected, produce, results
 
 NOW = 1_700_000_000_000
 TOPICS = {codec.name.lower(): codec for codec in Compression}

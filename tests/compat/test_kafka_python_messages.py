@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness.strategies import id_of, messages
 from ottla.protocol.api.api_versions import ApiVersionsResponse
 from ottla.protocol.codec import decode_response, encode_request, encode_response
 from ottla.protocol.compiler import codec
 from ottla.protocol.registry import APIS
 from ottla.protocol.schema import Message
-from strategies import id_of, messages
 
 
 def known_classes() -> dict[str, Any]:

@@ -6,7 +6,7 @@ import pytest
 
 from compat.everybody import told_of
 from golden.corpus import Record
-from ottla.client.partitioner import partition_of_key
+from ottla.client.producer.partitioner import partition_of_key
 
 PARTITIONS = 7
 # Keys of all lengths, and with bytes that have a sign in Java.

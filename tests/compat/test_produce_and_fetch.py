@@ -11,10 +11,10 @@ import pytest
 
 from compat.clients import Client, RefusedError, Row
 from compat.everybody import CLIENTS, Everybody, told_of
-from daemon import Daemon
 from golden import corpus
 from golden.corpus import Record
-from ottla.broker.dispatch import SERVED
+from harness.daemon import Daemon
+from ottla.broker.requests.dispatch import SERVED
 from ottla.protocol.registry import FIND_COORDINATOR
 from ottla.storage.dump import DumpedBatch, dump
 

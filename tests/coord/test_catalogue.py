@@ -1,12 +1,12 @@
-"""The catalogue is what its records say, however often they are told."""
+"""The image is what its records say, however often they are told."""
 
 from uuid import UUID
 
 import pytest
 
-from ottla.coord.catalogue import (
-    Catalogue,
+from ottla.coord.metadata_image import (
     InvalidNameError,
+    MetadataImage,
     Topic,
     broker_record,
     check_name,
@@ -19,51 +19,51 @@ from ottla.coord.placement import place
 ORDERS = Topic("orders", UUID(int=1), ((0,), (1,)), {"retention.ms": "60000"})
 
 
-def told(*records) -> Catalogue:
-    catalogue = Catalogue()
+def told(*records) -> MetadataImage:
+    image = MetadataImage()
     for key, value in records:
-        catalogue.replay(key, value)
-    return catalogue
+        image.replay(key, value)
+    return image
 
 
 def test_a_topic_comes_back_as_it_was():
-    catalogue = told(topic_record(ORDERS))
+    image = told(topic_record(ORDERS))
 
-    assert catalogue.topics == {"orders": ORDERS}
-    assert catalogue.by_id == {ORDERS.id: ORDERS}
+    assert image.topics == {"orders": ORDERS}
+    assert image.by_id == {ORDERS.id: ORDERS}
 
 
 def test_the_last_record_of_a_topic_counts():
     grown = ORDERS.with_partitions(((2,),)).with_configs({})
 
-    catalogue = told(topic_record(ORDERS), topic_record(grown))
+    image = told(topic_record(ORDERS), topic_record(grown))
 
-    assert catalogue.topics["orders"].replicas == ((0,), (1,), (2,))
-    assert catalogue.topics["orders"].configs == {}
+    assert image.topics["orders"].replicas == ((0,), (1,), (2,))
+    assert image.topics["orders"].configs == {}
 
 
 def test_a_deleted_topic_is_gone_and_remembered_as_such():
-    catalogue = told(topic_record(ORDERS), deletion_record("orders"))
+    image = told(topic_record(ORDERS), deletion_record("orders"))
 
-    assert catalogue.topics == {}
-    assert catalogue.by_id == {}
-    assert catalogue.deleted == {"orders"}
+    assert image.topics == {}
+    assert image.by_id == {}
+    assert image.deleted == {"orders"}
 
 
 def test_a_topic_that_is_made_again_is_another_one():
     again = Topic("orders", UUID(int=2), ((0,),), {})
 
-    catalogue = told(topic_record(ORDERS), deletion_record("orders"), topic_record(again))
+    image = told(topic_record(ORDERS), deletion_record("orders"), topic_record(again))
 
-    assert catalogue.by_id == {again.id: again}
-    assert catalogue.deleted == set()
+    assert image.by_id == {again.id: again}
+    assert image.deleted == set()
 
 
 def test_settings_of_brokers_and_producer_ids_are_kept():
-    catalogue = told(broker_record(3, {"num.partitions": "6"}), producer_ids_record(2001))
+    image = told(broker_record(3, {"num.partitions": "6"}), producer_ids_record(2001))
 
-    assert catalogue.broker_configs == {3: {"num.partitions": "6"}}
-    assert catalogue.next_producer_id == 2001
+    assert image.broker_configs == {3: {"num.partitions": "6"}}
+    assert image.next_producer_id == 2001
 
 
 def test_a_record_of_a_kind_that_is_not_known_is_left_alone():
@@ -71,7 +71,7 @@ def test_a_record_of_a_kind_that_is_not_known_is_left_alone():
 
 
 def test_producer_id_0_is_never_given_out():
-    assert Catalogue().next_producer_id == 1
+    assert MetadataImage().next_producer_id == 1
 
 
 @pytest.mark.parametrize("name", ["a", "a.b", "a_b", "a-0", "A" * 249, "..."])
@@ -88,14 +88,14 @@ def test_bad_names(name):
 
 
 def test_names_that_differ_in_dots_and_underscores_alone_are_not_made():
-    catalogue = told(topic_record(Topic("a.b_c", UUID(int=1), ((0,),), {})))
+    image = told(topic_record(Topic("a.b_c", UUID(int=1), ((0,),), {})))
 
     with pytest.raises(InvalidNameError, match=r"looks like the topic 'a.b_c'"):
-        catalogue.check_new_name("a_b.c")
-    catalogue.check_new_name("a.b-c")
+        image.check_new_name("a_b.c")
+    image.check_new_name("a.b-c")
 
-    catalogue.replay(*deletion_record("a.b_c"))
-    catalogue.check_new_name("a_b.c")
+    image.replay(*deletion_record("a.b_c"))
+    image.check_new_name("a_b.c")
 
 
 def test_partitions_are_placed_in_turns_that_go_on_over_topics():

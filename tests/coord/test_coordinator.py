@@ -4,9 +4,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from group_stage import DAY_MS, EPOCH_MS, Stage, a_config, subscription
-from ottla.coord.coordinator import Coordinator, Identity, topics_of
+from harness.group_stage import DAY_MS, EPOCH_MS, Stage, a_config, subscription
 from ottla.coord.group import Now
+from ottla.coord.group_shard import Coordinator, Identity, topics_of
 from ottla.coord.records import Committed, offset_record
 from ottla.coord.states import GroupState
 from ottla.protocol.errors import DecodeError, ErrorCode

@@ -20,9 +20,9 @@ from itertools import count
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from group_stage import MINUTE_MS, Call, Stage, a_config, replayed
-from ottla.coord.coordinator import Identity
+from harness.group_stage import MINUTE_MS, Call, Stage, a_config, replayed
 from ottla.coord.group import Timer
+from ottla.coord.group_shard import Identity
 from ottla.coord.records import GroupMetadataKey, OffsetCommitKey, decode_key, decode_offset
 from ottla.coord.states import GroupState
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from group_stage import Call, Stage, subscription
-from ottla.coord.coordinator import Identity
+from harness.group_stage import Call, Stage, subscription
 from ottla.coord.group import Group, Timer
+from ottla.coord.group_shard import Identity
 from ottla.coord.states import PREDECESSORS, GroupState
 
 #: What a cell says: what the one who asks gets, and the state after it, if it is another one.

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ottla.coord.deadlines import Deadlines
-from ottla.coord.group import Group, GroupConfig
+from ottla.coord.group import ClassicGroupConfig, Group
 from ottla.coord.member import Member
 from ottla.coord.records import (
     Committed,
@@ -94,7 +94,7 @@ BERT_2 = {
 
 
 def a_group(*members: Member, generation: int = 5, protocol: str | None = "range") -> Group:
-    group = Group("billing", GroupConfig(), Deadlines())
+    group = Group("billing", ClassicGroupConfig(), Deadlines())
     group.protocol_type, group.protocol = "consumer", protocol
     group.restore(generation, members[0].id if members else None, members)
     return group

@@ -32,9 +32,9 @@ from typing import Any
 
 import pytest
 
-from group_stage import DAY_MS, Call, Stage, a_config, subscription
-from ottla.coord.coordinator import Identity, TopicPartition
+from harness.group_stage import DAY_MS, Call, Stage, a_config, subscription
 from ottla.coord.effects import Store
+from ottla.coord.group_shard import Identity, TopicPartition
 from ottla.coord.member import Protocols
 from ottla.coord.records import OffsetCommitKey, decode_group, decode_key, decode_offset
 from ottla.protocol.errors import ErrorCode

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from daemon import HOST, Daemon, free_port, shown_on_failure
 from deploy.dockerfile import parse
+from harness.daemon import HOST, Daemon, free_port, shown_on_failure
 from ottla.broker import BrokerConfig
 from ottla.client.blocking import Admin, Consumer, Producer
 from test_house import ROOMS
@@ -118,7 +118,7 @@ def test_a_broker_has_settings_that_can_be(name):
     config = config_of(name)
 
     assert name == f"broker-{config.broker_id}"
-    assert len(config.roster.ids) == len(BROKERS) == 3
+    assert len(config.cluster_file.ids) == len(BROKERS) == 3
 
 
 @each_broker
@@ -312,7 +312,9 @@ def test_a_job_is_an_example_that_there_is_with_options_that_it_has(name):
 
     assert options[0] in shown
     config = config_of("broker-0")
-    internal = [config.roster.brokers[number]["INTERNAL"] for number in config.roster.ids]
+    internal = [
+        config.cluster_file.brokers[number]["INTERNAL"] for number in config.cluster_file.ids
+    ]
     assert options[1] == ",".join(f"{one.host}:{one.port}" for one in internal)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 #: Whom the SASL listener lets in (see the module `record`).
 SASL_USER = SASL_PASSWORD = "golden"
 
-log = logging.getLogger("drive")
+logger = logging.getLogger("drive")
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Addresses:
 def addresses() -> Addresses:
     """Read the command line: BOOTSTRAP [SASL_BOOTSTRAP]."""
     logging.basicConfig(level=logging.CRITICAL, format="%(message)s", stream=sys.stdout)
-    log.setLevel(logging.INFO)
+    logger.setLevel(logging.INFO)
     plain, *sasl = sys.argv[1:]
     return Addresses(plain, sasl[0] if sasl else None)
 
@@ -55,6 +55,6 @@ async def arun(*steps: Callable[[], Awaitable[Any]], timeout: float = 20) -> Non
 
 def _report(name: str, result: object) -> None:
     if isinstance(result, Exception):
-        log.info("  %s: %s: %s", name, type(result).__name__, result)
+        logger.info("  %s: %s: %s", name, type(result).__name__, result)
     else:
-        log.info("  %s", name)
+        logger.info("  %s", name)

@@ -58,7 +58,7 @@ HERE = Path(__file__).parent
 LONGEST_FRAME = 4096
 CLIENT_TIMEOUT = 180
 
-log = logging.getLogger("record")
+logger = logging.getLogger("record")
 
 
 @dataclass(frozen=True, order=True)
@@ -95,7 +95,7 @@ class Recording:
         """Note a request; give what to expect, or None when there will be no answer."""
         asked = Asked(*unpack_from(">hh", frame))
         if asked.api is None:
-            log.warning("  a request of key %d version %d: not ours", asked.key, asked.version)
+            logger.warning("  a request of key %d version %d: not ours", asked.key, asked.version)
             return asked
         self.frames[Kind(asked.api.name, asked.version, "request")].add(frame)
         if asked.api is PRODUCE:
@@ -127,12 +127,12 @@ class Recording:
         (HERE / f"{client}.txt").write_text("".join(lines))
         for codec in corpus.CODECS[client]:
             if codec not in self.batches:
-                log.error("  %s: no batch compressed with %s", client, codec)
+                logger.error("  %s: no batch compressed with %s", client, codec)
                 continue
             batch = self.batches[codec]
             check_batch(client, codec, batch)
             (HERE / "batches" / f"{client}-{codec}.bin").write_bytes(batch)
-        log.info("%s: %d frames", client, len(lines))
+        logger.info("%s: %d frames", client, len(lines))
 
 
 def check_batch(client: str, codec: str, batch: bytes) -> None:
@@ -140,7 +140,9 @@ def check_batch(client: str, codec: str, batch: bytes) -> None:
     names = ("none", "gzip", "snappy", "lz4", "zstd")
     attributes, count = *unpack_from(">h", batch, 21), *unpack_from(">i", batch, 57)
     if names[attributes & 7] != codec or count != len(corpus.expected(client)):
-        log.error("  %s: %s batch has codec %d, %d records", client, codec, attributes & 7, count)
+        logger.error(
+            "  %s: %s batch has codec %d, %d records", client, codec, attributes & 7, count
+        )
 
 
 def select(kind: Kind, frames: set[bytes]) -> list[bytes]:
@@ -150,7 +152,7 @@ def select(kind: Kind, frames: set[bytes]) -> list[bytes]:
     """
     odd = [frame for frame in frames if not comes_back(kind, frame)]
     if odd:
-        log.warning("  %s: %d of %d frames do not come back", kind, len(odd), len(frames))
+        logger.warning("  %s: %d of %d frames do not come back", kind, len(odd), len(frames))
     candidates = sorted((f for f in frames if len(f) <= LONGEST_FRAME), key=lambda f: (len(f), f))
     if len(candidates) <= 3:
         return candidates
@@ -239,7 +241,7 @@ class Proxy:
         if self.connections:
             _done, unfinished = await asyncio.wait(self.connections, timeout=10)
             if unfinished:
-                log.error("  %d connections outlive the client", len(unfinished))
+                logger.error("  %d connections outlive the client", len(unfinished))
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         kafka_reader, kafka_writer = await asyncio.open_connection(*self.upstream)
@@ -252,7 +254,7 @@ class Proxy:
             task.cancel()
         for error in await asyncio.gather(there, back, return_exceptions=True):
             if isinstance(error, Exception):
-                log.error("  the proxy failed: %r", error)
+                logger.error("  the proxy failed: %r", error)
         for side in (writer, kafka_writer):
             side.close()
 
@@ -388,7 +390,7 @@ def _kcat_commands(plain: str, sasl: str | None) -> list[Command]:
 
 def run(command: Command) -> None:
     """Run a client; what it makes of it is for the reader of the log."""
-    log.info("- %s", " ".join([Path(command.arguments[0]).name, *command.arguments[1:]]))
+    logger.info("- %s", " ".join([Path(command.arguments[0]).name, *command.arguments[1:]]))
     process = subprocess.Popen(
         command.arguments,
         env=os.environ | (command.environment or {}),
@@ -405,11 +407,11 @@ def run(command: Command) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         output, _ = process.communicate()
-        log.error("  took too long")
+        logger.error("  took too long")
     for line in output.decode(errors="replace").splitlines():
-        log.info("%s", line[:300])
+        logger.info("%s", line[:300])
     if process.returncode:
-        log.error("  exit status %d", process.returncode)
+        logger.error("  exit status %d", process.returncode)
 
 
 async def record(options: argparse.Namespace) -> None:
@@ -422,7 +424,7 @@ async def record(options: argparse.Namespace) -> None:
     for client in options.clients or sorted(corpus.CODECS):
         reason = missing(client, options.java_classpath)
         if reason is not None:
-            log.warning("%s is left out: %s", client, reason)
+            logger.warning("%s is left out: %s", client, reason)
             continue
         recording = Recording()
         for proxy, _listen in proxies:

@@ -123,7 +123,7 @@ def _command(client: str) -> list[str]:
     return [sys.executable, str(_HERE / f"member_{client.replace('-', '_')}.py")]
 
 
-class Journal:
+class EventLog:
     """What the members of a group said, in order."""
 
     def __init__(self, path: Path) -> None:
@@ -207,7 +207,7 @@ class Company:
         self.assignors = assignors
         self.folder = folder / group
         self.folder.mkdir(parents=True)
-        self.journal = Journal(self.folder / "journal")
+        self.events = EventLog(self.folder / "journal")
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(
@@ -227,7 +227,7 @@ class Company:
             "bootstrap": self.address,
             "group": self.group,
             "topic": self.topic,
-            "journal": str(self.journal.path),
+            "journal": str(self.events.path),
             "assignors": list(assignors or self.assignors),
             "instance": instance,
             "session_ms": session_ms,
@@ -235,9 +235,9 @@ class Company:
             "rebalance_ms": REBALANCE_MS,
         }
         # Who is started again is somebody new to whoever waits for it.
-        self.journal.read()
-        self.journal.assigned[name].clear()
-        self.journal.count[name] = 0
+        self.events.read()
+        self.events.assigned[name].clear()
+        self.events.count[name] = 0
         environ = {"NODE_PATH": node_modules()} if client == "kafkajs" else {}
         with (self.folder / f"{name}.log").open("ab") as errors:
             self._processes[name] = subprocess.Popen(
@@ -253,17 +253,17 @@ class Company:
         process = self._processes.pop(name)
         process.kill()
         process.wait()
-        self.journal.read()
-        self.journal.assigned[name].clear()
+        self.events.read()
+        self.events.assigned[name].clear()
 
     @contextmanager
     def frozen(self, name: str) -> Iterator[None]:
         """Let somebody do nothing for a while, as if its machine slept."""
         self._processes[name].send_signal(signal.SIGSTOP)
         yield
-        self.journal.read()
+        self.events.read()
         # What it thinks it has; when it wakes up it will say what it has.
-        self.journal.assigned[name].clear()
+        self.events.assigned[name].clear()
         self._processes[name].send_signal(signal.SIGCONT)
 
     def stop(self, *names: str) -> None:
@@ -280,7 +280,7 @@ class Company:
                 process.wait()
                 raise AssertionError(f"{name} does not end:\n{self.words_of(name)}") from None
             assert code in (0, 128 + signal.SIGTERM), f"{name}: {code}:\n{self.words_of(name)}"
-        self.journal.read()
+        self.events.read()
 
     def words_of(self, name: str, lines: int = 30) -> str:
         """Give the end of what a member wrote to its error output."""
@@ -291,7 +291,7 @@ class Company:
         """Wait until something is so; the journal is read before each look."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
-            self.journal.read()
+            self.events.read()
             if condition():
                 return
             for name, process in self._processes.items():
@@ -303,11 +303,11 @@ class Company:
     def wait_until_reading(self, *names: str) -> None:
         """Wait until each of these got something from now on, in what it was assigned."""
         names = names or tuple(self._processes)
-        self.journal.read()
-        before = {name: self.journal.count[name] for name in names}
+        self.events.read()
+        before = {name: self.events.count[name] for name in names}
         self.wait(
             f"{', '.join(names)} reading",
-            lambda: all(self.journal.count[name] > before[name] for name in names),
+            lambda: all(self.events.count[name] > before[name] for name in names),
         )
 
     def wait_until_shared(self, partitions: int) -> None:
@@ -315,18 +315,18 @@ class Company:
         names = list(self._processes)
 
         def is_shared() -> bool:
-            owned = [self.journal.assigned[name] for name in names]
+            owned = [self.events.assigned[name] for name in names]
             return all(owned) and sorted(p for one in owned for p in one) == list(range(partitions))
 
         self.wait("every partition at one member", is_shared)
 
     def wait_until_commits_of_all(self, partitions: int, *, but: str) -> None:
         """Wait until others than this one have committed of every partition, from now on."""
-        self.journal.read()
-        start = len(self.journal.lines)
+        self.events.read()
+        start = len(self.events.lines)
 
         def is_so() -> bool:
-            lines = self.journal.lines[start:]
+            lines = self.events.lines[start:]
             done = {words[0] for who, verb, words in lines if verb == "committed" and who != but}
             return len(done) == partitions
 
@@ -334,19 +334,19 @@ class Company:
 
     def wait_until_commits(self, count: int) -> None:
         """Wait for so many commits more."""
-        self.journal.read()
-        wanted = self.journal.commits + count
-        self.wait(f"{count} commits", lambda: self.journal.commits >= wanted)
+        self.events.read()
+        wanted = self.events.commits + count
+        self.wait(f"{count} commits", lambda: self.events.commits >= wanted)
 
     def story(self) -> str:
         """Give what a person who looks for a reason wants to see."""
         kept = [
             " ".join((who, verb, *words))
-            for who, verb, words in self.journal.lines
+            for who, verb, words in self.events.lines
             if verb not in ("got", "committing", "committed")
         ]
         parts = ["--- journal, without what was delivered and committed", *kept[-60:]]
-        parts += [f"counts {dict(self.journal.count)}, fronts {dict(self.journal.front)}"]
+        parts += [f"counts {dict(self.events.count)}, fronts {dict(self.events.front)}"]
         for path in sorted(self.folder.glob("*.log")):
             parts += [f"--- {path.name}", self.words_of(path.stem, 15)]
         return "\n".join(parts)
@@ -364,8 +364,8 @@ class Company:
             process.kill()
         for process in self._processes.values():
             process.wait()
-        self.journal.read()
-        self.journal.close()
+        self.events.read()
+        self.events.close()
         if error is not None:
             print(self.story())
 
@@ -437,16 +437,14 @@ def settle(company: Company, producer: Producing) -> None:
     """Wait until all that was acked has been delivered, and committed: until the lag is 0."""
     producer.stop()
     assert producer.problems == []
-    company.wait(
-        "everything delivered", lambda: company.journal.got.keys() >= producer.acked.keys()
-    )
+    company.wait("everything delivered", lambda: company.events.got.keys() >= producer.acked.keys())
     admin = admin_of(company.address)
     company.wait("a lag of 0", lambda: lag_of(admin, company.group, company.topic) == 0)
 
 
 def check(company: Company, producer: Producing) -> None:
     """Hold what members said against what was written."""
-    journal = company.journal
+    journal = company.events
     journal.read()
     assert journal.problems == [], company.story()
     assert journal.got == producer.acked, company.story()

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from daemon import Daemon, shown_on_failure
 from groups.company import BROKER, remove_java_classes
+from harness.daemon import Daemon, shown_on_failure
 
 
 @pytest.fixture(scope="module")

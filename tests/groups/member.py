@@ -38,7 +38,7 @@ class Settings:
         self.bootstrap: str = said["bootstrap"]
         self.group: str = said["group"]
         self.topic: str = said["topic"]
-        self.journal: str = said["journal"]
+        self.events: str = said["journal"]
         #: Range, roundrobin, sticky or cooperative-sticky.
         self.assignors: list[str] = said["assignors"]
         self.instance: str | None = said["instance"]
@@ -47,12 +47,12 @@ class Settings:
         self.rebalance_ms: int = said["rebalance_ms"]
 
 
-class Journal:
+class EventLog:
     """Where it says what happens."""
 
     def __init__(self, settings: Settings) -> None:
         self._name = settings.name
-        self._file = os.open(settings.journal, os.O_WRONLY | os.O_APPEND)
+        self._file = os.open(settings.events, os.O_WRONLY | os.O_APPEND)
 
     def say(self, verb: str, *words: object) -> None:
         line = " ".join(map(str, (self._name, verb, *words)))
@@ -81,12 +81,12 @@ class Journal:
             self.say("committed", partition, offset)
 
 
-def main(run: Callable[[Settings, Journal, threading.Event], None]) -> None:
+def main(run: Callable[[Settings, EventLog, threading.Event], None]) -> None:
     """Be a member, until SIGTERM."""
     # What clients have to say of brokers that go and come.
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
     settings = Settings(sys.argv[1])
-    journal = Journal(settings)
+    journal = EventLog(settings)
     stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda _number, _frame: stopping.set())
     run(settings, journal, stopping)

@@ -11,10 +11,10 @@ from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 from aiokafka.errors import KafkaError
-from member import Journal, Settings, main
+from member import EventLog, Settings, main
 
 
-def run(settings: Settings, journal: Journal, stopping: threading.Event) -> None:
+def run(settings: Settings, journal: EventLog, stopping: threading.Event) -> None:
     assignors = {
         "range": RangePartitionAssignor,
         "roundrobin": RoundRobinPartitionAssignor,

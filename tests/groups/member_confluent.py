@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
-from member import Journal, Settings, main
+from member import EventLog, Settings, main
 
 
-def run(settings: Settings, journal: Journal, stopping: threading.Event) -> None:
+def run(settings: Settings, journal: EventLog, stopping: threading.Event) -> None:
     consumer = Consumer(
         {
             "bootstrap.servers": settings.bootstrap,

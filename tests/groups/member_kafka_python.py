@@ -11,10 +11,10 @@ from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 from kafka.errors import KafkaConnectionError, KafkaError
-from member import Journal, Settings, main
+from member import EventLog, Settings, main
 
 
-def run(settings: Settings, journal: Journal, stopping: threading.Event) -> None:
+def run(settings: Settings, journal: EventLog, stopping: threading.Event) -> None:
     class Listener(ConsumerRebalanceListener):
         def on_partitions_assigned(self, assigned: Any) -> None:
             journal.say_partitions("assigned", assigned)

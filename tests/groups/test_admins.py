@@ -74,7 +74,7 @@ def test_groups_are_listed_and_described(company, admin, idle):
     busy = admin.describe(BUSY)
     assert (busy.state, busy.assignor) == ("Stable", "range")
     assert {name: sorted(share[TOPIC]) for name, share in busy.shares.items()} == {
-        name: sorted(company.journal.assigned[name]) for name in ("a", "b")
+        name: sorted(company.events.assigned[name]) for name in ("a", "b")
     }
     assert admin.describe(idle).state == "Empty"
 
@@ -82,12 +82,12 @@ def test_groups_are_listed_and_described(company, admin, idle):
 @told_of("offsets")
 def test_offsets_are_listed(company, admin, idle):
     assert admin.offsets(idle, TOPIC) == {0: 10, 1: 11}
-    company.journal.read()
-    before = dict(company.journal.committed)
+    company.events.read()
+    before = dict(company.events.committed)
 
     found = admin.offsets(BUSY, TOPIC)
 
-    company.journal.read()
+    company.events.read()
     assert all(before[number] <= found[number] for number in before)
     assert found.keys() == set(range(PARTITIONS))
 
@@ -138,7 +138,7 @@ def test_a_static_member_can_be_removed(broker, company, admin, name, tmp_path):
         admin.remove(name, "c")
 
         others.wait_until_shared(PARTITIONS)
-        assert others.journal.assigned["d"] == set(range(PARTITIONS))
+        assert others.events.assigned["d"] == set(range(PARTITIONS))
         with pytest.raises(RefusedError) as refused:
             admin.remove(name, "c")
         assert refused.value.code in (ErrorCode.UNKNOWN_MEMBER_ID, -1)

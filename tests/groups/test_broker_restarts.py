@@ -16,7 +16,6 @@ from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextma
 
 import pytest
 
-from daemon import Daemon, shown_on_failure
 from groups import by_hand
 from groups.company import (
     BROKER,
@@ -32,7 +31,8 @@ from groups.company import (
     producing,
     settle,
 )
-from talk import Client, connected
+from harness.daemon import Daemon, shown_on_failure
+from harness.talk import Client, connected
 
 PARTITIONS = 4
 TOPIC = "t"
@@ -90,8 +90,8 @@ def restart(broker: Daemon, groups: list[Company], end: signal.Signals) -> None:
         assert time.monotonic() - started < 15, "it waited for members"
     acked = {}
     for group in groups:
-        group.journal.read()
-        acked[group] = dict(group.journal.committed)
+        group.events.read()
+        acked[group] = dict(group.events.committed)
     time.sleep(0.2)
     broker.start()
     admin = admin_of(broker.address)

@@ -51,17 +51,17 @@ def test_one_that_shares_no_assignor_is_refused_and_disturbs_nobody(broker, tmp_
         company.start("a", "confluent", session_ms=15_000)
         company.start("b", "kafka-python", session_ms=15_000)
         company.wait_until_shared(PARTITIONS)
-        before = len(company.journal.lines)
+        before = len(company.events.lines)
 
         with Company(
             broker.address, tmp_path / "other", name, name, assignors=["roundrobin"]
         ) as other:
             other.start("c", "aiokafka")
             other.wait("its end", lambda: "InconsistentGroupProtocol" in other.words_of("c"))
-            assert not other.journal.got
+            assert not other.events.got
 
         company.wait_until_reading("a", "b")
-        moved = [line for line in company.journal.lines[before:] if line[1] == "revoked"]
+        moved = [line for line in company.events.lines[before:] if line[1] == "revoked"]
         assert moved == []
         settle(company, producer)
         company.stop()

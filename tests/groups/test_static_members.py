@@ -22,18 +22,18 @@ def test_a_static_member_that_starts_again_causes_no_rebalance(broker, tmp_path,
             company.start(member, client, instance=member, session_ms=SESSION_MS)
         company.wait_until_shared(PARTITIONS)
         company.wait_until_reading("a", "b")
-        shares = {member: set(company.journal.assigned[member]) for member in ("a", "b")}
+        shares = {member: set(company.events.assigned[member]) for member in ("a", "b")}
         generation = kept_of(broker.address, name).groups[-1].generation
 
         # One of them leads; killed, and as it should be.
         for member, other in (("a", "b"), ("b", "a")):
             for end in (company.kill, company.stop):
-                before = len(company.journal.lines)
+                before = len(company.events.lines)
                 end(member)
                 company.start(member, client, instance=member, session_ms=SESSION_MS)
                 company.wait_until_reading(member, other)
-                assert company.journal.assigned[member] == shares[member]
-                told = [verb for who, verb, _ in company.journal.lines[before:] if who == other]
+                assert company.events.assigned[member] == shares[member]
+                told = [verb for who, verb, _ in company.events.lines[before:] if who == other]
                 assert {"assigned", "revoked", "lost"}.isdisjoint(told)
 
         kept = kept_of(broker.address, name)
@@ -54,7 +54,7 @@ def test_a_static_member_that_stays_away_is_missed_when_its_session_ends(broker,
         company.wait_until_shared(PARTITIONS)
         company.stop("b")
         company.wait_until_shared(PARTITIONS)
-        assert company.journal.assigned["a"] == set(range(PARTITIONS))
+        assert company.events.assigned["a"] == set(range(PARTITIONS))
 
         settle(company, producer)
         company.stop()

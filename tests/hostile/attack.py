@@ -19,13 +19,13 @@ from typing import Any, Self
 
 import pytest
 
-from daemon import Daemon
-from logs import a_batch
+from harness.daemon import Daemon
+from harness.logs import a_batch
+from harness.talk import codes, produce
+from harness.wire import creating
 from ottla.protocol.api.api_versions import ApiVersionsRequest
 from ottla.protocol.codec import decode_response, encode_request
 from ottla.protocol.schema import Message
-from talk import codes, produce
-from wire import creating
 
 if not Path("/proc/self/smaps_rollup").exists():
     pytest.skip("a look at the memory of another process needs Linux", allow_module_level=True)

@@ -9,7 +9,7 @@ from typing import Any
 import cramjam
 from crc32c import crc32c
 
-from daemon import Daemon
+from harness.daemon import Daemon
 from hostile.attack import MIB, Socket, frame_of, framed
 from ottla.protocol.api.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from ottla.protocol.compression import Compression, compress

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from daemon import Daemon
+from harness.daemon import Daemon
 from hostile.attack import Socket
 from ottla.protocol.api.create_topics import CreatableTopic, CreateTopicsRequest
 

@@ -4,7 +4,7 @@ import struct
 
 import pytest
 
-from daemon import Daemon
+from harness.daemon import Daemon
 from hostile.attack import MIB, Bystander, Socket, frame_of, framed, make_topic, peak_mib, unharmed
 from hostile.bombs import (
     COMPACT_COUNTS,
@@ -21,7 +21,7 @@ from hostile.bombs import (
     smallest,
     uvarint,
 )
-from ottla.broker.dispatch import SERVED
+from ottla.broker.requests.dispatch import SERVED
 from ottla.protocol.api.fetch import FetchPartition, FetchRequest, FetchTopic
 from ottla.protocol.api.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from ottla.protocol.compression import Compression, compress

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from daemon import Daemon
+from harness.daemon import Daemon
 from hostile.attack import (
     MIB,
     Bystander,

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daemon import Daemon
+from harness.daemon import Daemon
+from harness.strategies import messages
 from hostile.attack import (
     Bystander,
     Socket,
@@ -19,9 +20,8 @@ from hostile.attack import (
     mutated,
     unharmed,
 )
-from ottla.broker.dispatch import SERVED
+from ottla.broker.requests.dispatch import SERVED
 from ottla.protocol.errors import EncodeError
-from strategies import messages
 from test_golden import LINES
 
 MUTANTS = 30

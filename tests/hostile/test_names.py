@@ -2,10 +2,10 @@
 
 import pytest
 
-from daemon import Daemon
+from harness.daemon import Daemon
+from harness.logs import a_batch
 from hostile.attack import Socket, unharmed
 from hostile.names import IMPOSSIBLE, OURS, POSSIBLE, create, only_ours, paths
-from logs import a_batch
 from ottla.protocol.api.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from ottla.protocol.api.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from ottla.protocol.api.fetch import FetchPartition, FetchRequest, FetchTopic

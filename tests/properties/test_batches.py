@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness.strategies import records
 from ottla.protocol.batch import RecordBatch, build_batch
 from ottla.protocol.compression import Compression
 from ottla.protocol.errors import BatchError
 from ottla.protocol.outline import outlines
 from ottla.protocol.records import SMALLEST_RECORD_BYTES, decode_records, encode_records
-from strategies import records
 
 
 @pytest.mark.parametrize("compression", Compression, ids=lambda codec: codec.name.lower())

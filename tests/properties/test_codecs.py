@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.strategies import ALL_MESSAGES, id_of, messages
 from ottla.protocol.api.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -21,7 +22,6 @@ from ottla.protocol.errors import DecodeError
 from ottla.protocol.header import ResponseHeader
 from ottla.protocol.primitives import ConstructError
 from ottla.protocol.schema import Array, Message, Struct
-from strategies import ALL_MESSAGES, id_of, messages
 
 EVERY = pytest.mark.parametrize(("message", "version"), ALL_MESSAGES, ids=id_of)
 

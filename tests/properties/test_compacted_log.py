@@ -12,7 +12,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from logs import NOW
+from harness.logs import NOW
 from ottla.protocol.batch import Record, build_batch, split_batches
 from ottla.storage.compaction import compact
 from ottla.storage.config import LogConfig

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from harness.strategies import records
 from ottla.client.types import Record as ClientRecord
 from ottla.protocol.errors import BatchError
 from ottla.protocol.records import (
@@ -20,7 +21,6 @@ from ottla.protocol.records import (
     encode_in_python,
     encode_records,
 )
-from strategies import records
 
 fast = pytest.importorskip("ottla.protocol._fast", reason="the compiled module was not built")
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from daemon import Cluster, shown_on_failure
+from harness.daemon import Cluster, shown_on_failure
 from ottla.client.blocking import Admin, Producer
 from ottla.client.spark.brokers import close_idle
 from spark.session import a_session

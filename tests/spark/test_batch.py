@@ -18,11 +18,11 @@ from pyspark.sql.datasource import (
     Not,
 )
 
-from daemon import Daemon, free_port
+from harness.daemon import Daemon, free_port
+from harness.servers import close_server
 from ottla.client import TopicPartition
 from ottla.client.blocking import Admin, Producer
 from ottla.client.spark.filters import Narrowing, narrow
-from servers import close_server
 
 KAFKAS_COLUMNS = (
     "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.client import Batching, TopicPartition
+from ottla.client import BatchConfig, TopicPartition
 from ottla.client.spark import OptionError, kafka_keys, options
 from ottla.client.spark.options import (
     Bound,
@@ -141,13 +141,13 @@ def test_settings_of_the_sink():
 
     assert options.topic == "out"
     assert options.producer == {"acks": 1, "compression": "zstd"}
-    assert options.batching == Batching(linger=0.005, batch_bytes=16384)
+    assert options.batching == BatchConfig(linger=0.005, batch_bytes=16384)
 
 
 def test_a_smaller_request_is_no_reason_to_complain_of_batches():
     small = write_options({**HERE, "kafka.max.request.size": "100000"})
 
-    assert small.batching == Batching(request_bytes=100_000, batch_bytes=100_000)
+    assert small.batching == BatchConfig(request_bytes=100_000, batch_bytes=100_000)
 
 
 def test_options_travel_to_executors():

@@ -6,8 +6,8 @@ import uuid
 
 import pytest
 
-from consumer_stage import ABORT, COMMIT, T0, Scripted, a_marker, a_transaction
-from daemon import Daemon
+from harness.consumer_stage import ABORT, COMMIT, T0, Scripted, a_marker, a_transaction
+from harness.daemon import Daemon
 from ottla.client import ClientConfig, KafkaError, Timeouts, TopicPartition
 from ottla.client.blocking import Admin, Producer
 from ottla.client.spark import DataLossError, OptionError, ranges

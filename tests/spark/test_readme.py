@@ -1,6 +1,6 @@
 """What pages show of Spark, and say that they need it for."""
 
-from snippets import DEFAULT_ADDRESS, PAGES, blocks_of
+from harness.snippets import DEFAULT_ADDRESS, PAGES, blocks_of
 
 BLOCKS = [block for page in PAGES for block in blocks_of(page) if block.needs == "spark"]
 

@@ -28,7 +28,7 @@ from ottla.storage.segment import BatchAt
 NOW = 1_700_000_000_000
 HOUR_MS = 60 * 60 * 1000
 DAY_MS = 24 * HOUR_MS
-FOREVER = 2**63 - 1
+LONG_MAX = 2**63 - 1
 COMMIT, ABORT = b"\0\0\0\1", b"\0\0\0\0"
 
 
@@ -359,7 +359,7 @@ def test_a_tombstone_is_replaced_by_a_later_value_at_once(tmp_path):
 
 
 def test_tombstones_can_stay_for_ever(tmp_path):
-    log = a_log(tmp_path, delete_retention_ms=FOREVER)
+    log = a_log(tmp_path, delete_retention_ms=LONG_MAX)
     append(log, ("a", None), ("b", None), timestamp=-1)
     seal(log)
 

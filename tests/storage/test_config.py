@@ -2,7 +2,8 @@
 
 import pytest
 
-from ottla.storage.config import ConfigError, LogConfig
+from ottla.protocol.configdef import ConfigError
+from ottla.storage.config import LogConfig
 
 
 def test_settings_come_as_text_under_kafkas_names():
@@ -65,7 +66,7 @@ def test_what_can_only_be_one_thing_may_be_said():
 
 
 def test_a_config_is_changed_by_text_and_given_as_text():
-    config = LogConfig(retention_ms=5).with_settings({"cleanup.policy": "compact"})
+    config = LogConfig(retention_ms=5).with_overrides({"cleanup.policy": "compact"})
 
     assert config == LogConfig(retention_ms=5, cleanup_policy="compact")
     assert config.text_of("retention.ms") == "5"

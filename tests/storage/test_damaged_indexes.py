@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from logs import NOW, a_batch, offsets
+from harness.logs import NOW, a_batch, offsets
 from ottla.storage.config import LogConfig
 from ottla.storage.disk import Disk
 from ottla.storage.files import OpenFiles

@@ -1,6 +1,6 @@
 """The dump of a segment file."""
 
-from logs import a_batch, a_log, append
+from harness.logs import a_batch, a_log, append
 from ottla.storage.dump import dump
 
 

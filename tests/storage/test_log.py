@@ -4,7 +4,7 @@ import gc
 
 import pytest
 
-from logs import NOW, a_batch, a_log, append, offsets
+from harness.logs import NOW, a_batch, a_log, append, offsets
 from ottla.protocol.batch import BatchError, Record, RecordBatch, build_batch, split_batches
 from ottla.storage.config import LogConfig
 from ottla.storage.errors import (

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ottla.storage.config import FOREVER, LogConfig
+from ottla.protocol.configdef import LONG_MAX
+from ottla.storage.config import LogConfig
 from ottla.storage.retention import SegmentFacts, expired, should_roll_for_retention
 
 NOW = 1_700_000_000_000
@@ -83,7 +84,7 @@ def test_a_log_without_segments_has_nothing_to_delete():
     assert expired([], BY_BOTH, NOW) == 0
 
 
-@pytest.mark.parametrize("config", [UNLIMITED, LogConfig(retention_ms=FOREVER)])
+@pytest.mark.parametrize("config", [UNLIMITED, LogConfig(retention_ms=LONG_MAX)])
 def test_without_a_limit_all_stays(config):
     assert expired([OLD] * 100, config, NOW) == 0
     assert not should_roll_for_retention(OLD, config, NOW)

@@ -1,0 +1,1 @@
+"""The cluster: membership, the controller, and the metadata log that brokers follow."""

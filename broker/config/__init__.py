@@ -1,0 +1,1 @@
+"""Broker configs: those a broker starts with, and those altered while it runs."""

@@ -1,0 +1,1 @@
+"""Coordinators: the I/O that runs the state machines of `ottla.coord`."""

@@ -1,0 +1,435 @@
+"""One client's connection: frames in, requests to their handlers, responses out in order.
+
+Reading. All connections read into one scratch buffer, which is empty again when a read has been
+dealt with: an idle connection costs no buffer. A frame that is whole in the scratch is copied out
+of it, being small. A larger one gets a buffer of its own, and the rest of it is read straight into
+that: so the records of a large batch are moved once, from the kernel into the buffer from which
+they are written to the log.
+
+Several requests may be under way. Each is started as soon as it is read, and their responses leave
+in the order of the requests: one that is ready early waits for those before it. Who sends very many
+at once has some of them handled, and then others have their turn.
+
+What bounds a connection, each with a setting: the size of a request, by api; the number of requests
+under way; the bytes that the client has not taken yet. At either of the last two it is not read
+from until there is room again, and TCP lets the client feel it. The server closes those that are
+idle, or stall in the middle of a request or a response.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import struct
+from collections import deque
+from contextlib import suppress
+from time import perf_counter
+from typing import TYPE_CHECKING, cast
+
+from ottla.protocol.errors import DecodeError
+from ottla.protocol.registry import PRODUCE
+from ottla.protocol.schema import Message
+
+from ..requests.dispatch import Answer, Context
+from .send_queue import SendQueue
+
+if TYPE_CHECKING:
+    from .listeners import Listener
+    from .server import Server
+
+logger = logging.getLogger(__name__)
+
+_SIZE_AND_KEY = struct.Struct(">iH")
+_SIZE = struct.Struct(">i")
+#: A buffer for a frame is not made larger than this before bytes have come to fill it: a frame for
+#: which there is room in the budget, and any other.
+_TRUSTED_BYTES = 1024 * 1024
+_FIRST_BYTES = 4096
+#: For how long the requests of one connection are handled before it is another's turn.
+_TURN_SECONDS = 0.005
+NEVER = float("inf")
+_USER_TIMEOUT: int | None = getattr(socket, "TCP_USER_TIMEOUT", None)
+
+
+class _Unanswered:
+    """A request whose turn to be answered has not come."""
+
+    __slots__ = ("answer", "context", "future")
+
+    def __init__(self, context: Context, future: asyncio.Future[Answer] | None) -> None:
+        self.context = context
+        self.future = future
+        self.answer: Answer = None
+
+
+class _Frame:
+    """A frame that did not come as a whole, on its way in."""
+
+    __slots__ = ("buffer", "filled", "is_granted", "is_reserved", "size")
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.buffer = bytearray(0)
+        self.filled = 0
+        #: Whether it takes room in the budget, and whether it was given that, if it needs it.
+        self.is_reserved = False
+        self.is_granted = True
+
+    def room(self) -> memoryview:
+        """Give where the next bytes go; the buffer grows with what has come, not with promises."""
+        if self.filled == len(self.buffer):
+            first = _TRUSTED_BYTES if self.is_reserved else _FIRST_BYTES
+            grown = bytearray(min(self.size, max(first, 2 * self.filled)))
+            grown[: self.filled] = self.buffer
+            self.buffer = grown
+        return memoryview(self.buffer)[self.filled :]
+
+    def put(self, data: memoryview) -> None:
+        """Put bytes into it that came before there was a buffer."""
+        if not self.is_granted:
+            self.buffer = bytearray(data)
+            self.filled = len(data)
+            return
+        while data:
+            room = self.room()
+            part = data[: len(room)]
+            room[: len(part)] = part
+            self.filled += len(part)
+            data = data[len(part) :]
+
+
+class Connection(asyncio.BufferedProtocol):
+    """One connection; made by the server for each client that comes."""
+
+    def __init__(self, server: Server, listener: Listener) -> None:
+        self._server = server
+        self._dispatcher = server.dispatcher
+        self._loop = asyncio.get_running_loop()
+        self._clock = self._loop.time
+        self._transport: asyncio.Transport
+        self._outgoing: SendQueue
+        self.listener = listener
+        self.peer = "?"
+        #: When it last did something, and until when what is under way must have moved on.
+        self.last_active = self._clock()
+        self.read_deadline = NEVER
+        self.write_deadline = NEVER
+        self._unsent_bytes = 0
+        # Bytes that are read, and whose turn has not come; less than the scratch holds.
+        self._rest = b""
+        self._frame: _Frame | None = None
+        self._unanswered: deque[_Unanswered] = deque()
+        self._is_reading = True
+        self._is_writable = True
+        self._is_closing = False
+
+    def __repr__(self) -> str:
+        return f"<Connection of {self.peer}>"
+
+    @property
+    def advertised(self) -> tuple[str, int]:
+        """The address at which this client is to look for this broker."""
+        host, port = self.listener.advertised_host, self.listener.advertised_port
+        if host is None or port is None:
+            # A wildcard has no address of its own; the one that the client came by works for it.
+            own_host, own_port = self._transport.get_extra_info("sockname")[:2]
+            return host or own_host, port or own_port
+        return host, port
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is under way."""
+        return not self._unanswered and self._frame is None and self._has_sent_all()
+
+    # What the event loop calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin, if there is room for one more."""
+        self._transport = cast(asyncio.Transport, transport)
+        self._outgoing = SendQueue(self._transport, self._emptied)
+        peer = transport.get_extra_info("peername")
+        self.peer = peer[0] if peer else "?"
+        if not self._server.admit(self):
+            self._is_closing = True
+            self._transport.abort()
+            return
+        config = self._server.config
+        self._transport.set_write_buffer_limits(high=config.socket_send_queue_bytes)
+        sock: socket.socket = transport.get_extra_info("socket")
+        with suppress(OSError):  # who has gone away already will be noticed
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            if _USER_TIMEOUT is not None:
+                # Of who has silently gone away: a keepalive takes hours to notice.
+                timeout_ms = config.connections_progress_timeout_ms
+                sock.setsockopt(socket.IPPROTO_TCP, _USER_TIMEOUT, timeout_ms)
+            for option, size in (
+                (socket.SO_SNDBUF, config.socket_send_buffer_bytes),
+                (socket.SO_RCVBUF, config.socket_receive_buffer_bytes),
+            ):
+                if size > 0:
+                    sock.setsockopt(socket.SOL_SOCKET, option, size)
+
+    def get_buffer(self, _sizehint: int) -> memoryview:
+        """Say where the next bytes are to be put."""
+        return self._server.scratch if self._frame is None else self._frame.room()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Deal with the bytes that came."""
+        self.last_active = self._clock()
+        self._server.metrics.bytes_received += nbytes
+        if self._frame is not None:
+            self._frame.filled += nbytes
+            if self._frame.filled == self._frame.size:
+                self._complete(self._frame)
+            return
+        data = self._server.scratch[:nbytes]
+        self._take(memoryview(self._rest + data) if self._rest else data)
+
+    def eof_received(self) -> bool:
+        """Close: a client that has nothing more to say does not listen either."""
+        return False
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        """Clean up: nobody is left to be answered."""
+        self._is_closing = True
+        for unanswered in self._unanswered:
+            # One who only waits need not. A task is changing something, and must come to its end.
+            future = unanswered.future
+            if future is not None and not isinstance(future, asyncio.Task):
+                future.cancel()
+        self._unanswered.clear()
+        self._outgoing.close()
+        if self._frame is not None:
+            self._drop(self._frame)
+        self._rest = b""
+        self._server.forget(self)
+
+    def pause_writing(self) -> None:
+        """Stop reading from a client that does not read."""
+        self._is_writable = False
+        self._outgoing.block()
+        self._unsent_bytes = self._count_unsent()
+        self._server.watch_write(self)
+
+    def resume_writing(self) -> None:
+        """Go on: the client has read."""
+        self._is_writable = True
+        self._outgoing.unblock()
+        self.write_deadline = NEVER
+        self._go_on()
+
+    # What the server and the dispatcher call.
+
+    def close_with(self, reason: str) -> None:
+        """Close, and say why: the client broke the rules, or we cannot answer it."""
+        if not self._is_closing:
+            self._server.note_malformed(self, reason)
+            self._close()
+
+    def abort(self) -> None:
+        """Close at once, with whatever is under way."""
+        self._is_closing = True
+        self._transport.abort()
+
+    def drain(self) -> None:
+        """Read no more, answer what is under way, then close."""
+        self._is_closing = True
+        self._stop_reading()
+        self._close_if_done()
+
+    def has_written_since(self) -> bool:
+        """Whether the client has taken anything since this was last asked."""
+        before, self._unsent_bytes = self._unsent_bytes, self._count_unsent()
+        return self._unsent_bytes < before
+
+    # Reading.
+
+    def _take(self, data: memoryview) -> bool:
+        """Take frames out of what came, as many as may be under way; keep the rest.
+
+        Tells whether more may be read now.
+        """
+        position, end = 0, len(data)
+        may_read, turn_end = True, perf_counter() + _TURN_SECONDS
+        while may_read and end - position >= 4:
+            (size,) = _SIZE.unpack_from(data, position)
+            if size > self._server.config.socket_other_request_max_bytes or size < 8:
+                if end - position < 6:
+                    break
+                if not self._check_size(data, position):
+                    return False
+            self.read_deadline = NEVER
+            start = position + 4
+            if start + size > end:
+                self._begin(size, data[start:])
+                return self._may_read()
+            position = start + size
+            self._receive(bytearray(data[start:position]))
+            may_read = self._may_read()
+            if may_read and position < end and perf_counter() > turn_end:
+                may_read = False
+                self._loop.call_soon(self._go_on)
+        self._rest = bytes(data[position:]) if position < end else b""
+        if not may_read:
+            self._stop_reading()
+        elif self._rest:
+            self._expect(0)
+        return may_read
+
+    def _check_size(self, data: memoryview, position: int) -> bool:
+        """Whether a frame may be this large, which only that of a Produce may be."""
+        size, api_key = _SIZE_AND_KEY.unpack_from(data, position)
+        config = self._server.config
+        is_produce = api_key == PRODUCE.key
+        limit = (
+            config.socket_request_max_bytes if is_produce else config.socket_other_request_max_bytes
+        )
+        if 8 <= size <= limit:
+            return True
+        self.close_with(f"a request of {size} bytes, api key {api_key}: the limit is {limit}")
+        return False
+
+    def _begin(self, size: int, data: memoryview) -> None:
+        """Begin a frame that did not come as a whole."""
+        self._rest = b""
+        frame = self._frame = _Frame(size)
+        # Any that could have come as a whole need not wait for room.
+        if size > len(self._server.scratch):
+            frame.is_reserved = True
+            frame.is_granted = self._server.budget.reserve(size, self._granted)
+        frame.put(data)
+        if frame.is_granted:
+            self._expect(size)
+        else:
+            self._stop_reading()
+
+    def _granted(self) -> None:
+        frame = self._frame
+        assert frame is not None
+        frame.is_granted = True
+        self._expect(frame.size)
+        self._go_on()
+
+    def _complete(self, frame: _Frame) -> None:
+        self._frame = None
+        self.read_deadline = NEVER
+        try:
+            self._receive(frame.buffer)
+        finally:
+            if frame.is_reserved:
+                self._server.budget.release(frame.size)
+        if not self._may_read():
+            self._stop_reading()
+
+    def _drop(self, frame: _Frame) -> None:
+        self._frame = None
+        if not frame.is_granted:
+            self._server.budget.withdraw(self._granted)
+        elif frame.is_reserved:
+            self._server.budget.release(frame.size)
+
+    def _expect(self, size: int) -> None:
+        """Let a frame that has begun be complete in time."""
+        if self.read_deadline == NEVER:
+            self.read_deadline = self._clock() + self._server.time_for(size)
+            self._server.watch_read(self)
+
+    def _may_read(self) -> bool:
+        """Whether more may come: the rest of a frame that was let in, or else another request."""
+        if self._is_closing:
+            return False
+        if self._frame is not None:
+            return self._frame.is_granted
+        most = self._server.config.max_in_flight_requests_per_connection
+        return self._has_sent_all() and len(self._unanswered) < most
+
+    def _stop_reading(self) -> None:
+        self.read_deadline = NEVER  # from now on it is we who keep it waiting
+        if self._is_reading:
+            self._is_reading = False
+            self._transport.pause_reading()
+
+    def _go_on(self) -> None:
+        """Take up what was left when the connection had to wait, if it need not any more."""
+        if self._is_reading or not self._may_read():
+            return
+        rest, self._rest = self._rest, b""
+        if not rest or self._take(memoryview(rest)):
+            self._is_reading = True
+            self._transport.resume_reading()
+
+    # Requests and responses.
+
+    def _receive(self, frame: bytearray) -> None:
+        try:
+            context, body = self._dispatcher.decode(frame, self, perf_counter())
+        except DecodeError as error:
+            self.close_with(str(error))
+            return
+        answer = self._dispatcher.handle(context, body)
+        if isinstance(answer, asyncio.Future):
+            self._unanswered.append(_Unanswered(context, answer))
+            answer.add_done_callback(self._answered)
+        elif answer is None:
+            return
+        elif self._unanswered:
+            waiting = _Unanswered(context, None)
+            waiting.answer = answer
+            self._unanswered.append(waiting)
+        else:
+            self._send(context, answer)
+
+    def _answered(self, _future: asyncio.Future[Answer]) -> None:
+        """Send all responses whose turn has come."""
+        unanswered = self._unanswered
+        while unanswered:
+            first = unanswered[0]
+            if first.future is not None:
+                if not first.future.done():
+                    break
+                first.answer = self._outcome(first.context, first.future)
+            unanswered.popleft()
+            if first.answer is not None:
+                self._send(first.context, first.answer)
+                self.last_active = self._clock()
+        self._emptied()
+
+    def _emptied(self) -> None:
+        """Go on, if all that is ready has been handed over."""
+        if self._is_closing:
+            self._close_if_done()
+        else:
+            self._go_on()
+
+    def _has_sent_all(self) -> bool:
+        return self._is_writable and not self._outgoing
+
+    def _count_unsent(self) -> int:
+        return self._transport.get_write_buffer_size() + self._outgoing.size_bytes
+
+    def _outcome(self, context: Context, future: asyncio.Future[Answer]) -> Answer:
+        if future.cancelled():
+            return None
+        error = future.exception()
+        if error is None:
+            return future.result()
+        logger.error("%r failed", context, exc_info=error)
+        self.close_with(f"{context!r} failed")
+        return None
+
+    def _send(self, context: Context, answer: Message) -> None:
+        if self._transport.is_closing():
+            return  # one before it had no answer, and they come in order or not at all
+        parts = self._dispatcher.encode(context, answer)
+        self._server.metrics.bytes_sent += self._outgoing.send(parts)
+
+    def _close(self) -> None:
+        self._is_closing = True
+        self._stop_reading()
+        if not self._outgoing:
+            self._transport.close()
+
+    def _close_if_done(self) -> None:
+        if not self._unanswered and not self._outgoing:
+            self._transport.close()

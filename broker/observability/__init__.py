@@ -1,0 +1,1 @@
+"""Metrics, the Prometheus endpoint and structured logging."""

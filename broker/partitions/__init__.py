@@ -1,0 +1,1 @@
+"""Topics and the partitions this broker leads, with their background maintenance."""

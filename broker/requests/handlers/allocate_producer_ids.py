@@ -1,0 +1,32 @@
+"""AllocateProducerIds: a block of producer ids for another broker."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ottla.protocol.api.allocate_producer_ids import (
+    AllocateProducerIdsRequest,
+    AllocateProducerIdsResponse,
+)
+from ottla.protocol.errors import ErrorCode
+
+from ..errors import ANSWERABLE, code_of
+
+if TYPE_CHECKING:
+    from ...broker import Broker
+    from ..dispatch import Context
+
+
+async def handle(
+    broker: Broker, _context: Context, request: AllocateProducerIdsRequest
+) -> AllocateProducerIdsResponse:
+    """Answer AllocateProducerIds."""
+    if not broker.cluster.is_controller:
+        return AllocateProducerIdsResponse(error_code=ErrorCode.NOT_CONTROLLER)
+    if request.broker_id not in broker.cluster.followers:
+        return AllocateProducerIdsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    try:
+        ids = await broker.controller.reserve_producer_ids()
+    except ANSWERABLE as error:
+        return AllocateProducerIdsResponse(error_code=code_of(error))
+    return AllocateProducerIdsResponse(producer_id_start=ids.start, producer_id_len=len(ids))

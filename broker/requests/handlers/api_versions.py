@@ -1,0 +1,29 @@
+"""ApiVersions: what is served. A version that we do not know is answered in version 0."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ottla.protocol.api.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from ottla.protocol.errors import ErrorCode
+
+from ..dispatch import SERVED
+
+if TYPE_CHECKING:
+    from ...broker import Broker
+    from ..dispatch import Context
+
+
+def handle(
+    _broker: Broker, _context: Context, request: ApiVersionsRequest | None
+) -> ApiVersionsResponse:
+    """Answer ApiVersions."""
+    return ApiVersionsResponse(
+        error_code=ErrorCode.UNSUPPORTED_VERSION if request is None else ErrorCode.NONE,
+        api_keys=[
+            ApiVersion(
+                api_key=key, min_version=api.advertised.first, max_version=api.advertised.last
+            )
+            for key, api in sorted(SERVED.items())
+        ],
+    )

@@ -1,0 +1,86 @@
+"""DeleteTopics: delete topics, by name or, from version 6 on, by id.
+
+A topic that is answered without an error is gone; one of the same name may be created at once, and
+has another id.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from ottla.coord.metadata_image import Topic
+from ottla.protocol.api.delete_topics import (
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+)
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.primitives import NIL_UUID
+
+from ..errors import ANSWERABLE, ApiError, code_of, message_of
+
+if TYPE_CHECKING:
+    from ...broker import Broker
+    from ..dispatch import Context
+
+_FIRST_BY_ID = 6
+_FIRST_WITH_DELETION_DISABLED = 3
+
+
+async def handle(
+    broker: Broker, context: Context, request: DeleteTopicsRequest
+) -> DeleteTopicsResponse:
+    """Answer DeleteTopics."""
+    named: list[tuple[str | None, UUID]]
+    if context.version >= _FIRST_BY_ID:
+        named = [(state.name, state.topic_id) for state in request.topics]
+    else:
+        named = [(name, NIL_UUID) for name in request.topic_names]
+    return DeleteTopicsResponse(
+        responses=[
+            await _answer(broker, context.version, *one, times_named=times)
+            for one, times in Counter(named).items()
+        ]
+    )
+
+
+async def _answer(
+    broker: Broker, version: int, name: str | None, topic_id: UUID, *, times_named: int
+) -> DeletableTopicResult:
+    try:
+        _check_enabled(broker, version)
+        if times_named > 1:
+            raise ApiError(ErrorCode.INVALID_REQUEST, "the request names this topic twice")
+        topic = _find(broker, name, topic_id)
+        name, topic_id = topic.name, topic.id
+        await broker.controller.delete(topic)
+    except ANSWERABLE as error:
+        return DeletableTopicResult(
+            name=name, topic_id=topic_id, error_code=code_of(error), error_message=message_of(error)
+        )
+    return DeletableTopicResult(name=name, topic_id=topic_id)
+
+
+def _check_enabled(broker: Broker, version: int) -> None:
+    if not broker.config.delete_topic_enable:
+        knows = version >= _FIRST_WITH_DELETION_DISABLED
+        raise ApiError(
+            ErrorCode.TOPIC_DELETION_DISABLED if knows else ErrorCode.INVALID_REQUEST,
+            "delete.topic.enable is false",
+        )
+
+
+def _find(broker: Broker, name: str | None, topic_id: UUID) -> Topic:
+    image = broker.topics.image
+    if (name is None) == (topic_id == NIL_UUID):
+        raise ApiError(ErrorCode.INVALID_REQUEST, "a topic is named by its name or by its id")
+    topic = image.by_id.get(topic_id) if name is None else image.topics.get(name)
+    if topic is None:
+        raise ApiError(
+            ErrorCode.UNKNOWN_TOPIC_ID if name is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        )
+    if topic.is_internal:
+        raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic.name} is the broker's own")
+    return topic

@@ -1,0 +1,52 @@
+"""DescribeCluster: the brokers, and which of them is the controller."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+from ottla.protocol.api.describe_cluster import (
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
+from ottla.protocol.errors import ErrorCode
+
+from ..authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED
+
+if TYPE_CHECKING:
+    from ...broker import Broker
+    from ..dispatch import Context
+
+
+class EndpointType(IntEnum):
+    """Whose addresses are asked for."""
+
+    BROKERS = 1
+    CONTROLLERS = 2
+
+
+def handle(
+    broker: Broker, context: Context, request: DescribeClusterRequest
+) -> DescribeClusterResponse:
+    """Answer DescribeCluster."""
+    if request.endpoint_type == EndpointType.CONTROLLERS:
+        return DescribeClusterResponse(
+            error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE,
+            error_message="this is a broker, and controllers have no addresses of their own",
+        )
+    if request.endpoint_type != EndpointType.BROKERS:
+        return DescribeClusterResponse(
+            error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
+            error_message=f"there is no endpoint type {request.endpoint_type}",
+        )
+    is_asked = request.include_cluster_authorized_operations
+    return DescribeClusterResponse(
+        cluster_id=broker.cluster_id,
+        controller_id=broker.cluster.controller_id,
+        brokers=[
+            DescribeClusterBroker(broker_id=node.id, host=node.host, port=node.port, rack=node.rack)
+            for node in broker.cluster.nodes(context)
+        ],
+        cluster_authorized_operations=CLUSTER_OPERATIONS if is_asked else NOT_REQUESTED,
+    )

@@ -1,0 +1,68 @@
+"""DescribeGroups: the state of groups, their members, and what these have."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ottla.coord.group import Group
+from ottla.coord.states import GroupState
+from ottla.protocol.api.describe_groups import (
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+)
+from ottla.protocol.errors import ErrorCode
+
+from ..authorized_operations import GROUP_OPERATIONS, NOT_REQUESTED
+
+if TYPE_CHECKING:
+    from ...broker import Broker
+    from ..dispatch import Context
+
+
+def handle(
+    broker: Broker, _context: Context, request: DescribeGroupsRequest
+) -> DescribeGroupsResponse:
+    """Answer DescribeGroups."""
+    operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_REQUESTED
+    return DescribeGroupsResponse(
+        groups=[_describe(broker, group_id, operations) for group_id in request.groups]
+    )
+
+
+def _describe(broker: Broker, group_id: str, operations: int) -> DescribedGroup:
+    code = broker.groups.check_existence(group_id) if group_id else ErrorCode.INVALID_GROUP_ID
+    group = broker.groups.coordinator.groups.get(group_id)
+    if group is None or code is not ErrorCode.NONE:
+        # A group that does not exist is no error, in these versions, but dead.
+        state = GroupState.DEAD.value if code is ErrorCode.NONE else ""
+        return DescribedGroup(
+            error_code=code,
+            group_id=group_id,
+            group_state=state,
+            authorized_operations=operations,
+        )
+    return DescribedGroup(
+        group_id=group_id,
+        group_state=group.state.value,
+        protocol_type=group.protocol_type or "",
+        protocol_data=(group.protocol or "") if group.state is GroupState.STABLE else "",
+        members=_members(group),
+        authorized_operations=operations,
+    )
+
+
+def _members(group: Group) -> list[DescribedGroupMember]:
+    is_stable = group.state is GroupState.STABLE
+    return [
+        DescribedGroupMember(
+            member_id=member.id,
+            group_instance_id=member.instance_id,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            member_metadata=member.metadata(group.protocol) if is_stable else b"",
+            member_assignment=member.assignment if is_stable else b"",
+        )
+        for member in group.members.values()
+    ]

@@ -1,0 +1,59 @@
+"""DescribeProducers: the idempotent producers that a partition remembers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ottla.protocol.api.describe_producers import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    PartitionResponse,
+    ProducerState,
+    TopicResponse,
+)
+
+from ..errors import ANSWERABLE, code_of, message_of
+
+if TYPE_CHECKING:
+    from ...broker import Broker
+    from ..dispatch import Context
+
+_NO_COORDINATOR = -1
+
+
+def handle(
+    broker: Broker, _context: Context, request: DescribeProducersRequest
+) -> DescribeProducersResponse:
+    """Answer DescribeProducers."""
+    # Each partition once: an answer is far longer than a question.
+    wanted: dict[str, dict[int, None]] = {}
+    for topic in request.topics:
+        wanted.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
+    return DescribeProducersResponse(
+        topics=[
+            TopicResponse(name=name, partitions=[_answer(broker, name, index) for index in indexes])
+            for name, indexes in wanted.items()
+        ]
+    )
+
+
+def _answer(broker: Broker, topic: str, index: int) -> PartitionResponse:
+    try:
+        partition = broker.topics.find(topic, index)
+    except ANSWERABLE as error:
+        return PartitionResponse(
+            partition_index=index, error_code=code_of(error), error_message=message_of(error)
+        )
+    return PartitionResponse(
+        partition_index=index,
+        active_producers=[
+            ProducerState(
+                producer_id=producer.producer_id,
+                producer_epoch=producer.epoch,
+                last_sequence=producer.last_sequence,
+                last_timestamp=producer.last_timestamp,
+                coordinator_epoch=_NO_COORDINATOR,
+            )
+            for producer in partition.log.producers
+        ],
+    )

@@ -1,0 +1,79 @@
+"""FindCoordinator: which broker looks after a group. The first one to ask has the topic made."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ottla.protocol.api.find_coordinator import (
+    Coordinator,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
+from ottla.protocol.errors import ErrorCode
+
+from ..errors import ANSWERABLE
+
+if TYPE_CHECKING:
+    from ...broker import Broker
+    from ..dispatch import Context
+
+_GROUP = 0
+_TRANSACTION = 1
+_FIRST_WITH_MANY_KEYS = 4
+
+
+async def handle(
+    broker: Broker, context: Context, request: FindCoordinatorRequest
+) -> FindCoordinatorResponse:
+    """Answer FindCoordinator."""
+    keys = request.coordinator_keys if context.version >= _FIRST_WITH_MANY_KEYS else [request.key]
+    code = ErrorCode.NONE
+    if request.key_type == _TRANSACTION:
+        # There are no transactions; of the codes that say no, this is the one that clients believe.
+        code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    elif request.key_type != _GROUP:
+        code = ErrorCode.INVALID_REQUEST
+    else:
+        try:
+            await _ensure_topic(broker)
+        except ANSWERABLE:
+            code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    found = [_find(broker, context, key, code) for key in keys]
+    if context.version >= _FIRST_WITH_MANY_KEYS:
+        return FindCoordinatorResponse(coordinators=found)
+    (only,) = found
+    return FindCoordinatorResponse(
+        error_code=only.error_code,
+        error_message=only.error_message,
+        node_id=only.node_id,
+        host=only.host,
+        port=only.port,
+    )
+
+
+async def _ensure_topic(broker: Broker) -> None:
+    if broker.cluster.is_controller:
+        await broker.groups.ensure_topic()
+    elif not broker.groups.has_topic:
+        # It makes the topic to answer this, and waits until it is here.
+        await broker.link.ask(
+            FindCoordinatorRequest(key="any"),
+            FindCoordinatorResponse,
+            version=_FIRST_WITH_MANY_KEYS - 1,
+        )
+
+
+def _find(broker: Broker, context: Context, key: str, code: ErrorCode) -> Coordinator:
+    owner = -1
+    if code is ErrorCode.NONE and not key:
+        code = ErrorCode.INVALID_GROUP_ID
+    if code is ErrorCode.NONE:
+        owner = broker.groups.owner_of(key)
+        if owner not in broker.cluster.alive:
+            code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    if code is not ErrorCode.NONE:
+        return Coordinator(
+            key=key, node_id=-1, host="", port=-1, error_code=code, error_message=code.message
+        )
+    node = broker.cluster.node(owner, context)
+    return Coordinator(key=key, node_id=node.id, host=node.host, port=node.port, error_message=None)

@@ -1,0 +1,26 @@
+"""Heartbeat: a member is alive, and learns whether its group is rebalancing."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from ottla.coord.group_shard import Identity
+from ottla.protocol.api.heartbeat import HeartbeatRequest, HeartbeatResponse
+
+if TYPE_CHECKING:
+    from ...broker import Broker
+    from ..dispatch import Context
+
+
+def handle(
+    broker: Broker, _context: Context, request: HeartbeatRequest
+) -> HeartbeatResponse | asyncio.Future[HeartbeatResponse]:
+    """Answer Heartbeat."""
+    groups = broker.groups
+    identity = Identity(request.member_id, request.group_instance_id, request.generation_id)
+    return groups.ask(
+        request.group_id,
+        lambda token, now: groups.coordinator.heartbeat(request.group_id, identity, token, now),
+        lambda code: HeartbeatResponse(error_code=code),
+    )

@@ -1,0 +1,101 @@
+"""`ottla completion`, and the names that are asked of the cluster while somebody types."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.shell_completion import CompletionItem, get_completion_class
+
+from .failures import Failure
+from .target import target_of
+
+if TYPE_CHECKING:
+    from ottla.client.blocking import Admin
+
+# Who presses the tab key does not wait for longer.
+_PATIENCE_SECONDS = 1.0
+_SHELLS = ("bash", "zsh", "fish")
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(_SHELLS))
+def completion(shell: str) -> None:
+    """Print what makes a shell complete.
+
+    It completes commands and options, and asks the cluster for topics, groups and settings.
+
+    \b
+    In ~/.bashrc:                   eval "$(ottla completion bash)"
+    In ~/.zshrc:                    eval "$(ottla completion zsh)"
+    In ~/.config/fish/config.fish:  ottla completion fish | source
+    """
+    kind = get_completion_class(shell)
+    assert kind is not None
+    root = click.get_current_context().find_root().command
+    click.echo(kind(root, {}, "ottla", "_OTTLA_COMPLETE").source())
+
+
+def _live(
+    names: Callable[[Admin, click.Context], Iterable[str]],
+) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
+    """Complete with names from the cluster; with none if it cannot be asked."""
+
+    def complete(
+        context: click.Context, parameter: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        from ottla.client.errors import ClientError, KafkaError
+
+        already = _given(context, parameter)
+        try:
+            target = dataclasses.replace(target_of(context), timeout=_PATIENCE_SECONDS)
+            with target.admin() as admin:
+                found = sorted(names(admin, context))
+        except (Failure, click.UsageError, ClientError, KafkaError, OSError):
+            return []
+        return [
+            CompletionItem(name)
+            for name in found
+            if name.startswith(incomplete) and name not in already
+        ]
+
+    return complete
+
+
+def _given(context: click.Context, parameter: click.Parameter) -> tuple[Any, ...]:
+    given = context.params.get(parameter.name or "")
+    return given if isinstance(given, tuple) else ()
+
+
+def _topics(admin: Admin, _context: click.Context) -> Iterable[str]:
+    return (topic.name for topic in admin.list_topics())
+
+
+def _groups(admin: Admin, _context: click.Context) -> Iterable[str]:
+    return (group.group_id for group in admin.list_groups())
+
+
+def _brokers_or_topics(admin: Admin, context: click.Context) -> Iterable[str]:
+    if context.params.get("kind") == "broker":
+        return (str(broker.id) for broker in admin.describe_cluster().brokers)
+    return _topics(admin, context)
+
+
+def _settings(admin: Admin, context: click.Context) -> Iterable[str]:
+    if context.params.get("kind") == "broker":
+        broker = int(context.params["name"])
+        found = admin.describe_broker_configs(broker)[broker]
+    else:
+        # While the value of an option is typed, click does not say which topic was named; but all
+        # have the same settings.
+        name = context.params.get("name") or next(iter(_topics(admin, context)), None)
+        found = admin.describe_topic_configs(name)[name] if name else {}
+    return (f"{entry.name}=" for entry in found.values() if not entry.is_read_only)
+
+
+complete_topics = _live(_topics)
+complete_groups = _live(_groups)
+complete_brokers_or_topics = _live(_brokers_or_topics)
+complete_settings = _live(_settings)

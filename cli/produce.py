@@ -1,0 +1,219 @@
+"""`ottla produce`: lines, JSON rows or files to a topic."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from . import output
+from .completion import complete_topics
+from .failures import Exit, Failure
+from .reading import Source, read
+from .rows import Row, header_pairs, parse_json, unescaped
+from .target import Target, connected, json_option
+
+if TYPE_CHECKING:
+    from ottla.client.producer.producer import Producer
+    from ottla.client.types import Receipt
+
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+ACKS = ("all", "1", "0")
+ACKS_HELP = "Who must have a record: all replicas, the leader, nobody."
+
+
+@click.command()
+@click.argument("topic", shell_complete=complete_topics)
+@click.argument("files", metavar="[FILE]...", nargs=-1, type=click.Path(path_type=Path))
+@click.option("-k", "--key", help="The key of all records.")
+@click.option("-K", "--key-separator", metavar="TEXT", help="What stands between key and value.")
+@click.option("-H", "--header", "headers", metavar="NAME=VALUE", multiple=True, help="A header.")
+@click.option("-p", "--partition", type=click.IntRange(0), help="Which. [default: by key]")
+@click.option("-Z", "--tombstones", is_flag=True, help="An empty value is none: a tombstone.")
+@click.option("-D", "--delimiter", default="\\n", show_default=True, help="Between records.")
+@click.option("--rows", "is_json", is_flag=True, help="Records are JSON rows: see above.")
+@click.option("--whole-files", is_flag=True, help="Each FILE is a record.")
+@click.option("--rate", type=click.FloatRange(0, min_open=True), help="Records a second, at most.")
+@click.option("--repeat", "times", type=click.IntRange(1), default=1, help="Send all N times.")
+@click.option("-z", "--compression", type=click.Choice(CODECS), default="none", help="The codec.")
+@click.option("--acks", type=click.Choice(ACKS), default="all", show_default=True, help=ACKS_HELP)
+@click.option("--create", is_flag=True, help="Make the topic if it is not there.")
+@click.option("-q", "--quiet", is_flag=True, help="Do not print where records are.")
+@json_option
+@connected
+def produce(target: Target, topic: str, as_json: bool, quiet: bool, **options: Any) -> None:
+    """Send what comes on stdin, or files, to a topic.
+
+    Prints the partition and the offset of each record, in their order.
+
+    \b
+        echo hello | ottla produce greetings
+        ottla produce orders --key-separator : < orders.txt
+        ottla produce thumbnails --whole-files *.jpg
+        ottla consume orders --json | ottla produce copy --rows
+        seq 1000 | ottla produce ticks --rate 100 --repeat 3 --quiet
+
+    With --rows each line is an object such as ottla consume --json prints:
+
+    \b
+        {"key": "k", "value": "v", "headers": {"a": "b"}, "partition": 0, "timestamp": 17000000}
+
+    All but the value may be left out; a value of null is a tombstone, and one that is no string is
+    sent as JSON. Bytes that are not text are value_base64 and key_base64.
+    """
+    if options["whole_files"] and not options["files"]:
+        raise click.UsageError("--whole-files: say which")
+    if options["is_json"] and (options["key"] or options["key_separator"]):
+        raise click.UsageError("--rows have their own keys")
+    printed = None if quiet else _printed_json if as_json else _printed
+    prepare_topic(target, topic, create=options["create"])
+    asyncio.run(_produce(target, topic, options, printed))
+
+
+async def _produce(
+    target: Target,
+    topic: str,
+    options: dict[str, Any],
+    printed: Callable[[Receipt], None] | None,
+) -> None:
+    receipts = _Receipts(printed)
+    async with target.producer(
+        acks=options["acks"], compression=options["compression"]
+    ) as producer:
+        with output.progress("sending", is_shown=printed is None) as bar:
+            feed = asyncio.create_task(_feed(producer, topic, options, receipts, bar))
+            ends: set[asyncio.Future[Any]] = {feed, receipts.failed}
+            try:
+                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                feed.cancel()
+            with suppress(asyncio.CancelledError):
+                await feed
+            await producer.flush()
+    if sys.stderr.isatty() or receipts.failed.done():
+        output.note(f"{output.counted(receipts.sent, 'record')} sent")
+    if receipts.failed.done():
+        raise receipts.failed.result()
+
+
+def prepare_topic(target: Target, topic: str, *, create: bool) -> None:
+    """See that a topic is there: a name with a slip in it must not become one."""
+    from ottla.client.errors import ErrorCode, KafkaError
+
+    with target.admin() as admin:
+        try:
+            if create:
+                admin.create_topic(topic)
+            else:
+                admin.describe_topics(topic)
+        except KafkaError as error:
+            if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                advice = f"make it: ottla topic create {topic}, or say --create"
+                raise Failure(f"there is no topic {topic!r}; {advice}", Exit.NOT_FOUND) from error
+            if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+                raise
+
+
+async def _feed(
+    producer: Producer,
+    topic: str,
+    options: dict[str, Any],
+    receipts: _Receipts,
+    bar: output.Progress,
+) -> None:
+    headers = header_pairs(options["headers"])
+    rate, started, count = options["rate"], time.monotonic(), 0
+    async for rows in read(_repeated(_source(options), options["times"])):
+        for row in rows:
+            if rate is not None and (ahead := started + count / rate - time.monotonic()) > 0:
+                await asyncio.sleep(ahead)
+            count += 1
+            receipts.expect(
+                await producer.enqueue(
+                    topic,
+                    row.value,
+                    key=row.key,
+                    headers=[*headers, *row.headers],
+                    partition=options["partition"] if row.partition is None else row.partition,
+                    timestamp=row.timestamp,
+                )
+            )
+        bar.advance(len(rows))
+
+
+def _repeated(source: Source, times: int) -> Iterator[list[Row]]:
+    kept: list[list[Row]] = []
+    for chunk in source.chunks():
+        if times > 1:
+            kept.append(chunk)
+        yield chunk
+    for _ in range(times - 1):
+        yield from kept
+
+
+def _source(options: dict[str, Any]) -> Source:
+    return Source(
+        options["files"],
+        options["whole_files"],
+        unescaped(options["delimiter"]),
+        parse_json if options["is_json"] else _line_parser(options),
+    )
+
+
+def _line_parser(options: dict[str, Any]) -> Callable[[bytes], Row]:
+    fixed = None if options["key"] is None else options["key"].encode()
+    separator = unescaped(options["key_separator"] or "")
+    has_tombstones = options["tombstones"]
+
+    def parse(line: bytes) -> Row:
+        key, value = fixed, line
+        if separator:
+            before, found, after = line.partition(separator)
+            if not found:
+                raise ValueError(f"there is no {separator.decode()!r} between key and value")
+            key, value = before, after
+        return Row(None if has_tombstones and not value else value, key)
+
+    return parse
+
+
+def _printed(receipt: Receipt) -> None:
+    click.echo(f"{receipt.partition}\t{receipt.offset}")
+
+
+def _printed_json(receipt: Receipt) -> None:
+    click.echo(output.json_line(receipt._asdict()), nl=False)
+
+
+class _Receipts:
+    """Takes receipts as they come, and gives them to be printed in the order of the records."""
+
+    def __init__(self, printed: Callable[[Receipt], None] | None) -> None:
+        self._printed = printed
+        self._waiting: deque[asyncio.Future[Receipt]] = deque()
+        self.sent = 0
+        #: Set when the first record fails, with its error.
+        self.failed: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
+
+    def expect(self, future: asyncio.Future[Receipt]) -> None:
+        self._waiting.append(future)
+        future.add_done_callback(self._settle)
+
+    def _settle(self, _: object) -> None:
+        while self._waiting and self._waiting[0].done():
+            future = self._waiting.popleft()
+            try:
+                receipt = future.result()
+                self.sent += 1
+                if self._printed is not None:
+                    self._printed(receipt)
+            except Exception as error:  # noqa: BLE001  # raised by whoever waits
+                if not self.failed.done():
+                    self.failed.set_result(error)

@@ -1,0 +1,1 @@
+"""Arrow record batches, to and from Kafka record batches."""

@@ -1,0 +1,218 @@
+"""Fetched batches to Arrow: the columns of a partition's records, without an object for each.
+
+    decoder = ArrowDecoder()
+    for columns in decoder.decode(fetched, topic="rides", partition=0, start_offset=position):
+        ...
+
+It needs pyarrow (`pip install "ottla[arrow]"`). The columns are those of Spark's Kafka source, in
+its order and of its types: with `ArrowDecoder(timestamp=pa.timestamp("us", "UTC"))` Spark takes the
+batches as they are. The topic is a plain string in every row for the same reason.
+
+Offsets into a column have 32 bits (the type is `binary`; Spark has no `large_binary`), so a fetch
+may give more than one `pyarrow.RecordBatch`: one ends before its records would take `batch_bytes`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from ottla.protocol import compiled
+from ottla.protocol.batch import DECOMPRESSED_LIMIT_BYTES, RecordBatch, split_batches
+from ottla.protocol.errors import BatchError, ErrorCode, error_of
+from ottla.protocol.records import Buffer, Record, decode_records
+
+from ..types import TopicPartition
+
+if TYPE_CHECKING:
+    from ottla.protocol._fast import Binary, Columns, Packed
+
+_MAX_INT32 = 2**31 - 1
+_MIN_INT64, _MAX_INT64 = -(2**63), 2**63 - 1
+# What a millisecond is.
+_TIME_SCALES = {"ms": 1, "us": 1000}
+_allocate = partial(pa.allocate_buffer, resizable=True)
+_HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
+@dataclass(frozen=True)
+class ArrowDecoder:
+    """How batches are to be decoded. It keeps nothing between calls, and threads may share one."""
+
+    #: The type of the timestamps: milliseconds or microseconds, with a time zone or without.
+    timestamp: pa.TimestampType = pa.timestamp("ms")  # noqa: RUF009, a type does not change
+    #: Whether there is a column of headers. A record that has none has an empty list.
+    headers: bool = False
+    #: What the records of one Arrow batch may take, unless a single Kafka batch has more.
+    batch_bytes: int = 64 * 1024 * 1024
+    #: What the records of one Kafka batch may decompress to.
+    decompressed_limit_bytes: int = DECOMPRESSED_LIMIT_BYTES
+    #: Whether each Kafka batch is held against its checksum.
+    check_crcs: bool = True
+
+    def __post_init__(self) -> None:
+        if self.timestamp.unit not in _TIME_SCALES:
+            raise ValueError(f"timestamp is in {self.timestamp.unit}: ms or us only")
+        for name in ("batch_bytes", "decompressed_limit_bytes"):
+            if not 1 <= getattr(self, name) <= _MAX_INT32:
+                raise ValueError(f"{name} is {getattr(self, name)}: 1 to {_MAX_INT32} only")
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """The schema of every Arrow batch."""
+        fields = [
+            ("key", pa.binary()),
+            ("value", pa.binary()),
+            ("topic", pa.string()),
+            ("partition", pa.int32()),
+            ("offset", pa.int64()),
+            ("timestamp", self.timestamp),
+            ("timestampType", pa.int32()),
+        ]
+        return pa.schema([*fields, ("headers", _HEADERS)] if self.headers else fields)
+
+    def decode(
+        self,
+        records: Buffer | Iterable[RecordBatch],
+        *,
+        topic: str,
+        partition: int,
+        start_offset: int = 0,
+        end_offset: int | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Give the records from `start_offset` up to `end_offset`, the latter not included.
+
+        `records` is what a fetch brought, of which a last batch that is cut off does not count; or
+        it is the batches in it, without those of aborted transactions if the caller does not want
+        them. Control batches are passed over, and no Arrow batch is empty.
+
+        Raises BatchError, with a note that says where. A batch that fails its checksum or cannot be
+        decompressed takes nothing with it: what lies before it is given first.
+        """
+        first = max(start_offset, _MIN_INT64)
+        last = _MAX_INT64 if end_offset is None else min(end_offset - 1, _MAX_INT64)
+        if isinstance(records, (bytes, bytearray, memoryview)):
+            records = split_batches(records)
+        for group in self._groups(records, first, last):
+            keys, values, *others = self._columns(group, first, last)
+            if count := len(keys):
+                topics = pa.repeat(pa.scalar(topic, pa.string()), count)
+                partitions = pa.repeat(pa.scalar(partition, pa.int32()), count)
+                arrays = [keys, values, topics, partitions, *others]
+                yield pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def _groups(
+        self, batches: Iterable[RecordBatch], first: int, last: int
+    ) -> Iterator[list[Packed]]:
+        """Decompress, and put together what goes into one Arrow batch."""
+        group: list[Packed] = []
+        size = 0
+        for batch in batches:
+            if batch.is_control or batch.last_offset < first or batch.base_offset > last:
+                continue
+            try:
+                if self.check_crcs:
+                    batch.validate()
+                payload = batch.payload(self.decompressed_limit_bytes)
+            except BatchError as error:
+                if group:
+                    yield group
+                error.add_note(_place(batch.base_offset))
+                raise
+            if group and size + len(payload) > self.batch_bytes:
+                yield group
+                group, size = [], 0
+            time = batch.max_timestamp if batch.has_append_time else None
+            group.append(
+                (payload, batch.record_count, batch.base_offset, batch.base_timestamp, time)
+            )
+            size += len(payload)
+        if group:
+            yield group
+
+    def _columns(self, group: list[Packed], first: int, last: int) -> list[pa.Array]:
+        """Decode all columns but topic and partition."""
+        scale = _TIME_SCALES[self.timestamp.unit]
+        if compiled.fast is not None:
+            columns = compiled.fast.decode_columns(
+                _allocate, group, first, last, scale, self.headers
+            )
+            if columns is not None:
+                return self._wrap(columns)
+        # There is no compiled module, or it has met something odd: this will say what.
+        return self._columns_in_python(group, first, last, scale)
+
+    def _wrap(self, columns: Columns) -> list[pa.Array]:
+        """Make arrays of the buffers, which copies nothing."""
+        count, keys, values, offsets, timestamps, timestamp_types, headers = columns
+        arrays = [
+            _binary_array(pa.binary(), count, keys),
+            _binary_array(pa.binary(), count, values),
+            pa.Array.from_buffers(pa.int64(), count, [None, offsets]),
+            pa.Array.from_buffers(self.timestamp, count, [None, timestamps]),
+            pa.Array.from_buffers(pa.int32(), count, [None, timestamp_types]),
+        ]
+        if headers is not None:
+            header_count, ends, header_keys, header_values = headers
+            pairs = pa.StructArray.from_arrays(
+                [
+                    _binary_array(pa.string(), header_count, header_keys),
+                    _binary_array(pa.binary(), header_count, header_values),
+                ],
+                fields=list(_HEADERS.value_type),
+            )
+            arrays.append(pa.Array.from_buffers(_HEADERS, count, [None, ends], children=[pairs]))
+        return arrays
+
+    def _columns_in_python(
+        self, group: list[Packed], first: int, last: int, scale: int
+    ) -> list[pa.Array]:
+        """Do the same, with an object for each record."""
+        rows: list[Record] = []
+        timestamp_types: list[int] = []
+        for packed in group:
+            try:
+                for row in decode_records(*packed):
+                    if first <= row.offset <= last:
+                        _check_time(row, scale)
+                        rows.append(row)
+            except BatchError as error:
+                error.add_note(_place(packed[2]))
+                raise
+            timestamp_types += [int(packed[4] is not None)] * (len(rows) - len(timestamp_types))
+        arrays = [
+            pa.array([row.key for row in rows], pa.binary()),
+            pa.array([row.value for row in rows], pa.binary()),
+            pa.array([row.offset for row in rows], pa.int64()),
+            pa.array([row.timestamp * scale for row in rows], self.timestamp),
+            pa.array(timestamp_types, pa.int32()),
+        ]
+        if self.headers:
+            headers = [[{"key": key, "value": value} for key, value in row.headers] for row in rows]
+            arrays.append(pa.array(headers, _HEADERS))
+        return arrays
+
+
+def damage_of(place: TopicPartition, error: BatchError) -> Exception:
+    """Give what the SDK raises for a batch that cannot be decoded: it says where that is."""
+    where = ", ".join([str(place), *getattr(error, "__notes__", ())])
+    return error_of(error.code, f"{where}: {error}") or error
+
+
+def _binary_array(kind: pa.DataType, count: int, column: Binary) -> pa.Array:
+    null_count, *buffers = column
+    return pa.Array.from_buffers(kind, count, buffers, null_count)
+
+
+def _check_time(record: Record, scale: int) -> None:
+    if not _MIN_INT64 <= record.timestamp * scale <= _MAX_INT64:
+        reason = f"timestamp {record.timestamp} of offset {record.offset}, ×{scale}, is too large"
+        raise BatchError(reason, ErrorCode.INVALID_TIMESTAMP)
+
+
+def _place(base_offset: int) -> str:
+    return f"in the batch at offset {base_offset}"

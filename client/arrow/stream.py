@@ -1,0 +1,80 @@
+"""What was fetched, as Arrow record batches: no record becomes an object on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from ottla.protocol.errors import BatchError
+
+from ..consumer.delivery import Delivery
+from ..consumer.fetched_data import Chunk
+from ..consumer.positions import Partition
+from ..errors import KafkaError
+from .decoder import ArrowDecoder, damage_of
+
+
+class Tables:
+    """The way from what was fetched to an application that wants tables."""
+
+    def __init__(self, delivery: Delivery, decoder: ArrowDecoder | None) -> None:
+        self._delivery = delivery
+        self._decoder = decoder or ArrowDecoder(headers=True)
+        self._partition: Partition | None = None
+        self._incarnation = -1
+        self._chunk: Chunk
+        self._tables: Iterator[pa.RecordBatch] = iter(())
+
+    def take(self) -> pa.RecordBatch | None:
+        """Give the next table, if there is one. Raises KafkaError for damage."""
+        while True:
+            table = self._next_of_chunk()
+            if table is not None:
+                return table
+            found = self._delivery.take_chunk()
+            if found is None:
+                return None
+            self._partition, self._chunk = found
+            self._incarnation = self._partition.incarnation
+            self._tables = self._decoder.decode(
+                self._chunk.batches(),
+                topic=self._chunk.place.topic,
+                partition=self._chunk.place.partition,
+                start_offset=self._chunk.fetch_offset,
+            )
+
+    def leave(self) -> None:
+        """Take note that the application reads in another way: what is left is fetched again."""
+        partition, self._partition = self._partition, None
+        if partition is not None and partition.incarnation == self._incarnation:
+            partition.discard()
+
+    def _next_of_chunk(self) -> pa.RecordBatch | None:
+        """Give the next table of a chunk, which nearly always has but one."""
+        partition = self._partition
+        if partition is None:
+            return None
+        if partition.incarnation != self._incarnation or not partition.is_deliverable:
+            # It is read elsewhere, or not now: then what is left is fetched again.
+            if partition.incarnation == self._incarnation:
+                partition.discard()
+            self._partition = None
+            return None
+        try:
+            table = next(self._tables, None)
+        except (KafkaError, BatchError) as error:
+            self._partition = None
+            partition.discard()
+            if isinstance(error, BatchError):
+                raise damage_of(partition.place, error) from error
+            raise
+        chunk_end = self._chunk.next_offset
+        if table is None:
+            self._delivery.give_up_to(partition, chunk_end, partition.leader_epoch)
+            self._partition = None
+            partition.put_down()
+            return None
+        next_offset = table.column("offset")[-1].as_py() + 1
+        self._delivery.give_up_to(partition, next_offset, partition.leader_epoch)
+        return table

@@ -1,0 +1,1 @@
+"""The consumer: fetching, positions, group membership and commits."""

@@ -1,0 +1,1 @@
+"""The producer: batches, partition queues, and one sender per broker."""

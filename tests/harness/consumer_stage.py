@@ -1,0 +1,394 @@
+"""What tests of the consumer share: brokers, records, impatient settings, a scripted broker.
+
+The scripted broker answers from batches that a test lays out: what a real one of ours would not do
+(transactions that were aborted, damage, leaders that move) can be shown to the consumer, in real
+bytes over real sockets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka.admin import AdminClient, NewPartitions
+
+from harness.servers import close_server
+from harness.talk import a_broker, connected, produce, results, until
+from ottla.broker import Broker
+from ottla.client.config import Backoff, ClientConfig, Timeouts
+from ottla.client.consumer.consumer import Consumer, FetchConfig, GroupConfig
+from ottla.client.types import CommittedOffset, Record, TopicPartition
+from ottla.protocol import batch as batches
+from ottla.protocol.api.api_versions import ApiVersion, ApiVersionsResponse
+from ottla.protocol.api.fetch import (
+    AbortedTransaction,
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
+from ottla.protocol.api.list_offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from ottla.protocol.api.metadata import (
+    MetadataRequest,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from ottla.protocol.batch import split_batches
+from ottla.protocol.codec import decode_request, encode_response
+from ottla.protocol.registry import API_VERSIONS, FETCH, LIST_OFFSETS, METADATA
+from ottla.protocol.schema import Message
+
+#: Nothing waits for so long unless something is wrong.
+PATIENCE = 20.0
+#: Members that are missed soon, and heard of often.
+QUICK = GroupConfig(session_timeout=2.0, heartbeat_interval=0.05, rebalance_timeout=10.0)
+BRISK = FetchConfig(max_wait=0.1)
+CLIENT = ClientConfig(
+    backoff=Backoff(first=0.01, most=0.1), timeouts=Timeouts(connect=2, request=5, operation=10)
+)
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+def a_consumer(bootstrap: Broker | str, *topics: str, **settings: Any) -> Consumer:
+    """A consumer that does not wait for long."""
+    address = bootstrap if isinstance(bootstrap, str) else bootstrap.address
+    defaults = {"fetching": BRISK, "membership": QUICK, "client": CLIENT}
+    return Consumer(address, *topics, **{**defaults, **settings})
+
+
+@asynccontextmanager
+async def a_quick_broker(
+    path: Path, topics: dict[str, int] | None = None, /, **settings: Any
+) -> AsyncIterator[Broker]:
+    """A broker that lets groups be quick."""
+    groups = {
+        "group_min_session_timeout_ms": 100,
+        "group_initial_rebalance_delay_ms": 20,
+        "offsets_topic_num_partitions": 1,
+    }
+    async with a_broker(path, topics or {"t": 2}, **{**groups, **settings}) as broker:
+        yield broker
+
+
+async def fill(broker: Broker | str, place: TopicPartition, *batches: bytearray) -> None:
+    """Write batches."""
+    async with connected(broker) as client:
+        for batch in batches:
+            request = produce(batch, topic=place.topic, index=place.partition, acks=-1)
+            (result,) = results(await client.ask(request, 9))
+            assert result.error_code == 0
+
+
+async def add_partitions(broker: Broker, topic: str, count: int) -> None:
+    """Let a topic have more partitions."""
+    admin = AdminClient({"bootstrap.servers": broker.address})
+    (future,) = admin.create_partitions([NewPartitions(topic, count)]).values()
+    await asyncio.to_thread(future.result, PATIENCE)
+
+
+async def take(consumer: Consumer, count: int) -> list[Record]:
+    """Read so many records."""
+    found = []
+    async with asyncio.timeout(PATIENCE):
+        while len(found) < count:
+            found.append(await anext(consumer))
+    return found
+
+
+async def drain(consumer: Consumer, least: int, quiet: float = 0.3) -> list[Record]:
+    """Read so many records, however long they take, and then until nothing comes for a while."""
+    found = await take(consumer, least)
+    while (record := await consumer.getone(quiet)) is not None:
+        found.append(record)
+    return found
+
+
+async def commit_of(consumer: Consumer, place: TopicPartition, least: int) -> CommittedOffset:
+    """Wait until a consumer has committed so much, and a while longer; give what it has then."""
+
+    async def committed() -> CommittedOffset | None:
+        return (await consumer.committed(place))[place]
+
+    async def is_so_far() -> bool:
+        found = await committed()
+        return found is not None and found.offset >= least
+
+    await until(is_so_far, PATIENCE)
+    await asyncio.sleep(0.15)
+    last = await committed()
+    assert last is not None
+    return last
+
+
+def offsets_of(records: list[Record], partition: int | None = None) -> list[int]:
+    return [one.offset for one in records if partition is None or one.partition == partition]
+
+
+# What is on a partition, laid out by hand.
+
+ABORT, COMMIT = 0, 1
+
+
+def batch_of(*offsets: int, **header: Any) -> bytes:
+    """A batch with records at these offsets."""
+    records = [batches.Record(n, 1000 + n, b"k%d" % n, b"v%d" % n, ()) for n in offsets]
+    return bytes(batches.build_batch(records, leader_epoch=7, **header))
+
+
+def a_transaction(producer: int, *offsets: int) -> bytes:
+    """A batch that is part of a transaction."""
+    return batch_of(
+        *offsets, producer_id=producer, producer_epoch=0, base_sequence=0, transactional=True
+    )
+
+
+def a_marker(producer: int, offset: int, kind: int) -> bytes:
+    """The end of a transaction."""
+    record = batches.Record(offset, 0, bytes([0, 0, 0, kind]), b"\0" * 6)
+    return bytes(
+        batches.build_batch(
+            [record], producer_id=producer, producer_epoch=0, transactional=True, control=True
+        )
+    )
+
+
+class Scripted:
+    """Some brokers that answer Metadata, ListOffsets and Fetch from what a test lays out."""
+
+    def __init__(self, nodes: int = 1) -> None:
+        self.logs: dict[TopicPartition, bytearray] = {T0: bytearray()}
+        self.leaders: dict[TopicPartition, int] = {}
+        self.epochs: dict[TopicPartition, int] = {}
+        self.aborted: dict[TopicPartition, list[tuple[int, int]]] = {}
+        self.last_stable: dict[TopicPartition, int] = {}
+        #: Who knows who leads: what Metadata says may be old.
+        self.told_leaders: dict[TopicPartition, int] | None = None
+        #: May take the place of an answer.
+        self.on_fetch: Callable[[int, FetchRequest], FetchResponse | None] = lambda *_: None
+        self.requests: list[tuple[int, Message]] = []
+        #: Brokers that take requests and answer none.
+        self.hung: set[int] = set()
+        self.ports: list[int] = []
+        self._count = nodes
+        self._servers: list[asyncio.Server] = []
+        self._writers: dict[asyncio.StreamWriter, int] = {}
+        self._tasks: dict[asyncio.Task[None], int] = {}
+        self._is_over = asyncio.Event()
+
+    async def __aenter__(self) -> Scripted:
+        for node in range(self._count):
+            server = await asyncio.start_server(self._serve(node), "127.0.0.1", 0)
+            self._servers.append(server)
+            self.ports.append(server.sockets[0].getsockname()[1])
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._is_over.set()
+        for node in range(self._count):
+            await self.stop(node)
+
+    async def stop(self, node: int) -> None:
+        """Let a broker be down."""
+        self._cut(node)
+        await close_server(self._servers[node])
+        self._cut(node)
+        ending = [task for task, at in self._tasks.items() if at == node]
+        for task in ending:
+            task.cancel()
+        await asyncio.gather(*ending, return_exceptions=True)
+        await self._servers[node].wait_closed()
+
+    def _cut(self, node: int) -> None:
+        for writer, at in self._writers.items():
+            if at == node:
+                writer.transport.abort()
+
+    async def start(self, node: int) -> None:
+        """Let it be up again."""
+        port = self.ports[node]
+        self._servers[node] = await asyncio.start_server(self._serve(node), "127.0.0.1", port)
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.ports[0]}"
+
+    def fetches(self, node: int | None = None) -> list[FetchRequest]:
+        return [
+            request
+            for at, request in self.requests
+            if isinstance(request, FetchRequest) and node in (None, at)
+        ]
+
+    def _serve(self, node: int) -> Any:
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            self._tasks[task] = node
+            self._writers[writer] = node
+            try:
+                while True:
+                    (size,) = struct.unpack(">i", await reader.readexactly(4))
+                    header, request = decode_request(await reader.readexactly(size))
+                    self.requests.append((node, request))
+                    if node in self.hung:
+                        await self._is_over.wait()
+                    answer = await self._answer(node, request)
+                    writer.writelines(
+                        encode_response(answer, header.request_api_version, header.correlation_id)
+                    )
+            except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
+                pass
+            finally:
+                self._tasks.pop(task)
+                self._writers.pop(writer, None)
+                writer.close()
+
+        return serve
+
+    async def _answer(self, node: int, request: Message) -> Message:
+        match request:
+            case MetadataRequest():
+                return self._metadata()
+            case ListOffsetsRequest():
+                return self._list_offsets(request)
+            case FetchRequest():
+                answer = self.on_fetch(node, request) or self.fetch(node, request)
+                if not any(
+                    data.records or data.error_code
+                    for topic in answer.responses
+                    for data in topic.partitions
+                ):
+                    await asyncio.sleep(request.max_wait_ms / 1000)
+                return answer
+            case _:
+                return ApiVersionsResponse(
+                    api_keys=[
+                        ApiVersion(
+                            api_key=api.key,
+                            min_version=api.versions.first,
+                            max_version=api.versions.last,
+                        )
+                        for api in (API_VERSIONS, FETCH, LIST_OFFSETS, METADATA)
+                    ]
+                )
+
+    def _metadata(self) -> MetadataResponse:
+        leaders = self.leaders if self.told_leaders is None else self.told_leaders
+        return MetadataResponse(
+            brokers=[
+                MetadataResponseBroker(node_id=node, host="127.0.0.1", port=port)
+                for node, port in enumerate(self.ports)
+            ],
+            controller_id=0,
+            topics=[
+                MetadataResponseTopic(
+                    error_code=0,
+                    name="t",
+                    partitions=[
+                        MetadataResponsePartition(
+                            error_code=0,
+                            partition_index=place.partition,
+                            leader_id=leaders.get(place, 0),
+                            leader_epoch=self.epochs.get(place, 0),
+                            replica_nodes=[0],
+                            isr_nodes=[0],
+                        )
+                        for place in self.logs
+                    ],
+                )
+            ],
+        )
+
+    def _list_offsets(self, request: ListOffsetsRequest) -> ListOffsetsResponse:
+        return ListOffsetsResponse(
+            topics=[
+                ListOffsetsTopicResponse(
+                    name=topic.name,
+                    partitions=[
+                        ListOffsetsPartitionResponse(
+                            partition_index=one.partition_index,
+                            error_code=0,
+                            offset=0
+                            if one.timestamp == -2
+                            else self.end(TopicPartition(topic.name, one.partition_index)),
+                        )
+                        for one in topic.partitions
+                    ],
+                )
+                for topic in request.topics
+            ]
+        )
+
+    def end(self, place: TopicPartition) -> int:
+        return max((batch.next_offset for batch in split_batches(self.logs[place])), default=0)
+
+    def fetch(self, node: int, request: FetchRequest) -> FetchResponse:
+        """Answer as a broker does."""
+        return FetchResponse(
+            responses=[
+                FetchableTopicResponse(
+                    topic=topic.topic,
+                    partitions=[
+                        self._fetched(
+                            node, request, TopicPartition(topic.topic, one.partition), one
+                        )
+                        for one in topic.partitions
+                    ],
+                )
+                for topic in request.topics
+            ]
+        )
+
+    def _fetched(
+        self, node: int, request: FetchRequest, place: TopicPartition, wanted: Any
+    ) -> PartitionData:
+        if self.leaders.get(place, 0) != node:
+            return refused(place.partition, 6)
+        if wanted.current_leader_epoch < self.epochs.get(place, 0):
+            return refused(place.partition, 74)
+        end = self.end(place)
+        stable = self.last_stable.get(place, end)
+        if not 0 <= wanted.fetch_offset <= end:
+            return refused(place.partition, 1)
+        records = b"".join(
+            bytes(batch.view)
+            for batch in split_batches(self.logs[place])
+            if batch.next_offset > wanted.fetch_offset
+            and (not request.isolation_level or batch.base_offset < stable)
+        )
+        return PartitionData(
+            partition_index=place.partition,
+            error_code=0,
+            high_watermark=end,
+            last_stable_offset=stable,
+            log_start_offset=0,
+            aborted_transactions=[
+                AbortedTransaction(producer_id=producer, first_offset=first)
+                for producer, first in self.aborted.get(place, [])
+            ]
+            if request.isolation_level
+            else None,
+            records=records,
+        )
+
+
+def refused(partition: int, code: int) -> PartitionData:
+    return PartitionData(
+        partition_index=partition,
+        error_code=code,
+        high_watermark=-1,
+        aborted_transactions=None,
+        records=b"",
+    )
