@@ -4,13 +4,13 @@
 PYTHON ?= python3
 export PYTHON
 
-.PHONY: help broker demo test lint format bench chaos soak docs clean venv spark-demo
+.PHONY: help broker demo test lint format bench chaos soak docs clean venv core-venv spark-demo
 .DEFAULT_GOAL := help
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
 
-broker: venv ## run a broker on localhost:9092, data in ottla-data/; Ctrl-C stops it
+broker: core-venv ## run a broker on localhost:9092, data in ottla-data/; Ctrl-C stops it
 	.venv/bin/python -m ottla broker start
 
 spark-demo: venv ## watch simulated devices with Spark for half a minute; brings its own broker
@@ -44,5 +44,8 @@ docs: venv ## write the generated parts of docs/ again
 clean: ## remove what was made
 	rm -rf .venv .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist *.egg-info protocol/*.so protocol/*.c
 
+core-venv:
+	@.ci/venv core
+
 venv:
-	@.ci/venv
+	@.ci/venv dev
