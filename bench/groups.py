@@ -50,7 +50,11 @@ from ottla.protocol.api.offset_commit import (
 from ottla.protocol.api.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from ottla.protocol.api.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from ottla.protocol.compiler import codec
-from ottla.protocol.consumer import Assignment, Subscription, TopicPartitions
+from ottla.protocol.consumer import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+    TopicPartitions,
+)
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.schema import Message
 from peers import Ottla
@@ -163,7 +167,7 @@ def encoded(version: int, message: Message) -> bytes:
 
 def joining(group: str, member_id: str = "") -> JoinGroupRequest:
     """Join as a consumer does that has two assignors."""
-    said = encoded(1, Subscription(topics=[TOPIC]))
+    said = encoded(1, ConsumerProtocolSubscription(topics=[TOPIC]))
     return JoinGroupRequest(
         group_id=group,
         session_timeout_ms=MAX_SESSION_MS,
@@ -182,7 +186,7 @@ def syncing(
 ) -> SyncGroupRequest:
     """Ask for an assignment, and hand in those of all members, if one leads."""
     share = [TopicPartitions(topic=TOPIC, partitions=[0, 1])]
-    given = encoded(1, Assignment(assigned_partitions=share))
+    given = encoded(1, ConsumerProtocolAssignment(assigned_partitions=share))
     return SyncGroupRequest(
         group_id=group,
         generation_id=generation,

@@ -14,7 +14,7 @@ from ottla.protocol.api.heartbeat import HeartbeatResponse
 from ottla.protocol.api.leave_group import LeaveGroupResponse, MemberResponse
 from ottla.protocol.api.sync_group import SyncGroupResponse
 from ottla.protocol.compiler import codec
-from ottla.protocol.consumer import Subscription
+from ottla.protocol.consumer import ConsumerProtocolSubscription
 from ottla.protocol.errors import DecodeError, ErrorCode
 
 from .deadlines import Deadlines
@@ -436,7 +436,7 @@ def topics_of(group: Group) -> set[str] | None:
         metadata = memoryview(member.metadata(group.protocol))
         try:
             # All versions begin like the first, and some clients are wrong about what follows.
-            found, _end = codec(Subscription, 0).decode(metadata, 2)
+            found, _end = codec(ConsumerProtocolSubscription, 0).decode(metadata, 2)
         except DecodeError:
             return None  # not what consumers say, whatever it is
         topics.update(found.topics)

@@ -1,10 +1,10 @@
-"""What the members of a consumer group say to each other inside JoinGroup and SyncGroup.
+"""Kafka's consumer protocol: the bytes inside JoinGroup and SyncGroup.
 
-The broker passes these bytes on unread. They are a version (int16) and a struct, never flexible; a
-newer version only appends fields, so that a reader takes what it knows and leaves the rest.
+The broker forwards them unparsed. They are a version (int16) and a struct, never flexible. A newer
+version only appends fields, so a reader decodes the fields it knows and ignores the remainder.
 
-Subscription version 1 adds the partitions that a member owns, 2 the generation in which it got
-them, and 3 its rack. Assignment has only ever changed its number.
+Subscription version 1 adds OwnedPartitions, version 2 adds GenerationId, version 3 adds RackId.
+Assignment versions 1 to 3 are identical to version 0.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class TopicPartitions(Message):
     partitions: Sequence[int] = field(Array(Int32))
 
 
-class Subscription(Message, versions=_VERSIONS):
-    """What a member wants, and what it has: the metadata of a JoinGroup protocol."""
+class ConsumerProtocolSubscription(Message, versions=_VERSIONS):
+    """What a member subscribes to and owns: the protocol metadata in JoinGroup."""
 
     topics: Sequence[str] = field(Array(String))
     user_data: Buffer | None = field(Bytes, nullable=0, default=None)
@@ -35,8 +35,8 @@ class Subscription(Message, versions=_VERSIONS):
     rack_id: str | None = field(String, since=3, nullable=3, ignorable=True, default=None)
 
 
-class Assignment(Message, versions=_VERSIONS):
-    """What the leader gave a member: the assignment of SyncGroup."""
+class ConsumerProtocolAssignment(Message, versions=_VERSIONS):
+    """What the group leader assigned to a member: the assignment in SyncGroup."""
 
     assigned_partitions: Sequence[TopicPartitions] = field(Array(TopicPartitions))
     user_data: Buffer | None = field(Bytes, nullable=0, default=None)

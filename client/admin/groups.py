@@ -20,7 +20,7 @@ from ottla.protocol.api.offset_delete import (
     OffsetDeleteResponse,
 )
 from ottla.protocol.compiler import codec
-from ottla.protocol.consumer import Assignment, Subscription
+from ottla.protocol.consumer import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 from ottla.protocol.errors import DecodeError, ErrorCode, KafkaError
 from ottla.protocol.schema import Buffer
 
@@ -208,8 +208,12 @@ def _described(group: DescribedGroup, node_id: int) -> Outcome[GroupDescription]
 
 
 def _member(member: DescribedGroupMember, *, is_consumer: bool) -> GroupMember:
-    subscription = _decoded(Subscription, member.member_metadata) if is_consumer else None
-    assignment = _decoded(Assignment, member.member_assignment) if is_consumer else None
+    subscription = (
+        _decoded(ConsumerProtocolSubscription, member.member_metadata) if is_consumer else None
+    )
+    assignment = (
+        _decoded(ConsumerProtocolAssignment, member.member_assignment) if is_consumer else None
+    )
     return GroupMember(
         member.member_id,
         member.group_instance_id,

@@ -39,7 +39,11 @@ from ottla.protocol.api.sync_group import (
     SyncGroupResponse,
 )
 from ottla.protocol.compiler import codec
-from ottla.protocol.consumer import Assignment, Subscription, TopicPartitions
+from ottla.protocol.consumer import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+    TopicPartitions,
+)
 from ottla.protocol.errors import DecodeError, ErrorCode, Retry
 from ottla.protocol.registry import LEAVE_GROUP
 from ottla.protocol.schema import Buffer
@@ -467,26 +471,28 @@ def encode_subscription(
 
     Older versions of Java's cooperative assignor look for the generation in the user data.
     """
-    message = Subscription(
+    message = ConsumerProtocolSubscription(
         topics=topics,
         user_data=_GENERATION.pack(generation_id) if has_data else None,
         owned_partitions=_topic_partitions(owned),
         generation_id=generation_id if owned else -1,
     )
     version = bytearray(_VERSION.pack(_SUBSCRIPTION_VERSION))
-    return bytes(codec(Subscription, _SUBSCRIPTION_VERSION).encode(message, version, []))
+    return bytes(
+        codec(ConsumerProtocolSubscription, _SUBSCRIPTION_VERSION).encode(message, version, [])
+    )
 
 
 def decode_member(joined: JoinGroupResponseMember) -> Member:
     """Understand what a member wants and has; one that makes no sense wants nothing."""
-    assert Subscription.versions is not None
+    assert ConsumerProtocolSubscription.versions is not None
     try:
         view = memoryview(joined.metadata)
-        version = min(_version_of(view), Subscription.versions.last)
-        said, _end = codec(Subscription, version).decode(view, _VERSION.size)
+        version = min(_version_of(view), ConsumerProtocolSubscription.versions.last)
+        said, _end = codec(ConsumerProtocolSubscription, version).decode(view, _VERSION.size)
     except DecodeError as error:
         logger.warning("member %s says what makes no sense: %s", joined.member_id, error)
-        said = Subscription()
+        said = ConsumerProtocolSubscription()
     return Member(
         joined.member_id,
         frozenset(said.topics),
@@ -498,9 +504,13 @@ def decode_member(joined: JoinGroupResponseMember) -> Member:
 
 def encode_assignment(share: Iterable[TopicPartition]) -> bytes:
     """Say what a member gets."""
-    message = Assignment(assigned_partitions=_topic_partitions(share), user_data=b"")
+    message = ConsumerProtocolAssignment(
+        assigned_partitions=_topic_partitions(share), user_data=b""
+    )
     version = bytearray(_VERSION.pack(_ASSIGNMENT_VERSION))
-    return bytes(codec(Assignment, _ASSIGNMENT_VERSION).encode(message, version, []))
+    return bytes(
+        codec(ConsumerProtocolAssignment, _ASSIGNMENT_VERSION).encode(message, version, [])
+    )
 
 
 def decode_assignment(data: Buffer) -> frozenset[TopicPartition]:
@@ -509,7 +519,7 @@ def decode_assignment(data: Buffer) -> frozenset[TopicPartition]:
     if not view:
         return frozenset()
     _version_of(view)
-    said, _end = codec(Assignment, _ASSIGNMENT_VERSION).decode(view, _VERSION.size)
+    said, _end = codec(ConsumerProtocolAssignment, _ASSIGNMENT_VERSION).decode(view, _VERSION.size)
     return frozenset(_places(said.assigned_partitions))
 
 

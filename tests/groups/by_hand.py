@@ -34,7 +34,11 @@ from ottla.protocol.api.offset_fetch import (
 )
 from ottla.protocol.api.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from ottla.protocol.compiler import codec
-from ottla.protocol.consumer import Assignment, Subscription, TopicPartitions
+from ottla.protocol.consumer import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+    TopicPartitions,
+)
 from ottla.protocol.errors import ErrorCode
 
 #: A topic and the number of one of its partitions.
@@ -53,15 +57,21 @@ class Member(NamedTuple):
 
 def subscription(*topics: str, version: int = 1) -> bytes:
     """What a consumer says when it joins."""
-    said = Subscription(topics=topics)
-    return bytes(codec(Subscription, version).encode(said, bytearray(version.to_bytes(2)), []))
+    said = ConsumerProtocolSubscription(topics=topics)
+    return bytes(
+        codec(ConsumerProtocolSubscription, version).encode(
+            said, bytearray(version.to_bytes(2)), []
+        )
+    )
 
 
 def assignment(**topics: Sequence[int]) -> bytes:
     """What a leader gives a consumer."""
     given = [TopicPartitions(topic=name, partitions=numbers) for name, numbers in topics.items()]
     return bytes(
-        codec(Assignment, 0).encode(Assignment(assigned_partitions=given), bytearray(2), [])
+        codec(ConsumerProtocolAssignment, 0).encode(
+            ConsumerProtocolAssignment(assigned_partitions=given), bytearray(2), []
+        )
     )
 
 

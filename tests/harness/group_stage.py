@@ -20,7 +20,7 @@ from ottla.coord.metadata_image import KeyValue
 from ottla.coord.records import Committed
 from ottla.coord.states import GroupState
 from ottla.protocol.compiler import codec
-from ottla.protocol.consumer import Subscription
+from ottla.protocol.consumer import ConsumerProtocolSubscription
 
 #: The time of day when the clock is at 0.
 EPOCH_MS = 1_700_000_000_000
@@ -31,8 +31,8 @@ DAY_MS = 24 * 60 * MINUTE_MS
 
 def subscription(*topics: str) -> bytes:
     """What a consumer says that it wants."""
-    message = Subscription(topics=topics)
-    return bytes(codec(Subscription, 0).encode(message, bytearray(b"\0\0"), []))
+    message = ConsumerProtocolSubscription(topics=topics)
+    return bytes(codec(ConsumerProtocolSubscription, 0).encode(message, bytearray(b"\0\0"), []))
 
 
 RANGE: Protocols = (("range", subscription("orders")),)

@@ -18,8 +18,8 @@ ALL_MESSAGES: list[tuple[type[Message], int]] = [
     for message in (
         header.RequestHeader,
         header.ResponseHeader,
-        consumer.Subscription,
-        consumer.Assignment,
+        consumer.ConsumerProtocolSubscription,
+        consumer.ConsumerProtocolAssignment,
         *(message for api in APIS.values() for message in (api.request, api.response)),
     )
     for version in message.versions

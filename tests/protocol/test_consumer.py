@@ -1,4 +1,4 @@
-"""What members say to each other, against what aiokafka writes and reads."""
+"""The consumer protocol, checked against the encoder and decoder of aiokafka."""
 
 from aiokafka.coordinator.protocol import (
     ConsumerProtocolMemberAssignment,
@@ -6,39 +6,49 @@ from aiokafka.coordinator.protocol import (
 )
 
 from ottla.protocol.compiler import codec
-from ottla.protocol.consumer import Assignment, Subscription, TopicPartitions
+from ottla.protocol.consumer import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+    TopicPartitions,
+)
 
 
-def test_a_subscription_of_aiokafka_is_read_and_written():
+def test_a_subscription_encoded_by_aiokafka_round_trips():
     wire = ConsumerProtocolMemberMetadata(0, ["orders", "bills"], b"mine").encode()
 
-    subscription, end = codec(Subscription, 0).decode(memoryview(wire), 2)
+    subscription, end = codec(ConsumerProtocolSubscription, 0).decode(memoryview(wire), 2)
 
-    assert subscription == Subscription(topics=["orders", "bills"], user_data=b"mine")
+    assert subscription == ConsumerProtocolSubscription(
+        topics=["orders", "bills"], user_data=b"mine"
+    )
     assert end == len(wire)
-    assert codec(Subscription, 0).encode(subscription, bytearray(wire[:2]), []) == wire
+    assert (
+        codec(ConsumerProtocolSubscription, 0).encode(subscription, bytearray(wire[:2]), []) == wire
+    )
 
 
-def test_an_assignment_that_we_write_is_read_by_aiokafka():
-    assignment = Assignment(
+def test_aiokafka_decodes_our_assignment():
+    assignment = ConsumerProtocolAssignment(
         assigned_partitions=[TopicPartitions(topic="orders", partitions=[0, 2])], user_data=b""
     )
 
-    wire = codec(Assignment, 0).encode(assignment, bytearray(2), [])
+    wire = codec(ConsumerProtocolAssignment, 0).encode(assignment, bytearray(2), [])
 
     theirs = ConsumerProtocolMemberAssignment.decode(bytes(wire))
     assert theirs.assignment == [("orders", [0, 2])]
 
 
-def test_a_newer_subscription_is_read_as_far_as_it_is_known():
-    newer = Subscription(
+def test_a_newer_subscription_decodes_as_an_older_version():
+    newer = ConsumerProtocolSubscription(
         topics=["t"],
         owned_partitions=[TopicPartitions(topic="t", partitions=[1])],
         generation_id=4,
         rack_id="r",
     )
-    wire = codec(Subscription, 3).encode(newer, bytearray(), [])
+    wire = codec(ConsumerProtocolSubscription, 3).encode(newer, bytearray(), [])
 
-    older, _ = codec(Subscription, 1).decode(memoryview(wire))
+    older, _ = codec(ConsumerProtocolSubscription, 1).decode(memoryview(wire))
 
-    assert older == Subscription(topics=["t"], owned_partitions=newer.owned_partitions)
+    assert older == ConsumerProtocolSubscription(
+        topics=["t"], owned_partitions=newer.owned_partitions
+    )
