@@ -25,13 +25,13 @@ from .cluster.membership import Cluster
 from .cluster.producer_ids import ProducerIds
 from .config.broker_config import BrokerConfig, ConfigError
 from .coordinators.group_coordinator import GroupCoordinator
-from .net.listeners import shown_host
-from .net.server import Server, saying_where
+from .net.listeners import format_host
+from .net.server import Server, naming_address
 from .observability.metrics import Metrics
 from .partitions.housekeeping import Housekeeping
 from .partitions.topics import Topics
 from .requests.dispatch import Dispatcher
-from .requests.fetch_sessions import FetchSessions
+from .requests.fetch_sessions import FetchSessionCache
 
 if TYPE_CHECKING:
     from .cluster.forwarding import ControllerLink
@@ -59,7 +59,7 @@ class Broker:
         self._obey_outside = obey
         self.cluster = Cluster(self.config)
         self.metrics = Metrics()
-        self.sessions = FetchSessions()
+        self.fetch_sessions = FetchSessionCache()
         self.dispatcher = Dispatcher(self)
         self.groups = GroupCoordinator(self)
         self.server = Server(self)
@@ -142,9 +142,9 @@ class Broker:
         except ImportError:
             needed = "metrics.listener: it needs prometheus-client: pip install 'ottla[metrics]'"
             raise ConfigError(needed) from None
-        with saying_where(address):
+        with naming_address(address):
             exporter = Exporter(self, address)
-        place = f"http://{shown_host(address.host)}:{exporter.port}/metrics"
+        place = f"http://{format_host(address.host)}:{exporter.port}/metrics"
         logger.info("showing metrics", extra={"on": place})
         return exporter
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from ottla.broker.config.broker_config import BrokerConfig, ConfigError, variable_of
-from ottla.broker.net.listeners import Address
+from ottla.broker.net.listeners import Endpoint
 from ottla.client.config import ClientConfig
 from ottla.client.connection import Connection
 from ottla.client.errors import ClientError, KafkaError
@@ -59,10 +59,10 @@ class Plan:
     settings: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def addresses(self) -> list[Address]:
+    def addresses(self) -> list[Endpoint]:
         """Where the brokers listen."""
         ports = range(self.first_port, self.first_port + self.count)
-        return [Address("PLAINTEXT", _HOST, port) for port in ports]
+        return [Endpoint("PLAINTEXT", _HOST, port) for port in ports]
 
     @property
     def places(self) -> list[str]:
@@ -227,7 +227,7 @@ async def run(plan: Plan, environ: Mapping[str, str], say: Say, ready: Callable[
     return 0 if is_clean else 1
 
 
-async def _answered(addresses: Iterable[Address]) -> None:
+async def _answered(addresses: Iterable[Endpoint]) -> None:
     """Wait until a broker answers at each of these."""
     for address in addresses:
         while True:
@@ -240,7 +240,7 @@ async def _answered(addresses: Iterable[Address]) -> None:
                 break
 
 
-def _check_free(address: Address) -> None:
+def _check_free(address: Endpoint) -> None:
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

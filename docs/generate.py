@@ -19,7 +19,7 @@ import click
 
 from ottla.__main__ import ottla
 from ottla.broker.config.broker_config import NO_LIMIT, ConfigKey, settings
-from ottla.broker.requests.dispatch import SERVED
+from ottla.broker.requests.dispatch import SUPPORTED_APIS
 from ottla.cli.failures import Exit
 from ottla.cli.target import VARIABLES
 from ottla.coord.states import PREDECESSORS, GroupState
@@ -51,7 +51,9 @@ def apis() -> str:
         purpose = (sys.modules[api.request.__module__].__doc__ or "").splitlines()[0]
         purpose = purpose.partition(": ")[2].removesuffix(".")
         served = (
-            f"[yes](../broker/requests/handlers/{api.module_name}.py)" if api.key in SERVED else ""
+            f"[yes](../broker/requests/handlers/{api.module_name}.py)"
+            if api.key in SUPPORTED_APIS
+            else ""
         )
         flexibility = "never" if never else flexible
         lines.append(

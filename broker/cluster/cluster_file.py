@@ -29,7 +29,7 @@ from typing import Any
 
 from ottla.protocol.configdef import INT_MAX, ConfigError, as_text
 
-from ..net.listeners import Address, Listener, check_reachable, parse_address
+from ..net.listeners import Endpoint, Listener, check_reachable, parse_endpoint
 
 _SETTING = "cluster.brokers"
 _DEFAULT_NAME = "PLAINTEXT"
@@ -40,7 +40,7 @@ _KEYS = {"cluster-id": "cluster.id", "inter-broker-listener": "inter.broker.list
 class ClusterFile:
     """Who is in the cluster, and the addresses of each by the name of the listener."""
 
-    brokers: Mapping[int, Mapping[str, Address]]
+    brokers: Mapping[int, Mapping[str, Endpoint]]
 
     @property
     def ids(self) -> tuple[int, ...]:
@@ -57,7 +57,7 @@ class ClusterFile:
 
 def parse_cluster_brokers(text: str) -> ClusterFile:
     """Read the list in one line. Raises ConfigError."""
-    brokers: dict[int, dict[str, Address]] = {}
+    brokers: dict[int, dict[str, Endpoint]] = {}
     places: dict[tuple[str, int], int] = {}
     for item in filter(None, (part.strip() for part in text.split(","))):
         number, at, place = item.partition("@")
@@ -67,7 +67,9 @@ def parse_cluster_brokers(text: str) -> ClusterFile:
                 " 0@localhost:9092,1@localhost:9093"
             )
         broker_id = int(number)
-        address = parse_address(_SETTING, place if "://" in place else f"{_DEFAULT_NAME}://{place}")
+        address = parse_endpoint(
+            _SETTING, place if "://" in place else f"{_DEFAULT_NAME}://{place}"
+        )
         check_reachable(_SETTING, address)
         other = places.setdefault((address.host, address.port), broker_id)
         if other != broker_id:
@@ -149,7 +151,7 @@ def _check_keys(content: Mapping[str, Any], known: set[str], whose: str) -> None
             raise ConfigError(f"{key}: {whose} has no such key, only {', '.join(sorted(known))}")
 
 
-def _check_same_names(brokers: Mapping[int, Mapping[str, Address]]) -> None:
+def _check_same_names(brokers: Mapping[int, Mapping[str, Endpoint]]) -> None:
     """Who came by a listener is told the address of each broker by the same name."""
     if not brokers:
         return

@@ -29,7 +29,7 @@ from ottla.storage.errors import StorageError
 
 from ..config.broker_config import BrokerConfig
 from ..partitions.topics import Topics
-from ..requests.errors import ANSWERABLE, ApiError
+from ..requests.errors import EXPECTED_ERRORS, ApiError
 from .membership import Cluster
 
 #: Gives the settings that are to be, for those that there are. It may raise what is against it.
@@ -88,7 +88,7 @@ class Controller:
         for number, name in enumerate(names, start=1):
             try:
                 outcomes[name] = plan(name)
-            except ANSWERABLE as error:
+            except EXPECTED_ERRORS as error:
                 outcomes[name] = error
             if number % _TOPICS_BETWEEN_BREATHS == 0:
                 await asyncio.sleep(0)

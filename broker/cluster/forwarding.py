@@ -30,11 +30,11 @@ from ottla.protocol.api.allocate_producer_ids import (
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.schema import Message
 
-from ..requests.errors import ApiError, message_of
+from ..requests.errors import ApiError, error_message_of
 
 if TYPE_CHECKING:
     from ..broker import Broker
-    from ..requests.dispatch import Context
+    from ..requests.dispatch import RequestContext
     from .membership import Cluster
 
 M = TypeVar("M", bound=Message)
@@ -96,7 +96,7 @@ def client_config(broker_id: int) -> ClientConfig:
     return ClientConfig(client_id=f"{_CLIENT_ID}{broker_id}", timeouts=Timeouts(connect=3.0))
 
 
-async def forward(broker: Broker, context: Context, request: Message) -> Message:
+async def forward(broker: Broker, context: RequestContext, request: Message) -> Message:
     """Have the controller answer a request."""
     try:
         if (context.client_id or "").startswith(_CLIENT_ID):
@@ -117,7 +117,7 @@ def _no_topics(
     return create_topics.CreateTopicsResponse(
         topics=[
             create_topics.CreatableTopicResult(
-                name=topic.name, error_code=error.code, error_message=message_of(error)
+                name=topic.name, error_code=error.code, error_message=error_message_of(error)
             )
             for topic in request.topics
         ]
@@ -135,7 +135,7 @@ def _no_deletions(
                 name=name,
                 topic_id=topic_id,
                 error_code=error.code,
-                error_message=message_of(error),
+                error_message=error_message_of(error),
             )
             for name, topic_id in named or [(name, nil) for name in request.topic_names]
         ]
@@ -148,7 +148,7 @@ def _no_partitions(
     return create_partitions.CreatePartitionsResponse(
         results=[
             create_partitions.CreatePartitionsTopicResult(
-                name=topic.name, error_code=error.code, error_message=message_of(error)
+                name=topic.name, error_code=error.code, error_message=error_message_of(error)
             )
             for topic in request.topics
         ]
@@ -160,7 +160,7 @@ def _no_configs(response: Callable[..., Message], request: Any, error: ApiError)
     results = [
         alter_configs.AlterConfigsResourceResponse(
             error_code=error.code,
-            error_message=message_of(error),
+            error_message=error_message_of(error),
             resource_type=resource.resource_type,
             resource_name=resource.resource_name,
         )

@@ -11,11 +11,11 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..config.broker_config import BrokerConfig
-from ..net.listeners import Address
+from ..net.listeners import Endpoint
 from .liveness import Followers
 
 if TYPE_CHECKING:
-    from ..requests.dispatch import Context
+    from ..requests.dispatch import RequestContext
 
 
 class Node(NamedTuple):
@@ -66,17 +66,17 @@ class Cluster:
         return self.real_controller_id if self.real_controller_id in self.alive else self.own_id
 
     @property
-    def controller_address(self) -> Address:
+    def controller_address(self) -> Endpoint:
         """Where the controller is for other brokers."""
         listener = self._config.inter_broker_listener
         return self._roster.brokers[self.real_controller_id][listener]
 
-    def nodes(self, context: Context) -> list[Node]:
+    def nodes(self, context: RequestContext) -> list[Node]:
         """Give the brokers that are up, with the addresses for whoever asks."""
         alive = self.alive
         return [self.node(broker_id, context) for broker_id in self.ids if broker_id in alive]
 
-    def node(self, broker_id: int, context: Context) -> Node:
+    def node(self, broker_id: int, context: RequestContext) -> Node:
         """Give a broker, with its address for whoever asks: by the listener that he came by."""
         if broker_id == self.own_id:
             return Node(broker_id, *context.connection.advertised)

@@ -11,7 +11,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
 
-from ..requests.errors import ANSWERABLE
+from ..requests.errors import EXPECTED_ERRORS
 
 logger = logging.getLogger(__name__)
 
@@ -55,5 +55,5 @@ class ProducerIds:
 
 def _note(getting: asyncio.Task[None]) -> None:
     error = None if getting.cancelled() else getting.exception()
-    if error is not None and not isinstance(error, ANSWERABLE):
+    if error is not None and not isinstance(error, EXPECTED_ERRORS):
         logger.error("producer ids cannot be had", exc_info=error)

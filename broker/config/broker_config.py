@@ -33,7 +33,7 @@ from ottla.protocol.configdef import (
 from ottla.storage.config import TOPIC_CONFIGS, LogConfig
 
 from ..cluster.cluster_file import ClusterFile, parse_cluster_brokers, read_cluster_file
-from ..net.listeners import Address, Listener, parse_address, parse_listeners, shown_host
+from ..net.listeners import Endpoint, Listener, format_host, parse_endpoint, parse_listeners
 
 __all__ = ["BrokerConfig", "ConfigError", "ConfigKey", "setting_of", "settings", "variable_of"]
 
@@ -382,13 +382,13 @@ class BrokerConfig:
         object.__setattr__(self, "altered", dict(altered or {}))
 
     @property
-    def metrics_address(self) -> Address | None:
+    def metrics_address(self) -> Endpoint | None:
         """Where the page of metrics is. Raises ConfigError."""
         text = self.metrics_listener
         if not text:
             return None
         try:
-            return parse_address("metrics.listener", f"HTTP://{text}")
+            return parse_endpoint("metrics.listener", f"HTTP://{text}")
         except ConfigError:
             reason = f"metrics.listener: {text!r} is not HOST:PORT, as in 127.0.0.1:9404"
             raise ConfigError(reason) from None
@@ -438,7 +438,7 @@ class BrokerConfig:
         if own and self.listeners == _OWN["listeners"].default_value:
             return own
         advertised = self.advertised_listeners or ",".join(
-            f"{one.name}://{shown_host(one.advertised_host or '')}:{one.advertised_port}"
+            f"{one.name}://{format_host(one.advertised_host or '')}:{one.advertised_port}"
             for one in own
         )
         return parse_listeners(self.listeners, advertised)

@@ -19,7 +19,7 @@ from ottla.protocol.errors import ErrorCode
 from ottla.storage.config import TOPIC_CONFIGS
 
 from ..cluster.controller import Change
-from ..requests.errors import ANSWERABLE, ApiError, code_of, message_of
+from ..requests.errors import EXPECTED_ERRORS, ApiError, error_code_of, error_message_of
 from .broker_config import BrokerConfig, setting_of, settings
 
 if TYPE_CHECKING:
@@ -156,8 +156,8 @@ async def alter(
                 configurable.check(change)
             else:
                 await configurable.alter(change)
-        except ANSWERABLE as error:
-            code, message = code_of(error), message_of(error)
+        except EXPECTED_ERRORS as error:
+            code, message = error_code_of(error), error_message_of(error)
         results[kind, name] = AlterConfigsResourceResponse(
             error_code=code, error_message=message, resource_type=kind, resource_name=name
         )

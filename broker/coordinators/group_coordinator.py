@@ -27,7 +27,7 @@ from ottla.protocol.schema import Message
 from ottla.storage.errors import BatchTooLargeError
 
 from ..cluster.metadata_log import batch_of, key_values
-from ..requests.errors import ANSWERABLE, ApiError
+from ..requests.errors import EXPECTED_ERRORS, ApiError
 
 if TYPE_CHECKING:
     from ..broker import Broker
@@ -66,7 +66,7 @@ class GroupCoordinator:
             if partition is not None:
                 try:
                     await self._load(partition)
-                except ANSWERABLE:
+                except EXPECTED_ERRORS:
                     # Its groups are not served; all others are.
                     logger.exception("%r cannot be read", partition)
         if self._is_stopping:
@@ -210,7 +210,7 @@ class GroupCoordinator:
         except BatchTooLargeError as error:
             logger.warning("group %s: nothing was stored: %s", store.group_id, error)
             return store.stored(GroupError(ErrorCode.INVALID_COMMIT_OFFSET_SIZE))
-        except ANSWERABLE as error:
+        except EXPECTED_ERRORS as error:
             logger.warning("group %s: nothing was stored: %s", store.group_id, error)
             return store.stored(error)
         if not partition.acks_all_means_fsync:

@@ -31,7 +31,7 @@ from ottla.protocol.errors import DecodeError
 from ottla.protocol.registry import PRODUCE
 from ottla.protocol.schema import Message
 
-from ..requests.dispatch import Answer, Context
+from ..requests.dispatch import RequestContext, Response
 from .send_queue import SendQueue
 
 if TYPE_CHECKING:
@@ -57,10 +57,10 @@ class _Unanswered:
 
     __slots__ = ("answer", "context", "future")
 
-    def __init__(self, context: Context, future: asyncio.Future[Answer] | None) -> None:
+    def __init__(self, context: RequestContext, future: asyncio.Future[Response] | None) -> None:
         self.context = context
         self.future = future
-        self.answer: Answer = None
+        self.answer: Response = None
 
 
 class _Frame:
@@ -108,7 +108,7 @@ class Connection(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._clock = self._loop.time
         self._transport: asyncio.Transport
-        self._outgoing: SendQueue
+        self._send_queue: SendQueue
         self.listener = listener
         self.peer = "?"
         #: When it last did something, and until when what is under way must have moved on.
@@ -147,7 +147,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin, if there is room for one more."""
         self._transport = cast(asyncio.Transport, transport)
-        self._outgoing = SendQueue(self._transport, self._emptied)
+        self._send_queue = SendQueue(self._transport, self._emptied)
         peer = transport.get_extra_info("peername")
         self.peer = peer[0] if peer else "?"
         if not self._server.admit(self):
@@ -199,7 +199,7 @@ class Connection(asyncio.BufferedProtocol):
             if future is not None and not isinstance(future, asyncio.Task):
                 future.cancel()
         self._unanswered.clear()
-        self._outgoing.close()
+        self._send_queue.close()
         if self._frame is not None:
             self._drop(self._frame)
         self._rest = b""
@@ -208,20 +208,20 @@ class Connection(asyncio.BufferedProtocol):
     def pause_writing(self) -> None:
         """Stop reading from a client that does not read."""
         self._is_writable = False
-        self._outgoing.block()
+        self._send_queue.block()
         self._unsent_bytes = self._count_unsent()
         self._server.watch_write(self)
 
     def resume_writing(self) -> None:
         """Go on: the client has read."""
         self._is_writable = True
-        self._outgoing.unblock()
+        self._send_queue.unblock()
         self.write_deadline = NEVER
         self._go_on()
 
     # What the server and the dispatcher call.
 
-    def close_with(self, reason: str) -> None:
+    def close(self, reason: str) -> None:
         """Close, and say why: the client broke the rules, or we cannot answer it."""
         if not self._is_closing:
             self._server.note_malformed(self, reason)
@@ -287,7 +287,7 @@ class Connection(asyncio.BufferedProtocol):
         )
         if 8 <= size <= limit:
             return True
-        self.close_with(f"a request of {size} bytes, api key {api_key}: the limit is {limit}")
+        self.close(f"a request of {size} bytes, api key {api_key}: the limit is {limit}")
         return False
 
     def _begin(self, size: int, data: memoryview) -> None:
@@ -365,7 +365,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             context, body = self._dispatcher.decode(frame, self, perf_counter())
         except DecodeError as error:
-            self.close_with(str(error))
+            self.close(str(error))
             return
         answer = self._dispatcher.handle(context, body)
         if isinstance(answer, asyncio.Future):
@@ -380,7 +380,7 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._send(context, answer)
 
-    def _answered(self, _future: asyncio.Future[Answer]) -> None:
+    def _answered(self, _future: asyncio.Future[Response]) -> None:
         """Send all responses whose turn has come."""
         unanswered = self._unanswered
         while unanswered:
@@ -403,33 +403,33 @@ class Connection(asyncio.BufferedProtocol):
             self._go_on()
 
     def _has_sent_all(self) -> bool:
-        return self._is_writable and not self._outgoing
+        return self._is_writable and not self._send_queue
 
     def _count_unsent(self) -> int:
-        return self._transport.get_write_buffer_size() + self._outgoing.size_bytes
+        return self._transport.get_write_buffer_size() + self._send_queue.size_bytes
 
-    def _outcome(self, context: Context, future: asyncio.Future[Answer]) -> Answer:
+    def _outcome(self, context: RequestContext, future: asyncio.Future[Response]) -> Response:
         if future.cancelled():
             return None
         error = future.exception()
         if error is None:
             return future.result()
         logger.error("%r failed", context, exc_info=error)
-        self.close_with(f"{context!r} failed")
+        self.close(f"{context!r} failed")
         return None
 
-    def _send(self, context: Context, answer: Message) -> None:
+    def _send(self, context: RequestContext, answer: Message) -> None:
         if self._transport.is_closing():
             return  # one before it had no answer, and they come in order or not at all
         parts = self._dispatcher.encode(context, answer)
-        self._server.metrics.bytes_sent += self._outgoing.send(parts)
+        self._server.metrics.bytes_sent += self._send_queue.send(parts)
 
     def _close(self) -> None:
         self._is_closing = True
         self._stop_reading()
-        if not self._outgoing:
+        if not self._send_queue:
             self._transport.close()
 
     def _close_if_done(self) -> None:
-        if not self._unanswered and not self._outgoing:
+        if not self._unanswered and not self._send_queue:
             self._transport.close()

@@ -29,7 +29,7 @@ class Listener(NamedTuple):
     """None: the port that was found to be free."""
 
 
-class Address(NamedTuple):
+class Endpoint(NamedTuple):
     """A place to connect to, or to listen on."""
 
     name: str
@@ -53,7 +53,7 @@ def parse_listeners(listeners: str, advertised: str) -> tuple[Listener, ...]:
     return tuple(_listener(address, told.get(name)) for name, address in bound.items())
 
 
-def check_reachable(setting_name: str, address: Address) -> None:
+def check_reachable(setting_name: str, address: Endpoint) -> None:
     """Raise ConfigError for an address that nobody can connect to."""
     if address.port == 0 or _is_wildcard(address.host):
         raise ConfigError(
@@ -62,16 +62,16 @@ def check_reachable(setting_name: str, address: Address) -> None:
         )
 
 
-def _listener(bound: Address, told: Address | None) -> Listener:
+def _listener(bound: Endpoint, told: Endpoint | None) -> Listener:
     if told:
         return Listener(*bound, told.host, told.port)
     return Listener(*bound, None if _is_wildcard(bound.host) else bound.host, bound.port or None)
 
 
-def _addresses(setting_name: str, text: str) -> dict[str, Address]:
-    found: dict[str, Address] = {}
+def _addresses(setting_name: str, text: str) -> dict[str, Endpoint]:
+    found: dict[str, Endpoint] = {}
     for item in filter(None, (part.strip() for part in text.split(","))):
-        address = parse_address(setting_name, item)
+        address = parse_endpoint(setting_name, item)
         if address.name in found:
             raise ConfigError(
                 f"{setting_name}: two are called {address.name}; each needs its own name, as in"
@@ -81,7 +81,7 @@ def _addresses(setting_name: str, text: str) -> dict[str, Address]:
     return found
 
 
-def parse_address(setting_name: str, text: str) -> Address:
+def parse_endpoint(setting_name: str, text: str) -> Endpoint:
     """Read one address. Raises ConfigError."""
     match = _LISTENER.fullmatch(text)
     if not match:
@@ -103,10 +103,10 @@ def parse_address(setting_name: str, text: str) -> Address:
         host = host[1:-1]
         if not _is_address(host):
             raise ConfigError(f"{setting_name}: {host!r} in {text!r} is not an IPv6 address")
-    return Address(name, host or "0.0.0.0", port)  # noqa: S104  # Kafka's meaning of no host.
+    return Endpoint(name, host or "0.0.0.0", port)  # noqa: S104  # Kafka's meaning of no host.
 
 
-def shown_host(host: str) -> str:
+def format_host(host: str) -> str:
     """Give a host as it stands before a port: an IPv6 address in brackets."""
     return f"[{host}]" if ":" in host else host
 

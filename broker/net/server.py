@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 from ..observability.logging import limited
 from .connection import NEVER, Connection
 from .flow import Budget
-from .listeners import shown_host
+from .listeners import format_host
 
 if TYPE_CHECKING:
     from ..broker import Broker
     from ..config.broker_config import BrokerConfig
-    from .listeners import Address, Listener
+    from .listeners import Endpoint, Listener
 
 logger = logging.getLogger(__name__)
 
@@ -93,7 +93,7 @@ class Server:
         backlog = self.config.socket_listen_backlog_size
         for listener, sock in self._bound:
             # Who else had bound the address may listen there by now, which uvloop keeps to itself.
-            with saying_where(listener):
+            with naming_address(listener):
                 sock.listen(backlog)
         for listener, sock in self._bound:
             self._servers.append(
@@ -178,14 +178,14 @@ class Server:
         sock = socket.socket(family, socket.SOCK_STREAM)
         self._bound.append((listener, sock))
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        with saying_where(listener):
+        with naming_address(listener):
             sock.bind((listener.host, listener.port))
         host, port = sock.getsockname()[:2]
-        self.addresses.append(f"{shown_host(host)}:{port}")
+        self.addresses.append(f"{format_host(host)}:{port}")
         if listener.advertised_host is None:
             advertised_host = "<the address a client connects to>"
         else:
-            advertised_host = shown_host(listener.advertised_host)
+            advertised_host = format_host(listener.advertised_host)
         advertised_port = listener.advertised_port or port
         self.advertised.append(f"{listener.name}://{advertised_host}:{advertised_port}")
 
@@ -223,10 +223,10 @@ class Server:
 
 
 @contextmanager
-def saying_where(listener: Listener | Address) -> Iterator[None]:
+def naming_address(listener: Listener | Endpoint) -> Iterator[None]:
     """Let an error of the operating system name the address that it is about."""
     try:
         yield
     except OSError as error:
-        place = f"{shown_host(listener.host)}:{listener.port}"
+        place = f"{format_host(listener.host)}:{listener.port}"
         raise OSError(error.errno, f"cannot listen on {place}: {error.strerror}") from error

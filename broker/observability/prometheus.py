@@ -28,7 +28,7 @@ from .metrics import BUCKETS
 
 if TYPE_CHECKING:
     from ..broker import Broker
-    from ..net.listeners import Address
+    from ..net.listeners import Endpoint
 
 _ENDS = [*map(str, BUCKETS), "+Inf"]
 _PLACE = ("topic", "partition")
@@ -37,7 +37,7 @@ _PLACE = ("topic", "partition")
 class Exporter:
     """The page, from when it is made to `close`. Raises OSError if nobody may listen there."""
 
-    def __init__(self, broker: Broker, address: Address) -> None:
+    def __init__(self, broker: Broker, address: Endpoint) -> None:
         registry = CollectorRegistry()
         registry.register(_BrokerCollector(broker))
         ProcessCollector(registry=registry)

@@ -31,7 +31,7 @@ from ottla.storage.logdir import UNREADABLE, LogDirectory, Progress
 
 from ..cluster.metadata_log import LOG_NAME, MetadataLog
 from ..config.broker_config import BrokerConfig
-from ..requests.errors import ApiError, NotOwnerError
+from ..requests.errors import ApiError, NotLeaderError
 from .partition import Partition
 
 logger = logging.getLogger(__name__)
@@ -230,7 +230,7 @@ class Topics:
         topic = self.image.topics.get(name)
         if topic is None or not 0 <= index < len(topic.replicas):
             return ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        return NotOwnerError(topic.replicas[index][0])
+        return NotLeaderError(topic.replicas[index][0])
 
     def _logs_of(self, topics: Iterable[Topic]) -> dict[str, LogConfig]:
         """Name the logs that this broker has to have, with their settings."""

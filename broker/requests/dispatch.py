@@ -27,7 +27,7 @@ from ottla.protocol.registry import API_VERSIONS, Api
 from ottla.protocol.schema import Buffer, Message
 
 from ..net.flow import count_elements
-from .errors import ANSWERABLE, code_of
+from .errors import EXPECTED_ERRORS, error_code_of
 
 if TYPE_CHECKING:
     from ..broker import Broker
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 #: What is served, and so advertised.
-SERVED = {
+SUPPORTED_APIS = {
     api.key: api
     for api in (
         registry.PRODUCE,
@@ -78,12 +78,12 @@ _MODEST_BYTES = 64 * 1024
 #: A request about all partitions names them, their topics, and a few things of each.
 _ELEMENTS_PER_PARTITION = 4
 
-Answer = Message | None
-Handled = Answer | Coroutine[Any, Any, Answer] | asyncio.Future[Any]
-Handler = Callable[["Broker", "Context", Any], Handled]
+Response = Message | None
+HandlerResult = Response | Coroutine[Any, Any, Response] | asyncio.Future[Any]
+Handler = Callable[["Broker", "RequestContext", Any], HandlerResult]
 
 
-class Context:
+class RequestContext:
     """What a handler may have to know of a request besides its body."""
 
     __slots__ = ("api", "client_id", "connection", "correlation_id", "started", "version")
@@ -119,7 +119,7 @@ class Dispatcher:
 
     def decode(
         self, frame: Buffer, connection: Connection, started: float
-    ) -> tuple[Context, Message | None]:
+    ) -> tuple[RequestContext, Message | None]:
         """Read a frame. Raises DecodeError for one that cannot be read, or is not served.
 
         There is no body where a client asks for ApiVersions in a version that we do not know: it is
@@ -130,15 +130,17 @@ class Dispatcher:
         except UnsupportedVersionError as error:
             if error.api_key != API_VERSIONS.key:
                 raise
-            return Context(API_VERSIONS, 0, error.correlation_id, None, connection, started), None
-        api = SERVED.get(header.request_api_key)
+            return RequestContext(
+                API_VERSIONS, 0, error.correlation_id, None, connection, started
+            ), None
+        api = SUPPORTED_APIS.get(header.request_api_key)
         if api is None:
             raise UnsupportedVersionError(
                 header.request_api_key, header.request_api_version, header.correlation_id
             )
         if len(frame) > _MODEST_BYTES:
             self._check_is_modest(api, body)
-        context = Context(
+        context = RequestContext(
             api,
             header.request_api_version,
             header.correlation_id,
@@ -158,7 +160,9 @@ class Dispatcher:
         if count > most:
             raise DecodeError(f"{count} elements: no more than {most} make sense", api.name)
 
-    def handle(self, context: Context, body: Message | None) -> Answer | asyncio.Future[Answer]:
+    def handle(
+        self, context: RequestContext, body: Message | None
+    ) -> Response | asyncio.Future[Response]:
         """Have a request handled; what is not a future is the answer."""
         key = context.api.key
         handler = self._handlers.get(key)
@@ -183,13 +187,13 @@ class Dispatcher:
         handler: Handler = import_module(f".handlers.{api.module_name}", __package__).handle
         return handler
 
-    def encode(self, context: Context, answer: Message) -> list[Buffer]:
+    def encode(self, context: RequestContext, answer: Message) -> list[Buffer]:
         """Give the buffers of a response, and count it."""
         try:
             parts = encode_response(answer, context.version, context.correlation_id)
         except Exception as error:  # the boundary
             logger.error("the answer to %r cannot be encoded", context, exc_info=error)
-            context.connection.close_with(f"{context!r} has no answer")
+            context.connection.close(f"{context!r} has no answer")
             return []
         key = context.api.key
         histogram = self._histograms.get(key)
@@ -198,20 +202,22 @@ class Dispatcher:
         histogram.observe(perf_counter() - context.started)
         return parts
 
-    async def _finish(self, context: Context, handled: Coroutine[Any, Any, Answer]) -> Answer:
+    async def _finish(
+        self, context: RequestContext, handled: Coroutine[Any, Any, Response]
+    ) -> Response:
         try:
             return await handled
         except Exception as error:  # noqa: BLE001  # the boundary
             return self._failed(context, error)
 
-    def _failed(self, context: Context, error: Exception) -> Answer:
-        code = code_of(error)
+    def _failed(self, context: RequestContext, error: Exception) -> Response:
+        code = error_code_of(error)
         self._metrics.failures[context.api.name, code.name] += 1
-        if not isinstance(error, ANSWERABLE):
+        if not isinstance(error, EXPECTED_ERRORS):
             logger.error("%r failed", context, exc_info=error)
         response: Any = context.api.response
         if "error_code" in response.fields:
             return cast(Message, response(error_code=code))
         # There is no place to say it for the request as a whole.
-        context.connection.close_with(f"{context!r} failed: {code.name}")
+        context.connection.close(f"{context!r} failed: {code.name}")
         return None

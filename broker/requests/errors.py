@@ -25,7 +25,7 @@ class ApiError(Exception):
         super().__init__(message or code.message)
 
 
-class NotOwnerError(ApiError):
+class NotLeaderError(ApiError):
     """A partition that another broker owns."""
 
     def __init__(self, leader_id: int) -> None:
@@ -49,13 +49,17 @@ _CODES: tuple[tuple[type[Exception], ErrorCode], ...] = (
 )
 
 #: What can be answered; anything else is a bug, and is not caught where these are.
-ANSWERABLE: tuple[type[Exception], ...] = (ApiError, BatchError, *(kind for kind, _code in _CODES))
+EXPECTED_ERRORS: tuple[type[Exception], ...] = (
+    ApiError,
+    BatchError,
+    *(kind for kind, _code in _CODES),
+)
 
 # An error may quote what a client sent, and a string of an old version ends at 32,767 bytes.
 _MESSAGE_CHARACTERS = 1000
 
 
-def code_of(error: Exception) -> ErrorCode:
+def error_code_of(error: Exception) -> ErrorCode:
     """Give the code by which a client is told of an error."""
     if isinstance(error, ApiError | BatchError):
         return error.code
@@ -65,6 +69,6 @@ def code_of(error: Exception) -> ErrorCode:
     return ErrorCode.UNKNOWN_SERVER_ERROR
 
 
-def message_of(error: Exception) -> str:
+def error_message_of(error: Exception) -> str:
     """Give the words by which a client is told of an error: not more than a string can hold."""
     return str(error)[:_MESSAGE_CHARACTERS]

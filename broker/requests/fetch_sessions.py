@@ -86,7 +86,7 @@ class FetchSession:
                 self._wanted[key] = partition
 
 
-class FetchSessions:
+class FetchSessionCache:
     """All sessions of a broker, least recently used first."""
 
     def __init__(self) -> None:

@@ -30,7 +30,7 @@ from harness.talk import (
 )
 from ottla.broker import Broker, BrokerConfig
 from ottla.broker.net import server
-from ottla.broker.requests.dispatch import SERVED
+from ottla.broker.requests.dispatch import SUPPORTED_APIS
 from ottla.protocol.api.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from ottla.protocol.codec import decode_response, encode_request
 from ottla.storage.disk import Disk
@@ -290,7 +290,7 @@ async def test_an_unknown_version_of_api_versions_is_told_what_there_is(tmp_path
         told = {
             entry.api_key: (entry.min_version, entry.max_version) for entry in response.api_keys
         }
-        assert told.keys() == SERVED.keys()
+        assert told.keys() == SUPPORTED_APIS.keys()
         assert (told[0], told[18]) == ((0, 11), (0, 4))
         assert (await client.ask(HELLO, 4)).error_code == 0
 

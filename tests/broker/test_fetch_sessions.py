@@ -5,7 +5,7 @@ import pytest
 from harness.logs import a_batch
 from harness.talk import a_broker, codes, connected, fetch, found, offsets, partition_of, produce
 from ottla.broker.requests.errors import ApiError
-from ottla.broker.requests.fetch_sessions import FetchSessions
+from ottla.broker.requests.fetch_sessions import FetchSessionCache
 from ottla.protocol.api.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 from ottla.protocol.errors import ErrorCode
 
@@ -75,7 +75,7 @@ async def test_a_request_without_a_session_has_none(tmp_path):
         response = await client.ask(fetch(0, 0), NEWEST)
 
         assert (response.session_id, indexes(response)) == (0, [0, 1])
-        assert len(broker.sessions) == 0
+        assert len(broker.fetch_sessions) == 0
 
 
 async def test_a_session_remembers_the_offsets_that_it_was_told(tmp_path):
@@ -169,7 +169,7 @@ async def test_a_session_can_be_closed(tmp_path):
 
         assert (closed.error_code, closed.session_id, found(closed)) == (0, 0, [])
         assert (after.error_code, after.session_id, found(after)) == (NOT_FOUND, 0, [])
-        assert len(broker.sessions) == 0
+        assert len(broker.fetch_sessions) == 0
 
 
 async def test_the_last_request_of_a_session_is_answered_as_one_without(tmp_path):
@@ -190,7 +190,7 @@ async def test_a_session_can_be_replaced_by_another(tmp_path):
 
         assert after.session_id not in (0, before)
         assert indexes(after) == [1]
-        assert len(broker.sessions) == 1
+        assert len(broker.fetch_sessions) == 1
 
 
 @pytest.mark.parametrize(
@@ -237,7 +237,7 @@ async def test_nobody_is_given_a_session_for_nothing(tmp_path):
         response = await client.ask(fetch(session_epoch=0), NEWEST)
 
         assert (response.error_code, response.session_id) == (0, 0)
-        assert len(broker.sessions) == 0
+        assert len(broker.fetch_sessions) == 0
 
 
 @pytest.mark.parametrize("slots", [0, 2])
@@ -252,7 +252,7 @@ async def test_when_all_slots_are_taken_a_session_is_declined_and_the_fetch_answ
 
         declined = await client.ask(fetch(0, 0, session_epoch=0), NEWEST)
 
-        assert len(ids) == len(broker.sessions) == slots
+        assert len(ids) == len(broker.fetch_sessions) == slots
         assert (declined.session_id, indexes(declined)) == (0, [0, 1])
 
 
@@ -302,8 +302,8 @@ async def test_a_session_cannot_be_made_to_keep_what_no_consumer_wants(tmp_path)
         assert (long_name.session_id, codes(long_name)) == (0, [3])
         assert (grown.error_code, grown.session_id) == (NOT_FOUND, 0)
         assert kept.session_id > 0
-        assert len(broker.sessions) == 1
-        session = broker.sessions._sessions[kept.session_id]
+        assert len(broker.fetch_sessions) == 1
+        session = broker.fetch_sessions._sessions[kept.session_id]
         assert [wanted.unknown_tagged_fields for _topic, wanted in session.wanted()] == [()]
 
 
@@ -319,7 +319,7 @@ def of(sessions, session_id, epoch, *, now=0.0, slots=3, wanted=1):
 
 
 def test_the_epoch_wraps_to_1_and_not_to_0():
-    sessions = FetchSessions()
+    sessions = FetchSessionCache()
     session = of(sessions, 0, 0)
     session.epoch = LAST_EPOCH
 
@@ -331,7 +331,7 @@ def test_the_epoch_wraps_to_1_and_not_to_0():
 
 
 def test_the_session_that_was_idle_for_longest_gives_way_after_two_minutes():
-    sessions = FetchSessions()
+    sessions = FetchSessionCache()
     first, second, third = (of(sessions, 0, 0, now=now) for now in (0, 1, 2))
     of(sessions, first.id, 1, now=3)
 
@@ -346,7 +346,7 @@ def test_the_session_that_was_idle_for_longest_gives_way_after_two_minutes():
 
 
 def test_sessions_that_were_idle_for_long_are_forgotten_when_there_is_a_new_one():
-    sessions = FetchSessions()
+    sessions = FetchSessionCache()
     used, *idle = (of(sessions, 0, 0, slots=9) for _ in range(4))
     of(sessions, used.id, 1, now=590)
 
@@ -361,7 +361,7 @@ def test_sessions_that_were_idle_for_long_are_forgotten_when_there_is_a_new_one(
 
 
 def test_fewer_slots_than_before_are_kept_to_as_sessions_end():
-    sessions = FetchSessions()
+    sessions = FetchSessionCache()
     for _ in range(3):
         of(sessions, 0, 0)
 
@@ -370,7 +370,7 @@ def test_fewer_slots_than_before_are_kept_to_as_sessions_end():
 
 
 def test_all_sessions_together_have_a_limit_too():
-    sessions = FetchSessions()
+    sessions = FetchSessionCache()
     of(sessions, 0, 0, wanted=MOST)
     for _ in range(9):
         assert of(sessions, 0, 0, wanted=MOST, slots=100) is not None
@@ -379,7 +379,7 @@ def test_all_sessions_together_have_a_limit_too():
 
 
 def test_what_a_session_forgets_makes_room():
-    sessions = FetchSessions()
+    sessions = FetchSessionCache()
     kept = [of(sessions, 0, 0, wanted=MOST, slots=100) for _ in range(10)]
 
     sessions.of(changed(kept[0].id, 1, forgotten=range(MOST // 2)), 100, MOST, 0)
@@ -391,7 +391,7 @@ def test_what_a_session_forgets_makes_room():
 
 
 def test_ids_are_not_to_be_guessed():
-    sessions = FetchSessions()
+    sessions = FetchSessionCache()
 
     ids = [of(sessions, 0, 0, slots=1000).id for _ in range(1000)]
 

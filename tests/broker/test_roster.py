@@ -4,7 +4,7 @@ import pytest
 
 from ottla.broker.cluster.cluster_file import parse_cluster_brokers, read_cluster_file
 from ottla.broker.config.broker_config import BrokerConfig, ConfigError
-from ottla.broker.net.listeners import Address, Listener
+from ottla.broker.net.listeners import Endpoint, Listener
 
 TWO = "0@localhost:9092,1@localhost:9093"
 
@@ -16,8 +16,8 @@ def test_a_line_lists_brokers_and_their_listeners():
 
     assert roster.ids == (1, 3)
     assert roster.brokers[1] == {
-        "A": Address("A", "log-1", 29092),
-        "B": Address("B", "::1", 9092),
+        "A": Endpoint("A", "log-1", 29092),
+        "B": Endpoint("B", "::1", 9092),
     }
 
 

@@ -49,7 +49,7 @@ from hostile.bombs import (
 )
 from hostile.bombs import a_batch as a_bomb
 from hostile.names import IMPOSSIBLE, create
-from ottla.broker.requests.dispatch import SERVED
+from ottla.broker.requests.dispatch import SUPPORTED_APIS
 from ottla.protocol.api.api_versions import ApiVersionsRequest
 from ottla.protocol.api.delete_records import (
     DeleteRecordsPartition,
@@ -110,7 +110,7 @@ def fuzz(run: Run) -> None:
 
 def _sound_frames(chance: Random) -> Iterator[bytes]:
     """Requests of real clients, and one of every api and version."""
-    apis = [api for api in SERVED.values() if api.name not in _CHANGING]
+    apis = [api for api in SUPPORTED_APIS.values() if api.name not in _CHANGING]
     keys = {api.key for api in apis}
     for line in LINES:
         if line.direction == "request" and line.api.key in keys:
@@ -151,7 +151,7 @@ def lie_about_lengths(run: Run) -> None:
 def lie_about_counts(run: Run) -> None:
     arrays = [
         (api, version, path)
-        for api in SERVED.values()
+        for api in SUPPORTED_APIS.values()
         for version in sorted({api.versions.first, api.versions.last})
         for path in array_paths(api.request, version)
     ]

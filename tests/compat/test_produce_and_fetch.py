@@ -14,13 +14,13 @@ from compat.everybody import CLIENTS, Everybody, told_of
 from golden import corpus
 from golden.corpus import Record
 from harness.daemon import Daemon
-from ottla.broker.requests.dispatch import SERVED
+from ottla.broker.requests.dispatch import SUPPORTED_APIS
 from ottla.protocol.registry import FIND_COORDINATOR
 from ottla.storage.dump import DumpedBatch, dump
 
 NOW = 1_700_000_000_000
 FEW = tuple(Record(b"key %d" % n, b"value %d" % n, (), NOW + n) for n in range(3))
-HAS_COORDINATORS = FIND_COORDINATOR.key in SERVED
+HAS_COORDINATORS = FIND_COORDINATOR.key in SUPPORTED_APIS
 LIBRDKAFKA = ("confluent", "kcat")
 #: What does not become smaller when it is compressed: a batch of one or two short records.
 SMALL_BYTES = 200

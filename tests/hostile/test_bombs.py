@@ -21,7 +21,7 @@ from hostile.bombs import (
     smallest,
     uvarint,
 )
-from ottla.broker.requests.dispatch import SERVED
+from ottla.broker.requests.dispatch import SUPPORTED_APIS
 from ottla.protocol.api.fetch import FetchPartition, FetchRequest, FetchTopic
 from ottla.protocol.api.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from ottla.protocol.compression import Compression, compress
@@ -29,12 +29,12 @@ from ottla.protocol.errors import ErrorCode
 
 FLEXIBLE_APIS = pytest.mark.parametrize(
     "api",
-    [api for api in SERVED.values() if api.versions.is_flexible(api.versions.last)],
+    [api for api in SUPPORTED_APIS.values() if api.versions.is_flexible(api.versions.last)],
     ids=lambda api: api.name,
 )
 APIS_WITH_ARRAYS = pytest.mark.parametrize(
     "api",
-    [api for api in SERVED.values() if any(array_paths(api.request, api.versions.last))],
+    [api for api in SUPPORTED_APIS.values() if any(array_paths(api.request, api.versions.last))],
     ids=lambda api: api.name,
 )
 
@@ -100,7 +100,7 @@ def test_bombs_of_tagged_fields(broker, api):
 
 
 def test_a_few_tags_that_nobody_knows_are_no_bomb(broker):
-    api = SERVED[18]
+    api = SUPPORTED_APIS[18]
     tags = uvarint(3) + b"\x64\x01x" + b"\x65\x00" + b"\x66\x02yz"
     body = b"\x02a\x021" + tags
 

@@ -20,7 +20,7 @@ from hostile.attack import (
     mutated,
     unharmed,
 )
-from ottla.broker.requests.dispatch import SERVED
+from ottla.broker.requests.dispatch import SUPPORTED_APIS
 from ottla.protocol.errors import EncodeError
 from test_golden import LINES
 
@@ -50,7 +50,7 @@ def attack(broker, frames):
             connection.rest()
 
 
-@pytest.mark.parametrize("api", SERVED.values(), ids=lambda api: api.name)
+@pytest.mark.parametrize("api", SUPPORTED_APIS.values(), ids=lambda api: api.name)
 def test_damaged_requests_of_every_version(broker, api):
     """Some of them find topics, groups and settings; else they would not come far."""
 
@@ -73,7 +73,7 @@ def test_damaged_requests_of_every_version(broker, api):
 def test_damaged_requests_of_real_clients(broker):
     chance = Random(1)
     frames = sorted({line.frame for line in LINES if line.direction == "request"})
-    served = [frame for frame in frames if int.from_bytes(frame[:2]) in SERVED]
+    served = [frame for frame in frames if int.from_bytes(frame[:2]) in SUPPORTED_APIS]
 
     with unharmed(broker, growth_mib=48), Bystander(broker):
         for frame in chance.sample(served, 60):
@@ -86,6 +86,6 @@ def test_noise(broker):
     with unharmed(broker, growth_mib=16):
         for _ in range(300):
             noise = chance.randbytes(chance.choice((1, 8, 100, 5000)))
-            key = chance.choice([*SERVED, 0x7FFF])
+            key = chance.choice([*SUPPORTED_APIS, 0x7FFF])
             head = key.to_bytes(2) + chance.randrange(14).to_bytes(2)
             attack(broker, [chance.choice((noise, framed(noise), framed(head + noise)))])

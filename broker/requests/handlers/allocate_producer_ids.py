@@ -10,15 +10,15 @@ from ottla.protocol.api.allocate_producer_ids import (
 )
 from ottla.protocol.errors import ErrorCode
 
-from ..errors import ANSWERABLE, code_of
+from ..errors import EXPECTED_ERRORS, error_code_of
 
 if TYPE_CHECKING:
     from ...broker import Broker
-    from ..dispatch import Context
+    from ..dispatch import RequestContext
 
 
 async def handle(
-    broker: Broker, _context: Context, request: AllocateProducerIdsRequest
+    broker: Broker, _context: RequestContext, request: AllocateProducerIdsRequest
 ) -> AllocateProducerIdsResponse:
     """Answer AllocateProducerIds."""
     if not broker.cluster.is_controller:
@@ -27,6 +27,6 @@ async def handle(
         return AllocateProducerIdsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     try:
         ids = await broker.controller.reserve_producer_ids()
-    except ANSWERABLE as error:
-        return AllocateProducerIdsResponse(error_code=code_of(error))
+    except EXPECTED_ERRORS as error:
+        return AllocateProducerIdsResponse(error_code=error_code_of(error))
     return AllocateProducerIdsResponse(producer_id_start=ids.start, producer_id_len=len(ids))

@@ -10,11 +10,11 @@ from ...config.dynamic_configs import Edit, Operation, Resource, alter
 
 if TYPE_CHECKING:
     from ...broker import Broker
-    from ..dispatch import Context
+    from ..dispatch import RequestContext
 
 
 async def handle(
-    broker: Broker, _context: Context, request: AlterConfigsRequest
+    broker: Broker, _context: RequestContext, request: AlterConfigsRequest
 ) -> AlterConfigsResponse:
     """Answer AlterConfigs."""
     resources = [

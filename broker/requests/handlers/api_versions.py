@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 from ottla.protocol.api.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from ottla.protocol.errors import ErrorCode
 
-from ..dispatch import SERVED
+from ..dispatch import SUPPORTED_APIS
 
 if TYPE_CHECKING:
     from ...broker import Broker
-    from ..dispatch import Context
+    from ..dispatch import RequestContext
 
 
 def handle(
-    _broker: Broker, _context: Context, request: ApiVersionsRequest | None
+    _broker: Broker, _context: RequestContext, request: ApiVersionsRequest | None
 ) -> ApiVersionsResponse:
     """Answer ApiVersions."""
     return ApiVersionsResponse(
@@ -24,6 +24,6 @@ def handle(
             ApiVersion(
                 api_key=key, min_version=api.advertised.first, max_version=api.advertised.last
             )
-            for key, api in sorted(SERVED.items())
+            for key, api in sorted(SUPPORTED_APIS.items())
         ],
     )

@@ -13,16 +13,16 @@ from ottla.protocol.api.create_partitions import (
 )
 from ottla.protocol.errors import ErrorCode
 
-from ..errors import ANSWERABLE, ApiError, code_of, message_of
+from ..errors import EXPECTED_ERRORS, ApiError, error_code_of, error_message_of
 from .create_topics import check_replicas
 
 if TYPE_CHECKING:
     from ...broker import Broker
-    from ..dispatch import Context
+    from ..dispatch import RequestContext
 
 
 async def handle(
-    broker: Broker, _context: Context, request: CreatePartitionsRequest
+    broker: Broker, _context: RequestContext, request: CreatePartitionsRequest
 ) -> CreatePartitionsResponse:
     """Answer CreatePartitions."""
     times_named = Counter(wanted.name for wanted in request.topics)
@@ -33,8 +33,8 @@ async def handle(
             if times_named[wanted.name] > 1:
                 raise ApiError(ErrorCode.INVALID_REQUEST, "the request names this topic twice")
             await _create(broker, wanted, validate_only=request.validate_only)
-        except ANSWERABLE as error:
-            code, message = code_of(error), message_of(error)
+        except EXPECTED_ERRORS as error:
+            code, message = error_code_of(error), error_message_of(error)
         results.append(
             CreatePartitionsTopicResult(name=wanted.name, error_code=code, error_message=message)
         )

@@ -19,18 +19,18 @@ from ottla.protocol.errors import ErrorCode
 from ottla.protocol.primitives import NIL_UUID
 
 from ...config.dynamic_configs import Describer, check_no_duplicates
-from ..errors import ApiError, code_of, message_of
+from ..errors import ApiError, error_code_of, error_message_of
 
 if TYPE_CHECKING:
     from ...broker import Broker
-    from ..dispatch import Context
+    from ..dispatch import RequestContext
 
 _DEFAULT = -1
 _FIRST_WITH_CONFIGS = 5
 
 
 async def handle(
-    broker: Broker, context: Context, request: CreateTopicsRequest
+    broker: Broker, context: RequestContext, request: CreateTopicsRequest
 ) -> CreateTopicsResponse:
     """Answer CreateTopics."""
     wanted = {topic.name: topic for topic in request.topics}
@@ -130,5 +130,5 @@ def _created(topic: Topic, describer: Describer | None, *, is_there: bool) -> Cr
 
 def _failed(name: str, error: Exception) -> CreatableTopicResult:
     return CreatableTopicResult(
-        name=name, error_code=code_of(error), error_message=message_of(error)
+        name=name, error_code=error_code_of(error), error_message=error_message_of(error)
     )

@@ -15,11 +15,11 @@ from ottla.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
     from ...broker import Broker
-    from ..dispatch import Context
+    from ..dispatch import RequestContext
 
 
 def handle(
-    broker: Broker, _context: Context, request: DeleteGroupsRequest
+    broker: Broker, _context: RequestContext, request: DeleteGroupsRequest
 ) -> DeleteGroupsResponse | asyncio.Future[DeleteGroupsResponse]:
     """Answer DeleteGroups."""
     groups = broker.groups

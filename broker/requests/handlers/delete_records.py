@@ -18,17 +18,17 @@ from ottla.protocol.api.delete_records import (
 )
 from ottla.protocol.errors import ErrorCode
 
-from ..errors import ANSWERABLE, ApiError, code_of
+from ..errors import EXPECTED_ERRORS, ApiError, error_code_of
 
 if TYPE_CHECKING:
     from ...broker import Broker
-    from ..dispatch import Context
+    from ..dispatch import RequestContext
 
 _HIGH_WATERMARK = -1
 
 
 async def handle(
-    broker: Broker, _context: Context, request: DeleteRecordsRequest
+    broker: Broker, _context: RequestContext, request: DeleteRecordsRequest
 ) -> DeleteRecordsResponse:
     """Answer DeleteRecords."""
     topics = []
@@ -49,9 +49,9 @@ def _delete(
     index = wanted.partition_index
     try:
         low_watermark = _delete_before(broker, topic, index, wanted.offset)
-    except ANSWERABLE as error:
+    except EXPECTED_ERRORS as error:
         return DeleteRecordsPartitionResult(
-            partition_index=index, low_watermark=-1, error_code=code_of(error)
+            partition_index=index, low_watermark=-1, error_code=error_code_of(error)
         )
     return DeleteRecordsPartitionResult(partition_index=index, low_watermark=low_watermark)
 

@@ -19,18 +19,18 @@ from ottla.protocol.api.delete_topics import (
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.primitives import NIL_UUID
 
-from ..errors import ANSWERABLE, ApiError, code_of, message_of
+from ..errors import EXPECTED_ERRORS, ApiError, error_code_of, error_message_of
 
 if TYPE_CHECKING:
     from ...broker import Broker
-    from ..dispatch import Context
+    from ..dispatch import RequestContext
 
 _FIRST_BY_ID = 6
 _FIRST_WITH_DELETION_DISABLED = 3
 
 
 async def handle(
-    broker: Broker, context: Context, request: DeleteTopicsRequest
+    broker: Broker, context: RequestContext, request: DeleteTopicsRequest
 ) -> DeleteTopicsResponse:
     """Answer DeleteTopics."""
     named: list[tuple[str | None, UUID]]
@@ -56,9 +56,12 @@ async def _answer(
         topic = _find(broker, name, topic_id)
         name, topic_id = topic.name, topic.id
         await broker.controller.delete(topic)
-    except ANSWERABLE as error:
+    except EXPECTED_ERRORS as error:
         return DeletableTopicResult(
-            name=name, topic_id=topic_id, error_code=code_of(error), error_message=message_of(error)
+            name=name,
+            topic_id=topic_id,
+            error_code=error_code_of(error),
+            error_message=error_message_of(error),
         )
     return DeletableTopicResult(name=name, topic_id=topic_id)
 

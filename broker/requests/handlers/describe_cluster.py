@@ -16,7 +16,7 @@ from ..authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED
 
 if TYPE_CHECKING:
     from ...broker import Broker
-    from ..dispatch import Context
+    from ..dispatch import RequestContext
 
 
 class EndpointType(IntEnum):
@@ -27,7 +27,7 @@ class EndpointType(IntEnum):
 
 
 def handle(
-    broker: Broker, context: Context, request: DescribeClusterRequest
+    broker: Broker, context: RequestContext, request: DescribeClusterRequest
 ) -> DescribeClusterResponse:
     """Answer DescribeCluster."""
     if request.endpoint_type == EndpointType.CONTROLLERS:

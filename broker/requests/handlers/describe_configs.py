@@ -14,18 +14,18 @@ from ottla.protocol.api.describe_configs import (
 )
 
 from ...config.dynamic_configs import Described, Describer, ResourceType, check_broker, find_topic
-from ..errors import ANSWERABLE, code_of, message_of
+from ..errors import EXPECTED_ERRORS, error_code_of, error_message_of
 
 if TYPE_CHECKING:
     from ...broker import Broker
-    from ..dispatch import Context
+    from ..dispatch import RequestContext
 
 #: Kafka's numbers of the types that a setting can have.
 _TYPES = {"bool": 1, "string": 2, "int": 3, "long": 5, "double": 6, "list": 7}
 
 
 def handle(
-    broker: Broker, _context: Context, request: DescribeConfigsRequest
+    broker: Broker, _context: RequestContext, request: DescribeConfigsRequest
 ) -> DescribeConfigsResponse:
     """Answer DescribeConfigs."""
     describer = Describer(broker.config)
@@ -38,11 +38,11 @@ def handle(
     for kind, name, keys in wanted:
         try:
             described = _describe(broker, describer, kind, name)
-        except ANSWERABLE as error:
+        except EXPECTED_ERRORS as error:
             results.append(
                 DescribeConfigsResult(
-                    error_code=code_of(error),
-                    error_message=message_of(error),
+                    error_code=error_code_of(error),
+                    error_message=error_message_of(error),
                     resource_type=kind,
                     resource_name=name,
                 )

@@ -18,11 +18,11 @@ from ..authorized_operations import GROUP_OPERATIONS, NOT_REQUESTED
 
 if TYPE_CHECKING:
     from ...broker import Broker
-    from ..dispatch import Context
+    from ..dispatch import RequestContext
 
 
 def handle(
-    broker: Broker, _context: Context, request: DescribeGroupsRequest
+    broker: Broker, _context: RequestContext, request: DescribeGroupsRequest
 ) -> DescribeGroupsResponse:
     """Answer DescribeGroups."""
     operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_REQUESTED

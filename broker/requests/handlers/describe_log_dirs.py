@@ -21,11 +21,11 @@ from ottla.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
     from ...broker import Broker
-    from ..dispatch import Context
+    from ..dispatch import RequestContext
 
 
 def handle(
-    broker: Broker, _context: Context, request: DescribeLogDirsRequest
+    broker: Broker, _context: RequestContext, request: DescribeLogDirsRequest
 ) -> DescribeLogDirsResponse:
     """Answer DescribeLogDirs."""
     image = broker.topics.image

@@ -12,17 +12,17 @@ from ottla.protocol.api.describe_producers import (
     TopicResponse,
 )
 
-from ..errors import ANSWERABLE, code_of, message_of
+from ..errors import EXPECTED_ERRORS, error_code_of, error_message_of
 
 if TYPE_CHECKING:
     from ...broker import Broker
-    from ..dispatch import Context
+    from ..dispatch import RequestContext
 
 _NO_COORDINATOR = -1
 
 
 def handle(
-    broker: Broker, _context: Context, request: DescribeProducersRequest
+    broker: Broker, _context: RequestContext, request: DescribeProducersRequest
 ) -> DescribeProducersResponse:
     """Answer DescribeProducers."""
     # Each partition once: an answer is far longer than a question.
@@ -40,9 +40,11 @@ def handle(
 def _answer(broker: Broker, topic: str, index: int) -> PartitionResponse:
     try:
         partition = broker.topics.find(topic, index)
-    except ANSWERABLE as error:
+    except EXPECTED_ERRORS as error:
         return PartitionResponse(
-            partition_index=index, error_code=code_of(error), error_message=message_of(error)
+            partition_index=index,
+            error_code=error_code_of(error),
+            error_message=error_message_of(error),
         )
     return PartitionResponse(
         partition_index=index,

@@ -20,16 +20,16 @@ from ottla.protocol.api.describe_topic_partitions import (
 from ottla.protocol.errors import ErrorCode
 
 from ..authorized_operations import TOPIC_OPERATIONS
-from ..errors import code_of
+from ..errors import error_code_of
 from ..partition_metadata import PartitionMetadata, offline_partitions, partition_metadata
 
 if TYPE_CHECKING:
     from ...broker import Broker
-    from ..dispatch import Context
+    from ..dispatch import RequestContext
 
 
 def handle(
-    broker: Broker, _context: Context, request: DescribeTopicPartitionsRequest
+    broker: Broker, _context: RequestContext, request: DescribeTopicPartitionsRequest
 ) -> DescribeTopicPartitionsResponse:
     """Answer DescribeTopicPartitions."""
     image, cursor = broker.topics.image, request.cursor
@@ -100,5 +100,5 @@ def _why_not(name: str) -> ErrorCode:
     try:
         check_name(name)
     except InvalidNameError as error:
-        return code_of(error)
+        return error_code_of(error)
     return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

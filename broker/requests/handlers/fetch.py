@@ -26,14 +26,14 @@ from ottla.protocol.errors import ErrorCode
 from ottla.storage.log import Slice
 
 from ...partitions.partition import LEADER_EPOCH
-from ..errors import ANSWERABLE, ApiError, NotOwnerError, code_of
+from ..errors import EXPECTED_ERRORS, ApiError, NotLeaderError, error_code_of
 from ..fetch_sessions import CLOSE, OPEN, FetchSession
 from ..waiters import Waiter
 
 if TYPE_CHECKING:
     from ...broker import Broker
     from ...partitions.partition import Partition
-    from ..dispatch import Context
+    from ..dispatch import RequestContext
 
 _CONSUMERS = (-1, -2)
 _READ_COMMITTED = 1
@@ -41,7 +41,7 @@ _FIRST_WITH_LEADER = 12
 
 
 def handle(
-    broker: Broker, context: Context, request: FetchRequest
+    broker: Broker, context: RequestContext, request: FetchRequest
 ) -> FetchResponse | asyncio.Future[FetchResponse]:
     """Answer Fetch."""
     session = None
@@ -52,7 +52,7 @@ def handle(
         slots = broker.config.max_incremental_fetch_session_cache_slots
         most = broker.config.broker_max_partitions
         try:
-            session = broker.sessions.of(request, slots, most, context.started)
+            session = broker.fetch_sessions.of(request, slots, most, context.started)
         except ApiError as error:
             return FetchResponse(error_code=error.code)
     return _Fetch(broker, context.version, request, session).start()
@@ -178,7 +178,7 @@ class _Fetch:
                 partition.check_epoch(wanted.current_leader_epoch)
                 most = min(wanted.partition_max_bytes, left)
                 part = partition.read(wanted.fetch_offset, most)
-            except ANSWERABLE as error:
+            except EXPECTED_ERRORS as error:
                 self._has_error = True
                 found.append((topic, _failed(index, error, self._version)))
                 continue
@@ -226,11 +226,11 @@ class _Fetch:
 
 def _failed(index: int, error: Exception, version: int) -> PartitionData:
     leader = LeaderIdAndEpoch()
-    if version >= _FIRST_WITH_LEADER and isinstance(error, NotOwnerError):
+    if version >= _FIRST_WITH_LEADER and isinstance(error, NotLeaderError):
         leader = LeaderIdAndEpoch(leader_id=error.leader_id, leader_epoch=LEADER_EPOCH)
     return PartitionData(
         partition_index=index,
-        error_code=code_of(error),
+        error_code=error_code_of(error),
         high_watermark=-1,
         current_leader=leader,
         aborted_transactions=None,

@@ -11,11 +11,11 @@ from ottla.protocol.api.find_coordinator import (
 )
 from ottla.protocol.errors import ErrorCode
 
-from ..errors import ANSWERABLE
+from ..errors import EXPECTED_ERRORS
 
 if TYPE_CHECKING:
     from ...broker import Broker
-    from ..dispatch import Context
+    from ..dispatch import RequestContext
 
 _GROUP = 0
 _TRANSACTION = 1
@@ -23,7 +23,7 @@ _FIRST_WITH_MANY_KEYS = 4
 
 
 async def handle(
-    broker: Broker, context: Context, request: FindCoordinatorRequest
+    broker: Broker, context: RequestContext, request: FindCoordinatorRequest
 ) -> FindCoordinatorResponse:
     """Answer FindCoordinator."""
     keys = request.coordinator_keys if context.version >= _FIRST_WITH_MANY_KEYS else [request.key]
@@ -36,7 +36,7 @@ async def handle(
     else:
         try:
             await _ensure_topic(broker)
-        except ANSWERABLE:
+        except EXPECTED_ERRORS:
             code = ErrorCode.COORDINATOR_NOT_AVAILABLE
     found = [_find(broker, context, key, code) for key in keys]
     if context.version >= _FIRST_WITH_MANY_KEYS:
@@ -63,7 +63,7 @@ async def _ensure_topic(broker: Broker) -> None:
         )
 
 
-def _find(broker: Broker, context: Context, key: str, code: ErrorCode) -> Coordinator:
+def _find(broker: Broker, context: RequestContext, key: str, code: ErrorCode) -> Coordinator:
     owner = -1
     if code is ErrorCode.NONE and not key:
         code = ErrorCode.INVALID_GROUP_ID

@@ -10,11 +10,11 @@ from ottla.protocol.api.heartbeat import HeartbeatRequest, HeartbeatResponse
 
 if TYPE_CHECKING:
     from ...broker import Broker
-    from ..dispatch import Context
+    from ..dispatch import RequestContext
 
 
 def handle(
-    broker: Broker, _context: Context, request: HeartbeatRequest
+    broker: Broker, _context: RequestContext, request: HeartbeatRequest
 ) -> HeartbeatResponse | asyncio.Future[HeartbeatResponse]:
     """Answer Heartbeat."""
     groups = broker.groups

@@ -13,11 +13,11 @@ from ...config.dynamic_configs import Edit, Resource, alter
 
 if TYPE_CHECKING:
     from ...broker import Broker
-    from ..dispatch import Context
+    from ..dispatch import RequestContext
 
 
 async def handle(
-    broker: Broker, _context: Context, request: IncrementalAlterConfigsRequest
+    broker: Broker, _context: RequestContext, request: IncrementalAlterConfigsRequest
 ) -> IncrementalAlterConfigsResponse:
     """Answer IncrementalAlterConfigs."""
     resources = [

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING
 from ottla.protocol.api.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from ottla.protocol.errors import ErrorCode
 
-from ..errors import ANSWERABLE, code_of
+from ..errors import EXPECTED_ERRORS, error_code_of
 
 if TYPE_CHECKING:
     from ...broker import Broker
-    from ..dispatch import Context
+    from ..dispatch import RequestContext
 
 logger = logging.getLogger(__name__)
 
 
 async def handle(
-    broker: Broker, context: Context, request: InitProducerIdRequest
+    broker: Broker, context: RequestContext, request: InitProducerIdRequest
 ) -> InitProducerIdResponse:
     """Answer InitProducerId."""
     if request.transactional_id == "":
@@ -37,8 +37,8 @@ async def handle(
         return _failed(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     try:
         return InitProducerIdResponse(producer_id=await broker.producer_ids.take())
-    except ANSWERABLE as error:
-        return _failed(code_of(error))
+    except EXPECTED_ERRORS as error:
+        return _failed(error_code_of(error))
 
 
 def _failed(code: ErrorCode) -> InitProducerIdResponse:

@@ -12,14 +12,14 @@ from ottla.protocol.api.join_group import JoinGroupRequest, JoinGroupResponse
 
 if TYPE_CHECKING:
     from ...broker import Broker
-    from ..dispatch import Context
+    from ..dispatch import RequestContext
 
 _FIRST_WITH_KNOWN_IDS = 4
 _FIRST_WITH_SKIPPED_ASSIGNMENT = 9
 
 
 def handle(
-    broker: Broker, context: Context, request: JoinGroupRequest
+    broker: Broker, context: RequestContext, request: JoinGroupRequest
 ) -> JoinGroupResponse | asyncio.Future[JoinGroupResponse]:
     """Answer JoinGroup."""
     rebalance_timeout_ms = request.rebalance_timeout_ms

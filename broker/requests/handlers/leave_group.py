@@ -9,13 +9,13 @@ from ottla.protocol.api.leave_group import LeaveGroupRequest, LeaveGroupResponse
 
 if TYPE_CHECKING:
     from ...broker import Broker
-    from ..dispatch import Context
+    from ..dispatch import RequestContext
 
 _FIRST_WITH_MANY = 3
 
 
 def handle(
-    broker: Broker, context: Context, request: LeaveGroupRequest
+    broker: Broker, context: RequestContext, request: LeaveGroupRequest
 ) -> LeaveGroupResponse | asyncio.Future[LeaveGroupResponse]:
     """Answer LeaveGroup."""
     groups = broker.groups

@@ -9,13 +9,15 @@ from ottla.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
     from ...broker import Broker
-    from ..dispatch import Context
+    from ..dispatch import RequestContext
 
 #: The only type that there is here.
 _CLASSIC = "classic"
 
 
-def handle(broker: Broker, _context: Context, request: ListGroupsRequest) -> ListGroupsResponse:
+def handle(
+    broker: Broker, _context: RequestContext, request: ListGroupsRequest
+) -> ListGroupsResponse:
     """Answer ListGroups."""
     states = {state.lower() for state in request.states_filter}
     types = {kind.lower() for kind in request.types_filter}

@@ -21,12 +21,12 @@ from ottla.protocol.api.list_offsets import (
 from ottla.protocol.errors import ErrorCode
 from ottla.storage.log import TimestampedOffset
 
-from ..errors import ANSWERABLE, ApiError, code_of
+from ..errors import EXPECTED_ERRORS, ApiError, error_code_of
 
 if TYPE_CHECKING:
     from ...broker import Broker
     from ...partitions.partition import Partition
-    from ..dispatch import Context
+    from ..dispatch import RequestContext
 
 
 class Place(IntEnum):
@@ -52,7 +52,9 @@ _NO_TIMESTAMP = -1
 _NOTHING = TimestampedOffset(-1, _NO_TIMESTAMP)
 
 
-def handle(broker: Broker, context: Context, request: ListOffsetsRequest) -> ListOffsetsResponse:
+def handle(
+    broker: Broker, context: RequestContext, request: ListOffsetsRequest
+) -> ListOffsetsResponse:
     """Answer ListOffsets."""
     times_asked = Counter(
         (topic.name, asked.partition_index)
@@ -68,9 +70,11 @@ def handle(broker: Broker, context: Context, request: ListOffsetsRequest) -> Lis
                 if times_asked[topic.name, index] > 1:
                     raise ApiError(ErrorCode.INVALID_REQUEST)
                 answers.append(_answer(broker, context.version, topic.name, asked))
-            except ANSWERABLE as error:
+            except EXPECTED_ERRORS as error:
                 answers.append(
-                    ListOffsetsPartitionResponse(partition_index=index, error_code=code_of(error))
+                    ListOffsetsPartitionResponse(
+                        partition_index=index, error_code=error_code_of(error)
+                    )
                 )
         topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=answers))
     return ListOffsetsResponse(topics=topics)

@@ -25,12 +25,12 @@ from ottla.protocol.errors import ErrorCode
 from ottla.protocol.primitives import NIL_UUID
 
 from ..authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED, TOPIC_OPERATIONS
-from ..errors import ANSWERABLE, ApiError, code_of
+from ..errors import EXPECTED_ERRORS, ApiError, error_code_of
 from ..partition_metadata import offline_partitions, partition_metadata
 
 if TYPE_CHECKING:
     from ...broker import Broker
-    from ..dispatch import Context
+    from ..dispatch import RequestContext
 
 _FIRST_WITH_NULL_FOR_ALL = 1
 _FIRST_BY_ID = 12
@@ -46,7 +46,7 @@ class _Wanted(NamedTuple):
 
 
 def handle(
-    broker: Broker, context: Context, request: MetadataRequest
+    broker: Broker, context: RequestContext, request: MetadataRequest
 ) -> MetadataResponse | Coroutine[Any, Any, MetadataResponse]:
     """Answer Metadata."""
     if request.topics is None or (
@@ -73,7 +73,7 @@ def _missing(broker: Broker, wanted: Iterable[_Wanted]) -> Iterator[str]:
 
 async def _create_and_answer(
     broker: Broker,
-    context: Context,
+    context: RequestContext,
     request: MetadataRequest,
     wanted: Iterable[_Wanted],
     missing: Iterable[str],
@@ -114,7 +114,7 @@ async def _have_created(broker: Broker, missing: Iterable[str]) -> dict[str, Exc
 
 def _answer(
     broker: Broker,
-    context: Context,
+    context: RequestContext,
     request: MetadataRequest,
     wanted: Iterable[_Wanted],
     failures: Mapping[str, Exception],
@@ -124,7 +124,7 @@ def _answer(
     for one in wanted:
         try:
             topic = _find(broker, context.version, one, failures)
-        except ANSWERABLE as error:
+        except EXPECTED_ERRORS as error:
             answers.append(_failed(context.version, one, error))
         else:
             answers += _describe(broker, request, (topic,))
@@ -159,7 +159,7 @@ def _failed(version: int, wanted: _Wanted, error: Exception) -> MetadataResponse
         name = name or ""  # there is no null yet
     elif topic_id != NIL_UUID:
         name = None
-    return MetadataResponseTopic(error_code=code_of(error), name=name, topic_id=topic_id)
+    return MetadataResponseTopic(error_code=error_code_of(error), name=name, topic_id=topic_id)
 
 
 def _describe(
@@ -200,7 +200,7 @@ def _partitions(
 
 def _response(
     broker: Broker,
-    context: Context,
+    context: RequestContext,
     request: MetadataRequest,
     topics: list[MetadataResponseTopic],
 ) -> MetadataResponse:

@@ -19,13 +19,13 @@ from ottla.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
     from ...broker import Broker
-    from ..dispatch import Context
+    from ..dispatch import RequestContext
 
 _FIRST_WITH_MISSING_GROUPS = 9
 
 
 def handle(
-    broker: Broker, context: Context, request: OffsetCommitRequest
+    broker: Broker, context: RequestContext, request: OffsetCommitRequest
 ) -> OffsetCommitResponse | asyncio.Future[OffsetCommitResponse]:
     """Answer OffsetCommit."""
     groups, group_id = broker.groups, request.group_id

@@ -17,11 +17,11 @@ from ottla.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
     from ...broker import Broker
-    from ..dispatch import Context
+    from ..dispatch import RequestContext
 
 
 def handle(
-    broker: Broker, _context: Context, request: OffsetDeleteRequest
+    broker: Broker, _context: RequestContext, request: OffsetDeleteRequest
 ) -> OffsetDeleteResponse | asyncio.Future[OffsetDeleteResponse]:
     """Answer OffsetDelete."""
     groups, topics = broker.groups, broker.topics.image.topics

@@ -23,7 +23,7 @@ from ottla.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
     from ...broker import Broker
-    from ..dispatch import Context
+    from ..dispatch import RequestContext
 
 _FIRST_WITH_MANY_GROUPS = 8
 _NOTHING = Committed(-1, -1, "", -1)
@@ -32,7 +32,9 @@ _NOTHING = Committed(-1, -1, "", -1)
 Wanted = Mapping[str, Iterable[int]]
 
 
-def handle(broker: Broker, context: Context, request: OffsetFetchRequest) -> OffsetFetchResponse:
+def handle(
+    broker: Broker, context: RequestContext, request: OffsetFetchRequest
+) -> OffsetFetchResponse:
     """Answer OffsetFetch."""
     if context.version >= _FIRST_WITH_MANY_GROUPS:
         return OffsetFetchResponse(

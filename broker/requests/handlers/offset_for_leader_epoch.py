@@ -12,15 +12,15 @@ from ottla.protocol.api.offset_for_leader_epoch import (
     OffsetForLeaderTopicResult,
 )
 
-from ..errors import ANSWERABLE, code_of
+from ..errors import EXPECTED_ERRORS, error_code_of
 
 if TYPE_CHECKING:
     from ...broker import Broker
-    from ..dispatch import Context
+    from ..dispatch import RequestContext
 
 
 def handle(
-    broker: Broker, _context: Context, request: OffsetForLeaderEpochRequest
+    broker: Broker, _context: RequestContext, request: OffsetForLeaderEpochRequest
 ) -> OffsetForLeaderEpochResponse:
     """Answer OffsetForLeaderEpoch."""
     return OffsetForLeaderEpochResponse(
@@ -38,8 +38,8 @@ def _answer(broker: Broker, topic: str, asked: OffsetForLeaderPartition) -> Epoc
     try:
         partition = broker.topics.find(topic, asked.partition)
         partition.check_epoch(asked.current_leader_epoch)
-    except ANSWERABLE as error:
-        return EpochEndOffset(partition=asked.partition, error_code=code_of(error))
+    except EXPECTED_ERRORS as error:
+        return EpochEndOffset(partition=asked.partition, error_code=error_code_of(error))
     log = partition.log
     if asked.leader_epoch == partition.leader_epoch:
         # The log does not know of it before something was written in it.

@@ -27,12 +27,12 @@ from ottla.protocol.schema import Buffer
 from ottla.storage.errors import KeylessRecordError
 
 from ...partitions.partition import LEADER_EPOCH
-from ..errors import ANSWERABLE, ApiError, NotOwnerError, code_of
+from ..errors import EXPECTED_ERRORS, ApiError, NotLeaderError, error_code_of
 
 if TYPE_CHECKING:
     from ...broker import Broker
     from ...partitions.partition import Partition
-    from ..dispatch import Context
+    from ..dispatch import RequestContext
 
 ALL = -1
 _FIRST_WITH_ZSTD = 7
@@ -46,7 +46,7 @@ _BEFORE_LENGTH_COUNTS = 12
 
 
 def handle(
-    broker: Broker, context: Context, request: ProduceRequest
+    broker: Broker, context: RequestContext, request: ProduceRequest
 ) -> ProduceResponse | asyncio.Future[ProduceResponse] | None:
     """Answer Produce."""
     acks = request.acks
@@ -69,7 +69,7 @@ def handle(
                     raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION)
                 records = _check(data.records, context.version)
                 appended = partition.append(records, now_ms)
-            except ANSWERABLE as error:
+            except EXPECTED_ERRORS as error:
                 failure = str(error)
                 result = _failed(index, error, context.version)
                 owners.add(result.current_leader.leader_id)
@@ -92,14 +92,16 @@ def handle(
     if acks == 0:
         # No answer is expected; an end of the connection is the only way to tell.
         if failure is not None:
-            context.connection.close_with(f"Produce with acks=0 failed: {failure}")
+            context.connection.close(f"Produce with acks=0 failed: {failure}")
         return None
     endpoints = _endpoints(broker, context, owners) if owners else ()
     response = ProduceResponse(responses=responses, node_endpoints=endpoints)
     return response if pending is None else pending.answer_with(response)
 
 
-def _endpoints(broker: Broker, context: Context, owners: Iterable[int]) -> list[NodeEndpoint]:
+def _endpoints(
+    broker: Broker, context: RequestContext, owners: Iterable[int]
+) -> list[NodeEndpoint]:
     """Say where the brokers are that own what was sent here, so that nobody has to ask."""
     nodes = (broker.cluster.node(owner, context) for owner in owners if owner >= 0)
     return [NodeEndpoint(node_id=one.id, host=one.host, port=one.port) for one in nodes]
@@ -124,7 +126,7 @@ def _check(records: Buffer | None, version: int) -> Buffer:
 def _failed(index: int, error: Exception, version: int) -> PartitionProduceResponse:
     record_errors = []
     leader = LeaderIdAndEpoch()
-    if isinstance(error, NotOwnerError) and version >= _FIRST_WITH_LEADER:
+    if isinstance(error, NotLeaderError) and version >= _FIRST_WITH_LEADER:
         leader = LeaderIdAndEpoch(leader_id=error.leader_id, leader_epoch=LEADER_EPOCH)
     if isinstance(error, KeylessRecordError):
         record_errors.append(
@@ -134,7 +136,7 @@ def _failed(index: int, error: Exception, version: int) -> PartitionProduceRespo
         )
     return PartitionProduceResponse(
         index=index,
-        error_code=code_of(error),
+        error_code=error_code_of(error),
         base_offset=-1,
         record_errors=record_errors,
         error_message=str(error),

@@ -10,11 +10,11 @@ from ottla.protocol.api.sync_group import SyncGroupRequest, SyncGroupResponse
 
 if TYPE_CHECKING:
     from ...broker import Broker
-    from ..dispatch import Context
+    from ..dispatch import RequestContext
 
 
 def handle(
-    broker: Broker, _context: Context, request: SyncGroupRequest
+    broker: Broker, _context: RequestContext, request: SyncGroupRequest
 ) -> SyncGroupResponse | asyncio.Future[SyncGroupResponse]:
     """Answer SyncGroup."""
     groups = broker.groups
