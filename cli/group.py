@@ -13,7 +13,7 @@ from .target import Target, connected, json_option
 from .topic import confirm, yes_option
 
 if TYPE_CHECKING:
-    from ottla.client.admin import GroupDescription, GroupMember, PartitionLag
+    from ottla.client.admin import GroupDescription, MemberDescription, PartitionLag
     from ottla.client.types import TopicPartition
 
 group_argument = click.argument("group", shell_complete=complete_groups)
@@ -115,7 +115,7 @@ def _as_json(one: GroupDescription, lags: dict[TopicPartition, PartitionLag]) ->
     }
 
 
-def _owners(one: GroupDescription) -> dict[TopicPartition, GroupMember]:
+def _owners(one: GroupDescription) -> dict[TopicPartition, MemberDescription]:
     return {place: member for member in one.members for place in member.assignment}
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         CreatedTopic,
         GroupDescription,
         GroupListing,
-        GroupMember,
+        MemberDescription,
         NewTopic,
         PartialError,
         PartitionDescription,
@@ -83,8 +83,8 @@ __all__ = [
     "GroupConfig",
     "GroupDescription",
     "GroupListing",
-    "GroupMember",
     "KafkaError",
+    "MemberDescription",
     "NewTopic",
     "OffsetAndTimestamp",
     "PartialError",
@@ -109,7 +109,7 @@ __all__ = [
 _HOMES = {
     "admin": (
         *("Admin", "ApiVersion", "BrokerDescription", "ClusterDescription", "ConfigEntry"),
-        *("ConfigSource", "CreatedTopic", "GroupDescription", "GroupListing", "GroupMember"),
+        *("ConfigSource", "CreatedTopic", "GroupDescription", "GroupListing", "MemberDescription"),
         *("NewTopic", "PartialError", "PartitionDescription", "PartitionLag", "TopicDescription"),
     ),
     "consumer.fetched_data": ("BadRecordError", "TruncatedError"),

@@ -13,9 +13,9 @@ operation (`Timeouts.operation`) is over; that a topic or a group is not there i
 
 from __future__ import annotations
 
-from .asking import PartialError
-from .configs import ConfigsOf
+from .configs import ConfigsAdmin
 from .groups import GroupsAdmin
+from .requests import PartialError
 from .results import (
     ApiVersion,
     BrokerDescription,
@@ -25,13 +25,13 @@ from .results import (
     CreatedTopic,
     GroupDescription,
     GroupListing,
-    GroupMember,
+    MemberDescription,
     NewTopic,
     PartitionDescription,
     PartitionLag,
     TopicDescription,
 )
-from .topics import Topics
+from .topics import TopicsAdmin
 
 __all__ = [
     "Admin",
@@ -43,7 +43,7 @@ __all__ = [
     "CreatedTopic",
     "GroupDescription",
     "GroupListing",
-    "GroupMember",
+    "MemberDescription",
     "NewTopic",
     "PartialError",
     "PartitionDescription",
@@ -52,5 +52,5 @@ __all__ = [
 ]
 
 
-class Admin(Topics, ConfigsOf, GroupsAdmin):
+class Admin(TopicsAdmin, ConfigsAdmin, GroupsAdmin):
     """Looks at a cluster and changes it. `bootstrap` is "host:port,…" or a list of such."""

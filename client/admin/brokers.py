@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from ottla.protocol.registry import APIS
 
-from .asking import Asking, no_such_broker
+from .requests import AdminRequests, no_such_broker
 from .results import ApiVersion, BrokerDescription, ClusterDescription
 
 
-class Brokers(Asking):
+class BrokersAdmin(AdminRequests):
     """What an admin can be told of brokers."""
 
     async def describe_cluster(self) -> ClusterDescription:

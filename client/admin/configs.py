@@ -17,7 +17,7 @@ from ottla.protocol.api.incremental_alter_configs import (
     IncrementalAlterConfigsResponse,
 )
 
-from .asking import Asking, Outcome, no_such_broker, outcome
+from .requests import AdminRequests, Outcome, no_such_broker, outcome
 from .results import ConfigEntry, ConfigSource
 
 _TOPIC, _BROKER = 2, 4
@@ -32,7 +32,7 @@ _TYPES = (
 Configs = dict[str, ConfigEntry]
 
 
-class ConfigsOf(Asking):
+class ConfigsAdmin(AdminRequests):
     """What an admin can do with settings."""
 
     async def describe_topic_configs(

@@ -28,10 +28,10 @@ from ..cluster import M
 from ..errors import ClientError, error_of
 from ..offsets import by_topic, commit, fetch_committed, whole
 from ..types import CommittedOffset, TopicPartition
-from .asking import Outcome, no_such_group, outcome
-from .brokers import Brokers
-from .offsets import Offsets
-from .results import GroupDescription, GroupListing, GroupMember, PartitionLag
+from .brokers import BrokersAdmin
+from .offsets import OffsetsAdmin
+from .requests import Outcome, no_such_group, outcome
+from .results import GroupDescription, GroupListing, MemberDescription, PartitionLag
 
 _CONSUMER = "consumer"
 _DEAD = "Dead"
@@ -44,7 +44,7 @@ _HAS_MEMBERS = (
 )
 
 
-class GroupsAdmin(Offsets, Brokers):
+class GroupsAdmin(OffsetsAdmin, BrokersAdmin):
     """What an admin can do with groups."""
 
     async def list_groups(self, *, states: Collection[str] = ()) -> list[GroupListing]:
@@ -207,14 +207,14 @@ def _described(group: DescribedGroup, node_id: int) -> Outcome[GroupDescription]
     )
 
 
-def _member(member: DescribedGroupMember, *, is_consumer: bool) -> GroupMember:
+def _member(member: DescribedGroupMember, *, is_consumer: bool) -> MemberDescription:
     subscription = (
         _decoded(ConsumerProtocolSubscription, member.member_metadata) if is_consumer else None
     )
     assignment = (
         _decoded(ConsumerProtocolAssignment, member.member_assignment) if is_consumer else None
     )
-    return GroupMember(
+    return MemberDescription(
         member.member_id,
         member.group_instance_id,
         member.client_id,

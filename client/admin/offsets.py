@@ -16,12 +16,12 @@ from ottla.protocol.errors import ErrorCode, KafkaError, RefreshError
 from ..errors import error_of
 from ..offsets import by_topic, failure_of, list_offsets
 from ..types import EARLIEST, LATEST, OffsetAndTimestamp, TopicPartition
-from .asking import Asking, Outcome, PartialError, V
+from .requests import AdminRequests, Outcome, PartialError, V
 
 _HIGH_WATERMARK = -1
 
 
-class Offsets(Asking):
+class OffsetsAdmin(AdminRequests):
     """What an admin can do with the logs of partitions."""
 
     async def beginning_offsets(self, *what: str | TopicPartition) -> dict[TopicPartition, int]:

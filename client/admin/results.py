@@ -108,7 +108,7 @@ class GroupListing:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupMember:
+class MemberDescription:
     """A member of a group. Topics and assignment are empty if they are not a consumer's."""
 
     member_id: str
@@ -129,7 +129,7 @@ class GroupDescription:
     #: How the members share the partitions, once they have agreed: "range", …
     assignor: str
     coordinator: int
-    members: tuple[GroupMember, ...]
+    members: tuple[MemberDescription, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,14 +21,14 @@ from ottla.protocol.errors import ErrorCode, KafkaError
 
 from ..cluster import TopicInfo
 from ..errors import error_of
-from .asking import Asking, Outcome, outcome
+from .requests import AdminRequests, Outcome, outcome
 from .results import CreatedTopic, NewTopic, PartitionDescription, TopicDescription
 
 # The last version in which topics are a list of names.
 _LAST_WITH_NAMES = 5
 
 
-class Topics(Asking):
+class TopicsAdmin(AdminRequests):
     """What an admin can do with topics."""
 
     async def list_topics(self, *, internal: bool = False) -> list[TopicDescription]:

@@ -9,8 +9,8 @@ import pyarrow as pa
 from ottla.protocol.errors import BatchError
 
 from ..consumer.delivery import Delivery
-from ..consumer.fetched_data import Chunk
-from ..consumer.positions import Partition
+from ..consumer.fetched_data import FetchedData
+from ..consumer.positions import AssignedPartition
 from ..errors import KafkaError
 from .decoder import ArrowDecoder, damage_of
 
@@ -21,9 +21,9 @@ class Tables:
     def __init__(self, delivery: Delivery, decoder: ArrowDecoder | None) -> None:
         self._delivery = delivery
         self._decoder = decoder or ArrowDecoder(headers=True)
-        self._partition: Partition | None = None
+        self._partition: AssignedPartition | None = None
         self._incarnation = -1
-        self._chunk: Chunk
+        self._chunk: FetchedData
         self._tables: Iterator[pa.RecordBatch] = iter(())
 
     def take(self) -> pa.RecordBatch | None:

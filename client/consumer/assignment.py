@@ -20,7 +20,7 @@ from .committer import Committer
 from .delivery import Delivery
 from .fetcher import Fetcher
 from .group_member import GroupMember
-from .positions import Partition, Phase, Positions
+from .positions import AssignedPartition, Phase, Positions
 from .subscription import Subscription, partition_counts
 
 logger = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ class Callbacks:
     on_lost: RebalanceCallback | None
 
 
-class Ownership:
+class Assignment:
     """The partitions of a consumer."""
 
     def __init__(
@@ -84,7 +84,7 @@ class Ownership:
         self._drop(self._positions.places - frozenset(places))
         self.begin(self._positions.assign(places))
 
-    def begin(self, partitions: Iterable[Partition]) -> None:
+    def begin(self, partitions: Iterable[AssignedPartition]) -> None:
         """Start where the group has left off, or at an end; or where somebody has sought to."""
         for partition in partitions:
             if partition.phase is not Phase.NEW:
@@ -212,7 +212,7 @@ class Ownership:
 
     # And how.
 
-    def _hold(self, places: Collection[TopicPartition]) -> list[Partition]:
+    def _hold(self, places: Collection[TopicPartition]) -> list[AssignedPartition]:
         partitions = [partition for partition in self._positions if partition.place in places]
         for partition in partitions:
             partition.is_held = True

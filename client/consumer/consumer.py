@@ -47,7 +47,7 @@ from ..types import (
     Record,
     TopicPartition,
 )
-from .assignment import Callbacks, Ownership, RebalanceCallback
+from .assignment import Assignment, Callbacks, RebalanceCallback
 from .assignors import ASSIGNORS
 from .committer import Committer
 from .delivery import SLICE_RECORDS, Delivery, Taken
@@ -144,7 +144,7 @@ class Consumer:
             )
         # Without another word, what is lost is revoked.
         callbacks = Callbacks(on_assigned, on_revoked, on_lost or on_revoked)
-        self._ownership = Ownership(
+        self._ownership = Assignment(
             self._cluster,
             self._positions,
             self._delivery,

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 from ..errors import KafkaError
 from ..types import Deserializer, Record
-from .fetched_data import Chunk, Slice, deserialize
-from .positions import Partition, Positions
+from .fetched_data import FetchedData, FetchedSlice, deserialize
+from .positions import AssignedPartition, Positions
 
 #: How many records are handed out before the event loop may get its turn.
 SLICE_RECORDS = 500
@@ -25,7 +25,7 @@ SLICE_RECORDS = 500
 class Taken(NamedTuple):
     """Records of a partition that are about to be given; or one that was not understood."""
 
-    partition: Partition
+    partition: AssignedPartition
     records: list[Record]
     next_offset: int
     bad: Exception | None = None
@@ -46,17 +46,17 @@ class Delivery:
         self._on_drained = on_drained
         #: The records that are being handed out one by one.
         self.iterator: Iterator[Record] = iter(())
-        self._slice = Slice([], -1)
-        self._partition: Partition | None = None
-        self._given: list[Partition] = []
-        self._queue: deque[Partition] = deque()
+        self._slice = FetchedSlice([], -1)
+        self._partition: AssignedPartition | None = None
+        self._given: list[AssignedPartition] = []
+        self._queue: deque[AssignedPartition] = deque()
         self._errors: deque[Exception] = deque()
         #: There may be something to take.
         self.arrived = asyncio.Event()
         #: The application may have nothing in its hands.
         self.is_put_down = asyncio.Event()
 
-    def offer(self, partition: Partition) -> None:
+    def offer(self, partition: AssignedPartition) -> None:
         """Take note that there is something in a partition."""
         if not partition.is_queued and partition.has_something and partition.is_deliverable:
             partition.is_queued = True
@@ -89,7 +89,7 @@ class Delivery:
         self.arrived.clear()
         return None
 
-    def take_chunk(self) -> tuple[Partition, Chunk] | None:
+    def take_chunk(self) -> tuple[AssignedPartition, FetchedData] | None:
         """Give what was fetched of a partition, undecoded, if there is anything."""
         while (partition := self._first()) is not None:
             chunk = partition.take_chunk()
@@ -105,14 +105,14 @@ class Delivery:
     def hand_out(self, taken: Taken) -> None:
         """Let the application have records one by one."""
         self._partition = taken.partition
-        self._slice = Slice(taken.records, taken.next_offset)
+        self._slice = FetchedSlice(taken.records, taken.next_offset)
         self.iterator = iter(taken.records)
 
     def give(self, taken: Taken) -> None:
         """Take note that the application has records, all at once."""
         self.give_up_to(taken.partition, taken.next_offset, taken.records[-1].leader_epoch)
 
-    def give_up_to(self, partition: Partition, next_offset: int, leader_epoch: int) -> None:
+    def give_up_to(self, partition: AssignedPartition, next_offset: int, leader_epoch: int) -> None:
         """Take note that the application has all before an offset."""
         partition.give(next_offset, leader_epoch)
         self._given.append(partition)
@@ -132,7 +132,7 @@ class Delivery:
             return
         records, next_offset, _ = partition.rest.popleft()
         if left := records[1:]:
-            partition.rest.appendleft(Slice(left, next_offset))
+            partition.rest.appendleft(FetchedSlice(left, next_offset))
         self.give_up_to(partition, bad.offset + 1 if left else next_offset, bad.leader_epoch)
 
     def settle(self) -> None:
@@ -154,7 +154,7 @@ class Delivery:
         self._given.clear()
         self.is_put_down.set()
 
-    def interrupt(self, partitions: Iterable[Partition]) -> None:
+    def interrupt(self, partitions: Iterable[AssignedPartition]) -> None:
         """Take back what was not given yet, if one of these is being handed out."""
         partition = self._partition
         if partition is None or partition not in partitions:
@@ -163,16 +163,16 @@ class Delivery:
         self._put_back(partition, list(self.iterator), self._slice.next_offset)
         self._given.append(partition)
         self._partition = None
-        self._slice = Slice([], -1)
+        self._slice = FetchedSlice([], -1)
         self.iterator = iter(())
 
-    def forget(self, partitions: Iterable[Partition]) -> None:
+    def forget(self, partitions: Iterable[AssignedPartition]) -> None:
         """Take note that partitions are not this consumer's any more, or are read elsewhere."""
         self.interrupt(partitions)
         self._given = [one for one in self._given if one not in partitions]
         self.is_put_down.set()
 
-    def _first(self) -> Partition | None:
+    def _first(self) -> AssignedPartition | None:
         """Give the partition whose turn it is. Raises what went wrong meanwhile."""
         if self._errors:
             raise self._errors.popleft()
@@ -193,17 +193,17 @@ class Delivery:
             partition.is_queued = False
         return None
 
-    def _put_back(self, partition: Partition, left: list[Record], next_offset: int) -> None:
+    def _put_back(self, partition: AssignedPartition, left: list[Record], next_offset: int) -> None:
         if not left:
             return
-        partition.rest.appendleft(Slice(left, next_offset, is_deserialized=True))
+        partition.rest.appendleft(FetchedSlice(left, next_offset, is_deserialized=True))
         if partition.is_queued:
             self._queue.remove(partition)
         partition.is_queued = True
         self._queue.appendleft(partition)
         self.arrived.set()
 
-    def _understood(self, partition: Partition, found: Slice) -> Taken:
+    def _understood(self, partition: AssignedPartition, found: FetchedSlice) -> Taken:
         if found.is_deserialized or (self._key is None and self._value is None):
             return Taken(partition, found.records, found.next_offset)
         made, error = deserialize(found.records, self._key, self._value)
@@ -211,7 +211,7 @@ class Delivery:
             return Taken(partition, made, found.next_offset)
         # The one that was not understood stays where it is until somebody has dealt with it.
         left = found.records[len(made) :]
-        partition.rest.appendleft(Slice(left, found.next_offset))
+        partition.rest.appendleft(FetchedSlice(left, found.next_offset))
         if made:
             return Taken(partition, made, left[0].offset)
         return Taken(partition, left[:1], left[0].offset + 1, error)

@@ -32,7 +32,7 @@ _ABORT = 0
 _offset_of = attrgetter("offset")
 
 
-class Slice(NamedTuple):
+class FetchedSlice(NamedTuple):
     """Records one after the other, and the offset to go on at; there may be no records."""
 
     records: list[Record]
@@ -50,7 +50,7 @@ class BadRecordError(SerializationError):
         super().__init__(f"{place} at offset {record.offset} is not understood: {error!r}")
 
 
-class Chunk:
+class FetchedData:
     """Batches of one partition, from an offset on."""
 
     __slots__ = (
@@ -84,10 +84,10 @@ class Chunk:
         self._aborting: set[int] = set()
         # Where the next batch starts, and what is left of the last one that was decoded.
         self._at = 0
-        self._rest: Iterator[Slice] = iter(())
+        self._rest: Iterator[FetchedSlice] = iter(())
         self.size_bytes, self.next_offset = _extent(self._view, fetch_offset)
 
-    def take(self, most: int) -> Slice | None:
+    def take(self, most: int) -> FetchedSlice | None:
         """Give the next records, about as many as `most` or fewer. Raises KafkaError.
 
         Nothing behind a batch that is damaged is given, and asking again raises again.
@@ -112,7 +112,7 @@ class Chunk:
                 return next(self._rest)
             records += decoded
             next_offset = batch.next_offset
-        return Slice(records, next_offset) if next_offset >= 0 else None
+        return FetchedSlice(records, next_offset) if next_offset >= 0 else None
 
     @property
     def is_begun(self) -> bool:
@@ -196,11 +196,11 @@ def deserialize(
     return made, None
 
 
-def _cut(records: list[Record], most: int, next_offset: int) -> Iterator[Slice]:
+def _cut(records: list[Record], most: int, next_offset: int) -> Iterator[FetchedSlice]:
     for start in range(0, len(records), most):
         part = records[start : start + most]
         is_last = start + most >= len(records)
-        yield Slice(part, next_offset if is_last else part[-1].offset + 1)
+        yield FetchedSlice(part, next_offset if is_last else part[-1].offset + 1)
 
 
 def _extent(view: memoryview, fetch_offset: int) -> tuple[int, int]:

@@ -36,8 +36,8 @@ from ..errors import ClientError, ClosedError, ConsumerError, KafkaError
 from ..offsets import failure_of, fetch_committed, list_offsets_of
 from ..types import CommittedOffset, OffsetAndTimestamp, TopicPartition
 from .delivery import Delivery
-from .fetched_data import Chunk, TruncatedError
-from .positions import Partition, Phase, Positions
+from .fetched_data import FetchedData, TruncatedError
+from .positions import AssignedPartition, Phase, Positions
 
 logger = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ class Reading:
 class _Wanted(NamedTuple):
     """A partition that is being fetched from."""
 
-    partition: Partition
+    partition: AssignedPartition
     offset: int
     incarnation: int
 
@@ -110,7 +110,7 @@ class Fetcher:
         # What is under way: nodes that are asked, and look-ups.
         self._busy: set[int | str] = set()
         # The partitions whose positions are being looked up.
-        self._looking: set[Partition] = set()
+        self._looking: set[AssignedPartition] = set()
 
     def wake(self) -> None:
         """Take note that something has changed."""
@@ -141,8 +141,8 @@ class Fetcher:
         """Decide what to do next."""
         now = asyncio.get_running_loop().time()
         homeless: set[str] = set()
-        lost: list[Partition] = []
-        by_node: dict[int, list[Partition]] = {}
+        lost: list[AssignedPartition] = []
+        by_node: dict[int, list[AssignedPartition]] = {}
         next_try = float("inf")
         for partition in self._positions:
             if partition.retry_at > now:
@@ -220,20 +220,20 @@ class Fetcher:
                 self._note(partition, f"{partition.place} has no leader")
                 self._try_later(partition)
 
-    async def _look_up(self, partitions: Collection[Partition]) -> None:
+    async def _look_up(self, partitions: Collection[AssignedPartition]) -> None:
         try:
             await self.find_positions(partitions)
         finally:
             self._looking.difference_update(partitions)
 
-    async def find_positions(self, partitions: Collection[Partition]) -> None:
+    async def find_positions(self, partitions: Collection[AssignedPartition]) -> None:
         """Look up where to read; errors that may pass are tried again later."""
         await self._find_committed([one for one in partitions if one.phase is Phase.COMMITTED])
         # The others start at an end: they were told to, or nothing was committed.
         await self._find_ends([one for one in partitions if one.phase is Phase.RESET])
         self.wake()
 
-    async def _find_committed(self, partitions: list[Partition]) -> None:
+    async def _find_committed(self, partitions: list[AssignedPartition]) -> None:
         group = self._reading.group
         if not partitions:
             return
@@ -260,12 +260,12 @@ class Fetcher:
                 case error:
                     self._retry_or_fail(partition, error)
 
-    async def _find_ends(self, partitions: list[Partition]) -> None:
+    async def _find_ends(self, partitions: list[AssignedPartition]) -> None:
         if not partitions:
             return
         before = {partition: partition.incarnation for partition in partitions}
         leaders = await self._cluster.leaders_of(one.place for one in partitions)
-        by_node: dict[int, list[Partition]] = {}
+        by_node: dict[int, list[AssignedPartition]] = {}
         for partition, incarnation in before.items():
             leader = leaders[partition.place]
             if partition.incarnation != incarnation:
@@ -277,7 +277,7 @@ class Fetcher:
         # Nobody waits for a broker that is not his.
         await asyncio.gather(*(self._find_ends_at(node, some) for node, some in by_node.items()))
 
-    async def _find_ends_at(self, node: int, partitions: list[Partition]) -> None:
+    async def _find_ends_at(self, node: int, partitions: list[AssignedPartition]) -> None:
         before = {partition: partition.incarnation for partition in partitions}
         found = await list_offsets_of(
             self._cluster,
@@ -292,7 +292,9 @@ class Fetcher:
         self.wake()
 
     def _take_end(
-        self, partition: Partition, found: OffsetAndTimestamp | KafkaError | ClientError | None
+        self,
+        partition: AssignedPartition,
+        found: OffsetAndTimestamp | KafkaError | ClientError | None,
     ) -> None:
         match found:
             case OffsetAndTimestamp(offset, _timestamp):
@@ -304,7 +306,7 @@ class Fetcher:
                     self._cluster.forget([partition.place.topic])
                 self._retry_or_fail(partition, error)
 
-    def reset(self, partition: Partition, reason: str) -> None:
+    def reset(self, partition: AssignedPartition, reason: str) -> None:
         """Start at an end of the log, or tell the application that nobody said where."""
         if self._reading.reset_to is not None:
             self._delivery.forget([partition])
@@ -315,7 +317,7 @@ class Fetcher:
 
     # FetchConfig.
 
-    async def _fetch(self, node: int, partitions: list[Partition], share: int) -> None:
+    async def _fetch(self, node: int, partitions: list[AssignedPartition], share: int) -> None:
         """Ask a broker once, and take in what it gives."""
         config = self._config
         # Somebody may have sought, paused or let go of one since this was planned.
@@ -381,7 +383,7 @@ class Fetcher:
             return
         aborted = [(one.producer_id, one.first_offset) for one in data.aborted_transactions or ()]
         try:
-            chunk = Chunk(
+            chunk = FetchedData(
                 partition.place,
                 offset,
                 bytes(data.records) if copies else data.records,
@@ -395,7 +397,7 @@ class Fetcher:
         partition.add(chunk)
         self._delivery.offer(partition)
 
-    def _heed(self, partition: Partition, offset: int, code: int) -> None:
+    def _heed(self, partition: AssignedPartition, offset: int, code: int) -> None:
         """Act on an error of one partition."""
         error = failure_of(code, f"{partition.place} at offset {offset}")
         assert error is not None
@@ -412,28 +414,28 @@ class Fetcher:
         partition.is_astray = calls_for_look_up(error)
         self._retry_or_fail(partition, error)
 
-    def _complain(self, partitions: Iterable[Partition], reason: str) -> None:
+    def _complain(self, partitions: Iterable[AssignedPartition], reason: str) -> None:
         """Log what goes wrong, but not over and over."""
         is_new = any(partition.tries == 0 for partition in partitions)
         logger.log(logging.WARNING if is_new else logging.DEBUG, "%s", reason)
 
-    def _note(self, partition: Partition, reason: str) -> None:
+    def _note(self, partition: AssignedPartition, reason: str) -> None:
         """Log what is wrong with one partition: aloud when it lasts, and then once."""
         logger.log(logging.WARNING if partition.tries == _LASTING else logging.DEBUG, "%s", reason)
 
-    def _retry_or_fail(self, partition: Partition, error: KafkaError | ClientError) -> None:
+    def _retry_or_fail(self, partition: AssignedPartition, error: KafkaError | ClientError) -> None:
         if error.retriable:
             self._note(partition, str(error))
             self._try_later(partition)
         else:
             self._fail(partition, error)
 
-    def _try_later(self, partition: Partition) -> None:
+    def _try_later(self, partition: AssignedPartition) -> None:
         pause = self._cluster.config.backoff.seconds(partition.tries, random.random())  # noqa: S311
         partition.tries += 1
         partition.retry_at = asyncio.get_running_loop().time() + pause
 
-    def _fail(self, partition: Partition, error: Exception | None) -> None:
+    def _fail(self, partition: AssignedPartition, error: Exception | None) -> None:
         """Let the application know; it is tried again when it has been told."""
         self._try_later(partition)
         partition.error = error

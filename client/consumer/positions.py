@@ -18,7 +18,7 @@ from enum import Enum
 
 from ..errors import ConsumerError
 from ..types import EARLIEST, CommittedOffset, TopicPartition
-from .fetched_data import Chunk, Slice
+from .fetched_data import FetchedData, FetchedSlice
 
 
 class Phase(Enum):
@@ -37,7 +37,7 @@ class Phase(Enum):
     """The position is known."""
 
 
-class Partition:
+class AssignedPartition:
     """A partition that is assigned."""
 
     __slots__ = (
@@ -86,8 +86,8 @@ class Partition:
         #: What went wrong, for the application to hear.
         self.error: Exception | None = None
         # What was fetched: first what has been decoded, then what has not.
-        self.rest: deque[Slice] = deque()
-        self.chunks: deque[Chunk] = deque()
+        self.rest: deque[FetchedSlice] = deque()
+        self.chunks: deque[FetchedData] = deque()
         self.buffered_bytes = 0
         #: Whether it waits for the application in `Delivery`.
         self.is_queued = False
@@ -98,7 +98,7 @@ class Partition:
         self.retry_at = 0.0
 
     def __repr__(self) -> str:
-        return f"<Partition {self.place} {self.phase.value} at {self.position}>"
+        return f"<AssignedPartition {self.place} {self.phase.value} at {self.position}>"
 
     @property
     def is_ready(self) -> bool:
@@ -151,13 +151,13 @@ class Partition:
         self.buffered_bytes = 0
         self.fetch_offset = self.position
 
-    def add(self, chunk: Chunk) -> None:
+    def add(self, chunk: FetchedData) -> None:
         """Take in what was fetched."""
         self.chunks.append(chunk)
         self.buffered_bytes += chunk.size_bytes
         self.fetch_offset = chunk.next_offset
 
-    def take(self, most: int) -> Slice | None:
+    def take(self, most: int) -> FetchedSlice | None:
         """Give what comes next; None at the end of each chunk. Raises KafkaError for damage."""
         if self.rest:
             return self.rest.popleft()
@@ -169,7 +169,7 @@ class Partition:
             self.buffered_bytes -= chunk.size_bytes
         return None
 
-    def take_chunk(self) -> Chunk | None:
+    def take_chunk(self) -> FetchedData | None:
         """Give all of what was fetched at once; None if some of it has been given already."""
         if self.rest or not self.chunks or self.chunks[0].is_begun:
             return None
@@ -191,9 +191,9 @@ class Positions:
     """The partitions that are assigned."""
 
     def __init__(self) -> None:
-        self._partitions: dict[TopicPartition, Partition] = {}
+        self._partitions: dict[TopicPartition, AssignedPartition] = {}
 
-    def __iter__(self) -> Iterator[Partition]:
+    def __iter__(self) -> Iterator[AssignedPartition]:
         return iter(self._partitions.values())
 
     def __len__(self) -> int:
@@ -202,13 +202,13 @@ class Positions:
     def __contains__(self, place: object) -> bool:
         return place in self._partitions
 
-    def __getitem__(self, place: TopicPartition) -> Partition:
+    def __getitem__(self, place: TopicPartition) -> AssignedPartition:
         try:
             return self._partitions[place]
         except KeyError:
             raise ConsumerError(f"{place} is not assigned to this consumer") from None
 
-    def has(self, partition: Partition) -> bool:
+    def has(self, partition: AssignedPartition) -> bool:
         """Whether it is this one that is assigned, and not another of the same name."""
         return self._partitions.get(partition.place) is partition
 
@@ -217,9 +217,9 @@ class Positions:
         """What is assigned."""
         return frozenset(self._partitions)
 
-    def assign(self, places: Iterable[TopicPartition]) -> list[Partition]:
+    def assign(self, places: Iterable[TopicPartition]) -> list[AssignedPartition]:
         """Add partitions; give those that are new."""
-        fresh = [Partition(place) for place in sorted(set(places)) if place not in self]
+        fresh = [AssignedPartition(place) for place in sorted(set(places)) if place not in self]
         for partition in fresh:
             self._partitions[partition.place] = partition
         return fresh
@@ -231,7 +231,7 @@ class Positions:
             if partition is not None:
                 partition.discard()
 
-    def select(self, places: Collection[TopicPartition]) -> list[Partition]:
+    def select(self, places: Collection[TopicPartition]) -> list[AssignedPartition]:
         """Give these. Raises ConsumerError for one that is not assigned."""
         return [self[place] for place in places]
 

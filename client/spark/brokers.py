@@ -23,7 +23,7 @@ from ..errors import ErrorCode, KafkaError, RefreshError, error_of
 from ..offsets import commit, list_offsets, whole
 from ..types import CommittedOffset, TopicPartition
 from .errors import OptionError
-from .options import Link, Topics
+from .options import ConnectionOptions, TopicSelection
 
 T = TypeVar("T")
 
@@ -35,7 +35,7 @@ _DOUBT_SECONDS = 1.0
 class Brokers:
     """Asks brokers, and waits for what they say."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: ConnectionOptions) -> None:
         self.cluster = Cluster(link.bootstrap, link.client)
         self.process = os.getpid()
         self._loop = asyncio.new_event_loop()
@@ -69,11 +69,15 @@ class Brokers:
 
     # What a driver asks.
 
-    def partitions_of(self, topics: Topics, *, may_be_missing: bool = False) -> set[TopicPartition]:
+    def partitions_of(
+        self, topics: TopicSelection, *, may_be_missing: bool = False
+    ) -> set[TopicPartition]:
         """Give all partitions of topics. Raises OptionError for what is not there."""
         return self.wait_for(self._partitions_of(topics, may_be_missing=may_be_missing))
 
-    async def _partitions_of(self, topics: Topics, *, may_be_missing: bool) -> set[TopicPartition]:
+    async def _partitions_of(
+        self, topics: TopicSelection, *, may_be_missing: bool
+    ) -> set[TopicPartition]:
         names = topics.names or sorted({place.topic for place in topics.places}) or None
         doubted_until = time.monotonic() + _DOUBT_SECONDS
 
@@ -132,7 +136,7 @@ def _numbers(info: TopicInfo) -> range:
 
 
 def _check_there(
-    topics: Topics, found: Collection[str], places: Collection[TopicPartition]
+    topics: TopicSelection, found: Collection[str], places: Collection[TopicPartition]
 ) -> None:
     """Raise OptionError for what was asked for by name, and is not there."""
     wanted = {*topics.names, *(place.topic for place in topics.places)}
@@ -142,11 +146,11 @@ def _check_there(
         raise OptionError(f"there is no partition {', '.join(map(str, absent))}")
 
 
-_idle: dict[Link, Brokers] = {}
+_idle: dict[ConnectionOptions, Brokers] = {}
 
 
 @contextmanager
-def brokers(link: Link) -> Iterator[Brokers]:
+def brokers(link: ConnectionOptions) -> Iterator[Brokers]:
     """Give a way to the brokers, one that was used before if there is one."""
     found = _idle.pop(link, None)
     if found is None or found.process != os.getpid():

@@ -43,7 +43,7 @@ _CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
 @dataclass(frozen=True)
-class Topics:
+class TopicSelection:
     """What is read: topics by name, those that match a pattern, or single partitions."""
 
     names: tuple[str, ...] = ()
@@ -52,7 +52,7 @@ class Topics:
 
 
 @dataclass(frozen=True)
-class Link:
+class ConnectionOptions:
     """How brokers are reached. It is hashable: connections are kept by it."""
 
     bootstrap: str
@@ -92,8 +92,8 @@ class Limits:
 class ReadOptions:
     """All that a reader has to know."""
 
-    link: Link
-    topics: Topics
+    link: ConnectionOptions
+    topics: TopicSelection
     starting: Bound
     ending: Bound
     #: What becomes of a start at a time that nothing is as young as: "error" or "latest".
@@ -108,7 +108,7 @@ class ReadOptions:
 class WriteOptions:
     """All that a writer has to know; `producer` is arguments of the SDK's."""
 
-    link: Link
+    link: ConnectionOptions
     topic: str | None
     has_timestamps: bool
     producer: Mapping[str, Any]
@@ -262,7 +262,9 @@ class _Given:
 # Parts.
 
 
-def _link(given: _Given, timeout: str, prefix: str | None, *, is_sink: bool = False) -> Link:
+def _link(
+    given: _Given, timeout: str, prefix: str | None, *, is_sink: bool = False
+) -> ConnectionOptions:
     bootstrap = given.kafka("bootstrap.servers", parse_bootstrap)
     if bootstrap is None:
         raise OptionError(f"option {KAFKA}bootstrap.servers is missing: host:port,…")
@@ -288,15 +290,15 @@ def _link(given: _Given, timeout: str, prefix: str | None, *, is_sink: bool = Fa
         # To read a topic must not make it; a sink's is made where brokers do that.
         allow_auto_create=is_sink,
     )
-    return Link(bootstrap, client)
+    return ConnectionOptions(bootstrap, client)
 
 
-def _topics(given: _Given) -> Topics:
+def _topics(given: _Given) -> TopicSelection:
     ways = [name for name in ("subscribe", "subscribePattern", "assign") if given.has(name)]
     if len(ways) != 1:
         found = " and ".join(ways) + " are given" if ways else "none is given"
         raise OptionError(f"one of subscribe, subscribePattern and assign is needed: {found}")
-    return Topics(
+    return TopicSelection(
         given.take("subscribe", parse_names) or (),
         given.take("subscribePattern", parse_pattern),
         given.take("assign", parse_assigned) or (),

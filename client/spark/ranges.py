@@ -27,13 +27,13 @@ from ottla.protocol.api.fetch import (
 from ottla.protocol.errors import BatchError
 
 from ..arrow.decoder import ArrowDecoder, damage_of
-from ..consumer.fetched_data import Chunk
+from ..consumer.fetched_data import FetchedData
 from ..errors import ClientError, ErrorCode, KafkaError, RefreshError
 from ..offsets import failure_of, list_offsets, whole
 from ..types import EARLIEST
 from .brokers import Brokers, brokers, is_unknown
 from .errors import DataLossError
-from .options import Fetch, Link
+from .options import ConnectionOptions, Fetch
 from .planning import Range
 
 logger = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ _LEAST_BYTES = 64 * 1024
 _GONE_SECONDS = 5.0
 
 
-def read_range(wanted: Range, link: Link, fetch: Fetch) -> Iterator[pa.RecordBatch]:
+def read_range(wanted: Range, link: ConnectionOptions, fetch: Fetch) -> Iterator[pa.RecordBatch]:
     """Give the records of a range, in the columns of Spark's Kafka source.
 
     Raises DataLossError if some are not there any more, unless that is to be tolerated.
@@ -58,7 +58,7 @@ def read_range(wanted: Range, link: Link, fetch: Fetch) -> Iterator[pa.RecordBat
 class _Answer(NamedTuple):
     """What a fetch brought: a chunk, or where to go on if there is nothing at the offset."""
 
-    chunk: Chunk | None
+    chunk: FetchedData | None
     next_offset: int
 
 
@@ -99,7 +99,7 @@ class _Reader:
             # Spark may have been busy elsewhere for so long that the broker gave up, or we did.
             return self._way.wait_for(self._fetch(position))
 
-    def _decoded(self, chunk: Chunk) -> Iterator[pa.RecordBatch]:
+    def _decoded(self, chunk: FetchedData) -> Iterator[pa.RecordBatch]:
         place = chunk.place
         try:
             for batch in self._decoder.decode(
@@ -182,7 +182,7 @@ class _Reader:
 
     def _chunk(self, offset: int, data: PartitionData) -> _Answer:
         aborted = [(one.producer_id, one.first_offset) for one in data.aborted_transactions or ()]
-        chunk = Chunk(
+        chunk = FetchedData(
             self._wanted.place,
             offset,
             data.records or b"",

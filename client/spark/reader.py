@@ -12,7 +12,7 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from ..types import LATEST
 from .brokers import Brokers, brokers
 from .filters import Narrowing, narrow
-from .options import Fetch, Link, ReadOptions
+from .options import ConnectionOptions, Fetch, ReadOptions
 from .planning import LookUp, Offsets, Range, ranges_of, resolve_end, resolve_start, split
 from .ranges import read_range
 
@@ -90,7 +90,7 @@ _tasks = 0
 
 
 def read_task(
-    partition: InputPartition, link: Link, fetch: Fetch, columns: Sequence[str] | None
+    partition: InputPartition, link: ConnectionOptions, fetch: Fetch, columns: Sequence[str] | None
 ) -> Iterator[pa.RecordBatch]:
     """Read what a task is to read; `columns` are those that are wanted, if not all are."""
     if not isinstance(partition, Task):

@@ -9,8 +9,13 @@ import pytest
 from harness.consumer_stage import ABORT, COMMIT, a_marker, a_transaction
 from harness.consumer_stage import batch_of as a_batch
 from ottla.client.consumer.delivery import Delivery
-from ottla.client.consumer.fetched_data import Chunk, Slice, TruncatedError, deserialize
-from ottla.client.consumer.positions import Partition, Phase, Positions
+from ottla.client.consumer.fetched_data import (
+    FetchedData,
+    FetchedSlice,
+    TruncatedError,
+    deserialize,
+)
+from ottla.client.consumer.positions import AssignedPartition, Phase, Positions
 from ottla.client.errors import ConsumerError, KafkaError
 from ottla.client.types import EARLIEST, Record, TopicPartition
 from ottla.protocol import batch as batches
@@ -20,7 +25,7 @@ from ottla.protocol.errors import ErrorCode
 PLACE = TopicPartition("t", 3)
 
 
-def all_of(chunk: Chunk, most: int = 500) -> list[int]:
+def all_of(chunk: FetchedData, most: int = 500) -> list[int]:
     found = []
     while (part := chunk.take(most)) is not None:
         found += [record.offset for record in part.records]
@@ -32,9 +37,9 @@ def in_place(offset: int) -> Record:
 
 
 def test_a_record_says_where_it_is():
-    part = Chunk(PLACE, 0, a_batch(0, 1)).take(500)
+    part = FetchedData(PLACE, 0, a_batch(0, 1)).take(500)
 
-    assert part == Slice(
+    assert part == FetchedSlice(
         [
             Record("t", 3, 0, 1000, b"k0", b"v0", (), 7),
             Record("t", 3, 1, 1001, b"k1", b"v1", (), 7),
@@ -45,13 +50,13 @@ def test_a_record_says_where_it_is():
 
 @pytest.mark.parametrize("codec", Compression)
 def test_what_was_compressed_is_read(codec):
-    assert all_of(Chunk(PLACE, 0, a_batch(0, 1, 2, compression=codec))) == [0, 1, 2]
+    assert all_of(FetchedData(PLACE, 0, a_batch(0, 1, 2, compression=codec))) == [0, 1, 2]
 
 
 def test_records_before_the_offset_are_dropped_and_gaps_are_tolerated():
     data = a_batch(0, 1) + a_batch(2, 5, 9, base_offset=2, last_offset=12) + a_batch(20)
 
-    chunk = Chunk(PLACE, 5, data)
+    chunk = FetchedData(PLACE, 5, data)
 
     assert chunk.next_offset == 21
     assert all_of(chunk) == [5, 9, 20]
@@ -60,12 +65,12 @@ def test_records_before_the_offset_are_dropped_and_gaps_are_tolerated():
 def test_a_batch_of_which_compaction_left_nothing_moves_the_position():
     data = bytes(batches.build_batch([], base_offset=4, last_offset=8))
 
-    assert Chunk(PLACE, 4, data).take(500) == Slice([], 9)
+    assert FetchedData(PLACE, 4, data).take(500) == FetchedSlice([], 9)
 
 
 def test_small_batches_are_put_together_and_large_ones_cut():
-    small = Chunk(PLACE, 0, b"".join(a_batch(n) for n in range(1000)))
-    large = Chunk(PLACE, 0, a_batch(*range(2000), last_offset=2100))
+    small = FetchedData(PLACE, 0, b"".join(a_batch(n) for n in range(1000)))
+    large = FetchedData(PLACE, 0, a_batch(*range(2000), last_offset=2100))
 
     assert len(small.take(100).records) == 100
     parts = []
@@ -77,18 +82,18 @@ def test_small_batches_are_put_together_and_large_ones_cut():
 def test_a_batch_that_was_cut_off_is_left_out():
     data = a_batch(0) + a_batch(1)
 
-    chunk = Chunk(PLACE, 0, data[:-1])
+    chunk = FetchedData(PLACE, 0, data[:-1])
 
     assert (all_of(chunk), chunk.next_offset) == ([0], 1)
     with pytest.raises(TruncatedError, match="no whole batch"):
-        Chunk(PLACE, 0, data[:30])
+        FetchedData(PLACE, 0, data[:30])
 
 
 def test_damage_is_told_after_what_came_before_it_and_time_and_again():
     data = bytearray(a_batch(0) + a_batch(1) + a_batch(2))
     data[-1] ^= 0xFF
 
-    chunk = Chunk(PLACE, 0, data)
+    chunk = FetchedData(PLACE, 0, data)
 
     assert [record.offset for record in chunk.take(500).records] == [0, 1]
     for _ in range(2):
@@ -101,7 +106,7 @@ def test_damage_goes_unnoticed_where_nobody_checks():
     data = bytearray(a_batch(0))
     data[-2] ^= 0x01
 
-    (record,) = Chunk(PLACE, 0, data, checks_crc=False).take(500).records
+    (record,) = FetchedData(PLACE, 0, data, checks_crc=False).take(500).records
     assert record.value != b"v0"
 
 
@@ -118,15 +123,15 @@ def test_transactions_that_were_aborted_are_left_out():
         ]
     )
 
-    assert all_of(Chunk(PLACE, 0, data, [(1, 0)])) == [2, 3, 5]
-    assert all_of(Chunk(PLACE, 0, data)) == [0, 1, 2, 3, 5], "markers are for nobody"
-    assert Chunk(PLACE, 0, data).next_offset == 8
+    assert all_of(FetchedData(PLACE, 0, data, [(1, 0)])) == [2, 3, 5]
+    assert all_of(FetchedData(PLACE, 0, data)) == [0, 1, 2, 3, 5], "markers are for nobody"
+    assert FetchedData(PLACE, 0, data).next_offset == 8
 
 
 def test_a_transaction_that_began_before_the_fetch_is_left_out_until_its_marker():
     data = a_transaction(1, 10) + a_marker(1, 11, ABORT) + a_transaction(1, 12)
 
-    assert all_of(Chunk(PLACE, 10, data, [(1, 3)])) == [12]
+    assert all_of(FetchedData(PLACE, 10, data, [(1, 3)])) == [12]
 
 
 def test_deserializers_see_what_is_there_and_stop_at_what_they_do_not_understand():
@@ -154,7 +159,7 @@ class Shelf:
         self.drained += 1
 
     def add(self, data: bytes) -> None:
-        self.partition.add(Chunk(PLACE, self.partition.fetch_offset, data))
+        self.partition.add(FetchedData(PLACE, self.partition.fetch_offset, data))
         self.delivery.offer(self.partition)
 
     def hand_out(self) -> None:
@@ -233,7 +238,7 @@ def test_partitions_take_turns():
     shelf = Shelf(a_batch(0), a_batch(1))
     (other,) = shelf.positions.assign([TopicPartition("u", 0)])
     other.start_at(0)
-    other.add(Chunk(other.place, 0, a_batch(0)))
+    other.add(FetchedData(other.place, 0, a_batch(0)))
     shelf.delivery.offer(other)
 
     topics = []
@@ -292,9 +297,9 @@ def test_a_partition_that_could_not_wait_is_committed_without_what_is_in_hand():
 
 
 def test_seeking_forgets_what_was_fetched():
-    partition = Partition(PLACE)
+    partition = AssignedPartition(PLACE)
     partition.start_at(0)
-    partition.add(Chunk(PLACE, 0, a_batch(0, 1)))
+    partition.add(FetchedData(PLACE, 0, a_batch(0, 1)))
     before = partition.incarnation
 
     partition.start_at(10)

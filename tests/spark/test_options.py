@@ -11,7 +11,7 @@ from ottla.client.spark.options import (
     Bound,
     Limits,
     Splitting,
-    Topics,
+    TopicSelection,
     read_options,
     wants_headers,
     write_options,
@@ -33,7 +33,7 @@ def stream(**options):
 def test_a_batch_reads_everything_unless_told_otherwise():
     options = batch()
 
-    assert options.topics == Topics(names=("rides",))
+    assert options.topics == TopicSelection(names=("rides",))
     assert options.starting == Bound(EARLIEST)
     assert options.ending == Bound(LATEST)
     assert options.fetch.fails_on_data_loss
@@ -59,7 +59,7 @@ def test_topics_are_named_matched_or_assigned():
     assigned = read_options({**HERE, "assign": '{"a":[0,2],"b":[1]}'}, is_stream=False)
 
     assert batch(subscribe="b, a,b").topics.names == ("b", "a")
-    assert pattern.topics == Topics(pattern="rides-.*")
+    assert pattern.topics == TopicSelection(pattern="rides-.*")
     assert assigned.topics.places == (
         TopicPartition("a", 0),
         TopicPartition("a", 2),

@@ -12,14 +12,16 @@ from ottla.client import ClientConfig, KafkaError, Timeouts, TopicPartition
 from ottla.client.blocking import Admin, Producer
 from ottla.client.spark import DataLossError, OptionError, ranges
 from ottla.client.spark.brokers import Brokers, brokers, close_idle
-from ottla.client.spark.options import Fetch, Link, Topics
+from ottla.client.spark.options import ConnectionOptions, Fetch, TopicSelection
 from ottla.client.spark.planning import Range
 from ottla.client.spark.ranges import read_range
 
 
 @pytest.fixture
 def link(bootstrap):
-    return Link(bootstrap, ClientConfig(timeouts=Timeouts(operation=20), allow_auto_create=False))
+    return ConnectionOptions(
+        bootstrap, ClientConfig(timeouts=Timeouts(operation=20), allow_auto_create=False)
+    )
 
 
 def offsets_of(batches):
@@ -120,7 +122,7 @@ def test_a_log_that_is_shorter_than_it_was_is_a_loss(link, make_topic, fill):
 def test_records_that_do_not_come_are_not_waited_for_for_ever(link, make_topic, fill, bootstrap):
     topic = make_topic()
     fill(topic, [0], 10)
-    impatient = Link(bootstrap, ClientConfig(timeouts=Timeouts(operation=3)))
+    impatient = ConnectionOptions(bootstrap, ClientConfig(timeouts=Timeouts(operation=3)))
 
     with pytest.raises(DataLossError, match=r"ends at offset 10, for 3 s now: offsets 10 to 19"):
         list(read_range(Range(topic, 0, 0, 20), impatient, Fetch()))
@@ -140,7 +142,7 @@ def test_gaps_are_nothing_unusual(tmp_path):
                 "min.cleanable.dirty.ratio": "0.01",
             },
         )
-        link = Link(broker.address, ClientConfig())
+        link = ConnectionOptions(broker.address, ClientConfig())
         with Producer(broker.address) as producer:
             for number in range(300):
                 producer.send(topic, b"%d" % number + b"." * 100, key=b"%d" % (number % 3))
@@ -161,7 +163,7 @@ async def test_transactions_that_were_aborted_and_markers_are_passed_over():
         stage.logs[T0] += a_transaction(1, 0, 1) + a_transaction(2, 2, 3)
         stage.logs[T0] += a_marker(1, 4, ABORT) + a_marker(2, 5, COMMIT)
         stage.aborted[T0] = [(1, 0)]
-        link = Link(stage.address, ClientConfig())
+        link = ConnectionOptions(stage.address, ClientConfig())
 
         def read(fetch):
             found = offsets_of(read_range(Range("t", 0, 0, 6), link, fetch))
@@ -190,7 +192,7 @@ def test_no_headers_are_null_as_with_sparks_own_source(link, make_topic, produce
 
 def test_a_broker_that_restarts_is_waited_for(tmp_path):
     with Daemon(tmp_path) as broker:
-        link = Link(broker.address, ClientConfig())
+        link = ConnectionOptions(broker.address, ClientConfig())
         with Producer(broker.address) as producer:
             producer.send_many("t", [b"x" * 1000] * 3000)
 
@@ -208,10 +210,12 @@ def test_topics_that_are_not_there_are_named(link, make_topic):
     way = Brokers(link)
 
     with pytest.raises(OptionError, match="there is no topic nowhere"):
-        way.partitions_of(Topics(names=(topic, "nowhere")))
+        way.partitions_of(TopicSelection(names=(topic, "nowhere")))
     with pytest.raises(OptionError, match=f"there is no partition {topic}-7"):
-        way.partitions_of(Topics(places=(TopicPartition(topic, 0), TopicPartition(topic, 7))))
-    assert way.partitions_of(Topics(names=(topic, "nowhere")), may_be_missing=True) == {
+        way.partitions_of(
+            TopicSelection(places=(TopicPartition(topic, 0), TopicPartition(topic, 7)))
+        )
+    assert way.partitions_of(TopicSelection(names=(topic, "nowhere")), may_be_missing=True) == {
         TopicPartition(topic, 0),
         TopicPartition(topic, 1),
     }
@@ -223,10 +227,13 @@ def test_topics_are_found_by_a_pattern_that_their_whole_name_matches(link, make_
     one, two = make_topic(1, f"{mark}-a"), make_topic(1, f"{mark}-b")
     way = Brokers(link)
 
-    found = way.partitions_of(Topics(pattern=f"{mark}-a.*"))
+    found = way.partitions_of(TopicSelection(pattern=f"{mark}-a.*"))
     assert found == {TopicPartition(one, 0)}
-    assert {place.topic for place in way.partitions_of(Topics(pattern=f"{mark}.*"))} == {one, two}
-    assert way.partitions_of(Topics(pattern=mark)) == set()
+    assert {place.topic for place in way.partitions_of(TopicSelection(pattern=f"{mark}.*"))} == {
+        one,
+        two,
+    }
+    assert way.partitions_of(TopicSelection(pattern=mark)) == set()
     way.close()
 
 

@@ -42,7 +42,7 @@ class PartialError(ClientError):
         return all(getattr(error, "retriable", False) for error in self.failed.values())
 
 
-class Asking:
+class AdminRequests:
     """The part of an admin that all its verbs share."""
 
     def __init__(
