@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ottla.broker.config.broker_config import BrokerConfig, ConfigError, ConfigKey, settings
+from ottla.broker.config.broker_config import BrokerConfig, ConfigError, ConfigKey, broker_configs
 from ottla.cli import output
 
 from .failures import Exit, Failure
@@ -67,7 +67,7 @@ def broker() -> None:
 
 
 def _flags(command: Callable[..., None]) -> Callable[..., None]:
-    known = {setting.name: setting for setting in settings()}
+    known = {setting.name: setting for setting in broker_configs()}
     for flag, name in reversed(_FLAGS.items()):
         setting = known[name]
         command = click.option(
@@ -178,7 +178,9 @@ def list_settings(as_json: bool, filter: str) -> None:  # noqa: A002
         ottla broker settings retention
     """  # A real \b, which click knows.
     wanted = filter.lower()
-    found = [setting for setting in settings() if wanted in f"{setting.name} {setting.doc}".lower()]
+    found = [
+        setting for setting in broker_configs() if wanted in f"{setting.name} {setting.doc}".lower()
+    ]
     if not found:
         raise Failure(f"no setting has {filter!r} in its name or text")
     if as_json:

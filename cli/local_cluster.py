@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ottla.broker.config.broker_config import BrokerConfig, ConfigError, variable_of
+from ottla.broker.config.broker_config import BrokerConfig, ConfigError, environment_variable
 from ottla.broker.net.listeners import Endpoint
 from ottla.client.config import ClientConfig
 from ottla.client.connection import Connection
@@ -80,7 +80,7 @@ class Plan:
 
     def environ(self, environ: Mapping[str, str]) -> dict[str, str]:
         """Give the environment that brokers have, of the one that is here."""
-        decided = {variable_of(name) for name in _DECIDED}
+        decided = {environment_variable(name) for name in _DECIDED}
         return {name: text for name, text in environ.items() if name not in decided}
 
     def check(self, environ: Mapping[str, str]) -> None:

@@ -35,7 +35,14 @@ from ottla.storage.config import TOPIC_CONFIGS, LogConfig
 from ..cluster.cluster_file import ClusterFile, parse_cluster_brokers, read_cluster_file
 from ..net.listeners import Endpoint, Listener, format_host, parse_endpoint, parse_listeners
 
-__all__ = ["BrokerConfig", "ConfigError", "ConfigKey", "setting_of", "settings", "variable_of"]
+__all__ = [
+    "BrokerConfig",
+    "ConfigError",
+    "ConfigKey",
+    "broker_config_key",
+    "broker_configs",
+    "environment_variable",
+]
 
 NO_LIMIT = sys.float_info.max
 
@@ -396,7 +403,7 @@ class BrokerConfig:
     @classmethod
     def of(cls, settings: Mapping[str, str]) -> BrokerConfig:
         """Make a config from settings by name, as text. Raises ConfigError."""
-        values = {name: setting_of(name).parse(text) for name, text in settings.items()}
+        values = {name: broker_config_key(name).parse(text) for name, text in settings.items()}
         own = {field_of(name): value for name, value in values.items() if name in _OWN}
         topic = {
             field_of(_TOPIC_DEFAULTS[name]): value
@@ -424,7 +431,7 @@ class BrokerConfig:
     def with_overrides(self, overrides: Mapping[str, str]) -> BrokerConfig:
         """Give the config of a running broker after a change. Raises ConfigError."""
         for name in overrides:
-            if not setting_of(name).is_dynamic:
+            if not broker_config_key(name).is_dynamic:
                 raise ConfigError(f"{name}: it cannot change while the broker runs")
         altered = _override(self.altered, overrides)
         config = BrokerConfig.of(_override(self.given, altered))
@@ -483,7 +490,7 @@ class BrokerConfig:
 
     def text_of(self, name: str) -> str:
         """Give the value of a setting as text. Raises ConfigError if there is no such setting."""
-        return self._text_of(setting_of(name))
+        return self._text_of(broker_config_key(name))
 
     def _text_of(self, declared: ConfigKey) -> str:
         if declared.topic_name:
@@ -497,7 +504,7 @@ class BrokerConfig:
         return any(name in (given, _target(given)) for given in self.given)
 
 
-def settings() -> tuple[ConfigKey, ...]:
+def broker_configs() -> tuple[ConfigKey, ...]:
     """Describe every setting of a broker."""
     return tuple(_KNOWN.values())
 
@@ -513,7 +520,7 @@ _KNOWN: dict[str, ConfigKey] = {
 }
 
 
-def setting_of(name: str) -> ConfigKey:
+def broker_config_key(name: str) -> ConfigKey:
     """Describe a setting of a broker. Raises ConfigError if there is no such."""
     if name in _KNOWN:
         return _KNOWN[name]
@@ -542,13 +549,13 @@ def _without_units(values: Mapping[str, Any]) -> dict[str, Any]:
     return {**converted, **values}
 
 
-def variable_of(name: str) -> str:
+def environment_variable(name: str) -> str:
     """Name the variable of the environment that a setting is taken from."""
     return _ENVIRONMENT_PREFIX + field_of(name).upper()
 
 
 def _read_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    names = {variable_of(name): name for name in _KNOWN}
+    names = {environment_variable(name): name for name in _KNOWN}
     found = {}
     for variable, text in environ.items():
         if variable in names:
@@ -588,7 +595,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
 def _checked(name: str, text: str, *, source: str) -> str:
     """Give the text, if it can be; an error says where it came from."""
     try:
-        setting_of(name).parse(text)
+        broker_config_key(name).parse(text)
     except ConfigError as problem:
         raise ConfigError(f"{source}: {problem}") from None
     return text

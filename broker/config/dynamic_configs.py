@@ -20,7 +20,7 @@ from ottla.storage.config import TOPIC_CONFIGS
 
 from ..cluster.controller import Change
 from ..requests.errors import EXPECTED_ERRORS, ApiError, error_code_of, error_message_of
-from .broker_config import BrokerConfig, setting_of, settings
+from .broker_config import BrokerConfig, broker_config_key, broker_configs
 
 if TYPE_CHECKING:
     from ..broker import Broker
@@ -80,7 +80,7 @@ class Describer:
         self._at_start = BrokerConfig.of(config.given)
         self._inherited = {
             declared.topic_name: list(self._synonyms(declared))
-            for declared in settings()
+            for declared in broker_configs()
             if declared.topic_name is not None
         }
 
@@ -95,7 +95,7 @@ class Describer:
 
     def broker(self) -> Iterator[Described]:
         """Describe the settings of the broker."""
-        for declared in settings():
+        for declared in broker_configs():
             yield Described(declared, list(self._synonyms(declared)))
 
     def _synonyms(self, declared: ConfigKey) -> Iterator[Synonym]:
@@ -246,7 +246,7 @@ class _ConfigurableBroker:
         self._at_start = BrokerConfig.of(given)
 
     def setting(self, name: str) -> ConfigKey:
-        return setting_of(name)
+        return broker_config_key(name)
 
     def inherited(self, name: str) -> str:
         return self._at_start.text_of(name)

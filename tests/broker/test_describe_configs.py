@@ -3,7 +3,7 @@
 import pytest
 
 from harness.wire import create, serving
-from ottla.broker.config.broker_config import settings
+from ottla.broker.config.broker_config import broker_configs
 from ottla.protocol.api.alter_configs import AlterableConfig, AlterConfigsRequest
 from ottla.protocol.api.alter_configs import AlterConfigsResource as Altered
 from ottla.protocol.api.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
@@ -126,7 +126,7 @@ async def test_a_broker_describes_itself(tmp_path):
 
         found = await configs(client, BROKER, "0")
 
-        assert set(found) == {declared.name for declared in settings()}
+        assert set(found) == {declared.name for declared in broker_configs()}
         assert (found["log.dir"].value, found["log.dir"].config_source) == (str(tmp_path), STATIC)
         assert found["log.dir"].read_only
         assert (found["num.partitions"].value, found["num.partitions"].config_source) == (
