@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from ottla.client.types import Record
+    from ottla.client.types import ConsumerRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Filter:
             tuple((name, _compiled(regex, "--header") or _ANYTHING) for name, _, regex in pairs),
         )
 
-    def takes(self, record: Record) -> bool:
+    def takes(self, record: ConsumerRecord) -> bool:
         """Say whether a record matches."""
         return (
             (self.key is None or self.key.search(record.key or b"") is not None)

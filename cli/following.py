@@ -12,7 +12,7 @@ from .filters import Filter
 
 if TYPE_CHECKING:
     from ottla.client.consumer.consumer import Consumer
-    from ottla.client.types import Record, TopicPartition
+    from ottla.client.types import ConsumerRecord, TopicPartition
 
     from .output import Progress
 
@@ -28,7 +28,9 @@ _LOOK_SECONDS = 0.2
 class Printer:
     """Prints the records that are wanted, as many as are wanted."""
 
-    def __init__(self, write: Callable[[Record], bytes], wanted: Filter, most: int | None) -> None:
+    def __init__(
+        self, write: Callable[[ConsumerRecord], bytes], wanted: Filter, most: int | None
+    ) -> None:
         self._write = write
         self._wanted = wanted
         self._left = most
@@ -44,7 +46,7 @@ class Printer:
         """How many records it is worth to ask for."""
         return _MOST_RECORDS if self._left is None else min(_MOST_RECORDS, self._left)
 
-    def print(self, records: Iterable[Record]) -> None:
+    def print(self, records: Iterable[ConsumerRecord]) -> None:
         """Print records, at once: somebody may be waiting for them."""
         for record in records:
             if self.is_done:
@@ -58,7 +60,7 @@ class Printer:
 
 async def between(
     consumer: Consumer, bounds: Bounds
-) -> AsyncIterator[tuple[TopicPartition, list[Record]]]:
+) -> AsyncIterator[tuple[TopicPartition, list[ConsumerRecord]]]:
     """Give what is between offsets, a list of one partition's at a time."""
     left = {place for place, (start, stop) in bounds.items() if stop is None or start < stop}
     consumer.assign(left)
@@ -93,7 +95,7 @@ async def consume_between(
 
 async def print_last(consumer: Consumer, bounds: Bounds, count: int, printer: Printer) -> None:
     """Print the newest records of all partitions together, the oldest of them first."""
-    newest: list[tuple[int, TopicPartition, int, Record]] = []
+    newest: list[tuple[int, TopicPartition, int, ConsumerRecord]] = []
     async for place, records in between(consumer, bounds):
         for record in records:
             entry = (record.timestamp, place, record.offset, record)

@@ -23,7 +23,7 @@ import click
 from .values import format_time
 
 if TYPE_CHECKING:
-    from ottla.client.types import Record
+    from ottla.client.types import ConsumerRecord
 
 _Headers = Sequence[tuple[str, bytes | None]]
 _KNOWN = {"key", "key_base64", "value", "value_base64", "headers", "partition", "timestamp"}
@@ -91,7 +91,7 @@ def _number(found: Mapping[str, Any], name: str) -> int | None:
     return value
 
 
-def as_json(record: Record) -> dict[str, Any]:
+def as_json(record: ConsumerRecord) -> dict[str, Any]:
     """Give a record as a JSON row."""
     return {
         "topic": record.topic,
@@ -122,7 +122,7 @@ def _headers_json(headers: _Headers) -> Any:
 
 
 # What stands for what in a format string; the letters are kcat's.
-_FIELDS: dict[str, Callable[[Record], bytes]] = {
+_FIELDS: dict[str, Callable[[ConsumerRecord], bytes]] = {
     "t": lambda record: record.topic.encode(),
     "p": lambda record: b"%d" % record.partition,
     "o": lambda record: b"%d" % record.offset,
@@ -140,9 +140,9 @@ _FIELDS: dict[str, Callable[[Record], bytes]] = {
 _PART = re.compile(r"%(?P<letter>.?)|(?P<text>[^%]+)", re.DOTALL)
 
 
-def formatter(text: str) -> Callable[[Record], bytes]:
+def formatter(text: str) -> Callable[[ConsumerRecord], bytes]:
     """Make what writes records in a format: `%t %p %o %k %s`, and escapes such as `\\n`."""
-    parts: list[Callable[[Record], bytes]] = []
+    parts: list[Callable[[ConsumerRecord], bytes]] = []
     for match in _PART.finditer(text):
         if match["text"]:
             constant = unescaped(match["text"])

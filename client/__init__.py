@@ -56,7 +56,7 @@ if TYPE_CHECKING:
         UnsupportedError,
     )
     from .producer.producer import BatchConfig, Producer, ProducerRecord, Written
-    from .types import CommittedOffset, OffsetAndTimestamp, Receipt, Record, TopicPartition
+    from .types import CommittedOffset, ConsumerRecord, OffsetAndTimestamp, Receipt, TopicPartition
 
 __all__ = [
     "Admin",
@@ -76,6 +76,7 @@ __all__ = [
     "ConnectionLostError",
     "Consumer",
     "ConsumerError",
+    "ConsumerRecord",
     "CreatedTopic",
     "DeadlineError",
     "ErrorCode",
@@ -93,7 +94,6 @@ __all__ = [
     "Producer",
     "ProducerRecord",
     "Receipt",
-    "Record",
     "RecordTooLargeError",
     "RefreshError",
     "RetriableError",
@@ -118,7 +118,13 @@ _HOMES = {
     "consumer.fetcher": ("FetchConfig",),
     "consumer.group_member": ("GroupConfig",),
     "producer.producer": ("BatchConfig", "Producer", "ProducerRecord", "Written"),
-    "types": ("CommittedOffset", "OffsetAndTimestamp", "Receipt", "Record", "TopicPartition"),
+    "types": (
+        "CommittedOffset",
+        "OffsetAndTimestamp",
+        "Receipt",
+        "ConsumerRecord",
+        "TopicPartition",
+    ),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 

@@ -29,7 +29,7 @@ class Receipt(NamedTuple):
     timestamp: int
 
 
-class Record(NamedTuple):
+class ConsumerRecord(NamedTuple):
     """A record that was read. `key` and `value` are what the deserializers made of them."""
 
     topic: str

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 
 import click
 
-from ottla.client import ClientError, ErrorCode, KafkaError, Record, TopicPartition
+from ottla.client import ClientError, ConsumerRecord, ErrorCode, KafkaError, TopicPartition
 from ottla.client.blocking import Admin, Consumer, Producer
 from ottla.client.serializers import deserialize_json, serialize_json
 
@@ -44,7 +44,7 @@ class State:
     refused: set[int] = field(default_factory=set)
     replayed: int = 0
 
-    def apply(self, record: Record) -> None:
+    def apply(self, record: ConsumerRecord) -> None:
         """Take in a transfer, or refuse it."""
         payer, payee, amount = record.value
         if amount <= 0 or (payer != WORLD and self.balances[payer] < amount):
@@ -102,7 +102,7 @@ class Ledger:
             state = State(record.value["next_offset"], balances)
         return state
 
-    def _read(self, place: TopicPartition, offset: int | None) -> Iterator[Record]:
+    def _read(self, place: TopicPartition, offset: int | None) -> Iterator[ConsumerRecord]:
         """Give all records from an offset, or from the first that there is, to the end."""
         with Consumer(
             self.bootstrap, auto_offset_reset="none", value_deserializer=deserialize_json

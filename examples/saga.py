@@ -31,10 +31,10 @@ from ottla.client import (
     Admin,
     ClientError,
     Consumer,
+    ConsumerRecord,
     ErrorCode,
     KafkaError,
     Producer,
-    Record,
     TopicPartition,
 )
 from ottla.client.serializers import deserialize_json, serialize_json
@@ -89,7 +89,7 @@ async def serve(service: Service, bootstrap: str, producer: Producer, dead_lette
             own = TopicPartition(service.writes, partition)
             answered[partition] = {record.key async for record in read_to_end(bootstrap, own)}
 
-    async def bury(record: Record, error: Exception) -> None:
+    async def bury(record: ConsumerRecord, error: Exception) -> None:
         place = f"{record.topic}-{record.partition} at offset {record.offset}"
         headers = {"from": place.encode(), "error": repr(error).encode()}
         await producer.send(dead_letters, record.value, key=record.key, headers=headers)
@@ -124,7 +124,7 @@ async def serve(service: Service, bootstrap: str, producer: Producer, dead_lette
             await consumer.commit()  # even if nothing came: what was buried is done with, too
 
 
-async def read_to_end(bootstrap: str, place: TopicPartition) -> AsyncIterator[Record]:
+async def read_to_end(bootstrap: str, place: TopicPartition) -> AsyncIterator[ConsumerRecord]:
     """Give all records that a partition has now."""
     async with Consumer(bootstrap) as consumer:
         consumer.assign([place])

@@ -34,9 +34,9 @@ from ottla.client import (
     ClientError,
     CommittedOffset,
     Consumer,
+    ConsumerRecord,
     KafkaError,
     Producer,
-    Record,
     TopicPartition,
 )
 from ottla.client.serializers import deserialize_json, serialize_json
@@ -46,11 +46,11 @@ from ottla.client.serializers import deserialize_json, serialize_json
 class Device:
     """What the monitor knows of a device."""
 
-    readings: deque[Record] = field(default_factory=deque)
+    readings: deque[ConsumerRecord] = field(default_factory=deque)
     average: float = 0.0
     is_hot: bool = False
 
-    def add(self, reading: Record, window_ms: int, limit: float) -> bool:
+    def add(self, reading: ConsumerRecord, window_ms: int, limit: float) -> bool:
         """Take a reading in; say whether the device has become hot or normal."""
         while self.readings and self.readings[0].timestamp <= reading.timestamp - window_ms:
             self.readings.popleft()
@@ -68,7 +68,7 @@ class Partition:
     resume_at: int = 0
     devices: defaultdict[str, Device] = field(default_factory=lambda: defaultdict(Device))
 
-    def progress(self, last: Record, window_ms: int) -> CommittedOffset:
+    def progress(self, last: ConsumerRecord, window_ms: int) -> CommittedOffset:
         """Say what to commit: where to go on, and where to begin in order to know the averages."""
         horizon = last.timestamp - window_ms
         heard = [one.readings for one in self.devices.values()]

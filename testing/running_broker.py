@@ -33,7 +33,7 @@ from ottla.client.blocking.portal import Portal
 from ottla.client.consumer.consumer import Consumer
 from ottla.client.errors import ErrorCode, KafkaError
 from ottla.client.producer.producer import Producer, ProducerRecord
-from ottla.client.types import Headers, Receipt, Record, TopicPartition
+from ottla.client.types import ConsumerRecord, Headers, Receipt, TopicPartition
 from ottla.protocol.configdef import as_text
 
 T = TypeVar("T")
@@ -229,13 +229,13 @@ class RunningBroker:
 
     def records(
         self, topic: str, count: int | None = None, *, timeout: float = _PATIENCE_SECONDS
-    ) -> list[Record]:
+    ) -> list[ConsumerRecord]:
         """Give what is in a topic, by partition and offset.
 
         With a count, wait until there are so many records: whoever writes them may need a moment.
         """
 
-        async def read() -> list[Record]:
+        async def read() -> list[ConsumerRecord]:
             if count is None:
                 return await self._read(topic)
             found, ends = await self._wait_for_end(topic, count, timeout)
@@ -332,9 +332,9 @@ class RunningBroker:
 
     async def _read(
         self, topic: str, ends: Mapping[TopicPartition, int] | None = None
-    ) -> list[Record]:
+    ) -> list[ConsumerRecord]:
         ends = await self._admin.end_offsets(topic) if ends is None else ends
-        found: list[Record] = []
+        found: list[ConsumerRecord] = []
         async with Consumer(self.bootstrap) as consumer:
             consumer.assign(ends)
             left = set(ends)

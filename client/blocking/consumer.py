@@ -6,7 +6,7 @@ from typing import Any, Self
 
 from ..consumer import consumer as there
 from ..errors import ClosedError
-from ..types import Record, TopicPartition
+from ..types import ConsumerRecord, TopicPartition
 from .portal import Blocking, Plain, Stream, Verb, like
 
 
@@ -63,7 +63,7 @@ class Consumer(Blocking[there.Consumer]):
     def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> Record:
+    def __next__(self) -> ConsumerRecord:
         # What is at hand is taken without going to the other thread, as it is there without
         # waiting. How far we are is seen from this iterator, whoever looks.
         for record in self._client._delivery.iterator:

@@ -42,9 +42,9 @@ from ..types import (
     EARLIEST,
     LATEST,
     CommittedOffset,
+    ConsumerRecord,
     Deserializer,
     OffsetAndTimestamp,
-    Record,
     TopicPartition,
 )
 from .assignment import Assignment, Callbacks, RebalanceCallback
@@ -70,7 +70,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 #: Given a record as it was stored, and what a deserializer raised; it may be a coroutine function.
-BadRecordHandler = Callable[[Record, Exception], Awaitable[None] | None]
+BadRecordHandler = Callable[[ConsumerRecord, Exception], Awaitable[None] | None]
 
 _RESETS = {"earliest": EARLIEST, "latest": LATEST, "none": None}
 _ISOLATIONS = {"read_uncommitted": False, "read_committed": True}
@@ -80,7 +80,7 @@ _TURN_SECONDS = 0.002
 _CLOSE_SECONDS = 5.0
 
 
-def _raise_bad_record(record: Record, error: Exception) -> None:
+def _raise_bad_record(record: ConsumerRecord, error: Exception) -> None:
     raise BadRecordError(record, error) from error
 
 
@@ -355,16 +355,16 @@ class Consumer:
 
     # Reading.
 
-    def __aiter__(self) -> AsyncIterator[Record]:
+    def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
         return self
 
-    async def __anext__(self) -> Record:
+    async def __anext__(self) -> ConsumerRecord:
         # What is at hand costs no more than this.
         for record in self._delivery.iterator:
             return record
         return await self._unless_closed(self._next_record)
 
-    async def getone(self, timeout: float | None = None) -> Record | None:
+    async def getone(self, timeout: float | None = None) -> ConsumerRecord | None:
         """Give the next record, or None if there is none in so many seconds."""
         for record in self._delivery.iterator:
             return record
@@ -376,10 +376,10 @@ class Consumer:
 
     async def getmany(
         self, timeout: float | None = None, max_records: int = SLICE_RECORDS
-    ) -> dict[TopicPartition, list[Record]]:
+    ) -> dict[TopicPartition, list[ConsumerRecord]]:
         """Wait for records, and give all that are there; nothing if there are none in time."""
         _check_count(max_records)
-        found: dict[TopicPartition, list[Record]] = {}
+        found: dict[TopicPartition, list[ConsumerRecord]] = {}
         taken = await self._ask(max_records, timeout)
         left = max_records
         while taken is not None and taken.bad is None:
@@ -396,11 +396,11 @@ class Consumer:
                 break
         return found
 
-    def batches(self, max_records: int = SLICE_RECORDS) -> AsyncIterator[list[Record]]:
+    def batches(self, max_records: int = SLICE_RECORDS) -> AsyncIterator[list[ConsumerRecord]]:
         """Give records in lists, each of one partition."""
         _check_count(max_records)
 
-        async def next_batch() -> list[Record]:
+        async def next_batch() -> list[ConsumerRecord]:
             taken = await self._ask(max_records)
             assert taken is not None
             taken = self._delivery.cut(taken, max_records)
@@ -433,7 +433,7 @@ class Consumer:
                 self._fetcher.wake()
             self._tables = tables
 
-    async def _next_record(self) -> Record:
+    async def _next_record(self) -> ConsumerRecord:
         record = await self.getone()
         assert record is not None
         return record

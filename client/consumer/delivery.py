@@ -14,7 +14,7 @@ from operator import length_hint
 from typing import NamedTuple
 
 from ..errors import KafkaError
-from ..types import Deserializer, Record
+from ..types import ConsumerRecord, Deserializer
 from .fetched_data import FetchedData, FetchedSlice, deserialize
 from .positions import AssignedPartition, Positions
 
@@ -26,7 +26,7 @@ class Taken(NamedTuple):
     """Records of a partition that are about to be given; or one that was not understood."""
 
     partition: AssignedPartition
-    records: list[Record]
+    records: list[ConsumerRecord]
     next_offset: int
     bad: Exception | None = None
 
@@ -45,7 +45,7 @@ class Delivery:
         self._key, self._value = key, value
         self._on_drained = on_drained
         #: The records that are being handed out one by one.
-        self.iterator: Iterator[Record] = iter(())
+        self.iterator: Iterator[ConsumerRecord] = iter(())
         self._slice = FetchedSlice([], -1)
         self._partition: AssignedPartition | None = None
         self._given: list[AssignedPartition] = []
@@ -193,7 +193,9 @@ class Delivery:
             partition.is_queued = False
         return None
 
-    def _put_back(self, partition: AssignedPartition, left: list[Record], next_offset: int) -> None:
+    def _put_back(
+        self, partition: AssignedPartition, left: list[ConsumerRecord], next_offset: int
+    ) -> None:
         if not left:
             return
         partition.rest.appendleft(FetchedSlice(left, next_offset, is_deserialized=True))

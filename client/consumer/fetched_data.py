@@ -20,7 +20,7 @@ from ottla.protocol.batch import HEADER_BYTES, RecordBatch
 from ottla.protocol.errors import BatchError, KafkaError, error_of
 
 from ..errors import ClientError, SerializationError
-from ..types import Deserializer, Record, TopicPartition
+from ..types import ConsumerRecord, Deserializer, TopicPartition
 
 Buffer = bytes | bytearray | memoryview
 
@@ -35,7 +35,7 @@ _offset_of = attrgetter("offset")
 class FetchedSlice(NamedTuple):
     """Records one after the other, and the offset to go on at; there may be no records."""
 
-    records: list[Record]
+    records: list[ConsumerRecord]
     next_offset: int
     #: Whether deserializers have seen them.
     is_deserialized: bool = False
@@ -44,7 +44,7 @@ class FetchedSlice(NamedTuple):
 class BadRecordError(SerializationError):
     """A deserializer raised; `record` is the record as it was stored."""
 
-    def __init__(self, record: Record, error: Exception) -> None:
+    def __init__(self, record: ConsumerRecord, error: Exception) -> None:
         self.record = record
         place = f"{record.topic}-{record.partition}"
         super().__init__(f"{place} at offset {record.offset} is not understood: {error!r}")
@@ -95,7 +95,7 @@ class FetchedData:
         found = next(self._rest, None)
         if found is not None:
             return found
-        records: list[Record] = []
+        records: list[ConsumerRecord] = []
         next_offset = -1
         while self._at < self.size_bytes and len(records) < most:
             if records and self._count_of_next() > most:
@@ -144,11 +144,13 @@ class FetchedData:
         self._at += batch.size
         return batch
 
-    def _decoded(self, batch: RecordBatch) -> list[Record]:
+    def _decoded(self, batch: RecordBatch) -> list[ConsumerRecord]:
         if not self._is_wanted(batch):
             return []
         try:
-            records = batch.records_as(Record, tuple(self.place), (batch.partition_leader_epoch,))
+            records = batch.records_as(
+                ConsumerRecord, tuple(self.place), (batch.partition_leader_epoch,)
+            )
         except BatchError as error:
             self._at -= batch.size
             raise self._damaged(error) from error
@@ -176,27 +178,30 @@ class FetchedData:
 
 
 def deserialize(
-    records: list[Record], key: Deserializer | None, value: Deserializer | None
-) -> tuple[list[Record], Exception | None]:
+    records: list[ConsumerRecord], key: Deserializer | None, value: Deserializer | None
+) -> tuple[list[ConsumerRecord], Exception | None]:
     """Give what deserializers make of records, up to the first of which they make nothing.
 
     The error is what they raised; the record is the one behind those that are given.
     """
-    made: list[Record] = []
+    made: list[ConsumerRecord] = []
     append, new = made.append, tuple.__new__
     try:
         for topic, partition, offset, time, raw_key, raw_value, headers, epoch in records:
             its_key: Any = raw_key if key is None or raw_key is None else key(raw_key)
             its_value: Any = raw_value if value is None or raw_value is None else value(raw_value)
             append(
-                new(Record, (topic, partition, offset, time, its_key, its_value, headers, epoch))
+                new(
+                    ConsumerRecord,
+                    (topic, partition, offset, time, its_key, its_value, headers, epoch),
+                )
             )
     except Exception as error:  # noqa: BLE001  # it is somebody else's code; it is handed on
         return made, error
     return made, None
 
 
-def _cut(records: list[Record], most: int, next_offset: int) -> Iterator[FetchedSlice]:
+def _cut(records: list[ConsumerRecord], most: int, next_offset: int) -> Iterator[FetchedSlice]:
     for start in range(0, len(records), most):
         part = records[start : start + most]
         is_last = start + most >= len(records)

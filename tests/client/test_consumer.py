@@ -38,7 +38,7 @@ from ottla.client.errors import (
     KafkaError,
     SerializationError,
 )
-from ottla.client.types import OffsetAndTimestamp, Record, TopicPartition
+from ottla.client.types import ConsumerRecord, OffsetAndTimestamp, TopicPartition
 from ottla.protocol.batch import Record as StoredRecord
 from ottla.protocol.batch import build_batch
 
@@ -59,7 +59,7 @@ async def test_every_record_is_read_in_the_order_of_its_partition(broker):
 
     assert offsets_of(records, 0) == list(range(70))
     assert offsets_of(records, 1) == list(range(30))
-    assert records[0] == Record("t", 0, 0, NOW, b"key 0", b"value", (), 0)
+    assert records[0] == ConsumerRecord("t", 0, 0, NOW, b"key 0", b"value", (), 0)
 
 
 async def test_what_is_written_later_comes_without_delay(broker):
@@ -82,8 +82,8 @@ async def test_headers_nulls_and_times_are_read(broker):
         records = await take(consumer, 2)
 
     assert records == [
-        Record("t", 0, 0, NOW, None, b"", (("h", b"1"), ("h", None)), 0),
-        Record("t", 0, 1, NOW + 5, b"", None, (), 0),
+        ConsumerRecord("t", 0, 0, NOW, None, b"", (("h", b"1"), ("h", None)), 0),
+        ConsumerRecord("t", 0, 1, NOW + 5, b"", None, (), 0),
     ]
 
 
@@ -495,10 +495,10 @@ async def test_bad_records_are_handed_to_whoever_wants_them(broker, is_async):
     await fill(broker, T0, build_batch(stored))
     bad = []
 
-    def handle(record: Record, error: Exception) -> None:
+    def handle(record: ConsumerRecord, error: Exception) -> None:
         bad.append((record.offset, record.value, type(error)))
 
-    async def handle_later(record: Record, error: Exception) -> None:
+    async def handle_later(record: ConsumerRecord, error: Exception) -> None:
         await asyncio.sleep(0)
         handle(record, error)
 
@@ -594,7 +594,7 @@ async def test_paused_partitions_do_not_hold_up_the_others(broker):
 async def test_cancelling_loses_nothing(broker):
     await fill(broker, T0, *(a_batch(20) for _ in range(20)))
     chance = random.Random(3)
-    seen: list[Record] = []
+    seen: list[ConsumerRecord] = []
 
     async with a_consumer(
         broker, "t", value_deserializer=bytes.decode, fetching=FetchConfig(prefetch_bytes=2000)

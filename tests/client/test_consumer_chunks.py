@@ -17,7 +17,7 @@ from ottla.client.consumer.fetched_data import (
 )
 from ottla.client.consumer.positions import AssignedPartition, Phase, Positions
 from ottla.client.errors import ConsumerError, KafkaError
-from ottla.client.types import EARLIEST, Record, TopicPartition
+from ottla.client.types import EARLIEST, ConsumerRecord, TopicPartition
 from ottla.protocol import batch as batches
 from ottla.protocol.compression import Compression
 from ottla.protocol.errors import ErrorCode
@@ -32,8 +32,8 @@ def all_of(chunk: FetchedData, most: int = 500) -> list[int]:
     return found
 
 
-def in_place(offset: int) -> Record:
-    return Record(*PLACE, offset, 1000, b"key", b"value", (), 7)
+def in_place(offset: int) -> ConsumerRecord:
+    return ConsumerRecord(*PLACE, offset, 1000, b"key", b"value", (), 7)
 
 
 def test_a_record_says_where_it_is():
@@ -41,8 +41,8 @@ def test_a_record_says_where_it_is():
 
     assert part == FetchedSlice(
         [
-            Record("t", 3, 0, 1000, b"k0", b"v0", (), 7),
-            Record("t", 3, 1, 1001, b"k1", b"v1", (), 7),
+            ConsumerRecord("t", 3, 0, 1000, b"k0", b"v0", (), 7),
+            ConsumerRecord("t", 3, 1, 1001, b"k1", b"v1", (), 7),
         ],
         2,
     )

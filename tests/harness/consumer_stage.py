@@ -21,7 +21,7 @@ from harness.talk import a_broker, connected, produce, results, until
 from ottla.broker import Broker
 from ottla.client.config import Backoff, ClientConfig, Timeouts
 from ottla.client.consumer.consumer import Consumer, FetchConfig, GroupConfig
-from ottla.client.types import CommittedOffset, Record, TopicPartition
+from ottla.client.types import CommittedOffset, ConsumerRecord, TopicPartition
 from ottla.protocol import batch as batches
 from ottla.protocol.api.api_versions import ApiVersion, ApiVersionsResponse
 from ottla.protocol.api.fetch import (
@@ -98,7 +98,7 @@ async def add_partitions(broker: Broker, topic: str, count: int) -> None:
     await asyncio.to_thread(future.result, PATIENCE)
 
 
-async def take(consumer: Consumer, count: int) -> list[Record]:
+async def take(consumer: Consumer, count: int) -> list[ConsumerRecord]:
     """Read so many records."""
     found = []
     async with asyncio.timeout(PATIENCE):
@@ -107,7 +107,7 @@ async def take(consumer: Consumer, count: int) -> list[Record]:
     return found
 
 
-async def drain(consumer: Consumer, least: int, quiet: float = 0.3) -> list[Record]:
+async def drain(consumer: Consumer, least: int, quiet: float = 0.3) -> list[ConsumerRecord]:
     """Read so many records, however long they take, and then until nothing comes for a while."""
     found = await take(consumer, least)
     while (record := await consumer.getone(quiet)) is not None:
@@ -132,7 +132,7 @@ async def commit_of(consumer: Consumer, place: TopicPartition, least: int) -> Co
     return last
 
 
-def offsets_of(records: list[Record], partition: int | None = None) -> list[int]:
+def offsets_of(records: list[ConsumerRecord], partition: int | None = None) -> list[int]:
     return [one.offset for one in records if partition is None or one.partition == partition]
 
 

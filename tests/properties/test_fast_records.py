@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from harness.strategies import records
-from ottla.client.types import Record as ClientRecord
+from ottla.client.types import ConsumerRecord
 from ottla.protocol.errors import BatchError
 from ottla.protocol.records import (
     Record,
@@ -28,7 +28,7 @@ ROOM = partial(pa.allocate_buffer, resizable=True)
 NOW = 1_700_000_000_000
 INT64 = st.integers(-(2**63), 2**63 - 1)
 #: What a client makes of records: their place before them, and their leader epoch behind.
-LONGER = (ClientRecord, ("orders", 3), (9,))
+LONGER = (ConsumerRecord, ("orders", 3), (9,))
 SAMPLE = [
     Record(0, NOW, b"key", b"v" * 70, (("a", b"1"), ("ü€😀", None), ("", b""))),
     Record(1, NOW - 70_000, None, b""),
@@ -64,7 +64,7 @@ def check_decoding(payload: Any, count: int, *bases: Any) -> None:
         assert got == wanted
         assert [type(row) for row in got] == [Record] * count
         assert longer == decode_in_python(*LONGER, payload, count, *bases)
-        assert [type(row) for row in longer] == [ClientRecord] * count
+        assert [type(row) for row in longer] == [ConsumerRecord] * count
         assert [tuple(row[2:7]) for row in longer] == got
         assert {(*row[:2], *row[7:]) for row in longer} <= {("orders", 3, 9)}
         assert columns is not None
