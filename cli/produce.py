@@ -22,7 +22,7 @@ from .target import Target, connected, json_option
 
 if TYPE_CHECKING:
     from ottla.client.producer.producer import Producer
-    from ottla.client.types import Receipt
+    from ottla.client.types import RecordMetadata
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 ACKS = ("all", "1", "0")
@@ -81,7 +81,7 @@ async def _produce(
     target: Target,
     topic: str,
     options: dict[str, Any],
-    printed: Callable[[Receipt], None] | None,
+    printed: Callable[[RecordMetadata], None] | None,
 ) -> None:
     receipts = _Receipts(printed)
     async with target.producer(
@@ -184,25 +184,25 @@ def _line_parser(options: dict[str, Any]) -> Callable[[bytes], Row]:
     return parse
 
 
-def _printed(receipt: Receipt) -> None:
+def _printed(receipt: RecordMetadata) -> None:
     click.echo(f"{receipt.partition}\t{receipt.offset}")
 
 
-def _printed_json(receipt: Receipt) -> None:
+def _printed_json(receipt: RecordMetadata) -> None:
     click.echo(output.json_line(receipt._asdict()), nl=False)
 
 
 class _Receipts:
     """Takes receipts as they come, and gives them to be printed in the order of the records."""
 
-    def __init__(self, printed: Callable[[Receipt], None] | None) -> None:
+    def __init__(self, printed: Callable[[RecordMetadata], None] | None) -> None:
         self._printed = printed
-        self._waiting: deque[asyncio.Future[Receipt]] = deque()
+        self._waiting: deque[asyncio.Future[RecordMetadata]] = deque()
         self.sent = 0
         #: Set when the first record fails, with its error.
         self.failed: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
 
-    def expect(self, future: asyncio.Future[Receipt]) -> None:
+    def expect(self, future: asyncio.Future[RecordMetadata]) -> None:
         self._waiting.append(future)
         future.add_done_callback(self._settle)
 

@@ -56,7 +56,13 @@ if TYPE_CHECKING:
         UnsupportedError,
     )
     from .producer.producer import BatchConfig, Producer, ProducerRecord, Written
-    from .types import CommittedOffset, ConsumerRecord, OffsetAndTimestamp, Receipt, TopicPartition
+    from .types import (
+        CommittedOffset,
+        ConsumerRecord,
+        OffsetAndTimestamp,
+        RecordMetadata,
+        TopicPartition,
+    )
 
 __all__ = [
     "Admin",
@@ -93,7 +99,7 @@ __all__ = [
     "PartitionLag",
     "Producer",
     "ProducerRecord",
-    "Receipt",
+    "RecordMetadata",
     "RecordTooLargeError",
     "RefreshError",
     "RetriableError",
@@ -121,7 +127,7 @@ _HOMES = {
     "types": (
         "CommittedOffset",
         "OffsetAndTimestamp",
-        "Receipt",
+        "RecordMetadata",
         "ConsumerRecord",
         "TopicPartition",
     ),

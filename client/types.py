@@ -19,7 +19,7 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}-{self.partition}"
 
 
-class Receipt(NamedTuple):
+class RecordMetadata(NamedTuple):
     """Where a record is that was sent; -1 where the broker did not say (acks=0)."""
 
     topic: str

@@ -33,7 +33,7 @@ from ottla.client.blocking.portal import Portal
 from ottla.client.consumer.consumer import Consumer
 from ottla.client.errors import ErrorCode, KafkaError
 from ottla.client.producer.producer import Producer, ProducerRecord
-from ottla.client.types import ConsumerRecord, Headers, Receipt, TopicPartition
+from ottla.client.types import ConsumerRecord, Headers, RecordMetadata, TopicPartition
 from ottla.protocol.configdef import as_text
 
 T = TypeVar("T")
@@ -200,7 +200,7 @@ class RunningBroker:
         key: str | bytes | None = None,
         headers: Headers = (),
         partition: int | None = None,
-    ) -> list[Receipt]:
+    ) -> list[RecordMetadata]:
         """Write records to a topic, which is made if it is not there, and say where they are.
 
         A value is bytes, a str, None (a tombstone), or a `ProducerRecord`.
@@ -213,7 +213,7 @@ class RunningBroker:
         ]
         return self._run(self._produce(topic, plain))
 
-    async def _produce(self, topic: str, records: Iterable[ProducerRecord]) -> list[Receipt]:
+    async def _produce(self, topic: str, records: Iterable[ProducerRecord]) -> list[RecordMetadata]:
         futures = [
             await self._producer.enqueue(
                 topic,

@@ -15,7 +15,7 @@ from typing import Any
 
 from ..errors import BufferFullError, ClosedError
 from ..producer.producer import Producer
-from ..types import Headers, Receipt
+from ..types import Headers, RecordMetadata
 from .portal import Portal
 
 # What may be on the way, beside what the producer itself lets wait.
@@ -26,7 +26,7 @@ _PAUSE_SECONDS = 0.001
 
 # A topic, the future, and the record as `Producer._queue` takes it. (One tuple and no object: there
 # may be many, and the garbage collector looks at each.)
-_Queued = tuple[str, Future[Receipt], *tuple[Any, ...]]
+_Queued = tuple[str, Future[RecordMetadata], *tuple[Any, ...]]
 # An event is set when its turn has come.
 _Line = deque[_Queued | asyncio.Event]
 
@@ -55,13 +55,13 @@ class Backlog:
         headers: Headers,
         partition: int | None,
         timestamp: int | None,
-    ) -> Future[Receipt]:
+    ) -> Future[RecordMetadata]:
         """Take a record when there is room for it. Raises what is wrong with it."""
         self._portal.check()
         key, value, pairs, size = self._producer._prepare(key, value, headers, timestamp)
         if timestamp is None:
             timestamp = time.time_ns() // 1_000_000
-        future: Future[Receipt] = Future()
+        future: Future[RecordMetadata] = Future()
         future.set_running_or_notify_cancel()  # what is queued cannot be taken back
         with self._changed:
             while self._bytes >= _MOST_BYTES and not self._is_closed:

@@ -10,7 +10,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from ..producer import producer as there
-from ..types import Headers, Receipt
+from ..types import Headers, RecordMetadata
 from .backlog import Backlog
 from .portal import Blocking, Verb, like
 
@@ -73,7 +73,7 @@ class Producer(Blocking[_Producer]):
         headers: Headers = (),
         partition: int | None = None,
         timestamp: int | None = None,
-    ) -> Future[Receipt]:
+    ) -> Future[RecordMetadata]:
         """Queue a record when there is room for it, and give what will be its receipt."""
         return self._client.backlog.add(topic, value, key, headers, partition, timestamp)
 

@@ -24,7 +24,7 @@ from ottla.protocol.batch import HEADER_BYTES, RecordBatch, build_batch, wrap_re
 from ottla.protocol.compression import Compression
 
 from ..errors import BufferFullError, ClosedError
-from ..types import Receipt
+from ..types import RecordMetadata
 
 if TYPE_CHECKING:
     from ..arrow.encoder import Pack
@@ -37,7 +37,7 @@ _LARGEST_REQUEST_BYTES = 100 * 1024 * 1024
 _SEQUENCE_MASK = 0x7FFFFFFF  # after 2³¹ - 1 comes 0
 
 #: What is told of a receipt: of a task, or of a thread that waits.
-AnyFuture = asyncio.Future[Receipt] | concurrent.futures.Future[Receipt]
+AnyFuture = asyncio.Future[RecordMetadata] | concurrent.futures.Future[RecordMetadata]
 
 _new = tuple.__new__
 
@@ -335,7 +335,7 @@ class Batch:
         times: Iterable[int] = self._timestamps if append_time_ms < 0 else repeat(append_time_ms)
         for future, offset, time in zip(self._futures, offsets, times, strict=False):
             if future is not None and not future.done():
-                future.set_result(_new(Receipt, (topic, partition, offset, time)))
+                future.set_result(_new(RecordMetadata, (topic, partition, offset, time)))
         for run in self._runs:
             offset = base_offset + run.first if base_offset >= 0 else -1
             run.tally.settle(run.count, Written(topic, partition, offset, run.count), None)

@@ -31,7 +31,7 @@ from ..cluster import Cluster, TopicInfo
 from ..config import ClientConfig
 from ..errors import ClosedError, ErrorCode, KafkaError, RecordTooLargeError
 from ..serializers import to_bytes, to_headers
-from ..types import Headers, Receipt, Serializer
+from ..types import Headers, RecordMetadata, Serializer
 from .batch import RECORD_OVERHEAD_BYTES, AnyFuture, Batch, BatchConfig, Tally, Written, join_to
 from .partition_queue import Lane
 from .partitioner import (
@@ -159,7 +159,7 @@ class Producer:
         headers: Headers = (),
         partition: int | None = None,
         timestamp: int | None = None,
-    ) -> Receipt:
+    ) -> RecordMetadata:
         """Send a record, and give its receipt when it is acknowledged.
 
         If this is cancelled, the record may or may not be written; others are not touched by it.
@@ -179,7 +179,7 @@ class Producer:
         headers: Headers = (),
         partition: int | None = None,
         timestamp: int | None = None,
-    ) -> asyncio.Future[Receipt]:
+    ) -> asyncio.Future[RecordMetadata]:
         """Queue a record when there is room for it, and give what will be its receipt.
 
         If this is cancelled, the record is not queued. If the future is cancelled, it may or may
@@ -196,7 +196,7 @@ class Producer:
         else:
             key, value, pairs, size = self._prepare(key, value, headers, timestamp)
         known = self._topics.get(topic) or await self._learn(topic)
-        future: asyncio.Future[Receipt] = asyncio.Future(loop=known.loop)
+        future: asyncio.Future[RecordMetadata] = asyncio.Future(loop=known.loop)
         await self._queue(known, future, key, value, pairs, size, partition, timestamp)
         return future
 
