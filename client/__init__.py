@@ -57,8 +57,8 @@ if TYPE_CHECKING:
     )
     from .producer.producer import BatchConfig, Producer, ProducerRecord, Written
     from .types import (
-        CommittedOffset,
         ConsumerRecord,
+        OffsetAndMetadata,
         OffsetAndTimestamp,
         RecordMetadata,
         TopicPartition,
@@ -76,7 +76,6 @@ __all__ = [
     "ClientError",
     "ClosedError",
     "ClusterDescription",
-    "CommittedOffset",
     "ConfigEntry",
     "ConfigSource",
     "ConnectionLostError",
@@ -93,6 +92,7 @@ __all__ = [
     "KafkaError",
     "MemberDescription",
     "NewTopic",
+    "OffsetAndMetadata",
     "OffsetAndTimestamp",
     "PartialError",
     "PartitionDescription",
@@ -125,7 +125,7 @@ _HOMES = {
     "consumer.group_member": ("GroupConfig",),
     "producer.producer": ("BatchConfig", "Producer", "ProducerRecord", "Written"),
     "types": (
-        "CommittedOffset",
+        "OffsetAndMetadata",
         "OffsetAndTimestamp",
         "RecordMetadata",
         "ConsumerRecord",

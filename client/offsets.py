@@ -33,7 +33,7 @@ from ottla.protocol.registry import OFFSET_FETCH
 
 from .cluster import Cluster
 from .errors import ClientError, KafkaError
-from .types import CommittedOffset, OffsetAndTimestamp, TopicPartition
+from .types import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
 
 T = TypeVar("T")
 Failure = KafkaError | ClientError
@@ -101,7 +101,7 @@ async def fetch_committed(
     places: Collection[TopicPartition] | None,
     *,
     is_stable: bool = True,
-) -> dict[TopicPartition, CommittedOffset | KafkaError | None]:
+) -> dict[TopicPartition, OffsetAndMetadata | KafkaError | None]:
     """Look up what a group has committed; None where that is nothing. Raises KafkaError.
 
     Without partitions, it is asked for all that it has committed. What a transaction may still take
@@ -127,13 +127,13 @@ async def fetch_committed(
     )
     if (error := failure_of(answer.error_code, f"group {group!r}")) is not None:
         raise error
-    found: dict[TopicPartition, CommittedOffset | KafkaError | None] = {}
+    found: dict[TopicPartition, OffsetAndMetadata | KafkaError | None] = {}
     for topic in answer.topics:
         for one in topic.partitions:
             place = TopicPartition(topic.name, one.partition_index)
             failure = failure_of(one.error_code, f"group {group!r}, {place}")
             if failure is None and one.committed_offset >= 0:
-                found[place] = CommittedOffset(
+                found[place] = OffsetAndMetadata(
                     one.committed_offset, one.metadata or "", one.committed_leader_epoch
                 )
             else:
@@ -144,7 +144,7 @@ async def fetch_committed(
 async def commit(
     cluster: Cluster,
     group: str,
-    offsets: Mapping[TopicPartition, CommittedOffset],
+    offsets: Mapping[TopicPartition, OffsetAndMetadata],
     *,
     member: tuple[int, str, str | None] = (-1, "", None),
 ) -> dict[TopicPartition, KafkaError | None]:

@@ -50,7 +50,7 @@ class OffsetAndTimestamp(NamedTuple):
     timestamp: int
 
 
-class CommittedOffset(NamedTuple):
+class OffsetAndMetadata(NamedTuple):
     """What a group has committed."""
 
     offset: int

@@ -32,10 +32,10 @@ import click
 
 from ottla.client import (
     ClientError,
-    CommittedOffset,
     Consumer,
     ConsumerRecord,
     KafkaError,
+    OffsetAndMetadata,
     Producer,
     TopicPartition,
 )
@@ -68,7 +68,7 @@ class Partition:
     resume_at: int = 0
     devices: defaultdict[str, Device] = field(default_factory=lambda: defaultdict(Device))
 
-    def progress(self, last: ConsumerRecord, window_ms: int) -> CommittedOffset:
+    def progress(self, last: ConsumerRecord, window_ms: int) -> OffsetAndMetadata:
         """Say what to commit: where to go on, and where to begin in order to know the averages."""
         horizon = last.timestamp - window_ms
         heard = [one.readings for one in self.devices.values()]
@@ -77,7 +77,7 @@ class Partition:
             default=last.offset + 1,
         )
         # While it catches up with the last one, it must not take back what that has committed.
-        return CommittedOffset(max(last.offset + 1, self.resume_at), metadata=str(oldest))
+        return OffsetAndMetadata(max(last.offset + 1, self.resume_at), metadata=str(oldest))
 
 
 async def simulate(producer: Producer, topic: str, device: str, count: int, pause: float) -> None:

@@ -27,7 +27,7 @@ from ottla.protocol.schema import Buffer
 from ..cluster import M
 from ..errors import ClientError, error_of
 from ..offsets import by_topic, commit, fetch_committed, whole
-from ..types import CommittedOffset, TopicPartition
+from ..types import OffsetAndMetadata, TopicPartition
 from .brokers import BrokersAdmin
 from .offsets import OffsetsAdmin
 from .requests import Outcome, no_such_group, outcome
@@ -105,10 +105,10 @@ class GroupsAdmin(OffsetsAdmin, BrokersAdmin):
 
         await self._each(groups, attempt, "deleting groups")
 
-    async def list_group_offsets(self, group: str) -> dict[TopicPartition, CommittedOffset]:
+    async def list_group_offsets(self, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
         """Give what a group has committed; nothing, if there is no such group."""
 
-        async def attempt() -> dict[TopicPartition, CommittedOffset]:
+        async def attempt() -> dict[TopicPartition, OffsetAndMetadata]:
             answers = await fetch_committed(self._cluster, group, None, is_stable=False)
             found = {place: one for place, one in whole(answers).items() if one is not None}
             return dict(sorted(found.items()))
@@ -116,7 +116,7 @@ class GroupsAdmin(OffsetsAdmin, BrokersAdmin):
         return await self._cluster.retry(attempt, what=f"looking up the offsets of {group}")
 
     async def alter_group_offsets(
-        self, group: str, offsets: Mapping[TopicPartition, int | CommittedOffset]
+        self, group: str, offsets: Mapping[TopicPartition, int | OffsetAndMetadata]
     ) -> None:
         """Commit for a group that has no members: the offsets that it will read next."""
         wanted = {place: _committed(offset) for place, offset in offsets.items()}
@@ -254,5 +254,5 @@ def _of_idle_group(group: str, error: KafkaError | None) -> KafkaError | None:
     return error
 
 
-def _committed(offset: int | CommittedOffset) -> CommittedOffset:
-    return offset if isinstance(offset, CommittedOffset) else CommittedOffset(offset)
+def _committed(offset: int | OffsetAndMetadata) -> OffsetAndMetadata:
+    return offset if isinstance(offset, OffsetAndMetadata) else OffsetAndMetadata(offset)

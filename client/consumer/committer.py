@@ -11,7 +11,7 @@ from ottla.protocol.errors import ErrorCode
 from ..cluster import Cluster
 from ..errors import ClientError, ClosedError, KafkaError
 from ..offsets import commit as commit_offsets
-from ..types import CommittedOffset, TopicPartition
+from ..types import OffsetAndMetadata, TopicPartition
 from .delivery import Delivery
 from .group_member import GroupMember, MemberState
 from .positions import Positions
@@ -61,7 +61,7 @@ class Committer:
         It is no disaster if that fails: what was done is done again.
         """
 
-        def due() -> Mapping[TopicPartition, CommittedOffset]:
+        def due() -> Mapping[TopicPartition, OffsetAndMetadata]:
             found = self._positions.to_commit(with_hands=with_hands)
             return {
                 place: offset
@@ -87,10 +87,10 @@ class Committer:
             if error.retriable:
                 self._cluster.forget_coordinator(self.group)
 
-    async def commit(self, offsets: Mapping[TopicPartition, CommittedOffset] | None) -> None:
+    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata] | None) -> None:
         """Commit these, or all that was delivered. Raises KafkaError."""
 
-        def due() -> Mapping[TopicPartition, CommittedOffset]:
+        def due() -> Mapping[TopicPartition, OffsetAndMetadata]:
             return self._positions.to_commit(with_hands=True) if offsets is None else offsets
 
         if offsets is None:
@@ -105,7 +105,7 @@ class Committer:
         self._delivery.is_put_down.set()
 
     async def _commit_when_settled(
-        self, due: Callable[[], Mapping[TopicPartition, CommittedOffset]], patience: float
+        self, due: Callable[[], Mapping[TopicPartition, OffsetAndMetadata]], patience: float
     ) -> None:
         """Commit what is due; if the group is just rebalancing, once more when it has."""
         loop = asyncio.get_running_loop()
@@ -139,7 +139,7 @@ class Committer:
         )
         return is_moving and error.code in _REBALANCED
 
-    async def _commit(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
+    async def _commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Commit, once. Raises the first error that a partition has."""
         if not offsets:
             return

@@ -41,9 +41,9 @@ from ..offsets import fetch_committed, list_offsets, whole
 from ..types import (
     EARLIEST,
     LATEST,
-    CommittedOffset,
     ConsumerRecord,
     Deserializer,
+    OffsetAndMetadata,
     OffsetAndTimestamp,
     TopicPartition,
 )
@@ -572,7 +572,7 @@ class Consumer:
     # What the group knows.
 
     async def commit(
-        self, offsets: Mapping[TopicPartition, int | CommittedOffset] | None = None
+        self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None
     ) -> None:
         """Commit all that was delivered, or these offsets: each is that of the next record.
 
@@ -584,19 +584,21 @@ class Consumer:
             return
         await committer.commit(
             {
-                place: offset if isinstance(offset, CommittedOffset) else CommittedOffset(offset)
+                place: offset
+                if isinstance(offset, OffsetAndMetadata)
+                else OffsetAndMetadata(offset)
                 for place, offset in offsets.items()
             }
         )
 
     async def committed(
         self, *partitions: TopicPartition
-    ) -> dict[TopicPartition, CommittedOffset | None]:
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """Look up what the group has committed, in these partitions or in all that are assigned."""
         group = self._in_group().group
         places = partitions or tuple(self.assignment)
 
-        async def attempt() -> dict[TopicPartition, CommittedOffset | None]:
+        async def attempt() -> dict[TopicPartition, OffsetAndMetadata | None]:
             return whole(await fetch_committed(self._cluster, group, places))
 
         return await self._cluster.retry(attempt, what="looking up what is committed")

@@ -34,7 +34,7 @@ from ottla.protocol.errors import ErrorCode
 from ..cluster import Cluster, PartitionInfo, calls_for_look_up
 from ..errors import ClientError, ClosedError, ConsumerError, KafkaError
 from ..offsets import failure_of, fetch_committed, list_offsets_of
-from ..types import CommittedOffset, OffsetAndTimestamp, TopicPartition
+from ..types import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
 from .delivery import Delivery
 from .fetched_data import FetchedData, TruncatedError
 from .positions import AssignedPartition, Phase, Positions
@@ -239,7 +239,7 @@ class Fetcher:
             return
         assert group is not None
         before = {partition: partition.incarnation for partition in partitions}
-        found: dict[TopicPartition, CommittedOffset | KafkaError | ClientError | None] = {}
+        found: dict[TopicPartition, OffsetAndMetadata | KafkaError | ClientError | None] = {}
         try:
             found |= await fetch_committed(self._cluster, group, [one.place for one in before])
         except ClosedError:
@@ -252,7 +252,7 @@ class Fetcher:
             if partition.incarnation != incarnation:
                 continue  # somebody sought meanwhile
             match found.get(partition.place):
-                case CommittedOffset(offset, _metadata, epoch):
+                case OffsetAndMetadata(offset, _metadata, epoch):
                     partition.start_at(offset, epoch)
                     partition.committed = offset
                 case None:

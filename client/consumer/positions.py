@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable, Iterator
 from enum import Enum
 
 from ..errors import ConsumerError
-from ..types import EARLIEST, CommittedOffset, TopicPartition
+from ..types import EARLIEST, OffsetAndMetadata, TopicPartition
 from .fetched_data import FetchedData, FetchedSlice
 
 
@@ -241,7 +241,7 @@ class Positions:
             if not partition.is_torn:
                 partition.put_down()
 
-    def to_commit(self, *, with_hands: bool) -> dict[TopicPartition, CommittedOffset]:
+    def to_commit(self, *, with_hands: bool) -> dict[TopicPartition, OffsetAndMetadata]:
         """Give what is not committed yet, with or without what is in the application's hands."""
         found = {}
         for partition in self:
@@ -249,7 +249,7 @@ class Positions:
             is_given = with_hands and not partition.is_torn
             offset = partition.position if is_given else partition.done
             if partition.is_ready and offset != partition.committed:
-                found[partition.place] = CommittedOffset(offset, "", partition.leader_epoch)
+                found[partition.place] = OffsetAndMetadata(offset, "", partition.leader_epoch)
         return found
 
     def took_commit(self, offsets: Iterable[tuple[TopicPartition, int]]) -> None:

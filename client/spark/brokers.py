@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from ..cluster import Cluster, TopicInfo
 from ..errors import ErrorCode, KafkaError, RefreshError, error_of
 from ..offsets import commit, list_offsets, whole
-from ..types import CommittedOffset, TopicPartition
+from ..types import OffsetAndMetadata, TopicPartition
 from .errors import OptionError
 from .options import ConnectionOptions, TopicSelection
 
@@ -119,7 +119,7 @@ class Brokers:
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, int], *, timeout: float) -> None:
         """Commit for a group that has no members. Raises KafkaError, TimeoutError."""
-        wanted = {place: CommittedOffset(offset) for place, offset in offsets.items()}
+        wanted = {place: OffsetAndMetadata(offset) for place, offset in offsets.items()}
 
         async def attempt() -> None:
             whole(await commit(self.cluster, group, wanted))

@@ -11,12 +11,12 @@ from harness.daemon import Daemon, free_port
 from ottla.client import (
     Admin,
     ClientConfig,
-    CommittedOffset,
     ConnectionLostError,
     Consumer,
     DeadlineError,
     ErrorCode,
     KafkaError,
+    OffsetAndMetadata,
     PartialError,
     Producer,
     ProducerRecord,
@@ -203,11 +203,11 @@ async def test_offsets_of_a_group_without_members(admin, broker, topic, name):
     group, first, second = f"g-{name}", TopicPartition(topic, 0), TopicPartition(topic, 1)
     await fill(broker, topic, *(ProducerRecord(b"x", partition=0) for _ in range(5)))
 
-    await admin.alter_group_offsets(group, {first: 2, second: CommittedOffset(0, "why")})
+    await admin.alter_group_offsets(group, {first: 2, second: OffsetAndMetadata(0, "why")})
 
     assert await admin.list_group_offsets(group) == {
-        first: CommittedOffset(2),
-        second: CommittedOffset(0, "why"),
+        first: OffsetAndMetadata(2),
+        second: OffsetAndMetadata(0, "why"),
     }
     assert await admin.group_lag(group) == {
         first: PartitionLag(2, 5),

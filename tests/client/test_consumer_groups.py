@@ -31,7 +31,7 @@ from ottla.broker import Broker
 from ottla.client.config import ClientConfig
 from ottla.client.consumer.consumer import Consumer, GroupConfig
 from ottla.client.errors import ConsumerError, ErrorCode, KafkaError
-from ottla.client.types import CommittedOffset, TopicPartition
+from ottla.client.types import OffsetAndMetadata, TopicPartition
 from ottla.protocol.api.leave_group import LeaveGroupRequest, MemberIdentity
 
 COOPERATIVE = ("cooperative-sticky",)
@@ -121,7 +121,7 @@ async def test_what_was_consumed_is_committed_every_so_often(broker):
 
     async with a_consumer(broker, "t", group="g", auto_commit=0.05) as consumer:
         await take(consumer, 4)
-        assert await commit_of(consumer, T0, 3) == CommittedOffset(3, "", 0)
+        assert await commit_of(consumer, T0, 3) == OffsetAndMetadata(3, "", 0)
         assert await consumer.getone(0) is not None
         assert (await commit_of(consumer, T0, 4)).offset == 4
 
@@ -147,10 +147,10 @@ async def test_nothing_is_committed_unless_the_application_does(broker):
         assert await consumer.committed(T0) == {T0: None}
         await consumer.commit()
         assert (await consumer.committed(T0))[T0].offset == 4
-        await consumer.commit({T0: 2, T1: CommittedOffset(0, "a note")})
+        await consumer.commit({T0: 2, T1: OffsetAndMetadata(0, "a note")})
         assert await consumer.committed(T0, T1) == {
-            T0: CommittedOffset(2, "", -1),
-            T1: CommittedOffset(0, "a note", -1),
+            T0: OffsetAndMetadata(2, "", -1),
+            T1: OffsetAndMetadata(0, "a note", -1),
         }
         await take(consumer, 2)
 

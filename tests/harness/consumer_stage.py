@@ -21,7 +21,7 @@ from harness.talk import a_broker, connected, produce, results, until
 from ottla.broker import Broker
 from ottla.client.config import Backoff, ClientConfig, Timeouts
 from ottla.client.consumer.consumer import Consumer, FetchConfig, GroupConfig
-from ottla.client.types import CommittedOffset, ConsumerRecord, TopicPartition
+from ottla.client.types import ConsumerRecord, OffsetAndMetadata, TopicPartition
 from ottla.protocol import batch as batches
 from ottla.protocol.api.api_versions import ApiVersion, ApiVersionsResponse
 from ottla.protocol.api.fetch import (
@@ -115,10 +115,10 @@ async def drain(consumer: Consumer, least: int, quiet: float = 0.3) -> list[Cons
     return found
 
 
-async def commit_of(consumer: Consumer, place: TopicPartition, least: int) -> CommittedOffset:
+async def commit_of(consumer: Consumer, place: TopicPartition, least: int) -> OffsetAndMetadata:
     """Wait until a consumer has committed so much, and a while longer; give what it has then."""
 
-    async def committed() -> CommittedOffset | None:
+    async def committed() -> OffsetAndMetadata | None:
         return (await consumer.committed(place))[place]
 
     async def is_so_far() -> bool:
