@@ -35,7 +35,7 @@ if TYPE_CHECKING:
         PartitionLag,
         TopicDescription,
     )
-    from .config import Backoff, ClientConfig, Timeouts
+    from .config import ClientConfig, RetryConfig, Timeouts
     from .consumer.consumer import Consumer
     from .consumer.fetched_data import BadRecordError, TruncatedError
     from .consumer.fetcher import FetchConfig
@@ -67,7 +67,6 @@ if TYPE_CHECKING:
 __all__ = [
     "Admin",
     "ApiVersion",
-    "Backoff",
     "BadRecordError",
     "BatchConfig",
     "BrokerDescription",
@@ -103,6 +102,7 @@ __all__ = [
     "RecordTooLargeError",
     "RefreshError",
     "RetriableError",
+    "RetryConfig",
     "SerializationError",
     "Timeouts",
     "TopicDescription",
@@ -119,7 +119,7 @@ _HOMES = {
         *("NewTopic", "PartialError", "PartitionDescription", "PartitionLag", "TopicDescription"),
     ),
     "consumer.fetched_data": ("BadRecordError", "TruncatedError"),
-    "config": ("Backoff", "ClientConfig", "Timeouts"),
+    "config": ("RetryConfig", "ClientConfig", "Timeouts"),
     "consumer.consumer": ("Consumer",),
     "consumer.fetcher": ("FetchConfig",),
     "consumer.group_member": ("GroupConfig",),

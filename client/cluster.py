@@ -212,7 +212,7 @@ class Cluster:
                     raise
                 if calls_for_look_up(error):
                     self.forget()
-                pause = self.config.backoff.seconds(tries, random.random())  # noqa: S311
+                pause = self.config.retry.delay(tries, random.random())  # noqa: S311
                 tries += 1
                 if time.monotonic() + pause > deadline:
                     reason = f"{what or 'the operation'} did not succeed in {seconds:g} s: {error}"
@@ -392,7 +392,7 @@ class Cluster:
             connection = await Connection.open(*address, self.config)
         except ConnectionLostError as error:
             tries = 0 if failure is None else failure.tries + 1
-            pause = self.config.backoff.seconds(tries, random.random())  # noqa: S311
+            pause = self.config.retry.delay(tries, random.random())  # noqa: S311
             self._failures[address] = _Failure(tries, time.monotonic() + pause, str(error))
             raise
         self._failures.pop(address, None)

@@ -10,17 +10,19 @@ RequestHook = Callable[[str, int, float, Exception | None], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Backoff:
-    """How long to wait before the next try: longer each time, never the same for everybody."""
+class RetryConfig:
+    """Exponential backoff between attempts, with 20 % jitter."""
 
-    first: float = 0.05
-    factor: float = 2.0
-    most: float = 1.0
+    #: Before the second attempt.
+    backoff: float = 0.05
+    #: Growth of the backoff with each further attempt.
+    multiplier: float = 2.0
+    max_backoff: float = 1.0
 
-    def seconds(self, tries: int, chance: float) -> float:
-        """Give the wait after so many tries that failed; `chance` is between 0 and 1."""
-        wait = min(self.most, self.first * self.factor ** min(tries, 30))
-        return wait * (0.8 + 0.4 * chance)
+    def delay(self, failures: int, jitter: float) -> float:
+        """Return the seconds to wait after `failures` earlier failures; 0 <= `jitter` <= 1."""
+        delay = min(self.max_backoff, self.backoff * self.multiplier ** min(failures, 30))
+        return delay * (0.8 + 0.4 * jitter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,7 @@ class ClientConfig:
     """What all clients have in common."""
 
     client_id: str = "ottla"
-    backoff: Backoff = field(default_factory=Backoff)
+    retry: RetryConfig = field(default_factory=RetryConfig)
     timeouts: Timeouts = field(default_factory=Timeouts)
     #: After so long metadata are looked up again even if nothing is wrong.
     metadata_max_age: float = 300.0

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from ottla.client.config import Backoff
+from ottla.client.config import RetryConfig
 from ottla.client.connection import Connection
 from ottla.client.errors import ClientError
 from ottla.coord.metadata_image import METADATA_TOPIC, KeyValue
@@ -48,7 +48,7 @@ logger = logging.getLogger(__name__)
 _WAIT_MS = 500
 _FETCH_BYTES = 8 * 1024 * 1024
 _ANSWER_SECONDS = 5.0
-_BACKOFF = Backoff(first=0.05, most=1.0)
+_RETRY = RetryConfig(backoff=0.05, max_backoff=1.0)
 
 
 class MetadataFollower:
@@ -75,7 +75,7 @@ class MetadataFollower:
             except (ClientError, KafkaError, ApiError) as error:
                 level = logging.DEBUG if tries else logging.WARNING
                 logger.log(level, "waiting for the controller", extra={"reason": str(error)})
-                await asyncio.sleep(_BACKOFF.seconds(tries, random.random()))  # noqa: S311
+                await asyncio.sleep(_RETRY.delay(tries, random.random()))  # noqa: S311
                 tries += 1
 
     async def start(self, topics: Topics, cluster_id: str, seconds: float) -> None:
@@ -129,7 +129,7 @@ class MetadataFollower:
                 logger.log(level, "the controller cannot be followed", extra={"reason": str(error)})
             except Exception:  # whatever it is, this broker is not to be left behind for good
                 logger.exception("following the controller failed")
-            await asyncio.sleep(_BACKOFF.seconds(tries, random.random()))  # noqa: S311
+            await asyncio.sleep(_RETRY.delay(tries, random.random()))  # noqa: S311
             tries += 1
 
     async def _connect(self) -> Connection:

@@ -116,7 +116,7 @@ class Assignment:
                     raise
                 level = logging.DEBUG if tries else logging.WARNING  # not over and over
                 logger.log(level, "looking for %s: %s", self.subscription, error)
-                seconds = self._cluster.config.backoff.seconds(tries, 0.5)
+                seconds = self._cluster.config.retry.delay(tries, 0.5)
                 tries += 1
             try:
                 async with asyncio.timeout(seconds):

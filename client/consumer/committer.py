@@ -118,7 +118,7 @@ class Committer:
             except KafkaError as error:
                 if not self._is_passing(error, before) or loop.time() >= deadline:
                     raise
-                await asyncio.sleep(self._cluster.config.backoff.first)
+                await asyncio.sleep(self._cluster.config.retry.backoff)
             else:
                 return
 

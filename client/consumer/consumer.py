@@ -550,7 +550,7 @@ class Consumer:
                         f"the position in {partition} was not found"
                         f" in {config.timeouts.operation:g} s"
                     )
-                await asyncio.sleep(config.backoff.seconds(tries, 0.5))
+                await asyncio.sleep(config.retry.delay(tries, 0.5))
                 tries += 1
         self._delivery.settle()
         return found.position

@@ -435,7 +435,7 @@ class GroupMember:
                     raise
                 logger.info("group %s: a heartbeat failed: %s", self._group, error)
                 self._cluster.forget_coordinator(self._group)
-                pause = min(pause, self._cluster.config.backoff.most)
+                pause = min(pause, self._cluster.config.retry.max_backoff)
                 continue
             if self.heed(answer.error_code, generation_id) is Verdict.FATAL:
                 self._is_lost = True
@@ -452,7 +452,7 @@ class GroupMember:
         self.state = state
 
     async def _pause(self) -> None:
-        pause = self._cluster.config.backoff.seconds(self._tries, random.random())  # noqa: S311
+        pause = self._cluster.config.retry.delay(self._tries, random.random())  # noqa: S311
         self._tries += 1
         await asyncio.sleep(pause)
 

@@ -211,7 +211,7 @@ class Sender:
         lane.must_pause = False
         if not lane.is_paused:
             lane.is_paused = True
-            seconds = self.cluster.config.backoff.seconds(lane.tries, random.random())  # noqa: S311
+            seconds = self.cluster.config.retry.delay(lane.tries, random.random())  # noqa: S311
             lane.tries += 1
             asyncio.get_running_loop().call_later(seconds, self._resume, lane)
 
@@ -331,7 +331,7 @@ class Sender:
             for outbox in self._outboxes.values():
                 outbox.let_go()
             # However much goes wrong, it is not asked for more often than this.
-            await asyncio.sleep(config.backoff.seconds(failures, random.random()))  # noqa: S311
+            await asyncio.sleep(config.retry.delay(failures, random.random()))  # noqa: S311
 
     async def close(self) -> None:
         """Stop. What has not been acknowledged fails."""

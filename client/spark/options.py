@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from ..config import Backoff, ClientConfig, Timeouts
+from ..config import ClientConfig, RetryConfig, Timeouts
 from ..producer.batch import BatchConfig
 from ..types import EARLIEST, LATEST, TopicPartition
 from .errors import OptionError
@@ -270,14 +270,14 @@ def _link(
         raise OptionError(f"option {KAFKA}bootstrap.servers is missing: host:port,…")
     given.kafka("security.protocol", one_of("PLAINTEXT"))
     default = ClientConfig()
-    timeouts, backoff = default.timeouts, default.backoff
+    timeouts, retry = default.timeouts, default.retry
     poll = given.take("kafkaConsumer.pollTimeoutMs", parse_seconds)
     identity = given.kafka("client.id", parse_text) or given.kafka("group.id", parse_text) or prefix
     client = ClientConfig(
         client_id=identity or "ottla-spark",
-        backoff=Backoff(
-            first=given.kafka("retry.backoff.ms", parse_seconds) or backoff.first,
-            most=given.kafka("retry.backoff.max.ms", parse_seconds) or backoff.most,
+        retry=RetryConfig(
+            backoff=given.kafka("retry.backoff.ms", parse_seconds) or retry.backoff,
+            max_backoff=given.kafka("retry.backoff.max.ms", parse_seconds) or retry.max_backoff,
         ),
         timeouts=Timeouts(
             connect=given.kafka("socket.connection.setup.timeout.ms", parse_seconds)

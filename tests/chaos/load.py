@@ -32,7 +32,6 @@ from confluent_kafka import TopicPartition as ConfluentPartition
 
 from chaos.history import History, Outcome, Row, Send, decoded, encoded, value_of
 from ottla.client import (
-    Backoff,
     BatchConfig,
     ClientConfig,
     ClientError,
@@ -41,6 +40,7 @@ from ottla.client import (
     FetchConfig,
     KafkaError,
     Producer,
+    RetryConfig,
     Timeouts,
     TopicPartition,
 )
@@ -63,7 +63,7 @@ _LIBRDKAFKA: dict[str, Any] = {
     "metadata.recovery.strategy": "none",
 }
 _OURS = ClientConfig(
-    backoff=Backoff(first=0.02, most=0.2),
+    retry=RetryConfig(backoff=0.02, max_backoff=0.2),
     timeouts=Timeouts(connect=5, request=10, operation=PATIENCE_SECONDS),
     metadata_max_age=2,
 )

@@ -8,10 +8,10 @@ import pytest
 from harness.scripted_broker import Stage
 from ottla.client import (
     Admin,
-    Backoff,
     ClientConfig,
     ErrorCode,
     PartialError,
+    RetryConfig,
     TopicPartition,
 )
 from ottla.client.config import Timeouts
@@ -44,7 +44,7 @@ async def stage():
 
 def an_admin(stage, operation=5.0):
     timeouts = Timeouts(connect=1, request=1, operation=operation)
-    client = ClientConfig(backoff=Backoff(first=0.005, most=0.02), timeouts=timeouts)
+    client = ClientConfig(retry=RetryConfig(backoff=0.005, max_backoff=0.02), timeouts=timeouts)
     return Admin(stage.address, client=client)
 
 

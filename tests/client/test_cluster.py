@@ -8,7 +8,7 @@ import pytest
 from harness.scripted_broker import Stage
 from harness.talk import until
 from ottla.client.cluster import Cluster, parse_addresses
-from ottla.client.config import Backoff, ClientConfig, Timeouts
+from ottla.client.config import ClientConfig, RetryConfig, Timeouts
 from ottla.client.errors import (
     ClosedError,
     ConnectionLostError,
@@ -24,7 +24,7 @@ from ottla.protocol.api.init_producer_id import InitProducerIdRequest, InitProdu
 from ottla.protocol.api.metadata import MetadataRequest
 
 QUICK = ClientConfig(
-    backoff=Backoff(first=0.005, most=0.02),
+    retry=RetryConfig(backoff=0.005, max_backoff=0.02),
     timeouts=Timeouts(connect=2.0, request=2.0, operation=10.0),
 )
 
@@ -242,7 +242,7 @@ async def test_an_attempt_that_fails_for_good_is_not_made_again():
 
 
 async def test_an_operation_that_takes_too_long_says_why():
-    config = ClientConfig(backoff=QUICK.backoff, timeouts=Timeouts(operation=0.3))
+    config = ClientConfig(retry=QUICK.retry, timeouts=Timeouts(operation=0.3))
     cluster = Cluster("127.0.0.1:1", config)
 
     async def attempt():
@@ -326,7 +326,7 @@ async def test_a_cluster_without_a_controller_is_asked_until_there_is_one():
 
 async def test_an_address_that_cannot_be_reached_is_left_in_peace_for_a_while():
     # Long enough for all that is asked meanwhile, even where that is slow.
-    config = ClientConfig(backoff=Backoff(first=2, factor=1), timeouts=QUICK.timeouts)
+    config = ClientConfig(retry=RetryConfig(backoff=2, multiplier=1), timeouts=QUICK.timeouts)
     came = []
 
     async def hang_up(_reader, writer):

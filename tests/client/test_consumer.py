@@ -668,7 +668,7 @@ async def test_a_closed_broker_is_told_to_whoever_asks(tmp_path):
         consumer = a_consumer(
             broker,
             "t",
-            client=ClientConfig(timeouts=Timeouts(operation=1), backoff=CLIENT.backoff),
+            client=ClientConfig(timeouts=Timeouts(operation=1), retry=CLIENT.retry),
         )
         await consumer.start()
         await consumer.getone(0.2)

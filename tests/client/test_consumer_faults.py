@@ -24,7 +24,7 @@ from harness.consumer_stage import (
     take,
 )
 from harness.talk import until
-from ottla.client.config import Backoff, ClientConfig, Timeouts
+from ottla.client.config import ClientConfig, RetryConfig, Timeouts
 from ottla.client.consumer.consumer import Consumer
 from ottla.client.errors import ErrorCode, KafkaError
 from ottla.protocol import batch as batches
@@ -328,7 +328,7 @@ async def delays(stage: Scripted, consumer: Consumer, seconds: float) -> list[fl
 #: Less than what a broker that hangs is waited for, and more than a busy machine may take.
 AT_ONCE = 1.2
 IMPATIENT = ClientConfig(
-    backoff=Backoff(first=0.01, most=0.1),
+    retry=RetryConfig(backoff=0.01, max_backoff=0.1),
     timeouts=Timeouts(connect=1.5, request=1.5, operation=10),
 )
 

@@ -488,7 +488,7 @@ async def test_the_later_of_two_with_one_instance_id_stays(broker):
 
 @pytest.mark.parametrize("assignors", [("range",), COOPERATIVE])
 async def test_new_partitions_are_shared_out(broker, assignors):
-    client = ClientConfig(metadata_max_age=0.1, backoff=CLIENT.backoff)
+    client = ClientConfig(metadata_max_age=0.1, retry=CLIENT.retry)
     settings = {"group": "g", "client": client, "assignors": assignors}
 
     async with (
@@ -502,7 +502,7 @@ async def test_new_partitions_are_shared_out(broker, assignors):
 
 
 async def test_topics_that_match_later_are_shared_out(broker):
-    client = ClientConfig(metadata_max_age=0.1, backoff=CLIENT.backoff)
+    client = ClientConfig(metadata_max_age=0.1, retry=CLIENT.retry)
 
     async with a_consumer(broker, pattern="new-.*", group="g", client=client) as consumer:
         assert await consumer.getone(0.2) is None

@@ -7,12 +7,12 @@ import pytest
 from harness.scripted_broker import Stage
 from harness.talk import until
 from ottla.client import (
-    Backoff,
     ClientConfig,
     Consumer,
     ErrorCode,
     FetchConfig,
     GroupConfig,
+    RetryConfig,
     TopicPartition,
 )
 from ottla.client.config import Timeouts
@@ -42,7 +42,8 @@ APIS = (
     *("OffsetCommit", "OffsetFetch", "Fetch"),
 )
 CLIENT = ClientConfig(
-    backoff=Backoff(first=0.005, most=0.02), timeouts=Timeouts(connect=1, request=2, operation=20)
+    retry=RetryConfig(backoff=0.005, max_backoff=0.02),
+    timeouts=Timeouts(connect=1, request=2, operation=20),
 )
 MEMBERSHIP = GroupConfig(session_timeout=3.0, heartbeat_interval=0.02)
 

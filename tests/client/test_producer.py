@@ -16,7 +16,7 @@ from harness.talk import connected, partition_of, until
 from harness.wire import create
 from ottla.broker import Broker, BrokerConfig
 from ottla.client import Admin
-from ottla.client.config import Backoff, ClientConfig, Timeouts
+from ottla.client.config import ClientConfig, RetryConfig, Timeouts
 from ottla.client.errors import (
     BufferFullError,
     ClosedError,
@@ -807,7 +807,7 @@ async def test_closing_that_is_cancelled_fails_what_waits():
 
 async def test_nobody_is_there():
     quick = Timeouts(connect=1, operation=1)
-    config = ClientConfig(backoff=Backoff(first=0.01), timeouts=quick)
+    config = ClientConfig(retry=RetryConfig(backoff=0.01), timeouts=quick)
     async with Producer("127.0.0.1:1", client=config) as producer:
         with pytest.raises(DeadlineError, match="looking up topic 'orders'") as caught:
             await producer.send("orders", b"x")

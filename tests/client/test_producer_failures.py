@@ -11,7 +11,7 @@ import pytest
 
 from harness.scripted_broker import Call, Stage
 from harness.talk import until
-from ottla.client.config import Backoff, ClientConfig, Timeouts
+from ottla.client.config import ClientConfig, RetryConfig, Timeouts
 from ottla.client.errors import (
     ConnectionLostError,
     DeadlineError,
@@ -24,14 +24,14 @@ from ottla.protocol.api.init_producer_id import InitProducerIdRequest, InitProdu
 from ottla.protocol.api.metadata import MetadataRequest
 from ottla.protocol.api.produce import ProduceRequest, ProduceResponse
 
-QUICK = Backoff(first=0.005, most=0.02)
+QUICK = RetryConfig(backoff=0.005, max_backoff=0.02)
 #: Room for three records of ten bytes, so that there are many batches, and they are full.
 SMALL = BatchConfig(batch_bytes=200, linger=0.01)
 
 
 def a_producer(stage, operation=10.0, request=5.0, **settings):
     timeouts = Timeouts(connect=2.0, request=request, operation=operation)
-    settings.setdefault("client", ClientConfig(backoff=QUICK, timeouts=timeouts))
+    settings.setdefault("client", ClientConfig(retry=QUICK, timeouts=timeouts))
     settings.setdefault("batching", SMALL)
     return Producer(stage.address, **settings)
 
@@ -728,7 +728,7 @@ async def test_a_broker_that_asks_for_peace_gets_it():
 
 
 async def test_metadata_are_looked_up_again_when_they_are_old():
-    config = ClientConfig(backoff=QUICK, metadata_max_age=0.05)
+    config = ClientConfig(retry=QUICK, metadata_max_age=0.05)
     async with Stage(nodes=2) as stage, a_producer(stage, client=config) as producer:
         await warm_up(producer)
         stage.move("orders", 0, to=1)
@@ -748,7 +748,7 @@ async def test_many_who_want_the_same_topic_ask_for_it_once():
 
 async def test_requests_are_reported():
     told = []
-    config = ClientConfig(backoff=QUICK, on_request=lambda *what: told.append(what))
+    config = ClientConfig(retry=QUICK, on_request=lambda *what: told.append(what))
     async with Stage() as stage, a_producer(stage, client=config) as producer:
         stage.script(ProduceRequest, lost_request)
         await producer.send("orders", b"x")

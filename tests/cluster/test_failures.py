@@ -31,11 +31,11 @@ from harness.asking import (
 from harness.daemon import Cluster, Daemon, shown_on_failure
 from ottla.client import (
     Admin,
-    Backoff,
     ClientConfig,
     Consumer,
     GroupConfig,
     Producer,
+    RetryConfig,
     TopicPartition,
 )
 from ottla.protocol.api.describe_cluster import DescribeClusterRequest
@@ -46,7 +46,7 @@ from ottla.protocol.errors import ErrorCode
 KILLS = int(os.environ.get("TEST_KILLS", "2"))
 PARTITIONS = 6
 PATIENCE_SECONDS = 30
-CLIENT = ClientConfig(backoff=Backoff(first=0.02, most=0.2))
+CLIENT = ClientConfig(retry=RetryConfig(backoff=0.02, max_backoff=0.2))
 
 
 @pytest.fixture

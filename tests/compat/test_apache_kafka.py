@@ -14,7 +14,6 @@ from harness.command import Command
 from harness.talk import until
 from ottla.client import (
     Admin,
-    Backoff,
     BatchConfig,
     ClientConfig,
     Consumer,
@@ -23,12 +22,14 @@ from ottla.client import (
     KafkaError,
     Producer,
     ProducerRecord,
+    RetryConfig,
     TopicPartition,
 )
 from ottla.client.config import Timeouts
 
 CLIENT = ClientConfig(
-    backoff=Backoff(first=0.02, most=0.2), timeouts=Timeouts(connect=5, request=10, operation=60)
+    retry=RetryConfig(backoff=0.02, max_backoff=0.2),
+    timeouts=Timeouts(connect=5, request=10, operation=60),
 )
 QUICK = GroupConfig(session_timeout=3.0, heartbeat_interval=0.1, rebalance_timeout=10.0)
 PATIENCE_SECONDS = 30
