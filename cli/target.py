@@ -41,14 +41,14 @@ class Target:
 
     def config(self, *, is_patient: bool = False) -> ClientConfig:
         """Give the SDK's settings; a patient client lives through a broker that starts again."""
-        from ottla.client.config import ClientConfig, Timeouts
+        from ottla.client.config import ClientConfig, TimeoutConfig
 
         # Whoever waits at a prompt wants to know soon that nobody answers; but an answer that is
         # under way may take as long as anywhere else.
-        usual = Timeouts()
+        usual = TimeoutConfig()
         return ClientConfig(
             client_id=self.client_id,
-            timeouts=Timeouts(
+            timeouts=TimeoutConfig(
                 connect=max(1.0, self.timeout),
                 request=max(usual.request, self.timeout),
                 operation=max(usual.operation, self.timeout) if is_patient else self.timeout,

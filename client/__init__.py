@@ -35,7 +35,7 @@ if TYPE_CHECKING:
         PartitionLag,
         TopicDescription,
     )
-    from .config import ClientConfig, RetryConfig, Timeouts
+    from .config import ClientConfig, RetryConfig, TimeoutConfig
     from .consumer.consumer import Consumer
     from .consumer.fetched_data import BadRecordError, TruncatedError
     from .consumer.fetcher import FetchConfig
@@ -104,7 +104,7 @@ __all__ = [
     "RetriableError",
     "RetryConfig",
     "SerializationError",
-    "Timeouts",
+    "TimeoutConfig",
     "TopicDescription",
     "TopicPartition",
     "TruncatedError",
@@ -119,7 +119,7 @@ _HOMES = {
         *("NewTopic", "PartialError", "PartitionDescription", "PartitionLag", "TopicDescription"),
     ),
     "consumer.fetched_data": ("BadRecordError", "TruncatedError"),
-    "config": ("RetryConfig", "ClientConfig", "Timeouts"),
+    "config": ("RetryConfig", "ClientConfig", "TimeoutConfig"),
     "consumer.consumer": ("Consumer",),
     "consumer.fetcher": ("FetchConfig",),
     "consumer.group_member": ("GroupConfig",),

@@ -26,7 +26,7 @@ class RetryConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class Timeouts:
+class TimeoutConfig:
     """How long things may take."""
 
     #: One connection to be made and greeted.
@@ -43,7 +43,7 @@ class ClientConfig:
 
     client_id: str = "ottla"
     retry: RetryConfig = field(default_factory=RetryConfig)
-    timeouts: Timeouts = field(default_factory=Timeouts)
+    timeouts: TimeoutConfig = field(default_factory=TimeoutConfig)
     #: After so long metadata are looked up again even if nothing is wrong.
     metadata_max_age: float = 300.0
     #: The largest response that is taken.

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from ottla.client.config import ClientConfig, Timeouts
+from ottla.client.config import ClientConfig, TimeoutConfig
 from ottla.client.connection import Connection
 from ottla.client.errors import ClientError
 from ottla.protocol import registry
@@ -93,7 +93,7 @@ class ControllerLink:
 
 def client_config(broker_id: int) -> ClientConfig:
     """Give what a broker is as a client of another one."""
-    return ClientConfig(client_id=f"{_CLIENT_ID}{broker_id}", timeouts=Timeouts(connect=3.0))
+    return ClientConfig(client_id=f"{_CLIENT_ID}{broker_id}", timeouts=TimeoutConfig(connect=3.0))
 
 
 async def forward(broker: Broker, context: RequestContext, request: Message) -> Message:

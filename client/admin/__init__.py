@@ -8,7 +8,7 @@ One rule for what goes wrong: a verb does all that it was asked for and gives th
 raises. Who asks for one thing gets its error, a KafkaError with the broker's code. Who asks for
 several gets a PartialError if some of them fail: `failed` has the error of each, and `done` the
 results of the others. What may succeed later is tried again first, until the time for an
-operation (`Timeouts.operation`) is over; that a topic or a group is not there is told at once.
+operation (`TimeoutConfig.operation`) is over; that a topic or a group is not there is told at once.
 """
 
 from __future__ import annotations

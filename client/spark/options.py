@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from ..config import ClientConfig, RetryConfig, Timeouts
+from ..config import ClientConfig, RetryConfig, TimeoutConfig
 from ..producer.batch import BatchConfig
 from ..types import EARLIEST, LATEST, TopicPartition
 from .errors import OptionError
@@ -279,7 +279,7 @@ def _link(
             backoff=given.kafka("retry.backoff.ms", parse_seconds) or retry.backoff,
             max_backoff=given.kafka("retry.backoff.max.ms", parse_seconds) or retry.max_backoff,
         ),
-        timeouts=Timeouts(
+        timeouts=TimeoutConfig(
             connect=given.kafka("socket.connection.setup.timeout.ms", parse_seconds)
             or timeouts.connect,
             request=given.kafka("request.timeout.ms", parse_seconds) or timeouts.request,

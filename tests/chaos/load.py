@@ -41,7 +41,7 @@ from ottla.client import (
     KafkaError,
     Producer,
     RetryConfig,
-    Timeouts,
+    TimeoutConfig,
     TopicPartition,
 )
 
@@ -64,7 +64,7 @@ _LIBRDKAFKA: dict[str, Any] = {
 }
 _OURS = ClientConfig(
     retry=RetryConfig(backoff=0.02, max_backoff=0.2),
-    timeouts=Timeouts(connect=5, request=10, operation=PATIENCE_SECONDS),
+    timeouts=TimeoutConfig(connect=5, request=10, operation=PATIENCE_SECONDS),
     metadata_max_age=2,
 )
 

@@ -20,7 +20,7 @@ from ottla.client import (
     PartialError,
     Producer,
     ProducerRecord,
-    Timeouts,
+    TimeoutConfig,
     TopicPartition,
 )
 from ottla.client.admin import ConfigSource, NewTopic, PartitionLag
@@ -288,7 +288,7 @@ async def test_it_survives_a_broker_that_starts_again(tmp_path):
 
 
 async def test_nobody_there_is_one_error_for_all_that_was_asked(name):
-    patience = ClientConfig(timeouts=Timeouts(operation=0.5))
+    patience = ClientConfig(timeouts=TimeoutConfig(operation=0.5))
     async with Admin(f"127.0.0.1:{free_port()}", client=patience) as admin:
         for coroutine in (
             admin.list_topics(),

@@ -14,7 +14,7 @@ from ottla.client import (
     RetryConfig,
     TopicPartition,
 )
-from ottla.client.config import Timeouts
+from ottla.client.config import TimeoutConfig
 from ottla.protocol.api.create_topics import (
     CreatableTopicResult,
     CreateTopicsRequest,
@@ -43,7 +43,7 @@ async def stage():
 
 
 def an_admin(stage, operation=5.0):
-    timeouts = Timeouts(connect=1, request=1, operation=operation)
+    timeouts = TimeoutConfig(connect=1, request=1, operation=operation)
     client = ClientConfig(retry=RetryConfig(backoff=0.005, max_backoff=0.02), timeouts=timeouts)
     return Admin(stage.address, client=client)
 

@@ -20,7 +20,7 @@ from ottla.client import (
     KafkaError,
     RecordTooLargeError,
     SerializationError,
-    Timeouts,
+    TimeoutConfig,
 )
 from ottla.client.blocking import Producer
 from ottla.client.blocking.backlog import _MOST_BYTES
@@ -113,7 +113,7 @@ def test_what_is_found_out_later_is_told_by_the_future(broker, topic):
 
 
 def test_a_topic_that_is_not_found_is_looked_for_once_for_all_that_wait(broker, topic):
-    client = ClientConfig(timeouts=Timeouts(operation=1), allow_auto_create=False)
+    client = ClientConfig(timeouts=TimeoutConfig(operation=1), allow_auto_create=False)
     with Producer(broker.bootstrap, client=client) as producer:
         lost = [producer.enqueue("no-such-topic", b"x") for _ in range(20)]
         right = producer.enqueue(topic, b"x")
@@ -191,7 +191,7 @@ async def test_a_buffer_that_stays_full_is_told_to_all_that_wait():
 
 
 def test_closing_a_producer_whose_broker_hangs_sends_everybody_away(tmp_path):
-    timeouts = Timeouts(connect=2, request=2, operation=2)
+    timeouts = TimeoutConfig(connect=2, request=2, operation=2)
     with Daemon(tmp_path) as broker:
         producer = Producer(
             broker.address,

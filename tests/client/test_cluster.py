@@ -8,7 +8,7 @@ import pytest
 from harness.scripted_broker import Stage
 from harness.talk import until
 from ottla.client.cluster import Cluster, parse_addresses
-from ottla.client.config import ClientConfig, RetryConfig, Timeouts
+from ottla.client.config import ClientConfig, RetryConfig, TimeoutConfig
 from ottla.client.errors import (
     ClosedError,
     ConnectionLostError,
@@ -25,7 +25,7 @@ from ottla.protocol.api.metadata import MetadataRequest
 
 QUICK = ClientConfig(
     retry=RetryConfig(backoff=0.005, max_backoff=0.02),
-    timeouts=Timeouts(connect=2.0, request=2.0, operation=10.0),
+    timeouts=TimeoutConfig(connect=2.0, request=2.0, operation=10.0),
 )
 
 
@@ -242,7 +242,7 @@ async def test_an_attempt_that_fails_for_good_is_not_made_again():
 
 
 async def test_an_operation_that_takes_too_long_says_why():
-    config = ClientConfig(retry=QUICK.retry, timeouts=Timeouts(operation=0.3))
+    config = ClientConfig(retry=QUICK.retry, timeouts=TimeoutConfig(operation=0.3))
     cluster = Cluster("127.0.0.1:1", config)
 
     async def attempt():
@@ -352,7 +352,7 @@ async def test_an_address_that_cannot_be_reached_is_left_in_peace_for_a_while():
 
 
 async def test_a_broker_that_stops_answering_is_asked_last():
-    config = ClientConfig(timeouts=Timeouts(connect=1.0, request=5.0, operation=5.0))
+    config = ClientConfig(timeouts=TimeoutConfig(connect=1.0, request=5.0, operation=5.0))
     async with Stage(nodes=3) as stage, a_cluster(stage.address, config) as cluster:
         await cluster.topic("orders")
         # It was the only one that there is a connection to, and takes new ones as well.

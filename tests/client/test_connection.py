@@ -7,7 +7,7 @@ import pytest
 
 from harness.scripted_broker import Stage
 from harness.talk import until
-from ottla.client.config import ClientConfig, Timeouts
+from ottla.client.config import ClientConfig, TimeoutConfig
 from ottla.client.connection import Connection
 from ottla.client.errors import (
     ClosedError,
@@ -28,7 +28,7 @@ from ottla.protocol.codec import decode_request, encode_response
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.registry import HEARTBEAT, METADATA, PRODUCE
 
-QUICK = ClientConfig(timeouts=Timeouts(connect=1, request=1))
+QUICK = ClientConfig(timeouts=TimeoutConfig(connect=1, request=1))
 TOPICS = [MetadataRequestTopic(name="orders")]
 
 

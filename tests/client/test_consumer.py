@@ -26,7 +26,7 @@ from harness.daemon import Daemon
 from harness.logs import NOW, a_batch
 from harness.talk import make_topic, partition_of, until
 from ottla.broker import Broker
-from ottla.client.config import ClientConfig, Timeouts
+from ottla.client.config import ClientConfig, TimeoutConfig
 from ottla.client.consumer.consumer import Consumer, FetchConfig
 from ottla.client.consumer.fetched_data import BadRecordError
 from ottla.client.errors import (
@@ -367,7 +367,7 @@ async def test_a_partition_that_is_not_there_is_told(broker):
     missing = TopicPartition("t", 9)
 
     async with a_consumer(
-        broker, "t", client=ClientConfig(timeouts=Timeouts(operation=1))
+        broker, "t", client=ClientConfig(timeouts=TimeoutConfig(operation=1))
     ) as consumer:
         with pytest.raises(DeadlineError, match="the topic has 2 partitions"):
             await consumer.end_offsets(missing)
@@ -520,7 +520,7 @@ async def test_bad_records_are_handed_to_whoever_wants_them(broker, is_async):
 
 
 async def test_it_does_not_start_where_nobody_answers():
-    client = ClientConfig(timeouts=Timeouts(operation=0.3))
+    client = ClientConfig(timeouts=TimeoutConfig(operation=0.3))
     with pytest.raises(DeadlineError, match="cannot connect"):
         await Consumer("127.0.0.1:1", "t", client=client).start()
 
@@ -668,7 +668,7 @@ async def test_a_closed_broker_is_told_to_whoever_asks(tmp_path):
         consumer = a_consumer(
             broker,
             "t",
-            client=ClientConfig(timeouts=Timeouts(operation=1), retry=CLIENT.retry),
+            client=ClientConfig(timeouts=TimeoutConfig(operation=1), retry=CLIENT.retry),
         )
         await consumer.start()
         await consumer.getone(0.2)

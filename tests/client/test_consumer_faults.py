@@ -24,7 +24,7 @@ from harness.consumer_stage import (
     take,
 )
 from harness.talk import until
-from ottla.client.config import ClientConfig, RetryConfig, Timeouts
+from ottla.client.config import ClientConfig, RetryConfig, TimeoutConfig
 from ottla.client.consumer.consumer import Consumer
 from ottla.client.errors import ErrorCode, KafkaError
 from ottla.protocol import batch as batches
@@ -329,7 +329,7 @@ async def delays(stage: Scripted, consumer: Consumer, seconds: float) -> list[fl
 AT_ONCE = 1.2
 IMPATIENT = ClientConfig(
     retry=RetryConfig(backoff=0.01, max_backoff=0.1),
-    timeouts=Timeouts(connect=1.5, request=1.5, operation=10),
+    timeouts=TimeoutConfig(connect=1.5, request=1.5, operation=10),
 )
 
 

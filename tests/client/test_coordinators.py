@@ -15,7 +15,7 @@ from ottla.client import (
     RetryConfig,
     TopicPartition,
 )
-from ottla.client.config import Timeouts
+from ottla.client.config import TimeoutConfig
 from ottla.client.consumer.group_member import encode_assignment
 from ottla.protocol.api.fetch import FetchRequest, FetchResponse
 from ottla.protocol.api.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
@@ -43,7 +43,7 @@ APIS = (
 )
 CLIENT = ClientConfig(
     retry=RetryConfig(backoff=0.005, max_backoff=0.02),
-    timeouts=Timeouts(connect=1, request=2, operation=20),
+    timeouts=TimeoutConfig(connect=1, request=2, operation=20),
 )
 MEMBERSHIP = GroupConfig(session_timeout=3.0, heartbeat_interval=0.02)
 

@@ -16,7 +16,7 @@ from harness.talk import connected, partition_of, until
 from harness.wire import create
 from ottla.broker import Broker, BrokerConfig
 from ottla.client import Admin
-from ottla.client.config import ClientConfig, RetryConfig, Timeouts
+from ottla.client.config import ClientConfig, RetryConfig, TimeoutConfig
 from ottla.client.errors import (
     BufferFullError,
     ClosedError,
@@ -806,7 +806,7 @@ async def test_closing_that_is_cancelled_fails_what_waits():
 
 
 async def test_nobody_is_there():
-    quick = Timeouts(connect=1, operation=1)
+    quick = TimeoutConfig(connect=1, operation=1)
     config = ClientConfig(retry=RetryConfig(backoff=0.01), timeouts=quick)
     async with Producer("127.0.0.1:1", client=config) as producer:
         with pytest.raises(DeadlineError, match="looking up topic 'orders'") as caught:
@@ -822,7 +822,7 @@ async def test_a_topic_that_may_not_be(broker):
 
 
 async def test_a_topic_that_is_not_to_be_made(broker):
-    quick = Timeouts(operation=1)
+    quick = TimeoutConfig(operation=1)
     config = ClientConfig(timeouts=quick, allow_auto_create=False)
     async with Producer(broker.address, client=config) as producer:
         with pytest.raises(DeadlineError, match="UNKNOWN_TOPIC_OR_PARTITION"):

@@ -11,7 +11,7 @@ import pytest
 
 from harness.scripted_broker import Call, Stage
 from harness.talk import until
-from ottla.client.config import ClientConfig, RetryConfig, Timeouts
+from ottla.client.config import ClientConfig, RetryConfig, TimeoutConfig
 from ottla.client.errors import (
     ConnectionLostError,
     DeadlineError,
@@ -30,7 +30,7 @@ SMALL = BatchConfig(batch_bytes=200, linger=0.01)
 
 
 def a_producer(stage, operation=10.0, request=5.0, **settings):
-    timeouts = Timeouts(connect=2.0, request=request, operation=operation)
+    timeouts = TimeoutConfig(connect=2.0, request=request, operation=operation)
     settings.setdefault("client", ClientConfig(retry=QUICK, timeouts=timeouts))
     settings.setdefault("batching", SMALL)
     return Producer(stage.address, **settings)

@@ -6,7 +6,7 @@ import pytest
 
 from harness.daemon import Daemon, shown_on_failure
 from harness.talk import connected
-from ottla.client.config import ClientConfig, RetryConfig, Timeouts
+from ottla.client.config import ClientConfig, RetryConfig, TimeoutConfig
 from ottla.client.errors import DeadlineError
 from ottla.client.producer.partitioner import partition_of_key
 from ottla.client.producer.producer import BatchConfig, Producer, ProducerRecord
@@ -16,7 +16,7 @@ from ottla.protocol.batch import split_batches
 PARTITIONS = 3
 QUICK = ClientConfig(
     retry=RetryConfig(backoff=0.01, max_backoff=0.1),
-    timeouts=Timeouts(connect=2, request=5, operation=30),
+    timeouts=TimeoutConfig(connect=2, request=5, operation=30),
 )
 
 
@@ -102,7 +102,7 @@ async def test_send_many_goes_on_when_the_broker_comes_back(broker):
 
 
 async def test_records_fail_in_time_when_the_broker_stays_away(broker):
-    timeouts = Timeouts(connect=1, request=1, operation=2)
+    timeouts = TimeoutConfig(connect=1, request=1, operation=2)
     config = ClientConfig(retry=RetryConfig(backoff=0.01, max_backoff=0.1), timeouts=timeouts)
     async with Producer(broker.address, client=config) as producer:
         await producer.send("orders", b"before", partition=0)

@@ -25,7 +25,7 @@ from ottla.client import (
     TopicPartition,
 )
 from ottla.client.blocking import Admin, Consumer, Producer
-from ottla.client.config import Timeouts
+from ottla.client.config import TimeoutConfig
 
 T = TypeVar("T")
 
@@ -46,7 +46,7 @@ class Ours(Client):
             compression=wishes.codec,
             acks=wishes.acks if wishes.acks == "all" else int(wishes.acks),
             idempotent=wishes.idempotent,
-            client=ClientConfig(timeouts=Timeouts(operation=self.topic_seconds)),
+            client=ClientConfig(timeouts=TimeoutConfig(operation=self.topic_seconds)),
         )
         with producer:
             sent = [

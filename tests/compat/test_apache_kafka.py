@@ -25,11 +25,11 @@ from ottla.client import (
     RetryConfig,
     TopicPartition,
 )
-from ottla.client.config import Timeouts
+from ottla.client.config import TimeoutConfig
 
 CLIENT = ClientConfig(
     retry=RetryConfig(backoff=0.02, max_backoff=0.2),
-    timeouts=Timeouts(connect=5, request=10, operation=60),
+    timeouts=TimeoutConfig(connect=5, request=10, operation=60),
 )
 QUICK = GroupConfig(session_timeout=3.0, heartbeat_interval=0.1, rebalance_timeout=10.0)
 PATIENCE_SECONDS = 30

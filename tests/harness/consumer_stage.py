@@ -19,7 +19,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 from harness.servers import close_server
 from harness.talk import a_broker, connected, produce, results, until
 from ottla.broker import Broker
-from ottla.client.config import ClientConfig, RetryConfig, Timeouts
+from ottla.client.config import ClientConfig, RetryConfig, TimeoutConfig
 from ottla.client.consumer.consumer import Consumer, FetchConfig, GroupConfig
 from ottla.client.types import ConsumerRecord, OffsetAndMetadata, TopicPartition
 from ottla.protocol import batch as batches
@@ -56,7 +56,7 @@ QUICK = GroupConfig(session_timeout=2.0, heartbeat_interval=0.05, rebalance_time
 BRISK = FetchConfig(max_wait=0.1)
 CLIENT = ClientConfig(
     retry=RetryConfig(backoff=0.01, max_backoff=0.1),
-    timeouts=Timeouts(connect=2, request=5, operation=10),
+    timeouts=TimeoutConfig(connect=2, request=5, operation=10),
 )
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
