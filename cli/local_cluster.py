@@ -24,7 +24,7 @@ from typing import Any
 from ottla.broker.config.broker_config import BrokerConfig, ConfigError, environment_variable
 from ottla.broker.net.listeners import Endpoint
 from ottla.client.config import ClientConfig
-from ottla.client.connection import Connection
+from ottla.client.connection import BrokerConnection
 from ottla.client.errors import ClientError, KafkaError
 
 _HOST = "127.0.0.1"
@@ -232,7 +232,7 @@ async def _answered(addresses: Iterable[Endpoint]) -> None:
     for address in addresses:
         while True:
             try:
-                connection = await Connection.open(address.host, address.port, ClientConfig())
+                connection = await BrokerConnection.open(address.host, address.port, ClientConfig())
             except (ClientError, KafkaError):
                 await asyncio.sleep(_LOOK_SECONDS)
             else:

@@ -41,7 +41,7 @@ from ottla.protocol.registry import Api
 from ottla.protocol.schema import Message
 
 from .config import ClientConfig
-from .connection import Connection
+from .connection import BrokerConnection
 from .errors import ClientError, ClosedError, ConnectionLostError, DeadlineError
 from .types import TopicPartition
 
@@ -115,7 +115,7 @@ class Cluster:
         self.config = config or ClientConfig()
         self.metadata = Metadata()
         self._bootstrap = parse_addresses(bootstrap)
-        self._connections: dict[tuple[Address, str], Connection] = {}
+        self._connections: dict[tuple[Address, str], BrokerConnection] = {}
         self._connecting: dict[tuple[Address, str], asyncio.Lock] = {}
         self._failures: dict[Address, _Failure] = {}
         self._coordinators: dict[str, int] = {}
@@ -335,7 +335,7 @@ class Cluster:
 
     # Connecting.
 
-    async def connect(self, node_id: int, channel: str = "main") -> Connection:
+    async def connect(self, node_id: int, channel: str = "main") -> BrokerConnection:
         """Give a connection to a node, or to any. Raises ConnectionLostError."""
         if node_id != _ANY:
             node = self.metadata.nodes.get(node_id)
@@ -365,7 +365,7 @@ class Cluster:
             return 0
         return 1 if connection is None and address not in self._failures else 2
 
-    async def _connect(self, address: Address, channel: str) -> Connection:
+    async def _connect(self, address: Address, channel: str) -> BrokerConnection:
         self._check_open()
         key = (address, channel)
         connection = self._connections.get(key)
@@ -383,13 +383,13 @@ class Cluster:
                 self._connections[key] = connection
         return connection
 
-    async def _open(self, address: Address) -> Connection:
+    async def _open(self, address: Address) -> BrokerConnection:
         """Connect, unless that has just failed: all who want to wait as long as one would."""
         failure = self._failures.get(address)
         if failure is not None and time.monotonic() < failure.until:
             raise ConnectionLostError(failure.reason)
         try:
-            connection = await Connection.open(*address, self.config)
+            connection = await BrokerConnection.open(*address, self.config)
         except ConnectionLostError as error:
             tries = 0 if failure is None else failure.tries + 1
             pause = self.config.retry.delay(tries, random.random())  # noqa: S311

@@ -62,7 +62,7 @@ class _Waiting:
             self.timer.cancel()
 
 
-class Connection(asyncio.BufferedProtocol):
+class BrokerConnection(asyncio.BufferedProtocol):
     """An open connection; see `open`."""
 
     def __init__(self, config: ClientConfig, address: str) -> None:
@@ -107,7 +107,7 @@ class Connection(asyncio.BufferedProtocol):
         return connection
 
     def __repr__(self) -> str:
-        return f"<Connection to {self.address}, {len(self._waiting)} unanswered>"
+        return f"<BrokerConnection to {self.address}, {len(self._waiting)} unanswered>"
 
     @property
     def is_open(self) -> bool:

@@ -20,7 +20,7 @@ from ottla.protocol.api.produce import (
 from ottla.protocol.compression import Compression
 from ottla.protocol.registry import PRODUCE
 
-from ..connection import Connection
+from ..connection import BrokerConnection
 from ..errors import ClientError, ClosedError, KafkaError
 from .batch import Batch
 from .partition_queue import MOST_IN_FLIGHT, Lane
@@ -97,7 +97,7 @@ class Outbox:
             lane.note(error)
             self._sender.pause(lane)
 
-    def _collect(self, connection: Connection) -> list[Batch]:
+    def _collect(self, connection: BrokerConnection) -> list[Batch]:
         """Take one batch of each lane that can send, as many as a request has room for."""
         batches: list[Batch] = []
         room = self._sender.batching.request_bytes
@@ -121,7 +121,7 @@ class Outbox:
                 self.offer(lane)
         return batches
 
-    async def _send(self, connection: Connection, batches: list[Batch]) -> None:
+    async def _send(self, connection: BrokerConnection, batches: list[Batch]) -> None:
         sender = self._sender
         try:
             await self._encode(batches)

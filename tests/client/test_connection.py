@@ -8,7 +8,7 @@ import pytest
 from harness.scripted_broker import Stage
 from harness.talk import until
 from ottla.client.config import ClientConfig, TimeoutConfig
-from ottla.client.connection import Connection
+from ottla.client.connection import BrokerConnection
 from ottla.client.errors import (
     ClosedError,
     ConnectionLostError,
@@ -34,7 +34,7 @@ TOPICS = [MetadataRequestTopic(name="orders")]
 
 @asynccontextmanager
 async def connected(stage, config=QUICK):
-    connection = await Connection.open("127.0.0.1", stage.nodes[0].port, config)
+    connection = await BrokerConnection.open("127.0.0.1", stage.nodes[0].port, config)
     try:
         yield connection
     finally:
@@ -119,7 +119,7 @@ async def test_answers_may_come_in_any_pieces(step):
         await reader.read()
 
     async with a_server(talk) as port:
-        connection = await Connection.open("127.0.0.1", port, ClientConfig())
+        connection = await BrokerConnection.open("127.0.0.1", port, ClientConfig())
         futures = [
             connection.send(12, MetadataRequest(topics=[]), MetadataResponse) for _ in range(3)
         ]
@@ -142,7 +142,7 @@ async def test_many_small_and_one_large_answer_come_whole():
         await reader.read()
 
     async with a_server(talk) as port:
-        connection = await Connection.open("127.0.0.1", port, ClientConfig())
+        connection = await BrokerConnection.open("127.0.0.1", port, ClientConfig())
         answers = await asyncio.gather(
             *(connection.ask(MetadataRequest(topics=[]), MetadataResponse) for _ in range(101))
         )
@@ -184,17 +184,17 @@ async def test_nobody_listens():
         pass
 
     with pytest.raises(ConnectionLostError, match=f"cannot connect to 127.0.0.1:{port}"):
-        await Connection.open("127.0.0.1", port, QUICK)
+        await BrokerConnection.open("127.0.0.1", port, QUICK)
 
 
 async def test_a_name_that_is_not_known():
     with pytest.raises(ConnectionLostError, match=r"cannot connect to nowhere.invalid:9092"):
-        await Connection.open("nowhere.invalid", 9092, ClientConfig())
+        await BrokerConnection.open("nowhere.invalid", 9092, ClientConfig())
 
 
 async def test_a_name_that_cannot_be_one():
     with pytest.raises(ConnectionLostError, match="cannot connect to"):
-        await Connection.open("a" * 70 + ".example", 9092, QUICK)
+        await BrokerConnection.open("a" * 70 + ".example", 9092, QUICK)
 
 
 async def test_somebody_who_never_answers_the_greeting():
@@ -203,7 +203,7 @@ async def test_somebody_who_never_answers_the_greeting():
 
     async with a_server(talk) as port:
         with pytest.raises(ConnectionLostError, match=r"did not answer in 1 s"):
-            await Connection.open("127.0.0.1", port, QUICK)
+            await BrokerConnection.open("127.0.0.1", port, QUICK)
 
 
 async def test_somebody_who_hangs_up_at_once():
@@ -212,7 +212,7 @@ async def test_somebody_who_hangs_up_at_once():
 
     async with a_server(talk) as port:
         with pytest.raises(ConnectionLostError):
-            await Connection.open("127.0.0.1", port, QUICK)
+            await BrokerConnection.open("127.0.0.1", port, QUICK)
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,7 @@ async def test_somebody_who_speaks_something_else(answer):
 
     async with a_server(talk) as port:
         with pytest.raises(ConnectionLostError):
-            await Connection.open("127.0.0.1", port, QUICK)
+            await BrokerConnection.open("127.0.0.1", port, QUICK)
 
 
 async def test_no_memory_is_taken_for_somebody_who_is_no_broker():
@@ -246,7 +246,7 @@ async def test_no_memory_is_taken_for_somebody_who_is_no_broker():
 
     async with a_server(talk) as port:
         with pytest.raises(ConnectionLostError, match="a response of 352518400 bytes"):
-            await Connection.open("127.0.0.1", port, QUICK)
+            await BrokerConnection.open("127.0.0.1", port, QUICK)
 
 
 async def test_a_broker_that_is_older_than_our_greeting():
@@ -256,7 +256,7 @@ async def test_a_broker_that_is_older_than_our_greeting():
         await reader.read()
 
     async with a_server(talk) as port:
-        connection = await Connection.open("127.0.0.1", port, QUICK)
+        connection = await BrokerConnection.open("127.0.0.1", port, QUICK)
         connection.close()
 
     assert connection.version_for(METADATA) == 12
@@ -270,7 +270,7 @@ async def test_a_broker_that_refuses_the_greeting():
 
     async with a_server(talk) as port:
         with pytest.raises(KafkaError, match="CLUSTER_AUTHORIZATION_FAILED"):
-            await Connection.open("127.0.0.1", port, QUICK)
+            await BrokerConnection.open("127.0.0.1", port, QUICK)
 
 
 async def test_opening_that_is_cancelled_leaves_nothing_open():
@@ -283,7 +283,7 @@ async def test_opening_that_is_cancelled_leaves_nothing_open():
         closed.set()
 
     async with a_server(talk) as port:
-        opening = asyncio.ensure_future(Connection.open("127.0.0.1", port, ClientConfig()))
+        opening = asyncio.ensure_future(BrokerConnection.open("127.0.0.1", port, ClientConfig()))
         await asyncio.wait_for(greeted.wait(), 20)
         opening.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -397,7 +397,7 @@ async def test_a_broker_that_does_not_read_is_not_waited_for_forever():
         await asyncio.sleep(3600)
 
     async with a_server(talk) as port:
-        connection = await Connection.open("127.0.0.1", port, QUICK)
+        connection = await BrokerConnection.open("127.0.0.1", port, QUICK)
         request = HeartbeatRequest(group_id="g" * 30_000)
         while connection._writable.is_set():
             connection._write(4, request)
@@ -417,7 +417,7 @@ async def test_what_has_no_answer_is_not_waited_for_forever_either():
         await asyncio.sleep(3600)
 
     async with a_server(talk) as port:
-        connection = await Connection.open("127.0.0.1", port, QUICK)
+        connection = await BrokerConnection.open("127.0.0.1", port, QUICK)
         request = HeartbeatRequest(group_id="g" * 30_000)
 
         async def tell():
@@ -433,4 +433,4 @@ async def test_it_says_where_it_goes_and_what_is_unanswered():
     async with Stage() as stage, connected(stage) as connection:
         connection.send(4, ApiVersionsRequest(), ApiVersionsResponse)
 
-        assert repr(connection) == f"<Connection to {stage.address}, 1 unanswered>"
+        assert repr(connection) == f"<BrokerConnection to {stage.address}, 1 unanswered>"
