@@ -74,14 +74,14 @@ class BatchConfig:
             )
 
 
-class Identity(NamedTuple):
+class ProducerIdAndEpoch(NamedTuple):
     """What makes a broker recognise a batch that it has seen."""
 
     producer_id: int
     epoch: int
 
 
-_NOBODY = Identity(-1, -1)
+_NOBODY = ProducerIdAndEpoch(-1, -1)
 
 
 class Written(NamedTuple):
@@ -185,7 +185,7 @@ class Batch:
         self.is_due = False
         self.is_settled = False
         #: Of the first time that it was sent; they stay, so that a broker knows it again.
-        self.identity: Identity | None = None
+        self.identity: ProducerIdAndEpoch | None = None
         self.sequence = -1
         #: Whether it is under way for another time.
         self.is_again = False

@@ -32,7 +32,7 @@ from __future__ import annotations
 from collections import deque
 
 from ..errors import ErrorCode, KafkaError
-from .batch import Batch, Identity
+from .batch import Batch, ProducerIdAndEpoch
 
 #: A broker remembers this many batches of a producer; more under way could not be told apart.
 MOST_IN_FLIGHT = 5
@@ -92,10 +92,10 @@ class Lane:
         self.is_offered = False
         #: What is in flight went there. Only of one connection it is certain that it is in order.
         self.connection: object = None
-        self.identity: Identity | None = None
+        self.identity: ProducerIdAndEpoch | None = None
         self.sequence = 0
         self._is_proven = False
-        self._retired: Identity | None = None
+        self._retired: ProducerIdAndEpoch | None = None
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
@@ -105,7 +105,7 @@ class Lane:
         """Whether nothing can be sent for want of a producer id."""
         return self.is_idempotent and self.identity is None
 
-    def identify(self, identity: Identity) -> bool:
+    def identify(self, identity: ProducerIdAndEpoch) -> bool:
         """Take a producer id, unless it is the one that was given up."""
         if identity == self._retired:
             return False

@@ -32,7 +32,7 @@ from ..errors import (
     KafkaError,
     RefreshError,
 )
-from .batch import Batch, BatchConfig, Identity, Room
+from .batch import Batch, BatchConfig, ProducerIdAndEpoch, Room
 from .broker_queue import Outbox
 from .partition_queue import Lane
 
@@ -61,7 +61,7 @@ class Sender:
         self.room = Room(batching.buffer_bytes)
         self.lanes: dict[str, list[Lane]] = {}
         self._seconds = cluster.config.timeouts.operation
-        self._identity: Identity | None = None
+        self._identity: ProducerIdAndEpoch | None = None
         self._outboxes: dict[int, Outbox] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         # Lanes that wait for a producer id, and those that wait for a leader.
@@ -279,11 +279,11 @@ class Sender:
         """Get a producer id for the lanes that need one."""
         request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=_INT32_MAX)
 
-        async def attempt() -> Identity:
+        async def attempt() -> ProducerIdAndEpoch:
             answer = await self.cluster.ask_any(request, InitProducerIdResponse)
             if error := error_of(answer.error_code, "cannot get a producer id"):
                 raise error
-            return Identity(answer.producer_id, answer.producer_epoch)
+            return ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch)
 
         try:
             self._identity = await self.cluster.retry(attempt, what="getting a producer id")

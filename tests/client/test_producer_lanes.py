@@ -3,10 +3,10 @@
 import pytest
 
 from ottla.client.errors import ConnectionLostError, DeadlineError, ErrorCode, error_of
-from ottla.client.producer.batch import Batch, Identity
+from ottla.client.producer.batch import Batch, ProducerIdAndEpoch
 from ottla.client.producer.partition_queue import Lane
 
-FIRST, SECOND = Identity(1, 0), Identity(2, 0)
+FIRST, SECOND = ProducerIdAndEpoch(1, 0), ProducerIdAndEpoch(2, 0)
 NOT_LEADER = error_of(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 INVALID = error_of(ErrorCode.INVALID_RECORD)
 OUT_OF_ORDER = error_of(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
