@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ottla.client.config import ClientConfig, TimeoutConfig
-from ottla.client.connection import Connection
+from ottla.client.connection import BrokerConnection
 from ottla.client.errors import ClientError
 from ottla.protocol import registry
 from ottla.protocol.api import (
@@ -52,7 +52,7 @@ class ControllerLink:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._config = client_config(cluster.own_id)
-        self._connection: Connection | None = None
+        self._connection: BrokerConnection | None = None
         self._connecting = asyncio.Lock()
 
     async def ask(self, request: Message, response: type[M], *, version: int | None = None) -> M:
@@ -83,11 +83,13 @@ class ControllerLink:
         if self._connection is not None:
             self._connection.close()
 
-    async def _connected(self) -> Connection:
+    async def _connected(self) -> BrokerConnection:
         async with self._connecting:
             if self._connection is None or not self._connection.is_open:
                 address = self._cluster.controller_address
-                self._connection = await Connection.open(address.host, address.port, self._config)
+                self._connection = await BrokerConnection.open(
+                    address.host, address.port, self._config
+                )
             return self._connection
 
 

@@ -19,7 +19,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ottla.client.config import RetryConfig
-from ottla.client.connection import Connection
+from ottla.client.connection import BrokerConnection
 from ottla.client.errors import ClientError
 from ottla.coord.metadata_image import METADATA_TOPIC, KeyValue
 from ottla.protocol.api.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
@@ -132,11 +132,11 @@ class MetadataFollower:
             await asyncio.sleep(_RETRY.delay(tries, random.random()))  # noqa: S311
             tries += 1
 
-    async def _connect(self) -> Connection:
+    async def _connect(self) -> BrokerConnection:
         address = self._cluster.controller_address
-        return await Connection.open(address.host, address.port, self._config)
+        return await BrokerConnection.open(address.host, address.port, self._config)
 
-    async def _describe(self, connection: Connection) -> DescribeClusterResponse:
+    async def _describe(self, connection: BrokerConnection) -> DescribeClusterResponse:
         answer = await connection.ask(
             DescribeClusterRequest(), DescribeClusterResponse, timeout=_ANSWER_SECONDS
         )
@@ -144,7 +144,7 @@ class MetadataFollower:
             raise ApiError(ErrorCode(answer.error_code), answer.error_message)
         return answer
 
-    async def _check(self, connection: Connection, cluster_id: str) -> None:
+    async def _check(self, connection: BrokerConnection, cluster_id: str) -> None:
         answer = await self._describe(connection)
         if answer.cluster_id != cluster_id:
             raise DataDirectoryError(
@@ -153,7 +153,7 @@ class MetadataFollower:
             )
         self._cluster.told([broker.broker_id for broker in answer.brokers])
 
-    async def _take_all(self, connection: Connection, topics: Topics) -> int:
+    async def _take_all(self, connection: BrokerConnection, topics: Topics) -> int:
         """Take over the whole journal; give where it ends."""
         latest: dict[bytes, bytes | None] = {}
         offset = 0
@@ -180,7 +180,7 @@ class MetadataFollower:
             await asyncio.shield(self._adopt(topics, news, end))
         return end
 
-    async def _follow(self, connection: Connection, topics: Topics, offset: int) -> None:
+    async def _follow(self, connection: BrokerConnection, topics: Topics, offset: int) -> None:
         while True:
             records, next_offset, _end = await self._fetch(connection, offset, _WAIT_MS)
             if next_offset is not None:
@@ -194,7 +194,7 @@ class MetadataFollower:
                 offset = next_offset
             await self._hear(connection)
 
-    async def _hear(self, connection: Connection) -> None:
+    async def _hear(self, connection: BrokerConnection) -> None:
         """Ask who is up."""
         answer = await self._describe(connection)
         self._cluster.told([broker.broker_id for broker in answer.brokers])
@@ -208,7 +208,11 @@ class MetadataFollower:
         return self._adopting
 
     async def _fetch(
-        self, connection: Connection, offset: int, wait_ms: int, most_bytes: int = _FETCH_BYTES
+        self,
+        connection: BrokerConnection,
+        offset: int,
+        wait_ms: int,
+        most_bytes: int = _FETCH_BYTES,
     ) -> tuple[Sequence[KeyValue], int | None, int]:
         """Give the records from an offset on, where they end, and where the journal does."""
         asked = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=most_bytes)
