@@ -431,7 +431,7 @@ class Fetcher:
             self._fail(partition, error)
 
     def _try_later(self, partition: AssignedPartition) -> None:
-        pause = self._cluster.config.backoff.seconds(partition.tries, random.random())  # noqa: S311
+        pause = self._cluster.config.retry.delay(partition.tries, random.random())  # noqa: S311
         partition.tries += 1
         partition.retry_at = asyncio.get_running_loop().time() + pause
 

@@ -8,7 +8,7 @@ import pytest
 
 from harness.consumer_stage import ABORT, COMMIT, T0, Scripted, a_marker, a_transaction
 from harness.daemon import Daemon
-from ottla.client import ClientConfig, KafkaError, Timeouts, TopicPartition
+from ottla.client import ClientConfig, KafkaError, TimeoutConfig, TopicPartition
 from ottla.client.blocking import Admin, Producer
 from ottla.client.spark import DataLossError, OptionError, ranges
 from ottla.client.spark.brokers import Brokers, brokers, close_idle
@@ -20,7 +20,7 @@ from ottla.client.spark.ranges import read_range
 @pytest.fixture
 def link(bootstrap):
     return ConnectionOptions(
-        bootstrap, ClientConfig(timeouts=Timeouts(operation=20), allow_auto_create=False)
+        bootstrap, ClientConfig(timeouts=TimeoutConfig(operation=20), allow_auto_create=False)
     )
 
 
@@ -122,7 +122,7 @@ def test_a_log_that_is_shorter_than_it_was_is_a_loss(link, make_topic, fill):
 def test_records_that_do_not_come_are_not_waited_for_for_ever(link, make_topic, fill, bootstrap):
     topic = make_topic()
     fill(topic, [0], 10)
-    impatient = ConnectionOptions(bootstrap, ClientConfig(timeouts=Timeouts(operation=3)))
+    impatient = ConnectionOptions(bootstrap, ClientConfig(timeouts=TimeoutConfig(operation=3)))
 
     with pytest.raises(DataLossError, match=r"ends at offset 10, for 3 s now: offsets 10 to 19"):
         list(read_range(Range(topic, 0, 0, 20), impatient, Fetch()))
