@@ -1,13 +1,15 @@
-"""Fetch sessions (KIP-227): a consumer of many partitions names only what has changed.
+"""Incremental fetch sessions (KIP-227): requests and responses carry only what changed.
 
-A session is the list of partitions that a consumer wants, kept here; its requests change the list,
-and its responses have only partitions with something new. A session is known by its id, and each of
-its requests has the next epoch: whoever gets out of step is told so, and starts again with a whole
-request. A request can also do without, or ask for a session and be declined.
+A session is the list of partitions that a consumer fetches, kept by the broker. Requests of the
+session change the list, and responses include only partitions with new data. A session has an id,
+and each of its requests carries the next epoch; a client that is out of step gets an error and
+starts over with a full request. A request may also do without a session, or ask for one and be
+declined.
 
-There are at most so many sessions, and so many partitions in them: a new one takes the place of one
-that has been idle for a while, or is declined. One that has been idle for long is of nobody who is
-still there. A session keeps what a client asked for, which need not exist; hence the second limit.
+The cache limits the number of sessions and the number of partitions in them, because a session
+keeps what a client named, whether or not it exists. When the cache is full, a new session evicts
+one that has been idle for two minutes, or is declined. A session that has been idle for ten minutes
+belongs to a client that is gone, and is dropped.
 """
 
 from __future__ import annotations
@@ -24,109 +26,109 @@ from .errors import ApiError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: Epochs with a meaning of their own.
+#: Session epochs with a special meaning: open a new session, and close or do without one.
 OPEN = 0
 CLOSE = -1
 _NO_SESSION = 0
 _EVICTABLE_SECONDS = 120.0
-_FORGOTTEN_SECONDS = 600.0
-_LAST_EPOCH = 2**31 - 1
-#: All sessions together may have this many times the partitions that one may have.
-_TIMES_THE_MOST = 10
-#: No topic has a longer name.
-_LONGEST_NAME = 249
+_EXPIRED_SECONDS = 600.0
+_MAX_EPOCH = 2**31 - 1
+#: All sessions together may have this many times the partitions that one session may have.
+_TOTAL_PARTITIONS_FACTOR = 10
+_MAX_TOPIC_NAME_LENGTH = 249
 
-Key = tuple[str, int]
+TopicPartition = tuple[str, int]
 
 
 class FetchSession:
-    """The partitions that a consumer wants, in the order in which they are to be looked at."""
+    """The partitions that a consumer fetches, in the order in which they are read."""
 
     def __init__(self, session_id: int, now: float) -> None:
         self.id = session_id
         self.epoch = 1
         self.last_used = now
-        self._wanted: dict[Key, FetchPartition] = {}
-        # High watermark and start, as last told.
-        self._told: dict[Key, tuple[int, int]] = {}
+        self._partitions: dict[TopicPartition, FetchPartition] = {}
+        # High watermark and log start offset, as last sent to the client.
+        self._sent: dict[TopicPartition, tuple[int, int]] = {}
 
     def __len__(self) -> int:
-        return len(self._wanted)
+        return len(self._partitions)
 
-    def wanted(self) -> Iterator[tuple[str, FetchPartition]]:
-        """Give the topics and partitions to look at."""
-        for (topic, _index), partition in self._wanted.items():
+    def partitions(self) -> Iterator[tuple[str, FetchPartition]]:
+        """Yield the partitions to read, with their topics."""
+        for (topic, _index), partition in self._partitions.items():
             yield topic, partition
 
     def update(self, request: FetchRequest) -> None:
-        """Take in what a request adds, changes and forgets."""
+        """Add, change and forget partitions as a request says."""
         for topic in request.topics:
             for partition in topic.partitions:
                 kept = _without_tags(partition) if partition.unknown_tagged_fields else partition
-                self._wanted[topic.topic, partition.partition] = kept
+                self._partitions[topic.topic, partition.partition] = kept
         for forgotten in request.forgotten_topics_data:
             for index in forgotten.partitions:
-                self._wanted.pop((forgotten.topic, index), None)
-                self._told.pop((forgotten.topic, index), None)
+                self._partitions.pop((forgotten.topic, index), None)
+                self._sent.pop((forgotten.topic, index), None)
 
-    def is_news(self, topic: str, data: PartitionData) -> bool:
-        """Whether a result is worth telling; if so, it counts as told."""
+    def update_sent(self, topic: str, data: PartitionData) -> bool:
+        """Whether a partition belongs in an incremental response; if so, record it as sent."""
         key = (topic, data.partition_index)
-        marks = (data.high_watermark, data.log_start_offset)
-        if not data.records and not data.error_code and self._told.get(key) == marks:
+        offsets = (data.high_watermark, data.log_start_offset)
+        if not data.records and not data.error_code and self._sent.get(key) == offsets:
             return False
-        self._told[key] = marks
+        self._sent[key] = offsets
         return True
 
-    def rotate(self, told: Iterable[Key]) -> None:
-        """Look last, the next time, at those that had something: let no partition starve others."""
-        for key in told:
-            partition = self._wanted.pop(key, None)
+    def move_to_end(self, keys: Iterable[TopicPartition]) -> None:
+        """Read these partitions last next time, so that they do not starve the others."""
+        for key in keys:
+            partition = self._partitions.pop(key, None)
             if partition is not None:
-                self._wanted[key] = partition
+                self._partitions[key] = partition
 
 
 class FetchSessionCache:
-    """All sessions of a broker, least recently used first."""
+    """All fetch sessions of a broker, least recently used first."""
 
     def __init__(self) -> None:
         self._sessions: dict[int, FetchSession] = {}
-        self._partitions = 0
+        self._partition_count = 0
 
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def of(self, request: FetchRequest, slots: int, most: int, now: float) -> FetchSession | None:
-        """Give the session of a request, up to date with it; None if it does without one.
+    def of(
+        self, request: FetchRequest, max_sessions: int, max_partitions: int, now: float
+    ) -> FetchSession | None:
+        """Return the session of a request, updated by it; None if the request has no session.
 
-        There are `slots` sessions, and `most` partitions in each. Raises ApiError, which is for the
-        request as a whole.
+        `max_partitions` limits each session. Raises ApiError, which fails the whole request.
         """
         session_id, epoch = request.session_id, request.session_epoch
         if epoch in (OPEN, CLOSE):
             self._remove(session_id)
-            session = self._open(slots, now) if epoch == OPEN else None
+            session = self._open(max_sessions, now) if epoch == OPEN else None
         else:
             session = self._next(session_id, epoch, now)
         if session is None:
             return None
-        before = len(session)
+        count_before = len(session)
         session.update(request)
-        self._partitions += len(session) - before
+        self._partition_count += len(session) - count_before
         if not len(session):
             self._remove(session.id)
             return None
-        if not self._has_room_for(session, request, most, now):
+        if not self._fits(session, request, max_partitions, now):
             self._remove(session.id)
             if epoch == OPEN:
                 return None
             raise ApiError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         return session
 
-    def _open(self, slots: int, now: float) -> FetchSession | None:
-        while self._evict(now, _FORGOTTEN_SECONDS):
+    def _open(self, max_sessions: int, now: float) -> FetchSession | None:
+        while self._evict(now, _EXPIRED_SECONDS):
             pass
-        if len(self._sessions) >= slots and not self._evict(now):
+        if len(self._sessions) >= max_sessions and not self._evict(now):
             return None
         session_id = _NO_SESSION
         while session_id == _NO_SESSION or session_id in self._sessions:
@@ -135,30 +137,32 @@ class FetchSessionCache:
         return session
 
     def _next(self, session_id: int, epoch: int, now: float) -> FetchSession:
+        """Return an existing session, advanced to its next epoch. Raises ApiError."""
         session = self._sessions.pop(session_id, None)
         if session is None:
             raise ApiError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
-        self._sessions[session_id] = session  # at the end: it was used last
+        self._sessions[session_id] = session  # At the end: most recently used.
         session.last_used = now
         if epoch != session.epoch:
             raise ApiError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
-        session.epoch = 1 if epoch == _LAST_EPOCH else epoch + 1
+        session.epoch = 1 if epoch == _MAX_EPOCH else epoch + 1
         return session
 
-    def _has_room_for(
-        self, session: FetchSession, request: FetchRequest, most: int, now: float
+    def _fits(
+        self, session: FetchSession, request: FetchRequest, max_partitions: int, now: float
     ) -> bool:
-        """Whether what a session has come to want may be kept."""
-        while self._partitions > _TIMES_THE_MOST * most and self._evict(now):
+        """Whether an updated session is within the limits, evicting others if need be."""
+        max_total = _TOTAL_PARTITIONS_FACTOR * max_partitions
+        while self._partition_count > max_total and self._evict(now):
             pass
         return (
-            len(session) <= most
-            and self._partitions <= _TIMES_THE_MOST * most
-            and all(len(topic.topic) <= _LONGEST_NAME for topic in request.topics)
+            len(session) <= max_partitions
+            and self._partition_count <= max_total
+            and all(len(topic.topic) <= _MAX_TOPIC_NAME_LENGTH for topic in request.topics)
         )
 
     def _evict(self, now: float, idle_seconds: float = _EVICTABLE_SECONDS) -> bool:
-        """Remove the session that was idle for longest, if that is long enough."""
+        """Remove the least recently used session if it was idle for that long."""
         oldest = next(iter(self._sessions.values()), None)
         if oldest is None or now - oldest.last_used < idle_seconds:
             return False
@@ -168,11 +172,11 @@ class FetchSessionCache:
     def _remove(self, session_id: int) -> None:
         session = self._sessions.pop(session_id, None)
         if session is not None:
-            self._partitions -= len(session)
+            self._partition_count -= len(session)
 
 
 def _without_tags(partition: FetchPartition) -> FetchPartition:
-    """Give a copy that keeps nothing which nobody here understands."""
+    """Return a copy without unknown tagged fields, which a client could make arbitrarily large."""
     return FetchPartition(
         **{name: getattr(partition, name) for name in FetchPartition.fields},
     )

@@ -304,7 +304,7 @@ async def test_a_session_cannot_be_made_to_keep_what_no_consumer_wants(tmp_path)
         assert kept.session_id > 0
         assert len(broker.fetch_sessions) == 1
         session = broker.fetch_sessions._sessions[kept.session_id]
-        assert [wanted.unknown_tagged_fields for _topic, wanted in session.wanted()] == [()]
+        assert [wanted.unknown_tagged_fields for _topic, wanted in session.partitions()] == [()]
 
 
 # The bookkeeping, with a clock that we turn.

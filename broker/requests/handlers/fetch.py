@@ -1,15 +1,15 @@
-"""Fetch: give batches, and wait for them if there are not enough.
+"""Fetch: read record batches, waiting until `min_bytes` are available.
 
-A response is answered at once if there are min_bytes of records, if any partition has an error, or
-if the client does not want to wait; else when enough was appended, or when it has waited for
-max_wait_ms. What it has are views of mapped files, which go from here to the socket; what is not in
-the page cache is brought there by a thread first, so that the event loop does not wait for a disk.
+The response is sent at once if there are min_bytes of records, if any partition has an error, or if
+max_wait_ms is 0; otherwise when enough bytes have been appended or max_wait_ms has passed. Records
+are views of mapped segments, passed to the socket without a copy. Pages that are not in the page
+cache are read by a thread first, so that the event loop never waits for the disk.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from ottla.coord.metadata_image import METADATA_TOPIC
@@ -35,198 +35,143 @@ if TYPE_CHECKING:
     from ...partitions.partition import Partition
     from ..dispatch import RequestContext
 
-_CONSUMERS = (-1, -2)
+#: Replica ids that mean a consumer: Kafka's ordinary and debugging consumer ids.
+_CONSUMER_IDS = (-1, -2)
 _READ_COMMITTED = 1
-_FIRST_WITH_LEADER = 12
+_FIRST_VERSION_WITH_LEADER = 12
 
 
 def handle(
     broker: Broker, context: RequestContext, request: FetchRequest
 ) -> FetchResponse | asyncio.Future[FetchResponse]:
-    """Answer Fetch."""
+    """Handle Fetch."""
     session = None
-    if request.replica_id not in _CONSUMERS:
-        _note_replica(broker, request)
-    # (0, -1), which is what most clients send, does without a session.
+    if request.replica_id not in _CONSUMER_IDS:
+        _record_follower_offset(broker, request)
+    # Most clients send (0, -1): no session.
     if request.session_id or request.session_epoch != CLOSE:
-        slots = broker.config.max_incremental_fetch_session_cache_slots
-        most = broker.config.broker_max_partitions
+        max_sessions = broker.config.max_incremental_fetch_session_cache_slots
+        max_partitions = broker.config.broker_max_partitions
         try:
-            session = broker.fetch_sessions.of(request, slots, most, context.started)
+            session = broker.fetch_sessions.of(
+                request, max_sessions, max_partitions, context.started
+            )
         except ApiError as error:
             return FetchResponse(error_code=error.code)
-    return _Fetch(broker, context.version, request, session).start()
+    result = _read(broker, context.version, request, session)
+    missing_bytes = request.min_bytes - result.size_bytes
+    must_wait = missing_bytes > 0 and request.max_wait_ms > 0
+    if must_wait and result.partitions and not result.has_error:
+        delayed = _DelayedFetch(broker, context.version, request, session)
+        return delayed.wait(result.partitions, missing_bytes)
+    if result.is_warm():
+        return _response(request, session, result)
+    return _DelayedFetch(broker, context.version, request, session).warm_up(result)
 
 
-def _note_replica(broker: Broker, request: FetchRequest) -> None:
-    """Take note how far another broker is with the metadata: all before what it asks for."""
-    if request.replica_id in broker.cluster.followers:
-        for topic in request.topics:
-            if topic.topic == METADATA_TOPIC and topic.partitions:
-                broker.cluster.followers.heard(request.replica_id, topic.partitions[0].fetch_offset)
+class _ReadResult:
+    """What one read of all partitions of a request returned."""
 
+    __slots__ = ("data", "has_error", "partitions", "size_bytes", "slices")
 
-def _find_for_replica(broker: Broker, replica_id: int, topic: str) -> Partition:
-    """Give what a broker of this cluster may follow: the metadata, and nothing else."""
-    if replica_id not in broker.cluster.followers:
-        raise ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-    if topic != METADATA_TOPIC:
-        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    return broker.topics.metadata_log.partition
+    def __init__(self) -> None:
+        #: The response of each partition, with its topic.
+        self.data: list[tuple[str, PartitionData]] = []
+        #: The partitions that were read without an error.
+        self.partitions: list[Partition] = []
+        #: The records, with their index in `data`.
+        self.slices: list[tuple[int, Slice]] = []
+        self.size_bytes = 0
+        self.has_error = False
 
-
-class _Fetch:
-    """One fetch, from the first look to the answer."""
-
-    def __init__(
-        self, broker: Broker, version: int, request: FetchRequest, session: FetchSession | None
-    ) -> None:
-        self._broker = broker
-        self._version = version
-        self._request = request
-        self._session = session
-        self._future: asyncio.Future[FetchResponse] | None = None
-        self._is_committed = request.isolation_level == _READ_COMMITTED
-        # What the last look found.
-        self._size_bytes = 0
-        self._has_error = False
-        self._partitions: list[Partition] = []
-        self._slices: list[tuple[int, Slice]] = []
-
-    def start(self) -> FetchResponse | asyncio.Future[FetchResponse]:
-        """Answer at once, or wait."""
-        found = self._look()
-        request = self._request
-        missing = request.min_bytes - self._size_bytes
-        if missing <= 0 or self._has_error or request.max_wait_ms <= 0 or not self._partitions:
-            if self._is_warm():
-                return self._response(found)
-            self._future = asyncio.get_running_loop().create_future()
-            self._broker.start_task(self._warm_up(found))
-        else:
-            self._future = asyncio.get_running_loop().create_future()
-            # It looks again when it is over, and holds no file until then.
-            self._slices = []
-            # A connection is not read from for ever: who has gone away must be noticed.
-            wait_ms = min(request.max_wait_ms, self._broker.config.connections_max_idle_ms)
-            waiter = Waiter(self._partitions, missing, wait_ms / 1000, self._look_again)
-            self._future.add_done_callback(lambda _future: waiter.cancel())
-        return self._future
-
-    def _look_again(self) -> None:
-        future = self._future
-        assert future is not None
-        if future.done():
-            return
+    def is_warm(self) -> bool:
+        """Whether all records are in the page cache."""
         try:
-            found = self._look()
-            if self._is_warm():
-                future.set_result(self._response(found))
-            else:
-                self._broker.start_task(self._warm_up(found))
-        except Exception as error:  # noqa: BLE001  # the one who waits is to hear of it
-            future.set_exception(error)
-
-    def _is_warm(self) -> bool:
-        try:
-            return all(part.is_warm() for _at, part in self._slices)
+            return all(log_slice.is_warm() for _index, log_slice in self.slices)
         except OSError:
-            return False  # the thread will find out what it is
+            return False  # Reading it in a thread finds and reports the error.
 
-    async def _warm_up(self, found: list[tuple[str, PartitionData]]) -> None:
-        """Bring what was found into the page cache, and answer with it."""
-        future = self._future
-        assert future is not None
+
+def _read(
+    broker: Broker, version: int, request: FetchRequest, session: FetchSession | None
+) -> _ReadResult:
+    """Read each partition, up to its own limit and the limit of the response."""
+    result = _ReadResult()
+    data, topics = result.data, broker.topics
+    is_consumer = request.replica_id in _CONSUMER_IDS
+    aborted: list[AbortedTransaction] | None = (
+        [] if request.isolation_level == _READ_COMMITTED else None
+    )
+    remaining_bytes = min(request.max_bytes, broker.config.fetch_max_bytes)
+    for topic, fetched in _partitions_of(request) if session is None else session.partitions():
+        index = fetched.partition
         try:
-            for at, part in self._slices:
-                topic, data = found[at]
-                try:
-                    if not part.is_warm():
-                        await asyncio.to_thread(part.warm)
-                except OSError as error:
-                    found[at] = topic, _failed(data.partition_index, error, self._version)
-            if not future.done():
-                future.set_result(self._response(found))
-        except Exception as error:  # noqa: BLE001  # likewise
-            if not future.done():
-                future.set_exception(error)
-
-    def _wanted(self) -> Iterable[tuple[str, FetchPartition]]:
-        if self._session is not None:
-            return self._session.wanted()
-        return (
-            (topic.topic, partition)
-            for topic in self._request.topics
-            for partition in topic.partitions
+            if is_consumer:
+                partition = topics.find(topic, index)
+            else:
+                partition = _find_for_follower(broker, request.replica_id, topic)
+            partition.check_epoch(fetched.current_leader_epoch)
+            max_bytes = min(fetched.partition_max_bytes, remaining_bytes)
+            log_slice = partition.read(fetched.fetch_offset, max_bytes)
+        except EXPECTED_ERRORS as error:
+            result.has_error = True
+            data.append((topic, _error_data(index, error, version)))
+            continue
+        result.partitions.append(partition)
+        records = log_slice.view
+        size_bytes = len(records)
+        # The first batch of a response is returned however large it is, or a consumer would never
+        # get past it (KIP-74).
+        if size_bytes > max_bytes and result.size_bytes:
+            records, size_bytes = records[:0], 0
+        if size_bytes:
+            result.slices.append((len(data), log_slice))
+            result.size_bytes += size_bytes
+            remaining_bytes -= size_bytes
+        high_watermark = partition.high_watermark
+        partition_data = PartitionData(
+            partition_index=index,
+            high_watermark=high_watermark,
+            last_stable_offset=high_watermark,
+            log_start_offset=partition.log.start_offset,
+            aborted_transactions=aborted,
+            records=records,
         )
+        data.append((topic, partition_data))
+    return result
 
-    def _look(self) -> list[tuple[str, PartitionData]]:
-        """Read from each partition as much as it, and all of them, may give."""
-        request, topics = self._request, self._broker.topics
-        left = min(request.max_bytes, self._broker.config.fetch_max_bytes)
-        aborted: list[AbortedTransaction] | None = [] if self._is_committed else None
-        self._size_bytes, self._has_error = 0, False
-        self._partitions, self._slices = [], []
-        found: list[tuple[str, PartitionData]] = []
-        for topic, wanted in self._wanted():
-            index = wanted.partition
-            try:
-                if request.replica_id in _CONSUMERS:
-                    partition = topics.find(topic, index)
-                else:
-                    partition = _find_for_replica(self._broker, request.replica_id, topic)
-                partition.check_epoch(wanted.current_leader_epoch)
-                most = min(wanted.partition_max_bytes, left)
-                part = partition.read(wanted.fetch_offset, most)
-            except EXPECTED_ERRORS as error:
-                self._has_error = True
-                found.append((topic, _failed(index, error, self._version)))
-                continue
-            self._partitions.append(partition)
-            records = part.view
-            size = len(records)
-            # The first batch is given however large it is, or a consumer would never get past it.
-            if size > most and self._size_bytes:
-                records, size = records[:0], 0
-            if size:
-                self._slices.append((len(found), part))
-                self._size_bytes += size
-                left -= size
-            end = partition.high_watermark
-            data = PartitionData(
-                partition_index=index,
-                high_watermark=end,
-                last_stable_offset=end,
-                log_start_offset=partition.log.start_offset,
-                aborted_transactions=aborted,
-                records=records,
-            )
-            found.append((topic, data))
-        return found
 
-    def _response(self, found: list[tuple[str, PartitionData]]) -> FetchResponse:
-        session, session_id = self._session, 0
-        if session is not None:
-            session_id = session.id
-            news = [(topic, data) for topic, data in found if session.is_news(topic, data)]
-            session.rotate((topic, data.partition_index) for topic, data in news if data.records)
-            if self._request.session_epoch != OPEN:
-                found = news
-        topics: dict[str, list[PartitionData]] = {}
-        for topic, data in found:
-            topics.setdefault(topic, []).append(data)
-        return FetchResponse(
-            session_id=session_id,
-            responses=[
-                FetchableTopicResponse(topic=topic, partitions=partitions)
-                for topic, partitions in topics.items()
-            ],
+def _partitions_of(request: FetchRequest) -> Iterable[tuple[str, FetchPartition]]:
+    return ((topic.topic, partition) for topic in request.topics for partition in topic.partitions)
+
+
+def _response(
+    request: FetchRequest, session: FetchSession | None, result: _ReadResult
+) -> FetchResponse:
+    data, session_id = result.data, 0
+    if session is not None:
+        session_id = session.id
+        changed = [entry for entry in data if session.update_sent(*entry)]
+        session.move_to_end(
+            (topic, partition.partition_index) for topic, partition in changed if partition.records
         )
+        if request.session_epoch != OPEN:
+            data = changed
+    topics: dict[str, list[PartitionData]] = {}
+    for topic, partition in data:
+        topics.setdefault(topic, []).append(partition)
+    return FetchResponse(
+        session_id=session_id,
+        responses=[
+            FetchableTopicResponse(topic=topic, partitions=partitions)
+            for topic, partitions in topics.items()
+        ],
+    )
 
 
-def _failed(index: int, error: Exception, version: int) -> PartitionData:
+def _error_data(index: int, error: Exception, version: int) -> PartitionData:
     leader = LeaderIdAndEpoch()
-    if version >= _FIRST_WITH_LEADER and isinstance(error, NotLeaderError):
+    if version >= _FIRST_VERSION_WITH_LEADER and isinstance(error, NotLeaderError):
         leader = LeaderIdAndEpoch(leader_id=error.leader_id, leader_epoch=LEADER_EPOCH)
     return PartitionData(
         partition_index=index,
@@ -236,3 +181,81 @@ def _failed(index: int, error: Exception, version: int) -> PartitionData:
         aborted_transactions=None,
         records=b"",
     )
+
+
+class _DelayedFetch:
+    """A fetch that waits for appends or for the disk, and then completes its future."""
+
+    def __init__(
+        self, broker: Broker, version: int, request: FetchRequest, session: FetchSession | None
+    ) -> None:
+        self._broker = broker
+        self._version = version
+        self._request = request
+        self._session = session
+        self._future: asyncio.Future[FetchResponse] = asyncio.get_running_loop().create_future()
+
+    def wait(
+        self, partitions: Sequence[Partition], missing_bytes: int
+    ) -> asyncio.Future[FetchResponse]:
+        """Wait for `missing_bytes` or max_wait_ms, then read again.
+
+        It does not keep what the first read returned, so it holds no segment open meanwhile.
+        """
+        # Reading from the connection may be paused until then. Do not wait longer than its idle
+        # timeout, so that a dead peer is noticed.
+        wait_ms = min(self._request.max_wait_ms, self._broker.config.connections_max_idle_ms)
+        waiter = Waiter(partitions, missing_bytes, wait_ms / 1000, self._complete)
+        self._future.add_done_callback(lambda _future: waiter.cancel())
+        return self._future
+
+    def warm_up(self, result: _ReadResult) -> asyncio.Future[FetchResponse]:
+        """Read the result into the page cache in a thread, then complete with it."""
+        self._broker.start_task(self._warm_up(result))
+        return self._future
+
+    def _complete(self) -> None:
+        if self._future.done():
+            return
+        try:
+            result = _read(self._broker, self._version, self._request, self._session)
+            if result.is_warm():
+                self._future.set_result(_response(self._request, self._session, result))
+            else:
+                self.warm_up(result)
+        except Exception as error:  # noqa: BLE001  # Reported where the future is awaited.
+            self._future.set_exception(error)
+
+    async def _warm_up(self, result: _ReadResult) -> None:
+        future = self._future
+        try:
+            for at, log_slice in result.slices:
+                topic, data = result.data[at]
+                try:
+                    if not log_slice.is_warm():
+                        await asyncio.to_thread(log_slice.warm)
+                except OSError as error:
+                    failed = _error_data(data.partition_index, error, self._version)
+                    result.data[at] = topic, failed
+            if not future.done():
+                future.set_result(_response(self._request, self._session, result))
+        except Exception as error:  # noqa: BLE001  # Reported where the future is awaited.
+            if not future.done():
+                future.set_exception(error)
+
+
+def _record_follower_offset(broker: Broker, request: FetchRequest) -> None:
+    """Record how far a follower has replicated the metadata log: up to its fetch offset."""
+    if request.replica_id in broker.cluster.followers:
+        for topic in request.topics:
+            if topic.topic == METADATA_TOPIC and topic.partitions:
+                broker.cluster.followers.heard(request.replica_id, topic.partitions[0].fetch_offset)
+
+
+def _find_for_follower(broker: Broker, replica_id: int, topic: str) -> Partition:
+    """Return the partition of the metadata log, the only one that other brokers replicate."""
+    if replica_id not in broker.cluster.followers:
+        raise ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    if topic != METADATA_TOPIC:
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    return broker.topics.metadata_log.partition
