@@ -21,14 +21,10 @@ from typing import TYPE_CHECKING
 from ottla.client.config import RetryConfig
 from ottla.client.connection import BrokerConnection
 from ottla.client.errors import ClientError
+from ottla.client.fetch_request import PartitionFetch, fetch_request
 from ottla.coord.metadata_image import METADATA_TOPIC, KeyValue
 from ottla.protocol.api.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
-from ottla.protocol.api.fetch import (
-    FetchPartition,
-    FetchRequest,
-    FetchResponse,
-    FetchTopic,
-)
+from ottla.protocol.api.fetch import FetchResponse
 from ottla.protocol.batch import split_batches
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.storage.errors import DataDirectoryError, StorageError
@@ -215,12 +211,10 @@ class MetadataFollower:
         most_bytes: int = _FETCH_BYTES,
     ) -> tuple[Sequence[KeyValue], int | None, int]:
         """Give the records from an offset on, where they end, and where the journal does."""
-        asked = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=most_bytes)
-        request = FetchRequest(
+        request = fetch_request(
+            [PartitionFetch(METADATA_TOPIC, 0, offset, most_bytes)],
             replica_id=self._cluster.own_id,
             max_wait_ms=wait_ms,
-            min_bytes=1,
-            topics=[FetchTopic(topic=METADATA_TOPIC, partitions=[asked])],
         )
         answer = await connection.ask(request, FetchResponse, timeout=_ANSWER_SECONDS)
         (data,) = (one for topic in answer.responses for one in topic.partitions)

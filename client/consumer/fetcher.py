@@ -22,17 +22,12 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any, NamedTuple
 
-from ottla.protocol.api.fetch import (
-    FetchPartition,
-    FetchRequest,
-    FetchResponse,
-    FetchTopic,
-    PartitionData,
-)
+from ottla.protocol.api.fetch import FetchResponse, PartitionData
 from ottla.protocol.errors import ErrorCode
 
 from ..cluster import Cluster, PartitionInfo, calls_for_look_up
 from ..errors import ClientError, ClosedError, ConsumerError, KafkaError
+from ..fetch_request import PartitionFetch, fetch_request
 from ..offsets import failure_of, fetch_committed, list_offsets_of
 from ..types import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
 from .delivery import Delivery
@@ -326,12 +321,12 @@ class Fetcher:
         if not partitions:
             return
         wanted = {one.place: _Wanted(one, one.fetch_offset, one.incarnation) for one in partitions}
-        request = FetchRequest(
+        request = fetch_request(
+            map(self._partition_fetch, wanted.values()),
             max_wait_ms=int(config.max_wait * 1000),
             min_bytes=config.min_bytes,
             max_bytes=min(config.max_bytes, share),
-            isolation_level=int(self._reading.is_committed),
-            topics=self._topics(wanted.values()),
+            read_committed=self._reading.is_committed,
         )
         timeout = config.max_wait + self._cluster.config.timeouts.request
         try:
@@ -356,20 +351,12 @@ class Fetcher:
             if found is not None:
                 self._take(found, data, copies=not is_alone)
 
-    def _topics(self, wanted: Iterable[_Wanted]) -> list[FetchTopic]:
-        topics: dict[str, list[FetchPartition]] = {}
-        for partition, offset, _incarnation in wanted:
-            topic, index = partition.place
-            info = self._info(partition.place)
-            topics.setdefault(topic, []).append(
-                FetchPartition(
-                    partition=index,
-                    current_leader_epoch=-1 if info is None else info.leader_epoch,
-                    fetch_offset=offset,
-                    partition_max_bytes=self._config.partition_max_bytes,
-                )
-            )
-        return [FetchTopic(topic=topic, partitions=some) for topic, some in topics.items()]
+    def _partition_fetch(self, wanted: _Wanted) -> PartitionFetch:
+        topic, index = wanted.partition.place
+        info = self._info(wanted.partition.place)
+        leader_epoch = -1 if info is None else info.leader_epoch
+        max_bytes = self._config.partition_max_bytes
+        return PartitionFetch(topic, index, wanted.offset, max_bytes, leader_epoch)
 
     def _take(self, wanted: _Wanted, data: PartitionData, *, copies: bool) -> None:
         partition, offset, incarnation = wanted

@@ -17,18 +17,13 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ottla.protocol.api.fetch import (
-    FetchPartition,
-    FetchRequest,
-    FetchResponse,
-    FetchTopic,
-    PartitionData,
-)
+from ottla.protocol.api.fetch import FetchResponse, PartitionData
 from ottla.protocol.errors import BatchError
 
 from ..arrow.decoder import ArrowDecoder, damage_of
 from ..consumer.fetched_data import FetchedData
 from ..errors import ClientError, ErrorCode, KafkaError, RefreshError
+from ..fetch_request import PartitionFetch, fetch_request
 from ..offsets import failure_of, list_offsets, whole
 from ..types import EARLIEST
 from .brokers import Brokers, brokers, is_unknown
@@ -149,24 +144,11 @@ class _Reader:
         place, cluster = self._wanted.place, self._way.cluster
         node = await cluster.leader_of(place)
         info = cluster.metadata.topics[place.topic].partitions[place.partition]
-        request = FetchRequest(
+        request = fetch_request(
+            [PartitionFetch(*place, offset, self._bytes_from(offset), info.leader_epoch)],
             max_wait_ms=_MAX_WAIT_MS,
-            min_bytes=1,
             max_bytes=self._fetch_options.partition_max_bytes,
-            isolation_level=int(self._fetch_options.is_committed),
-            topics=[
-                FetchTopic(
-                    topic=place.topic,
-                    partitions=[
-                        FetchPartition(
-                            partition=place.partition,
-                            current_leader_epoch=info.leader_epoch,
-                            fetch_offset=offset,
-                            partition_max_bytes=self._bytes_from(offset),
-                        )
-                    ],
-                )
-            ],
+            read_committed=self._fetch_options.is_committed,
         )
         answer = await cluster.ask(node, request, FetchResponse)
         data = answer.responses[0].partitions[0] if answer.responses else PartitionData()
