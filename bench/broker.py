@@ -38,9 +38,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmark import command_line, print_table, progress, ratio, recording, turns
 from contenders import Broker, Contender, Load, Run, contenders_of
 from driver import Driver, DriverError
-from harness import command_line, print_table, progress, ratio, recording, turns
 from peers import Kafka, NotStartedError, Ottla, Redis, Server
 from processes import device_bytes_read, memory
 

@@ -32,9 +32,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from benchmark import command_line, print_table, progress, recording, turns
 from clients.job import block
 from driver import Driver
-from harness import command_line, print_table, progress, recording, turns
 from imports import measure
 from ottla.client import TopicPartition
 from ottla.client.blocking import Admin, Consumer

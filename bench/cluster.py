@@ -28,14 +28,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmark import command_line, print_table, progress, ratio, recording, turns
 from driver import Driver
-from harness import command_line, print_table, progress, ratio, recording, turns
-from harness.wire import Connection, frame
 from ottla.protocol.api.create_topics import CreatableTopic, CreateTopicsRequest
 from ottla.protocol.api.metadata import MetadataRequest, MetadataRequestTopic
 from ottla.protocol.errors import ErrorCode
 from peers import Ottla
 from processes import cpu_seconds
+from wire import Connection, frame
 
 MANY = 3
 SIZE = 100

@@ -19,7 +19,7 @@ import aiokafka.record.default_records as aio
 import kafka.record.default_records as kp
 
 import handwritten
-from harness import best_seconds, command_line, print_table, progress, recording
+from benchmark import best_seconds, command_line, print_table, progress, recording
 from ottla.protocol.api.fetch import (
     FetchableTopicResponse,
     FetchPartition,

@@ -31,8 +31,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from harness import command_line, print_table, progress, recording
-from harness.wire import Connection, frame
+from benchmark import command_line, print_table, progress, recording
 from ottla.coord.placement import partition_of_group
 from ottla.protocol.api.create_topics import CreatableTopic, CreateTopicsRequest
 from ottla.protocol.api.find_coordinator import FindCoordinatorRequest
@@ -59,6 +58,7 @@ from ottla.protocol.errors import ErrorCode
 from ottla.protocol.schema import Message
 from peers import Ottla
 from processes import cpu_seconds
+from wire import Connection, frame
 
 OFFSETS = "__consumer_offsets"
 TOPIC = "orders"

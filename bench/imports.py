@@ -16,7 +16,7 @@ import subprocess
 import sys
 from typing import Any
 
-from harness import command_line, print_table, progress, recording
+from benchmark import command_line, print_table, progress, recording
 
 RUNS, QUICK_RUNS = 15, 2
 

@@ -32,7 +32,7 @@ from typing import Any
 
 from crc32c import crc32c
 
-from harness import best_seconds, command_line, print_table, progress, recording
+from benchmark import best_seconds, command_line, print_table, progress, recording
 from ottla.protocol.batch import HEADER_BYTES, Record, build_batch
 from ottla.storage.config import LogConfig
 from ottla.storage.disk import Disk

@@ -17,7 +17,7 @@ import aiokafka.record.default_records as aio
 import pyarrow as pa
 from aiokafka.record.memory_records import MemoryRecords
 
-from harness import best_seconds, command_line, print_table, progress, recording
+from benchmark import best_seconds, command_line, print_table, progress, recording
 from ottla.client.arrow.decoder import ArrowDecoder
 from ottla.protocol import compiled
 from ottla.protocol.batch import Record, build_batch, split_batches

@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 
 import click
 
+from benchmark import RESULTS, ROOT
 from chart import draw
 from figures import SECTIONS, Figure, Table
 from figures.parts import NAMES
-from harness import RESULTS, ROOT
 
 BUSY_LOAD = 1.0
 LINE = 108

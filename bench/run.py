@@ -29,7 +29,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 import report
-from harness import RESULTS, ROOT, print_table
+from benchmark import RESULTS, ROOT, print_table
 
 FOLDER = Path(__file__).resolve().parent
 #: What is left for the last one to stop its servers, and for the report.

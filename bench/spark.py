@@ -38,7 +38,7 @@ from typing import Any
 
 from pyspark.sql import functions
 
-from harness import command_line, print_table, progress, recording, turns
+from benchmark import command_line, print_table, progress, recording, turns
 from ottla.client.blocking import Admin, Producer
 from ottla.client.spark import builder, register
 from ottla.client.spark.reader import BatchReader

@@ -479,7 +479,7 @@ def test_what_scripts_measure_can_be_drawn(tmp_path):
 def test_what_was_measured_before_a_script_broke_off_is_kept(tmp_path, ending):
     source = f"""
 import os
-from harness import command_line, recording
+from benchmark import command_line, recording
 options = command_line("x", quick="").parse_args()
 with recording("one", options) as results:
     results["first"] = [1]
