@@ -150,8 +150,8 @@ async def ship_all(bootstrap: str, prefix: str, seconds: float, paths: Iterable[
     until = loop_time() + seconds
     await create_topics(bootstrap, prefix)
     positions = await find_positions(bootstrap, prefix)
-    batching = BatchConfig(buffer_bytes=BUFFER_BYTES)
-    async with Producer(bootstrap, batching=batching) as producer, asyncio.TaskGroup() as tasks:
+    batch = BatchConfig(buffer_bytes=BUFFER_BYTES)
+    async with Producer(bootstrap, batch=batch) as producer, asyncio.TaskGroup() as tasks:
         for path in paths:
             tail = Tail(path, *positions.get(str(path), ()))
             tasks.create_task(ship_file(producer, prefix, tail, until))
@@ -168,7 +168,7 @@ async def write_all(bootstrap: str, prefix: str, seconds: float, folder: Path) -
         f"{prefix}.lines",
         group=f"{prefix}.writer",
         auto_commit=None,
-        fetching=FetchConfig(prefetch_bytes=BUFFER_BYTES),
+        fetch=FetchConfig(prefetch_bytes=BUFFER_BYTES),
     ) as consumer:
         while True:
             found = await consumer.getmany(POLL_SECONDS)

@@ -46,17 +46,13 @@ def in_loop(
 
 def sending(job: Job) -> dict[str, Any]:
     """Give the settings of a producer, which is idempotent with acks=all."""
-    batching = BatchConfig(
-        batch_bytes=BATCH_BYTES, linger=LINGER_MS / 1000, buffer_bytes=BUFFER_BYTES
-    )
-    return {"acks": "all", "compression": job.codec, "batching": batching}
+    batch = BatchConfig(batch_bytes=BATCH_BYTES, linger=LINGER_MS / 1000, buffer_bytes=BUFFER_BYTES)
+    return {"acks": "all", "compression": job.codec, "batch": batch}
 
 
 def reading() -> dict[str, Any]:
     """Give the settings of a consumer."""
-    return {
-        "fetching": FetchConfig(max_bytes=FETCH_BYTES, partition_max_bytes=PARTITION_FETCH_BYTES)
-    }
+    return {"fetch": FetchConfig(max_bytes=FETCH_BYTES, partition_max_bytes=PARTITION_FETCH_BYTES)}
 
 
 def places(job: Job) -> list[TopicPartition]:

@@ -115,8 +115,8 @@ class Consumer:
         on_assigned: RebalanceCallback | None = None,
         on_revoked: RebalanceCallback | None = None,
         on_lost: RebalanceCallback | None = None,
-        fetching: FetchConfig | None = None,
-        membership: GroupConfig | None = None,
+        fetch: FetchConfig | None = None,
+        group_config: GroupConfig | None = None,
         client: ClientConfig | None = None,
     ) -> None:
         _check("auto_offset_reset", auto_offset_reset, _RESETS)
@@ -135,7 +135,7 @@ class Consumer:
             self._positions, key_deserializer, value_deserializer, self._wake_fetcher
         )
         self._fetcher = Fetcher(
-            self._cluster, self._positions, self._delivery, fetching or FetchConfig(), self._reading
+            self._cluster, self._positions, self._delivery, fetch or FetchConfig(), self._reading
         )
         self._committer: Committer | None = None
         if group is not None:
@@ -160,7 +160,7 @@ class Consumer:
                 group,
                 self._ownership,
                 [ASSIGNORS[name] for name in assignors],
-                membership or GroupConfig(),
+                group_config or GroupConfig(),
                 instance_id,
             )
         self._on_bad_record = on_bad_record or _raise_bad_record

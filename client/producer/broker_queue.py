@@ -100,7 +100,7 @@ class Outbox:
     def _collect(self, connection: BrokerConnection) -> list[Batch]:
         """Take one batch of each lane that can send, as many as a request has room for."""
         batches: list[Batch] = []
-        room = self._sender.batching.request_bytes
+        room = self._sender.config.request_bytes
         for _ in range(len(self._queue)):
             lane = self._queue.popleft()
             lane.is_offered = False

@@ -105,7 +105,7 @@ class Producer:
         partitioner: Literal["sticky", "round-robin"] | Partitioner = "sticky",
         key_serializer: Serializer | None = None,
         value_serializer: Serializer | None = None,
-        batching: BatchConfig | None = None,
+        batch: BatchConfig | None = None,
         client: ClientConfig | None = None,
     ) -> None:
         if acks not in _ACKS:
@@ -117,10 +117,8 @@ class Producer:
             raise ValueError(f"partitioner={partitioner!r}: it is {STICKY!r}, {ROUND_ROBIN!r}")
         if idempotent and acks not in ("all", -1):
             raise ValueError(f"acks={acks!r} with idempotence, which needs acks='all'")
-        self._batching = batching or BatchConfig()
-        self._largest = min(
-            self._batching.request_bytes - HEADER_BYTES, self._batching.buffer_bytes
-        )
+        self._config = batch or BatchConfig()
+        self._largest = min(self._config.request_bytes - HEADER_BYTES, self._config.buffer_bytes)
         # Values that are bytes up to this size are sent as they are: most are.
         self._plain_bytes = -1 if value_serializer else self._largest - RECORD_OVERHEAD_BYTES
         self._key_serializer = key_serializer
@@ -129,7 +127,7 @@ class Producer:
         self._cluster = Cluster(bootstrap, client)
         self._sender = Sender(
             self._cluster,
-            self._batching,
+            self._config,
             acks=_ACKS[acks],
             compression=Compression[compression.upper()],
             is_idempotent=acks in ("all", -1) if idempotent is None else idempotent,
@@ -215,7 +213,7 @@ class Producer:
         place = known.place(key, value) if partition is None else await known.check(partition)
         if self._is_closed or self._sender.failure is not None:
             self._check_open()
-        if self._in_a_row > self._batching.batch_bytes:
+        if self._in_a_row > self._config.batch_bytes:
             await self._let_others_run()
         if not self._sender.room.take(size):
             await self._wait_for_room(size)
@@ -310,7 +308,7 @@ class Producer:
             packs = rows.packs(
                 known.count,
                 now_ms=time.time_ns() // 1_000_000,
-                limit=self._batching.batch_bytes - HEADER_BYTES,
+                limit=self._config.batch_bytes - HEADER_BYTES,
                 largest=self._largest,
             )
         if packs is None:
@@ -319,7 +317,7 @@ class Producer:
         tally, room = many.tally, self._sender.room
         for pack in packs:
             size = len(pack.payload)
-            if self._in_a_row > self._batching.batch_bytes:
+            if self._in_a_row > self._config.batch_bytes:
                 await self._let_others_run()
             if not room.take(size):
                 await self._wait_for_room(size)
@@ -334,7 +332,7 @@ class Producer:
         known = await self._learn(topic)
         tally, lanes = many.tally, many.lanes
         room = self._sender.room
-        limit = self._batching.batch_bytes
+        limit = self._config.batch_bytes
         plain_bytes = self._plain_bytes
         has_partitioner = callable(self._partitioner)
         for record in records:
@@ -428,7 +426,7 @@ class Producer:
         self._in_a_row = 0
         # What lingers takes the room that is waited for.
         self._sender.hurry_all(chain.from_iterable(self._sender.lanes.values()))
-        await self._sender.room.wait(size, self._batching.buffer_timeout)
+        await self._sender.room.wait(size, self._config.buffer_timeout)
         try:
             self._check_open()
         except ClosedError:
@@ -455,7 +453,7 @@ class _Topic:
         self.name = name
         self._cluster = cluster
         self._sender = sender
-        self._batch_bytes = sender.batching.batch_bytes
+        self._batch_bytes = sender.config.batch_bytes
         self._custom = partitioner if callable(partitioner) else None
         self._is_sticky = partitioner == STICKY
         self._info: TopicInfo | None = None

@@ -47,18 +47,18 @@ class Sender:
     def __init__(
         self,
         cluster: Cluster,
-        batching: BatchConfig,
+        config: BatchConfig,
         *,
         acks: int,
         compression: Compression,
         is_idempotent: bool,
     ) -> None:
         self.cluster = cluster
-        self.batching = batching
+        self.config = config
         self.acks = acks
         self.compression = compression
         self.is_idempotent = is_idempotent
-        self.room = Room(batching.buffer_bytes)
+        self.room = Room(config.buffer_bytes)
         self.lanes: dict[str, list[Lane]] = {}
         self._seconds = cluster.config.timeouts.operation
         self._identity: ProducerIdAndEpoch | None = None
@@ -91,7 +91,7 @@ class Sender:
         deadline = loop.time() + self._seconds
         batch = lane.open = Batch(lane, deadline, self._release)
         lane.waiting.append(batch)
-        linger = self.batching.linger
+        linger = self.config.linger
         if linger:
             loop.call_later(linger, self.hurry, batch)
         if full is not None:
@@ -111,7 +111,7 @@ class Sender:
 
     def hurry_all(self, lanes: Iterable[Lane]) -> None:
         """Let nothing linger in these."""
-        if self.batching.linger:
+        if self.config.linger:
             for lane in lanes:
                 if lane.open is not None:
                     self.hurry(lane.open)

@@ -112,7 +112,7 @@ class WriteOptions:
     topic: str | None
     has_timestamps: bool
     producer: Mapping[str, Any]
-    batching: BatchConfig
+    batch: BatchConfig
 
 
 _BATCH = [
@@ -196,7 +196,7 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
         topic=given.take("topic", parse_text),
         has_timestamps=given.take("includeTimestamp", parse_flag) or False,
         producer=_without_none(producer),
-        batching=_batching(given),
+        batch=_batch_config(given),
     )
 
 
@@ -346,7 +346,7 @@ def _fetch(given: _Given) -> Fetch:
     )
 
 
-def _batching(given: _Given) -> BatchConfig:
+def _batch_config(given: _Given) -> BatchConfig:
     found = {
         "batch_bytes": given.kafka("batch.size", parse_count),
         "linger": given.kafka("linger.ms", parse_seconds),

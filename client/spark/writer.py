@@ -69,7 +69,7 @@ def write_all(batches: Iterable[pa.RecordBatch], options: WriteOptions) -> Writt
             yield batch
 
     with Producer(
-        link.bootstrap, client=link.client, batching=options.batching, **options.producer
+        link.bootstrap, client=link.client, batch=options.batch, **options.producer
     ) as producer:
         if topic is not None:
             # Nothing of one is waited for before the next is sent.

@@ -75,7 +75,7 @@ class _Member:
             TOPIC,
             group="peaceful",
             on_assigned=assigned,
-            membership=GroupConfig(session_timeout=20.0, heartbeat_interval=0.5),
+            group_config=GroupConfig(session_timeout=20.0, heartbeat_interval=0.5),
         ) as consumer:
             while not self._stopping:
                 for records in (await consumer.getmany(timeout=0.1)).values():

@@ -439,7 +439,7 @@ class OurProducer(_AsyncProducer):
     """Sends with ottla.client."""
 
     async def _open(self) -> None:
-        self._producer = Producer(self._address, batching=BatchConfig(linger=0.001), client=_OURS)
+        self._producer = Producer(self._address, batch=BatchConfig(linger=0.001), client=_OURS)
 
     async def _queue(self, send: Send) -> Any:
         return await self._producer.enqueue(
@@ -484,7 +484,7 @@ class OurReader(_Tasked):
 
 def our_consumer(address: str) -> Consumer:
     """Make one of ours."""
-    return Consumer(address, client=_OURS, fetching=FetchConfig(max_wait=0.1))
+    return Consumer(address, client=_OURS, fetch=FetchConfig(max_wait=0.1))
 
 
 def rows_of(found: dict[TopicPartition, list[Any]]) -> list[Row]:

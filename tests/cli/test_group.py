@@ -45,9 +45,9 @@ def test_a_description_has_the_lag(run, group, topic):
 
 def test_members_are_described_and_protect_their_group(run, group, topic):
     quick = GroupConfig(heartbeat_interval=0.1)
-    with Consumer(run.address, topic, group=group, membership=quick) as one:
+    with Consumer(run.address, topic, group=group, group_config=quick) as one:
         one.getone()
-        with Consumer(run.address, topic, group=group, membership=quick) as two:
+        with Consumer(run.address, topic, group=group, group_config=quick) as two:
             while len(one.assignment) != 1 or len(two.assignment) != 1:
                 one.getone(0.02)
                 two.getone(0.02)

@@ -247,7 +247,7 @@ def test_a_script_that_forgets_to_close_sends_what_it_has_queued(broker, topic):
     script = (
         "from ottla.client import BatchConfig\n"
         "from ottla.client.blocking import Consumer, Producer\n"
-        f"producer = Producer('{address}', compression='gzip', batching=BatchConfig(linger=60))\n"
+        f"producer = Producer('{address}', compression='gzip', batch=BatchConfig(linger=60))\n"
         "for number in range(100):\n"
         f"    producer.enqueue('{topic}', b'%1000d' % number, partition=0)\n"
         f"reader = Consumer('{address}', '{topic}', group='g-{topic}')\n"
@@ -267,7 +267,7 @@ def test_a_script_that_forgets_to_close_sends_what_it_has_queued(broker, topic):
 
 def test_a_producer_that_is_forgotten_sends_what_it_has_queued(broker, topic):
     before = threads()
-    producer = Producer(broker.address, batching=client.BatchConfig(linger=60))
+    producer = Producer(broker.address, batch=client.BatchConfig(linger=60))
     producer.enqueue(topic, b"x", partition=1)
     del producer
     gc.collect()

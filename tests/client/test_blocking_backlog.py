@@ -74,7 +74,7 @@ def test_receipts_of_many_threads_say_where_their_records_are(broker, topic):
 
 
 def test_flush_and_close_wait_for_what_was_queued(broker, topic):
-    producer = Producer(broker.bootstrap, batching=BatchConfig(linger=60))
+    producer = Producer(broker.bootstrap, batch=BatchConfig(linger=60))
     first = [producer.enqueue(topic, b"%d" % n) for n in range(100)]
     producer.flush()
     assert all(future.done() for future in first)
@@ -127,9 +127,9 @@ def test_a_topic_that_is_not_found_is_looked_for_once_for_all_that_wait(broker, 
 
 
 @asynccontextmanager
-async def a_producer(stage, batching):
+async def a_producer(stage, batch):
     """A producer that keeps another thread waiting than that of the stage."""
-    producer = await asyncio.to_thread(Producer, stage.address, batching=batching)
+    producer = await asyncio.to_thread(Producer, stage.address, batch=batch)
     try:
         yield producer
     finally:
@@ -152,7 +152,7 @@ async def held_back(stage, producer):
 
 async def test_whoever_queues_too_much_has_to_wait():
     value, count, queued = bytes(1000), 3000, 0
-    batching = BatchConfig(batch_bytes=10_000, buffer_bytes=100_000)
+    batch = BatchConfig(batch_bytes=10_000, buffer_bytes=100_000)
 
     def work():
         nonlocal queued
@@ -162,7 +162,7 @@ async def test_whoever_queues_too_much_has_to_wait():
             queued += 1
         return [future.result(30).offset for future in futures]
 
-    async with Stage() as stage, a_producer(stage, batching) as producer:
+    async with Stage() as stage, a_producer(stage, batch) as producer:
         gate = await held_back(stage, producer)
         working = asyncio.create_task(asyncio.to_thread(work))
         await until(lambda: queued * len(value) > _MOST_BYTES / 2)
@@ -175,8 +175,8 @@ async def test_whoever_queues_too_much_has_to_wait():
 
 
 async def test_a_buffer_that_stays_full_is_told_to_all_that_wait():
-    batching = BatchConfig(batch_bytes=500, buffer_bytes=1000, buffer_timeout=0.2)
-    async with Stage() as stage, a_producer(stage, batching) as producer:
+    batch = BatchConfig(batch_bytes=500, buffer_bytes=1000, buffer_timeout=0.2)
+    async with Stage() as stage, a_producer(stage, batch) as producer:
         gate = await held_back(stage, producer)
         futures = [producer.enqueue("orders", bytes(64)) for _ in range(100)]
         with pytest.raises(BufferFullError):
@@ -196,7 +196,7 @@ def test_closing_a_producer_whose_broker_hangs_sends_everybody_away(tmp_path):
         producer = Producer(
             broker.address,
             client=ClientConfig(timeouts=timeouts),
-            batching=BatchConfig(batch_bytes=1000, buffer_bytes=1000, buffer_timeout=0.2),
+            batch=BatchConfig(batch_bytes=1000, buffer_bytes=1000, buffer_timeout=0.2),
         )
         producer.send("orders", b"warm")
         broker.send(signal.SIGSTOP)

@@ -125,12 +125,12 @@ async def values_in(broker, topic):
         return [record.value for record in await take(consumer, count)]
 
 
-def a_producer(broker, **batching):
-    return Producer(broker.address, client=CLIENT, batching=BatchConfig(**batching))
+def a_producer(broker, **batch):
+    return Producer(broker.address, client=CLIENT, batch=BatchConfig(**batch))
 
 
 def a_consumer(broker, *topics, **settings):
-    defaults = {"client": CLIENT, "fetching": FETCHING, "membership": MEMBERSHIP}
+    defaults = {"client": CLIENT, "fetch": FETCHING, "group_config": MEMBERSHIP}
     return Consumer(broker.address, *topics, **{**defaults, **settings})
 
 
@@ -279,7 +279,7 @@ async def test_what_a_member_asks(broker, topic, verb):
     place = TopicPartition(topic, 0)
     settings = {"group": f"g-{topic}", "auto_commit": None}
     if verb != "unsubscribe":
-        settings["membership"] = QUICK  # nobody leaves, and whoever is forgotten cannot commit
+        settings["group_config"] = QUICK  # nobody leaves, and whoever is forgotten cannot commit
     async with a_consumer(broker, topic, **settings) as consumer:
         for _ in range(4):
             await consumer.getone()

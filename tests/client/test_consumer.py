@@ -63,7 +63,7 @@ async def test_every_record_is_read_in_the_order_of_its_partition(broker):
 
 
 async def test_what_is_written_later_comes_without_delay(broker):
-    async with a_consumer(broker, "t", fetching=FetchConfig(max_wait=5)) as consumer:
+    async with a_consumer(broker, "t", fetch=FetchConfig(max_wait=5)) as consumer:
         for number in range(3):
             reading = asyncio.create_task(consumer.getone())
             await fill(broker, T0, a_batch(1))
@@ -331,7 +331,7 @@ async def test_pausing_again_and_again_loses_nothing_and_repeats_nothing(broker)
     chance = random.Random(7)
 
     seen = []
-    async with a_consumer(broker, "t", fetching=FetchConfig(prefetch_bytes=4096)) as consumer:
+    async with a_consumer(broker, "t", fetch=FetchConfig(prefetch_bytes=4096)) as consumer:
         async with asyncio.timeout(20):
             while len(seen) < 1000:
                 place = chance.choice([T0, T1])
@@ -560,9 +560,9 @@ async def test_a_slow_reader_holds_no_more_than_it_may(broker):
     await fill(broker, T0, *(a_batch(10, value=bytes(size)) for _ in range(100)))
     await fill(broker, T1, *(a_batch(10, value=bytes(size)) for _ in range(100)))
     limit = 1_000_000
-    fetching = FetchConfig(prefetch_bytes=limit, max_wait=0.1)
+    fetch = FetchConfig(prefetch_bytes=limit, max_wait=0.1)
 
-    async with a_consumer(broker, "t", fetching=fetching) as consumer:
+    async with a_consumer(broker, "t", fetch=fetch) as consumer:
         most, count = 0, 0
         async for batch in consumer.batches():
             count += len(batch)
@@ -578,9 +578,9 @@ async def test_a_slow_reader_holds_no_more_than_it_may(broker):
 async def test_paused_partitions_do_not_hold_up_the_others(broker):
     await fill(broker, T0, *(a_batch(10, value=bytes(10_000)) for _ in range(30)))
     await fill(broker, T1, *(a_batch(10, value=bytes(10_000)) for _ in range(30)))
-    fetching = FetchConfig(prefetch_bytes=400_000, max_wait=0.1)
+    fetch = FetchConfig(prefetch_bytes=400_000, max_wait=0.1)
 
-    async with a_consumer(broker, "t", fetching=fetching) as consumer:
+    async with a_consumer(broker, "t", fetch=fetch) as consumer:
         await asyncio.sleep(0.1)
         consumer.pause(T0)
         records = await take(consumer, 300)
@@ -597,7 +597,7 @@ async def test_cancelling_loses_nothing(broker):
     seen: list[ConsumerRecord] = []
 
     async with a_consumer(
-        broker, "t", value_deserializer=bytes.decode, fetching=FetchConfig(prefetch_bytes=2000)
+        broker, "t", value_deserializer=bytes.decode, fetch=FetchConfig(prefetch_bytes=2000)
     ) as consumer:
 
         async def read() -> None:

@@ -367,7 +367,7 @@ async def test_a_rebalance_does_not_wait_for_ever(broker):
         session_timeout=2, heartbeat_interval=0.05, rebalance_timeout=10, processing_timeout=0.2
     )
 
-    async with a_consumer(broker, "t", group="g", membership=impatient) as first:
+    async with a_consumer(broker, "t", group="g", group_config=impatient) as first:
         in_hand = (await take(first, 3))[-1]
         async with a_consumer(broker, "t", group="g") as second:
             await until(lambda: len(second.assignment) == 1)
@@ -421,7 +421,7 @@ async def test_a_commit_of_who_is_forgotten_is_refused(broker):
     await fill(broker, T0, a_batch(10))
     slow = GroupConfig(session_timeout=5, heartbeat_interval=4)
 
-    async with a_consumer(broker, "t", group="g", auto_commit=None, membership=slow) as consumer:
+    async with a_consumer(broker, "t", group="g", auto_commit=None, group_config=slow) as consumer:
         await take(consumer, 4)
         await expel(broker, "g", consumer._member.member_id)
         with pytest.raises(KafkaError) as error:
@@ -435,7 +435,9 @@ async def test_members_stay_alive_while_the_application_is_busy(broker):
     brief = GroupConfig(session_timeout=1, heartbeat_interval=0.1)
 
     diary = Diary()
-    async with a_consumer(broker, "t", group="g", membership=brief, **diary.callbacks) as consumer:
+    async with a_consumer(
+        broker, "t", group="g", group_config=brief, **diary.callbacks
+    ) as consumer:
         await take(consumer, 1)
         await asyncio.sleep(2)
         await take(consumer, 2)
@@ -445,7 +447,7 @@ async def test_members_stay_alive_while_the_application_is_busy(broker):
 async def test_a_session_that_is_refused_is_told(broker):
     strange = GroupConfig(session_timeout=10_000, heartbeat_interval=1)
 
-    async with a_consumer(broker, "t", group="g", membership=strange) as consumer:
+    async with a_consumer(broker, "t", group="g", group_config=strange) as consumer:
         for _ in range(2):
             with pytest.raises(KafkaError) as error:
                 await consumer.getone(5)
@@ -664,7 +666,7 @@ async def test_a_group_survives_the_death_of_the_broker(tmp_path):
     arguments = ("--set", "group.min.session.timeout.ms=100")
     with Daemon(tmp_path, *arguments) as daemon:
         async with a_consumer(
-            daemon.address, "t", group="g", auto_commit=0.05, membership=QUICK
+            daemon.address, "t", group="g", auto_commit=0.05, group_config=QUICK
         ) as consumer:
             await fill_when_there(daemon.address)
             before = await take(consumer, 10)
@@ -692,7 +694,7 @@ async def test_who_leaves_waits_for_whoever_closes(broker):
     closing = []
 
     lasting = GroupConfig(session_timeout=15, heartbeat_interval=0.05)
-    async with a_consumer(broker, "t", group="g", membership=lasting) as consumer:
+    async with a_consumer(broker, "t", group="g", group_config=lasting) as consumer:
         async for record in consumer:
             if record.offset == 5:
                 closing.append(asyncio.create_task(consumer.close()))

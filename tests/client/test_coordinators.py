@@ -128,8 +128,8 @@ def a_member(stage, told):
         on_assigned=lambda places: told.append(("assigned", places)),
         on_lost=lambda places: told.append(("lost", places)),
         client=CLIENT,
-        membership=MEMBERSHIP,
-        fetching=FetchConfig(max_wait=0.05),
+        group_config=MEMBERSHIP,
+        fetch=FetchConfig(max_wait=0.05),
     )
 
 

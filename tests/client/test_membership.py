@@ -271,7 +271,7 @@ async def test_a_group_is_shared_with_other_clients(tmp_path, client, assignor, 
             async for record in consumer:
                 ours.append((record.partition, record.offset))  # noqa: PERF401
 
-        consumer = a_consumer(broker, "t", group="g", assignors=[assignor], membership=QUICK)
+        consumer = a_consumer(broker, "t", group="g", assignors=[assignor], group_config=QUICK)
         with joined(client, broker, assignor) as other:
             if who_is_first == "they":
                 await waited(lambda: len(other.assigned) == 4)

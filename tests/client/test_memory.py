@@ -45,8 +45,8 @@ async def fill(broker, topic):
 
 
 async def test_a_producer_that_is_faster_than_its_broker(broker):
-    batching = BatchConfig(batch_bytes=200_000, buffer_bytes=LIMIT)
-    async with Producer(broker.address, batching=batching) as producer:
+    batch = BatchConfig(batch_bytes=200_000, buffer_bytes=LIMIT)
+    async with Producer(broker.address, batch=batch) as producer:
         await producer.send("sent", b"warm")
         with allocated() as most:
             await producer.send_many("sent", (bytes(50_000) for _ in range(RECORDS)))
@@ -59,9 +59,9 @@ async def test_a_producer_that_is_faster_than_its_broker(broker):
 async def test_a_reader_that_is_slower_than_its_broker(broker, way):
     topic = f"read-{way}"
     await fill(broker, topic)
-    fetching = FetchConfig(prefetch_bytes=LIMIT, partition_max_bytes=500_000)
+    fetch = FetchConfig(prefetch_bytes=LIMIT, partition_max_bytes=500_000)
     count = 0
-    async with Consumer(broker.address, topic, fetching=fetching) as consumer:
+    async with Consumer(broker.address, topic, fetch=fetch) as consumer:
         with allocated() as most:
             if way == "records":
                 async for _record in consumer:
@@ -84,8 +84,8 @@ async def test_a_reader_that_is_slower_than_its_broker(broker, way):
 async def test_a_reader_that_does_not_read_at_all(broker):
     topic = "unread"
     await fill(broker, topic)
-    fetching = FetchConfig(prefetch_bytes=LIMIT, partition_max_bytes=500_000)
-    async with Consumer(broker.address, topic, fetching=fetching) as consumer:
+    fetch = FetchConfig(prefetch_bytes=LIMIT, partition_max_bytes=500_000)
+    async with Consumer(broker.address, topic, fetch=fetch) as consumer:
         with allocated() as most:
             await consumer.getone()
             await asyncio.sleep(0.5)

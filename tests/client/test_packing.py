@@ -244,8 +244,8 @@ async def test_rows_say_where_they_are(ottla_session_broker, topic, producer, wa
 async def test_it_comes_behind_what_was_sent_before_and_before_what_is_sent_later(
     ottla_session_broker, topic, way
 ):
-    batching = BatchConfig(linger=60)
-    async with Producer(ottla_session_broker.bootstrap, batching=batching) as producer:
+    batch = BatchConfig(linger=60)
+    async with Producer(ottla_session_broker.bootstrap, batch=batch) as producer:
         first = await producer.enqueue(topic, b"first", partition=0)
         rows = a_batch([{"value": b"%d" % number, "partition": 0} for number in range(3)])
         (written,) = await producer.send_arrow(topic, rows)

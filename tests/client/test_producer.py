@@ -259,8 +259,8 @@ async def test_keys_stay_together_and_in_order(broker):
 
 
 async def test_without_a_key_a_batch_goes_to_one_partition_and_the_next_to_another(broker):
-    batching = BatchConfig(batch_bytes=4000)
-    async with Producer(broker.address, batching=batching) as producer:
+    batch = BatchConfig(batch_bytes=4000)
+    async with Producer(broker.address, batch=batch) as producer:
         # Another one is chosen by chance: of a hundred batches some are in each.
         futures = [await producer.enqueue("orders", b"x" * 64) for _ in range(4000)]
         places = [receipt.partition for receipt in await asyncio.gather(*futures)]
@@ -328,7 +328,7 @@ async def test_many_tasks_may_send_at_once(broker, topic):
 
 
 async def test_send_many_says_where_the_records_are(broker, topic):
-    async with Producer(broker.address, batching=BatchConfig(batch_bytes=5000)) as producer:
+    async with Producer(broker.address, batch=BatchConfig(batch_bytes=5000)) as producer:
 
         async def bulk(number):
             values = (b"%d-%05d" % (number, step) for step in range(1000))
@@ -345,10 +345,8 @@ async def test_send_many_says_where_the_records_are(broker, topic):
 
 
 async def test_send_many_takes_values_and_records(broker):
-    batching = BatchConfig(linger=30)
-    async with Producer(
-        broker.address, value_serializer=serialize_json, batching=batching
-    ) as producer:
+    batch = BatchConfig(linger=30)
+    async with Producer(broker.address, value_serializer=serialize_json, batch=batch) as producer:
         written = await producer.send_many(
             "orders",
             [
@@ -383,7 +381,7 @@ async def test_send_many_tells_of_a_record_that_cannot_be_sent(broker, topic):
 
 
 async def test_send_many_that_fails_does_not_linger(broker, topic):
-    async with Producer(broker.address, batching=BatchConfig(linger=60)) as producer:
+    async with Producer(broker.address, batch=BatchConfig(linger=60)) as producer:
         async with asyncio.timeout(5):
             with pytest.raises(SerializationError):
                 await producer.send_many(topic, [b"one", 2])
@@ -402,8 +400,8 @@ async def test_send_many_tells_what_the_broker_refused(broker):
             yield b"without a key"
 
     # No more is taken than there is room for until the broker has said what it thinks of it.
-    batching = BatchConfig(batch_bytes=5000, buffer_bytes=500_000)
-    async with Producer(broker.address, batching=batching) as producer:
+    batch = BatchConfig(batch_bytes=5000, buffer_bytes=500_000)
+    async with Producer(broker.address, batch=batch) as producer:
         with pytest.raises(KafkaError, match="record 0 of its batch: the record has no key") as one:
             await producer.send_many("compacted", source())
         await producer.send("compacted", b"x", key=b"k")
@@ -414,7 +412,7 @@ async def test_send_many_tells_what_the_broker_refused(broker):
 
 
 async def test_records_wait_for_company_as_long_as_they_may(broker, topic):
-    async with Producer(broker.address, batching=BatchConfig(linger=0.1)) as producer:
+    async with Producer(broker.address, batch=BatchConfig(linger=0.1)) as producer:
         started = time.monotonic()
         futures = []
         for _ in range(5):
@@ -427,7 +425,7 @@ async def test_records_wait_for_company_as_long_as_they_may(broker, topic):
 
 
 async def test_flush_lets_nothing_linger(broker, topic):
-    async with Producer(broker.address, batching=BatchConfig(linger=60)) as producer:
+    async with Producer(broker.address, batch=BatchConfig(linger=60)) as producer:
         futures = [await producer.enqueue(topic, b"x") for _ in range(5)]
         await asyncio.sleep(0.02)
         assert not any(future.done() for future in futures)
@@ -439,8 +437,8 @@ async def test_flush_lets_nothing_linger(broker, topic):
 
 
 async def test_a_full_batch_does_not_linger(broker, topic):
-    batching = BatchConfig(linger=60, batch_bytes=1000)
-    async with Producer(broker.address, batching=batching) as producer:
+    batch = BatchConfig(linger=60, batch_bytes=1000)
+    async with Producer(broker.address, batch=batch) as producer:
         futures = [await producer.enqueue(topic, b"x" * 100) for _ in range(20)]
 
         await asyncio.wait_for(futures[0], 10)
@@ -449,7 +447,7 @@ async def test_a_full_batch_does_not_linger(broker, topic):
 
 
 async def test_close_sends_what_waits(broker, topic):
-    async with Producer(broker.address, batching=BatchConfig(linger=60)) as producer:
+    async with Producer(broker.address, batch=BatchConfig(linger=60)) as producer:
         future = await producer.enqueue(topic, b"x")
 
     assert future.result().offset == 0
@@ -507,7 +505,7 @@ async def test_nothing_is_queued_of_a_record_that_cannot_be_sent(broker, topic, 
 
 async def test_what_the_program_changes_later_is_not_sent(broker, topic):
     value, name = bytearray(b"before"), bytearray(b"before")
-    async with Producer(broker.address, batching=BatchConfig(linger=60)) as producer:
+    async with Producer(broker.address, batch=BatchConfig(linger=60)) as producer:
         future = await producer.enqueue(topic, value, key=memoryview(name), headers={"a": value})
         value[:], name[:] = b"after!", b"after!"
         await producer.flush()
@@ -561,7 +559,7 @@ TIGHT = BatchConfig(batch_bytes=500, buffer_bytes=1000)
 
 
 async def test_whoever_sends_too_much_has_to_wait():
-    async with Stage() as stage, Producer(stage.address, batching=TIGHT) as producer:
+    async with Stage() as stage, Producer(stage.address, batch=TIGHT) as producer:
         gate = await held_back(stage)
         queued = 0
 
@@ -585,9 +583,9 @@ async def test_whoever_sends_too_much_has_to_wait():
 
 
 async def test_what_lingers_makes_room_for_whoever_waits_for_it():
-    batching = BatchConfig(batch_bytes=1000, buffer_bytes=3000, linger=60, buffer_timeout=5)
+    batch = BatchConfig(batch_bytes=1000, buffer_bytes=3000, linger=60, buffer_timeout=5)
     async with Stage(topics={"orders": 5}) as stage:
-        async with Producer(stage.address, batching=batching) as producer, asyncio.timeout(4):
+        async with Producer(stage.address, batch=batch) as producer, asyncio.timeout(4):
             for number in range(100):
                 await producer.enqueue("orders", b"%064d" % number, partition=number % 5)
 
@@ -595,8 +593,8 @@ async def test_what_lingers_makes_room_for_whoever_waits_for_it():
 
 
 async def test_a_buffer_that_stays_full_is_an_error():
-    batching = BatchConfig(batch_bytes=500, buffer_bytes=1000, buffer_timeout=0.1)
-    async with Stage() as stage, Producer(stage.address, batching=batching) as producer:
+    batch = BatchConfig(batch_bytes=500, buffer_bytes=1000, buffer_timeout=0.1)
+    async with Stage() as stage, Producer(stage.address, batch=batch) as producer:
         gate = await held_back(stage)
         futures = [await producer.enqueue("orders", b"x" * 64) for _ in range(10)]
 
@@ -611,7 +609,7 @@ async def test_a_buffer_that_stays_full_is_an_error():
 
 
 async def test_room_is_given_in_the_order_in_which_it_was_asked_for():
-    async with Stage() as stage, Producer(stage.address, batching=TIGHT) as producer:
+    async with Stage() as stage, Producer(stage.address, batch=TIGHT) as producer:
         gate = await held_back(stage)
         futures = [await producer.enqueue("orders", b"x" * 64) for _ in range(10)]
         done = []
@@ -630,7 +628,7 @@ async def test_room_is_given_in_the_order_in_which_it_was_asked_for():
 
 
 async def test_a_record_larger_than_the_buffer_is_refused():
-    async with Stage() as stage, Producer(stage.address, batching=TIGHT) as producer:
+    async with Stage() as stage, Producer(stage.address, batch=TIGHT) as producer:
         with pytest.raises(RecordTooLargeError, match="1000 fit"):
             await producer.send("orders", b"x" * 1000)
         await producer.send("orders", b"x" * 900)
@@ -640,7 +638,7 @@ async def test_a_record_larger_than_the_buffer_is_refused():
 
 
 async def test_a_send_that_is_cancelled_while_it_waits_for_room():
-    async with Stage() as stage, Producer(stage.address, batching=TIGHT) as producer:
+    async with Stage() as stage, Producer(stage.address, batch=TIGHT) as producer:
         gate = await held_back(stage)
         futures = [await producer.enqueue("orders", b"x" * 64) for _ in range(10)]
         first = asyncio.ensure_future(producer.send("orders", b"a" * 500))
@@ -657,7 +655,7 @@ async def test_a_send_that_is_cancelled_while_it_waits_for_room():
 
 
 async def test_a_send_that_is_cancelled_in_the_moment_when_it_gets_room():
-    async with Stage() as stage, Producer(stage.address, batching=TIGHT) as producer:
+    async with Stage() as stage, Producer(stage.address, batch=TIGHT) as producer:
         room = producer._sender.room
         await producer.send("orders", b"first")
         assert room.take(1000)
@@ -710,8 +708,8 @@ async def test_a_send_that_is_cancelled_while_it_waits_for_its_ack():
 
 async def test_any_send_may_be_cancelled_at_any_time(broker, topic):
     chance = random.Random(5)
-    batching = BatchConfig(batch_bytes=1000, buffer_bytes=3000)
-    async with Producer(broker.address, batching=batching) as producer:
+    batch = BatchConfig(batch_bytes=1000, buffer_bytes=3000)
+    async with Producer(broker.address, batch=batch) as producer:
         tasks = []
         for number in range(400):
             send = producer.send(topic, b"%d" % number)
@@ -732,7 +730,7 @@ async def test_any_send_may_be_cancelled_at_any_time(broker, topic):
 
 
 async def test_send_many_and_flush_may_be_cancelled(broker, topic):
-    async with Producer(broker.address, batching=BatchConfig(batch_bytes=2000)) as producer:
+    async with Producer(broker.address, batch=BatchConfig(batch_bytes=2000)) as producer:
         bulk = asyncio.ensure_future(producer.send_many(topic, [b"x" * 50] * 50_000))
         flushing = asyncio.ensure_future(producer.flush())
         await asyncio.sleep(0.05)
@@ -771,7 +769,7 @@ async def test_a_producer_that_was_never_used_closes():
 
 async def test_closing_sends_away_whoever_waits_for_room():
     async with Stage() as stage:
-        producer = Producer(stage.address, batching=TIGHT)
+        producer = Producer(stage.address, batch=TIGHT)
         gate = await held_back(stage)
         futures = [await producer.enqueue("orders", b"x" * 64) for _ in range(10)]
         waiting = asyncio.ensure_future(producer.send("orders", b"late"))

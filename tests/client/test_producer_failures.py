@@ -32,7 +32,7 @@ SMALL = BatchConfig(batch_bytes=200, linger=0.01)
 def a_producer(stage, operation=10.0, request=5.0, **settings):
     timeouts = TimeoutConfig(connect=2.0, request=request, operation=operation)
     settings.setdefault("client", ClientConfig(retry=QUICK, timeouts=timeouts))
-    settings.setdefault("batching", SMALL)
+    settings.setdefault("batch", SMALL)
     return Producer(stage.address, **settings)
 
 
@@ -374,8 +374,8 @@ async def test_a_batch_that_is_too_large_is_split(idempotent):
             return call.refuse(ErrorCode.MESSAGE_TOO_LARGE)
         return call.serve()
 
-    batching = BatchConfig(batch_bytes=2000)
-    settings = {"idempotent": idempotent, "batching": batching}
+    batch = BatchConfig(batch_bytes=2000)
+    settings = {"idempotent": idempotent, "batch": batch}
     async with Stage() as stage, a_producer(stage, **settings) as producer:
         await warm_up(producer)
         stage.script(ProduceRequest, *[limited] * 200)
@@ -463,7 +463,7 @@ async def test_a_partition_that_needs_a_new_id_while_it_queues_gets_it():
         answer = call.refuse(ErrorCode.UNKNOWN_PRODUCER_ID)
         return ProduceResponse(responses=answer.responses, throttle_time_ms=100)
 
-    settings = {"operation": 3.0, "batching": BatchConfig()}
+    settings = {"operation": 3.0, "batch": BatchConfig()}
     topics = {"orders": 5}
     async with Stage(topics=topics) as stage, a_producer(stage, **settings) as producer:
         for partition in range(5):

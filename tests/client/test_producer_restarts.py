@@ -58,9 +58,9 @@ async def lives(broker, count, end):
 
 @pytest.mark.parametrize("way", ["kill", "stop"])
 async def test_every_record_is_there_once_and_in_order(broker, way):
-    batching = BatchConfig(batch_bytes=4000)
+    batch = BatchConfig(batch_bytes=4000)
     keys = [b"key-%d" % number for number in range(20)]
-    async with Producer(broker.address, client=QUICK, batching=batching) as producer:
+    async with Producer(broker.address, client=QUICK, batch=batch) as producer:
         await producer.send("orders", b"warm", partition=0)
         trouble = asyncio.ensure_future(lives(broker, 2, getattr(broker, way)))
         sent, futures, number = {key: [] for key in keys}, [], 0
@@ -85,9 +85,9 @@ async def test_every_record_is_there_once_and_in_order(broker, way):
 
 
 async def test_send_many_goes_on_when_the_broker_comes_back(broker):
-    batching = BatchConfig(batch_bytes=4000, buffer_bytes=100_000)
+    batch = BatchConfig(batch_bytes=4000, buffer_bytes=100_000)
     values = [b"%06d" % number for number in range(30_000)]
-    async with Producer(broker.address, client=QUICK, batching=batching) as producer:
+    async with Producer(broker.address, client=QUICK, batch=batch) as producer:
         await producer.send("orders", b"warm", partition=1)
         trouble = asyncio.ensure_future(lives(broker, 2, broker.kill))
         records = [ProducerRecord(value, partition=0) for value in values]

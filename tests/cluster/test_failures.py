@@ -167,7 +167,7 @@ async def test_with_the_controller_down_all_else_goes_on_and_changes_wait(cluste
             await producer.send("orders", b"%d" % index)
     quick = GroupConfig(session_timeout=6.0, heartbeat_interval=0.2)
     async with Consumer(
-        bootstrap, "orders", group=group, membership=quick, client=CLIENT
+        bootstrap, "orders", group=group, group_config=quick, client=CLIENT
     ) as consumer:
         values = [(await consumer.getone()).value for _ in range(40)]
         await consumer.commit()

@@ -65,8 +65,8 @@ class Ours(Client):
 
     def read(self, starts: Starts, count: int, *, max_wait_ms: int = 100) -> dict[Place, list[Row]]:
         found: dict[Place, list[Row]] = {place: [] for place in starts}
-        fetching = FetchConfig(max_wait=max_wait_ms / 1000)
-        with Consumer(self.address, auto_offset_reset="none", fetching=fetching) as consumer:
+        fetch = FetchConfig(max_wait=max_wait_ms / 1000)
+        with Consumer(self.address, auto_offset_reset="none", fetch=fetch) as consumer:
             places = {TopicPartition(*place): start for place, start in starts.items()}
             consumer.assign(places)
             for place, start in places.items():

@@ -78,7 +78,7 @@ async def has_retention(admin, name, milliseconds):
 
 
 def a_consumer(kafka, *topics, **settings):
-    return Consumer(kafka.address, *topics, client=CLIENT, membership=QUICK, **settings)
+    return Consumer(kafka.address, *topics, client=CLIENT, group_config=QUICK, **settings)
 
 
 async def take(consumer, count):
@@ -279,9 +279,9 @@ async def test_the_commands(kafka, topic, tmp_path):
 
 async def test_a_crash_of_the_broker_loses_doubles_and_reorders_nothing(kafka, topic):
     sent = [b"%06d" % number for number in range(3000)]
-    batching = BatchConfig(batch_bytes=2000)
+    batch = BatchConfig(batch_bytes=2000)
     async with (
-        Producer(kafka.address, client=CLIENT, batching=batching) as producer,
+        Producer(kafka.address, client=CLIENT, batch=batch) as producer,
         a_consumer(kafka, topic) as consumer,
     ):
         await producer.send(topic, b"warm", partition=0)

@@ -65,7 +65,7 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 def a_consumer(bootstrap: Broker | str, *topics: str, **settings: Any) -> Consumer:
     """A consumer that does not wait for long."""
     address = bootstrap if isinstance(bootstrap, str) else bootstrap.address
-    defaults = {"fetching": BRISK, "membership": QUICK, "client": CLIENT}
+    defaults = {"fetch": BRISK, "group_config": QUICK, "client": CLIENT}
     return Consumer(address, *topics, **{**defaults, **settings})
 
 

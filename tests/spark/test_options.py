@@ -141,13 +141,13 @@ def test_settings_of_the_sink():
 
     assert options.topic == "out"
     assert options.producer == {"acks": 1, "compression": "zstd"}
-    assert options.batching == BatchConfig(linger=0.005, batch_bytes=16384)
+    assert options.batch == BatchConfig(linger=0.005, batch_bytes=16384)
 
 
 def test_a_smaller_request_is_no_reason_to_complain_of_batches():
     small = write_options({**HERE, "kafka.max.request.size": "100000"})
 
-    assert small.batching == BatchConfig(request_bytes=100_000, batch_bytes=100_000)
+    assert small.batch == BatchConfig(request_bytes=100_000, batch_bytes=100_000)
 
 
 def test_options_travel_to_executors():
