@@ -55,7 +55,7 @@ if TYPE_CHECKING:
         SerializationError,
         UnsupportedError,
     )
-    from .producer.producer import BatchConfig, Producer, ProducerRecord, Written
+    from .producer.producer import BatchConfig, OffsetRange, Producer, ProducerRecord
     from .types import (
         ConsumerRecord,
         OffsetAndMetadata,
@@ -93,6 +93,7 @@ __all__ = [
     "NewTopic",
     "OffsetAndMetadata",
     "OffsetAndTimestamp",
+    "OffsetRange",
     "PartialError",
     "PartitionDescription",
     "PartitionLag",
@@ -109,7 +110,6 @@ __all__ = [
     "TopicPartition",
     "TruncatedError",
     "UnsupportedError",
-    "Written",
 ]
 
 _HOMES = {
@@ -123,7 +123,7 @@ _HOMES = {
     "consumer.consumer": ("Consumer",),
     "consumer.fetcher": ("FetchConfig",),
     "consumer.group_member": ("GroupConfig",),
-    "producer.producer": ("BatchConfig", "Producer", "ProducerRecord", "Written"),
+    "producer.producer": ("BatchConfig", "Producer", "ProducerRecord", "OffsetRange"),
     "types": (
         "OffsetAndMetadata",
         "OffsetAndTimestamp",

@@ -38,7 +38,7 @@ async def send_arrow(job: Job) -> dict[str, Any]:
         await producer.send(job.topic, b"first")
         meter = Meter(job.pid)
         written = await producer.send_arrow(job.topic, tables)
-        return meter.stop(sum(part.records for part in written))
+        return meter.stop(sum(part.record_count for part in written))
 
 
 @in_loop

@@ -77,7 +77,7 @@ async def send_many(job: Job) -> dict[str, Any]:
         await producer.send(job.topic, b"first")
         records, meter = to_send(job), Meter(job.pid)
         written = await producer.send_many(job.topic, records)
-        return meter.stop(sum(part.records for part in written))
+        return meter.stop(sum(part.record_count for part in written))
 
 
 @in_loop
@@ -117,7 +117,7 @@ def blocking_send_many(**arguments: Any) -> dict[str, Any]:
         producer.send(job.topic, b"first")
         records, meter = to_send(job), Meter(job.pid)
         written = producer.send_many(job.topic, records)
-        return meter.stop(sum(part.records for part in written))
+        return meter.stop(sum(part.record_count for part in written))
 
 
 def blocking_enqueue(**arguments: Any) -> dict[str, Any]:

@@ -77,13 +77,13 @@ class Producer(Blocking[_Producer]):
         """Queue a record when there is room for it, and give what will be its receipt."""
         return self._client.backlog.add(topic, value, key, headers, partition, timestamp)
 
-    def send_many(self, topic: str, records: Iterable[Any]) -> list[there.Written]:
+    def send_many(self, topic: str, records: Iterable[Any]) -> list[there.OffsetRange]:
         """Send many records; what an iterator gives is taken here, in the caller's thread."""
         return self._send_all(self._queue_many, topic, _chunks(records))
 
     def send_arrow(
         self, topic: str, rows: pa.RecordBatch | pa.Table | Iterable[pa.RecordBatch]
-    ) -> list[there.Written]:
+    ) -> list[there.OffsetRange]:
         """Send rows; what an iterator gives is taken here, in the caller's thread."""
         from ..arrow.encoder import batches_of  # noqa: PLC0415  # pyarrow need not be there
 
@@ -94,7 +94,7 @@ class Producer(Blocking[_Producer]):
         queue: Callable[[str, T, there.Many], None],
         topic: str,
         parts: Iterable[T],
-    ) -> list[there.Written]:
+    ) -> list[there.OffsetRange]:
         many = there.Many()
         try:
             for part in parts:

@@ -84,26 +84,25 @@ class ProducerIdAndEpoch(NamedTuple):
 _NOBODY = ProducerIdAndEpoch(-1, -1)
 
 
-class Written(NamedTuple):
-    """Records of one call that lie one after the other in a partition."""
+class OffsetRange(NamedTuple):
+    """Consecutive records of one `send_many` or `send_arrow` in a partition."""
 
     topic: str
     partition: int
-    #: Of the first one; -1 where the broker did not say (acks=0).
-    offset: int
-    #: How many there are.
-    records: int
+    #: -1 if the broker did not return it (acks=0).
+    base_offset: int
+    record_count: int
 
 
-def join_to(parts: list[Written], part: Written) -> None:
+def join_to(parts: list[OffsetRange], part: OffsetRange) -> None:
     """Add a part, to the last one if it lies behind that."""
     last = parts[-1] if parts else None
     if (
         last is not None
         and last.partition == part.partition
-        and part.offset in (-1, last.offset + last.records)
+        and part.base_offset in (-1, last.base_offset + last.record_count)
     ):
-        parts[-1] = last._replace(records=last.records + part.records)
+        parts[-1] = last._replace(record_count=last.record_count + part.record_count)
     else:
         parts.append(part)
 
@@ -116,7 +115,7 @@ class Tally:
     def __init__(self) -> None:
         self.outstanding = 0
         self.error: Exception | None = None
-        self.written: list[Written] = []
+        self.written: list[OffsetRange] = []
         self._done: asyncio.Future[None] | None = None
 
     async def wait(self) -> None:
@@ -125,7 +124,7 @@ class Tally:
             self._done = asyncio.get_running_loop().create_future()
             await self._done
 
-    def settle(self, count: int, written: Written | None, error: Exception | None) -> None:
+    def settle(self, count: int, written: OffsetRange | None, error: Exception | None) -> None:
         """Take note of some records."""
         self.outstanding -= count
         if written is not None:
@@ -338,7 +337,7 @@ class Batch:
                 future.set_result(_new(RecordMetadata, (topic, partition, offset, time)))
         for run in self._runs:
             offset = base_offset + run.first if base_offset >= 0 else -1
-            run.tally.settle(run.count, Written(topic, partition, offset, run.count), None)
+            run.tally.settle(run.count, OffsetRange(topic, partition, offset, run.count), None)
         self._settle()
 
     def fail(self, error: Exception) -> None:

@@ -32,7 +32,7 @@ from ..config import ClientConfig
 from ..errors import ClosedError, ErrorCode, KafkaError, RecordTooLargeError
 from ..serializers import to_bytes, to_headers
 from ..types import Headers, RecordMetadata, Serializer
-from .batch import RECORD_OVERHEAD_BYTES, AnyFuture, Batch, BatchConfig, Tally, Written, join_to
+from .batch import RECORD_OVERHEAD_BYTES, AnyFuture, Batch, BatchConfig, OffsetRange, Tally, join_to
 from .partition_queue import Lane
 from .partitioner import (
     ROUND_ROBIN,
@@ -47,7 +47,7 @@ from .sender import Sender
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["BatchConfig", "Producer", "ProducerRecord", "Written"]
+__all__ = ["BatchConfig", "OffsetRange", "Producer", "ProducerRecord"]
 
 _ACKS: dict[str | int, int] = {"all": -1, -1: -1, 1: 1, 0: 0}
 _LAST_TIMESTAMP = 2**63 - 1
@@ -224,7 +224,7 @@ class Producer:
         batch.add(stamp, key, value, pairs, size)
         batch.expect(future)
 
-    async def send_many(self, topic: str, records: Iterable[Any]) -> list[Written]:
+    async def send_many(self, topic: str, records: Iterable[Any]) -> list[OffsetRange]:
         """Send many records, and say where they are once all are acknowledged.
 
         Each is a value, or a `ProducerRecord`. If one cannot be sent, or is not acknowledged, those
@@ -237,7 +237,7 @@ class Producer:
 
     async def send_arrow(
         self, topic: str, rows: pa.RecordBatch | pa.Table | Iterable[pa.RecordBatch]
-    ) -> list[Written]:
+    ) -> list[OffsetRange]:
         """Send rows as `send_many` sends records, without an object for each. It needs pyarrow.
 
         Their columns are taken by name: `value`, and where they are there `key`, `headers`,
@@ -281,7 +281,7 @@ class Producer:
         finally:
             await self._cluster.close()
 
-    async def _send_all(self, many: Many, queueing: Coroutine[Any, Any, None]) -> list[Written]:
+    async def _send_all(self, many: Many, queueing: Coroutine[Any, Any, None]) -> list[OffsetRange]:
         try:
             await queueing
         except BaseException as error:
@@ -291,7 +291,7 @@ class Producer:
             raise
         return await self._finish(many)
 
-    async def _finish(self, many: Many) -> list[Written]:
+    async def _finish(self, many: Many) -> list[OffsetRange]:
         """Wait until it is known what became of what was queued; raise what went wrong."""
         self._sender.hurry_all(many.lanes)  # there is no more to wait for
         await many.tally.wait()
@@ -556,9 +556,9 @@ def _is_stuck(lane: Lane) -> bool:
     return bool(lane.tries and (lane.waiting or lane.in_flight or lane.failed))
 
 
-def _joined(written: list[Written]) -> list[Written]:
+def _joined(written: list[OffsetRange]) -> list[OffsetRange]:
     """Join what lies one behind the other."""
-    joined: list[Written] = []
+    joined: list[OffsetRange] = []
     for part in sorted(written):
         join_to(joined, part)
     return joined

@@ -79,7 +79,7 @@ def write_all(batches: Iterable[pa.RecordBatch], options: WriteOptions) -> Writt
             for batch in counted():
                 for name, rows in by_topic(batch):
                     parts += producer.send_arrow(name, _only(columns, rows))
-    assert sum(part.records for part in parts) == records
+    assert sum(part.record_count for part in parts) == records
     return Written(records)
 
 

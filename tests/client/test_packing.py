@@ -13,7 +13,7 @@ from ottla.client import blocking
 from ottla.client.arrow.encoder import Rows, batches_of
 from ottla.client.errors import ErrorCode, KafkaError, RecordTooLargeError, SerializationError
 from ottla.client.producer.partitioner import partition_of_key
-from ottla.client.producer.producer import BatchConfig, Producer, ProducerRecord, Written
+from ottla.client.producer.producer import BatchConfig, OffsetRange, Producer, ProducerRecord
 from ottla.protocol import compiled
 from ottla.protocol.records import decode_records
 
@@ -207,7 +207,7 @@ async def test_rows_are_written_where_their_records_would_be(
 
     written = await producer.send_arrow(topic, table)
 
-    assert sum(part.records for part in written) == 500
+    assert sum(part.record_count for part in written) == 500
     broker = ottla_session_broker
     found = {
         record.timestamp - NOW: record for record in await asyncio.to_thread(broker.records, topic)
@@ -230,12 +230,12 @@ async def test_rows_say_where_they_are(ottla_session_broker, topic, producer, wa
     places = a_batch([{"value": b"x", "partition": number % 2} for number in range(10)])
 
     assert await producer.send_arrow(topic, places) == [
-        Written(topic, 0, 0, 5),
-        Written(topic, 1, 0, 5),
+        OffsetRange(topic, 0, 0, 5),
+        OffsetRange(topic, 1, 0, 5),
     ]
     assert await producer.send_arrow(topic, [places, places.slice(9)]) == [
-        Written(topic, 0, 5, 5),
-        Written(topic, 1, 5, 6),
+        OffsetRange(topic, 0, 5, 5),
+        OffsetRange(topic, 1, 5, 6),
     ]
     assert await producer.send_arrow(topic, places.slice(0, 0)) == []
     assert await producer.send_arrow(topic, []) == []
@@ -253,7 +253,7 @@ async def test_it_comes_behind_what_was_sent_before_and_before_what_is_sent_late
         await producer.flush()
 
         assert (await first).offset == 0
-        assert written == Written(topic, 0, 1, 3)
+        assert written == OffsetRange(topic, 0, 1, 3)
         assert (await last).offset == 4
 
 
@@ -266,7 +266,7 @@ def test_the_blocking_producer_sends_rows_too(ottla_session_broker, topic, way, 
     with blocking.Producer(ottla_session_broker.bootstrap, compression=codec) as producer:
         (written,) = producer.send_arrow(topic, batches)
 
-    assert written.records == 500
+    assert written.record_count == 500
     found = found_in(ottla_session_broker, topic)[written.partition]
     assert [value for _key, value, _headers in found] == [b"%d" % number for number in range(500)]
 
@@ -317,7 +317,7 @@ async def test_a_refusal_ends_it(ottla_session_broker, name, producer, way, sour
 
     assert refused.value.code == ErrorCode.INVALID_RECORD
     assert len(taken) == 1 or len(taken) < source
-    assert (await producer.send_arrow(name, a_batch([{"key": b"k"}])))[0].records == 1
+    assert (await producer.send_arrow(name, a_batch([{"key": b"k"}])))[0].record_count == 1
 
 
 async def test_what_is_too_large_for_the_topic_is_split(ottla_session_broker, name, producer, way):
@@ -325,7 +325,7 @@ async def test_what_is_too_large_for_the_topic_is_split(ottla_session_broker, na
     ottla_session_broker.create_topic(name, partitions=1, configs=configs)
     rows = [{"value": b"%04d" % number * 10, "timestamp": NOW + number} for number in range(1000)]
 
-    assert await producer.send_arrow(name, a_batch(rows)) == [Written(name, 0, 0, 1000)]
+    assert await producer.send_arrow(name, a_batch(rows)) == [OffsetRange(name, 0, 0, 1000)]
 
     found = await asyncio.to_thread(ottla_session_broker.records, name)
     assert [record.value for record in found] == [row["value"] for row in rows]
@@ -340,10 +340,10 @@ async def test_whoever_has_a_way_of_his_own_is_obeyed(ottla_session_broker, topi
         return partitions - 1
 
     async with Producer(bootstrap, partitioner=last) as producer:
-        assert await producer.send_arrow(topic, rows) == [Written(topic, 2, 0, 6)]
+        assert await producer.send_arrow(topic, rows) == [OffsetRange(topic, 2, 0, 6)]
     async with Producer(bootstrap, partitioner="round-robin") as producer:
         written = await producer.send_arrow(topic, rows.select(["value"]))
-        assert [part.records for part in written] == [2, 2, 2]
+        assert [part.record_count for part in written] == [2, 2, 2]
     async with Producer(bootstrap, value_serializer=lambda value: value + b"!") as producer:
         await producer.send_arrow(topic, rows.slice(0, 1))
 

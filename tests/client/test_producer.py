@@ -28,7 +28,7 @@ from ottla.client.errors import (
     SerializationError,
 )
 from ottla.client.producer.partitioner import partition_of_key
-from ottla.client.producer.producer import BatchConfig, Producer, ProducerRecord, Written
+from ottla.client.producer.producer import BatchConfig, OffsetRange, Producer, ProducerRecord
 from ottla.client.serializers import serialize_json, serialize_str
 from ottla.protocol.api.create_partitions import (
     CreatePartitionsRequest,
@@ -150,7 +150,7 @@ async def test_every_codec_is_read_by_everybody(broker):
             await producer.flush()
             records = [ProducerRecord(value, partition=partition) for value in large]
             assert await producer.send_many("codecs", records) == [
-                Written("codecs", partition, 50, 2500)
+                OffsetRange("codecs", partition, 50, 2500)
             ]
 
     expected = [*rows, *((None, value, []) for value in large)]
@@ -216,7 +216,7 @@ async def test_acks(broker, topic, acks):
 
     await until(lambda: partition_of(broker, topic).log.end_offset == 2001)
     assert first.offset == (-1 if acks == 0 else 0)
-    assert written == [Written(topic, 0, -1 if acks == 0 else 1, 2000)]
+    assert written == [OffsetRange(topic, 0, -1 if acks == 0 else 1, 2000)]
     assert await values_in(broker, topic) == [b"first", *values]
 
 
@@ -340,7 +340,7 @@ async def test_send_many_says_where_the_records_are(broker, topic):
     stored = await values_in(broker, topic)
     assert len(stored) == 3000
     for number, written in enumerate(parts):
-        ours = [stored[part.offset : part.offset + part.records] for part in written]
+        ours = [stored[part.base_offset : part.base_offset + part.record_count] for part in written]
         assert list(chain(*ours)) == [b"%d-%05d" % (number, step) for step in range(1000)]
 
 
@@ -358,7 +358,7 @@ async def test_send_many_takes_values_and_records(broker):
         )
         plain = await producer.send_many("orders", [{"n": 3}, "text", None])
 
-    assert written == [Written("orders", 1, 0, 3), Written("orders", 2, 0, 1)]
+    assert written == [OffsetRange("orders", 1, 0, 3), OffsetRange("orders", 2, 0, 1)]
     assert sum(part.records for part in plain) == 3
     found = await read(broker, "orders", 3)
     ours = [record.value for partition, record in found if partition == 1][:3]
@@ -461,7 +461,7 @@ async def test_it_works_on_uvloop(broker, topic):
 
         return uvloop.run(main())
 
-    assert await asyncio.to_thread(elsewhere) == [Written(topic, 0, 0, 20_000)]
+    assert await asyncio.to_thread(elsewhere) == [OffsetRange(topic, 0, 0, 20_000)]
 
 
 # Serializers.
@@ -534,7 +534,7 @@ async def test_a_batch_that_is_too_large_for_the_topic_is_split(broker):
         futures = [await producer.enqueue("narrow", value) for value in values]
         receipts = await asyncio.gather(*futures)
 
-    assert written == [Written("narrow", 0, 0, 1000)]
+    assert written == [OffsetRange("narrow", 0, 0, 1000)]
     assert [receipt.offset for receipt in receipts] == list(range(1000, 2000))
     assert await values_in(broker, "narrow") == values * 2
 
