@@ -133,7 +133,7 @@ class Cluster:
 
     # Asking.
 
-    async def ask(
+    async def send(
         self,
         node_id: int,
         request: Message,
@@ -141,13 +141,15 @@ class Cluster:
         *,
         channel: str = "main",
         timeout: float | None = None,
-        most: int | None = None,
+        max_version: int | None = None,
     ) -> M:
         """Ask a node, once."""
         started = time.perf_counter()
         try:
             connection = await self.connect(node_id, channel)
-            answer = await connection.ask(request, response, timeout=timeout, most=most)
+            answer = await connection.send(
+                request, response, timeout=timeout, max_version=max_version
+            )
         except Exception as error:
             self.report(request.api, node_id, started, error)
             raise
@@ -165,23 +167,23 @@ class Cluster:
             except Exception:  # it is somebody else's code, and no reason for a request to fail
                 logger.exception("on_request failed for %s", api.name)
 
-    async def ask_any(
+    async def send_to_any(
         self, request: Message, response: type[M], *, timeout: float | None = None
     ) -> M:
         """Ask whoever answers first, known nodes and then the addresses given at the start."""
-        return await self.ask(_ANY, request, response, timeout=timeout)
+        return await self.send(_ANY, request, response, timeout=timeout)
 
-    async def ask_controller(
-        self, request: Message, response: type[M], *, most: int | None = None
+    async def send_to_controller(
+        self, request: Message, response: type[M], *, max_version: int | None = None
     ) -> M:
         """Ask the broker that changes metadata, whichever that is by now."""
         await self.refresh([])
         node_id = self.metadata.controller
         if node_id < 0:
             raise RetriableError(ErrorCode.NOT_CONTROLLER, "there is no controller right now")
-        return await self.ask(node_id, request, response, most=most)
+        return await self.send(node_id, request, response, max_version=max_version)
 
-    async def ask_coordinator(
+    async def send_to_coordinator(
         self,
         group_id: str,
         request: Message,
@@ -192,7 +194,7 @@ class Cluster:
     ) -> M:
         """Ask the coordinator of a group."""
         node_id = await self.coordinator_of(group_id)
-        return await self.ask(node_id, request, response, channel=channel, timeout=timeout)
+        return await self.send(node_id, request, response, channel=channel, timeout=timeout)
 
     async def retry(
         self, attempt: Callable[[], Awaitable[T]], *, timeout: float | None = None, what: str = ""
@@ -210,8 +212,8 @@ class Cluster:
             except (KafkaError, ClientError) as error:
                 if not error.retriable or self._is_closed:
                     raise
-                if calls_for_look_up(error):
-                    self.forget()
+                if needs_metadata_refresh(error):
+                    self.invalidate()
                 pause = self.config.retry.delay(tries, random.random())  # noqa: S311
                 tries += 1
                 if time.monotonic() + pause > deadline:
@@ -263,7 +265,7 @@ class Cluster:
                 continue
             found.update({place: _leader_in(info, place) for place in some})
             if any(isinstance(found[place], RefreshError) for place in some):
-                self.forget([topic])
+                self.invalidate([topic])
         return found
 
     async def coordinator_of(self, group_id: str) -> int:
@@ -271,11 +273,11 @@ class Cluster:
         found = self._coordinators.get(group_id)
         if found is not None:
             return found
-        place = await self.ask(
+        place = await self.send(
             _ANY,
             FindCoordinatorRequest(key=group_id),
             FindCoordinatorResponse,
-            most=_LAST_OF_ONE_KEY,
+            max_version=_LAST_OF_ONE_KEY,
         )
         error = error_of(place.error_code, place.error_message)
         if error is not None:
@@ -285,7 +287,7 @@ class Cluster:
         self._coordinators[group_id] = node.id
         return node.id
 
-    def forget(self, topics: Iterable[str] | None = None) -> None:
+    def invalidate(self, topics: Iterable[str] | None = None) -> None:
         """Look topics up again when they are next needed, all of them if none are named."""
         if topics is None:
             self.metadata.learned.clear()
@@ -294,7 +296,7 @@ class Cluster:
             for name in topics:
                 self.metadata.learned.pop(name, None)
 
-    def forget_coordinator(self, group_id: str) -> None:
+    def invalidate_coordinator(self, group_id: str) -> None:
         """Look the coordinator of a group up again when it is next needed."""
         self._coordinators.pop(group_id, None)
 
@@ -312,7 +314,7 @@ class Cluster:
         # Brokers have it at hand. Who takes long will take longer, and others wait for this.
         seconds = min(self.config.timeouts.request, self.config.timeouts.connect)
         async with self._refreshing:
-            answer = await self.ask_any(request, MetadataResponse, timeout=seconds)
+            answer = await self.send_to_any(request, MetadataResponse, timeout=seconds)
             self._learn(answer, is_all=topics is None)
         return self.metadata
 
@@ -403,7 +405,7 @@ class Cluster:
             raise ClosedError("the client has been closed")
 
 
-def calls_for_look_up(error: Exception) -> bool:
+def needs_metadata_refresh(error: Exception) -> bool:
     """Whether an error may mean that somebody else has to be asked by now."""
     return isinstance(error, RefreshError | ConnectionLostError | DeadlineError)
 

@@ -119,12 +119,14 @@ class BrokerConnection(asyncio.BufferedProtocol):
         """How many requests have no answer yet."""
         return len(self._waiting)
 
-    def version_for(self, api: Api, most: int | None = None) -> int:
-        """Give the newest version that both sides speak, or `most`. Raises UnsupportedError."""
+    def version_for(self, api: Api, max_version: int | None = None) -> int:
+        """Return the newest version of an API that both sides support. Raises UnsupportedError."""
         theirs = self.versions.get(api.key)
         if theirs is None:
             raise UnsupportedError(f"{self.address} does not serve {api.name}")
-        last = min(api.versions.last, theirs[1], api.versions.last if most is None else most)
+        last = min(
+            api.versions.last, theirs[1], api.versions.last if max_version is None else max_version
+        )
         if last < max(api.versions.first, theirs[0]):
             raise UnsupportedError(
                 f"{self.address} serves {api.name} {theirs[0]} to {theirs[1]},"
@@ -132,35 +134,34 @@ class BrokerConnection(asyncio.BufferedProtocol):
             )
         return last
 
-    async def ask(
+    async def send(
         self,
         request: Message,
         response: type[M],
         *,
+        version: int | None = None,
+        max_version: int | None = None,
         timeout: float | None = None,
-        most: int | None = None,
     ) -> M:
-        """Send a request and give its answer. Raises ConnectionLostError and DeadlineError."""
-        assert request.api is not None
-        version = self.version_for(request.api, most)
-        return await self.ask_in(version, request, response, timeout=timeout)
+        """Send a request and return its response. Raises ConnectionLostError and DeadlineError.
 
-    async def ask_in(
-        self, version: int, request: Message, response: type[M], *, timeout: float | None = None
-    ) -> M:
-        """Send a request in a version."""
+        Without `version`, the newest one that both sides support, up to `max_version`.
+        """
+        if version is None:
+            assert request.api is not None
+            version = self.version_for(request.api, max_version)
         if not self._writable.is_set():
             await self._wait_until_writable(timeout)
-        return await self.send(version, request, response, timeout)
+        return await self.send_nowait(version, request, response, timeout)
 
-    def send(
+    def send_nowait(
         self,
         version: int,
         request: Message,
         response: type[M],
         timeout: float | None = None,
     ) -> asyncio.Future[M]:
-        """Send a request now, and give what will be its answer, or fail with DeadlineError."""
+        """Send a request now and return the future of its response."""
         seconds = self._config.timeouts.request if timeout is None else timeout
         loop = asyncio.get_running_loop()
         future: asyncio.Future[M] = loop.create_future()
@@ -169,7 +170,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self._waiting.append(waiting)
         return future
 
-    async def tell(self, version: int, request: Message) -> None:
+    async def send_oneway(self, version: int, request: Message) -> None:
         """Send a request that has no answer: Produce with acks=0."""
         if not self._writable.is_set():
             await self._wait_until_writable()

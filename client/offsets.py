@@ -83,7 +83,7 @@ async def list_offsets_of(
         ],
     )
     try:
-        answer = await cluster.ask(node, request, ListOffsetsResponse)
+        answer = await cluster.send(node, request, ListOffsetsResponse)
     except (KafkaError, ClientError) as error:
         return dict.fromkeys(times, error)
     return {
@@ -122,8 +122,8 @@ async def fetch_committed(
         ],
         require_stable=is_stable and version >= _FETCH_STABLE,
     )
-    answer = await cluster.ask(
-        node, request, OffsetFetchResponse, channel="group", most=_FETCH_OF_ONE_GROUP
+    answer = await cluster.send(
+        node, request, OffsetFetchResponse, channel="group", max_version=_FETCH_OF_ONE_GROUP
     )
     if (error := failure_of(answer.error_code, f"group {group!r}")) is not None:
         raise error
@@ -171,7 +171,7 @@ async def commit(
             for topic, some in by_topic(offsets)
         ],
     )
-    answer = await cluster.ask_coordinator(group, request, OffsetCommitResponse)
+    answer = await cluster.send_to_coordinator(group, request, OffsetCommitResponse)
     return {
         TopicPartition(topic.name, one.partition_index): failure_of(
             one.error_code, f"group {group!r}, {topic.name}-{one.partition_index}"

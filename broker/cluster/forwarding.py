@@ -62,7 +62,7 @@ class ControllerLink:
         seconds = allowed + _GRACE_SECONDS if timeout_ms > 0 else _REQUEST_SECONDS
         try:
             connection = await self._connected()
-            return await connection.ask(request, response, timeout=seconds, most=version)
+            return await connection.send(request, response, timeout=seconds, max_version=version)
         except (ClientError, KafkaError) as error:
             raise ApiError(
                 ErrorCode.BROKER_NOT_AVAILABLE,

@@ -133,7 +133,7 @@ class MetadataFollower:
         return await BrokerConnection.open(address.host, address.port, self._config)
 
     async def _describe(self, connection: BrokerConnection) -> DescribeClusterResponse:
-        answer = await connection.ask(
+        answer = await connection.send(
             DescribeClusterRequest(), DescribeClusterResponse, timeout=_ANSWER_SECONDS
         )
         if answer.error_code:
@@ -216,7 +216,7 @@ class MetadataFollower:
             replica_id=self._cluster.own_id,
             max_wait_ms=wait_ms,
         )
-        answer = await connection.ask(request, FetchResponse, timeout=_ANSWER_SECONDS)
+        answer = await connection.send(request, FetchResponse, timeout=_ANSWER_SECONDS)
         (data,) = (one for topic in answer.responses for one in topic.partitions)
         if data.error_code:
             code = ErrorCode(data.error_code)

@@ -42,7 +42,7 @@ class ConfigsAdmin(AdminRequests):
 
         async def attempt(left: list[str]) -> Mapping[str, Outcome[Configs]]:
             request = _describe(_TOPIC, left, keys)
-            return _described(await self._cluster.ask_any(request, DescribeConfigsResponse))
+            return _described(await self._cluster.send_to_any(request, DescribeConfigsResponse))
 
         return await self._each(topics, attempt, "describing settings")
 
@@ -53,7 +53,7 @@ class ConfigsAdmin(AdminRequests):
 
         async def ask(node_id: int, _: list[int]) -> Mapping[int, Outcome[Configs]]:
             request = _describe(_BROKER, [str(node_id)], keys)
-            answer = await self._cluster.ask(node_id, request, DescribeConfigsResponse)
+            answer = await self._cluster.send(node_id, request, DescribeConfigsResponse)
             return {int(name): found for name, found in _described(answer).items()}
 
         async def attempt(left: list[int]) -> Mapping[int, Outcome[Configs]]:
@@ -85,7 +85,7 @@ class ConfigsAdmin(AdminRequests):
         async def attempt(left: list[str]) -> Mapping[str, Outcome[None]]:
             request = _alter(_TOPIC, left, changes, validate_only=validate_only)
             return _altered(
-                await self._cluster.ask_controller(request, IncrementalAlterConfigsResponse)
+                await self._cluster.send_to_controller(request, IncrementalAlterConfigsResponse)
             )
 
         await self._each([topic], attempt, f"altering {topic}")
@@ -109,7 +109,7 @@ class ConfigsAdmin(AdminRequests):
                 return {str(broker): no_such_broker(broker, known)}
             request = _alter(_BROKER, left, changes, validate_only=validate_only)
             return _altered(
-                await self._cluster.ask(broker, request, IncrementalAlterConfigsResponse)
+                await self._cluster.send(broker, request, IncrementalAlterConfigsResponse)
             )
 
         await self._each([str(broker)], attempt, f"altering broker {broker}")

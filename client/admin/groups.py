@@ -51,7 +51,7 @@ class GroupsAdmin(OffsetsAdmin, BrokersAdmin):
         """Give all groups by name, or those in one of the states. Every broker is asked for its."""
 
         async def ask(node_id: int, _: list[int]) -> Mapping[int, Outcome[list[GroupListing]]]:
-            answer = await self._cluster.ask(node_id, ListGroupsRequest(), ListGroupsResponse)
+            answer = await self._cluster.send(node_id, ListGroupsRequest(), ListGroupsResponse)
             listed = [
                 GroupListing(
                     group.group_id,
@@ -81,7 +81,7 @@ class GroupsAdmin(OffsetsAdmin, BrokersAdmin):
 
         async def ask(node_id: int, its: list[str]) -> Mapping[str, Outcome[GroupDescription]]:
             request = DescribeGroupsRequest(groups=its)
-            answer = await self._cluster.ask(node_id, request, DescribeGroupsResponse)
+            answer = await self._cluster.send(node_id, request, DescribeGroupsResponse)
             return {group.group_id: _described(group, node_id) for group in answer.groups}
 
         async def attempt(left: list[str]) -> Mapping[str, Outcome[GroupDescription]]:
@@ -94,7 +94,7 @@ class GroupsAdmin(OffsetsAdmin, BrokersAdmin):
 
         async def ask(node_id: int, its: list[str]) -> Mapping[str, Outcome[None]]:
             request = DeleteGroupsRequest(groups_names=its)
-            answer = await self._cluster.ask(node_id, request, DeleteGroupsResponse)
+            answer = await self._cluster.send(node_id, request, DeleteGroupsResponse)
             return {
                 result.group_id: _of_idle_group(result.group_id, error_of(result.error_code))
                 for result in answer.results
@@ -144,7 +144,7 @@ class GroupsAdmin(OffsetsAdmin, BrokersAdmin):
                     for topic, some in by_topic(left)
                 ],
             )
-            answer = await self._cluster.ask_coordinator(group, request, OffsetDeleteResponse)
+            answer = await self._cluster.send_to_coordinator(group, request, OffsetDeleteResponse)
             if (error := _of_idle_group(group, error_of(answer.error_code))) is not None:
                 raise error
             return {

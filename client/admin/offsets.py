@@ -66,7 +66,7 @@ class OffsetsAdmin(AdminRequests):
                 ],
                 timeout_ms=self._timeout_ms,
             )
-            answer = await self._cluster.ask(node_id, request, DeleteRecordsResponse)
+            answer = await self._cluster.send(node_id, request, DeleteRecordsResponse)
             return {
                 place: self._of_leader(
                     place, failure_of(partition.error_code, str(place)) or partition.low_watermark

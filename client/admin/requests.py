@@ -10,7 +10,7 @@ from typing import Any, Self, TypeAlias, TypeVar
 
 from ottla.protocol.errors import ErrorCode, KafkaError
 
-from ..cluster import Cluster, calls_for_look_up
+from ..cluster import Cluster, needs_metadata_refresh
 from ..config import ClientConfig
 from ..errors import ClientError, error_of
 
@@ -94,7 +94,7 @@ class AdminRequests:
                     failed[thing] = answer
             left = list(again)
             if again:
-                raise next(filter(calls_for_look_up, again.values()), again[left[0]])
+                raise next(filter(needs_metadata_refresh, again.values()), again[left[0]])
 
         try:
             await self._cluster.retry(once, what=what)

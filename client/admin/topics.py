@@ -82,7 +82,7 @@ class TopicsAdmin(AdminRequests):
                 timeout_ms=self._timeout_ms,
                 validate_only=validate_only,
             )
-            answer = await self._cluster.ask_controller(request, CreateTopicsResponse)
+            answer = await self._cluster.send_to_controller(request, CreateTopicsResponse)
             return {
                 topic.name: outcome(
                     topic.error_code,
@@ -101,8 +101,8 @@ class TopicsAdmin(AdminRequests):
 
         async def attempt(left: list[str]) -> Mapping[str, Outcome[None]]:
             request = DeleteTopicsRequest(topic_names=left, timeout_ms=self._timeout_ms)
-            answer = await self._cluster.ask_controller(
-                request, DeleteTopicsResponse, most=_LAST_WITH_NAMES
+            answer = await self._cluster.send_to_controller(
+                request, DeleteTopicsResponse, max_version=_LAST_WITH_NAMES
             )
             return {
                 topic.name or "": outcome(topic.error_code, topic.error_message, None)
@@ -127,7 +127,7 @@ class TopicsAdmin(AdminRequests):
                 timeout_ms=self._timeout_ms,
                 validate_only=validate_only,
             )
-            answer = await self._cluster.ask_controller(request, CreatePartitionsResponse)
+            answer = await self._cluster.send_to_controller(request, CreatePartitionsResponse)
             return {
                 result.name: outcome(result.error_code, result.error_message, None)
                 for result in answer.results

@@ -85,7 +85,7 @@ class Committer:
                 error,
             )
             if error.retriable:
-                self._cluster.forget_coordinator(self.group)
+                self._cluster.invalidate_coordinator(self.group)
 
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata] | None) -> None:
         """Commit these, or all that was delivered. Raises KafkaError."""

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 from ottla.protocol.api.fetch import FetchResponse, PartitionData
 from ottla.protocol.errors import ErrorCode
 
-from ..cluster import Cluster, PartitionInfo, calls_for_look_up
+from ..cluster import Cluster, PartitionInfo, needs_metadata_refresh
 from ..errors import ClientError, ClosedError, ConsumerError, KafkaError
 from ..fetch_request import PartitionFetch, fetch_request
 from ..offsets import failure_of, fetch_committed, list_offsets_of
@@ -241,7 +241,7 @@ class Fetcher:
             return
         except (KafkaError, ClientError) as failure:
             logger.debug("committed offsets of group %s: %s", group, failure)
-            self._cluster.forget_coordinator(group)
+            self._cluster.invalidate_coordinator(group)
             found = dict.fromkeys((one.place for one in before), failure)
         for partition, incarnation in before.items():
             if partition.incarnation != incarnation:
@@ -297,8 +297,8 @@ class Fetcher:
             case None:
                 self._try_later(partition)
             case error:
-                if calls_for_look_up(error):
-                    self._cluster.forget([partition.place.topic])
+                if needs_metadata_refresh(error):
+                    self._cluster.invalidate([partition.place.topic])
                 self._retry_or_fail(partition, error)
 
     def reset(self, partition: AssignedPartition, reason: str) -> None:
@@ -330,7 +330,7 @@ class Fetcher:
         )
         timeout = config.max_wait + self._cluster.config.timeouts.request
         try:
-            answer = await self._cluster.ask(
+            answer = await self._cluster.send(
                 node, request, FetchResponse, channel="fetch", timeout=timeout
             )
             if (error := failure_of(answer.error_code, f"broker {node}")) is not None:
@@ -340,7 +340,7 @@ class Fetcher:
         except (KafkaError, ClientError) as failure:
             self._complain(partitions, f"fetching from broker {node}: {failure}")
             for partition in partitions:
-                partition.is_astray = calls_for_look_up(failure)
+                partition.is_astray = needs_metadata_refresh(failure)
                 self._retry_or_fail(partition, failure)
             return
         # The parts of an answer lie in one buffer, which lives as long as any of them.
@@ -398,7 +398,7 @@ class Fetcher:
                 logger.warning("%s: starting at an end of the log", error)
                 self.reset(partition, str(error))
             return
-        partition.is_astray = calls_for_look_up(error)
+        partition.is_astray = needs_metadata_refresh(error)
         self._retry_or_fail(partition, error)
 
     def _complain(self, partitions: Iterable[AssignedPartition], reason: str) -> None:

@@ -220,7 +220,7 @@ class GroupMember:
         if verdict in (Verdict.REJOIN, Verdict.STALE, Verdict.FORGOTTEN):
             self.rejoin()
         elif verdict is Verdict.ELSEWHERE:
-            self._cluster.forget_coordinator(self._group)
+            self._cluster.invalidate_coordinator(self._group)
         return verdict
 
     async def run(self) -> None:
@@ -253,7 +253,7 @@ class GroupMember:
             if version >= _FIRST_TO_LEAVE_TOGETHER
             else LeaveGroupRequest(group_id=self._group, member_id=member_id)
         )
-        await connection.ask_in(version, request, LeaveGroupResponse)
+        await connection.send(request, LeaveGroupResponse, version=version)
 
     # Taking part.
 
@@ -268,7 +268,7 @@ class GroupMember:
                     raise
                 level = logging.DEBUG if self._tries else logging.WARNING  # not over and over
                 logger.log(level, "group %s: %s", self._group, error)
-                self._cluster.forget_coordinator(self._group)
+                self._cluster.invalidate_coordinator(self._group)
                 await self._pause()
                 continue
             if given is None:
@@ -307,7 +307,7 @@ class GroupMember:
     async def _join(self) -> frozenset[TopicPartition] | None:
         """Join and get a share. None: it did not work out, and is to be tried again."""
         self._become(MemberState.JOINING)
-        answer = await self._cluster.ask_coordinator(
+        answer = await self._cluster.send_to_coordinator(
             self._group,
             self._join_request(),
             JoinGroupResponse,
@@ -345,7 +345,7 @@ class GroupMember:
                 for name, share in shares.items()
             ],
         )
-        synced = await self._cluster.ask_coordinator(
+        synced = await self._cluster.send_to_coordinator(
             self._group,
             request,
             SyncGroupResponse,
@@ -403,7 +403,7 @@ class GroupMember:
             self._lose_standing(verdict)
         elif verdict is not Verdict.REJOIN:
             if verdict is Verdict.ELSEWHERE:
-                self._cluster.forget_coordinator(self._group)
+                self._cluster.invalidate_coordinator(self._group)
             await self._pause()
         return False
 
@@ -427,14 +427,14 @@ class GroupMember:
                 group_instance_id=self.instance_id,
             )
             try:
-                answer = await self._cluster.ask_coordinator(
+                answer = await self._cluster.send_to_coordinator(
                     self._group, request, HeartbeatResponse, channel="heartbeat", timeout=timeout
                 )
             except (ClientError, KafkaError) as error:
                 if not error.retriable:
                     raise
                 logger.info("group %s: a heartbeat failed: %s", self._group, error)
-                self._cluster.forget_coordinator(self._group)
+                self._cluster.invalidate_coordinator(self._group)
                 pause = min(pause, self._cluster.config.retry.max_backoff)
                 continue
             if self.heed(answer.error_code, generation_id) is Verdict.FATAL:

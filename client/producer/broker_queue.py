@@ -129,10 +129,10 @@ class Outbox:
             request = self._request(batches)
             started = time.perf_counter()
             if sender.acks == _NO_ACKS:
-                await connection.tell(version, request)
+                await connection.send_oneway(version, request)
                 self._sent_and_forgotten(batches, started)
                 return
-            future = connection.send(version, request, ProduceResponse)
+            future = connection.send_nowait(version, request, ProduceResponse)
         except (KafkaError, ClientError) as error:
             sender.refuse(batches, error, was_sent=False)
             return

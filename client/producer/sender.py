@@ -22,7 +22,7 @@ from ottla.protocol.api.produce import (
 from ottla.protocol.compression import Compression
 from ottla.protocol.errors import error_of
 
-from ..cluster import Cluster, calls_for_look_up
+from ..cluster import Cluster, needs_metadata_refresh
 from ..errors import (
     ClientError,
     ClosedError,
@@ -223,7 +223,7 @@ class Sender:
 
     def refuse(self, batches: Iterable[Batch], error: Exception, *, was_sent: bool) -> None:
         """Take note that a whole request has failed."""
-        if calls_for_look_up(error):
+        if needs_metadata_refresh(error):
             self.refresh()
         for batch in batches:
             batch.lane.refuse(batch, error, was_sent=was_sent)
@@ -280,7 +280,7 @@ class Sender:
         request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=_INT32_MAX)
 
         async def attempt() -> ProducerIdAndEpoch:
-            answer = await self.cluster.ask_any(request, InitProducerIdResponse)
+            answer = await self.cluster.send_to_any(request, InitProducerIdResponse)
             if error := error_of(answer.error_code, "cannot get a producer id"):
                 raise error
             return ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch)

@@ -127,7 +127,7 @@ class _Reader:
                 if self._is_gone():
                     return self._lose(f"{self._wanted.place} is gone")
                 # It may be newer than what was known when this worker had its last task.
-                self._way.cluster.forget([self._wanted.topic])
+                self._way.cluster.invalidate([self._wanted.topic])
                 raise RefreshError(error.code, str(error)) from error
             self._unknown_since = None
             if data.records:
@@ -150,7 +150,7 @@ class _Reader:
             max_bytes=self._fetch_options.partition_max_bytes,
             read_committed=self._fetch_options.is_committed,
         )
-        answer = await cluster.ask(node, request, FetchResponse)
+        answer = await cluster.send(node, request, FetchResponse)
         data = answer.responses[0].partitions[0] if answer.responses else PartitionData()
         error = failure_of(answer.error_code or data.error_code, f"{place} at offset {offset}")
         if error is not None:

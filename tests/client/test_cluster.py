@@ -86,10 +86,10 @@ async def test_what_was_forgotten_is_looked_up_again():
 
         stage.move("orders", 0, to=1)
         assert await cluster.leader_of(place) == 0
-        cluster.forget(["orders"])
+        cluster.invalidate(["orders"])
         assert await cluster.leader_of(place) == 1
         stage.move("orders", 0, to=0)
-        cluster.forget()
+        cluster.invalidate()
         assert await cluster.leader_of(place) == 0
 
 
@@ -119,7 +119,7 @@ async def test_partitions_that_cannot_be_asked():
             await cluster.leader_of(TopicPartition("orders", 7))
 
         stage.move("orders", 0, to=-1)
-        cluster.forget()
+        cluster.invalidate()
         with pytest.raises(RefreshError, match="orders-0 has no leader"):
             await cluster.leader_of(TopicPartition("orders", 0))
 
@@ -263,7 +263,7 @@ async def test_requests_are_reported():
         await cluster.topic("orders")
         stage.script(InitProducerIdRequest, lambda call: call.cut())
         with pytest.raises(ConnectionLostError):
-            await cluster.ask(0, request, InitProducerIdResponse)
+            await cluster.send(0, request, InitProducerIdResponse)
 
     assert [(name, node, type(error)) for name, node, _, error in told] == [
         ("Metadata", -1, type(None)),
@@ -299,9 +299,9 @@ INIT = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1)
 
 async def test_the_controller_is_found_and_found_again_when_it_is_another():
     async with Stage(nodes=2) as stage, a_cluster(stage.nodes[1].address) as cluster:
-        await cluster.ask_controller(INIT, InitProducerIdResponse)
+        await cluster.send_to_controller(INIT, InitProducerIdResponse)
         stage.controller = 1
-        await cluster.ask_controller(INIT, InitProducerIdResponse)
+        await cluster.send_to_controller(INIT, InitProducerIdResponse)
         await cluster.close()
 
         assert [call.node.id for call in stage.asked(InitProducerIdRequest)] == [0, 1]
@@ -311,7 +311,7 @@ async def test_a_cluster_without_a_controller_is_asked_until_there_is_one():
     async with Stage() as stage, a_cluster(stage.address) as cluster:
         stage.controller = -1
         asking = asyncio.ensure_future(
-            cluster.retry(lambda: cluster.ask_controller(INIT, InitProducerIdResponse))
+            cluster.retry(lambda: cluster.send_to_controller(INIT, InitProducerIdResponse))
         )
         await asyncio.sleep(0.05)
         assert not asking.done()
@@ -393,7 +393,7 @@ async def test_what_waits_when_the_client_is_closed_hears_so():
         await cluster.topic("orders")
         stage.script(InitProducerIdRequest, never)
         asking = asyncio.ensure_future(
-            cluster.retry(lambda: cluster.ask(0, INIT, InitProducerIdResponse))
+            cluster.retry(lambda: cluster.send(0, INIT, InitProducerIdResponse))
         )
         await until(lambda: stage.asked(InitProducerIdRequest))
         await cluster.close()

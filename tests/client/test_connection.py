@@ -78,19 +78,19 @@ def greeting(header, version=3, **fields):
 async def test_it_knows_what_the_broker_speaks():
     async with Stage(versions={"Produce": (0, 9)}) as stage, connected(stage) as connection:
         assert connection.version_for(PRODUCE) == 9
-        assert connection.version_for(PRODUCE, most=7) == 7
+        assert connection.version_for(PRODUCE, max_version=7) == 7
         assert connection.version_for(METADATA) == METADATA.versions.last
         with pytest.raises(UnsupportedError, match="does not serve Heartbeat"):
             connection.version_for(HEARTBEAT)
         with pytest.raises(UnsupportedError, match="Produce"):
-            connection.version_for(PRODUCE, most=2)
+            connection.version_for(PRODUCE, max_version=2)
 
 
 async def test_requests_are_answered_in_order_and_several_are_under_way():
     async with Stage(topics={"a": 1, "b": 2, "c": 3}) as stage, connected(stage) as connection:
         version = connection.version_for(METADATA)
         futures = [
-            connection.send(
+            connection.send_nowait(
                 version, MetadataRequest(topics=[MetadataRequestTopic(name=name)]), MetadataResponse
             )
             for name in "abcab"
@@ -121,7 +121,8 @@ async def test_answers_may_come_in_any_pieces(step):
     async with a_server(talk) as port:
         connection = await BrokerConnection.open("127.0.0.1", port, ClientConfig())
         futures = [
-            connection.send(12, MetadataRequest(topics=[]), MetadataResponse) for _ in range(3)
+            connection.send_nowait(12, MetadataRequest(topics=[]), MetadataResponse)
+            for _ in range(3)
         ]
         answers = await asyncio.gather(*futures)
         connection.close()
@@ -144,7 +145,7 @@ async def test_many_small_and_one_large_answer_come_whole():
     async with a_server(talk) as port:
         connection = await BrokerConnection.open("127.0.0.1", port, ClientConfig())
         answers = await asyncio.gather(
-            *(connection.ask(MetadataRequest(topics=[]), MetadataResponse) for _ in range(101))
+            *(connection.send(MetadataRequest(topics=[]), MetadataResponse) for _ in range(101))
         )
         connection.close()
 
@@ -161,11 +162,11 @@ async def test_somebody_who_gives_up_does_not_disturb_the_others():
 
         stage.script(MetadataRequest, wait)
         first = asyncio.ensure_future(
-            connection.ask(MetadataRequest(topics=TOPICS), MetadataResponse)
+            connection.send(MetadataRequest(topics=TOPICS), MetadataResponse)
         )
         await asyncio.sleep(0.02)
         second = asyncio.ensure_future(
-            connection.ask(
+            connection.send(
                 MetadataRequest(topics=[MetadataRequestTopic(name="b")]), MetadataResponse
             )
         )
@@ -302,10 +303,10 @@ async def test_an_answer_that_comes_too_late_ends_the_connection():
     async with Stage() as stage, connected(stage) as connection:
         stage.script(MetadataRequest, never)
         first = asyncio.ensure_future(
-            connection.ask(MetadataRequest(topics=[]), MetadataResponse, timeout=0.1)
+            connection.send(MetadataRequest(topics=[]), MetadataResponse, timeout=0.1)
         )
         second = asyncio.ensure_future(
-            connection.ask(MetadataRequest(topics=[]), MetadataResponse, timeout=5)
+            connection.send(MetadataRequest(topics=[]), MetadataResponse, timeout=5)
         )
 
         with pytest.raises(DeadlineError, match=r"has not answered in 0.1 s"):
@@ -314,7 +315,7 @@ async def test_an_answer_that_comes_too_late_ends_the_connection():
             await second
         assert not connection.is_open
         with pytest.raises(ConnectionLostError):
-            await connection.ask(MetadataRequest(topics=[]), MetadataResponse)
+            await connection.send(MetadataRequest(topics=[]), MetadataResponse)
 
 
 async def test_an_answer_stays_due_when_whoever_asked_has_given_up():
@@ -324,7 +325,7 @@ async def test_an_answer_stays_due_when_whoever_asked_has_given_up():
     async with Stage() as stage, connected(stage) as connection:
         stage.script(MetadataRequest, never)
         for _ in range(3):
-            asking = connection.ask(MetadataRequest(topics=[]), MetadataResponse, timeout=1)
+            asking = connection.send(MetadataRequest(topics=[]), MetadataResponse, timeout=1)
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(asking, 0.01)
         assert connection.in_flight == 3
@@ -338,7 +339,7 @@ async def test_an_answer_stays_due_when_whoever_asked_has_given_up():
 async def test_a_lost_connection_fails_all_that_waits():
     async with Stage() as stage, connected(stage) as connection:
         stage.script(MetadataRequest, lambda _call: None, lambda call: call.cut())
-        asking = [connection.ask(MetadataRequest(topics=[]), MetadataResponse) for _ in range(5)]
+        asking = [connection.send(MetadataRequest(topics=[]), MetadataResponse) for _ in range(5)]
 
         results = await asyncio.gather(*asking, return_exceptions=True)
 
@@ -359,7 +360,7 @@ async def test_an_answer_that_makes_no_sense_ends_the_connection(answer):
         stage.script(MetadataRequest, lambda _call: answer)
 
         with pytest.raises(ConnectionLostError):
-            await connection.ask(MetadataRequest(topics=[]), MetadataResponse)
+            await connection.send(MetadataRequest(topics=[]), MetadataResponse)
 
         assert not connection.is_open
 
@@ -378,7 +379,9 @@ async def test_closing_fails_what_waits():
 
     async with Stage() as stage, connected(stage) as connection:
         stage.script(MetadataRequest, never)
-        asking = asyncio.ensure_future(connection.ask(MetadataRequest(topics=[]), MetadataResponse))
+        asking = asyncio.ensure_future(
+            connection.send(MetadataRequest(topics=[]), MetadataResponse)
+        )
         await asyncio.sleep(0.02)
         connection.close()
         connection.close()
@@ -386,7 +389,7 @@ async def test_closing_fails_what_waits():
         with pytest.raises(ClosedError, match="was closed"):
             await asking
         with pytest.raises(ClosedError, match="was closed"):
-            await connection.ask(MetadataRequest(topics=[]), MetadataResponse)
+            await connection.send(MetadataRequest(topics=[]), MetadataResponse)
 
 
 async def test_a_broker_that_does_not_read_is_not_waited_for_forever():
@@ -403,10 +406,10 @@ async def test_a_broker_that_does_not_read_is_not_waited_for_forever():
             connection._write(4, request)
 
         with pytest.raises(DeadlineError, match=r"in 1 s"):
-            await asyncio.wait_for(connection.ask_in(4, request, HeartbeatResponse), 5)
+            await asyncio.wait_for(connection.send(request, HeartbeatResponse, version=4), 5)
         assert not connection.is_open
         with pytest.raises(ConnectionLostError):
-            await connection.tell(4, request)
+            await connection.send_oneway(4, request)
 
 
 async def test_what_has_no_answer_is_not_waited_for_forever_either():
@@ -422,7 +425,7 @@ async def test_what_has_no_answer_is_not_waited_for_forever_either():
 
         async def tell():
             while True:
-                await connection.tell(4, request)
+                await connection.send_oneway(4, request)
 
         with pytest.raises(DeadlineError, match=r"in 1 s"):
             await asyncio.wait_for(tell(), 5)
@@ -431,6 +434,6 @@ async def test_what_has_no_answer_is_not_waited_for_forever_either():
 
 async def test_it_says_where_it_goes_and_what_is_unanswered():
     async with Stage() as stage, connected(stage) as connection:
-        connection.send(4, ApiVersionsRequest(), ApiVersionsResponse)
+        connection.send_nowait(4, ApiVersionsRequest(), ApiVersionsResponse)
 
         assert repr(connection) == f"<BrokerConnection to {stage.address}, 1 unanswered>"
