@@ -190,7 +190,7 @@ class Broker:
 
     def _obey(self, config: BrokerConfig) -> None:
         self.config = self.server.config = config
-        self.groups.obey(config)
+        self.groups.apply_config(config)
         self._obey_outside(config)
 
     def wake_all(self) -> None:

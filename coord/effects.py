@@ -17,7 +17,7 @@ class Reply(NamedTuple):
     response: Message
 
 
-class Store(NamedTuple):
+class Append(NamedTuple):
     """Write records, and say whether they are written: that gives more effects.
 
     Nothing that depends on them has happened before.
@@ -28,4 +28,4 @@ class Store(NamedTuple):
     stored: Callable[[Exception | None], list[Effect]]
 
 
-Effect = Reply | Store
+Effect = Reply | Append

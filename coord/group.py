@@ -24,7 +24,7 @@ from ottla.protocol.api.sync_group import SyncGroupResponse
 from ottla.protocol.errors import ErrorCode
 
 from .deadlines import Deadlines
-from .effects import Effect, Reply, Store
+from .effects import Append, Effect, Reply
 from .member import Join, Member
 from .records import group_record
 from .states import PREDECESSORS, GroupState
@@ -148,7 +148,7 @@ class Group:
             def stored(error: Exception | None) -> list[Effect]:
                 return self._assigned(generation, given, error, now)
 
-            effects.append(Store(self.id, [group_record(self, now.time_ms, given)], stored))
+            effects.append(Append(self.id, [group_record(self, now.time_ms, given)], stored))
         return effects
 
     def heartbeat(
@@ -348,7 +348,7 @@ class Group:
                 answer = self._joined(member, leader=None if skips else old_leader, skips=skips)
                 return [Reply(token, answer)]
 
-            return [*effects, Store(self.id, [group_record(self, now.time_ms)], stored)]
+            return [*effects, Append(self.id, [group_record(self, now.time_ms)], stored)]
         effects += self._park_join(member, token)
         if self.state is GroupState.PREPARING_REBALANCE:
             return effects + self._complete_if_all_joined(now)
@@ -418,7 +418,7 @@ class Group:
             self._become(GroupState.EMPTY)
             self.empty_since_ms = now.time_ms
             self.protocol = self.leader = None
-            return [Store(self.id, [group_record(self, now.time_ms)], lambda _error: [])]
+            return [Append(self.id, [group_record(self, now.time_ms)], lambda _error: [])]
         if self.leader not in self.members or self.members[self.leader].join is None:
             self.leader = joined[0].id
         self.protocol = self._choose()

@@ -18,12 +18,12 @@ from ottla.protocol.consumer import ConsumerProtocolSubscription
 from ottla.protocol.errors import DecodeError, ErrorCode
 
 from .deadlines import Deadlines
-from .effects import Effect, Reply, Store
+from .effects import Append, Effect, Reply
 from .group import ClassicGroupConfig, Group, GroupError, Now, Timer, refused_join
 from .member import Join
 from .metadata_image import KeyValue
 from .records import (
-    Committed,
+    CommittedOffset,
     GroupMetadataKey,
     OffsetCommitKey,
     decode_group,
@@ -43,7 +43,7 @@ Codes = dict[TopicPartition, ErrorCode]
 
 
 @dataclass(frozen=True, slots=True)
-class CoordinatorConfig:
+class GroupCoordinatorConfig:
     """What the coordinator allows."""
 
     group: ClassicGroupConfig = field(default_factory=ClassicGroupConfig)
@@ -52,7 +52,7 @@ class CoordinatorConfig:
     offsets_retention_ms: int = 7 * 24 * 60 * 60 * 1000
 
 
-class Identity(NamedTuple):
+class MemberIdentity(NamedTuple):
     """Who a request says it comes from."""
 
     member_id: str
@@ -60,22 +60,22 @@ class Identity(NamedTuple):
     generation: int
 
 
-class Coordinator:
+class GroupShard:
     """The groups, by id. `config` may be replaced at any time."""
 
-    def __init__(self, config: CoordinatorConfig) -> None:
+    def __init__(self, config: GroupCoordinatorConfig) -> None:
         self._config = config
         self.groups: dict[str, Group] = {}
-        self.offsets: dict[str, dict[TopicPartition, Committed]] = {}
+        self.offsets: dict[str, dict[TopicPartition, CommittedOffset]] = {}
         self.timers: Deadlines[Timer] = Deadlines()
 
     @property
-    def config(self) -> CoordinatorConfig:
+    def config(self) -> GroupCoordinatorConfig:
         """What is allowed."""
         return self._config
 
     @config.setter
-    def config(self, config: CoordinatorConfig) -> None:
+    def config(self, config: GroupCoordinatorConfig) -> None:
         self._config = config
         for group in self.groups.values():
             group.config = config.group
@@ -100,7 +100,7 @@ class Coordinator:
     def sync(
         self,
         group_id: str,
-        identity: Identity,
+        identity: MemberIdentity,
         protocol: tuple[str | None, str | None],
         assignments: Mapping[str, bytes],
         token: Any,
@@ -113,7 +113,9 @@ class Coordinator:
             return [Reply(token, SyncGroupResponse(error_code=error.code))]
         return group.sync(*identity, protocol, assignments, token, now)
 
-    def heartbeat(self, group_id: str, identity: Identity, token: Any, now: Now) -> list[Effect]:
+    def heartbeat(
+        self, group_id: str, identity: MemberIdentity, token: Any, now: Now
+    ) -> list[Effect]:
         """Take a Heartbeat."""
         try:
             group = self._group(group_id)
@@ -157,8 +159,8 @@ class Coordinator:
     def commit(
         self,
         group_id: str,
-        identity: Identity,
-        offsets: Mapping[TopicPartition, Committed],
+        identity: MemberIdentity,
+        offsets: Mapping[TopicPartition, CommittedOffset],
         finish: Callable[[Codes], Effect],
         now: Now,
         *,
@@ -171,7 +173,7 @@ class Coordinator:
             return [finish(dict.fromkeys(offsets, error.code))]
         limit = self._config.offset_metadata_max_bytes
         codes: Codes = {}
-        accepted: dict[TopicPartition, Committed] = {}
+        accepted: dict[TopicPartition, CommittedOffset] = {}
         for place, committed in offsets.items():
             if len(committed.metadata.encode()) > limit:
                 codes[place] = ErrorCode.OFFSET_METADATA_TOO_LARGE
@@ -196,9 +198,9 @@ class Coordinator:
             offset_record(group_id, topic, partition, committed)
             for (topic, partition), committed in accepted.items()
         ]
-        return [Store(group_id, records, stored)]
+        return [Append(group_id, records, stored)]
 
-    def committed(self, group_id: str) -> Mapping[TopicPartition, Committed]:
+    def committed(self, group_id: str) -> Mapping[TopicPartition, CommittedOffset]:
         """Give what a group has committed."""
         return self.offsets.get(group_id, {})
 
@@ -336,7 +338,7 @@ class Coordinator:
         return group
 
     def _check_commit(
-        self, group_id: str, identity: Identity, now: Now, *, knows_missing_groups: bool
+        self, group_id: str, identity: MemberIdentity, now: Now, *, knows_missing_groups: bool
     ) -> None:
         group = self.groups.get(group_id)
         if group is not None:
@@ -382,7 +384,7 @@ class Coordinator:
             if place[0] not in subscribed and time_ms - committed.timestamp_ms >= retention
         ]
 
-    def _removing(self, group_id: str, then: Callable[[Exception | None], list[Effect]]) -> Store:
+    def _removing(self, group_id: str, then: Callable[[Exception | None], list[Effect]]) -> Append:
         """Write that a group is gone, and all that it has committed until now."""
         places = list(self.offsets.get(group_id, {}))
         records: list[KeyValue] = [(offset_key(group_id, *place), None) for place in places]
@@ -392,15 +394,15 @@ class Coordinator:
                 self._remove(group_id, places)
             return then(error)
 
-        return Store(group_id, [*records, (group_key(group_id), None)], stored)
+        return Append(group_id, [*records, (group_key(group_id), None)], stored)
 
     def _forgetting(
         self,
         group_id: str,
         places: Iterable[TopicPartition],
         stored: Callable[[Exception | None], list[Effect]],
-    ) -> Store:
-        return Store(group_id, [(offset_key(group_id, *place), None) for place in places], stored)
+    ) -> Append:
+        return Append(group_id, [(offset_key(group_id, *place), None) for place in places], stored)
 
     def _forgot(
         self, group_id: str, places: Iterable[TopicPartition]

@@ -33,7 +33,7 @@ METADATA_TOPIC = "__cluster_metadata"
 KeyValue = tuple[bytes, bytes | None]
 
 
-class InvalidNameError(ValueError):
+class InvalidTopicError(ValueError):
     """A name that no topic can have."""
 
 
@@ -68,7 +68,7 @@ class MetadataImage:
 
     def __init__(self) -> None:
         self.topics: dict[str, Topic] = {}
-        self.by_id: dict[UUID, Topic] = {}
+        self.topics_by_id: dict[UUID, Topic] = {}
         #: Names of topics that were deleted, and are not there again.
         self.deleted: set[str] = set()
         self.broker_configs: dict[int, Mapping[str, str]] = {}
@@ -76,10 +76,10 @@ class MetadataImage:
         #: "none".
         self.next_producer_id = 1
         #: The end of the controller's log, as far as this is a copy of it.
-        self.followed = 0
+        self.controller_offset = 0
         #: Partitions of all topics.
         self.partition_count = 0
-        self._look_alikes: dict[str, str] = {}
+        self._collision_keys: dict[str, str] = {}
 
     def replay(self, key: bytes, value: bytes | None) -> None:
         """Take a record in."""
@@ -92,7 +92,7 @@ class MetadataImage:
         elif kind == "producer-ids" and content is not None:
             self.next_producer_id = content["next"]
         elif kind == "controller" and content is not None:
-            self.followed = content["next"]
+            self.controller_offset = content["next"]
         # Anything else is of a newer version, which knows what it is.
 
     def records(self) -> Iterator[KeyValue]:
@@ -103,30 +103,30 @@ class MetadataImage:
         yield producer_ids_record(self.next_producer_id)
 
     def check_new_name(self, name: str) -> None:
-        """Raise InvalidNameError for a name that a new topic cannot have.
+        """Raise InvalidTopicError for a name that a new topic cannot have.
 
         Names become names of directories, and, with dots for underscores, of metrics.
         """
-        check_name(name)
-        check_unlike(name, self._look_alikes.get(look_alike(name), name))
+        check_topic_name(name)
+        check_topic_collision(name, self._collision_keys.get(collision_key(name), name))
 
     def _replay_topic(self, name: str, content: Any) -> None:
         before = self.topics.pop(name, None)
         if before is not None:
-            del self.by_id[before.id]
+            del self.topics_by_id[before.id]
             self.partition_count -= len(before.replicas)
         if content is None:
             self.deleted.add(name)
-            self._look_alikes.pop(look_alike(name), None)
+            self._collision_keys.pop(collision_key(name), None)
             return
         topic = _topic(name, content)
-        self.topics[name] = self.by_id[topic.id] = topic
+        self.topics[name] = self.topics_by_id[topic.id] = topic
         self.partition_count += len(topic.replicas)
-        self._look_alikes[look_alike(name)] = name
+        self._collision_keys[collision_key(name)] = name
         self.deleted.discard(name)
 
 
-def topic_of(record: KeyValue) -> tuple[str, Topic | None] | None:
+def parse_topic_record(record: KeyValue) -> tuple[str, Topic | None] | None:
     """Give the topic that a record is about, by name, and what it says of it, if it is there."""
     key, value = record
     kind, _, name = key.decode().partition("/")
@@ -146,7 +146,7 @@ def topic_record(topic: Topic) -> KeyValue:
     return f"topic/{topic.name}".encode(), _json(content)
 
 
-def deletion_record(name: str) -> KeyValue:
+def topic_tombstone(name: str) -> KeyValue:
     """Say that a topic is deleted."""
     return f"topic/{name}".encode(), None
 
@@ -161,30 +161,30 @@ def producer_ids_record(next_id: int) -> KeyValue:
     return b"producer-ids", _json({"next": next_id})
 
 
-def followed_record(offset: int) -> KeyValue:
+def controller_offset_record(offset: int) -> KeyValue:
     """Say how far the controller's log was followed."""
     return b"controller", _json({"next": offset})
 
 
-def check_name(name: str) -> None:
-    """Raise InvalidNameError for a name that no topic can have."""
+def check_topic_name(name: str) -> None:
+    """Raise InvalidTopicError for a name that no topic can have."""
     if name in (".", "..") or not _NAME.fullmatch(name):
         shown = name if len(name) <= 60 else f"{name[:60]}… ({len(name)} characters)"
-        raise InvalidNameError(
+        raise InvalidTopicError(
             f"{shown!r} is no name for a topic: 1 to 249 characters of a-z, A-Z, 0-9, '.', '_'"
             " and '-' are, but for '.' and '..'"
         )
 
 
-def check_unlike(name: str, other: str) -> None:
-    """Raise InvalidNameError for a name that would be taken for that of another topic."""
-    if name != other and look_alike(name) == look_alike(other):
-        raise InvalidNameError(
+def check_topic_collision(name: str, other: str) -> None:
+    """Raise InvalidTopicError for a name that would be taken for that of another topic."""
+    if name != other and collision_key(name) == collision_key(other):
+        raise InvalidTopicError(
             f"{name!r} looks like the topic {other!r}, as '.' and '_' are alike in metrics"
         )
 
 
-def look_alike(name: str) -> str:
+def collision_key(name: str) -> str:
     """Give what all names have in common that look like this one."""
     return name.replace(".", "_")
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 
-def place(count: int, brokers: Sequence[int], start: int) -> tuple[tuple[int, ...], ...]:
+def assign_replicas(count: int, brokers: Sequence[int], start: int) -> tuple[tuple[int, ...], ...]:
     """Give the replicas, of which there is one, of `count` partitions.
 
     `start` is any number: where the first one goes. The number of partitions that there are already

@@ -89,7 +89,7 @@ class GroupMetadataValue(Message, versions=Versions(0, 3)):
     members: Sequence[MemberMetadata] = field(Array(MemberMetadata))
 
 
-class Committed(NamedTuple):
+class CommittedOffset(NamedTuple):
     """An offset that a group has committed."""
 
     offset: int
@@ -103,7 +103,7 @@ def offset_key(group: str, topic: str, partition: int) -> bytes:
     return _encode(OffsetCommitKey(group=group, topic=topic, partition=partition), _OFFSET_KEY)
 
 
-def offset_record(group: str, topic: str, partition: int, committed: Committed) -> KeyValue:
+def offset_record(group: str, topic: str, partition: int, committed: CommittedOffset) -> KeyValue:
     """Say what a group has committed."""
     value = OffsetCommitValue(
         offset=committed.offset,
@@ -154,10 +154,10 @@ def decode_key(key: bytes) -> OffsetCommitKey | GroupMetadataKey | None:
     return None
 
 
-def decode_offset(value: bytes) -> Committed:
+def decode_offset(value: bytes) -> CommittedOffset:
     """Give the committed offset of a record. Raises DecodeError."""
     found = _decode(OffsetCommitValue, value)
-    return Committed(found.offset, found.leader_epoch, found.metadata, found.commit_timestamp)
+    return CommittedOffset(found.offset, found.leader_epoch, found.metadata, found.commit_timestamp)
 
 
 def decode_group(value: bytes) -> GroupMetadataValue:

@@ -14,16 +14,16 @@ from uuid import UUID, uuid4
 
 from ottla.coord.metadata_image import (
     METADATA_TOPIC,
-    InvalidNameError,
+    InvalidTopicError,
     Topic,
     broker_record,
-    check_unlike,
-    deletion_record,
-    look_alike,
+    check_topic_collision,
+    collision_key,
     producer_ids_record,
     topic_record,
+    topic_tombstone,
 )
-from ottla.coord.placement import place
+from ottla.coord.placement import assign_replicas
 from ottla.protocol.errors import ErrorCode
 from ottla.storage.errors import StorageError
 
@@ -56,7 +56,7 @@ class Controller:
         configs: Mapping[str, str],
         replicas: Sequence[Sequence[int]] | None = None,
     ) -> Topic:
-        """Say what a new topic would be. Raises ApiError, InvalidNameError and ConfigError."""
+        """Say what a new topic would be. Raises ApiError, InvalidTopicError and ConfigError."""
         self._check_new(name, count)
         self._topics.topic_config(configs)
         placed = self._place(count, replicas)
@@ -65,7 +65,7 @@ class Controller:
     def plan_internal(self, name: str, count: int, configs: Mapping[str, str]) -> Topic:
         """Say what a topic of the brokers' own would be: spread over all, up or down."""
         brokers = self._cluster.ids
-        return self.plan(name, count, configs, place(count, brokers, 0))
+        return self.plan(name, count, configs, assign_replicas(count, brokers, 0))
 
     def plan_partitions(
         self, topic: Topic, count: int, replicas: Sequence[Sequence[int]] | None = None
@@ -109,9 +109,9 @@ class Controller:
                 try:
                     # Again: others may have come since it was planned, and there are these.
                     self._check_new(topic.name, count + len(topic.replicas))
-                    other = new.setdefault(look_alike(topic.name), topic)
-                    check_unlike(topic.name, other.name)
-                except (ApiError, InvalidNameError) as error:
+                    other = new.setdefault(collision_key(topic.name), topic)
+                    check_topic_collision(topic.name, other.name)
+                except (ApiError, InvalidTopicError) as error:
                     errors.append(error)
                 else:
                     errors.append(None)
@@ -138,7 +138,7 @@ class Controller:
         """Delete a topic. It is gone when this returns, and its files are, or soon will be."""
         async with self._changing:
             self._check_is_there(topic)
-            end = await self._topics.commit([deletion_record(topic.name)])
+            end = await self._topics.commit([topic_tombstone(topic.name)])
         await self._cluster.spread(end)
 
     async def alter_configs(self, topic: Topic, change: Change) -> None:
@@ -184,7 +184,7 @@ class Controller:
         if replicas is not None:
             return tuple(tuple(brokers) for brokers in replicas)
         # In turns over those that are up, going on where the last topic ended.
-        return place(count, sorted(self._cluster.alive), self._catalogue.partition_count)
+        return assign_replicas(count, sorted(self._cluster.alive), self._catalogue.partition_count)
 
     def _check_is_there(self, topic: Topic) -> Topic:
         """Give the topic as it is by now."""

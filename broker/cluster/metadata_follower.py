@@ -155,11 +155,11 @@ class MetadataFollower:
         offset = 0
         while True:
             records, next_offset, end = await self._fetch(connection, offset, 0)
-            if end < topics.image.followed:
+            if end < topics.image.controller_offset:
                 raise DataDirectoryError(
                     f"the controller at {connection.address} has metadata up to {end}, and this"
-                    f" broker has seen them up to {topics.image.followed}: the controller has"
-                    " lost its data, or was given older ones"
+                    f" broker has seen them up to {topics.image.controller_offset}: the controller"
+                    " has lost its data, or was given older ones"
                 )
             latest.update(records)
             if next_offset is None or next_offset >= end:
@@ -172,7 +172,7 @@ class MetadataFollower:
             for key, value in latest.items()
             if value is not None and there_is.get(key) != value
         ]
-        if news or end != topics.image.followed:
+        if news or end != topics.image.controller_offset:
             await asyncio.shield(self._adopt(topics, news, end))
         return end
 

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from ottla.coord.metadata_image import Topic, check_name
+from ottla.coord.metadata_image import Topic, check_topic_name
 from ottla.protocol.api.alter_configs import AlterConfigsResourceResponse
 from ottla.protocol.configdef import ConfigError, ConfigKey, as_text, unknown_config
 from ottla.protocol.errors import ErrorCode
@@ -265,10 +265,10 @@ def _find(broker: Broker, kind: int, name: str) -> _Configurable:
 
 
 def find_topic(broker: Broker, name: str) -> Topic:
-    """Give a topic. Raises InvalidNameError and ApiError."""
+    """Give a topic. Raises InvalidTopicError and ApiError."""
     topic = broker.topics.image.topics.get(name)
     if topic is None:
-        check_name(name)
+        check_topic_name(name)
         raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
     return topic
 

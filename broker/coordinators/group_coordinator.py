@@ -15,9 +15,9 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, TypeVar
 
-from ottla.coord.effects import Effect, Reply, Store
+from ottla.coord.effects import Append, Effect, Reply
 from ottla.coord.group import ClassicGroupConfig, GroupError, Now, refused_join
-from ottla.coord.group_shard import Coordinator, CoordinatorConfig
+from ottla.coord.group_shard import GroupCoordinatorConfig, GroupShard
 from ottla.coord.metadata_image import OFFSETS_TOPIC, Topic
 from ottla.coord.placement import partition_of_group
 from ottla.protocol.api.sync_group import SyncGroupResponse
@@ -46,7 +46,7 @@ class GroupCoordinator:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self.coordinator = Coordinator(_config_of(broker.config))
+        self.coordinator = GroupShard(_config_of(broker.config))
         #: Whether there may be groups that are not known yet.
         self.is_loading = True
         self._loaded: set[int] = set()
@@ -54,7 +54,7 @@ class GroupCoordinator:
         self._timer_ms = 0
         self._is_stopping = False
 
-    def obey(self, config: BrokerConfig) -> None:
+    def apply_config(self, config: BrokerConfig) -> None:
         """Take over settings that were altered."""
         self.coordinator.config = _config_of(config)
 
@@ -98,7 +98,7 @@ class GroupCoordinator:
         """Whether there is a place for what groups commit."""
         return self._topic is not None
 
-    def owner_of(self, group_id: str) -> int:
+    def coordinator_of(self, group_id: str) -> int:
         """Give the broker that looks after a group: who owns its partition; -1 if there is none."""
         topic = self._topic
         if topic is None:
@@ -196,7 +196,7 @@ class GroupCoordinator:
         for name in names - self._broker.topics.image.topics.keys():
             self.run(self.coordinator.forget_topic(name))
 
-    def _store(self, store: Store) -> list[Effect]:
+    def _store(self, store: Append) -> list[Effect]:
         """Write records, and give what follows; later, if it is to be on the device first."""
         try:
             partition = self._partition_of(store.group_id)
@@ -285,8 +285,8 @@ def now() -> Now:
     return Now(int(time.monotonic() * 1000), int(time.time() * 1000))
 
 
-def _config_of(config: BrokerConfig) -> CoordinatorConfig:
-    return CoordinatorConfig(
+def _config_of(config: BrokerConfig) -> GroupCoordinatorConfig:
+    return GroupCoordinatorConfig(
         group=ClassicGroupConfig(
             min_session_timeout_ms=config.group_min_session_timeout_ms,
             max_session_timeout_ms=config.group_max_session_timeout_ms,

@@ -19,9 +19,9 @@ from ottla.coord.metadata_image import (
     KeyValue,
     MetadataImage,
     Topic,
-    deletion_record,
-    followed_record,
-    topic_of,
+    controller_offset_record,
+    parse_topic_record,
+    topic_tombstone,
 )
 from ottla.protocol.configdef import ConfigError
 from ottla.protocol.errors import ErrorCode
@@ -131,7 +131,7 @@ class Topics:
         end = await self.metadata_log.write(records)
         new: list[tuple[KeyValue, Topic]] = []
         for record in records:
-            name, topic = topic_of(record) or (None, None)
+            name, topic = parse_topic_record(record) or (None, None)
             if topic is not None:
                 new.append((record, topic))
                 continue
@@ -152,13 +152,13 @@ class Topics:
         """Take over what the controller has written, up to this offset of its log."""
         # A topic that was deleted and made again: the old one goes first, with its files.
         replaced = []
-        for name, topic in filter(None, map(topic_of, records)):
+        for name, topic in filter(None, map(parse_topic_record, records)):
             current = self.image.topics.get(name)
             if topic is not None and current is not None and topic.id != current.id:
-                replaced.append(deletion_record(name))
+                replaced.append(topic_tombstone(name))
         if replaced:
             await self.commit(replaced)
-        await self.commit([*records, followed_record(followed)])
+        await self.commit([*records, controller_offset_record(followed)])
 
     def owns(self, topic: Topic, index: int) -> bool:
         """Whether a partition is to be on this broker."""

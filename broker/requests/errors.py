@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ottla.coord.metadata_image import InvalidNameError
+from ottla.coord.metadata_image import InvalidTopicError
 from ottla.protocol.configdef import ConfigError
 from ottla.protocol.errors import BatchError, ErrorCode
 from ottla.storage.errors import (
@@ -44,7 +44,7 @@ _CODES: tuple[tuple[type[Exception], ErrorCode], ...] = (
     (SequenceError, ErrorCode.INVALID_RECORD),
     (StorageError, ErrorCode.KAFKA_STORAGE_ERROR),
     (OSError, ErrorCode.KAFKA_STORAGE_ERROR),
-    (InvalidNameError, ErrorCode.INVALID_TOPIC_EXCEPTION),
+    (InvalidTopicError, ErrorCode.INVALID_TOPIC_EXCEPTION),
     (ConfigError, ErrorCode.INVALID_CONFIG),
 )
 

@@ -16,7 +16,7 @@ from harness.talk import connected, until
 from harness.wire import create, metadata, serving
 from ottla.broker import Broker, BrokerConfig
 from ottla.coord.group import Now
-from ottla.coord.metadata_image import deletion_record
+from ottla.coord.metadata_image import topic_tombstone
 from ottla.protocol.api import incremental_alter_configs as incremental
 from ottla.protocol.api.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from ottla.protocol.api.delete_topics import DeleteTopicsRequest, DeleteTopicState
@@ -696,7 +696,7 @@ async def test_offsets_of_a_topic_do_not_outlive_it_if_the_broker_ends_in_betwee
     async with coordinating(tmp_path) as (broker, client):
         await by_hand.commit(client, "g", {T0: 5})
         # The topic is gone, and the broker does not come to the rest of it.
-        await broker.topics.metadata_log.write([deletion_record("t")])
+        await broker.topics.metadata_log.write([topic_tombstone("t")])
 
     async with coordinating(tmp_path) as (_broker, client):
         await loaded(client, "g")

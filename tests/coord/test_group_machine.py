@@ -22,7 +22,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from harness.group_stage import MINUTE_MS, Call, Stage, a_config, replayed
 from ottla.coord.group import Timer
-from ottla.coord.group_shard import Identity
+from ottla.coord.group_shard import MemberIdentity
 from ottla.coord.records import GroupMetadataKey, OffsetCommitKey, decode_key, decode_offset
 from ottla.coord.states import GroupState
 
@@ -76,8 +76,8 @@ class Consumer:
         return self.instance_id or f"{self.name} {self.number}"
 
     @property
-    def identity(self) -> Identity:
-        return Identity(self.member_id, self.instance_id, self.generation)
+    def identity(self) -> MemberIdentity:
+        return MemberIdentity(self.member_id, self.instance_id, self.generation)
 
     def act(self) -> None:
         """Do what comes next; nothing while waiting."""
@@ -238,7 +238,7 @@ class GroupMachine(RuleBasedStateMachine):
 
     @rule(pick=PICK, partition=PARTITION)
     def commit(self, pick, partition):
-        nobody = Identity("", None, -1)
+        nobody = MemberIdentity("", None, -1)
         identity = self.one(pick).identity if self.living and pick else nobody
         offset = next(self.numbers)
         place = ("orders", partition)

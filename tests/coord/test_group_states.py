@@ -16,7 +16,7 @@ import pytest
 
 from harness.group_stage import Call, Stage, subscription
 from ottla.coord.group import Group, Timer
-from ottla.coord.group_shard import Identity
+from ottla.coord.group_shard import MemberIdentity
 from ottla.coord.states import PREDECESSORS, GroupState
 
 #: What a cell says: what the one who asks gets, and the state after it, if it is another one.
@@ -117,9 +117,9 @@ class Cast:
     ids: dict[str, str] = field(default_factory=dict)
     generation: int = 1
 
-    def who(self, name: str, generation: int | None = None) -> Identity:
+    def who(self, name: str, generation: int | None = None) -> MemberIdentity:
         instance = "s" if name == "stan" else None
-        return Identity(
+        return MemberIdentity(
             self.ids[name], instance, self.generation if generation is None else generation
         )
 
@@ -187,7 +187,7 @@ STATES: dict[str, Callable[[], Cast]] = {
     "Dead": dead,
 }
 
-STRANGER, FENCED = Identity("nobody-9", None, 1), Identity("nobody-9", "s", 1)
+STRANGER, FENCED = MemberIdentity("nobody-9", None, 1), MemberIdentity("nobody-9", "s", 1)
 
 Action = Callable[[Cast], Call]
 REQUESTS: dict[str, Action] = {
@@ -238,7 +238,7 @@ REQUESTS: dict[str, Action] = {
     "unknown leaves": lambda c: c.stage.leave("nan", ("nobody-9", None)),
     "fenced leaves": lambda c: c.stage.leave("stan", ("nobody-9", "s")),
     # OffsetCommit.
-    "no member commits": lambda c: commit(c, Identity("", None, -1)),
+    "no member commits": lambda c: commit(c, MemberIdentity("", None, -1)),
     "generation -1 commits": lambda c: commit(c, c.who("fay", -1)),
     "member commits": lambda c: commit(c, c.who("fay")),
     "old generation commits": lambda c: commit(c, c.who("fay", c.generation - 1)),
@@ -257,7 +257,7 @@ TIMERS = {
 }
 
 
-def commit(cast: Cast, identity: Identity) -> Call:
+def commit(cast: Cast, identity: MemberIdentity) -> Call:
     return cast.stage.commit("somebody", identity, {("orders", 0): 5})
 
 

@@ -11,7 +11,7 @@ from ottla.coord.deadlines import Deadlines
 from ottla.coord.group import ClassicGroupConfig, Group
 from ottla.coord.member import Member
 from ottla.coord.records import (
-    Committed,
+    CommittedOffset,
     GroupMetadataKey,
     OffsetCommitKey,
     decode_group,
@@ -66,7 +66,7 @@ EMPTY_GROUP_VALUE = "0003 0008 636f6e73756d6572 00000006 ffff ffff 0000018bcfe56
 NEWER_OFFSET_VALUE = "0004 000000000000002a 00000003 05 6ec3a965 0000018bcfe5687b 00"
 NEWER_GROUP_VALUE = "0004 09 636f6e73756d6572 00000005 00 00 0000018bcfe5687b 01 00"
 
-COMMITTED = Committed(42, 3, "née", TIME_MS)
+COMMITTED = CommittedOffset(42, 3, "née", TIME_MS)
 
 
 def a_member(name: str, **changes) -> Member:
@@ -196,7 +196,7 @@ MEMBERS = st.builds(
 )
 
 
-@given(TEXT, TEXT, INT32, st.builds(Committed, INT64, INT32, TEXT, INT64))
+@given(TEXT, TEXT, INT32, st.builds(CommittedOffset, INT64, INT32, TEXT, INT64))
 def test_any_commit_comes_back(group, topic, partition, committed):
     key, value = offset_record(group, topic, partition, committed)
 

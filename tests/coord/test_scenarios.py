@@ -33,8 +33,8 @@ from typing import Any
 import pytest
 
 from harness.group_stage import DAY_MS, Call, Stage, a_config, subscription
-from ottla.coord.effects import Store
-from ottla.coord.group_shard import Identity, TopicPartition
+from ottla.coord.effects import Append
+from ottla.coord.group_shard import MemberIdentity, TopicPartition
 from ottla.coord.member import Protocols
 from ottla.coord.records import OffsetCommitKey, decode_group, decode_key, decode_offset
 from ottla.protocol.errors import ErrorCode
@@ -96,9 +96,9 @@ class Person:
             else:
                 self.version = int(name.removeprefix("v"))
 
-    def as_of(self, exceptions: str) -> Identity:
+    def as_of(self, exceptions: str) -> MemberIdentity:
         """Who they say they are, which may not be true."""
-        who = Identity(self.member_id, self.instance_id, self.generation)
+        who = MemberIdentity(self.member_id, self.instance_id, self.generation)
         if found := re.search(r"as of generation (\S+)", exceptions):
             who = who._replace(generation=int(found[1]))
         if found := re.search(r"as (\S+-\d+)", exceptions):
@@ -195,7 +195,7 @@ class Play:
         self.stage.leave(name, (who.member_id, who.instance_id))
 
     def commit(self, name: str, places: str, offset: str, exceptions: str) -> None:
-        nobody = Identity("", None, -1)
+        nobody = MemberIdentity("", None, -1)
         who = nobody if name == "somebody" else self.person(name).as_of(exceptions)
         version = 8 if "(v8)" in exceptions else 9
         offsets = {place_of(text): int(offset) for text in places.split()}
@@ -348,7 +348,7 @@ PHRASES = [
 ]
 
 
-def written(store: Store, *, held: bool) -> str:
+def written(store: Append, *, held: bool) -> str:
     said = []
     for key, value in store.records:
         found = decode_key(key)

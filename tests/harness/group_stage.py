@@ -12,12 +12,17 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
-from ottla.coord.effects import Effect, Reply, Store
-from ottla.coord.group import Group, GroupConfig, Now
-from ottla.coord.group_shard import Coordinator, CoordinatorConfig, Identity, TopicPartition
+from ottla.coord.effects import Append, Effect, Reply
+from ottla.coord.group import ClassicGroupConfig, Group, Now
+from ottla.coord.group_shard import (
+    GroupCoordinatorConfig,
+    GroupShard,
+    MemberIdentity,
+    TopicPartition,
+)
 from ottla.coord.member import Join, Protocols
 from ottla.coord.metadata_image import KeyValue
-from ottla.coord.records import Committed
+from ottla.coord.records import CommittedOffset
 from ottla.coord.states import GroupState
 from ottla.protocol.compiler import codec
 from ottla.protocol.consumer import ConsumerProtocolSubscription
@@ -38,10 +43,12 @@ def subscription(*topics: str) -> bytes:
 RANGE: Protocols = (("range", subscription("orders")),)
 
 
-def a_config(**changes: Any) -> CoordinatorConfig:
+def a_config(**changes: Any) -> GroupCoordinatorConfig:
     """Settings, with those of groups among the others."""
-    of_groups = {name: changes.pop(name) for name in list(changes) if hasattr(GroupConfig, name)}
-    return CoordinatorConfig(group=GroupConfig(**of_groups), **changes)
+    of_groups = {
+        name: changes.pop(name) for name in list(changes) if hasattr(ClassicGroupConfig, name)
+    }
+    return GroupCoordinatorConfig(group=ClassicGroupConfig(**of_groups), **changes)
 
 
 @dataclass(eq=False)
@@ -60,17 +67,17 @@ class Call:
 class Stage:
     """One coordinator and its surroundings. `log` has what was written."""
 
-    def __init__(self, config: CoordinatorConfig | None = None) -> None:
+    def __init__(self, config: GroupCoordinatorConfig | None = None) -> None:
         self.tick_ms = 0
         self.config = config or a_config()
-        self.coordinator = Coordinator(self.config)
+        self.coordinator = GroupShard(self.config)
         self.log: list[KeyValue] = []
         #: Writes that are not done yet, while `holds`.
-        self.held: deque[Store] = deque()
+        self.held: deque[Append] = deque()
         self.holds = False
         self.waiting: list[Call] = []
         self.on_answer: Callable[[Call], None] = lambda call: None
-        self.on_write: Callable[[Store], None] = lambda store: None
+        self.on_write: Callable[[Append], None] = lambda store: None
         self._uniques: defaultdict[str, count[int]] = defaultdict(lambda: count(1))
 
     @property
@@ -121,7 +128,7 @@ class Stage:
     def sync(
         self,
         who: str,
-        identity: Identity,
+        identity: MemberIdentity,
         assignments: Mapping[str, bytes] | None = None,
         protocol: tuple[str | None, str | None] = (None, None),
         group_id: str = "g",
@@ -133,7 +140,7 @@ class Stage:
 
         return self._call(who, "sync", event)
 
-    def heartbeat(self, who: str, identity: Identity, group_id: str = "g") -> Call:
+    def heartbeat(self, who: str, identity: MemberIdentity, group_id: str = "g") -> Call:
         return self._call(
             who,
             "heartbeat",
@@ -148,7 +155,7 @@ class Stage:
     def commit(
         self,
         who: str,
-        identity: Identity,
+        identity: MemberIdentity,
         offsets: Mapping[TopicPartition, int],
         metadata: str = "",
         version: int = 9,
@@ -160,7 +167,10 @@ class Stage:
             return self.coordinator.commit(
                 group_id,
                 identity,
-                {place: Committed(at, -1, metadata, time_ms) for place, at in offsets.items()},
+                {
+                    place: CommittedOffset(at, -1, metadata, time_ms)
+                    for place, at in offsets.items()
+                },
                 lambda codes: Reply(call, codes),
                 self.now,
                 knows_missing_groups=version >= 9,
@@ -258,15 +268,15 @@ class Stage:
                 self.log.extend(effect.records)
                 todo.extend(effect.stored(None))
 
-    def _done(self, store: Store, error: Exception | None) -> None:
+    def _done(self, store: Append, error: Exception | None) -> None:
         if error is None:
             self.log.extend(store.records)
         self._run(store.stored(error))
 
 
-def replayed(log: Iterable[KeyValue], config: CoordinatorConfig) -> Coordinator:
+def replayed(log: Iterable[KeyValue], config: GroupCoordinatorConfig) -> GroupShard:
     """Give a coordinator that has read a log."""
-    coordinator = Coordinator(config)
+    coordinator = GroupShard(config)
     for key, value in log:
         coordinator.replay(key, value)
     return coordinator

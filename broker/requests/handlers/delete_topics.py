@@ -79,7 +79,7 @@ def _find(broker: Broker, name: str | None, topic_id: UUID) -> Topic:
     image = broker.topics.image
     if (name is None) == (topic_id == NIL_UUID):
         raise ApiError(ErrorCode.INVALID_REQUEST, "a topic is named by its name or by its id")
-    topic = image.by_id.get(topic_id) if name is None else image.topics.get(name)
+    topic = image.topics_by_id.get(topic_id) if name is None else image.topics.get(name)
     if topic is None:
         raise ApiError(
             ErrorCode.UNKNOWN_TOPIC_ID if name is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

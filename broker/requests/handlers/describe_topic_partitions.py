@@ -9,7 +9,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from ottla.coord.metadata_image import InvalidNameError, check_name
+from ottla.coord.metadata_image import InvalidTopicError, check_topic_name
 from ottla.protocol.api.describe_topic_partitions import (
     Cursor,
     DescribeTopicPartitionsRequest,
@@ -98,7 +98,7 @@ def _partition(facts: PartitionMetadata) -> DescribeTopicPartitionsResponseParti
 
 def _why_not(name: str) -> ErrorCode:
     try:
-        check_name(name)
-    except InvalidNameError as error:
+        check_topic_name(name)
+    except InvalidTopicError as error:
         return error_code_of(error)
     return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

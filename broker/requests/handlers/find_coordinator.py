@@ -68,7 +68,7 @@ def _find(broker: Broker, context: RequestContext, key: str, code: ErrorCode) ->
     if code is ErrorCode.NONE and not key:
         code = ErrorCode.INVALID_GROUP_ID
     if code is ErrorCode.NONE:
-        owner = broker.groups.owner_of(key)
+        owner = broker.groups.coordinator_of(key)
         if owner not in broker.cluster.alive:
             code = ErrorCode.COORDINATOR_NOT_AVAILABLE
     if code is not ErrorCode.NONE:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from ottla.coord.group_shard import Identity
+from ottla.coord.group_shard import MemberIdentity
 from ottla.protocol.api.heartbeat import HeartbeatRequest, HeartbeatResponse
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ def handle(
 ) -> HeartbeatResponse | asyncio.Future[HeartbeatResponse]:
     """Answer Heartbeat."""
     groups = broker.groups
-    identity = Identity(request.member_id, request.group_instance_id, request.generation_id)
+    identity = MemberIdentity(request.member_id, request.group_instance_id, request.generation_id)
     return groups.ask(
         request.group_id,
         lambda token, now: groups.coordinator.heartbeat(request.group_id, identity, token, now),

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
-from ottla.coord.metadata_image import INTERNAL_TOPICS, METADATA_TOPIC, Topic, check_name
+from ottla.coord.metadata_image import INTERNAL_TOPICS, METADATA_TOPIC, Topic, check_topic_name
 from ottla.protocol.api.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
@@ -139,9 +139,9 @@ def _find(
     if topic_id != NIL_UUID:
         if version < _FIRST_BY_ID:
             raise ApiError(ErrorCode.INVALID_REQUEST)
-        if topic_id not in image.by_id:
+        if topic_id not in image.topics_by_id:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
-        return image.by_id[topic_id]
+        return image.topics_by_id[topic_id]
     if name is None:
         raise ApiError(ErrorCode.INVALID_REQUEST)
     topic = image.topics.get(name)
@@ -149,7 +149,7 @@ def _find(
         return topic
     if name in failures:
         raise failures[name]
-    check_name(name)
+    check_topic_name(name)
     raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from ottla.coord.effects import Effect, Reply
 from ottla.coord.group import Now
-from ottla.coord.group_shard import Codes, Identity, TopicPartition
-from ottla.coord.records import Committed
+from ottla.coord.group_shard import Codes, MemberIdentity, TopicPartition
+from ottla.coord.records import CommittedOffset
 from ottla.protocol.api.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitResponse,
@@ -31,7 +31,7 @@ def handle(
     groups, group_id = broker.groups, request.group_id
     if not group_id:
         return _response(request, {}, ErrorCode.INVALID_GROUP_ID)
-    identity = Identity(
+    identity = MemberIdentity(
         request.member_id, request.group_instance_id, request.generation_id_or_member_epoch
     )
     offsets = _known(broker, request)
@@ -49,7 +49,7 @@ def handle(
     return groups.ask(group_id, event, lambda code: _response(request, {}, code))
 
 
-def _known(broker: Broker, request: OffsetCommitRequest) -> dict[TopicPartition, Committed]:
+def _known(broker: Broker, request: OffsetCommitRequest) -> dict[TopicPartition, CommittedOffset]:
     """Give what is committed of partitions that there are."""
     time_ms = broker.now_ms()
     topics = broker.topics.image.topics
@@ -59,7 +59,7 @@ def _known(broker: Broker, request: OffsetCommitRequest) -> dict[TopicPartition,
         for partition in wanted.partitions:
             if topic is None or not 0 <= partition.partition_index < len(topic.replicas):
                 continue
-            found[wanted.name, partition.partition_index] = Committed(
+            found[wanted.name, partition.partition_index] = CommittedOffset(
                 partition.committed_offset,
                 partition.committed_leader_epoch,
                 partition.committed_metadata or "",

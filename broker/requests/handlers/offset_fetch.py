@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from ottla.coord.group_shard import TopicPartition
-from ottla.coord.records import Committed
+from ottla.coord.records import CommittedOffset
 from ottla.protocol.api.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchResponse,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ..dispatch import RequestContext
 
 _FIRST_WITH_MANY_GROUPS = 8
-_NOTHING = Committed(-1, -1, "", -1)
+_NOTHING = CommittedOffset(-1, -1, "", -1)
 
 #: Partitions by topic.
 Wanted = Mapping[str, Iterable[int]]
@@ -100,14 +100,16 @@ def _group(broker: Broker, group_id: str, wanted: Wanted | None) -> OffsetFetchR
     )
 
 
-def _all(committed: Mapping[TopicPartition, Committed]) -> Wanted:
+def _all(committed: Mapping[TopicPartition, CommittedOffset]) -> Wanted:
     topics: dict[str, list[int]] = {}
     for name, index in sorted(committed):
         topics.setdefault(name, []).append(index)
     return topics
 
 
-def _partition(index: int, found: Committed, code: ErrorCode) -> OffsetFetchResponsePartitions:
+def _partition(
+    index: int, found: CommittedOffset, code: ErrorCode
+) -> OffsetFetchResponsePartitions:
     return OffsetFetchResponsePartitions(
         partition_index=index,
         committed_offset=found.offset,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from ottla.coord.group_shard import Identity
+from ottla.coord.group_shard import MemberIdentity
 from ottla.protocol.api.sync_group import SyncGroupRequest, SyncGroupResponse
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ def handle(
 ) -> SyncGroupResponse | asyncio.Future[SyncGroupResponse]:
     """Answer SyncGroup."""
     groups = broker.groups
-    identity = Identity(request.member_id, request.group_instance_id, request.generation_id)
+    identity = MemberIdentity(request.member_id, request.group_instance_id, request.generation_id)
     protocol = (request.protocol_type, request.protocol_name)
     assignments = {given.member_id: bytes(given.assignment) for given in request.assignments}
     return groups.ask(

@@ -6,23 +6,23 @@ from hypothesis import strategies as st
 
 from harness.group_stage import DAY_MS, EPOCH_MS, Stage, a_config, subscription
 from ottla.coord.group import Now
-from ottla.coord.group_shard import Coordinator, Identity, topics_of
-from ottla.coord.records import Committed, offset_record
+from ottla.coord.group_shard import GroupShard, MemberIdentity, topics_of
+from ottla.coord.records import CommittedOffset, offset_record
 from ottla.coord.states import GroupState
 from ottla.protocol.errors import DecodeError, ErrorCode
 
-NOBODY = Identity("", None, -1)
-SOMEBODY = Identity("anna-1", None, 1)
+NOBODY = MemberIdentity("", None, -1)
+SOMEBODY = MemberIdentity("anna-1", None, 1)
 
 
 def a_stage(**settings) -> Stage:
     return Stage(a_config(initial_rebalance_delay_ms=0, **settings))
 
 
-def a_member(stage: Stage, name: str = "anna", group_id: str = "g", **traits) -> Identity:
+def a_member(stage: Stage, name: str = "anna", group_id: str = "g", **traits) -> MemberIdentity:
     """Somebody who has a group to themselves."""
     joined = stage.join(name, version=3, group_id=group_id, **traits).answer
-    identity = Identity(joined.member_id, None, joined.generation_id)
+    identity = MemberIdentity(joined.member_id, None, joined.generation_id)
     stage.sync(name, identity, group_id=group_id)
     return identity
 
@@ -218,7 +218,7 @@ def test_of_a_subscription_it_matters_how_it_begins(version):
 
 def test_offsets_of_a_group_that_nothing_else_is_known_of_expire_after_a_restart():
     stage = a_stage(offsets_retention_ms=7 * DAY_MS)
-    stage.log.append(offset_record("g", "orders", 0, Committed(5, -1, "", EPOCH_MS)))
+    stage.log.append(offset_record("g", "orders", 0, CommittedOffset(5, -1, "", EPOCH_MS)))
     stage.restart()
 
     stage.wait(7 * DAY_MS)
@@ -229,7 +229,7 @@ def test_offsets_of_a_group_that_nothing_else_is_known_of_expire_after_a_restart
 
 
 def test_records_of_unknown_kinds_are_left_alone_and_broken_ones_are_refused():
-    coordinator = Coordinator(a_config())
+    coordinator = GroupShard(a_config())
 
     coordinator.replay(b"\0\x03whatever", b"")
     for key in (b"", b"\0\1\0\5"):
