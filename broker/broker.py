@@ -21,8 +21,8 @@ from ottla.storage.disk import Disk
 from ottla.storage.logdir import LogDirectory, Progress, read_cluster_id
 
 from .cluster.controller import Controller
-from .cluster.membership import Cluster
-from .cluster.producer_ids import ProducerIds
+from .cluster.membership import ClusterMembership
+from .cluster.producer_ids import ProducerIdManager
 from .config.broker_config import BrokerConfig, ConfigError
 from .coordinators.group_coordinator import GroupCoordinator
 from .net.listeners import format_host
@@ -34,7 +34,7 @@ from .requests.dispatch import Dispatcher
 from .requests.fetch_sessions import FetchSessionCache
 
 if TYPE_CHECKING:
-    from .cluster.forwarding import ControllerLink
+    from .cluster.forwarding import ControllerChannel
     from .cluster.metadata_follower import MetadataFollower
     from .observability.prometheus import Exporter
 
@@ -57,7 +57,7 @@ class Broker:
         self.config = config or BrokerConfig()
         self._disk = disk
         self._obey_outside = obey
-        self.cluster = Cluster(self.config)
+        self.cluster = ClusterMembership(self.config)
         self.metrics = Metrics()
         self.fetch_sessions = FetchSessionCache()
         self.dispatcher = Dispatcher(self)
@@ -68,8 +68,8 @@ class Broker:
         #: Changes metadata; those of a broker that follows another are for that one to change.
         self.controller: Controller
         #: To the controller, for one that is not.
-        self.link: ControllerLink
-        self.producer_ids: ProducerIds
+        self.controller_channel: ControllerChannel
+        self.producer_ids: ProducerIdManager
         self._following: MetadataFollower | None = None
         self._exporter: Exporter | None = None
         self._housekeeping = Housekeeping(self)
@@ -117,7 +117,7 @@ class Broker:
             await self.topics.load(progress)
             self.controller = Controller(self.topics, self.cluster)
             if self._following is not None:
-                undo.callback(self.link.close)
+                undo.callback(self.controller_channel.close)
                 undo.push_async_callback(self._following.stop)
                 await self._following.start(
                     self.topics, self.cluster_id, config.controller_wait_ms / 1000
@@ -134,7 +134,7 @@ class Broker:
 
     def _export(self) -> Exporter | None:
         """Begin to show metrics, if that is wanted. Raises ConfigError, OSError."""
-        address = self.config.metrics_address
+        address = self.config.metrics_endpoint
         if address is None:
             return None
         try:
@@ -153,21 +153,21 @@ class Broker:
         config = self.config
         if not self.cluster.is_controller:
             # A broker that is alone does not pay for them.
-            from .cluster.forwarding import ControllerLink  # noqa: PLC0415
+            from .cluster.forwarding import ControllerChannel  # noqa: PLC0415
             from .cluster.metadata_follower import MetadataFollower  # noqa: PLC0415
 
             self._following = MetadataFollower(self.cluster)
-            self.link = ControllerLink(self.cluster)
+            self.controller_channel = ControllerChannel(self.cluster)
             if not config.cluster_id and read_cluster_id(Path(config.log_dir)) is None:
                 return await self._following.find_cluster_id()
         return config.cluster_id or None
 
     def _stock_producer_ids(self) -> None:
         if self._following is None:
-            self.producer_ids = ProducerIds(self.controller.reserve_producer_ids)
+            self.producer_ids = ProducerIdManager(self.controller.allocate_producer_ids)
         else:
-            self.producer_ids = ProducerIds(self.link.reserve_producer_ids)
-            self.producer_ids.stock_up()
+            self.producer_ids = ProducerIdManager(self.controller_channel.allocate_producer_ids)
+            self.producer_ids.prefetch()
 
     async def stop(self) -> None:
         """Answer what is under way, flush, and leave the data directory clean."""
@@ -179,7 +179,7 @@ class Broker:
         self.groups.stop()
         await self.producer_ids.stop()
         if self._following is not None:
-            self.link.close()
+            self.controller_channel.close()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=seconds)
         for task in self._tasks:
@@ -195,7 +195,7 @@ class Broker:
 
     def wake_all(self) -> None:
         """Let every long poll end, and every wait of a group: the broker is stopping."""
-        for partition in (*self.topics.all_partitions(), self.topics.metadata_log.partition):
+        for partition in (*self.topics.online_partitions(), self.topics.metadata_log.partition):
             partition.wake_all()
         self.groups.let_go()
 

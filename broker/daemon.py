@@ -18,7 +18,7 @@ import uvloop
 
 from .broker import Broker
 from .config.broker_config import BrokerConfig
-from .observability.logging import setup
+from .observability.logging import configure_logging
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ def run(config: BrokerConfig) -> int:
 
     Raises what `Broker.start` does.
     """
-    setup(config.log_level, config.log_format)
+    configure_logging(config.log_level, config.log_format)
     _raise_descriptor_limit()
     return uvloop.run(_serve(config))
 

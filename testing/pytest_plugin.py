@@ -32,14 +32,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(scope="session")
-def ottla_settings() -> Mapping[str, Any]:
+def ottla_broker_config() -> Mapping[str, Any]:
     """Give settings of all brokers; a conftest.py may have its own fixture of this name."""
     return {}
 
 
 @pytest.fixture
 def ottla_broker_factory(
-    ottla_settings: Mapping[str, Any],
+    ottla_broker_config: Mapping[str, Any],
 ) -> Iterator[Callable[..., RunningBroker]]:
     """Start brokers with settings of their own, which end with the test."""
     from .running_broker import RunningBroker  # noqa: PLC0415  # see above
@@ -47,7 +47,7 @@ def ottla_broker_factory(
     with ExitStack() as brokers:
 
         def start(**settings: Any) -> RunningBroker:
-            return brokers.enter_context(RunningBroker(**{**ottla_settings, **settings}))
+            return brokers.enter_context(RunningBroker(**{**ottla_broker_config, **settings}))
 
         yield start
 
@@ -66,9 +66,9 @@ def ottla_broker(
 
 
 @pytest.fixture(scope="session")
-def ottla_session_broker(ottla_settings: Mapping[str, Any]) -> Iterator[RunningBroker]:
+def ottla_session_broker(ottla_broker_config: Mapping[str, Any]) -> Iterator[RunningBroker]:
     """Give a broker that all tests of the session share: each has topics of its own."""
     from .running_broker import RunningBroker  # noqa: PLC0415
 
-    with RunningBroker(**ottla_settings) as broker:
+    with RunningBroker(**ottla_broker_config) as broker:
         yield broker

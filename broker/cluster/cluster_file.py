@@ -43,7 +43,7 @@ class ClusterFile:
     brokers: Mapping[int, Mapping[str, Endpoint]]
 
     @property
-    def ids(self) -> tuple[int, ...]:
+    def broker_ids(self) -> tuple[int, ...]:
         """The brokers, in order."""
         return tuple(sorted(self.brokers))
 

@@ -30,10 +30,10 @@ from ottla.storage.errors import StorageError
 from ..config.broker_config import BrokerConfig
 from ..partitions.topics import Topics
 from ..requests.errors import EXPECTED_ERRORS, ApiError
-from .membership import Cluster
+from .membership import ClusterMembership
 
 #: Gives the settings that are to be, for those that there are. It may raise what is against it.
-Change = Callable[[Mapping[str, str]], Mapping[str, str]]
+ConfigChange = Callable[[Mapping[str, str]], Mapping[str, str]]
 
 #: Producer ids that one record takes out of the pool. Those not given out by a stop are lost.
 PRODUCER_IDS_PER_BLOCK = 1000
@@ -43,13 +43,13 @@ _TOPICS_BETWEEN_BREATHS = 100
 class Controller:
     """Changes topics, settings and producer ids, one change after the other."""
 
-    def __init__(self, topics: Topics, cluster: Cluster) -> None:
+    def __init__(self, topics: Topics, cluster: ClusterMembership) -> None:
         self._topics = topics
         self._catalogue = topics.image
         self._cluster = cluster
         self._changing = asyncio.Lock()
 
-    def plan(
+    def plan_topic(
         self,
         name: str,
         count: int,
@@ -62,10 +62,10 @@ class Controller:
         placed = self._place(count, replicas)
         return Topic(name, _new_id(), placed, dict(configs))
 
-    def plan_internal(self, name: str, count: int, configs: Mapping[str, str]) -> Topic:
+    def plan_internal_topic(self, name: str, count: int, configs: Mapping[str, str]) -> Topic:
         """Say what a topic of the brokers' own would be: spread over all, up or down."""
-        brokers = self._cluster.ids
-        return self.plan(name, count, configs, assign_replicas(count, brokers, 0))
+        brokers = self._cluster.broker_ids
+        return self.plan_topic(name, count, configs, assign_replicas(count, brokers, 0))
 
     def plan_partitions(
         self, topic: Topic, count: int, replicas: Sequence[Sequence[int]] | None = None
@@ -80,7 +80,7 @@ class Controller:
         self._check_room(more)
         return topic.with_partitions(self._place(more, replicas))
 
-    async def plan_and_create(
+    async def plan_and_create_topics(
         self, names: Iterable[str], plan: Callable[[str], Topic], *, validate_only: bool = False
     ) -> dict[str, Topic | Exception]:
         """Make topics as they are planned; give each of them, or what went wrong with it."""
@@ -94,12 +94,12 @@ class Controller:
                 await asyncio.sleep(0)
         if not validate_only:
             planned = [outcome for outcome in outcomes.values() if isinstance(outcome, Topic)]
-            for topic, failure in zip(planned, await self.create(planned), strict=True):
+            for topic, failure in zip(planned, await self.create_topics(planned), strict=True):
                 if failure is not None:
                     outcomes[topic.name] = failure
         return outcomes
 
-    async def create(self, topics: Sequence[Topic]) -> list[Exception | None]:
+    async def create_topics(self, topics: Sequence[Topic]) -> list[Exception | None]:
         """Make topics, as planned; give for each what went wrong, if anything did."""
         async with self._changing:
             errors: list[Exception | None] = []
@@ -122,7 +122,7 @@ class Controller:
                 end = await self._make(list(new.values()))
             except (OSError, StorageError) as failure:
                 return [failure if error is None else error for error in errors]
-        await self._cluster.spread(end)
+        await self._cluster.wait_for_metadata(end)
         return errors
 
     async def add_partitions(self, topic: Topic) -> None:
@@ -132,40 +132,40 @@ class Controller:
             # Settings may have changed since it was planned, and partitions may have been added.
             more = topic.replicas[len(current.replicas) :]
             end = await self._make([self.plan_partitions(current, len(topic.replicas), more)])
-        await self._cluster.spread(end)
+        await self._cluster.wait_for_metadata(end)
 
-    async def delete(self, topic: Topic) -> None:
+    async def delete_topic(self, topic: Topic) -> None:
         """Delete a topic. It is gone when this returns, and its files are, or soon will be."""
         async with self._changing:
             self._check_is_there(topic)
             end = await self._topics.commit([topic_tombstone(topic.name)])
-        await self._cluster.spread(end)
+        await self._cluster.wait_for_metadata(end)
 
-    async def alter_configs(self, topic: Topic, change: Change) -> None:
+    async def alter_topic_configs(self, topic: Topic, change: ConfigChange) -> None:
         """Change the settings of a topic of its own; they count at once. Raises ConfigError."""
         async with self._changing:
             topic = self._check_is_there(topic)
             configs = change(topic.configs)
             self._topics.topic_config(configs)
             end = await self._topics.commit([topic_record(topic.with_configs(configs))])
-        await self._cluster.spread(end)
+        await self._cluster.wait_for_metadata(end)
 
-    async def alter_broker_configs(self, broker_id: int, change: Change) -> None:
+    async def alter_broker_configs(self, broker_id: int, change: ConfigChange) -> None:
         """Change the altered settings of a broker; they count at once. Raises ConfigError."""
         async with self._changing:
-            configs = self.check_broker_configs(broker_id, change)
+            configs = self.validate_broker_configs(broker_id, change)
             end = await self._topics.commit([broker_record(broker_id, configs)])
-        await self._cluster.spread(end)
+        await self._cluster.wait_for_metadata(end)
 
-    def check_broker_configs(self, broker_id: int, change: Change) -> Mapping[str, str]:
+    def validate_broker_configs(self, broker_id: int, change: ConfigChange) -> Mapping[str, str]:
         """Give the altered settings that a broker would have. Raises ConfigError."""
         configs = change(self._catalogue.broker_configs.get(broker_id, {}))
         is_own = broker_id == self._topics.config.broker_id
         # With what another one was started is not known here.
-        (self._topics.start_config if is_own else BrokerConfig()).with_overrides(configs)
+        (self._topics.static_config if is_own else BrokerConfig()).with_overrides(configs)
         return configs
 
-    async def reserve_producer_ids(self) -> range:
+    async def allocate_producer_ids(self) -> range:
         """Give producer ids that nobody was ever given."""
         async with self._changing:
             first = self._catalogue.next_producer_id
@@ -175,7 +175,7 @@ class Controller:
 
     async def _make(self, topics: Sequence[Topic]) -> int:
         # Files come before the record: a disk that is full is to be an error, not a topic.
-        await self._topics.make_logs(topics)
+        await self._topics.create_logs(topics)
         return await self._topics.commit([topic_record(topic) for topic in topics])
 
     def _place(
@@ -203,7 +203,7 @@ class Controller:
 
     def _check_room(self, count: int) -> None:
         limit = self._topics.config.broker_max_partitions
-        brokers = len(self._cluster.ids)
+        brokers = len(self._cluster.broker_ids)
         there_are = self._catalogue.partition_count
         if count < 1:
             raise ApiError(

@@ -35,7 +35,7 @@ from ..requests.errors import ApiError, error_message_of
 if TYPE_CHECKING:
     from ..broker import Broker
     from ..requests.dispatch import RequestContext
-    from .membership import Cluster
+    from .membership import ClusterMembership
 
 M = TypeVar("M", bound=Message)
 
@@ -46,16 +46,18 @@ _MOST_SECONDS = 120.0
 _REQUEST_SECONDS = 30.0
 
 
-class ControllerLink:
+class ControllerChannel:
     """A connection to the controller, made when it is needed, and again when it was lost."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: ClusterMembership) -> None:
         self._cluster = cluster
-        self._config = client_config(cluster.own_id)
+        self._config = client_config(cluster.broker_id)
         self._connection: BrokerConnection | None = None
         self._connecting = asyncio.Lock()
 
-    async def ask(self, request: Message, response: type[M], *, version: int | None = None) -> M:
+    async def request(
+        self, request: Message, response: type[M], *, version: int | None = None
+    ) -> M:
         """Ask the controller. Raises ApiError if it is down."""
         timeout_ms: int = getattr(request, "timeout_ms", 0)
         allowed = min(timeout_ms / 1000, _MOST_SECONDS)
@@ -66,14 +68,13 @@ class ControllerLink:
         except (ClientError, KafkaError) as error:
             raise ApiError(
                 ErrorCode.BROKER_NOT_AVAILABLE,
-                f"broker {self._cluster.real_controller_id}, the controller, is not available:"
-                f" {error}",
+                f"broker {self._cluster.controller_id}, the controller, is not available: {error}",
             ) from error
 
-    async def reserve_producer_ids(self) -> range:
+    async def allocate_producer_ids(self) -> range:
         """Get a block of producer ids. Raises ApiError."""
-        request = AllocateProducerIdsRequest(broker_id=self._cluster.own_id)
-        answer = await self.ask(request, AllocateProducerIdsResponse)
+        request = AllocateProducerIdsRequest(broker_id=self._cluster.broker_id)
+        answer = await self.request(request, AllocateProducerIdsResponse)
         if answer.error_code:
             raise ApiError(ErrorCode(answer.error_code))
         return range(answer.producer_id_start, answer.producer_id_start + answer.producer_id_len)
@@ -86,7 +87,7 @@ class ControllerLink:
     async def _connected(self) -> BrokerConnection:
         async with self._connecting:
             if self._connection is None or not self._connection.is_open:
-                address = self._cluster.controller_address
+                address = self._cluster.controller_endpoint
                 self._connection = await BrokerConnection.open(
                     address.host, address.port, self._config
                 )
@@ -105,9 +106,11 @@ async def forward(broker: Broker, context: RequestContext, request: Message) -> 
             raise ApiError(
                 ErrorCode.NOT_CONTROLLER,
                 f"{context.client_id} takes broker {broker.id} for the controller, which"
-                f" {broker.cluster.real_controller_id} is: the lists of brokers differ",
+                f" {broker.cluster.controller_id} is: the lists of brokers differ",
             )
-        return await broker.link.ask(request, context.api.response, version=context.version)
+        return await broker.controller_channel.request(
+            request, context.api.response, version=context.version
+        )
     except ApiError as error:
         refuse = FORWARDED[context.api.key]
         return refuse(cast(Any, request), error)

@@ -15,7 +15,7 @@ from contextlib import suppress
 _LOOK_SECONDS = 0.1
 
 
-class Followers:
+class BrokerLiveness:
     """The other brokers. Right after the start they are taken to be up: they have a chance yet."""
 
     def __init__(
@@ -39,13 +39,13 @@ class Followers:
         since = self._clock() - self._session_seconds
         return frozenset(broker_id for broker_id, at in self._heard.items() if at >= since)
 
-    def heard(self, broker_id: int, offset: int) -> None:
+    def record_heartbeat(self, broker_id: int, offset: int) -> None:
         """Take note that a broker has asked for what begins at an offset."""
         self._heard[broker_id] = self._clock()
         self._offsets[broker_id] = offset
         self._changed.set()
 
-    async def reached(self, offset: int) -> None:
+    async def wait_for_offset(self, offset: int) -> None:
         """Wait until all who are up are here; nobody is waited for longer than a session."""
         with suppress(TimeoutError):
             async with asyncio.timeout(self._session_seconds):

@@ -29,14 +29,14 @@ from ottla.protocol.batch import split_batches
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.storage.errors import DataDirectoryError, StorageError
 
-from ..observability.logging import limited
+from ..observability.logging import log_limited
 from ..requests.errors import ApiError
 from .forwarding import client_config
-from .metadata_log import key_values
+from .metadata_log import read_key_values
 
 if TYPE_CHECKING:
     from ..partitions.topics import Topics
-    from .membership import Cluster
+    from .membership import ClusterMembership
 
 logger = logging.getLogger(__name__)
 
@@ -50,9 +50,9 @@ _RETRY = RetryConfig(backoff=0.05, max_backoff=1.0)
 class MetadataFollower:
     """Follows the controller until it is stopped."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: ClusterMembership) -> None:
         self._cluster = cluster
-        self._config = client_config(cluster.own_id)
+        self._config = client_config(cluster.broker_id)
         self._task: asyncio.Task[None] | None = None
         self._adopting: asyncio.Task[None] | None = None
         self._caught_up = asyncio.Event()
@@ -90,7 +90,7 @@ class MetadataFollower:
         if not self._caught_up.is_set():
             logger.warning(
                 "the controller does not answer: this broker serves what it knew last",
-                extra={"controller": self._cluster.real_controller_id},
+                extra={"controller": self._cluster.controller_id},
             )
 
     async def stop(self) -> None:
@@ -118,9 +118,9 @@ class MetadataFollower:
             except DataDirectoryError as error:
                 self._refusal = error
                 self._caught_up.set()
-                limited(logger, "the controller is not followed", extra={"reason": str(error)})
+                log_limited(logger, "the controller is not followed", extra={"reason": str(error)})
             except (ClientError, KafkaError, ApiError, StorageError) as error:
-                self._cluster.lost_controller()
+                self._cluster.controller_unreachable()
                 level = logging.DEBUG if tries else logging.WARNING  # not over and over
                 logger.log(level, "the controller cannot be followed", extra={"reason": str(error)})
             except Exception:  # whatever it is, this broker is not to be left behind for good
@@ -129,7 +129,7 @@ class MetadataFollower:
             tries += 1
 
     async def _connect(self) -> BrokerConnection:
-        address = self._cluster.controller_address
+        address = self._cluster.controller_endpoint
         return await BrokerConnection.open(address.host, address.port, self._config)
 
     async def _describe(self, connection: BrokerConnection) -> DescribeClusterResponse:
@@ -147,7 +147,7 @@ class MetadataFollower:
                 f"the data directory is of the cluster {cluster_id}, and the controller at"
                 f" {connection.address} of {answer.cluster_id}"
             )
-        self._cluster.told([broker.broker_id for broker in answer.brokers])
+        self._cluster.update_alive([broker.broker_id for broker in answer.brokers])
 
     async def _take_all(self, connection: BrokerConnection, topics: Topics) -> int:
         """Take over the whole journal; give where it ends."""
@@ -193,7 +193,7 @@ class MetadataFollower:
     async def _hear(self, connection: BrokerConnection) -> None:
         """Ask who is up."""
         answer = await self._describe(connection)
-        self._cluster.told([broker.broker_id for broker in answer.brokers])
+        self._cluster.update_alive([broker.broker_id for broker in answer.brokers])
 
     def _adopt(
         self, topics: Topics, records: Sequence[KeyValue], followed: int
@@ -213,7 +213,7 @@ class MetadataFollower:
         """Give the records from an offset on, where they end, and where the journal does."""
         request = fetch_request(
             [PartitionFetch(METADATA_TOPIC, 0, offset, most_bytes)],
-            replica_id=self._cluster.own_id,
+            replica_id=self._cluster.broker_id,
             max_wait_ms=wait_ms,
         )
         answer = await connection.send(request, FetchResponse, timeout=_ANSWER_SECONDS)
@@ -223,13 +223,13 @@ class MetadataFollower:
             reason = f"fetching {METADATA_TOPIC} from {offset}: {code.message}"
             if code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
                 reason = (
-                    f"{connection.address} does not know broker {self._cluster.own_id}: all brokers"
-                    " need the same list"
+                    f"{connection.address} does not know broker {self._cluster.broker_id}: all"
+                    " brokers need the same list"
                 )
             raise ApiError(code, reason)
         records: list[KeyValue] = []
         next_offset = None
         for batch in split_batches(data.records or b""):
-            records += key_values(batch)
+            records += read_key_values(batch)
             next_offset = batch.next_offset
         return records, next_offset, data.high_watermark

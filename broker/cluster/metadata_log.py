@@ -39,15 +39,15 @@ class MetadataLog:
     async def records(self) -> AsyncIterator[KeyValue]:
         """Give all that was written."""
         async for batch in self.partition.batches():
-            for record in key_values(batch):
+            for record in read_key_values(batch):
                 yield record
 
-    async def write(self, records: Sequence[KeyValue]) -> int:
+    async def append(self, records: Sequence[KeyValue]) -> int:
         """Write records, wait until the device has them, and give the offset behind them."""
         now_ms = int(time.time() * 1000)
         last_offset = -1
         for start in range(0, len(records), _RECORDS_PER_BATCH):
-            batch = batch_of(records[start : start + _RECORDS_PER_BATCH], now_ms)
+            batch = build_key_value_batch(records[start : start + _RECORDS_PER_BATCH], now_ms)
             last_offset = self.partition.append(batch, now_ms).last_offset
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -60,7 +60,7 @@ class MetadataLog:
         return last_offset + 1
 
 
-def batch_of(
+def build_key_value_batch(
     records: Sequence[KeyValue], time_ms: int, compression: Compression = Compression.NONE
 ) -> bytearray:
     """Build a batch of records, for a log of the broker's own."""
@@ -70,7 +70,7 @@ def batch_of(
     )
 
 
-def key_values(batch: RecordBatch) -> list[KeyValue]:
+def read_key_values(batch: RecordBatch) -> list[KeyValue]:
     """Give the records of such a batch. Raises BatchError."""
     batch.validate()
     found: list[KeyValue] = []

@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 _FEW = 100
 
 
-class ProducerIds:
+class ProducerIdManager:
     """A stock of ids, and how to get more. `reserve` raises what `take` may then raise."""
 
     def __init__(self, reserve: Callable[[], Awaitable[range]]) -> None:
@@ -27,16 +27,16 @@ class ProducerIds:
         self._stock: deque[int] = deque()
         self._getting: asyncio.Task[None] | None = None
 
-    async def take(self) -> int:
+    async def generate(self) -> int:
         """Give an id that nobody was ever given."""
         if len(self._stock) < _FEW:
-            self.stock_up()
+            self.prefetch()
         while not self._stock:
-            getting = self.stock_up()
+            getting = self.prefetch()
             await asyncio.shield(getting)
         return self._stock.popleft()
 
-    def stock_up(self) -> asyncio.Task[None]:
+    def prefetch(self) -> asyncio.Task[None]:
         """Begin to get more, unless that is under way."""
         if self._getting is None or self._getting.done():
             self._getting = asyncio.get_running_loop().create_task(self._get())

@@ -359,9 +359,9 @@ class BrokerConfig:
 
     topic_defaults: LogConfig = field(default_factory=LogConfig)
     """What a topic has that has no setting of its own."""
-    given: Mapping[str, str] = field(init=False, repr=False, compare=False)
+    static_configs: Mapping[str, str] = field(init=False, repr=False, compare=False)
     """The settings that the broker was started with, as text; the others have their defaults."""
-    altered: Mapping[str, str] = field(init=False, repr=False, compare=False)
+    dynamic_configs: Mapping[str, str] = field(init=False, repr=False, compare=False)
     """The settings that were changed since, by `with_overrides`."""
 
     def __post_init__(self) -> None:
@@ -375,7 +375,7 @@ class BrokerConfig:
                 f" socket.request.max.bytes, {self.socket_request_max_bytes}"
             )
         self._check_roster()
-        _ = self.metrics_address  # which raises what is wrong with it
+        _ = self.metrics_endpoint  # which raises what is wrong with it
         self._remember(
             {
                 declared.name: self._text_of(declared)
@@ -385,11 +385,11 @@ class BrokerConfig:
         )
 
     def _remember(self, given: Mapping[str, str], altered: Mapping[str, str] | None = None) -> None:
-        object.__setattr__(self, "given", dict(given))
-        object.__setattr__(self, "altered", dict(altered or {}))
+        object.__setattr__(self, "static_configs", dict(given))
+        object.__setattr__(self, "dynamic_configs", dict(altered or {}))
 
     @property
-    def metrics_address(self) -> Endpoint | None:
+    def metrics_endpoint(self) -> Endpoint | None:
         """Where the page of metrics is. Raises ConfigError."""
         text = self.metrics_listener
         if not text:
@@ -433,9 +433,9 @@ class BrokerConfig:
         for name in overrides:
             if not broker_config_key(name).is_dynamic:
                 raise ConfigError(f"{name}: it cannot change while the broker runs")
-        altered = _override(self.altered, overrides)
-        config = BrokerConfig.of(_override(self.given, altered))
-        config._remember(self.given, altered)
+        altered = _override(self.dynamic_configs, overrides)
+        config = BrokerConfig.of(_override(self.static_configs, altered))
+        config._remember(self.static_configs, altered)
         return config
 
     @property
@@ -470,7 +470,7 @@ class BrokerConfig:
         if own is None:
             raise ConfigError(
                 f"broker.id: {self.broker_id} is not in cluster.brokers, which has"
-                f" {', '.join(map(str, roster.ids))}"
+                f" {', '.join(map(str, roster.broker_ids))}"
             )
         if self.inter_broker_listener not in own:
             raise ConfigError(
@@ -496,12 +496,12 @@ class BrokerConfig:
         if declared.topic_name:
             return self.topic_defaults.text_of(declared.topic_name)
         if declared.name in _UNITS:
-            return _override(self.given, self.altered).get(declared.name, "")
+            return _override(self.static_configs, self.dynamic_configs).get(declared.name, "")
         return as_text(getattr(self, field_of(declared.name)))
 
-    def is_given(self, name: str) -> bool:
+    def is_static(self, name: str) -> bool:
         """Whether the broker was started with a value of this setting, in whatever unit."""
-        return any(name in (given, _target(given)) for given in self.given)
+        return any(name in (given, _target(given)) for given in self.static_configs)
 
 
 def broker_configs() -> tuple[ConfigKey, ...]:

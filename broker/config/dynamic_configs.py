@@ -18,7 +18,7 @@ from ottla.protocol.configdef import ConfigError, ConfigKey, as_text, unknown_co
 from ottla.protocol.errors import ErrorCode
 from ottla.storage.config import TOPIC_CONFIGS
 
-from ..cluster.controller import Change
+from ..cluster.controller import ConfigChange
 from ..requests.errors import EXPECTED_ERRORS, ApiError, error_code_of, error_message_of
 from .broker_config import BrokerConfig, broker_config_key, broker_configs
 
@@ -77,7 +77,7 @@ class Describer:
 
     def __init__(self, config: BrokerConfig) -> None:
         self._config = config
-        self._at_start = BrokerConfig.of(config.given)
+        self._at_start = BrokerConfig.of(config.static_configs)
         self._inherited = {
             declared.topic_name: list(self._synonyms(declared))
             for declared in broker_configs()
@@ -105,9 +105,9 @@ class Describer:
         """
         name = declared.name
         now, at_start = self._config.text_of(name), self._at_start.text_of(name)
-        if name in self._config.altered or now != at_start:
+        if name in self._config.dynamic_configs or now != at_start:
             yield Synonym(name, now, Source.DYNAMIC_BROKER)
-        if self._at_start.is_given(name):
+        if self._at_start.is_static(name):
             yield Synonym(name, at_start, Source.STATIC_BROKER)
         default = None if declared.default_value is None else declared.default
         yield Synonym(name, default, Source.DEFAULT)
@@ -164,7 +164,7 @@ async def alter(
     return list(results.values())
 
 
-def _change(configurable: _Configurable, edits: Sequence[Edit], *, replace: bool) -> Change:
+def _change(configurable: _Configurable, edits: Sequence[Edit], *, replace: bool) -> ConfigChange:
     def change(own: Mapping[str, str]) -> Mapping[str, str]:
         edited = {} if replace else dict(own)
         for name, operation, value in edits:
@@ -209,10 +209,10 @@ class _Configurable(Protocol):
     def inherited(self, name: str) -> str:
         """Give the value of a setting that it does not have of its own."""
 
-    def check(self, change: Change) -> None:
+    def check(self, change: ConfigChange) -> None:
         """Raise ConfigError, or what the change raises, if it could not be changed so."""
 
-    async def alter(self, change: Change) -> None:
+    async def alter(self, change: ConfigChange) -> None:
         """Change it. Raises what `check` does."""
 
 
@@ -230,11 +230,11 @@ class _ConfigurableTopic:
     def inherited(self, name: str) -> str:
         return self._topics.config.topic_defaults.text_of(name)
 
-    def check(self, change: Change) -> None:
+    def check(self, change: ConfigChange) -> None:
         self._topics.topic_config(change(self._topic.configs))
 
-    async def alter(self, change: Change) -> None:
-        await self._controller.alter_configs(self._topic, change)
+    async def alter(self, change: ConfigChange) -> None:
+        await self._controller.alter_topic_configs(self._topic, change)
 
 
 class _ConfigurableBroker:
@@ -242,7 +242,7 @@ class _ConfigurableBroker:
         self._controller = broker.controller
         self._id = broker_id
         # With what another one was started is not known here.
-        given = broker.config.given if broker_id == broker.id else {}
+        given = broker.config.static_configs if broker_id == broker.id else {}
         self._at_start = BrokerConfig.of(given)
 
     def setting(self, name: str) -> ConfigKey:
@@ -251,17 +251,17 @@ class _ConfigurableBroker:
     def inherited(self, name: str) -> str:
         return self._at_start.text_of(name)
 
-    def check(self, change: Change) -> None:
-        self._controller.check_broker_configs(self._id, change)
+    def check(self, change: ConfigChange) -> None:
+        self._controller.validate_broker_configs(self._id, change)
 
-    async def alter(self, change: Change) -> None:
+    async def alter(self, change: ConfigChange) -> None:
         await self._controller.alter_broker_configs(self._id, change)
 
 
 def _find(broker: Broker, kind: int, name: str) -> _Configurable:
     if kind == ResourceType.TOPIC:
         return _ConfigurableTopic(broker, find_topic(broker, name))
-    return _ConfigurableBroker(broker, check_broker(kind, name, broker.cluster.ids))
+    return _ConfigurableBroker(broker, check_broker(kind, name, broker.cluster.broker_ids))
 
 
 def find_topic(broker: Broker, name: str) -> Topic:

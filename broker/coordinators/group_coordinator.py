@@ -26,7 +26,7 @@ from ottla.protocol.errors import BatchError, DecodeError, ErrorCode
 from ottla.protocol.schema import Message
 from ottla.storage.errors import BatchTooLargeError
 
-from ..cluster.metadata_log import batch_of, key_values
+from ..cluster.metadata_log import build_key_value_batch, read_key_values
 from ..requests.errors import EXPECTED_ERRORS, ApiError
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class GroupCoordinator:
     async def load(self) -> None:
         """Read all that was stored, one partition after the other."""
         topic = self._topic
-        own = {} if topic is None else self._broker.topics.own_partitions(topic)
+        own = {} if topic is None else self._broker.topics.led_partitions(topic)
         for partition in list(own.values()):
             if partition is not None:
                 try:
@@ -86,10 +86,10 @@ class GroupCoordinator:
             # that more than the time of a sync alters this.
             "durability": "page-cache",
         }
-        topic = controller.plan_internal(
+        topic = controller.plan_internal_topic(
             OFFSETS_TOPIC, config.offsets_topic_num_partitions, settings
         )
-        (error,) = await controller.create([topic])
+        (error,) = await controller.create_topics([topic])
         if error is not None and not self.has_topic:
             raise error
 
@@ -113,7 +113,7 @@ class GroupCoordinator:
         index = partition_of_group(group_id, len(topic.replicas))
         if index in self._loaded:
             return ErrorCode.NONE
-        if not self._broker.topics.owns(topic, index):
+        if not self._broker.topics.leads(topic, index):
             return ErrorCode.NOT_COORDINATOR
         if self.is_loading:
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
@@ -170,10 +170,10 @@ class GroupCoordinator:
         if self._timer is not None:
             self._timer.cancel()
 
-    def topic_made(self, topic: Topic) -> None:
+    def topic_created(self, topic: Topic) -> None:
         """Take note of a new topic: if it is that of offsets, there is nothing to read in it."""
         if topic.name == OFFSETS_TOPIC:
-            own = self._broker.topics.own_partitions(topic)
+            own = self._broker.topics.led_partitions(topic)
             self._loaded.update(index for index, one in own.items() if one is not None)
 
     def topic_deleted(self, topic: Topic) -> None:
@@ -202,10 +202,10 @@ class GroupCoordinator:
             partition = self._partition_of(store.group_id)
             time_ms = self._broker.now_ms()
             try:
-                appended = partition.append(batch_of(store.records, time_ms), time_ms)
+                appended = partition.append(build_key_value_batch(store.records, time_ms), time_ms)
             except BatchTooLargeError:
                 # The members of a large group say much, and all of them the same.
-                packed = batch_of(store.records, time_ms, Compression.ZSTD)
+                packed = build_key_value_batch(store.records, time_ms, Compression.ZSTD)
                 appended = partition.append(packed, time_ms)
         except BatchTooLargeError as error:
             logger.warning("group %s: nothing was stored: %s", store.group_id, error)
@@ -234,7 +234,7 @@ class GroupCoordinator:
             if self._is_stopping:
                 return
             try:
-                records = key_values(batch)
+                records = read_key_values(batch)
             except BatchError as error:
                 logger.error("%r: %r is not understood: %s", partition, batch, error)
                 continue

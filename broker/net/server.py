@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from ..observability.logging import limited
+from ..observability.logging import log_limited
 from .connection import NEVER, Connection
 from .flow import Budget
 from .listeners import format_host
@@ -85,7 +85,7 @@ class Server:
         # A log that cannot open its files goes offline, and no client must be able to cause that.
         descriptors = self._broker.logs.disk.descriptor_limit()
         self._most = max(descriptors // 2 - _OTHER_DESCRIPTORS, _FEWEST_CONNECTIONS)
-        if self._most < self.config.max_connections and self.config.is_given("max.connections"):
+        if self._most < self.config.max_connections and self.config.is_static("max.connections"):
             logger.warning(
                 "there will be fewer connections than max.connections: descriptors are scarce",
                 extra={"connections": self._most, "descriptors": descriptors},
@@ -137,7 +137,7 @@ class Server:
             self.metrics.connections["accepted"] += 1
             return True
         self.metrics.connections["refused"] += 1
-        limited(logger, "a connection is refused", extra={"peer": peer, "reason": reason})
+        log_limited(logger, "a connection is refused", extra={"peer": peer, "reason": reason})
         return False
 
     def forget(self, connection: Connection) -> None:
@@ -156,7 +156,9 @@ class Server:
     def note_malformed(self, connection: Connection, reason: str) -> None:
         """Say that a client broke the rules."""
         self.metrics.connections["malformed"] += 1
-        limited(logger, "a connection is closed", extra={"peer": connection.peer, "reason": reason})
+        log_limited(
+            logger, "a connection is closed", extra={"peer": connection.peer, "reason": reason}
+        )
 
     def time_for(self, size_bytes: int) -> float:
         """Give the seconds in which a request of this size must have come."""
@@ -218,7 +220,9 @@ class Server:
 
     def _end(self, connection: Connection, kind: str, reason: str) -> None:
         self.metrics.connections[kind] += 1
-        limited(logger, "a connection is closed", extra={"peer": connection.peer, "reason": reason})
+        log_limited(
+            logger, "a connection is closed", extra={"peer": connection.peer, "reason": reason}
+        )
         connection.abort()
 
 

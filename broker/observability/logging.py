@@ -6,7 +6,7 @@
     2026-11-16T12:00:00.123Z INFO  broker.server  listening  listener=PLAINTEXT address=…
 
 A field may not be called like an attribute of a log record (`name`, `args`, `module` and such):
-logging refuses it. What a peer can provoke at will is logged through `limited`.
+logging refuses it. What a peer can provoke at will is logged through `log_limited`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any, TextIO
 _STANDARD = {*logging.makeLogRecord({}).__dict__, "asctime", "message", "taskName"}
 
 
-def setup(level: str, format: str, stream: TextIO | None = None) -> None:  # noqa: A002
+def configure_logging(level: str, format: str, stream: TextIO | None = None) -> None:  # noqa: A002
     """Send what is logged to a stream, stderr unless told otherwise; a second call replaces."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.set_name("ottla")
@@ -56,7 +56,7 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(_facts(record), default=str)
 
 
-class Ration:
+class RateLimiter:
     """Lets at most so many of a kind pass in a while, and counts the others."""
 
     def __init__(self, most: int, seconds: float) -> None:
@@ -74,10 +74,10 @@ class Ration:
         return max(count - self._most, 0)
 
 
-_RATION = Ration(10, seconds=10)
+_RATION = RateLimiter(10, seconds=10)
 
 
-def limited(
+def log_limited(
     logger: logging.Logger,
     message: str,
     *,

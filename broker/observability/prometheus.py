@@ -107,7 +107,7 @@ class _BrokerCollector(Collector):
             "ottla_partition_size_bytes", "What the log takes on disk.", labels=_PLACE
         )
         offline = len(self._broker.logs.failed)
-        for partition in self._broker.topics.all_partitions():
+        for partition in self._broker.topics.online_partitions():
             place, opened = [partition.topic, str(partition.index)], partition.log
             starts.add_metric(place, opened.start_offset)
             ends.add_metric(place, opened.end_offset)

@@ -37,10 +37,10 @@ from .partition import Partition
 logger = logging.getLogger(__name__)
 
 
-class Watcher(Protocol):
+class TopicListener(Protocol):
     """Somebody who is told what became of topics."""
 
-    def topic_made(self, topic: Topic) -> None:
+    def topic_created(self, topic: Topic) -> None:
         """Take note that a topic is there that was not."""
 
     def topic_deleted(self, topic: Topic) -> None:
@@ -55,12 +55,12 @@ class Topics:
         config: BrokerConfig,
         logs: LogDirectory,
         obey: Callable[[BrokerConfig], None],
-        watcher: Watcher,
+        watcher: TopicListener,
     ) -> None:
         self.image = MetadataImage()
         #: The settings in force: those of the start, and what was altered since.
         self.config = config
-        self.start_config = config
+        self.static_config = config
         self.metadata_log: MetadataLog
         self._obey = obey
         self._watcher = watcher
@@ -103,11 +103,11 @@ class Topics:
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "the log could not be opened")
         return partition
 
-    def own_partitions(self, topic: Topic) -> Mapping[int, Partition | None]:
+    def led_partitions(self, topic: Topic) -> Mapping[int, Partition | None]:
         """Give the partitions of a topic that are here; None for a log that could not be opened."""
         return self._partitions[topic.name]
 
-    def all_partitions(self) -> Iterator[Partition]:
+    def online_partitions(self) -> Iterator[Partition]:
         """Give every partition that is open."""
         for partitions in list(self._partitions.values()):
             yield from (one for one in list(partitions.values()) if one is not None)
@@ -120,7 +120,7 @@ class Topics:
         """Give the settings of a topic that has these of its own. Raises ConfigError."""
         return self.config.topic_defaults.with_overrides(overrides)
 
-    async def make_logs(self, topics: Iterable[Topic]) -> None:
+    async def create_logs(self, topics: Iterable[Topic]) -> None:
         """Make the logs that topics need here: all of them, or none. Raises OSError."""
         wanted = self._logs_of(topics)
         if not wanted.keys() <= self._logs.logs.keys():
@@ -128,7 +128,7 @@ class Topics:
 
     async def commit(self, records: Sequence[KeyValue]) -> int:
         """Write records; when the device has them, let them take effect. Gives where they end."""
-        end = await self.metadata_log.write(records)
+        end = await self.metadata_log.append(records)
         new: list[tuple[KeyValue, Topic]] = []
         for record in records:
             name, topic = parse_topic_record(record) or (None, None)
@@ -142,7 +142,7 @@ class Topics:
             if gone is not None:
                 await self._drop(gone)
         await self._take_over(new)
-        if self.image.broker_configs.get(self.config.broker_id, {}) != self.config.altered:
+        if self.image.broker_configs.get(self.config.broker_id, {}) != self.config.dynamic_configs:
             self._obey_altered()
             for topic in self.image.topics.values():
                 self._apply(topic.name, self.config_of(topic))
@@ -160,14 +160,14 @@ class Topics:
             await self.commit(replaced)
         await self.commit([*records, controller_offset_record(followed)])
 
-    def owns(self, topic: Topic, index: int) -> bool:
+    def leads(self, topic: Topic, index: int) -> bool:
         """Whether a partition is to be on this broker."""
         return self.config.broker_id in topic.replicas[index]
 
     async def _take_over(self, new: Sequence[tuple[KeyValue, Topic]]) -> None:
         """Let topics be there, or be other than they were, with logs for what is here of them."""
         try:
-            await self.make_logs(topic for _record, topic in new)
+            await self.create_logs(topic for _record, topic in new)
         except (OSError, StorageError) as error:
             if len(new) > 1:
                 for one in new:  # what is wrong with one of them is not to harm the others
@@ -182,7 +182,7 @@ class Topics:
             self.image.replay(*record)
             self._take_in(topic)
             if before is None:
-                self._watcher.topic_made(topic)
+                self._watcher.topic_created(topic)
             elif before.configs != topic.configs:
                 self._apply(topic.name, self.config_of(topic))
 
@@ -190,7 +190,7 @@ class Topics:
         """Have a `Partition` for every log of a topic, and keep those that there are."""
         partitions = self._partitions.setdefault(topic.name, {})
         for index in range(len(topic.replicas)):
-            if index not in partitions and self.owns(topic, index):
+            if index not in partitions and self.leads(topic, index):
                 opened = self._logs.logs.get(_log_name(topic.name, index))
                 partitions[index] = (
                     None
@@ -215,7 +215,7 @@ class Topics:
     def _obey_altered(self) -> None:
         altered = self.image.broker_configs.get(self.config.broker_id, {})
         try:
-            self.config = self.start_config.with_overrides(altered)
+            self.config = self.static_config.with_overrides(altered)
         except ConfigError as error:
             logger.error("altered settings do not go with those of the start: %s", error)
             return
@@ -239,7 +239,7 @@ class Topics:
             for topic in topics
             for config in [self.config_of(topic)]
             for index in range(len(topic.replicas))
-            if self.owns(topic, index)
+            if self.leads(topic, index)
         }
 
     def _deal_with_strays(self, known: Mapping[str, LogConfig]) -> None:

@@ -28,7 +28,7 @@ class PartitionMetadata(NamedTuple):
 
 def offline_partitions(broker: Broker, topic: Topic) -> frozenset[int]:
     """Return the partitions of a topic that this broker leads and whose logs failed to open."""
-    led = broker.topics.own_partitions(topic)
+    led = broker.topics.led_partitions(topic)
     return frozenset(index for index, partition in led.items() if partition is None)
 
 

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from harness.logs import a_log, append
 from ottla.__main__ import GROUPS, ottla
 from ottla.broker.config.broker_config import BrokerConfig, ConfigError, broker_configs
-from ottla.broker.observability.logging import Ration, limited, setup
+from ottla.broker.observability.logging import RateLimiter, configure_logging, log_limited
 from ottla.cli import broker as cli
 from ottla.storage.errors import DataDirectoryError
 
@@ -85,7 +85,7 @@ def test_a_flag_is_a_setting_by_another_name(daemon):
     )
 
     assert done.exit_code == 0, done.output
-    assert daemon.config.given == {
+    assert daemon.config.static_configs == {
         "broker.id": "4",
         "log.dir": "d",
         "num.partitions": "3",
@@ -268,7 +268,7 @@ def logged():
     stream = io.StringIO()
 
     def start(form="text"):
-        setup("INFO", form, stream)
+        configure_logging("INFO", form, stream)
         return stream
 
     yield start
@@ -347,8 +347,8 @@ def test_what_a_peer_provokes_is_limited(logged):
     stream = logged()
 
     for number in range(50):
-        limited(logger, "a storm", extra={"number": number})
-    limited(logger, "another kind", extra={})
+        log_limited(logger, "a storm", extra={"number": number})
+    log_limited(logger, "another kind", extra={})
 
     lines = stream.getvalue().splitlines()
     assert len(lines) == 11
@@ -357,7 +357,7 @@ def test_what_a_peer_provokes_is_limited(logged):
 
 
 def test_a_ration_tells_how_many_were_left_out():
-    ration = Ration(2, seconds=10)
+    ration = RateLimiter(2, seconds=10)
 
     assert [ration.take("a", now) for now in (0, 1, 2, 9)] == [0, 0, None, None]
     assert ration.take("b", 9) == 0

@@ -26,7 +26,7 @@ def test_no_settings_are_the_defaults():
     assert config == BrokerConfig()
     assert (config.broker_id, config.log_dir, config.num_partitions) == (0, "ottla-data", 1)
     assert config.topic_defaults == LogConfig()
-    assert config.given == {}
+    assert config.static_configs == {}
 
 
 def test_flags_win_over_the_environment_and_that_over_the_file(tmp_path):
@@ -36,7 +36,11 @@ def test_flags_win_over_the_environment_and_that_over_the_file(tmp_path):
     config = BrokerConfig.load({"broker.id": "3"}, environ, file)
 
     assert (config.broker_id, config.num_partitions, config.fetch_max_bytes) == (3, 2, 1111)
-    assert config.given == {"broker.id": "3", "num.partitions": "2", "fetch.max.bytes": "1111"}
+    assert config.static_configs == {
+        "broker.id": "3",
+        "num.partitions": "2",
+        "fetch.max.bytes": "1111",
+    }
 
 
 def test_a_file_has_comments_blanks_and_spaces(tmp_path):
@@ -166,8 +170,8 @@ def test_smaller_units_win_over_larger_ones(given, retention_ms):
 
     assert config.topic_defaults.retention_ms == retention_ms
     assert config.text_of("log.retention.ms") == str(retention_ms)
-    assert config.is_given("log.retention.ms")
-    assert not config.is_given("log.roll.ms")
+    assert config.is_static("log.retention.ms")
+    assert not config.is_static("log.roll.ms")
 
 
 def test_a_higher_source_wins_in_whatever_unit(tmp_path):
@@ -177,7 +181,7 @@ def test_a_higher_source_wins_in_whatever_unit(tmp_path):
 
     assert config.topic_defaults.retention_ms == 3_600_000
     assert config.topic_defaults.segment_ms == 5
-    assert config.given == {"log.retention.hours": "1", "log.roll.ms": "5"}
+    assert config.static_configs == {"log.retention.hours": "1", "log.roll.ms": "5"}
     assert config.text_of("log.retention.hours") == "1"
     assert config.text_of("log.retention.minutes") == ""
 
@@ -190,8 +194,8 @@ def test_a_running_brokers_settings_change_and_what_it_was_given_stays():
 
     assert once.topic_defaults.retention_ms == 3_600_000
     assert (twice.topic_defaults.retention_ms, twice.num_partitions) == (3_600_000, 5)
-    assert twice.given == config.given
-    assert twice.altered == {"log.retention.hours": "1", "num.partitions": "5"}
+    assert twice.static_configs == config.static_configs
+    assert twice.dynamic_configs == {"log.retention.hours": "1", "num.partitions": "5"}
     assert config.with_overrides({}) == config
 
 
@@ -201,8 +205,8 @@ def test_values_given_as_such_survive_a_change():
     changed = config.with_overrides({"num.partitions": "2"})
 
     assert (changed.log_dir, changed.topic_defaults.retention_ms) == ("d", 7)
-    assert changed.given == {"log.dir": "d", "log.retention.ms": "7"}
-    assert dataclasses.replace(config, broker_id=3).given["broker.id"] == "3"
+    assert changed.static_configs == {"log.dir": "d", "log.retention.ms": "7"}
+    assert dataclasses.replace(config, broker_id=3).static_configs["broker.id"] == "3"
 
 
 def test_what_is_fixed_at_the_start_cannot_change():
@@ -242,7 +246,7 @@ def test_a_config_goes_to_another_process():
     copy = pickle.loads(pickle.dumps(config))
 
     assert copy == config
-    assert copy.given == config.given
+    assert copy.static_configs == config.static_configs
 
 
 def test_a_listener_advertises_itself():

@@ -116,7 +116,9 @@ async def test_of_two_that_ask_at_once_nobody_takes_partitions_away(tmp_path):
 
 async def test_the_broker_s_own_topics_keep_their_partitions(tmp_path):
     async with serving(tmp_path) as (broker, client):
-        await broker.controller.create([broker.controller.plan("__consumer_offsets", 1, {})])
+        await broker.controller.create_topics(
+            [broker.controller.plan_topic("__consumer_offsets", 1, {})]
+        )
 
         [answer] = await ask(client, more("__consumer_offsets", 4))
 

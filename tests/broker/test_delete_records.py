@@ -83,7 +83,9 @@ async def test_a_topic_that_is_only_compacted_keeps_its_records(tmp_path):
 
 async def test_the_broker_s_own_topics_are_left_alone(tmp_path):
     async with serving(tmp_path) as (broker, client):
-        await broker.controller.create([broker.controller.plan("__consumer_offsets", 1, {})])
+        await broker.controller.create_topics(
+            [broker.controller.plan_topic("__consumer_offsets", 1, {})]
+        )
 
         answer = await delete(client, "__consumer_offsets", 0)
 

@@ -100,7 +100,9 @@ async def test_a_request_that_names_a_topic_twice_or_not_at_all_deletes_nothing(
 
 async def test_the_broker_s_own_topics_cannot_be_deleted(tmp_path):
     async with serving(tmp_path) as (broker, client):
-        await broker.controller.create([broker.controller.plan("__consumer_offsets", 1, {})])
+        await broker.controller.create_topics(
+            [broker.controller.plan_topic("__consumer_offsets", 1, {})]
+        )
         await create(client, "t")
 
         answer = await codes(client, by_name("__consumer_offsets", "__cluster_metadata", "t"))

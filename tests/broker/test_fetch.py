@@ -309,7 +309,7 @@ async def test_a_topic_that_is_deleted_ends_its_long_polls(tmp_path):
         client.send(fetch(1, max_wait_ms=LONG_MS), NEWEST)
         assert await client.hears_nothing()
 
-        await broker.controller.delete(broker.topics.image.topics["t"])
+        await broker.controller.delete_topic(broker.topics.image.topics["t"])
 
         assert codes(await client.answer()) == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
 

@@ -140,7 +140,7 @@ async def test_an_error_is_said_each_time_and_so_is_its_end(tmp_path):
 async def test_a_topic_that_comes_to_be_is_found_by_a_session_that_waits_for_it(tmp_path):
     async with a_broker(tmp_path) as broker, connected(broker) as client:
         response = await client.ask(fetch(0, topic="later", session_epoch=0), NEWEST)
-        await broker.controller.create([broker.controller.plan("later", 1, {})])
+        await broker.controller.create_topics([broker.controller.plan_topic("later", 1, {})])
 
         there = await client.ask(changed(response.session_id, 1), NEWEST)
 

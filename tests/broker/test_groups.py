@@ -696,7 +696,7 @@ async def test_offsets_of_a_topic_do_not_outlive_it_if_the_broker_ends_in_betwee
     async with coordinating(tmp_path) as (broker, client):
         await by_hand.commit(client, "g", {T0: 5})
         # The topic is gone, and the broker does not come to the rest of it.
-        await broker.topics.metadata_log.write([topic_tombstone("t")])
+        await broker.topics.metadata_log.append([topic_tombstone("t")])
 
     async with coordinating(tmp_path) as (_broker, client):
         await loaded(client, "g")
@@ -918,7 +918,7 @@ async def test_offsets_can_be_synced_to_the_device_and_all_else_goes_on(tmp_path
         await by_hand.commit(client, "simple", {T0: 1})
         await set_durability(client, "fsync")
         partitions = list(
-            broker.topics.own_partitions(broker.topics.image.topics[OFFSETS]).values()
+            broker.topics.led_partitions(broker.topics.image.topics[OFFSETS]).values()
         )
 
         codes = await asyncio.gather(

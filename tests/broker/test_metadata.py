@@ -127,7 +127,9 @@ async def test_the_broker_s_own_topics_do_not_come_to_be_by_being_asked_for(tmp_
         }
 
         # The broker makes them when there is need; then they are internal.
-        await broker.controller.create([broker.controller.plan("__consumer_offsets", 2, {})])
+        await broker.controller.create_topics(
+            [broker.controller.plan_topic("__consumer_offsets", 2, {})]
+        )
         topics = await metadata(client)
         assert list(topics) == ["__consumer_offsets"]
         assert topics["__consumer_offsets"].is_internal

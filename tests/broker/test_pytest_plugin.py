@@ -96,7 +96,7 @@ def test_it_is_had_alone_or_shared_with_overrides(pytester, workers):
         import pytest
 
         @pytest.fixture(scope="session")
-        def ottla_settings():
+        def ottla_broker_config():
             return {"num_partitions": 3}
         """
     )
@@ -159,7 +159,7 @@ def test_it_is_among_the_fixtures_and_the_markers(pytester):
             "ottla_broker -- *pytest_plugin.py:*",
             "ottla_broker_factory -- *",
             "ottla_session_broker [[]session scope[]] -- *",
-            "ottla_settings [[]session scope[]] -- *",
+            "ottla_broker_config [[]session scope[]] -- *",
         ]
     )
     run_pytest(pytester, "--markers").stdout.fnmatch_lines(

@@ -118,7 +118,7 @@ def test_a_broker_has_settings_that_can_be(name):
     config = config_of(name)
 
     assert name == f"broker-{config.broker_id}"
-    assert len(config.cluster_file.ids) == len(BROKERS) == 3
+    assert len(config.cluster_file.broker_ids) == len(BROKERS) == 3
 
 
 @each_broker
@@ -313,7 +313,7 @@ def test_a_job_is_an_example_that_there_is_with_options_that_it_has(name):
     assert options[0] in shown
     config = config_of("broker-0")
     internal = [
-        config.cluster_file.brokers[number]["INTERNAL"] for number in config.cluster_file.ids
+        config.cluster_file.brokers[number]["INTERNAL"] for number in config.cluster_file.broker_ids
     ]
     assert options[1] == ",".join(f"{one.host}:{one.port}" for one in internal)
 

@@ -70,7 +70,9 @@ async def a_broker(
 async def make_topic(broker: Broker, name: str, count: int = 1, **configs: str) -> None:
     """Make a topic; its settings are said with underscores."""
     named = {key.replace("_", "."): value for key, value in configs.items()}
-    errors = await broker.controller.create([broker.controller.plan(name, count, named)])
+    errors = await broker.controller.create_topics(
+        [broker.controller.plan_topic(name, count, named)]
+    )
     assert errors == [None]
 
 

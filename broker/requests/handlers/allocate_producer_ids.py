@@ -23,10 +23,10 @@ async def handle(
     """Answer AllocateProducerIds."""
     if not broker.cluster.is_controller:
         return AllocateProducerIdsResponse(error_code=ErrorCode.NOT_CONTROLLER)
-    if request.broker_id not in broker.cluster.followers:
+    if request.broker_id not in broker.cluster.liveness:
         return AllocateProducerIdsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     try:
-        ids = await broker.controller.reserve_producer_ids()
+        ids = await broker.controller.allocate_producer_ids()
     except EXPECTED_ERRORS as error:
         return AllocateProducerIdsResponse(error_code=error_code_of(error))
     return AllocateProducerIdsResponse(producer_id_start=ids.start, producer_id_len=len(ids))

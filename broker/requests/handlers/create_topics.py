@@ -41,7 +41,7 @@ async def handle(
             raise ApiError(ErrorCode.INVALID_REQUEST, "the request names this topic twice")
         return _plan(broker, wanted[name])
 
-    outcomes = await broker.controller.plan_and_create(
+    outcomes = await broker.controller.plan_and_create_topics(
         wanted, plan, validate_only=request.validate_only
     )
     describer = Describer(broker.config) if context.version >= _FIRST_WITH_CONFIGS else None
@@ -72,14 +72,14 @@ def _plan(broker: Broker, wanted: CreatableTopic) -> Topic:
                 "a topic with assignments must have -1 for its partitions and replication factor",
             )
         replicas = _assigned(broker, wanted.assignments)
-        return broker.controller.plan(wanted.name, len(replicas), configs, replicas)
+        return broker.controller.plan_topic(wanted.name, len(replicas), configs, replicas)
     if factor not in (_DEFAULT, 1):
         raise ApiError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
             f"a replication factor of {factor}: a partition has one owner, and no other replica",
         )
     count = broker.config.num_partitions if count == _DEFAULT else count
-    return broker.controller.plan(wanted.name, count, configs)
+    return broker.controller.plan_topic(wanted.name, count, configs)
 
 
 def _assigned(
@@ -99,7 +99,7 @@ def _assigned(
 
 def check_replicas(broker: Broker, replicas: Sequence[Sequence[int]]) -> None:
     """Raise ApiError for partitions that are assigned to other brokers than there are."""
-    ids = broker.cluster.ids
+    ids = broker.cluster.broker_ids
     for brokers in replicas:
         if len(brokers) != 1 or brokers[0] not in ids:
             raise ApiError(

@@ -55,7 +55,7 @@ async def _answer(
             raise ApiError(ErrorCode.INVALID_REQUEST, "the request names this topic twice")
         topic = _find(broker, name, topic_id)
         name, topic_id = topic.name, topic.id
-        await broker.controller.delete(topic)
+        await broker.controller.delete_topic(topic)
     except EXPECTED_ERRORS as error:
         return DeletableTopicResult(
             name=name,

@@ -43,7 +43,7 @@ def handle(
     is_asked = request.include_cluster_authorized_operations
     return DescribeClusterResponse(
         cluster_id=broker.cluster_id,
-        controller_id=broker.cluster.controller_id,
+        controller_id=broker.cluster.advertised_controller_id,
         brokers=[
             DescribeClusterBroker(broker_id=node.id, host=node.host, port=node.port, rack=node.rack)
             for node in broker.cluster.nodes(context)

@@ -63,7 +63,7 @@ def _distinct(asked: Iterable[DescribableLogDirTopic]) -> dict[str, Iterable[int
 
 
 def _sizes(broker: Broker, name: str, indexes: Iterable[int]) -> list[DescribeLogDirsPartition]:
-    partitions = broker.topics.own_partitions(broker.topics.image.topics[name])
+    partitions = broker.topics.led_partitions(broker.topics.image.topics[name])
     found = (partitions.get(index) for index in indexes)
     return [
         DescribeLogDirsPartition(partition_index=partition.index, partition_size=partition.log.size)

@@ -246,15 +246,17 @@ class _DelayedFetch:
 
 def _record_follower_offset(broker: Broker, request: FetchRequest) -> None:
     """Record how far a follower has replicated the metadata log: up to its fetch offset."""
-    if request.replica_id in broker.cluster.followers:
+    if request.replica_id in broker.cluster.liveness:
         for topic in request.topics:
             if topic.topic == METADATA_TOPIC and topic.partitions:
-                broker.cluster.followers.heard(request.replica_id, topic.partitions[0].fetch_offset)
+                broker.cluster.liveness.record_heartbeat(
+                    request.replica_id, topic.partitions[0].fetch_offset
+                )
 
 
 def _find_for_follower(broker: Broker, replica_id: int, topic: str) -> Partition:
     """Return the partition of the metadata log, the only one that other brokers replicate."""
-    if replica_id not in broker.cluster.followers:
+    if replica_id not in broker.cluster.liveness:
         raise ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     if topic != METADATA_TOPIC:
         raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)

@@ -56,7 +56,7 @@ async def _ensure_topic(broker: Broker) -> None:
         await broker.groups.ensure_topic()
     elif not broker.groups.has_topic:
         # It makes the topic to answer this, and waits until it is here.
-        await broker.link.ask(
+        await broker.controller_channel.request(
             FindCoordinatorRequest(key="any"),
             FindCoordinatorResponse,
             version=_FIRST_WITH_MANY_KEYS - 1,

@@ -36,7 +36,7 @@ async def handle(
         )
         return _failed(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     try:
-        return InitProducerIdResponse(producer_id=await broker.producer_ids.take())
+        return InitProducerIdResponse(producer_id=await broker.producer_ids.generate())
     except EXPECTED_ERRORS as error:
         return _failed(error_code_of(error))
 

@@ -86,8 +86,8 @@ async def _create_and_answer(
 async def _create(broker: Broker, missing: Iterable[str]) -> dict[str, Exception]:
     """Create topics; give what went wrong."""
     controller, count = broker.controller, broker.config.num_partitions
-    outcomes = await controller.plan_and_create(
-        missing, lambda name: controller.plan(name, count, {})
+    outcomes = await controller.plan_and_create_topics(
+        missing, lambda name: controller.plan_topic(name, count, {})
     )
     # If somebody else was faster it is there, and no error when it is looked for below.
     return {name: one for name, one in outcomes.items() if isinstance(one, Exception)}
@@ -102,7 +102,9 @@ async def _have_created(broker: Broker, missing: Iterable[str]) -> dict[str, Exc
     names = list(missing)
     topics = [MetadataRequestTopic(name=name) for name in names]
     try:
-        answer = await broker.link.ask(MetadataRequest(topics=topics), MetadataResponse)
+        answer = await broker.controller_channel.request(
+            MetadataRequest(topics=topics), MetadataResponse
+        )
     except ApiError as error:
         return dict.fromkeys(names, ApiError(ErrorCode.LEADER_NOT_AVAILABLE, str(error)))
     return {
@@ -211,7 +213,7 @@ def _response(
             for node in broker.cluster.nodes(context)
         ],
         cluster_id=broker.cluster_id,
-        controller_id=broker.cluster.controller_id,
+        controller_id=broker.cluster.advertised_controller_id,
         topics=topics,
         cluster_authorized_operations=CLUSTER_OPERATIONS if is_asked else NOT_REQUESTED,
     )

@@ -7,7 +7,7 @@ from harness.daemon import free_port
 from harness.talk import connected
 from harness.wire import create
 from ottla.broker import Broker, BrokerConfig
-from ottla.broker.cluster.liveness import Followers
+from ottla.broker.cluster.liveness import BrokerLiveness
 from ottla.storage.disk import Disk
 
 SESSION = 0.4
@@ -22,7 +22,7 @@ class Clock:
 
 def test_right_after_the_start_all_are_taken_to_be_up():
     clock = Clock()
-    followers = Followers([1, 2], 3, clock)
+    followers = BrokerLiveness([1, 2], 3, clock)
 
     assert followers.alive == {1, 2}
     clock.now += 3.1
@@ -31,10 +31,10 @@ def test_right_after_the_start_all_are_taken_to_be_up():
 
 def test_who_fetches_is_up_for_as_long_as_he_does():
     clock = Clock()
-    followers = Followers([1, 2], 3, clock)
+    followers = BrokerLiveness([1, 2], 3, clock)
 
     clock.now += 2
-    followers.heard(1, 0)
+    followers.record_heartbeat(1, 0)
     clock.now += 2
 
     assert followers.alive == {1}
@@ -43,41 +43,41 @@ def test_who_fetches_is_up_for_as_long_as_he_does():
 
 
 def test_only_those_of_the_list_are_followers():
-    followers = Followers([1, 2], 3)
+    followers = BrokerLiveness([1, 2], 3)
 
     assert 1 in followers
     assert 0 not in followers
 
 
 async def test_a_change_has_spread_when_all_ask_for_what_is_behind_it():
-    followers = Followers([1, 2], 10)
-    spread = asyncio.create_task(followers.reached(5))
+    followers = BrokerLiveness([1, 2], 10)
+    spread = asyncio.create_task(followers.wait_for_offset(5))
     await asyncio.sleep(0)
 
-    followers.heard(1, 5)
-    followers.heard(2, 4)
+    followers.record_heartbeat(1, 5)
+    followers.record_heartbeat(2, 4)
     await asyncio.sleep(0.01)
     assert not spread.done()
 
-    followers.heard(2, 7)
+    followers.record_heartbeat(2, 7)
     async with asyncio.timeout(5):
         await spread
 
 
 async def test_who_is_not_heard_of_is_waited_for_a_session_and_no_longer():
-    followers = Followers([1, 2], SESSION)
-    followers.heard(1, 9)
+    followers = BrokerLiveness([1, 2], SESSION)
+    followers.record_heartbeat(1, 9)
     started = asyncio.get_running_loop().time()
 
     async with asyncio.timeout(10):
-        await followers.reached(5)
+        await followers.wait_for_offset(5)
 
     assert asyncio.get_running_loop().time() - started >= SESSION * 0.9
 
 
 async def test_alone_there_is_nobody_to_wait_for():
     async with asyncio.timeout(1):
-        await Followers([], 10).reached(5)
+        await BrokerLiveness([], 10).wait_for_offset(5)
 
 
 class SlowDisk(Disk):
@@ -108,7 +108,7 @@ async def test_who_makes_logs_for_long_is_up_meanwhile(tmp_path):
         alive = set()
         asking = asyncio.ensure_future(create(client, "t", 30))
         while not (asking.done() and "t" in follower.topics.image.topics):
-            alive.add(controller.cluster.followers.alive)
+            alive.add(controller.cluster.liveness.alive)
             await asyncio.sleep(0.05)
         await asking
 

@@ -14,7 +14,7 @@ def test_a_line_lists_brokers_and_their_listeners():
         "3@A://log-3:1, 3@B://log-3:2,1@A://log-1:29092,1@B://[::1]:9092"
     )
 
-    assert roster.ids == (1, 3)
+    assert roster.broker_ids == (1, 3)
     assert roster.brokers[1] == {
         "A": Endpoint("A", "log-1", 29092),
         "B": Endpoint("B", "::1", 9092),
@@ -59,7 +59,7 @@ def test_a_file_becomes_settings(tmp_path):
     assert config.inter_broker_listener == "INTERNAL"
     assert config.num_partitions == 7
     assert not config.auto_create_topics_enable
-    assert config.cluster_file.ids == (0, 1)
+    assert config.cluster_file.broker_ids == (0, 1)
 
 
 @pytest.mark.parametrize(
