@@ -265,7 +265,7 @@ def bench_read(folder: Path, plan: Plan) -> dict[str, Any]:
     fill(log, 16 * KIB, plan.read_bytes)
     pipe = Pipe()
     total = log.size
-    with open(log.active.path(".log"), "rb") as file:
+    with open(log.active_segment.path(".log"), "rb") as file:
         mapped = mmap.mmap(file.fileno(), total, access=mmap.ACCESS_READ)
 
     def sequential() -> float:
@@ -374,7 +374,7 @@ def bench_recovery(folder: Path, plan: Plan) -> dict[str, Any]:
     path = folder / "recovery-0"
     log = open_at(path)
     fill(log, 16 * KIB, plan.read_bytes)
-    file, size = log.active.path(".log"), log.size
+    file, size = log.active_segment.path(".log"), log.size
     log.close()
 
     def scan() -> float:
@@ -382,7 +382,7 @@ def bench_recovery(folder: Path, plan: Plan) -> dict[str, Any]:
         opened = open_at(path, recovery_point=0)
         elapsed = time.perf_counter() - start
         assert opened.size == size
-        opened.active.close()
+        opened.active_segment.close()
         return elapsed
 
     def bare() -> float:
@@ -450,7 +450,7 @@ def load(path: Path, count: int) -> dict[str, Any]:
         log = directory.create(f"topic-{number}", CONFIG)
         log.append(batch, leader_epoch=0, now_ms=NOW_MS)
         # A file with content that is not on the device stays open.
-        log.sync()
+        log.flush()
     directory.close()
     progress(f"load: {count:,} logs")
     command = [sys.executable, "-c", LOAD_PROBE, str(path)]

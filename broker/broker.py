@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from ottla.storage.disk import Disk
-from ottla.storage.logdir import LogDirectory, Progress, read_cluster_id
+from ottla.storage.logdir import LoadProgress, LogDirectory, read_cluster_id
 
 from .cluster.controller import Controller
 from .cluster.membership import ClusterMembership
@@ -95,7 +95,7 @@ class Broker:
         """Give the time of day, as records have it."""
         return int(time.time() * 1000)
 
-    async def start(self, progress: Progress = lambda _done, _all: None) -> None:
+    async def start(self, progress: LoadProgress = lambda _done, _all: None) -> None:
         """Take the addresses and the data directory, open everything, and serve.
 
         A broker that follows another hears first what is new. Raises OSError for an address that is

@@ -30,7 +30,7 @@ from .config import LogConfig
 from .disk import Buffer, Disk
 from .errors import StorageError
 from .files import OpenFiles
-from .segment import BatchAt, Segment
+from .segment import BatchPosition, Segment
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class CompactionStoppedError(StorageError):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class CompactionPlan:
     """What a pass is to look at. All of it stays as it is while the log goes on."""
 
     files: OpenFiles
@@ -70,7 +70,7 @@ class Plan:
 
 
 @dataclass(slots=True)
-class Stats:
+class CleanerStats:
     """What a pass did."""
 
     segments: int = 0
@@ -86,7 +86,7 @@ class Stats:
     dirty_offset: int = 0
 
 
-class Cleaned(NamedTuple):
+class CleanedSegment(NamedTuple):
     """What became of a segment. One that has nothing left but where it ended is void."""
 
     segment: Segment
@@ -96,24 +96,24 @@ class Cleaned(NamedTuple):
 
 
 @dataclass(slots=True)
-class Rewritten:
+class RewrittenLog:
     """What waits to be put in place."""
 
-    plan: Plan
-    cleaned: deque[Cleaned]
-    stats: Stats
+    plan: CompactionPlan
+    cleaned: deque[CleanedSegment]
+    stats: CleanerStats
     #: While this segment is a sealed one of the log, the log has all that the pass relied on.
     guard: Segment
     is_abandoned: bool = False
 
 
 def rewrite(
-    plan: Plan,
+    plan: CompactionPlan,
     *,
     max_keys: int = MAX_KEYS,
     bytes_per_second: int | None = None,
     stop: threading.Event | None = None,
-) -> Rewritten:
+) -> RewrittenLog:
     """Write the segments of a plan again, to files beside them. For a thread.
 
     `bytes_per_second` counts what is read and what is written. Raises OSError, BatchError where a
@@ -124,8 +124,8 @@ def rewrite(
     try:
         keys = _Keys(max_keys)
         dirty_offset = keys.read(plan, throttle)
-        stats = Stats(dirty_offset=dirty_offset)
-        cleaned: deque[Cleaned] = deque()
+        stats = CleanerStats(dirty_offset=dirty_offset)
+        cleaned: deque[CleanedSegment] = deque()
         for segment in plan.segments:
             if plan.dirty_offset < dirty_offset > segment.base_offset:
                 cleaner = _Cleaner(plan, keys.offsets, dirty_offset, stats, throttle)
@@ -135,7 +135,7 @@ def rewrite(
     except BaseException:
         remove_cleaned(plan.files.disk, plan.segments)
         raise
-    return Rewritten(plan, cleaned, stats, plan.segments[-1])
+    return RewrittenLog(plan, cleaned, stats, plan.segments[-1])
 
 
 def remove_cleaned(disk: Disk, segments: tuple[Segment, ...] | list[Segment]) -> None:
@@ -211,7 +211,7 @@ class _Keys:
         # By producer: the first offset of its open transaction, and the keys in it.
         self._open: dict[int, tuple[int, dict[bytes, int]]] = {}
 
-    def read(self, plan: Plan, throttle: _Throttle) -> int:
+    def read(self, plan: CompactionPlan, throttle: _Throttle) -> int:
         """Read the dirty part up to its end, or until there are too many; give where that was."""
         end = self._read(plan, throttle)
         first_open = min((first for first, _ in self._open.values()), default=end)
@@ -220,7 +220,7 @@ class _Keys:
             logger.info("%s: compaction ends at %d: an open transaction", directory, first_open)
         return min(end, first_open)
 
-    def _read(self, plan: Plan, throttle: _Throttle) -> int:
+    def _read(self, plan: CompactionPlan, throttle: _Throttle) -> int:
         for segment, position in plan.dirty:
             try:
                 source = _Source(plan.files.disk, segment, throttle)
@@ -270,10 +270,10 @@ class _Cleaner:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: CompactionPlan,
         offsets: Mapping[bytes, int],
         dirty_offset: int,
-        stats: Stats,
+        stats: CleanerStats,
         throttle: _Throttle,
     ) -> None:
         self._plan = plan
@@ -284,7 +284,7 @@ class _Cleaner:
         horizon = plan.now_ms + plan.config.delete_retention_ms
         self._horizon = min(horizon, _LAST_TIMESTAMP)
 
-    def clean(self, segment: Segment) -> Cleaned | None:
+    def clean(self, segment: Segment) -> CleanedSegment | None:
         """Do it; None if all stays as it is."""
         try:
             source = _Source(self._plan.files.disk, segment, self._throttle)
@@ -305,7 +305,7 @@ class _Cleaner:
             if not writer.has_changed and not is_void:
                 return None
             self._stats.segments += 1
-            return Cleaned(segment, writer.size, writer.has_changed, is_void)
+            return CleanedSegment(segment, writer.size, writer.has_changed, is_void)
 
     def _clean(self, batch: RecordBatch) -> Buffer | None:
         """Give what is to be in the place of a batch: itself, a smaller one, or nothing."""
@@ -353,7 +353,9 @@ class _Cleaner:
 class _Writer:
     """The new files of a segment. There are none before something differs."""
 
-    def __init__(self, plan: Plan, segment: Segment, source: _Source, throttle: _Throttle) -> None:
+    def __init__(
+        self, plan: CompactionPlan, segment: Segment, source: _Source, throttle: _Throttle
+    ) -> None:
         self._disk = plan.files.disk
         self._interval = plan.config.index_interval_bytes
         self._source = source
@@ -387,7 +389,7 @@ class _Writer:
         if new is None:
             return
         batch = old if new is old.view else RecordBatch(new)
-        place = BatchAt(
+        place = BatchPosition(
             self.size, batch.size, batch.base_offset, batch.last_offset, batch.max_timestamp
         )
         self._segment.note(place, self._interval)

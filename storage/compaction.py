@@ -26,7 +26,16 @@ from itertools import pairwise
 
 from ottla.protocol.configdef import LONG_MAX
 
-from .cleaner import CLEANED, MAX_KEYS, Cleaned, Plan, Rewritten, Stats, remove_cleaned, rewrite
+from .cleaner import (
+    CLEANED,
+    MAX_KEYS,
+    CleanedSegment,
+    CleanerStats,
+    CompactionPlan,
+    RewrittenLog,
+    remove_cleaned,
+    rewrite,
+)
 from .config import LogConfig
 from .disk import NO_ROOM, read_json
 from .log import COMPACTED_FILE, Log
@@ -37,7 +46,7 @@ logger = logging.getLogger(__name__)
 
 def compact(
     log: Log, now_ms: int, *, max_keys: int = MAX_KEYS, bytes_per_second: int | None = None
-) -> Stats | None:
+) -> CleanerStats | None:
     """Make a pass over a log in one go, if it is worth it; None if it is not."""
     planned = plan(log, now_ms)
     if planned is None:
@@ -46,7 +55,7 @@ def compact(
     return commit(log, rewritten)
 
 
-def plan(log: Log, now_ms: int) -> Plan | None:
+def plan(log: Log, now_ms: int) -> CompactionPlan | None:
     """Say what a pass would look at; None if it is not worth it.
 
     An active segment that has been waiting for max.compaction.lag.ms is rolled, for the next one.
@@ -55,14 +64,14 @@ def plan(log: Log, now_ms: int) -> Plan | None:
     if not config.compacts or log.failure is not None:
         return None
     late = now_ms - config.max_compaction_lag_ms
-    if config.max_compaction_lag_ms < LONG_MAX and _oldest(log.active) < late:
+    if config.max_compaction_lag_ms < LONG_MAX and _oldest(log.active_segment) < late:
         log.roll()
     dirty_offset = _read_dirty_offset(log)
     segments: list[Segment] = []
     dirty: list[tuple[Segment, int]] = []
     for segment, following in pairwise(log.segments):
         end_offset = following.base_offset
-        if end_offset > log.flushed_offset or segment.synced_size < segment.size:
+        if end_offset > log.recovery_point or segment.flushed_size < segment.size:
             break
         if end_offset > dirty_offset:
             if _is_too_young(segment, config, now_ms):
@@ -78,7 +87,7 @@ def plan(log: Log, now_ms: int) -> Plan | None:
         or min(_oldest(segment, position) for segment, position in dirty) >= late
     ):
         return None
-    return Plan(
+    return CompactionPlan(
         files=log.files,
         config=config,
         now_ms=now_ms,
@@ -87,21 +96,21 @@ def plan(log: Log, now_ms: int) -> Plan | None:
         dirty_bytes=dirty_bytes,
         dirty_offset=dirty_offset,
         end_offset=log.segments[len(segments)].base_offset,
-        last_offsets={state.producer_id: state.last_offset for state in log.producers},
+        last_offsets={state.producer_id: state.last_offset for state in log.producer_states},
     )
 
 
-def commit(log: Log, rewritten: Rewritten) -> Stats | None:
+def commit(log: Log, rewritten: RewrittenLog) -> CleanerStats | None:
     """Put rewritten segments in place; None if the log has changed too much meanwhile.
 
     Raises OSError, and the log is offline then unless there was merely no room.
     """
-    while commit_next(log, rewritten):
+    while commit_next_segment(log, rewritten):
         pass
     return None if rewritten.is_abandoned else rewritten.stats
 
 
-def commit_next(log: Log, rewritten: Rewritten) -> bool:
+def commit_next_segment(log: Log, rewritten: RewrittenLog) -> bool:
     """Do one segment's part of `commit`; say whether there is more to do.
 
     Each waits twice for the device, so an event loop may want to do other things in between.
@@ -166,7 +175,7 @@ def _read_dirty_offset(opened: Log) -> int:
     return found
 
 
-def _put_in_place(log: Log, rewritten: Rewritten, cleaned: Cleaned) -> None:
+def _put_in_place(log: Log, rewritten: RewrittenLog, cleaned: CleanedSegment) -> None:
     segment, stats = cleaned.segment, rewritten.stats
     if segment not in log.segments:
         remove_cleaned(log.disk, [segment])  # deleted by retention

@@ -35,10 +35,10 @@ class Flusher:
         for thread in self._threads:
             thread.start()
 
-    def sync(self, log: Log) -> Future[int]:
+    def flush(self, log: Log) -> Future[int]:
         """Ask that all that is in the log now be on the device.
 
-        The future gives the offset up to which it is, or raises what `Log.sync` does. It is
+        The future gives the offset up to which it is, or raises what `Log.flush` does. It is
         resolved in a thread of the flusher.
         """
         future: Future[int] = Future()
@@ -66,7 +66,7 @@ class Flusher:
             with self._lock:
                 futures, self._waiting[log] = self._waiting[log], []
                 self.syncs += 1
-            _settle(futures, log.sync)
+            _settle(futures, log.flush)
             with self._lock:
                 # Others may have come meanwhile: they wait for the next sync.
                 is_wanted = bool(self._waiting[log])

@@ -9,8 +9,8 @@ What is promised:
 - a read gives whole batches, as a view of mapped pages that stays valid whatever the log does.
 
 Three offsets, start ≤ flushed ≤ end: the first that is left, the first that may not be on the
-device, and the next to be given. All but `sync` and `sweep` is for one thread: in the broker, the
-event loop.
+device, and the next to be given. All but `flush` and `purge_deleted_segments` is for one thread:
+in the broker, the event loop.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from ottla.protocol.batch import RecordBatch
 
 from .config import LogConfig
 from .disk import NO_ROOM, Buffer, read_json
-from .epochs import LeaderEpochs
 from .errors import (
     BatchTooLargeError,
     InvalidTimestampError,
@@ -37,20 +36,21 @@ from .errors import (
 )
 from .files import OpenFiles
 from .index import TIME_ENTRY_BYTES
-from .producers import ProducerStates
-from .retention import SegmentFacts, expired, should_roll_for_retention
+from .leader_epochs import LeaderEpochs
+from .producer_states import ProducerStates
+from .retention import SegmentSummary, expired, should_roll_for_retention
 from .segment import Segment
 
 logger = logging.getLogger(__name__)
 
-EPOCHS_FILE = "leader-epoch-checkpoint"
+LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
 START_FILE = "log-start-offset"
 #: Up to where compaction has seen the log; see compaction.py.
 COMPACTED_FILE = "compacted-offset"
 DELETED = ".deleted"
 
 
-class Appended(NamedTuple):
+class LogAppendInfo(NamedTuple):
     """What became of an append."""
 
     base_offset: int
@@ -59,23 +59,23 @@ class Appended(NamedTuple):
     is_duplicate: bool = False
 
 
-class Slice(NamedTuple):
+class LogSlice(NamedTuple):
     """Whole batches in one segment: what a read gives."""
 
     view: memoryview
     segment: Segment
     position: int
 
-    def is_warm(self) -> bool:
+    def is_in_page_cache(self) -> bool:
         """Whether sending it will likely not wait for the device."""
-        return self.segment.is_warm(self.position, self.position + len(self.view))
+        return self.segment.is_in_page_cache(self.position, self.position + len(self.view))
 
-    def warm(self) -> None:
+    def load_into_page_cache(self) -> None:
         """Bring it into the page cache; may be called in a thread."""
-        self.segment.warm(self.position, self.position + len(self.view))
+        self.segment.load_into_page_cache(self.position, self.position + len(self.view))
 
 
-class TimestampedOffset(NamedTuple):
+class TimestampAndOffset(NamedTuple):
     """A record's offset, and its time."""
 
     offset: int
@@ -91,14 +91,14 @@ class Log:
         self.files = files
         self.disk = files.disk
         self.segments: list[Segment] = []
-        self.producers = ProducerStates()
-        self.epochs = LeaderEpochs()
+        self.producer_states = ProducerStates()
+        self.leader_epochs = LeaderEpochs()
         #: The offsets of which there are snapshots of the producers, in order.
         self.snapshots: list[int] = []
         self.start_offset = 0
-        self.flushed_offset = 0
+        self.recovery_point = 0
         #: When `sync` was last asked for, on the caller's clock.
-        self.last_sync_ms = 0
+        self.last_flush_ms = 0
         #: Why the log takes no appends, if it does not.
         self.failure: OSError | None = None
         #: Called before a truncation, when `flushed_offset` says already what will be left of it.
@@ -122,7 +122,7 @@ class Log:
         self._has_append_time = config.message_timestamp_type == "LogAppendTime"
 
     @property
-    def active(self) -> Segment:
+    def active_segment(self) -> Segment:
         """The segment that grows."""
         return self.segments[-1]
 
@@ -136,7 +136,7 @@ class Log:
         """Bytes of all segments."""
         return sum(segment.size for segment in self.segments)
 
-    def append(self, data: Buffer, *, leader_epoch: int, now_ms: int) -> Appended:
+    def append(self, data: Buffer, *, leader_epoch: int, now_ms: int) -> LogAppendInfo:
         """Append the batches in `data`, into which offset and epoch are written.
 
         Raises BatchError and StorageError before anything is written, and OSError when the disk
@@ -169,7 +169,7 @@ class Log:
             places.append((position, batch.size, offset, last, batch.max_timestamp))
             position += batch.size
             offset = last + 1
-        if leader_epoch > self.epochs.current:
+        if leader_epoch > self.leader_epochs.current:
             self._assign_epoch(leader_epoch, base_offset)
         try:
             segment.append(view, places, config.index_interval_bytes, config.segment_bytes)
@@ -180,10 +180,10 @@ class Log:
             segment.first_append_ms = now_ms
         for batch in batches:
             if batch.producer_id >= 0:
-                self.producers.update(batch, batch.base_offset, now_ms)
-        return Appended(base_offset, offset - 1, append_time)
+                self.producer_states.update(batch, batch.base_offset, now_ms)
+        return LogAppendInfo(base_offset, offset - 1, append_time)
 
-    def read(self, offset: int, max_bytes: int, end_offset: int | None = None) -> Slice:
+    def read(self, offset: int, max_bytes: int, end_offset: int | None = None) -> LogSlice:
         """Read whole batches from the one that contains `offset` on.
 
         At least one, even if it is larger than `max_bytes`; none at the end of the log, or at
@@ -200,10 +200,10 @@ class Log:
                 at += 1  # what was here has been compacted away
                 continue
             start, stop = batch.position, segment.end_of_whole_batches(batch, max_bytes, end)
-            return Slice(segment.view(start, stop), segment, start)
-        return Slice(memoryview(b""), self.active, self.active.size)
+            return LogSlice(segment.view(start, stop), segment, start)
+        return LogSlice(memoryview(b""), self.active_segment, self.active_segment.size)
 
-    def offset_of_time(self, timestamp: int) -> TimestampedOffset | None:
+    def offset_for_timestamp(self, timestamp: int) -> TimestampAndOffset | None:
         """Find the first record that is at least as young as this."""
         for segment in self.segments:
             segment.check_age()
@@ -218,25 +218,25 @@ class Log:
                 decoded = RecordBatch(segment.read(batch.position, batch.size))
                 for offset, time, _has_key in decoded.outlines():
                     if time >= timestamp and offset >= self.start_offset:
-                        return TimestampedOffset(offset, time)
+                        return TimestampAndOffset(offset, time)
         return None
 
-    def youngest(self) -> TimestampedOffset | None:
+    def offset_for_max_timestamp(self) -> TimestampAndOffset | None:
         """Find the first record with the largest timestamp."""
         largest = max(segment.max_timestamp for segment in self.segments)
         if largest < 0:
             return None
-        found = self.offset_of_time(largest)
+        found = self.offset_for_timestamp(largest)
         if found is not None:
             return found
         # Compaction left the largest time to a batch without records: look at all of them.
         times = {batch.max_timestamp for segment in self.segments for batch in segment.batches()}
-        answers = (self.offset_of_time(time) for time in sorted(times, reverse=True))
+        answers = (self.offset_for_timestamp(time) for time in sorted(times, reverse=True))
         return next((answer for answer in answers if answer is not None), None)
 
     def roll(self) -> None:
         """Seal the active segment and start another, if it has anything in it."""
-        active = self.active
+        active = self.active_segment
         if active.size == 0:
             return
         active.seal()
@@ -256,24 +256,24 @@ class Log:
         self._truncations += 1
         found = self.segments[bisect_right(self._bases, offset) - 1].find(offset)
         end = offset if found is None else min(offset, found.base_offset)
-        self.flushed_offset = min(self.flushed_offset, end)
+        self.recovery_point = min(self.recovery_point, end)
         self.before_truncation()
         # What is appended here next is new to compaction, whatever it has seen at these offsets.
         self.disk.unlink(self.directory / COMPACTED_FILE)
-        while len(self.segments) > 1 and self.active.base_offset >= offset:
+        while len(self.segments) > 1 and self.active_segment.base_offset >= offset:
             self._drop(len(self.segments) - 1)
-        segment = self.active
+        segment = self.active_segment
         batch = segment.find(offset)
         kept = segment.size if batch is None else batch.position
         self._replace_active(segment, kept)
         if self.start_offset > self.end_offset:
             self.save_start(self.end_offset)
-        self.producers.truncate(self.end_offset)
+        self.producer_states.truncate(self.end_offset)
         self._forget_snapshots_after(self.end_offset)
-        self.epochs.truncate(self.end_offset)
+        self.leader_epochs.truncate(self.end_offset)
         self._save_epochs()
 
-    def delete_before(self, offset: int) -> None:
+    def delete_records_before(self, offset: int) -> None:
         """Let the log start at `offset`; segments that lie before it are deleted."""
         if not self.start_offset <= offset <= self.end_offset:
             raise OffsetOutOfRangeError(offset, self.start_offset, self.end_offset)
@@ -300,11 +300,11 @@ class Log:
         return count
 
     @property
-    def is_swept(self) -> bool:
-        """Whether all files of deleted segments are removed."""
-        return not self._deleted
+    def has_deleted_segments(self) -> bool:
+        """Whether files of deleted segments remain to be removed."""
+        return bool(self._deleted)
 
-    def sweep(self) -> int:
+    def purge_deleted_segments(self) -> int:
         """Remove the files of deleted segments that nobody reads; give how many are left.
 
         May be called in a thread: to free a gigabyte takes the system half a second.
@@ -316,7 +316,7 @@ class Log:
                 self._deleted.remove(segment)
         return len(self._deleted)
 
-    def sync(self) -> int:
+    def flush(self) -> int:
         """Wait until all that was appended is on the device; give the offset up to which it is.
 
         May be called in a thread. A failure is final: what the device has is then unknown, and
@@ -329,22 +329,22 @@ class Log:
             self._sync_epochs()
         try:
             for segment in self._dirty_segments():
-                segment.sync()
+                segment.flush()
             if self._names_dirty:
                 self._names_dirty = False
                 self.disk.sync_directory(self.directory)
         except OSError as error:
             raise self.fail(error) from error
         if truncations == self._truncations:
-            self.flushed_offset = max(self.flushed_offset, end)
-        return self.flushed_offset
+            self.recovery_point = max(self.recovery_point, end)
+        return self.recovery_point
 
-    def flush_is_due(self, now_ms: int) -> bool:
+    def is_flush_due(self, now_ms: int) -> bool:
         """Whether flush.messages or flush.ms ask for a sync."""
-        waiting = self.end_offset - self.flushed_offset
+        waiting = self.end_offset - self.recovery_point
         if waiting == 0:
             return False
-        late = now_ms - self.last_sync_ms >= self.config.flush_ms
+        late = now_ms - self.last_flush_ms >= self.config.flush_ms
         return waiting >= self.config.flush_messages or late
 
     def fail(self, error: OSError) -> LogOfflineError:
@@ -365,9 +365,9 @@ class Log:
     def close(self) -> None:
         """Write what a clean start needs, and close all files."""
         if self.failure is None and not self.is_as_found():
-            self.active.write_indexes()
+            self.active_segment.write_indexes()
             self.write_snapshot()
-            self.sync()
+            self.flush()
         for segment in [*self.segments, *self._deleted]:
             segment.close()
 
@@ -381,7 +381,7 @@ class Log:
         """Write down what is known of producers up to the end; keep the last two of such."""
         path = self.directory / f"{self.end_offset:020d}.snapshot"
         # Not worth waiting for: it has a checksum, and recovery can do with an older one.
-        self.disk.replace_file(path, self.producers.snapshot(), durable=False)
+        self.disk.replace_file(path, self.producer_states.snapshot(), durable=False)
         self.snapshots = [*(offset for offset in self.snapshots if offset < self.end_offset)]
         self.snapshots.append(self.end_offset)
         while len(self.snapshots) > 2:
@@ -409,19 +409,19 @@ class Log:
         start = read_json(self.directory / START_FILE)
         first = self.segments[0].base_offset if self.segments else 0
         self.start_offset = max(first, start or 0)
-        path = self.directory / EPOCHS_FILE
+        path = self.directory / LEADER_EPOCH_CHECKPOINT
         try:
-            self.epochs = LeaderEpochs.decode(path.read_bytes())
+            self.leader_epochs = LeaderEpochs.decode(path.read_bytes())
         except FileNotFoundError:
             pass
         except ValueError:
-            logger.warning("%s: %s is damaged", self.directory.name, EPOCHS_FILE)
+            logger.warning("%s: %s is damaged", self.directory.name, LEADER_EPOCH_CHECKPOINT)
 
-    def _facts(self) -> list[SegmentFacts]:
-        return [SegmentFacts(s.base_offset, s.size, s.max_timestamp) for s in self.segments]
+    def _facts(self) -> list[SegmentSummary]:
+        return [SegmentSummary(s.base_offset, s.size, s.max_timestamp) for s in self.segments]
 
     def _shape(self) -> tuple[int, ...]:
-        return (self.start_offset, *self._bases, self.active.size, self.end_offset)
+        return (self.start_offset, *self._bases, self.active_segment.size, self.end_offset)
 
     def _dirty_segments(self) -> list[Segment]:
         """Give the segments with content that may not be on the device, oldest first."""
@@ -455,15 +455,15 @@ class Log:
                 if not has_key:
                     raise KeylessRecordError(index)
 
-    def _duplicate_of(self, batches: Sequence[RecordBatch]) -> Appended | None:
+    def _duplicate_of(self, batches: Sequence[RecordBatch]) -> LogAppendInfo | None:
         if len(batches) > 1:
             if any(batch.producer_id >= 0 for batch in batches):
                 raise SequenceError("a batch of an idempotent producer comes alone")
             return None
-        base = self.producers.check(batches[0]) if batches[0].producer_id >= 0 else None
+        base = self.producer_states.check(batches[0]) if batches[0].producer_id >= 0 else None
         if base is None:
             return None
-        return Appended(base, base + batches[0].last_offset_delta, -1, is_duplicate=True)
+        return LogAppendInfo(base, base + batches[0].last_offset_delta, -1, is_duplicate=True)
 
     def _roll_if_needed(self, size: int, batch: RecordBatch, now_ms: int) -> None:
         segment, config = self.segments[-1], self.config
@@ -487,7 +487,7 @@ class Log:
             self.fail(error)
 
     def _assign_epoch(self, epoch: int, offset: int) -> None:
-        if self.epochs.assign(epoch, offset):
+        if self.leader_epochs.assign(epoch, offset):
             try:
                 self._save_epochs()
             except OSError as error:
@@ -498,13 +498,15 @@ class Log:
         # Not worth waiting for the device now: `sync` will, and until then recovery looks at all
         # batches, which say it too.
         self._epochs_dirty = True
-        path = self.directory / EPOCHS_FILE
-        self.disk.replace_file(path, self.epochs.encode(), durable=False)
+        path = self.directory / LEADER_EPOCH_CHECKPOINT
+        self.disk.replace_file(path, self.leader_epochs.encode(), durable=False)
 
     def _sync_epochs(self) -> None:
         self._epochs_dirty = False
         try:
-            self.disk.replace_file(self.directory / EPOCHS_FILE, self.epochs.encode())
+            self.disk.replace_file(
+                self.directory / LEADER_EPOCH_CHECKPOINT, self.leader_epochs.encode()
+            )
         except OSError as error:
             self._epochs_dirty = True
             # Where there is no room, nothing was lost: the file that is there is whole.
@@ -520,11 +522,11 @@ class Log:
     def _drop_segments_before_start(self) -> None:
         while len(self.segments) > 1 and self.segments[1].base_offset <= self.start_offset:
             self._drop(0)
-        if self.epochs.trim_start(self.start_offset):
+        if self.leader_epochs.trim_start(self.start_offset):
             self._save_epochs()
 
     def _drop(self, at: int) -> None:
-        """Rename the files of a segment, which is then gone. `sweep` unlinks them."""
+        """Rename the files of a segment; `purge_deleted_segments` unlinks them."""
         segment = self.segments[at]
         self.disk.rename(segment.path(".log"), segment.path(".log" + DELETED))
         del self.segments[at]
@@ -556,7 +558,7 @@ class Log:
             raise
         segment.drop()
         renewed = Segment(self.directory, segment.base_offset, self.files)
-        renewed.size = renewed.synced_size = kept
+        renewed.size = renewed.flushed_size = kept
         renewed.first_append_ms = segment.first_append_ms
         for batch in renewed.batches():
             renewed.note(batch, self.config.index_interval_bytes)

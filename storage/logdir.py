@@ -32,7 +32,7 @@ from .errors import DataDirectoryError, LogOfflineError, StorageError
 from .files import OpenFiles
 from .flusher import Flusher
 from .log import DELETED, Log
-from .recovery import GAPS_FILE, Report, open_log, read_gaps
+from .recovery import GAPS_FILE, RecoveryReport, open_log, read_gaps
 
 logger = logging.getLogger(__name__)
 
@@ -44,9 +44,9 @@ _STRAY = ".stray"
 _LOG_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}-\d{1,10}")
 
 #: What reading a log raises that makes no sense.
-UNREADABLE = (StorageError, BatchError, ValueError)
+UNREADABLE_LOG_ERRORS = (StorageError, BatchError, ValueError)
 #: Told after each log: how many are open, and how many there are.
-Progress = Callable[[int, int], None]
+LoadProgress = Callable[[int, int], None]
 
 
 class LogDirectory:
@@ -68,7 +68,7 @@ class LogDirectory:
         self.files = OpenFiles(disk, limit=max_open_segments)
         self.disk = self.files.disk
         self.logs: dict[str, Log] = {}
-        self.reports: dict[str, Report] = {}
+        self.reports: dict[str, RecoveryReport] = {}
         #: Logs that could not be opened, and why.
         self.failed: dict[str, Exception] = {}
         self.disk.make_directory(path)
@@ -92,7 +92,7 @@ class LogDirectory:
         self._tidy()
         try:
             self._add(name, *self._open(name, config))
-        except UNREADABLE as error:
+        except UNREADABLE_LOG_ERRORS as error:
             raise DataDirectoryError(f"{self.path / name} cannot be read: {error}") from error
         self.disk.sync_directory(self.path)
         self._check_whole(name)
@@ -102,7 +102,7 @@ class LogDirectory:
         self,
         configs: Mapping[str, LogConfig],
         default: LogConfig,
-        progress: Progress = lambda _done, _all: None,
+        progress: LoadProgress = lambda _done, _all: None,
     ) -> None:
         """Open all logs, several at a time. `configs` are by the name of the log."""
         self._tidy()
@@ -118,7 +118,7 @@ class LogDirectory:
             for done, (name, future) in enumerate(opening.items(), start=1):
                 try:
                     self._add(name, *future.result())
-                except (OSError, *UNREADABLE) as error:
+                except (OSError, *UNREADABLE_LOG_ERRORS) as error:
                     logger.exception("%s cannot be opened, and is left alone", name)
                     self.failed[name] = error
                 progress(done, len(names))
@@ -140,7 +140,7 @@ class LogDirectory:
                 raise StorageError(f"{name!r} is no name for a log")
             if (self.path / name).exists():
                 raise StorageError(f"{self.path / name} is in the way: a deleted log, not removed")
-        made: list[tuple[str, Log, Report]] = []
+        made: list[tuple[str, Log, RecoveryReport]] = []
         try:
             for name in new:
                 opened, report = open_log(self.path / name, configs[name], self.files)
@@ -183,15 +183,15 @@ class LogDirectory:
         self.disk.sync_directory(self.path)
         return target
 
-    def checkpoint(self) -> None:
+    def checkpoint_recovery_points(self) -> None:
         """Sync all logs, and write down up to where a start after a crash need not look.
 
         May be called in a thread.
         """
         for opened in list(self.logs.values()):
-            if opened.failure is None and opened.flushed_offset < opened.end_offset:
+            if opened.failure is None and opened.recovery_point < opened.end_offset:
                 try:
-                    opened.sync()
+                    opened.flush()
                 except LogOfflineError:
                     pass  # which has been said, and is that log's alone
                 except OSError as error:
@@ -228,12 +228,12 @@ class LogDirectory:
             opened.release_files()
         self.disk.close(self._lock)
 
-    def _add(self, name: str, opened: Log, report: Report) -> None:
+    def _add(self, name: str, opened: Log, report: RecoveryReport) -> None:
         # A recovery point behind the end of a log would spare batches that come there later.
         opened.before_truncation = self._write_recovery_points
         self.logs[name], self.reports[name] = opened, report
 
-    def _open(self, name: str, config: LogConfig) -> tuple[Log, Report]:
+    def _open(self, name: str, config: LogConfig) -> tuple[Log, RecoveryReport]:
         point = None if self._was_clean else self._recovery_points.get(name, 0)
         opened, report = open_log(self.path / name, config, self.files, recovery_point=point)
         opened.release_files()
@@ -316,7 +316,7 @@ class LogDirectory:
         return points or {}
 
     def _write_recovery_points(self) -> None:
-        points = {name: opened.flushed_offset for name, opened in list(self.logs.items())}
+        points = {name: opened.recovery_point for name, opened in list(self.logs.items())}
         self.disk.replace_file(self.path / _RECOVERY_POINT, json.dumps(points).encode())
         self._recovery_points = points
 

@@ -34,7 +34,7 @@ from .disk import read_json
 from .errors import StorageError
 from .files import OpenFiles
 from .log import DELETED, Log
-from .producers import ProducerStates
+from .producer_states import ProducerStates
 from .segment import Segment
 
 logger = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ _FILE_NAME = re.compile(r"(\d{20})\.(log|snapshot)")
 
 
 @dataclass
-class Damage:
+class DamagedRange:
     """Bytes that were set aside."""
 
     segment: str
@@ -59,18 +59,18 @@ class Damage:
 
 
 @dataclass
-class Report:
+class RecoveryReport:
     """What opening a log found and did."""
 
     was_clean: bool
     scanned_bytes: int = 0
-    cut_bytes: int = 0
-    damages: list[Damage] = field(default_factory=list)
+    truncated_bytes: int = 0
+    damaged_ranges: list[DamagedRange] = field(default_factory=list)
 
 
 def open_log(
     directory: Path, config: LogConfig, files: OpenFiles, *, recovery_point: int | None = None
-) -> tuple[Log, Report]:
+) -> tuple[Log, RecoveryReport]:
     """Open a log, or make an empty one.
 
     `recovery_point` is the offset up to which the device is known to have everything; None says
@@ -78,14 +78,14 @@ def open_log(
     """
     files.disk.make_directory(directory)
     opened = Log(directory, config, files)
-    report = Report(was_clean=recovery_point is None)
+    report = RecoveryReport(was_clean=recovery_point is None)
     try:
         _load(opened, recovery_point, report)
     except BaseException:
         for segment in opened.segments:
             segment.close()
         raise
-    for damage in report.damages:
+    for damage in report.damaged_ranges:
         logger.error(
             "%s: %d damaged bytes at %d of %s are set aside in %s",
             directory.name,
@@ -105,7 +105,7 @@ def read_gaps(directory: Path) -> list[list[int]]:
         return []
 
 
-def _load(opened: Log, recovery_point: int | None, report: Report) -> None:
+def _load(opened: Log, recovery_point: int | None, report: RecoveryReport) -> None:
     for base in _tidy(opened):
         opened.adopt(Segment(opened.directory, base, opened.files))
     opened.load_start()
@@ -115,8 +115,8 @@ def _load(opened: Log, recovery_point: int | None, report: Report) -> None:
         _recover(opened, recovery_point, report)
     _guess_age(opened)
     opened.ensure_active()
-    opened.epochs.truncate(opened.end_offset)
-    opened.flushed_offset = opened.end_offset
+    opened.leader_epochs.truncate(opened.end_offset)
+    opened.recovery_point = opened.end_offset
     if opened.start_offset > opened.end_offset:
         opened.save_start(opened.end_offset)
     if report.was_clean and opened.snapshots[-1:] == [opened.end_offset]:
@@ -147,10 +147,10 @@ def _load_clean(opened: Log) -> None:
 
 def _guess_age(opened: Log) -> None:
     """Say since when the active segment has been filling, so that segment.ms means something."""
-    if opened.segments and opened.active.size:
-        first = next(opened.active.batches())
-        written_ms = int(opened.active.path(".log").stat().st_mtime * 1000)
-        opened.active.first_append_ms = max(0, min(first.max_timestamp, written_ms))
+    if opened.segments and opened.active_segment.size:
+        first = next(opened.active_segment.batches())
+        written_ms = int(opened.active_segment.path(".log").stat().st_mtime * 1000)
+        opened.active_segment.first_append_ms = max(0, min(first.max_timestamp, written_ms))
 
 
 def _with_next(segments: list[Segment]) -> Iterator[tuple[Segment, Segment | None]]:
@@ -163,16 +163,16 @@ def _restore_producers(opened: Log, offset: int) -> int:
         if known <= offset:
             path = opened.directory / f"{known:020d}.snapshot"
             try:
-                opened.producers = ProducerStates.restore(path.read_bytes())
+                opened.producer_states = ProducerStates.restore(path.read_bytes())
             except ValueError:
                 logger.warning("%s: the snapshot of %d is damaged", opened.directory.name, known)
                 continue
             return known
-    opened.producers = ProducerStates()
+    opened.producer_states = ProducerStates()
     return 0
 
 
-def _recover(opened: Log, recovery_point: int, report: Report) -> None:
+def _recover(opened: Log, recovery_point: int, report: RecoveryReport) -> None:
     segments = opened.segments
     # The segment that has the recovery point inside, and all behind it, are read again.
     first = max((n for n, s in enumerate(segments) if s.base_offset <= recovery_point), default=0)
@@ -211,7 +211,7 @@ def _replay_producers(opened: Log, segment: Segment, snapshot: int) -> None:
     for place in segment.batches(start.position):
         batch = RecordBatch(segment.read(place.position, place.size))
         if batch.producer_id >= 0:
-            opened.producers.update(batch, batch.base_offset)
+            opened.producer_states.update(batch, batch.base_offset)
 
 
 def _whole_size(rest: bytes, content: int, room: int) -> int:
@@ -235,7 +235,7 @@ class _Scan:
         segment: Segment,
         expected: int,
         snapshot: int,
-        report: Report,
+        report: RecoveryReport,
         *,
         is_last: bool,
     ) -> None:
@@ -252,7 +252,7 @@ class _Scan:
     def run(self) -> None:
         segment, disk = self.segment, self.opened.disk
         segment.forget_indexes()
-        segment.size = segment.synced_size = self.size
+        segment.size = segment.flushed_size = self.size
         position = self._scan_from(0)
         while position < self.size:
             start = position
@@ -272,10 +272,10 @@ class _Scan:
             disk.sync(fd)
         finally:
             disk.close(fd)
-        segment.synced_size = segment.size
+        segment.flushed_size = segment.size
         if not self.is_last:
             segment.seal()
-            segment.sync()
+            segment.flush()
             segment.close()
 
     def _scan_from(self, position: int) -> int:
@@ -288,8 +288,8 @@ class _Scan:
         start = filled = 0
         began = position
         expected, snapshot = self.expected, self.snapshot
-        update, unpack = self.opened.producers.update, _HEADER.unpack_from
-        epochs, take = self.opened.epochs, segment.take
+        update, unpack = self.opened.producer_states.update, _HEADER.unpack_from
+        epochs, take = self.opened.leader_epochs, segment.take
         known_epoch = epochs.current
         try:
             while position + HEADER_BYTES <= size:
@@ -393,7 +393,7 @@ class _Scan:
             if content > position:
                 self.bad.append((position, content))
         else:
-            self.report.cut_bytes += content - position
+            self.report.truncated_bytes += content - position
 
     def _is_beginning(self, rest: bytes) -> bool:
         """Whether these bytes are how the next batch would have begun."""
@@ -419,8 +419,8 @@ class _Scan:
         for start, stop in self.bad:
             target = self._new_name(start)
             self._copy([(start, stop)], target)
-            damage = Damage(segment.path(".log").name, start, stop - start, target.name)
-            self.report.damages.append(damage)
+            damage = DamagedRange(segment.path(".log").name, start, stop - start, target.name)
+            self.report.damaged_ranges.append(damage)
             good.append((position, start))
             position = stop
         good.append((position, max(position, self.end)))
@@ -430,7 +430,7 @@ class _Scan:
         disk.rename(temporary, segment.path(".log"))
         disk.sync_directory(segment.directory)
         segment.forget_indexes()
-        segment.size = segment.synced_size = segment.path(".log").stat().st_size
+        segment.size = segment.flushed_size = segment.path(".log").stat().st_size
         gaps, expected = read_gaps(segment.directory), segment.base_offset
         for batch in segment.batches():
             segment.note(batch, self.opened.config.index_interval_bytes)

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from .config import LogConfig
 
 
-class SegmentFacts(NamedTuple):
+class SegmentSummary(NamedTuple):
     """What retention has to know of a segment. A largest timestamp of -1 is not known."""
 
     base_offset: int
@@ -26,7 +26,7 @@ class SegmentFacts(NamedTuple):
     max_timestamp: int
 
 
-def expired(segments: Sequence[SegmentFacts], config: LogConfig, now_ms: int) -> int:
+def expired(segments: Sequence[SegmentSummary], config: LogConfig, now_ms: int) -> int:
     """Say how many segments, from the oldest on, may be deleted; the last one is the active one.
 
     A segment goes if all its records are older than retention.ms, or if the log has retention.bytes
@@ -49,7 +49,7 @@ def expired(segments: Sequence[SegmentFacts], config: LogConfig, now_ms: int) ->
     return count
 
 
-def should_roll_for_retention(active: SegmentFacts, config: LogConfig, now_ms: int) -> bool:
+def should_roll_for_retention(active: SegmentSummary, config: LogConfig, now_ms: int) -> bool:
     """Whether all of the active segment is older than retention.ms.
 
     A log to which nobody writes would keep its last records for ever: once a new segment has been
@@ -58,7 +58,7 @@ def should_roll_for_retention(active: SegmentFacts, config: LogConfig, now_ms: i
     return config.deletes and active.size > 0 and _is_past(active, config, now_ms)
 
 
-def _is_past(segment: SegmentFacts, config: LogConfig, now_ms: int) -> bool:
+def _is_past(segment: SegmentSummary, config: LogConfig, now_ms: int) -> bool:
     """Whether the youngest record is past retention.ms; where its time is unknown, it is not."""
     if config.retention_ms < 0:
         return False

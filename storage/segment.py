@@ -43,7 +43,7 @@ _INTERVAL_BYTES = 4096
 _HEAD = struct.Struct(">qi11xi8xq")
 
 
-class BatchAt(NamedTuple):
+class BatchPosition(NamedTuple):
     """Where a batch is, and which offsets and times it spans."""
 
     position: int
@@ -64,7 +64,7 @@ class Segment:
         self.max_timestamp = -1
         self.offset_of_max_timestamp = base_offset
         #: Content up to here is on the device.
-        self.synced_size = 0
+        self.flushed_size = 0
         #: When the first record was written here, on the caller's clock; -1 while there is none.
         self.first_append_ms = -1
         self._files = files
@@ -95,7 +95,7 @@ class Segment:
     @property
     def is_dirty(self) -> bool:
         """Whether it has content, or indexes, that may not be on the device."""
-        return self.synced_size < self.size or self._indexes_dirty
+        return self.flushed_size < self.size or self._indexes_dirty
 
     @property
     def offsets(self) -> OffsetIndex:
@@ -125,7 +125,7 @@ class Segment:
     ) -> None:
         """Write batches, which are all of `data`, at the end, all or none of them.
 
-        Where they will be and what they span is said as in `BatchAt`.
+        Where they will be and what they span is said as in `BatchPosition`.
 
         `limit` is how large the file may be made in advance. Raises OSError; if even taking back
         what was written of them failed, that error has a note, and the segment is not to be used.
@@ -150,7 +150,7 @@ class Segment:
             self.take(*batch, index_interval)
         self._tail = batches[-1]
 
-    def note(self, batch: BatchAt, index_interval: int) -> None:
+    def note(self, batch: BatchPosition, index_interval: int) -> None:
         """Take a batch that is in the file into account, in the indexes too."""
         self.take(*batch, index_interval)
 
@@ -197,9 +197,9 @@ class Segment:
         """Read bytes, for Python to look at."""
         return self._disk.read(self._open(), min(size, self.size - start), start)
 
-    def batches(self, position: int = 0) -> Iterator[BatchAt]:
+    def batches(self, position: int = 0) -> Iterator[BatchPosition]:
         """Walk over the batches from a position on, at which one must start."""
-        return map(BatchAt._make, self._walk(position))
+        return map(BatchPosition._make, self._walk(position))
 
     def ends_well(self) -> bool:
         """Whether the last indexed batch and those behind it are where they should be."""
@@ -211,17 +211,17 @@ class Segment:
             return False
         return True
 
-    def find(self, offset: int) -> BatchAt | None:
+    def find(self, offset: int) -> BatchPosition | None:
         """Find the batch that contains an offset, or else the first one behind it."""
         tail = self._tail
         if tail is not None and offset >= tail[2]:
-            return BatchAt(*tail) if offset <= tail[3] else None
+            return BatchPosition(*tail) if offset <= tail[3] else None
         for place in self._walk_from(self.offsets.entry_of(offset - self.base_offset)):
             if place[3] >= offset:
-                return BatchAt(*place)
+                return BatchPosition(*place)
         return None
 
-    def end_of_whole_batches(self, first: BatchAt, most: int, end_offset: int) -> int:
+    def end_of_whole_batches(self, first: BatchPosition, most: int, end_offset: int) -> int:
         """Give where the last batch ends that is within `most` bytes of the start of `first`.
 
         Those from `end_offset` on do not count; `first` does, whatever it is.
@@ -261,17 +261,17 @@ class Segment:
             if not self._has_time(self.max_timestamp, relative):
                 self._mend_indexes()
 
-    def is_warm(self, start: int, stop: int) -> bool:
+    def is_in_page_cache(self, start: int, stop: int) -> bool:
         """Whether a range is likely to be in the page cache: it is at the places looked at."""
         # What is not on the device is in the cache; and what was dropped cannot be warmed any more.
-        if start >= self.synced_size or self._dropped:
+        if start >= self.flushed_size or self._dropped:
             return True
         fd = self._open()
         return all(
             self._disk.is_cached(fd, position) for position in range(start, stop, _WARM_STEP_BYTES)
         ) and (start == stop or self._disk.is_cached(fd, stop - 1))
 
-    def warm(self, start: int, stop: int) -> None:
+    def load_into_page_cache(self, start: int, stop: int) -> None:
         """Bring a range into the page cache. May be called in a thread: it waits for the device."""
         try:
             fd = self._disk.open(self.path(".log"))
@@ -284,7 +284,7 @@ class Segment:
         finally:
             self._disk.close(fd)
 
-    def sync(self) -> None:
+    def flush(self) -> None:
         """Wait until all content of this moment is on the device. May be called in a thread."""
         size, with_indexes = self.size, self._indexes_dirty
         if not self.is_dirty:
@@ -302,7 +302,7 @@ class Segment:
             if self._dropped:
                 return  # deleted meanwhile: nobody asks for it any more
             raise
-        self.synced_size = size
+        self.flushed_size = size
         if with_indexes:
             self._indexes_dirty = False
 
@@ -339,7 +339,7 @@ class Segment:
         entry on, and its indexes come into memory, to go on. Indexes that are missing are built:
         compaction removes them before it replaces a log.
         """
-        self.size = self.synced_size = self._extent = size
+        self.size = self.flushed_size = self._extent = size
         self._has_age_checked = False
         if next_offset is None:
             self._load_active(index_interval)
@@ -431,7 +431,7 @@ class Segment:
             self.note(batch, index_interval)
 
     def _walk(self, position: int, block: bytes = b"") -> Iterator[tuple[int, int, int, int, int]]:
-        """Tell of batches as in `BatchAt`, which takes time to make where many are passed by.
+        """Tell of batches as in `BatchPosition`, which takes time to make where many are passed by.
 
         `block` is what was read at the position already, if anything was.
         """

@@ -73,22 +73,22 @@ class Housekeeping:
                     deleted = opened.apply_retention(self._broker.now_ms())
                     if deleted:
                         logger.info("%s: %d segments deleted", opened.directory.name, deleted)
-                if not opened.is_swept:
-                    await asyncio.to_thread(opened.sweep)
+                if opened.has_deleted_segments:
+                    await asyncio.to_thread(opened.purge_deleted_segments)
             await asyncio.sleep(0)
 
     async def flush(self) -> None:
         """Sync logs of topics with flush.messages or flush.ms, when it is time."""
         for opened in self._logs():
             now_ms = self._broker.now_ms()
-            if opened.failure is None and opened.flush_is_due(now_ms):
-                opened.last_sync_ms = now_ms
+            if opened.failure is None and opened.is_flush_due(now_ms):
+                opened.last_flush_ms = now_ms
                 with _alone(opened):
-                    await asyncio.wrap_future(self._broker.logs.flusher.sync(opened))
+                    await asyncio.wrap_future(self._broker.logs.flusher.flush(opened))
 
     async def checkpoint(self) -> None:
         """Write down up to where a start after a crash need not look."""
-        await asyncio.to_thread(self._broker.logs.checkpoint)
+        await asyncio.to_thread(self._broker.logs.checkpoint_recovery_points)
 
     async def compact(self) -> None:
         """Compact the logs that want it, one after the other."""
@@ -104,7 +104,7 @@ class Housekeeping:
         """Forget idempotent producers that have been silent for long."""
         for opened in self._logs():
             now_ms = self._broker.now_ms()
-            opened.producers.expire(now_ms, self._broker.config.producer_id_expiration_ms)
+            opened.producer_states.expire(now_ms, self._broker.config.producer_id_expiration_ms)
             await asyncio.sleep(0)
 
     async def expire_offsets(self) -> None:
@@ -112,9 +112,9 @@ class Housekeeping:
         self._broker.groups.clean_up()
 
     async def _compact(self, opened: Log) -> None:
-        if opened.failure is None and opened.flushed_offset < opened.active.base_offset:
+        if opened.failure is None and opened.recovery_point < opened.active_segment.base_offset:
             # What is sealed is left alone until the device has it, which may be long after.
-            await asyncio.wrap_future(self._broker.logs.flusher.sync(opened))
+            await asyncio.wrap_future(self._broker.logs.flusher.flush(opened))
         plan = compaction.plan(opened, self._broker.now_ms())
         if plan is None:
             return
@@ -128,7 +128,7 @@ class Housekeeping:
                 stop=self._stop_rewriting,
             ),
         )
-        while compaction.commit_next(opened, rewritten):
+        while compaction.commit_next_segment(opened, rewritten):
             await asyncio.sleep(0)
         if not rewritten.is_abandoned:
             logger.info("%s: compacted: %s", opened.directory.name, rewritten.stats)

@@ -20,7 +20,7 @@ from ottla.storage.config import LogConfig
 from ottla.storage.disk import Buffer
 from ottla.storage.errors import LogOfflineError, StorageError
 from ottla.storage.flusher import Flusher
-from ottla.storage.log import Appended, Log, Slice
+from ottla.storage.log import Log, LogAppendInfo, LogSlice
 
 from ..requests.errors import ApiError
 from ..requests.waiters import Waiter
@@ -73,7 +73,7 @@ class Partition:
     @property
     def high_watermark(self) -> int:
         """The end of what consumers may see."""
-        return self.log.flushed_offset if self.is_fsynced else self.log.end_offset
+        return self.log.recovery_point if self.is_fsynced else self.log.end_offset
 
     def check_epoch(self, leader_epoch: int) -> None:
         """Raise ApiError if a client believes in another leader than this one; -1: it does not say.
@@ -91,7 +91,7 @@ class Partition:
         self.log.set_config(config)
         self._read_config()
 
-    def append(self, records: Buffer, now_ms: int) -> Appended:
+    def append(self, records: Buffer, now_ms: int) -> LogAppendInfo:
         """Append a batch, and wake who waits for it; see `Log.append` for what it raises."""
         appended = self.log.append(records, leader_epoch=self.leader_epoch, now_ms=now_ms)
         if self.is_fsynced:
@@ -102,17 +102,17 @@ class Partition:
             self._tell(len(records))
         return appended
 
-    def read(self, offset: int, max_bytes: int) -> Slice:
+    def read(self, offset: int, max_bytes: int) -> LogSlice:
         """Read whole batches that consumers may see; see `Log.read`."""
-        end = self.log.flushed_offset if self.is_fsynced else None
+        end = self.log.recovery_point if self.is_fsynced else None
         return self.log.read(offset, max_bytes, end)
 
     async def batches(self) -> AsyncIterator[RecordBatch]:
         """Give all batches of the log, and let others have their turn now and then."""
         offset = self.log.start_offset
         while (part := self.log.read(offset, _BLOCK_BYTES)).view:
-            if not part.is_warm():
-                await asyncio.to_thread(part.warm)
+            if not part.is_in_page_cache():
+                await asyncio.to_thread(part.load_into_page_cache)
                 part = self.log.read(offset, _BLOCK_BYTES)  # of a file that may be another by now
             # Not from the view: a mapped page that the device fails to give ends the process.
             for batch in split_batches(part.segment.read(part.position, len(part.view))):
@@ -122,7 +122,7 @@ class Partition:
 
     def when_flushed(self, offset: int, flushed: Flushed) -> None:
         """Have `flushed` called when the device has the record at `offset`; perhaps at once."""
-        if self.log.flushed_offset > offset:
+        if self.log.recovery_point > offset:
             flushed(None)
             return
         self._unflushed.append((offset, flushed))
@@ -147,7 +147,7 @@ class Partition:
         """Ask for one sync, for all who have asked by now. Who asks later waits for the next."""
         self._is_syncing = True
         try:
-            sync = self._flusher.sync(self.log)
+            sync = self._flusher.flush(self.log)
         except RuntimeError as error:  # the broker is stopping
             self._give_up(LogOfflineError(str(error)))
             return

@@ -27,7 +27,7 @@ from ottla.protocol.configdef import ConfigError
 from ottla.protocol.errors import ErrorCode
 from ottla.storage.config import LogConfig
 from ottla.storage.errors import DataDirectoryError, StorageError
-from ottla.storage.logdir import UNREADABLE, LogDirectory, Progress
+from ottla.storage.logdir import UNREADABLE_LOG_ERRORS, LoadProgress, LogDirectory
 
 from ..cluster.metadata_log import LOG_NAME, MetadataLog
 from ..config.broker_config import BrokerConfig
@@ -68,13 +68,13 @@ class Topics:
         # By topic, and by number. None stands for a partition whose log could not be opened.
         self._partitions: dict[str, dict[int, Partition | None]] = {}
 
-    async def load(self, progress: Progress = lambda _done, _all: None) -> None:
+    async def load(self, progress: LoadProgress = lambda _done, _all: None) -> None:
         """Read what there is, and open it. Raises DataDirectoryError."""
         self.metadata_log = MetadataLog(self._logs)
         try:
             async for key, value in self.metadata_log.records():
                 self.image.replay(key, value)
-        except UNREADABLE as error:
+        except UNREADABLE_LOG_ERRORS as error:
             place = self.metadata_log.partition.log.directory
             raise DataDirectoryError(f"{place} cannot be read: {error}") from error
         self._obey_altered()

@@ -232,7 +232,7 @@ def a_segment(tmp_path):
     append(log, 2)
     append(log, 1)
     log.close()
-    return log.active.path(".log")
+    return log.active_segment.path(".log")
 
 
 def test_a_segment_is_dumped(tmp_path):

@@ -812,11 +812,11 @@ async def test_files_can_be_deleted_when_a_client_that_held_them_has_gone(tmp_pa
             client.send(fetch(0, partition_max_bytes=2**31 - 1), 12)
             await until(lambda: fetches(broker) == 1)
             log.roll()
-            log.delete_before(10)
+            log.delete_records_before(10)
             client.writer.transport.abort()
         await until(lambda: not connections(broker))
 
-        await until(lambda: log.sweep() == 0)
+        await until(lambda: log.purge_deleted_segments() == 0)
 
         assert os.listdir(log.directory) != []
         assert results(await _produced(broker))[0].base_offset == 10

@@ -97,7 +97,7 @@ async def test_an_offset_that_the_log_does_not_have_is_out_of_range_at_once(tmp_
 async def test_what_was_deleted_is_out_of_range(tmp_path):
     async with a_broker(tmp_path) as broker, connected(broker) as client:
         await append(broker, 1, 1, 1)
-        partition_of(broker).log.delete_before(2)
+        partition_of(broker).log.delete_records_before(2)
 
         answers = [found(await client.ask(fetch(offset), NEWEST))[0] for offset in (1, 2)]
 
@@ -381,9 +381,9 @@ async def test_a_parked_fetch_holds_no_map_of_what_it_has_seen(tmp_path):
         log = partition_of(broker).log
 
         log.roll()
-        log.delete_before(2)
+        log.delete_records_before(2)
 
-        assert log.sweep() == 0
+        assert log.purge_deleted_segments() == 0
         await append(broker, 1)
 
 
@@ -393,8 +393,8 @@ async def test_a_parked_fetch_holds_no_map_of_what_it_has_seen(tmp_path):
 @contextmanager
 def cold(log):
     """Throw the pages of a log out of the page cache, if the file system lets us."""
-    log.sync()
-    path = log.active.path(".log")
+    log.flush()
+    path = log.active_segment.path(".log")
     fd = os.open(path, os.O_RDONLY)
     try:
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)

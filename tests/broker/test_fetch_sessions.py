@@ -113,7 +113,7 @@ async def test_a_new_high_watermark_or_start_is_news_without_records(tmp_path):
         session_id, _ = await opened(client, 2)
 
         quiet = await client.ask(changed(session_id, 1), NEWEST)
-        partition_of(broker).log.delete_before(1)
+        partition_of(broker).log.delete_records_before(1)
         started_later = await client.ask(changed(session_id, 2), NEWEST)
         await append(client, 0)
         grown = await client.ask(changed(session_id, 3, partition(0, 3)), NEWEST)

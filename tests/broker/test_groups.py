@@ -928,7 +928,7 @@ async def test_offsets_can_be_synced_to_the_device_and_all_else_goes_on(tmp_path
 
         assert codes == [{T0: ErrorCode.NONE}] * 2
         for partition in partitions:
-            assert partition.log.flushed_offset == partition.log.end_offset
+            assert partition.log.recovery_point == partition.log.end_offset
         assert await by_hand.committed(client, "simple") == {T0: 2}
         assert await by_hand.committed(client, "g") == {T0: 3}
         # A rebalance writes too.

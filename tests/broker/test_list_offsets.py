@@ -165,7 +165,7 @@ async def test_what_the_device_does_not_have_yet_is_not_found_in_an_fsynced_topi
         await create(client, "t", durability="fsync")
         await produce(client, "t", 5, time=NOW)
         # As it is between an append and the end of its sync.
-        broker.topics.find("t", 0).log.flushed_offset = 3
+        broker.topics.find("t", 0).log.recovery_point = 3
 
         assert await found(client, LATEST) == (0, 3, -1, 0)
         assert await found(client, NOW + 2) == (0, 2, NOW + 2, 0)

@@ -352,7 +352,7 @@ class StuckLog:
         self.gate = gate
         self.entered = threading.Event()
 
-    def sync(self):
+    def flush(self):
         self.entered.set()
         assert self.gate.wait(20)
         return 0
@@ -367,7 +367,7 @@ def stuck_device(broker):
         # Those of this broker: the one that tests share may be in this process, too.
         for _thread in flusher._threads:
             stuck = StuckLog(gate)
-            flusher.sync(stuck)
+            flusher.flush(stuck)
             assert stuck.entered.wait(20)
         yield gate.set
     finally:
@@ -397,7 +397,7 @@ async def test_an_ack_waits_for_the_device_if_the_topic_says_so(tmp_path, durabi
             response = await client.answer()
 
         assert [(r.error_code, r.base_offset) for r in results(response)] == [(0, 0)]
-        flushed = partition_of(broker, "d").log.flushed_offset
+        flushed = partition_of(broker, "d").log.recovery_point
         assert flushed == (1 if waits else 0)
 
 
@@ -474,7 +474,7 @@ async def test_acks_0_leaves_nothing_behind_that_waits_for_the_device(tmp_path):
         before = timers(loop)
 
         client.writer.write(b"".join(frames_of(request, times=50)))
-        await until(lambda: partition_of(broker, "safe").log.flushed_offset == 50)
+        await until(lambda: partition_of(broker, "safe").log.recovery_point == 50)
 
         assert timers(loop) <= before + 5
 
@@ -490,6 +490,6 @@ async def test_a_producer_that_goes_away_while_it_waits_has_its_record_appended_
                 client.send(produce(a_batch(), acks=-1), NEWEST)
                 await until(lambda: partition_of(broker).log.end_offset == 1)
             free()
-        await until(lambda: partition_of(broker).log.flushed_offset == 1)
+        await until(lambda: partition_of(broker).log.recovery_point == 1)
 
         assert await is_well(broker)

@@ -24,7 +24,7 @@ from ottla.storage.errors import StorageError
 from ottla.storage.files import OpenFiles
 from ottla.storage.log import Log
 from ottla.storage.logdir import LogDirectory
-from ottla.storage.recovery import Report, open_log
+from ottla.storage.recovery import RecoveryReport, open_log
 
 LOG = f"{TOPIC}-0"
 CONFIG = LogConfig(segment_bytes=16_384, index_interval_bytes=1024, retention_ms=-1)
@@ -94,7 +94,7 @@ def _written(run: Run, records: int) -> Iterator[Path]:
         yield stage.victim.data
 
 
-def _reopened(log: Path) -> tuple[Log, Report]:
+def _reopened(log: Path) -> tuple[Log, RecoveryReport]:
     return open_log(log, CONFIG, OpenFiles(QuickDisk()), recovery_point=0)
 
 
@@ -138,7 +138,7 @@ def _cut(path: Path, place: int, *, with_zeros: bool) -> None:
 
 
 def _producers(log: Log) -> dict[int, int]:
-    return {state.producer_id: state.last_sequence for state in log.producers}
+    return {state.producer_id: state.last_sequence for state in log.producer_states}
 
 
 def _last_sequences(batches: list[At]) -> dict[int, int]:
@@ -227,7 +227,7 @@ def _flip_in_batch(
     if missing:
         kept = b"".join(path.read_bytes() for path in copy.glob("*.damaged-*"))
         assert damaged in kept, f"{case}: thrown away"
-        assert report.damages, case
+        assert report.damaged_ranges, case
     else:
         assert where[0] - target.position in UNCOVERED, f"{case}: unnoticed"
     _close(log)

@@ -274,7 +274,7 @@ async def test_records_that_were_deleted_under_a_reader_are_passed_over(broker):
     async with a_consumer(broker) as consumer:
         consumer.assign([T0])
         consumer.seek(T0, 5)
-        partition_of(broker).log.delete_before(50)
+        partition_of(broker).log.delete_records_before(50)
         records = await take(consumer, 50)
 
     assert offsets_of(records) == list(range(50, 100))

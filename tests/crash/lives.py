@@ -109,7 +109,9 @@ def lost_after(path: Path, acked: Acked, *, clean: bool, may_have_gaps: bool = F
             log = logs.logs[name]
             end = log.end_offset
             assert list(found) == list(range(end)), name
-            assert [(p.last_sequence, p.last_offset) for p in log.producers] == [(end - 1, end - 1)]
+            assert [(p.last_sequence, p.last_offset) for p in log.producer_states] == [
+                (end - 1, end - 1)
+            ]
     logs.close()
     if not clean:
         (path / "clean-shutdown").unlink()

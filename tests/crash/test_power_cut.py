@@ -50,10 +50,10 @@ def reports_of_all(path):
     for name in LOGS:
         log = logs.logs[name]
         assert list(rows(log)) == [(offset, value_of(name, offset)) for offset in range(300)]
-        assert [producer.last_sequence for producer in log.producers] == [299]
+        assert [producer.last_sequence for producer in log.producer_states] == [299]
         for offset in (0, 1, 150, 299):
-            assert log.offset_of_time(NOW + offset) == (offset, NOW + offset)
-        assert list(log.epochs) == [(0, 0)]
+            assert log.offset_for_timestamp(NOW + offset) == (offset, NOW + offset)
+        assert list(log.leader_epochs) == [(0, 0)]
     logs.close()
     return logs.reports
 
@@ -94,7 +94,7 @@ def test_a_power_cut_right_after_a_clean_stop_loses_nothing(mounts):
 
 def test_a_power_cut_right_after_a_checkpoint_loses_nothing_before_it(mounts):
     logs = filled(mounts.path / "data")
-    logs.checkpoint()
+    logs.checkpoint_recovery_points()
 
     mounts.cut_power()
     logs.flusher.stop()

@@ -78,10 +78,10 @@ def write(path: Path, acks: Path, mode: str, seed: int) -> None:
         data = a_batch(name, sequence, count)
         appended = log.append(data, leader_epoch=0, now_ms=NOW)
         if mode == "fsync":
-            logs.flusher.sync(log).result()
+            logs.flusher.flush(log).result()
         os.write(descriptor, f"{name} {appended.base_offset} {sequence} {count}\n".encode())
         if mode != "unsynced" and chance.random() < 0.01:
-            logs.checkpoint()
+            logs.checkpoint_recovery_points()
 
 
 def main() -> None:

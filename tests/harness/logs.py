@@ -8,7 +8,7 @@ from typing import Any
 from ottla.protocol.batch import Record, RecordBatch, build_batch, split_batches
 from ottla.storage.config import LogConfig
 from ottla.storage.files import OpenFiles
-from ottla.storage.log import Appended, Log
+from ottla.storage.log import Log, LogAppendInfo
 from ottla.storage.recovery import open_log
 
 NOW = 1_700_000_000_000
@@ -27,7 +27,7 @@ def a_log(path: Path, *, files: OpenFiles | None = None, **config: Any) -> Log:
     return open_log(path / "t-0", LogConfig(**settings), files or OpenFiles())[0]
 
 
-def append(log: Log, count: int = 1, *, times: int = 1, **batch: Any) -> Appended:
+def append(log: Log, count: int = 1, *, times: int = 1, **batch: Any) -> LogAppendInfo:
     for _ in range(times):
         result = log.append(a_batch(count, **batch), leader_epoch=0, now_ms=NOW)
     return result

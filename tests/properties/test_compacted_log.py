@@ -65,7 +65,7 @@ class CompactedLogMachine(RuleBasedStateMachine):
     @rule(most=st.sampled_from([1, 3, 100]))
     def compact(self, most):
         self.log.roll()  # or there would seldom be anything to compact
-        self.log.sync()
+        self.log.flush()
         stats = compact(self.log, self.now, max_keys=most)
         if stats is not None:
             self.compacted_offset = max(self.compacted_offset, stats.dirty_offset)
@@ -79,9 +79,9 @@ class CompactedLogMachine(RuleBasedStateMachine):
         self.log.apply_retention(self.now)
 
     @rule(part=st.floats(0, 1))
-    def delete_before(self, part):
+    def delete_records_before(self, part):
         span = self.log.end_offset - self.log.start_offset
-        self.log.delete_before(self.log.start_offset + int(span * part))
+        self.log.delete_records_before(self.log.start_offset + int(span * part))
 
     @rule(part=st.floats(0, 1))
     def truncate(self, part):
@@ -102,11 +102,11 @@ class CompactedLogMachine(RuleBasedStateMachine):
 
     @rule(from_the_start=st.booleans())
     def crash_and_start(self, from_the_start):
-        point = 0 if from_the_start else self.log.flushed_offset
+        point = 0 if from_the_start else self.log.recovery_point
         for segment in self.log.segments:
             segment.close()
         self.log, report = open_log(self.path, CONFIG, self.files, recovery_point=point)
-        assert report.damages == []
+        assert report.damaged_ranges == []
 
     @rule(part=st.floats(0, 1))
     def read(self, part):

@@ -103,7 +103,7 @@ class Model:
         self.end = max([self.bases[-1], *(batch.end_offset for batch in self.segments[-1])])
         self.start = min(self.start, self.end)
 
-    def delete_before(self, offset):
+    def delete_records_before(self, offset):
         self.start = offset
         while len(self.bases) > 1 and self.bases[1] <= self.start:
             del self.bases[0], self.segments[0]
@@ -122,9 +122,9 @@ class Model:
             surplus = 0 <= retention_bytes <= rest
             if not surplus and not (retention_ms >= 0 and is_old(0)):
                 break
-            self.delete_before(max(self.start, self.bases[1]))
+            self.delete_records_before(max(self.start, self.bases[1]))
 
-    def offset_of_time(self, time):
+    def offset_for_timestamp(self, time):
         return next(((row[0], row[1]) for row in self.rows if row[1] >= time), None)
 
 
@@ -151,7 +151,7 @@ class LogMachine(RuleBasedStateMachine):
         self.log, self.report = open_log(
             self.folder / "t-0", self.config, files, recovery_point=recovery_point
         )
-        assert self.report.damages == []
+        assert self.report.damaged_ranges == []
 
     def crash(self):
         for segment in self.log.segments:
@@ -261,12 +261,12 @@ class LogMachine(RuleBasedStateMachine):
                 self.next_producer += 1
 
     @rule(data=st.data())
-    def delete_before(self, data):
+    def delete_records_before(self, data):
         offset = data.draw(st.integers(self.model.start, self.model.end))
 
-        self.log.delete_before(offset)
+        self.log.delete_records_before(offset)
 
-        self.model.delete_before(offset)
+        self.model.delete_records_before(offset)
         self.forget_producers_of_what_is_gone()
 
     @rule(
@@ -300,16 +300,16 @@ class LogMachine(RuleBasedStateMachine):
             self.next_producer += 1
 
     @rule()
-    def sweep(self):
+    def purge_deleted_segments(self):
         self.held = []
 
-        assert self.log.sweep() == 0
+        assert self.log.purge_deleted_segments() == 0
 
     @rule()
     def sync(self):
-        assert self.log.sync() == self.model.end
+        assert self.log.flush() == self.model.end
 
-        assert self.log.flushed_offset == self.model.end
+        assert self.log.recovery_point == self.model.end
 
     @rule()
     def stop_and_start(self):
@@ -321,14 +321,14 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(from_the_start=st.booleans())
     def crash_and_start(self, from_the_start):
-        recovery_point = 0 if from_the_start else self.log.flushed_offset
+        recovery_point = 0 if from_the_start else self.log.recovery_point
         self.crash()
 
         self.open(recovery_point)
 
     @rule(time=st.integers(NOW - 1, NOW + SPAN_MS + 1))
     def find_a_time(self, time):
-        assert self.log.offset_of_time(time) == self.model.offset_of_time(time)
+        assert self.log.offset_for_timestamp(time) == self.model.offset_for_timestamp(time)
 
     @invariant()
     def both_are_equal(self):
@@ -337,7 +337,7 @@ class LogMachine(RuleBasedStateMachine):
         log, model = self.log, self.model
         assert (log.start_offset, log.end_offset) == (model.start, model.end)
         assert log.start_offset <= log.end_offset
-        assert log.flushed_offset <= log.end_offset
+        assert log.recovery_point <= log.end_offset
         assert [segment.base_offset for segment in log.segments] == model.bases
         assert log.size == sum(batch.size for batch in model.batches)
         assert self.rows_of_the_log() == model.rows

@@ -17,13 +17,13 @@ from ottla.protocol.batch import HEADER_BYTES, Record, RecordBatch, build_batch,
 from ottla.protocol.compression import Compression
 from ottla.protocol.errors import BatchError
 from ottla.storage.cleaner import CompactionStoppedError, rewrite
-from ottla.storage.compaction import commit, commit_next, compact, plan
+from ottla.storage.compaction import commit, commit_next_segment, compact, plan
 from ottla.storage.config import LogConfig
 from ottla.storage.disk import Disk
 from ottla.storage.errors import OutOfOrderSequenceError
 from ottla.storage.files import OpenFiles
 from ottla.storage.recovery import open_log
-from ottla.storage.segment import BatchAt
+from ottla.storage.segment import BatchPosition
 
 NOW = 1_700_000_000_000
 HOUR_MS = 60 * 60 * 1000
@@ -36,8 +36,8 @@ def a_log(path, *, disk=None, recovery_point=None, **settings):
     settings = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": 0.01, **settings}
     files = OpenFiles(disk)
     opened, report = open_log(path, LogConfig(**settings), files, recovery_point=recovery_point)
-    assert report.damages == []
-    assert report.cut_bytes == 0
+    assert report.damaged_ranges == []
+    assert report.truncated_bytes == 0
     return opened
 
 
@@ -65,13 +65,15 @@ def append_marker(log, producer_id, key):
         [record], producer_id=producer_id, producer_epoch=0, transactional=True, control=True
     )
     batch = RecordBatch(data)
-    place = BatchAt(log.active.size, batch.size, batch.base_offset, batch.last_offset, NOW)
-    log.active.append(data, [place], 4096, 1 << 20)
+    place = BatchPosition(
+        log.active_segment.size, batch.size, batch.base_offset, batch.last_offset, NOW
+    )
+    log.active_segment.append(data, [place], 4096, 1 << 20)
 
 
 def seal(log):
     log.roll()
-    log.sync()
+    log.flush()
 
 
 def batches_of(log, start=None):
@@ -304,10 +306,10 @@ def test_records_are_found_by_time_as_before(tmp_path):
             seal(log)
     compact(log, NOW)
 
-    assert log.offset_of_time(NOW) == (8, NOW + 8)
-    assert log.offset_of_time(NOW + 10) == (10, NOW + 10)
-    assert log.offset_of_time(NOW + 12) is None
-    assert log.youngest() == (11, NOW + 11)
+    assert log.offset_for_timestamp(NOW) == (8, NOW + 8)
+    assert log.offset_for_timestamp(NOW + 10) == (10, NOW + 10)
+    assert log.offset_for_timestamp(NOW + 12) is None
+    assert log.offset_for_max_timestamp() == (11, NOW + 11)
 
 
 def test_tombstones_stay_for_delete_retention_ms_from_the_first_pass_that_saw_them(tmp_path):
@@ -454,7 +456,7 @@ def test_a_record_in_the_active_segment_does_not_wait_longer_than_that(tmp_path)
     assert len(log.segments) == 1
 
     assert plan(log, NOW + HOUR_MS + 2) is None
-    log.sync()
+    log.flush()
     compact(log, NOW + HOUR_MS + 2)
 
     assert texts_of(log) == [(1, "a", "2")]
@@ -590,7 +592,7 @@ def test_the_last_batch_of_a_producer_is_remembered_after_a_crash(tmp_path):
     with pytest.raises(OutOfOrderSequenceError):
         append(again, ("a", "1"), base_sequence=4, **known)
     assert append(again, ("a", "1"), base_sequence=3, **known).base_offset == 5
-    (state,) = again.producers
+    (state,) = again.producer_states
     assert state.last_timestamp == NOW
 
 
@@ -752,10 +754,10 @@ def test_a_reader_keeps_what_it_holds(tmp_path):
     append(log, ("b", "2"))
     seal(log)
     compact(log, NOW)
-    held.warm()
+    held.load_into_page_cache()
 
     assert bytes(held.view) == before
-    assert held.is_warm() in (True, False)
+    assert held.is_in_page_cache() in (True, False)
     assert len(log.read(0, 100_000).view) < len(before)
 
 
@@ -785,10 +787,10 @@ def test_segments_that_were_deleted_meanwhile_stay_deleted(tmp_path, when):
     planned = plan(log, NOW)
 
     if when == "before":
-        log.delete_before(4)
+        log.delete_records_before(4)
     rewritten = rewrite(planned)
     if when == "after":
-        log.delete_before(4)
+        log.delete_records_before(4)
     stats = commit(log, rewritten)
 
     assert texts_of(log) == [(5, "b2", "2"), (6, "a", "3"), (7, "b3", "3")]
@@ -820,7 +822,7 @@ def test_a_commit_can_be_done_segment_by_segment(tmp_path):
     rewritten = rewrite(plan(log, NOW))
     sizes = []
 
-    while commit_next(log, rewritten):
+    while commit_next_segment(log, rewritten):
         sizes.append(log.size)
         assert last_values(log) == {b"a": b"2", b"b0": b"1", b"b1": b"1", b"b2": b"1"}
 

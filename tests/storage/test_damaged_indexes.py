@@ -70,7 +70,7 @@ def test_every_record_is_found_from_everywhere(origin, tmp_path, suffix):
 def test_every_record_is_found_by_its_time(origin, tmp_path, suffix):
     for case, log in flips(origin, tmp_path, suffix):
         for number in (0, 5, 12, 24, 31, 48, RECORDS - 1):
-            found = log.offset_of_time(NOW + number)
+            found = log.offset_for_timestamp(NOW + number)
             assert found is not None, f"{case}, time {number}"
             assert found.offset == number, f"{case}, time {number}"
 

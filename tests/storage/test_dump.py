@@ -9,7 +9,7 @@ def a_file(tmp_path):
     append(log, 3)
     append(log, 2, producer_id=5, producer_epoch=1, base_sequence=7)
     log.close()
-    return log.active.path(".log")
+    return log.active_segment.path(".log")
 
 
 def test_batches_and_records_are_shown(tmp_path):

@@ -173,7 +173,7 @@ def values(log):
 
 def log_bytes(log):
     """What the file of the active segment has, but for the holes it was lengthened by."""
-    return log.active.path(".log").read_bytes()
+    return log.active_segment.path(".log").read_bytes()
 
 
 @pytest.fixture
@@ -217,7 +217,7 @@ def test_an_append_that_cannot_be_written_is_an_error_and_leaves_no_trace(
     crash(log)
     log, report = reopen(tmp_path / "log")
     assert rows(log) == [*before, (end, b"after")]
-    assert report.damages == []
+    assert report.damaged_ranges == []
 
 
 def test_a_short_write_that_then_goes_on_is_no_error(tmp_path, disk):
@@ -241,13 +241,13 @@ def test_a_write_that_cannot_be_taken_back_takes_the_log_offline_and_no_other(tm
     with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
         append(bad, b"torn " * 50)
 
-    for attempt in (lambda: append(bad), bad.sync, lambda: bad.truncate(0)):
+    for attempt in (lambda: append(bad), bad.flush, lambda: bad.truncate(0)):
         with pytest.raises(LogOfflineError):
             attempt()
     assert values(bad) == [b"acked"]
     append(good, b"more")
-    assert good.sync() == 2
-    logs.checkpoint()
+    assert good.flush() == 2
+    logs.checkpoint_recovery_points()
     logs.close()
     assert not (tmp_path / "data" / "clean-shutdown").exists()
 
@@ -267,17 +267,17 @@ def test_a_sync_that_failed_is_never_a_success_later(tmp_path, disk, method):
     disk.fail(method, errno.EIO)
 
     with pytest.raises(LogOfflineError):
-        log.sync()
+        log.flush()
 
     for _ in range(3):
         with pytest.raises(LogOfflineError):
-            log.sync()
+            log.flush()
         with pytest.raises(LogOfflineError):
             append(log, b"three")
-    assert log.flushed_offset == 0
+    assert log.recovery_point == 0
     assert values(log) == [b"one", b"two"]
     log.close()
-    log, _ = reopen(tmp_path / "log", recovery_point=log.flushed_offset)
+    log, _ = reopen(tmp_path / "log", recovery_point=log.recovery_point)
     assert values(log) == [b"one", b"two"]
 
 
@@ -287,7 +287,7 @@ def test_no_room_for_the_epochs_keeps_a_log_from_being_synced_until_there_is(tmp
     logs.load({}, CONFIG)
     log, other = logs.create("t-0", CONFIG), logs.create("u-0", CONFIG)
     append(other)
-    other.sync()
+    other.flush()
     append(other)
     disk.fail("open", error)
     append(log, b"one", leader_epoch=3)  # for which no epoch was saved
@@ -295,17 +295,17 @@ def test_no_room_for_the_epochs_keeps_a_log_from_being_synced_until_there_is(tmp
     for _ in range(2):
         disk.fail("open", error)
         with pytest.raises(OSError, match=os.strerror(error)):
-            log.sync()
+            log.flush()
     disk.fail("open", error)
-    logs.checkpoint()
+    logs.checkpoint_recovery_points()
 
     assert log.failure is None
-    assert (log.flushed_offset, other.flushed_offset) == (0, 2)
+    assert (log.recovery_point, other.recovery_point) == (0, 2)
     append(log, b"two", leader_epoch=3)
-    assert log.sync() == 2
+    assert log.flush() == 2
     crash(log)
     log, _ = reopen(tmp_path / "data" / "t-0", recovery_point=2)
-    assert list(log.epochs) == [(3, 0)]
+    assert list(log.leader_epochs) == [(3, 0)]
     assert values(log) == [b"one", b"two"]
     logs.close()
 
@@ -316,20 +316,20 @@ def test_a_sync_that_failed_is_told_to_all_who_waited_and_to_all_who_ask_again(t
     good = a_log(tmp_path / "good", QuickDisk())
     flusher = Flusher()
     append(bad)
-    first = flusher.sync(bad)
+    first = flusher.flush(bad)
     assert disk.entered.wait(10)
     append(bad)
     append(good)
-    waiting = [flusher.sync(bad) for _ in range(20)]
-    other = flusher.sync(good)
+    waiting = [flusher.flush(bad) for _ in range(20)]
+    other = flusher.flush(good)
 
     disk.gate.set()
 
-    for future in [first, *waiting, flusher.sync(bad)]:
+    for future in [first, *waiting, flusher.flush(bad)]:
         with pytest.raises(LogOfflineError):
             future.result(10)
     assert other.result(10) == 1
-    assert bad.flushed_offset == 0
+    assert bad.recovery_point == 0
     assert values(bad) == [b"value", b"value"]
     flusher.stop()
 
@@ -339,13 +339,13 @@ def test_a_sync_error_does_not_reach_the_recovery_point(tmp_path, disk):
     logs.load({}, CONFIG)
     log = logs.create("t-0", CONFIG)
     append(log)
-    logs.checkpoint()
+    logs.checkpoint_recovery_points()
     append(log)
     disk.fail("sync", errno.EIO)
     with pytest.raises(LogOfflineError):
-        log.sync()
+        log.flush()
 
-    logs.checkpoint()
+    logs.checkpoint_recovery_points()
     logs.close()
 
     assert (tmp_path / "data" / "recovery-point").read_bytes() == b'{"t-0": 1}'
@@ -356,18 +356,18 @@ def test_someone_who_no_longer_waits_does_not_keep_others_from_being_served(tmp_
     log = a_log(tmp_path / "log", disk)
     flusher = Flusher()
     append(log)
-    first = flusher.sync(log)
+    first = flusher.flush(log)
     assert disk.entered.wait(10)
-    gone = flusher.sync(log)
+    gone = flusher.flush(log)
     append(log)
-    stays = flusher.sync(log)
+    stays = flusher.flush(log)
 
     assert gone.cancel()
     disk.gate.set()
 
     assert first.result(10) >= 1
     assert stays.result(5) == 2
-    assert flusher.sync(log).result(5) == 2
+    assert flusher.flush(log).result(5) == 2
     flusher.stop()
 
 
@@ -381,7 +381,7 @@ def test_many_who_wait_are_served_by_few_syncs(tmp_path):
         for _ in range(10):
             with one_at_a_time:
                 appended = append(log, b"%d" % number)
-            future = flusher.sync(log)
+            future = flusher.flush(log)
             disk.change(waiting=1)
             future.add_done_callback(lambda _: disk.change(waiting=-1))
             assert future.result(60) > appended.last_offset
@@ -391,7 +391,7 @@ def test_many_who_wait_are_served_by_few_syncs(tmp_path):
         list(pool.map(produce, range(32)))
 
     flusher.stop()
-    assert log.end_offset == log.flushed_offset == 320
+    assert log.end_offset == log.recovery_point == 320
     assert flusher.syncs <= 320 / 8
 
 
@@ -400,7 +400,7 @@ def test_appends_do_not_wait_for_a_sync(tmp_path):
     log = a_log(tmp_path / "log", disk)
     flusher = Flusher()
     append(log)
-    future = flusher.sync(log)
+    future = flusher.flush(log)
     assert disk.entered.wait(10)
 
     for _ in range(100):
@@ -410,7 +410,7 @@ def test_appends_do_not_wait_for_a_sync(tmp_path):
     assert log.end_offset == 101
     disk.gate.set()
     assert future.result(10) >= 1
-    assert flusher.sync(log).result(10) == 101
+    assert flusher.flush(log).result(10) == 101
     flusher.stop()
 
 
@@ -421,7 +421,7 @@ def test_a_truncation_during_a_sync_does_not_take_the_log_offline(tmp_path):
     flusher = Flusher()
     for _ in range(10):
         append(log, b"old")
-    future = flusher.sync(log)
+    future = flusher.flush(log)
     assert disk.entered.wait(10)
     os.close(lower_descriptor)
 
@@ -432,8 +432,8 @@ def test_a_truncation_during_a_sync_does_not_take_the_log_offline(tmp_path):
 
     future.exception(10)
     assert log.failure is None
-    assert log.flushed_offset <= log.end_offset
-    assert flusher.sync(log).result(10) == 8
+    assert log.recovery_point <= log.end_offset
+    assert flusher.flush(log).result(10) == 8
     assert values(log) == [b"old"] * 5 + [b"new"] * 3
     flusher.stop()
 
@@ -453,10 +453,10 @@ def test_what_was_appended_after_a_truncation_is_not_called_synced_by_a_sync_bef
 
     disk.sync = sync_during_which_the_log_changes
 
-    log.sync()
+    log.flush()
 
     assert log.end_offset == 13
-    assert log.flushed_offset <= 5
+    assert log.recovery_point <= 5
 
 
 @pytest.mark.parametrize("number", range(4))
@@ -466,7 +466,7 @@ def test_an_epoch_that_begins_during_a_sync_does_not_take_the_log_offline(tmp_pa
     syncs = []
 
     def append_in_a_new_epoch():
-        append(log, b"%d" % log.end_offset, leader_epoch=log.epochs.current + 1)
+        append(log, b"%d" % log.end_offset, leader_epoch=log.leader_epochs.current + 1)
 
     def sync_during_which_an_epoch_begins(fd, *, metadata=False):
         syncs.append(fd)
@@ -477,13 +477,13 @@ def test_an_epoch_that_begins_during_a_sync_does_not_take_the_log_offline(tmp_pa
 
     for _ in range(3):
         append_in_a_new_epoch()
-        log.sync()
+        log.flush()
 
     expected = [(offset, offset) for offset in range(log.end_offset)]
-    assert list(log.epochs) == expected
+    assert list(log.leader_epochs) == expected
     crash(log)
-    log, _ = reopen(tmp_path / "log", recovery_point=log.flushed_offset)
-    assert list(log.epochs) == expected
+    log, _ = reopen(tmp_path / "log", recovery_point=log.recovery_point)
+    assert list(log.leader_epochs) == expected
 
 
 def test_a_deletion_during_a_sync_does_not_take_the_log_offline(tmp_path):
@@ -492,10 +492,10 @@ def test_a_deletion_during_a_sync_does_not_take_the_log_offline(tmp_path):
     flusher = Flusher()
     for _ in range(100):
         append(log, b"value" * 20)
-    future = flusher.sync(log)
+    future = flusher.flush(log)
     assert disk.entered.wait(10)
 
-    log.delete_before(90)
+    log.delete_records_before(90)
     disk.gate.set()
 
     assert future.result(10) == 100
@@ -530,9 +530,9 @@ def test_a_read_error_in_a_look_up_by_time_is_an_error_for_the_reader_alone(tmp_
     disk.fail("read", errno.EIO)
 
     with pytest.raises(OSError, match=os.strerror(errno.EIO)):
-        log.offset_of_time(NOW + 30)
+        log.offset_for_timestamp(NOW + 30)
 
-    assert log.offset_of_time(NOW + 30).offset == 30
+    assert log.offset_for_timestamp(NOW + 30).offset == 30
 
 
 def full_segment(path, disk, limit):
@@ -540,9 +540,9 @@ def full_segment(path, disk, limit):
     files = OpenFiles(disk, limit=limit)
     log = open_log(path / "log", CONFIG, files)[0]
     other = open_log(path / "other", CONFIG, files)[0]
-    while log.active.size + 400 < CONFIG.segment_bytes:
+    while log.active_segment.size + 400 < CONFIG.segment_bytes:
         append(log, b"first " * 50)
-    log.sync()
+    log.flush()
     assert len(log.segments) == 1
     return log, other
 
@@ -575,16 +575,16 @@ def test_an_error_anywhere_in_a_roll_is_an_error_for_one_append_and_the_next_one
             except OSError:
                 disk.heal()
             append(other, b"other")
-            other.sync()
+            other.flush()
             if limit == 1:
-                log.sync()
+                log.flush()
 
         assert len(acked) >= 4, f"{disk.failed} failed"
         assert rows(log) == [*before, *acked], f"{disk.failed} failed"
         crash(log)
         log, report = reopen(folder / "log")
         assert rows(log) == [*before, *acked], f"{disk.failed} failed"
-        assert report.damages == []
+        assert report.damaged_ranges == []
         crash(log)
         crash(other)
 
@@ -638,19 +638,19 @@ class Script:
         self.do(self.log.roll)
         for number in range(8, 16):
             self.append(number, leader_epoch=2)
-        self.do(self.log.sync)
+        self.do(self.log.flush)
         self.truncate(11)
         for number in range(16, 20):
             self.append(number, leader_epoch=3)
         self.truncate(5)
         for number in range(20, 30):
             self.append(number, leader_epoch=4)
-        self.delete_before(7)
+        self.delete_records_before(7)
         self.append(30, leader_epoch=4)
         self.retain()
         self.append(31, leader_epoch=4)
-        self.do(self.log.sync)
-        self.do(self.log.sweep)
+        self.do(self.log.flush)
+        self.do(self.log.purge_deleted_segments)
         self.append(32, leader_epoch=4)
         self.closed = self.do(self.log.close)
 
@@ -682,9 +682,9 @@ class Script:
         if self.do(self.log.truncate, offset):
             self.gone |= set(cut.values())
 
-    def delete_before(self, offset):
+    def delete_records_before(self, offset):
         self.forget_before(offset)
-        if self.do(self.log.delete_before, offset):
+        if self.do(self.log.delete_records_before, offset):
             self.start = offset
 
     def retain(self):
@@ -706,7 +706,7 @@ class Script:
         assert offsets == list(range(log.end_offset - len(offsets), log.end_offset)), case
         assert log.start_offset >= self.start, case
         if self.log.failure is None:
-            assert report.damages == [], case
+            assert report.damaged_ranges == [], case
 
 
 def calls_of_the_script(path):
@@ -733,7 +733,7 @@ def test_whatever_call_fails_nothing_that_was_promised_is_lost(tmp_path, for_goo
 
         case = f"call {number} of {total}, {disk.failed}, failed"
         crash(script.log)
-        points = [script.log.flushed_offset, 0]
+        points = [script.log.recovery_point, 0]
         if script.closed and script.log.failure is None:
             points.append(None)
         for point in points:
@@ -755,8 +755,8 @@ def test_an_error_while_opening_a_log_loses_nothing(tmp_path, for_good):
         append(log, b"%d " % number * 100, sequence=number)
     expected = rows(log)
     crash(log)
-    path = log.active.path(".log")
-    content = bytearray(path.read_bytes()[: log.active.size])
+    path = log.active_segment.path(".log")
+    content = bytearray(path.read_bytes()[: log.active_segment.size])
     content[70] ^= 1
     path.write_bytes(content[:-10] + bytes(1000))
     quiet = FaultyDisk()
@@ -805,15 +805,15 @@ def test_a_full_disk_is_an_error_until_there_is_room_and_tears_nothing(tmp_path)
 
             value = b"%d again " % cycle * 100
             acked.append((append(log, value).base_offset, value))
-            log.delete_before(max(log.start_offset, log.end_offset - 20))
-            log.sweep()
+            log.delete_records_before(max(log.start_offset, log.end_offset - 20))
+            log.purge_deleted_segments()
 
         expected = [row for row in acked if row[0] >= log.start_offset]
         assert [offset for offset, _ in acked] == list(range(log.end_offset))
         crash(log)
         copied, report = reopen(mounts.path / "data" / "t-0", config=config)
         assert rows(copied) == expected
-        assert report.damages == []
+        assert report.damaged_ranges == []
         crash(copied)
         logs.close()
 

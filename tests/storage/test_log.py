@@ -37,7 +37,7 @@ def test_offsets_go_up_and_batches_are_stored_as_they_came(tmp_path):
     assert [batch.partition_leader_epoch for batch in stored] == [4, 4]
     assert [record.value for record in stored[1].records()] == [b"value"] * 2
     assert bytes(stored[0].view)[21:] == bytes(a_batch(3))[21:]
-    assert log.epochs.current == 4
+    assert log.leader_epochs.current == 4
 
 
 def test_several_batches_in_one_append_are_taken_together(tmp_path):
@@ -79,7 +79,7 @@ def test_a_read_gives_all_batches_that_it_may(tmp_path, index_interval_bytes):
     batches = []
     for count in (1, 4, 2, 1, 6, 3, 1, 1, 5, 2):
         appended = append(log, count)
-        batches.append((appended, len(a_batch(count)), log.active))
+        batches.append((appended, len(a_batch(count)), log.active_segment))
 
     for at, (first, size, segment) in enumerate(batches):
         for end in [appended.last_offset + 1 for appended, _size, _segment in batches[at:]]:
@@ -150,11 +150,11 @@ def test_records_are_found_by_time(tmp_path):
         log.append(a_batch(2, time=NOW + n * 10), leader_epoch=0, now_ms=NOW)
 
     for n in range(50):
-        assert log.offset_of_time(NOW + n * 10) == (2 * n, NOW + n * 10)
-        assert log.offset_of_time(NOW + n * 10 + 1) == (2 * n + 1, NOW + n * 10 + 1)
-    assert log.offset_of_time(NOW + 492) is None
-    assert log.offset_of_time(-5) == (0, NOW)
-    assert log.youngest() == (99, NOW + 491)
+        assert log.offset_for_timestamp(NOW + n * 10) == (2 * n, NOW + n * 10)
+        assert log.offset_for_timestamp(NOW + n * 10 + 1) == (2 * n + 1, NOW + n * 10 + 1)
+    assert log.offset_for_timestamp(NOW + 492) is None
+    assert log.offset_for_timestamp(-5) == (0, NOW)
+    assert log.offset_for_max_timestamp() == (99, NOW + 491)
 
 
 def test_times_need_not_go_up(tmp_path):
@@ -165,15 +165,15 @@ def test_times_need_not_go_up(tmp_path):
 
     for wanted in range(10):
         expected = next(n for n, time in enumerate(times) if time >= wanted)
-        assert log.offset_of_time(NOW + wanted * 10).offset == expected
-    assert log.youngest().offset == 2
+        assert log.offset_for_timestamp(NOW + wanted * 10).offset == expected
+    assert log.offset_for_max_timestamp().offset == 2
 
 
 def test_an_empty_log_has_no_times(tmp_path):
     log = a_log(tmp_path)
 
-    assert log.youngest() is None
-    assert log.offset_of_time(0) is None
+    assert log.offset_for_max_timestamp() is None
+    assert log.offset_for_timestamp(0) is None
     assert len(log.read(0, 100).view) == 0
 
 
@@ -254,7 +254,7 @@ def test_a_log_is_the_same_after_a_clean_restart_and_goes_on(tmp_path):
 
     assert offsets(log) == list(range(120))
     assert append(log).base_offset == 120
-    assert log.offset_of_time(NOW) == (0, NOW)
+    assert log.offset_for_timestamp(NOW) == (0, NOW)
     assert offsets(reopened(log)) == list(range(121))
 
 
@@ -293,7 +293,7 @@ def test_records_before_an_offset_are_deleted_and_stay_so(tmp_path):
     append(log, 2, times=60, value=b"x" * 100)
     before = len(log.segments)
 
-    log.delete_before(51)
+    log.delete_records_before(51)
 
     assert len(log.segments) < before
     assert offsets(log) == list(range(51, 120))
@@ -301,11 +301,11 @@ def test_records_before_an_offset_are_deleted_and_stay_so(tmp_path):
         log.read(50, 100)
     log = reopened(log)
     assert log.start_offset == 51
-    log.delete_before(120)
+    log.delete_records_before(120)
     assert offsets(log) == []
     assert append(log).base_offset == 120
     with pytest.raises(OffsetOutOfRangeError):
-        log.delete_before(122)
+        log.delete_records_before(122)
 
 
 def test_old_segments_go_by_time_and_the_start_moves(tmp_path):
@@ -340,17 +340,17 @@ def test_a_slow_reader_keeps_its_bytes_while_the_log_goes_on_without_them(tmp_pa
     held = [log.read(offset, 1500) for offset in (0, 30, 60, 118)]
     copies = [bytes(slice_.view) for slice_ in held]
 
-    log.delete_before(59)
+    log.delete_records_before(59)
     log.truncate(61)
     append(log, times=30)
     log.roll()
 
     assert [bytes(slice_.view) for slice_ in held] == copies
-    assert log.sweep() > 0
+    assert log.purge_deleted_segments() > 0
     assert list(log.directory.glob("*.deleted"))
     held.clear()
     gc.collect()
-    assert log.sweep() == 0
+    assert log.purge_deleted_segments() == 0
     assert not list(log.directory.glob("*.deleted"))
 
 
@@ -358,7 +358,7 @@ def test_the_number_of_open_files_is_bounded(tmp_path):
     files = OpenFiles(limit=5)
     log = a_log(tmp_path, files=files, segment_bytes=1024)
     append(log, times=200, value=b"x" * 400)
-    log.sync()
+    log.flush()
 
     assert len(log.segments) > 50
     for offset in range(0, 200, 3):
@@ -372,9 +372,9 @@ def test_a_range_can_be_warmed_and_told_to_be_warm(tmp_path):
     append(log, value=b"x" * 500_000)
     found = log.read(0, 1)
 
-    found.warm()
+    found.load_into_page_cache()
 
-    assert found.is_warm()
+    assert found.is_in_page_cache()
 
 
 def test_a_log_that_failed_takes_no_appends_and_still_reads(tmp_path):
@@ -386,23 +386,23 @@ def test_a_log_that_failed_takes_no_appends_and_still_reads(tmp_path):
     with pytest.raises(LogOfflineError, match="gone"):
         append(log)
     with pytest.raises(LogOfflineError):
-        log.sync()
+        log.flush()
     assert offsets(log) == [0, 1, 2]
 
 
 def test_flushes_are_due_by_count_and_by_time(tmp_path):
     log = a_log(tmp_path, flush_messages=3, flush_ms=1000)
-    log.last_sync_ms = NOW
+    log.last_flush_ms = NOW
 
-    assert not log.flush_is_due(NOW + 5000)
+    assert not log.is_flush_due(NOW + 5000)
     append(log, 2)
-    assert not log.flush_is_due(NOW)
-    assert log.flush_is_due(NOW + 1000)
+    assert not log.is_flush_due(NOW)
+    assert log.is_flush_due(NOW + 1000)
     append(log)
-    assert log.flush_is_due(NOW)
-    log.sync()
-    assert not log.flush_is_due(NOW)
-    assert log.flushed_offset == 3
+    assert log.is_flush_due(NOW)
+    log.flush()
+    assert not log.is_flush_due(NOW)
+    assert log.recovery_point == 3
 
 
 def test_settings_can_change_while_a_log_is_open(tmp_path):

@@ -57,7 +57,7 @@ def test_the_marker_of_a_clean_stop_is_gone_while_logs_are_in_use(tmp_path):
 def test_without_the_marker_logs_are_read_again_from_the_recovery_point(tmp_path):
     directory = a_directory(tmp_path / "data")
     fill(directory, "a-0", times=60)
-    directory.checkpoint()
+    directory.checkpoint_recovery_points()
     fill(directory, "a-0", times=5)
     shutil.copytree(tmp_path / "data", tmp_path / "crashed")
     directory.close()
@@ -74,7 +74,7 @@ def test_without_the_marker_logs_are_read_again_from_the_recovery_point(tmp_path
 def test_a_damaged_recovery_point_costs_time_and_nothing_else(tmp_path):
     directory = a_directory(tmp_path / "data")
     fill(directory, "a-0")
-    directory.checkpoint()
+    directory.checkpoint_recovery_points()
     shutil.copytree(tmp_path / "data", tmp_path / "crashed")
     directory.close()
     (tmp_path / "crashed" / "recovery-point").write_bytes(b'{"a-0": 6')
@@ -219,13 +219,13 @@ def test_what_waits_for_the_device_is_served_before_the_stop(tmp_path):
     fill(directory, "a-0")
     log = directory.logs["a-0"]
 
-    futures = [directory.flusher.sync(log) for _ in range(50)]
+    futures = [directory.flusher.flush(log) for _ in range(50)]
     directory.close()
 
     assert {future.result(timeout=0) for future in futures} == {60}
     assert directory.flusher.syncs < 50
     with pytest.raises(RuntimeError):
-        directory.flusher.sync(log)
+        directory.flusher.flush(log)
 
 
 def test_without_a_cluster_id_a_directory_gets_one_and_keeps_it(tmp_path):

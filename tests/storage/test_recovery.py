@@ -13,7 +13,7 @@ from ottla.storage.config import LogConfig
 from ottla.storage.disk import Disk
 from ottla.storage.errors import StorageError
 from ottla.storage.files import OpenFiles
-from ottla.storage.log import EPOCHS_FILE, Log
+from ottla.storage.log import LEADER_EPOCH_CHECKPOINT, Log
 from ottla.storage.logdir import LogDirectory
 from ottla.storage.recovery import open_log
 
@@ -95,7 +95,7 @@ def contents(log):
 
 
 def producers_of(log):
-    return [(p.producer_id, p.last_sequence, p.last_offset) for p in log.producers]
+    return [(p.producer_id, p.last_sequence, p.last_offset) for p in log.producer_states]
 
 
 def after(count):
@@ -191,7 +191,7 @@ def test_a_log_that_crashed_is_there_again(scene):
     assert producers_of(log) == after(6)
     assert indexes_of(log) == scene.indexes
     assert not report.was_clean
-    assert not report.damages
+    assert not report.damaged_ranges
 
 
 def test_a_log_cut_at_every_byte_of_its_last_three_batches_has_its_whole_batches(tmp_path):
@@ -206,10 +206,10 @@ def test_a_log_cut_at_every_byte_of_its_last_three_batches_has_its_whole_batches
         assert contents(log) == rows_of(*range(whole)), cut
         assert producers_of(log) == after(whole), cut
         assert indexes_of(log) == expected_indexes[whole], cut
-        assert log.end_offset == log.flushed_offset == whole * RECORDS, cut
+        assert log.end_offset == log.recovery_point == whole * RECORDS, cut
         torn = scene.bytes[0][scene.places[whole - 1][2] : cut]
-        assert len(torn.rstrip(b"\0")) <= report.cut_bytes <= len(torn), cut
-        assert report.damages == [], cut
+        assert len(torn.rstrip(b"\0")) <= report.truncated_bytes <= len(torn), cut
+        assert report.damaged_ranges == [], cut
         assert (directory / scene.name()).stat().st_size == scene.places[whole - 1][2], cut
 
         [again] = fill(log, [whole - 1])
@@ -234,14 +234,16 @@ def test_a_torn_write_in_a_file_lengthened_by_zeros_never_touches_the_whole_batc
         assert contents(log) == rows_of(0, 1, 2), cut
         assert producers_of(log) == after(3), cut
         saved = list(damaged_files(directory).values())
-        assert [damage.saved_as for damage in report.damages] == list(damaged_files(directory))
+        assert [damage.saved_as for damage in report.damaged_ranges] == list(
+            damaged_files(directory)
+        )
         assert not saved or saved[0].startswith(torn.rstrip(b"\0")), cut
 
         fill(log, [3, 4])
         crash(log)
         log, report = reopen(directory)
         assert contents(log) == rows_of(0, 1, 2, 3, 4), cut
-        assert report.damages == [], cut
+        assert report.damaged_ranges == [], cut
         crash(log)
 
 
@@ -252,8 +254,8 @@ def test_zeros_that_a_crash_left_behind_the_end_are_cut_off(scene, zeros):
     log, report = reopen(directory)
 
     assert contents(log) == scene.rows_but()
-    assert report.cut_bytes in (0, zeros)
-    assert report.damages == []
+    assert report.truncated_bytes in (0, zeros)
+    assert report.damaged_ranges == []
     assert (directory / scene.name()).stat().st_size == scene.sizes[0]
 
 
@@ -268,8 +270,10 @@ def test_every_flipped_bit_is_noticed_and_the_batch_set_aside(scene, number, fie
 
             case = f"bit {bit} of byte {byte}"
             assert contents(log) == scene.rows_but(number), case
-            assert [damage.position for damage in report.damages] == [scene.places[number][1]], case
-            assert [damage.size for damage in report.damages] == [len(damaged)], case
+            assert [damage.position for damage in report.damaged_ranges] == [
+                scene.places[number][1]
+            ], case
+            assert [damage.size for damage in report.damaged_ranges] == [len(damaged)], case
             assert list(damaged_files(directory).values()) == [damaged], case
             crash(log)
 
@@ -283,7 +287,7 @@ def test_a_flipped_bit_in_the_leader_epoch_goes_unnoticed(scene, number):
             log, report = reopen(directory)
 
             assert contents(log) == scene.rows_but()
-            assert report.damages == []
+            assert report.damaged_ranges == []
             view = log.read(number * RECORDS, 1).view
             assert bytes(view) == damaged
             crash(log)
@@ -303,7 +307,7 @@ def test_a_log_with_damage_set_aside_goes_on(scene, number):
     crash(log)
     log, report = reopen(directory)
     assert contents(log) == expected
-    assert report.damages == []
+    assert report.damaged_ranges == []
 
 
 @pytest.mark.parametrize("number", range(6))
@@ -319,9 +323,9 @@ def test_a_second_recovery_after_damage_changes_nothing_more(scene, number):
     assert contents(log) == rows
     assert indexes_of(log) == indexes
     assert producers_of(log) == producers
-    assert len(first.damages) == 1
-    assert second.damages == []
-    assert second.cut_bytes == 0
+    assert len(first.damaged_ranges) == 1
+    assert second.damaged_ranges == []
+    assert second.truncated_bytes == 0
     assert files_of(directory) == files
 
 
@@ -331,7 +335,7 @@ def test_damage_at_a_place_where_there_was_damage_before_does_not_replace_what_w
     log.append(a_batch(5, producer_id=-1), leader_epoch=0, now_ms=NOW)
     crash(log)
     path = directory / scene.name()
-    content = bytearray(path.read_bytes()[: log.active.size])
+    content = bytearray(path.read_bytes()[: log.active_segment.size])
     content[scene.places[5][1] + 70] ^= 2
     path.write_bytes(content)
 
@@ -354,7 +358,7 @@ def test_a_last_batch_with_a_wrong_offset_is_noticed_though_there_was_damage_bef
     log, report = reopen(directory)
 
     assert contents(log) == scene.rows_but(2, 5)
-    assert len(report.damages) == 1
+    assert len(report.damaged_ranges) == 1
 
 
 def test_two_damaged_batches_are_set_aside_one_by_one(scene):
@@ -366,7 +370,7 @@ def test_two_damaged_batches_are_set_aside_one_by_one(scene):
     log, report = reopen(directory)
 
     assert contents(log) == scene.rows_but(1, 3)
-    assert [damage.position for damage in report.damages] == [
+    assert [damage.position for damage in report.damaged_ranges] == [
         scene.places[1][1],
         scene.places[3][1],
     ]
@@ -380,7 +384,7 @@ def test_a_log_of_nothing_but_damage_is_set_aside_whole_and_goes_on(scene):
     log, report = reopen(directory)
 
     assert contents(log) == []
-    assert [damage.size for damage in report.damages] == [len(garbage)]
+    assert [damage.size for damage in report.damaged_ranges] == [len(garbage)]
     assert list(damaged_files(directory).values()) == [garbage]
     log.append(a_batch(0, producer_id=-1), leader_epoch=0, now_ms=NOW)
     assert contents(log) == rows_of(0)
@@ -400,7 +404,9 @@ def test_garbage_of_any_length_between_batches_is_set_aside(tmp_path_factory, ga
 
     assert contents(log) == scene.rows_but()
     assert producers_of(log) == after(6)
-    assert [(damage.position, damage.size) for damage in report.damages] == [(start, len(garbage))]
+    assert [(damage.position, damage.size) for damage in report.damaged_ranges] == [
+        (start, len(garbage))
+    ]
     assert list(damaged_files(directory).values()) == [garbage]
     crash(log)
 
@@ -415,7 +421,7 @@ def test_zeros_in_the_middle_are_set_aside_and_what_follows_is_kept(scene, numbe
         log, report = reopen(directory)
 
         assert contents(log) == scene.rows_but(number)
-        assert [damage.position for damage in report.damages] == [start]
+        assert [damage.position for damage in report.damaged_ranges] == [start]
         assert list(damaged_files(directory).values()) == [content[start:stop]]
         crash(log)
 
@@ -426,7 +432,7 @@ def test_a_batch_larger_than_what_is_read_at_once_is_found_whole_and_found_damag
 
     log, report = reopen(scene.copy(), config=config)
     assert contents(log) == scene.rows_but()
-    assert report.damages == []
+    assert report.damaged_ranges == []
 
     directory, damaged = scene.flipped(1, 2_000_000, 0)
     log, report = reopen(directory, config=config)
@@ -444,7 +450,7 @@ def test_damage_in_a_sealed_segment_costs_the_damaged_batch_alone(sealed_scene, 
     assert contents(log) == scene.rows_but(number)
     assert producers_of(log) == after(9)
     assert log.end_offset == 18
-    [damage] = report.damages
+    [damage] = report.damaged_ranges
     assert damage.segment == scene.name(scene.places[number][0])
     assert (directory / damage.saved_as).read_bytes() == damaged
     fill(log, [9], padding=100)
@@ -459,7 +465,7 @@ def test_a_sealed_segment_that_is_garbage_is_set_aside_and_the_others_serve(seal
     log, report = reopen(directory, config=scene.config)
 
     assert contents(log) == scene.rows_but(3, 4, 5)
-    assert [damage.segment for damage in report.damages] == [scene.name(1)]
+    assert [damage.segment for damage in report.damaged_ranges] == [scene.name(1)]
     assert list(damaged_files(directory).values()) == [garbage]
     assert log.end_offset == 18
 
@@ -475,7 +481,7 @@ def test_a_sealed_segment_cut_short_loses_what_was_cut_and_no_more(sealed_scene)
     assert [saved.rstrip(b"\0") for saved in damaged_files(directory).values()] == [
         torn.rstrip(b"\0")
     ]
-    assert len(report.damages) == 1
+    assert len(report.damaged_ranges) == 1
 
 
 @pytest.mark.parametrize("content", [None, b"", b"\xff" * 37, bytes(800)])
@@ -494,7 +500,7 @@ def test_indexes_that_a_crash_lost_or_spoiled_are_built_again(sealed_scene, suff
     assert contents(log) == scene.rows_but()
     assert indexes_of(log) == scene.indexes
     for offset in range(18):
-        assert log.offset_of_time(NOW + offset).offset == offset
+        assert log.offset_for_timestamp(NOW + offset).offset == offset
 
 
 @pytest.mark.parametrize("config", [SMALL_SEGMENTS, SPARSE_INDEXES], ids=["dense", "sparse"])
@@ -510,7 +516,7 @@ def test_indexes_that_are_missing_are_built_where_nothing_is_scanned(tmp_path, c
 
     assert contents(log) == scene.rows_but()
     for offset in range(18):
-        found = log.offset_of_time(NOW + offset)
+        found = log.offset_for_timestamp(NOW + offset)
         assert found is not None, offset
         assert found.offset == offset
 
@@ -522,7 +528,7 @@ def test_recovery_does_not_read_what_is_before_the_recovery_point(sealed_scene):
     log, report = reopen(directory, config=scene.config, recovery_point=scene.bases[2])
 
     assert report.scanned_bytes == scene.sizes[2]
-    assert report.damages == []
+    assert report.damaged_ranges == []
     assert producers_of(log) == after(9)
     assert log.end_offset == 18
 
@@ -608,7 +614,7 @@ def test_a_log_opened_and_closed_again_and_again_stays_as_it_is(sealed_scene):
     for point in (None, None, 0, None, 9):
         log, report = reopen(directory, config=scene.config, recovery_point=point)
         assert contents(log) == scene.rows_but()
-        assert report.damages == []
+        assert report.damaged_ranges == []
         log.close()
 
     assert files_of(directory) == files
@@ -623,7 +629,7 @@ def test_a_walk_over_damaged_bytes_that_were_believed_ends(scene, byte, bit):
     (log.directory / scene.name()).write_bytes(content)
 
     try:
-        walked = list(islice(log.active.batches(), 100))
+        walked = list(islice(log.active_segment.batches(), 100))
     except (OSError, StorageError):
         return
     assert len(walked) < 100
@@ -664,7 +670,7 @@ def test_many_logs_are_recovered_at_once_with_few_files_open(tmp_path):
 
     assert logs.failed == {}
     for number in range(60):
-        assert logs.reports[f"log-{number}"].damages == []
+        assert logs.reports[f"log-{number}"].damaged_ranges == []
         assert contents(logs.logs[f"log-{number}"]) == rows_of(*range(4), padding=number)
     logs.close()
 
@@ -692,7 +698,7 @@ def flip_a_bit_of_the_first_batch(directory):
 def test_the_recovery_point_of_a_deleted_log_is_not_that_of_a_new_one_by_its_name(tmp_path):
     logs = data_directory(tmp_path)
     fill(logs.create("t-0", SMALL_SEGMENTS), range(9), padding=100)
-    logs.checkpoint()
+    logs.checkpoint_recovery_points()
     logs.delete("t-0")
     fill(logs.create("t-0", SMALL_SEGMENTS), range(9), padding=100)
     crash_all(logs)
@@ -700,7 +706,7 @@ def test_the_recovery_point_of_a_deleted_log_is_not_that_of_a_new_one_by_its_nam
 
     logs = data_directory(tmp_path)
 
-    assert len(logs.reports["t-0"].damages) == 1
+    assert len(logs.reports["t-0"].damaged_ranges) == 1
     assert contents(logs.logs["t-0"]) == rows_of(*range(1, 9), padding=100)
     logs.close()
 
@@ -709,7 +715,7 @@ def test_what_is_appended_after_a_truncation_is_behind_the_recovery_point(tmp_pa
     logs = data_directory(tmp_path)
     log = logs.create("t-0", SMALL_SEGMENTS)
     fill(log, range(9), padding=100)
-    logs.checkpoint()
+    logs.checkpoint_recovery_points()
     log.truncate(0)
     fill(log, range(9), padding=100)
     crash_all(logs)
@@ -717,7 +723,7 @@ def test_what_is_appended_after_a_truncation_is_behind_the_recovery_point(tmp_pa
 
     logs = data_directory(tmp_path)
 
-    assert len(logs.reports["t-0"].damages) == 1
+    assert len(logs.reports["t-0"].damaged_ranges) == 1
     assert contents(logs.logs["t-0"]) == rows_of(*range(1, 9), padding=100)
     logs.close()
 
@@ -725,22 +731,22 @@ def test_what_is_appended_after_a_truncation_is_behind_the_recovery_point(tmp_pa
 def test_epochs_are_found_again_in_the_batches(tmp_path):
     scene = Scene(tmp_path, 6, epochs={2: 3, 3: 3, 4: 7, 5: 7})
     directory = scene.copy()
-    (directory / EPOCHS_FILE).unlink()
+    (directory / LEADER_EPOCH_CHECKPOINT).unlink()
 
     log, _ = reopen(directory)
 
-    assert list(log.epochs) == [(0, 0), (3, 4), (7, 8)]
+    assert list(log.leader_epochs) == [(0, 0), (3, 4), (7, 8)]
 
 
 def test_an_epochs_file_that_a_power_cut_emptied_is_made_up_for(tmp_path):
     scene = Scene(tmp_path, 6, epochs={2: 3, 3: 3, 4: 7, 5: 7})
     directory = scene.copy()
-    (directory / EPOCHS_FILE).write_bytes(b"")
+    (directory / LEADER_EPOCH_CHECKPOINT).write_bytes(b"")
 
     log, _ = reopen(directory)
 
     assert contents(log) == scene.rows_but()
-    assert list(log.epochs) == [(0, 0), (3, 4), (7, 8)]
+    assert list(log.leader_epochs) == [(0, 0), (3, 4), (7, 8)]
 
 
 def test_epochs_of_what_was_cut_off_are_forgotten(tmp_path):
@@ -750,12 +756,12 @@ def test_epochs_of_what_was_cut_off_are_forgotten(tmp_path):
     log, _ = reopen(directory)
     fill(log, [3], leader_epoch=7)
 
-    assert list(log.epochs) == [(0, 0), (7, 6)]
+    assert list(log.leader_epochs) == [(0, 0), (7, 6)]
 
 
 def test_what_is_appended_after_a_log_was_cut_before_its_start_is_not_lost(scene):
     log, _ = reopen(scene.copy())
-    log.delete_before(10)
+    log.delete_records_before(10)
     crash(log)
     path = log.directory / scene.name()
     path.write_bytes(scene.bytes[0][: scene.places[2][2]])
@@ -808,7 +814,7 @@ def test_left_overs_of_a_crash_are_swept_up(scene):
     log, report = reopen(directory)
 
     assert contents(log) == scene.rows_but()
-    assert report.damages == []
+    assert report.damaged_ranges == []
     assert not [name for name in leftovers if (directory / name).exists()]
 
 
@@ -820,5 +826,5 @@ def test_a_directory_that_is_empty_or_new_gives_an_empty_log(tmp_path):
         assert isinstance(log, Log)
         assert (log.start_offset, log.end_offset) == (0, 0)
         assert contents(log) == []
-        assert (report.scanned_bytes, report.cut_bytes, report.damages) == (0, 0, [])
+        assert (report.scanned_bytes, report.truncated_bytes, report.damaged_ranges) == (0, 0, [])
         assert [path.name for path in log.directory.glob("*.log")] == [f"{0:020d}.log"]

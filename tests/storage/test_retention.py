@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from ottla.protocol.configdef import LONG_MAX
 from ottla.storage.config import LogConfig
-from ottla.storage.retention import SegmentFacts, expired, should_roll_for_retention
+from ottla.storage.retention import SegmentSummary, expired, should_roll_for_retention
 
 NOW = 1_700_000_000_000
 HOUR_MS = 60 * 60 * 1000
@@ -17,7 +17,7 @@ UNLIMITED = LogConfig(retention_ms=-1, retention_bytes=-1)
 
 
 def a_segment(*, size=400, age_ms=0, max_timestamp=None):
-    return SegmentFacts(0, size, NOW - age_ms if max_timestamp is None else max_timestamp)
+    return SegmentSummary(0, size, NOW - age_ms if max_timestamp is None else max_timestamp)
 
 
 OLD = a_segment(age_ms=HOUR_MS + 1)
@@ -128,7 +128,7 @@ def test_a_rolled_segment_is_let_go_at_the_next_look():
 
 segments = st.lists(
     st.builds(
-        SegmentFacts,
+        SegmentSummary,
         base_offset=st.just(0),
         size=st.integers(0, 2000),
         max_timestamp=st.sampled_from([-1, NOW - 2 * HOUR_MS, NOW - HOUR_MS, NOW, NOW + HOUR_MS]),

@@ -69,5 +69,5 @@ def _delete_before(broker: Broker, topic: str, index: int, offset: int) -> int:
     if not 0 <= offset <= end:
         raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
     if offset > log.start_offset:
-        log.delete_before(offset)
+        log.delete_records_before(offset)
     return log.start_offset

@@ -56,6 +56,6 @@ def _answer(broker: Broker, topic: str, index: int) -> PartitionResponse:
                 last_timestamp=producer.last_timestamp,
                 coordinator_epoch=_NO_COORDINATOR,
             )
-            for producer in partition.log.producers
+            for producer in partition.log.producer_states
         ],
     )

@@ -23,7 +23,7 @@ from ottla.protocol.api.fetch import (
     PartitionData,
 )
 from ottla.protocol.errors import ErrorCode
-from ottla.storage.log import Slice
+from ottla.storage.log import LogSlice
 
 from ...partitions.partition import LEADER_EPOCH
 from ..errors import EXPECTED_ERRORS, ApiError, NotLeaderError, error_code_of
@@ -80,14 +80,14 @@ class _ReadResult:
         #: The partitions that were read without an error.
         self.partitions: list[Partition] = []
         #: The records, with their index in `data`.
-        self.slices: list[tuple[int, Slice]] = []
+        self.slices: list[tuple[int, LogSlice]] = []
         self.size_bytes = 0
         self.has_error = False
 
     def is_warm(self) -> bool:
         """Whether all records are in the page cache."""
         try:
-            return all(log_slice.is_warm() for _index, log_slice in self.slices)
+            return all(log_slice.is_in_page_cache() for _index, log_slice in self.slices)
         except OSError:
             return False  # Reading it in a thread finds and reports the error.
 
@@ -232,8 +232,8 @@ class _DelayedFetch:
             for at, log_slice in result.slices:
                 topic, data = result.data[at]
                 try:
-                    if not log_slice.is_warm():
-                        await asyncio.to_thread(log_slice.warm)
+                    if not log_slice.is_in_page_cache():
+                        await asyncio.to_thread(log_slice.load_into_page_cache)
                 except OSError as error:
                     failed = _error_data(data.partition_index, error, self._version)
                     result.data[at] = topic, failed

@@ -19,7 +19,7 @@ from ottla.protocol.api.list_offsets import (
     ListOffsetsTopicResponse,
 )
 from ottla.protocol.errors import ErrorCode
-from ottla.storage.log import TimestampedOffset
+from ottla.storage.log import TimestampAndOffset
 
 from ..errors import EXPECTED_ERRORS, ApiError, error_code_of
 
@@ -49,7 +49,7 @@ _SINCE: Mapping[int, int] = {
 }
 _FIRST_WITH_EPOCHS = 4
 _NO_TIMESTAMP = -1
-_NOTHING = TimestampedOffset(-1, _NO_TIMESTAMP)
+_NOTHING = TimestampAndOffset(-1, _NO_TIMESTAMP)
 
 
 def handle(
@@ -96,21 +96,21 @@ def _answer(
     )
 
 
-def _look_up(partition: Partition, timestamp: int) -> TimestampedOffset:
+def _look_up(partition: Partition, timestamp: int) -> TimestampAndOffset:
     if timestamp == Place.LATEST:
-        return TimestampedOffset(partition.high_watermark, _NO_TIMESTAMP)
+        return TimestampAndOffset(partition.high_watermark, _NO_TIMESTAMP)
     if timestamp in (Place.EARLIEST, Place.EARLIEST_LOCAL):
-        return TimestampedOffset(partition.log.start_offset, _NO_TIMESTAMP)
+        return TimestampAndOffset(partition.log.start_offset, _NO_TIMESTAMP)
     if timestamp == Place.LATEST_TIERED:
         return _NOTHING
     if timestamp == Place.MAX_TIMESTAMP:
-        found = partition.log.youngest()
+        found = partition.log.offset_for_max_timestamp()
     else:
-        found = partition.log.offset_of_time(timestamp)
+        found = partition.log.offset_for_timestamp(timestamp)
     return _NOTHING if found is None or found.offset >= partition.high_watermark else found
 
 
 def _epoch_of(partition: Partition, offset: int) -> int:
     """Give the epoch in which an offset was, or will be, written; -1 where none is known."""
-    known = [epoch for epoch, start in partition.log.epochs if start <= offset]
+    known = [epoch for epoch, start in partition.log.leader_epochs if start <= offset]
     return known[-1] if known else -1

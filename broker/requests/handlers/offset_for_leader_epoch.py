@@ -45,5 +45,5 @@ def _answer(broker: Broker, topic: str, asked: OffsetForLeaderPartition) -> Epoc
         # The log does not know of it before something was written in it.
         epoch, end_offset = asked.leader_epoch, log.end_offset
     else:
-        epoch, end_offset = log.epochs.end_of(asked.leader_epoch, log.end_offset)
+        epoch, end_offset = log.leader_epochs.end_of(asked.leader_epoch, log.end_offset)
     return EpochEndOffset(partition=asked.partition, leader_epoch=epoch, end_offset=end_offset)

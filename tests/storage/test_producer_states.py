@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from ottla.protocol.batch import Record, RecordBatch, build_batch
 from ottla.storage.errors import OutOfOrderSequenceError, StaleProducerEpochError
-from ottla.storage.producers import ProducerState, ProducerStates
+from ottla.storage.producer_states import ProducerState, ProducerStates
 
 NOW = 1_700_000_000_000
 LAST_SEQUENCE = 2**31 - 1

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.storage.epochs import LeaderEpochs
+from ottla.storage.leader_epochs import LeaderEpochs
 
 
 def some_epochs():
