@@ -1,7 +1,7 @@
-"""What brokers know of offsets: the ends of logs, times, and what a group has committed.
+"""Offset requests that consumer, admin and Spark share: ListOffsets, OffsetFetch, OffsetCommit.
 
-Each question is asked once of whoever has to be asked, and answered for each partition, with its
-offset or with what went wrong; who asks decides what to try again.
+Each request is sent once to the broker responsible and returns a result per partition: an offset,
+or the error. Callers decide what to retry.
 """
 
 from __future__ import annotations
@@ -38,117 +38,121 @@ from .types import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
 T = TypeVar("T")
 Failure = KafkaError | ClientError
 
-# The last version that asks for a single group, and the first that can refuse unstable offsets.
-_FETCH_OF_ONE_GROUP = 7
-_FETCH_STABLE = 7
+# The last version of OffsetFetch with a single group, and the first with require_stable.
+_LAST_OF_ONE_GROUP = 7
+_FIRST_WITH_REQUIRE_STABLE = 7
 
 
 async def list_offsets(
-    cluster: Cluster, times: Mapping[TopicPartition, int], *, is_committed: bool
+    cluster: Cluster, timestamps: Mapping[TopicPartition, int], *, read_committed: bool
 ) -> dict[TopicPartition, OffsetAndTimestamp | Failure]:
-    """Look offsets up by time in milliseconds, or by LATEST or EARLIEST; -1 where there is none."""
-    found: dict[TopicPartition, OffsetAndTimestamp | Failure] = {}
+    """Look up offsets by timestamp in milliseconds, or by LATEST or EARLIEST; -1 if none."""
+    results: dict[TopicPartition, OffsetAndTimestamp | Failure] = {}
     by_node: dict[int, dict[TopicPartition, int]] = {}
-    for place, leader in (await cluster.leaders_of(times)).items():
+    for tp, leader in (await cluster.leaders_of(timestamps)).items():
         if isinstance(leader, int):
-            by_node.setdefault(leader, {})[place] = times[place]
+            by_node.setdefault(leader, {})[tp] = timestamps[tp]
         else:
-            found[place] = leader
-    for some in await asyncio.gather(
+            results[tp] = leader
+    for node_results in await asyncio.gather(
         *(
-            list_offsets_of(cluster, node, its, is_committed=is_committed)
-            for node, its in by_node.items()
+            list_offsets_from(cluster, node, partitions, read_committed=read_committed)
+            for node, partitions in by_node.items()
         )
     ):
-        found |= some
-    return found
+        results |= node_results
+    return results
 
 
-async def list_offsets_of(
-    cluster: Cluster, node: int, times: Mapping[TopicPartition, int], *, is_committed: bool
+async def list_offsets_from(
+    cluster: Cluster,
+    node: int,
+    timestamps: Mapping[TopicPartition, int],
+    *,
+    read_committed: bool,
 ) -> dict[TopicPartition, OffsetAndTimestamp | Failure]:
-    """Look offsets up as above, of partitions that one node leads."""
+    """Look up offsets like `list_offsets`, of partitions that one node leads."""
     request = ListOffsetsRequest(
         replica_id=-1,
-        isolation_level=int(is_committed),
+        isolation_level=int(read_committed),
         topics=[
             ListOffsetsTopic(
                 name=topic,
                 partitions=[
-                    ListOffsetsPartition(partition_index=place.partition, timestamp=times[place])
-                    for place in some
+                    ListOffsetsPartition(partition_index=tp.partition, timestamp=timestamps[tp])
+                    for tp in partitions
                 ],
             )
-            for topic, some in by_topic(times)
+            for topic, partitions in group_by_topic(timestamps)
         ],
     )
     try:
-        answer = await cluster.send(node, request, ListOffsetsResponse)
+        response = await cluster.send(node, request, ListOffsetsResponse)
     except (KafkaError, ClientError) as error:
-        return dict.fromkeys(times, error)
+        return dict.fromkeys(timestamps, error)
     return {
-        place: failure_of(one.error_code, str(place))
-        or OffsetAndTimestamp(one.offset, one.timestamp)
-        for topic in answer.topics
-        for one in topic.partitions
-        for place in [TopicPartition(topic.name, one.partition_index)]
+        tp: kafka_error(partition.error_code, str(tp))
+        or OffsetAndTimestamp(partition.offset, partition.timestamp)
+        for topic in response.topics
+        for partition in topic.partitions
+        for tp in [TopicPartition(topic.name, partition.partition_index)]
     }
 
 
-async def fetch_committed(
+async def fetch_committed_offsets(
     cluster: Cluster,
     group: str,
-    places: Collection[TopicPartition] | None,
+    partitions: Collection[TopicPartition] | None,
     *,
-    is_stable: bool = True,
+    require_stable: bool = True,
 ) -> dict[TopicPartition, OffsetAndMetadata | KafkaError | None]:
-    """Look up what a group has committed; None where that is nothing. Raises KafkaError.
+    """Return a group's committed offsets; None for a partition without one. Raises KafkaError.
 
-    Without partitions, it is asked for all that it has committed. What a transaction may still take
-    back is waited for if it must be `is_stable`, where the broker can do that.
+    With `partitions=None`, all offsets that the group has committed. With `require_stable`, the
+    broker waits for transactions with pending offsets, if it supports that.
     """
     node = await cluster.coordinator_of(group)
     connection = await cluster.connect(node, "group")
-    version = connection.version_for(OFFSET_FETCH, _FETCH_OF_ONE_GROUP)
+    version = connection.version_for(OFFSET_FETCH, _LAST_OF_ONE_GROUP)
     request = OffsetFetchRequest(
         group_id=group,
         topics=None
-        if places is None
+        if partitions is None
         else [
-            OffsetFetchRequestTopic(
-                name=topic, partition_indexes=[place.partition for place in some]
-            )
-            for topic, some in by_topic(places)
+            OffsetFetchRequestTopic(name=topic, partition_indexes=[tp.partition for tp in tps])
+            for topic, tps in group_by_topic(partitions)
         ],
-        require_stable=is_stable and version >= _FETCH_STABLE,
+        require_stable=require_stable and version >= _FIRST_WITH_REQUIRE_STABLE,
     )
-    answer = await cluster.send(
-        node, request, OffsetFetchResponse, channel="group", max_version=_FETCH_OF_ONE_GROUP
+    response = await cluster.send(
+        node, request, OffsetFetchResponse, channel="group", max_version=_LAST_OF_ONE_GROUP
     )
-    if (error := failure_of(answer.error_code, f"group {group!r}")) is not None:
+    if (error := kafka_error(response.error_code, f"group {group!r}")) is not None:
         raise error
-    found: dict[TopicPartition, OffsetAndMetadata | KafkaError | None] = {}
-    for topic in answer.topics:
-        for one in topic.partitions:
-            place = TopicPartition(topic.name, one.partition_index)
-            failure = failure_of(one.error_code, f"group {group!r}, {place}")
-            if failure is None and one.committed_offset >= 0:
-                found[place] = OffsetAndMetadata(
-                    one.committed_offset, one.metadata or "", one.committed_leader_epoch
+    results: dict[TopicPartition, OffsetAndMetadata | KafkaError | None] = {}
+    for topic in response.topics:
+        for partition in topic.partitions:
+            tp = TopicPartition(topic.name, partition.partition_index)
+            error = kafka_error(partition.error_code, f"group {group!r}, {tp}")
+            if error is None and partition.committed_offset >= 0:
+                results[tp] = OffsetAndMetadata(
+                    partition.committed_offset,
+                    partition.metadata or "",
+                    partition.committed_leader_epoch,
                 )
             else:
-                found[place] = failure
-    return found
+                results[tp] = error
+    return results
 
 
-async def commit(
+async def commit_offsets(
     cluster: Cluster,
     group: str,
     offsets: Mapping[TopicPartition, OffsetAndMetadata],
     *,
     member: tuple[int, str, str | None] = (-1, "", None),
 ) -> dict[TopicPartition, KafkaError | None]:
-    """Commit; `member` is generation, member id and instance id, if a member does."""
+    """Commit offsets. A member passes its generation, member id and group instance id."""
     generation_id, member_id, instance_id = member
     request = OffsetCommitRequest(
         group_id=group,
@@ -160,45 +164,45 @@ async def commit(
                 name=topic,
                 partitions=[
                     OffsetCommitRequestPartition(
-                        partition_index=place.partition,
-                        committed_offset=offsets[place].offset,
-                        committed_leader_epoch=offsets[place].leader_epoch,
-                        committed_metadata=offsets[place].metadata,
+                        partition_index=tp.partition,
+                        committed_offset=offsets[tp].offset,
+                        committed_leader_epoch=offsets[tp].leader_epoch,
+                        committed_metadata=offsets[tp].metadata,
                     )
-                    for place in some
+                    for tp in partitions
                 ],
             )
-            for topic, some in by_topic(offsets)
+            for topic, partitions in group_by_topic(offsets)
         ],
     )
-    answer = await cluster.send_to_coordinator(group, request, OffsetCommitResponse)
+    response = await cluster.send_to_coordinator(group, request, OffsetCommitResponse)
     return {
-        TopicPartition(topic.name, one.partition_index): failure_of(
-            one.error_code, f"group {group!r}, {topic.name}-{one.partition_index}"
+        TopicPartition(topic.name, partition.partition_index): kafka_error(
+            partition.error_code, f"group {group!r}, {topic.name}-{partition.partition_index}"
         )
-        for topic in answer.topics
-        for one in topic.partitions
+        for topic in response.topics
+        for partition in topic.partitions
     }
 
 
-def whole(found: Mapping[TopicPartition, T | Exception]) -> dict[TopicPartition, T]:
-    """Give the answers for all partitions, or raise the first error."""
-    good: dict[TopicPartition, T] = {}
-    for place, one in found.items():
-        if isinstance(one, Exception):
-            raise one
-        good[place] = one
-    return good
+def values_or_raise(results: Mapping[TopicPartition, T | Exception]) -> dict[TopicPartition, T]:
+    """Return the values of all partitions, or raise the first error among them."""
+    values: dict[TopicPartition, T] = {}
+    for tp, result in results.items():
+        if isinstance(result, Exception):
+            raise result
+        values[tp] = result
+    return values
 
 
-def by_topic(
-    places: Iterable[TopicPartition],
+def group_by_topic(
+    partitions: Iterable[TopicPartition],
 ) -> Iterable[tuple[str, list[TopicPartition]]]:
-    """Group partitions by their topics."""
-    for topic, some in groupby(sorted(places), key=lambda place: place.topic):
-        yield topic, list(some)
+    """Yield each topic with its partitions, in order."""
+    for topic, group in groupby(sorted(partitions), key=lambda tp: tp.topic):
+        yield topic, list(group)
 
 
-def failure_of(code: int, where: str) -> KafkaError | None:
-    """Give the exception for an error code, which says where it went wrong; None for no error."""
-    return error_of(code, f"{where}: {ErrorCode.of(code).message}")
+def kafka_error(code: int, context: str) -> KafkaError | None:
+    """Return the exception for an error code, with `context` in its message; None for no error."""
+    return error_of(code, f"{context}: {ErrorCode.of(code).message}")

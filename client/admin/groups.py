@@ -26,7 +26,7 @@ from ottla.protocol.schema import Buffer
 
 from ..cluster import M
 from ..errors import ClientError, error_of
-from ..offsets import by_topic, commit, fetch_committed, whole
+from ..offsets import commit_offsets, fetch_committed_offsets, group_by_topic, values_or_raise
 from ..types import OffsetAndMetadata, TopicPartition
 from .brokers import BrokersAdmin
 from .offsets import OffsetsAdmin
@@ -109,8 +109,12 @@ class GroupsAdmin(OffsetsAdmin, BrokersAdmin):
         """Give what a group has committed; nothing, if there is no such group."""
 
         async def attempt() -> dict[TopicPartition, OffsetAndMetadata]:
-            answers = await fetch_committed(self._cluster, group, None, is_stable=False)
-            found = {place: one for place, one in whole(answers).items() if one is not None}
+            answers = await fetch_committed_offsets(
+                self._cluster, group, None, require_stable=False
+            )
+            found = {
+                place: one for place, one in values_or_raise(answers).items() if one is not None
+            }
             return dict(sorted(found.items()))
 
         return await self._cluster.retry(attempt, what=f"looking up the offsets of {group}")
@@ -122,7 +126,9 @@ class GroupsAdmin(OffsetsAdmin, BrokersAdmin):
         wanted = {place: _committed(offset) for place, offset in offsets.items()}
 
         async def attempt(left: list[TopicPartition]) -> Mapping[TopicPartition, Outcome[None]]:
-            found = await commit(self._cluster, group, {place: wanted[place] for place in left})
+            found = await commit_offsets(
+                self._cluster, group, {place: wanted[place] for place in left}
+            )
             return {place: _of_idle_group(group, error) for place, error in found.items()}
 
         await self._each(wanted, attempt, f"altering the offsets of {group}")
@@ -141,7 +147,7 @@ class GroupsAdmin(OffsetsAdmin, BrokersAdmin):
                             for place in some
                         ],
                     )
-                    for topic, some in by_topic(left)
+                    for topic, some in group_by_topic(left)
                 ],
             )
             answer = await self._cluster.send_to_coordinator(group, request, OffsetDeleteResponse)

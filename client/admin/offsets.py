@@ -14,7 +14,7 @@ from ottla.protocol.api.delete_records import (
 from ottla.protocol.errors import ErrorCode, KafkaError, RefreshError
 
 from ..errors import error_of
-from ..offsets import by_topic, failure_of, list_offsets
+from ..offsets import group_by_topic, kafka_error, list_offsets
 from ..types import EARLIEST, LATEST, OffsetAndTimestamp, TopicPartition
 from .requests import AdminRequests, Outcome, PartialError, V
 
@@ -62,14 +62,14 @@ class OffsetsAdmin(AdminRequests):
                             for place in some
                         ],
                     )
-                    for topic, some in by_topic(its)
+                    for topic, some in group_by_topic(its)
                 ],
                 timeout_ms=self._timeout_ms,
             )
             answer = await self._cluster.send(node_id, request, DeleteRecordsResponse)
             return {
                 place: self._of_leader(
-                    place, failure_of(partition.error_code, str(place)) or partition.low_watermark
+                    place, kafka_error(partition.error_code, str(place)) or partition.low_watermark
                 )
                 for topic in answer.topics
                 for partition in topic.partitions
@@ -133,7 +133,7 @@ class OffsetsAdmin(AdminRequests):
         ) -> Mapping[TopicPartition, Outcome[OffsetAndTimestamp]]:
             await self._cluster.refresh({place.topic for place in left})
             times = {place: wanted[place] for place in left}
-            found = await list_offsets(self._cluster, times, is_committed=False)
+            found = await list_offsets(self._cluster, times, read_committed=False)
             return {place: self._of_leader(place, one) for place, one in found.items()}
 
         return await self._each(wanted, attempt, "looking up offsets")

@@ -10,7 +10,7 @@ from ottla.protocol.errors import ErrorCode
 
 from ..cluster import Cluster
 from ..errors import ClientError, ClosedError, KafkaError
-from ..offsets import commit as commit_offsets
+from ..offsets import commit_offsets
 from ..types import OffsetAndMetadata, TopicPartition
 from .delivery import Delivery
 from .group_member import GroupMember, MemberState

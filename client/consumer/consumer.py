@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 from ..cluster import Cluster
 from ..config import ClientConfig
 from ..errors import ClientError, ClosedError, ConsumerError, DeadlineError, KafkaError
-from ..offsets import fetch_committed, list_offsets, whole
+from ..offsets import fetch_committed_offsets, list_offsets, values_or_raise
 from ..types import (
     EARLIEST,
     LATEST,
@@ -599,7 +599,7 @@ class Consumer:
         places = partitions or tuple(self.assignment)
 
         async def attempt() -> dict[TopicPartition, OffsetAndMetadata | None]:
-            return whole(await fetch_committed(self._cluster, group, places))
+            return values_or_raise(await fetch_committed_offsets(self._cluster, group, places))
 
         return await self._cluster.retry(attempt, what="looking up what is committed")
 
@@ -645,7 +645,9 @@ class Consumer:
         is_committed = self._reading.is_committed
 
         async def attempt() -> dict[TopicPartition, OffsetAndTimestamp]:
-            return whole(await list_offsets(self._cluster, times, is_committed=is_committed))
+            return values_or_raise(
+                await list_offsets(self._cluster, times, read_committed=is_committed)
+            )
 
         return await self._cluster.retry(attempt, what="looking up offsets")
 

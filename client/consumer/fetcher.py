@@ -28,7 +28,7 @@ from ottla.protocol.errors import ErrorCode
 from ..cluster import Cluster, PartitionInfo, needs_metadata_refresh
 from ..errors import ClientError, ClosedError, ConsumerError, KafkaError
 from ..fetch_request import PartitionFetch, fetch_request
-from ..offsets import failure_of, fetch_committed, list_offsets_of
+from ..offsets import fetch_committed_offsets, kafka_error, list_offsets_from
 from ..types import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
 from .delivery import Delivery
 from .fetched_data import FetchedData, TruncatedError
@@ -210,7 +210,7 @@ class Fetcher:
                 continue
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if info is None else info.error
             if code and not code.retriable:
-                self._fail(partition, failure_of(code, partition.place.topic))
+                self._fail(partition, kafka_error(code, partition.place.topic))
             else:
                 self._note(partition, f"{partition.place} has no leader")
                 self._try_later(partition)
@@ -236,7 +236,9 @@ class Fetcher:
         before = {partition: partition.incarnation for partition in partitions}
         found: dict[TopicPartition, OffsetAndMetadata | KafkaError | ClientError | None] = {}
         try:
-            found |= await fetch_committed(self._cluster, group, [one.place for one in before])
+            found |= await fetch_committed_offsets(
+                self._cluster, group, [one.place for one in before]
+            )
         except ClosedError:
             return
         except (KafkaError, ClientError) as failure:
@@ -274,11 +276,11 @@ class Fetcher:
 
     async def _find_ends_at(self, node: int, partitions: list[AssignedPartition]) -> None:
         before = {partition: partition.incarnation for partition in partitions}
-        found = await list_offsets_of(
+        found = await list_offsets_from(
             self._cluster,
             node,
             {partition.place: partition.reset_to for partition in partitions},
-            is_committed=self._reading.is_committed,
+            read_committed=self._reading.is_committed,
         )
         for partition, incarnation in before.items():
             self._looking.discard(partition)
@@ -333,7 +335,7 @@ class Fetcher:
             answer = await self._cluster.send(
                 node, request, FetchResponse, channel="fetch", timeout=timeout
             )
-            if (error := failure_of(answer.error_code, f"broker {node}")) is not None:
+            if (error := kafka_error(answer.error_code, f"broker {node}")) is not None:
                 raise error
         except ClosedError:
             return
@@ -386,7 +388,7 @@ class Fetcher:
 
     def _heed(self, partition: AssignedPartition, offset: int, code: int) -> None:
         """Act on an error of one partition."""
-        error = failure_of(code, f"{partition.place} at offset {offset}")
+        error = kafka_error(code, f"{partition.place} at offset {offset}")
         assert error is not None
         if code == ErrorCode.OFFSET_OUT_OF_RANGE:
             self._delivery.settle()

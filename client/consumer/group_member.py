@@ -50,7 +50,7 @@ from ottla.protocol.schema import Buffer
 
 from ..cluster import Cluster
 from ..errors import ClientError, KafkaError
-from ..offsets import by_topic, failure_of
+from ..offsets import group_by_topic, kafka_error
 from ..types import TopicPartition
 from .assignors import Assignor, Member
 from .subscription import partition_counts
@@ -394,7 +394,7 @@ class GroupMember:
         verdict = verdict_of(code)
         if verdict is Verdict.FINE:
             return True
-        error = failure_of(code, f"group {self._group!r}, {what}")
+        error = kafka_error(code, f"group {self._group!r}, {what}")
         assert error is not None
         if verdict is Verdict.FATAL:
             raise error
@@ -439,7 +439,7 @@ class GroupMember:
                 continue
             if self.heed(answer.error_code, generation_id) is Verdict.FATAL:
                 self._is_lost = True
-                raise failure_of(answer.error_code, f"group {self._group!r}") or AssertionError
+                raise kafka_error(answer.error_code, f"group {self._group!r}") or AssertionError
 
     def _lose_standing(self, verdict: Verdict) -> None:
         self._is_lost = True
@@ -535,7 +535,7 @@ def _version_of(view: memoryview) -> int:
 def _topic_partitions(places: Iterable[TopicPartition]) -> list[TopicPartitions]:
     return [
         TopicPartitions(topic=topic, partitions=[place.partition for place in some])
-        for topic, some in by_topic(places)
+        for topic, some in group_by_topic(places)
     ]
 
 

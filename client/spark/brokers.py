@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from ..cluster import Cluster, TopicInfo
 from ..errors import ErrorCode, KafkaError, RefreshError, error_of
-from ..offsets import commit, list_offsets, whole
+from ..offsets import commit_offsets, list_offsets, values_or_raise
 from ..types import OffsetAndMetadata, TopicPartition
 from .errors import OptionError
 from .options import ConnectionOptions, TopicSelection
@@ -112,7 +112,9 @@ class Brokers:
         """Give offsets of times, EARLIEST or LATEST; -1 where nothing is as young."""
 
         async def attempt() -> dict[TopicPartition, int]:
-            found = whole(await list_offsets(self.cluster, times, is_committed=is_committed))
+            found = values_or_raise(
+                await list_offsets(self.cluster, times, read_committed=is_committed)
+            )
             return {place: one.offset for place, one in found.items()}
 
         return self.wait_for(self.cluster.retry(attempt, what="looking up offsets"))
@@ -122,7 +124,7 @@ class Brokers:
         wanted = {place: OffsetAndMetadata(offset) for place, offset in offsets.items()}
 
         async def attempt() -> None:
-            whole(await commit(self.cluster, group, wanted))
+            values_or_raise(await commit_offsets(self.cluster, group, wanted))
 
         async def in_time() -> None:
             async with asyncio.timeout(timeout):

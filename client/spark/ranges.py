@@ -24,7 +24,7 @@ from ..arrow.decoder import ArrowDecoder, damage_of
 from ..consumer.fetched_data import FetchedData
 from ..errors import ClientError, ErrorCode, KafkaError, RefreshError
 from ..fetch_request import PartitionFetch, fetch_request
-from ..offsets import failure_of, list_offsets, whole
+from ..offsets import kafka_error, list_offsets, values_or_raise
 from ..types import EARLIEST
 from .brokers import Brokers, brokers, is_unknown
 from .errors import DataLossError
@@ -152,7 +152,7 @@ class _Reader:
         )
         answer = await cluster.send(node, request, FetchResponse)
         data = answer.responses[0].partitions[0] if answer.responses else PartitionData()
-        error = failure_of(answer.error_code or data.error_code, f"{place} at offset {offset}")
+        error = kafka_error(answer.error_code or data.error_code, f"{place} at offset {offset}")
         if error is not None:
             raise error
         return data
@@ -188,7 +188,9 @@ class _Reader:
     async def _earliest(self) -> int:
         place = self._wanted.place
         cluster = self._way.cluster
-        found = whole(await list_offsets(cluster, {place: EARLIEST}, is_committed=False))
+        found = values_or_raise(
+            await list_offsets(cluster, {place: EARLIEST}, read_committed=False)
+        )
         return found[place].offset
 
     def _lose(self, reason: str, next_offset: int | None = None) -> _Answer:
