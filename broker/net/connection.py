@@ -19,7 +19,6 @@ idle, or stall in the middle of a request or a response.
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
 import struct
 from collections import deque
@@ -37,8 +36,6 @@ from .send_queue import SendQueue
 if TYPE_CHECKING:
     from .listeners import Listener
     from .server import Server
-
-logger = logging.getLogger(__name__)
 
 _SIZE_AND_KEY = struct.Struct(">iH")
 _SIZE = struct.Struct(">i")
@@ -388,7 +385,7 @@ class Connection(asyncio.BufferedProtocol):
             if first.future is not None:
                 if not first.future.done():
                     break
-                first.answer = self._outcome(first.context, first.future)
+                first.answer = self._dispatcher.result(first.context, first.future)
             unanswered.popleft()
             if first.answer is not None:
                 self._send(first.context, first.answer)
@@ -407,16 +404,6 @@ class Connection(asyncio.BufferedProtocol):
 
     def _count_unsent(self) -> int:
         return self._transport.get_write_buffer_size() + self._send_queue.size_bytes
-
-    def _outcome(self, context: RequestContext, future: asyncio.Future[Response]) -> Response:
-        if future.cancelled():
-            return None
-        error = future.exception()
-        if error is None:
-            return future.result()
-        logger.error("%r failed", context, exc_info=error)
-        self.close(f"{context!r} failed")
-        return None
 
     def _send(self, context: RequestContext, answer: Message) -> None:
         if self._transport.is_closing():

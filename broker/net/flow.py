@@ -1,18 +1,16 @@
-"""How much a broker takes in at once: bytes that are received and not yet handled.
+"""The bytes of large requests that a broker receives at once (`queued.max.request.bytes`).
 
-A request that is larger than what is read at once reserves room for all of itself before more of it
-is read; where there is none, its connection is not read from until others have been handled, in
-the order in which they came. So requests that were let in can always be completed, and those that
-wait cost what the kernel keeps for them. Small requests never wait: heartbeats and fetches of some
-go on while large requests of others fill the budget.
+A request that is larger than one read reserves room for all of itself before more of it is read. If
+there is none, its connection is not read from until earlier requests were handled, first come first
+served. So a request that was let in can always be completed, and one that waits costs only the
+kernel's socket buffer. Small requests never wait: heartbeats and fetches of some clients go on
+while large requests of others fill the budget.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-
-from ottla.protocol.schema import Message
 
 
 class Budget:
@@ -27,7 +25,7 @@ class Budget:
         return f"<Budget {self.used_bytes} of {self._limit()}, {len(self._waiting)} waiting>"
 
     def reserve(self, size_bytes: int, granted: Callable[[], None]) -> bool:
-        """Take room; if there is none, have `granted` called when it has been taken."""
+        """Reserve bytes and return True; otherwise call `granted` once they are reserved."""
         if not self._waiting and self._fits(size_bytes):
             self.used_bytes += size_bytes
             return True
@@ -35,7 +33,7 @@ class Budget:
         return False
 
     def release(self, size_bytes: int) -> None:
-        """Give room back, and let in who waits for it."""
+        """Release reserved bytes, and grant those that wait for them."""
         self.used_bytes -= size_bytes
         while self._waiting and self._fits(self._waiting[0][0]):
             size_bytes, granted = self._waiting.popleft()
@@ -43,22 +41,10 @@ class Budget:
             granted()
 
     def withdraw(self, granted: Callable[[], None]) -> None:
-        """Forget one who waits."""
+        """Remove a reservation that still waits."""
         self._waiting = deque(entry for entry in self._waiting if entry[1] != granted)
         self.release(0)
 
     def _fits(self, size_bytes: int) -> bool:
-        # One that is larger than all there is may pass when it is alone.
+        # A request larger than the whole budget is let in alone, or it would wait forever.
         return self.used_bytes == 0 or self.used_bytes + size_bytes <= self._limit()
-
-
-def count_elements(message: Message) -> int:
-    """Count what a message has in its arrays, and in the arrays of those."""
-    count = 0
-    for name in message.fields:
-        value = getattr(message, name)
-        if isinstance(value, list):
-            count += len(value)
-            if value and isinstance(value[0], Message):
-                count += sum(map(count_elements, value))
-    return count

@@ -1,14 +1,15 @@
-"""From a frame to its handler, and from the handler's answer to buffers: the one error boundary.
+"""From a frame to its handler, and from the handler's response to buffers: the error boundary.
 
-A handler is the function `handle` in the module of `handlers/` that is named like its api. It gets
-the broker, the context of the request and the request, and gives
+The handler of an API is the function `handle` in the module of `handlers/` with the API's name. It
+is called with the broker, the request's context and the request, and returns one of
 
-- a response, if it can answer at once: the hot path, for which no task is made;
-- or a coroutine or future of one: the connection goes on reading, and answers in order;
-- or None, if no answer is owed (Produce with acks=0).
+- a response, if it can answer at once: the hot path, which creates no task;
+- a coroutine or a future of a response: the connection keeps reading, and responds in order;
+- None, if the client expects no response (Produce with acks=0).
 
-Handlers answer what they can with error codes. What they raise is a bug, unless it is ApiError: it
-is logged here, and the client is told UNKNOWN_SERVER_ERROR where the response has a place for that.
+Handlers catch EXPECTED_ERRORS and return error codes. Any other exception is a bug: it is logged
+here, and the client gets UNKNOWN_SERVER_ERROR, or a closed connection if the response has no
+top-level error code.
 """
 
 from __future__ import annotations
@@ -26,7 +27,6 @@ from ottla.protocol.errors import DecodeError, UnsupportedVersionError
 from ottla.protocol.registry import API_VERSIONS, Api
 from ottla.protocol.schema import Buffer, Message
 
-from ..net.flow import count_elements
 from .errors import EXPECTED_ERRORS, error_code_of
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: What is served, and so advertised.
+#: The APIs that this broker handles, as ApiVersions returns them.
 SUPPORTED_APIS = {
     api.key: api
     for api in (
@@ -73,9 +73,9 @@ SUPPORTED_APIS = {
     )
 }
 
-#: A request of this size cannot name more than a broker can look at in one go.
-_MODEST_BYTES = 64 * 1024
-#: A request about all partitions names them, their topics, and a few things of each.
+#: Smaller requests cannot name enough topics or partitions to block the event loop for long.
+_UNCHECKED_BYTES = 64 * 1024
+#: A request about all partitions names them, their topics, and a few more elements for each.
 _ELEMENTS_PER_PARTITION = 4
 
 Response = Message | None
@@ -84,9 +84,9 @@ Handler = Callable[["Broker", "RequestContext", Any], HandlerResult]
 
 
 class RequestContext:
-    """What a handler may have to know of a request besides its body."""
+    """The header of a request, the connection it came from, and when it was received."""
 
-    __slots__ = ("api", "client_id", "connection", "correlation_id", "started", "version")
+    __slots__ = ("api", "client_id", "connection", "correlation_id", "received_at", "version")
 
     def __init__(
         self,
@@ -95,21 +95,35 @@ class RequestContext:
         correlation_id: int,
         client_id: str | None,
         connection: Connection,
-        started: float,
+        received_at: float,
     ) -> None:
         self.api = api
         self.version = version
         self.correlation_id = correlation_id
         self.client_id = client_id
         self.connection = connection
-        self.started = started
+        #: As of `time.perf_counter`.
+        self.received_at = received_at
 
     def __repr__(self) -> str:
-        return f"<{self.api.name} v{self.version} of {self.client_id!r}>"
+        return f"<{self.api.name} v{self.version} client_id={self.client_id!r}>"
+
+    def log_fields(self) -> dict[str, object]:
+        """Return the fields that identify the request in the log."""
+        return {
+            "api": self.api.name,
+            "api_version": self.version,
+            "correlation_id": self.correlation_id,
+            "client_id": self.client_id,
+            "peer": self.connection.peer,
+        }
 
 
 class Dispatcher:
-    """Finds handlers, which are imported when they are first needed, and counts."""
+    """Decodes requests, calls their handlers, and encodes their responses.
+
+    Handlers are imported on first use.
+    """
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -118,106 +132,129 @@ class Dispatcher:
         self._histograms: dict[int, Histogram] = {}
 
     def decode(
-        self, frame: Buffer, connection: Connection, started: float
+        self, frame: Buffer, connection: Connection, received_at: float
     ) -> tuple[RequestContext, Message | None]:
-        """Read a frame. Raises DecodeError for one that cannot be read, or is not served.
+        """Decode a frame. Raises DecodeError if it is malformed or its API is not supported.
 
-        There is no body where a client asks for ApiVersions in a version that we do not know: it is
-        to be told, in version 0, what there is.
+        The body is None for an ApiVersions request of an unknown version: the client has to be sent
+        the supported versions, in a response of version 0 (KIP-511).
         """
         try:
             header, body = decode_request(frame)
         except UnsupportedVersionError as error:
             if error.api_key != API_VERSIONS.key:
                 raise
-            return RequestContext(
-                API_VERSIONS, 0, error.correlation_id, None, connection, started
-            ), None
+            context = RequestContext(
+                API_VERSIONS, 0, error.correlation_id, None, connection, received_at
+            )
+            return context, None
         api = SUPPORTED_APIS.get(header.request_api_key)
         if api is None:
             raise UnsupportedVersionError(
                 header.request_api_key, header.request_api_version, header.correlation_id
             )
-        if len(frame) > _MODEST_BYTES:
-            self._check_is_modest(api, body)
+        if len(frame) > _UNCHECKED_BYTES:
+            self._check_element_count(api, body)
         context = RequestContext(
             api,
             header.request_api_version,
             header.correlation_id,
             header.client_id,
             connection,
-            started,
+            received_at,
         )
         return context, body
-
-    def _check_is_modest(self, api: Api, body: Message) -> None:
-        """Refuse a request that names more things than there can be.
-
-        Each costs its client a few bytes, and everybody else the time that it takes to look for it.
-        """
-        most = _ELEMENTS_PER_PARTITION * self._broker.config.broker_max_partitions
-        count = count_elements(body)
-        if count > most:
-            raise DecodeError(f"{count} elements: no more than {most} make sense", api.name)
 
     def handle(
         self, context: RequestContext, body: Message | None
     ) -> Response | asyncio.Future[Response]:
-        """Have a request handled; what is not a future is the answer."""
+        """Call the handler of a request; return its response, or a future of it."""
         key = context.api.key
         handler = self._handlers.get(key)
         if handler is None:
-            handler = self._handlers[key] = self._find(context.api)
+            handler = self._handlers[key] = self._load_handler(context.api)
         try:
-            handled = handler(self._broker, context, body)
-        except Exception as error:  # noqa: BLE001  # the boundary
-            return self._failed(context, error)
-        if isinstance(handled, Message) or handled is None:
-            return handled
-        if isinstance(handled, asyncio.Future):
-            return handled
-        return self._broker.start_task(self._finish(context, handled))
+            result = handler(self._broker, context, body)
+        except Exception as error:  # noqa: BLE001  # The error boundary.
+            return self._error_response(context, error)
+        if isinstance(result, Message) or result is None:
+            return result
+        if isinstance(result, asyncio.Future):
+            return result
+        return self._broker.start_task(self._await_response(context, result))
 
-    def _find(self, api: Api) -> Handler:
+    def result(self, context: RequestContext, future: asyncio.Future[Response]) -> Response:
+        """Return the response of a completed future; if it failed, log that and close."""
+        if future.cancelled():
+            return None
+        error = future.exception()
+        if error is None:
+            return future.result()
+        logger.error("Request failed", extra=context.log_fields(), exc_info=error)
+        context.connection.close(f"{context.api.name} failed")
+        return None
+
+    def encode(self, context: RequestContext, response: Message) -> list[Buffer]:
+        """Encode a response and record its latency."""
+        try:
+            parts = encode_response(response, context.version, context.correlation_id)
+        except Exception as error:  # The error boundary.
+            logger.error("Encoding a response failed", extra=context.log_fields(), exc_info=error)
+            context.connection.close(f"Encoding the {context.api.name} response failed")
+            return []
+        key = context.api.key
+        histogram = self._histograms.get(key)
+        if histogram is None:
+            histogram = self._histograms[key] = self._metrics.histogram_of(context.api.name)
+        histogram.observe(perf_counter() - context.received_at)
+        return parts
+
+    def _check_element_count(self, api: Api, body: Message) -> None:
+        """Raise DecodeError for a request that names more elements than there can be.
+
+        An element costs its client a few bytes, but every other client the time to look it up.
+        """
+        max_count = _ELEMENTS_PER_PARTITION * self._broker.config.broker_max_partitions
+        count = _count_elements(body)
+        if count > max_count:
+            raise DecodeError(f"{count} array elements exceed the limit of {max_count}", api.name)
+
+    def _load_handler(self, api: Api) -> Handler:
         if not self._broker.cluster.is_controller:
-            from ..cluster.forwarding import FORWARDED, forward  # noqa: PLC0415  # only who follows needs it
+            from ..cluster.forwarding import FORWARDED, forward  # noqa: PLC0415  # Only needed here.
 
             if api.key in FORWARDED:
                 return forward
         handler: Handler = import_module(f".handlers.{api.module_name}", __package__).handle
         return handler
 
-    def encode(self, context: RequestContext, answer: Message) -> list[Buffer]:
-        """Give the buffers of a response, and count it."""
-        try:
-            parts = encode_response(answer, context.version, context.correlation_id)
-        except Exception as error:  # the boundary
-            logger.error("the answer to %r cannot be encoded", context, exc_info=error)
-            context.connection.close(f"{context!r} has no answer")
-            return []
-        key = context.api.key
-        histogram = self._histograms.get(key)
-        if histogram is None:
-            histogram = self._histograms[key] = self._metrics.histogram_of(context.api.name)
-        histogram.observe(perf_counter() - context.started)
-        return parts
-
-    async def _finish(
-        self, context: RequestContext, handled: Coroutine[Any, Any, Response]
+    async def _await_response(
+        self, context: RequestContext, response: Coroutine[Any, Any, Response]
     ) -> Response:
         try:
-            return await handled
-        except Exception as error:  # noqa: BLE001  # the boundary
-            return self._failed(context, error)
+            return await response
+        except Exception as error:  # noqa: BLE001  # The error boundary.
+            return self._error_response(context, error)
 
-    def _failed(self, context: RequestContext, error: Exception) -> Response:
+    def _error_response(self, context: RequestContext, error: Exception) -> Response:
         code = error_code_of(error)
         self._metrics.failures[context.api.name, code.name] += 1
         if not isinstance(error, EXPECTED_ERRORS):
-            logger.error("%r failed", context, exc_info=error)
+            logger.error("Request failed", extra=context.log_fields(), exc_info=error)
         response: Any = context.api.response
         if "error_code" in response.fields:
             return cast(Message, response(error_code=code))
-        # There is no place to say it for the request as a whole.
-        context.connection.close(f"{context!r} failed: {code.name}")
+        context.connection.close(f"{context.api.name} failed: {code.name}")
         return None
+
+
+def _count_elements(message: Message) -> int:
+    """Count the elements of a message's arrays, nested arrays included."""
+    count = 0
+    for name in message.fields:
+        value = getattr(message, name)
+        if isinstance(value, list):
+            count += len(value)
+            if value and isinstance(value[0], Message):
+                count += sum(map(_count_elements, value))
+    return count

@@ -1,4 +1,4 @@
-"""What a client is told of what went wrong: one table, from exceptions to Kafka's codes."""
+"""Exceptions and the Kafka error codes that clients receive for them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ottla.storage.errors import (
 
 
 class ApiError(Exception):
-    """A request, or a part of one, that is answered with this code."""
+    """A request, or a part of one, that fails with an error code."""
 
     def __init__(self, code: ErrorCode, message: str | None = None) -> None:
         self.code = code
@@ -26,49 +26,47 @@ class ApiError(Exception):
 
 
 class NotLeaderError(ApiError):
-    """A partition that another broker owns."""
+    """Another broker is the leader of the partition."""
 
     def __init__(self, leader_id: int) -> None:
         self.leader_id = leader_id
-        super().__init__(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {leader_id} owns the partition")
+        super().__init__(
+            ErrorCode.NOT_LEADER_OR_FOLLOWER, f"The leader of the partition is broker {leader_id}"
+        )
 
 
-# The first that fits counts.
-_CODES: tuple[tuple[type[Exception], ErrorCode], ...] = (
-    (OffsetOutOfRangeError, ErrorCode.OFFSET_OUT_OF_RANGE),
-    (BatchTooLargeError, ErrorCode.MESSAGE_TOO_LARGE),
-    (InvalidTimestampError, ErrorCode.INVALID_TIMESTAMP),
-    (KeylessRecordError, ErrorCode.INVALID_RECORD),
-    (OutOfOrderSequenceError, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
-    (StaleProducerEpochError, ErrorCode.INVALID_PRODUCER_EPOCH),
-    (SequenceError, ErrorCode.INVALID_RECORD),
-    (StorageError, ErrorCode.KAFKA_STORAGE_ERROR),
-    (OSError, ErrorCode.KAFKA_STORAGE_ERROR),
-    (InvalidTopicError, ErrorCode.INVALID_TOPIC_EXCEPTION),
-    (ConfigError, ErrorCode.INVALID_CONFIG),
-)
+# Subclasses before their bases: the first match counts. ApiError and BatchError carry their codes.
+_ERROR_CODES: dict[type[Exception], ErrorCode] = {
+    OffsetOutOfRangeError: ErrorCode.OFFSET_OUT_OF_RANGE,
+    BatchTooLargeError: ErrorCode.MESSAGE_TOO_LARGE,
+    InvalidTimestampError: ErrorCode.INVALID_TIMESTAMP,
+    KeylessRecordError: ErrorCode.INVALID_RECORD,
+    OutOfOrderSequenceError: ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+    StaleProducerEpochError: ErrorCode.INVALID_PRODUCER_EPOCH,
+    SequenceError: ErrorCode.INVALID_RECORD,
+    StorageError: ErrorCode.KAFKA_STORAGE_ERROR,
+    OSError: ErrorCode.KAFKA_STORAGE_ERROR,
+    InvalidTopicError: ErrorCode.INVALID_TOPIC_EXCEPTION,
+    ConfigError: ErrorCode.INVALID_CONFIG,
+}
 
-#: What can be answered; anything else is a bug, and is not caught where these are.
-EXPECTED_ERRORS: tuple[type[Exception], ...] = (
-    ApiError,
-    BatchError,
-    *(kind for kind, _code in _CODES),
-)
+#: Errors that handlers catch and return as error codes; any other exception is a bug.
+EXPECTED_ERRORS: tuple[type[Exception], ...] = (ApiError, BatchError, *_ERROR_CODES)
 
-# An error may quote what a client sent, and a string of an old version ends at 32,767 bytes.
-_MESSAGE_CHARACTERS = 1000
+# A message may quote what a client sent, and strings before flexible versions end at 32,767 bytes.
+_MAX_MESSAGE_CHARACTERS = 1000
 
 
 def error_code_of(error: Exception) -> ErrorCode:
-    """Give the code by which a client is told of an error."""
+    """Return the error code for an exception; UNKNOWN_SERVER_ERROR if it is a bug."""
     if isinstance(error, ApiError | BatchError):
         return error.code
-    for kind, code in _CODES:
+    for kind, code in _ERROR_CODES.items():
         if isinstance(error, kind):
             return code
     return ErrorCode.UNKNOWN_SERVER_ERROR
 
 
 def error_message_of(error: Exception) -> str:
-    """Give the words by which a client is told of an error: not more than a string can hold."""
-    return str(error)[:_MESSAGE_CHARACTERS]
+    """Return the error message for an exception, short enough for any response."""
+    return str(error)[:_MAX_MESSAGE_CHARACTERS]

@@ -1,8 +1,9 @@
-"""Long polls: a fetch that waits until enough was appended, or until it has waited long enough.
+"""Long polls: a fetch waits until enough bytes were appended, or until its timeout.
 
-A waiter is registered with each partition that it waits for, and is told of every append. It fires
-once, in a later turn of the event loop than the append that was enough: so what comes with that
-append, in other partitions of the same request or in requests read together, is in the answer too.
+A waiter is registered with every partition it waits for, and is notified of every append. It fires
+once, in a later iteration of the event loop than the append that completed it: so the response also
+has what arrives with that append, in other partitions of the same request or in requests that were
+read together.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ if TYPE_CHECKING:
 
 
 class Waiter:
-    """Waits for `missing_bytes` in any of the partitions, for at most `seconds`."""
+    """Calls `fire` after `missing_bytes` were appended to the partitions, or after `seconds`."""
 
-    __slots__ = ("_fire", "_loop", "_missing_bytes", "_partitions", "_scheduled", "_timer")
+    __slots__ = ("_fire", "_is_scheduled", "_loop", "_missing_bytes", "_partitions", "_timer")
 
     def __init__(
         self,
@@ -30,39 +31,39 @@ class Waiter:
         self._partitions = partitions
         self._missing_bytes = missing_bytes
         self._fire = fire
-        self._scheduled = False
+        self._is_scheduled = False
         self._loop = asyncio.get_running_loop()
         self._timer = self._loop.call_later(seconds, self.wake)
         for partition in partitions:
             partition.waiters.add(self)
 
     def appended(self, size_bytes: int) -> None:
-        """Count what came."""
+        """Count appended bytes; fire soon if they are enough."""
         self._missing_bytes -= size_bytes
         if self._missing_bytes <= 0:
             self.wake()
 
     def wake(self) -> None:
-        """Fire soon, whatever came."""
-        if not self._scheduled:
-            self._scheduled = True
+        """Fire soon, whatever was appended."""
+        if not self._is_scheduled:
+            self._is_scheduled = True
             self._loop.call_soon(self._fire_once)
 
     def cancel(self) -> None:
-        """Wait no more, and do not fire."""
-        self._scheduled = True
-        self._fire = _nothing
-        self._leave()
+        """Stop waiting without firing."""
+        self._is_scheduled = True
+        self._fire = _do_nothing
+        self._unregister()
 
     def _fire_once(self) -> None:
-        self._leave()
+        self._unregister()
         self._fire()
 
-    def _leave(self) -> None:
+    def _unregister(self) -> None:
         self._timer.cancel()
         for partition in self._partitions:
             partition.waiters.discard(self)
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     pass

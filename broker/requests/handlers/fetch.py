@@ -54,7 +54,7 @@ def handle(
         max_partitions = broker.config.broker_max_partitions
         try:
             session = broker.fetch_sessions.of(
-                request, max_sessions, max_partitions, context.started
+                request, max_sessions, max_partitions, context.received_at
             )
         except ApiError as error:
             return FetchResponse(error_code=error.code)
