@@ -19,6 +19,7 @@ from typing import Any, Self, TypeVar, cast
 from ottla.protocol.api.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from ottla.protocol.codec import decode_response, encode_request
 from ottla.protocol.errors import DecodeError, ErrorCode, error_of
+from ottla.protocol.frame import Framer
 from ottla.protocol.registry import Api
 from ottla.protocol.schema import Message
 
@@ -27,7 +28,7 @@ from .errors import ClosedError, ConnectionLostError, DeadlineError, Unsupported
 
 M = TypeVar("M", bound=Message)
 
-_SIZE = struct.Struct(">i")
+_CORRELATION_ID = struct.Struct(">i")
 _SCRATCH_BYTES = 64 * 1024
 # The first version that says who asks. It is known to nearly all brokers that there are.
 _GREETING_VERSION = 3
@@ -76,11 +77,11 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self._lost: ClosedError | ConnectionLostError | None = None
         self._writable = asyncio.Event()
         self._writable.set()
-        # Bytes of a size or of small frames; then, if any, the frame that is being read.
-        self._scratch = memoryview(bytearray(_SCRATCH_BYTES))
-        self._rest = b""
-        self._frame = bytearray()
-        self._filled = 0
+        self._framer = Framer(
+            memoryview(bytearray(_SCRATCH_BYTES)),
+            min_bytes=_CORRELATION_ID.size,
+            max_bytes=_GREETING_BYTES,
+        )
 
     @classmethod
     async def open(cls, host: str, port: int, config: ClientConfig) -> Self:
@@ -205,45 +206,25 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self._writable.set()
 
     def get_buffer(self, _sizehint: int) -> memoryview:
-        """Say where the next bytes go."""
-        return memoryview(self._frame)[self._filled :] if self._frame else self._scratch
+        """Return the buffer for the next read."""
+        return self._framer.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Take in what came."""
+        """Handle the responses that `nbytes` more bytes complete."""
+        framer = self._framer
         try:
-            if self._frame:
-                self._filled += nbytes
-                if self._filled == len(self._frame):
-                    frame, self._frame = self._frame, bytearray()
+            if framer.buffer_updated(nbytes):
+                while (frame := framer.next_frame()) is not None:
                     self._receive(frame)
-            else:
-                self._take(self._rest + self._scratch[:nbytes])
+                framer.detach(framer.frame_bytes)
         except (DecodeError, ConnectionLostError) as error:
             self.close(ConnectionLostError(f"{self.address} is not understood: {error}"))
 
-    def _take(self, data: bytes) -> None:
-        position, end = 0, len(data)
-        while end - position >= _SIZE.size:
-            (size,) = _SIZE.unpack_from(data, position)
-            limit = self._config.max_response_bytes if self.versions else _GREETING_BYTES
-            if not 4 <= size <= limit:
-                raise ConnectionLostError(f"a response of {size} bytes")
-            start = position + _SIZE.size
-            if end - start < size:
-                self._frame = bytearray(size)
-                self._filled = end - start
-                self._frame[: self._filled] = memoryview(data)[start:]
-                self._rest = b""
-                return
-            position = start + size
-            self._receive(data[start:position])
-        self._rest = data[position:]
-
-    def _receive(self, frame: bytes | bytearray) -> None:
+    def _receive(self, frame: bytearray) -> None:
         if not self._waiting:
             raise ConnectionLostError("a response that nobody asked for")
         waiting = self._waiting[0]
-        (correlation_id,) = _SIZE.unpack_from(frame)
+        (correlation_id,) = _CORRELATION_ID.unpack_from(frame)
         if correlation_id != waiting.correlation_id:
             # It stays among those that wait, and fails with them.
             raise ConnectionLostError(
@@ -272,7 +253,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         request = ApiVersionsRequest(
             client_software_name="ottla", client_software_version=metadata.version("ottla")
         )
-        future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[bytearray] = asyncio.get_running_loop().create_future()
         correlation_id = self._write(_GREETING_VERSION, request)
         self._waiting.append(_Waiting(correlation_id, None, _GREETING_VERSION, future))
         frame = await future
@@ -283,6 +264,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         if not is_too_new and (error := error_of(answer.error_code)):
             raise error
         self.versions = {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
+        self._framer.max_bytes = self._config.max_response_bytes
 
     async def _wait_until_writable(self, timeout: float | None = None) -> None:
         seconds = self._config.timeouts.request if timeout is None else timeout

@@ -20,14 +20,13 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import struct
 from collections import deque
 from contextlib import suppress
 from time import perf_counter
 from typing import TYPE_CHECKING, cast
 
 from ottla.protocol.errors import DecodeError
-from ottla.protocol.registry import PRODUCE
+from ottla.protocol.frame import Framer
 from ottla.protocol.schema import Message
 
 from ..requests.dispatch import RequestContext, Response
@@ -37,12 +36,14 @@ if TYPE_CHECKING:
     from .listeners import Listener
     from .server import Server
 
-_SIZE_AND_KEY = struct.Struct(">iH")
-_SIZE = struct.Struct(">i")
-#: A buffer for a frame is not made larger than this before bytes have come to fill it: a frame for
-#: which there is room in the budget, and any other.
-_TRUSTED_BYTES = 1024 * 1024
-_FIRST_BYTES = 4096
+#: The smallest header: API key, API version and correlation id.
+_MIN_REQUEST_BYTES = 8
+#: Requests up to this size are within every limit: no config can be set lower.
+_UNLIMITED_REQUEST_BYTES = 1024
+#: Initial buffer of an incomplete request, before bytes arrived to fill it: of one that reserved
+#: its size in the budget, and of any other.
+_RESERVED_BUFFER_BYTES = 1024 * 1024
+_BUFFER_BYTES = 4096
 #: For how long the requests of one connection are handled before it is another's turn.
 _TURN_SECONDS = 0.005
 NEVER = float("inf")
@@ -58,42 +59,6 @@ class _Unanswered:
         self.context = context
         self.future = future
         self.answer: Response = None
-
-
-class _Frame:
-    """A frame that did not come as a whole, on its way in."""
-
-    __slots__ = ("buffer", "filled", "is_granted", "is_reserved", "size")
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self.buffer = bytearray(0)
-        self.filled = 0
-        #: Whether it takes room in the budget, and whether it was given that, if it needs it.
-        self.is_reserved = False
-        self.is_granted = True
-
-    def room(self) -> memoryview:
-        """Give where the next bytes go; the buffer grows with what has come, not with promises."""
-        if self.filled == len(self.buffer):
-            first = _TRUSTED_BYTES if self.is_reserved else _FIRST_BYTES
-            grown = bytearray(min(self.size, max(first, 2 * self.filled)))
-            grown[: self.filled] = self.buffer
-            self.buffer = grown
-        return memoryview(self.buffer)[self.filled :]
-
-    def put(self, data: memoryview) -> None:
-        """Put bytes into it that came before there was a buffer."""
-        if not self.is_granted:
-            self.buffer = bytearray(data)
-            self.filled = len(data)
-            return
-        while data:
-            room = self.room()
-            part = data[: len(room)]
-            room[: len(part)] = part
-            self.filled += len(part)
-            data = data[len(part) :]
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -113,9 +78,15 @@ class Connection(asyncio.BufferedProtocol):
         self.read_deadline = NEVER
         self.write_deadline = NEVER
         self._unsent_bytes = 0
-        # Bytes that are read, and whose turn has not come; less than the scratch holds.
-        self._rest = b""
-        self._frame: _Frame | None = None
+        self._framer = Framer(
+            server.scratch,
+            min_bytes=_MIN_REQUEST_BYTES,
+            max_bytes=_UNLIMITED_REQUEST_BYTES,
+            max_bytes_of=server.max_request_bytes,
+        )
+        #: Bytes of the budget reserved for the incomplete request, or still to be granted.
+        self._reserved_bytes = 0
+        self._awaits_budget = False
         self._unanswered: deque[_Unanswered] = deque()
         self._is_reading = True
         self._is_writable = True
@@ -137,7 +108,7 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def is_idle(self) -> bool:
         """Whether nothing is under way."""
-        return not self._unanswered and self._frame is None and self._has_sent_all()
+        return not self._unanswered and not self._framer.frame_bytes and self._has_sent_all()
 
     # What the event loop calls.
 
@@ -168,20 +139,15 @@ class Connection(asyncio.BufferedProtocol):
                     sock.setsockopt(socket.SOL_SOCKET, option, size)
 
     def get_buffer(self, _sizehint: int) -> memoryview:
-        """Say where the next bytes are to be put."""
-        return self._server.scratch if self._frame is None else self._frame.room()
+        """Return the buffer for the next read."""
+        return self._framer.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Deal with the bytes that came."""
+        """Handle the requests that `nbytes` more bytes complete."""
         self.last_active = self._clock()
         self._server.metrics.bytes_received += nbytes
-        if self._frame is not None:
-            self._frame.filled += nbytes
-            if self._frame.filled == self._frame.size:
-                self._complete(self._frame)
-            return
-        data = self._server.scratch[:nbytes]
-        self._take(memoryview(self._rest + data) if self._rest else data)
+        if self._framer.buffer_updated(nbytes):
+            self._handle_frames()
 
     def eof_received(self) -> bool:
         """Close: a client that has nothing more to say does not listen either."""
@@ -197,9 +163,12 @@ class Connection(asyncio.BufferedProtocol):
                 future.cancel()
         self._unanswered.clear()
         self._send_queue.close()
-        if self._frame is not None:
-            self._drop(self._frame)
-        self._rest = b""
+        self._framer.clear()
+        if self._awaits_budget:
+            self._server.budget.withdraw(self._granted)
+        elif self._reserved_bytes:
+            self._server.budget.release(self._reserved_bytes)
+        self._awaits_budget, self._reserved_bytes = False, 0
         self._server.forget(self)
 
     def pause_writing(self) -> None:
@@ -242,89 +211,61 @@ class Connection(asyncio.BufferedProtocol):
 
     # Reading.
 
-    def _take(self, data: memoryview) -> bool:
-        """Take frames out of what came, as many as may be under way; keep the rest.
-
-        Tells whether more may be read now.
-        """
-        position, end = 0, len(data)
-        may_read, turn_end = True, perf_counter() + _TURN_SECONDS
-        while may_read and end - position >= 4:
-            (size,) = _SIZE.unpack_from(data, position)
-            if size > self._server.config.socket_other_request_max_bytes or size < 8:
-                if end - position < 6:
-                    break
-                if not self._check_size(data, position):
-                    return False
+    def _handle_frames(self) -> bool:
+        """Handle complete frames, up to the in-flight limit; return whether to read on."""
+        framer, turn_end = self._framer, perf_counter() + _TURN_SECONDS
+        while True:
+            try:
+                frame = framer.next_frame()
+            except DecodeError as error:
+                self.close(str(error))
+                return False
+            if frame is None:
+                return self._begin_frame(framer.frame_bytes)
             self.read_deadline = NEVER
-            start = position + 4
-            if start + size > end:
-                self._begin(size, data[start:])
-                return self._may_read()
-            position = start + size
-            self._receive(bytearray(data[start:position]))
-            may_read = self._may_read()
-            if may_read and position < end and perf_counter() > turn_end:
-                may_read = False
+            reserved, self._reserved_bytes = self._reserved_bytes, 0
+            try:
+                self._receive(frame)
+            finally:
+                if reserved:
+                    self._server.budget.release(reserved)
+            if not self._may_read():
+                break
+            if not framer.unparsed_bytes:
+                return True
+            if perf_counter() > turn_end:
                 self._loop.call_soon(self._go_on)
-        self._rest = bytes(data[position:]) if position < end else b""
-        if not may_read:
-            self._stop_reading()
-        elif self._rest:
-            self._expect(0)
-        return may_read
-
-    def _check_size(self, data: memoryview, position: int) -> bool:
-        """Whether a frame may be this large, which only that of a Produce may be."""
-        size, api_key = _SIZE_AND_KEY.unpack_from(data, position)
-        config = self._server.config
-        is_produce = api_key == PRODUCE.key
-        limit = (
-            config.socket_request_max_bytes if is_produce else config.socket_other_request_max_bytes
-        )
-        if 8 <= size <= limit:
-            return True
-        self.close(f"a request of {size} bytes, api key {api_key}: the limit is {limit}")
+                break
+        framer.detach()
+        self._stop_reading()
         return False
 
-    def _begin(self, size: int, data: memoryview) -> None:
-        """Begin a frame that did not come as a whole."""
-        self._rest = b""
-        frame = self._frame = _Frame(size)
-        # Any that could have come as a whole need not wait for room.
+    def _begin_frame(self, size: int) -> bool:
+        """Prepare to read the remainder of a frame; `size` is 0 if even its size is incomplete.
+
+        Returns whether it may be read now.
+        """
+        if size:
+            self.read_deadline = NEVER
+        buffer_bytes = _BUFFER_BYTES
+        # A request that could have arrived in one read needs no reservation.
         if size > len(self._server.scratch):
-            frame.is_reserved = True
-            frame.is_granted = self._server.budget.reserve(size, self._granted)
-        frame.put(data)
-        if frame.is_granted:
-            self._expect(size)
-        else:
+            buffer_bytes = _RESERVED_BUFFER_BYTES
+            self._reserved_bytes = size
+            self._awaits_budget = not self._server.budget.reserve(size, self._granted)
+        if self._awaits_budget:
+            self._framer.detach()
             self._stop_reading()
+            return False
+        self._framer.detach(buffer_bytes)
+        self._expect(size)
+        return True
 
     def _granted(self) -> None:
-        frame = self._frame
-        assert frame is not None
-        frame.is_granted = True
-        self._expect(frame.size)
+        self._awaits_budget = False
+        self._framer.grow(_RESERVED_BUFFER_BYTES)
+        self._expect(self._reserved_bytes)
         self._go_on()
-
-    def _complete(self, frame: _Frame) -> None:
-        self._frame = None
-        self.read_deadline = NEVER
-        try:
-            self._receive(frame.buffer)
-        finally:
-            if frame.is_reserved:
-                self._server.budget.release(frame.size)
-        if not self._may_read():
-            self._stop_reading()
-
-    def _drop(self, frame: _Frame) -> None:
-        self._frame = None
-        if not frame.is_granted:
-            self._server.budget.withdraw(self._granted)
-        elif frame.is_reserved:
-            self._server.budget.release(frame.size)
 
     def _expect(self, size: int) -> None:
         """Let a frame that has begun be complete in time."""
@@ -336,8 +277,8 @@ class Connection(asyncio.BufferedProtocol):
         """Whether more may come: the rest of a frame that was let in, or else another request."""
         if self._is_closing:
             return False
-        if self._frame is not None:
-            return self._frame.is_granted
+        if self._framer.frame_bytes:
+            return not self._awaits_budget
         most = self._server.config.max_in_flight_requests_per_connection
         return self._has_sent_all() and len(self._unanswered) < most
 
@@ -351,8 +292,7 @@ class Connection(asyncio.BufferedProtocol):
         """Take up what was left when the connection had to wait, if it need not any more."""
         if self._is_reading or not self._may_read():
             return
-        rest, self._rest = self._rest, b""
-        if not rest or self._take(memoryview(rest)):
+        if not self._framer.unparsed_bytes or self._handle_frames():
             self._is_reading = True
             self._transport.resume_reading()
 

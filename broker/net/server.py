@@ -10,6 +10,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
+from ottla.protocol.registry import PRODUCE
+
 from ..observability.logging import log_limited
 from .connection import NEVER, Connection
 from .flow import Budget
@@ -159,6 +161,12 @@ class Server:
         log_limited(
             logger, "a connection is closed", extra={"peer": connection.peer, "reason": reason}
         )
+
+    def max_request_bytes(self, api_key: int) -> int:
+        """Return the size limit for requests with this API key."""
+        if api_key == PRODUCE.key:
+            return self.config.socket_request_max_bytes
+        return self.config.socket_other_request_max_bytes
 
     def time_for(self, size_bytes: int) -> float:
         """Give the seconds in which a request of this size must have come."""
