@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from ottla.coord.metadata_image import Topic, check_topic_name
+from ottla.coord.metadata_image import Topic
 from ottla.protocol.api.alter_configs import AlterConfigsResourceResponse
 from ottla.protocol.configdef import ConfigError, ConfigKey, as_text, unknown_config
 from ottla.protocol.errors import ErrorCode
@@ -20,6 +20,7 @@ from ottla.storage.config import TOPIC_CONFIGS
 
 from ..cluster.controller import ConfigChange
 from ..requests.errors import EXPECTED_ERRORS, ApiError, error_code_of, error_message_of
+from ..requests.topic_metadata import find_topic
 from .broker_config import BrokerConfig, broker_config_key, broker_configs
 
 if TYPE_CHECKING:
@@ -262,15 +263,6 @@ def _find(broker: Broker, kind: int, name: str) -> _Configurable:
     if kind == ResourceType.TOPIC:
         return _ConfigurableTopic(broker, find_topic(broker, name))
     return _ConfigurableBroker(broker, check_broker(kind, name, broker.cluster.broker_ids))
-
-
-def find_topic(broker: Broker, name: str) -> Topic:
-    """Give a topic. Raises InvalidTopicError and ApiError."""
-    topic = broker.topics.image.topics.get(name)
-    if topic is None:
-        check_topic_name(name)
-        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
-    return topic
 
 
 def check_broker(kind: int, name: str, ids: Collection[int]) -> int:

@@ -1,10 +1,15 @@
-"""AlterConfigs: replace all that a topic, or this broker, has of settings of its own."""
+"""AlterConfigs and IncrementalAlterConfigs: change configs of topics or brokers.
+
+AlterConfigs replaces all configs of a resource, IncrementalAlterConfigs changes single ones.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
-from ottla.protocol.api.alter_configs import AlterConfigsRequest, AlterConfigsResponse
+from ottla.protocol.api.alter_configs import AlterConfigsRequest
+from ottla.protocol.api.incremental_alter_configs import IncrementalAlterConfigsRequest
+from ottla.protocol.schema import Message
 
 from ...config.dynamic_configs import Edit, Operation, Resource, alter
 
@@ -14,16 +19,28 @@ if TYPE_CHECKING:
 
 
 async def handle(
-    broker: Broker, _context: RequestContext, request: AlterConfigsRequest
-) -> AlterConfigsResponse:
-    """Answer AlterConfigs."""
+    broker: Broker,
+    context: RequestContext,
+    request: AlterConfigsRequest | IncrementalAlterConfigsRequest,
+) -> Message:
+    """Handle AlterConfigs and IncrementalAlterConfigs."""
     resources = [
         Resource(
             resource.resource_type,
             resource.resource_name,
-            [Edit(one.name, Operation.SET, one.value) for one in resource.configs],
+            [
+                # AlterConfigs has no operations: it only sets.
+                Edit(config.name, getattr(config, "config_operation", Operation.SET), config.value)
+                for config in resource.configs
+            ],
         )
         for resource in request.resources
     ]
-    results = await alter(broker, resources, replace=True, validate_only=request.validate_only)
-    return AlterConfigsResponse(responses=results)
+    results = await alter(
+        broker,
+        resources,
+        replace=isinstance(request, AlterConfigsRequest),
+        validate_only=request.validate_only,
+    )
+    response: Any = context.api.response
+    return cast(Message, response(responses=results))

@@ -13,8 +13,9 @@ from ottla.protocol.api.describe_configs import (
     DescribeConfigsSynonym,
 )
 
-from ...config.dynamic_configs import Described, Describer, ResourceType, check_broker, find_topic
+from ...config.dynamic_configs import Described, Describer, ResourceType, check_broker
 from ..errors import EXPECTED_ERRORS, error_code_of, error_message_of
+from ..topic_metadata import find_topic
 
 if TYPE_CHECKING:
     from ...broker import Broker

@@ -1,7 +1,7 @@
-"""DescribeTopicPartitions: topics in the order of their names, page by page.
+"""DescribeTopicPartitions: the partitions of topics, sorted by topic name, page by page (KIP-966).
 
-A page ends when it has as many partitions as the client or the broker allow, perhaps in the middle
-of a topic; the cursor says where the next one begins.
+A page ends after as many partitions as the client or the broker allows, possibly in the middle of a
+topic; the cursor is where the next page starts.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from ottla.coord.metadata_image import InvalidTopicError, check_topic_name
 from ottla.protocol.api.describe_topic_partitions import (
     Cursor,
     DescribeTopicPartitionsRequest,
@@ -20,8 +19,8 @@ from ottla.protocol.api.describe_topic_partitions import (
 from ottla.protocol.errors import ErrorCode
 
 from ..authorized_operations import TOPIC_OPERATIONS
-from ..errors import error_code_of
-from ..partition_metadata import PartitionMetadata, offline_partitions, partition_metadata
+from ..errors import EXPECTED_ERRORS, error_code_of
+from ..topic_metadata import find_topic, offline_partitions, partition_metadata
 
 if TYPE_CHECKING:
     from ...broker import Broker
@@ -31,10 +30,10 @@ if TYPE_CHECKING:
 def handle(
     broker: Broker, _context: RequestContext, request: DescribeTopicPartitionsRequest
 ) -> DescribeTopicPartitionsResponse:
-    """Answer DescribeTopicPartitions."""
+    """Handle DescribeTopicPartitions."""
     image, cursor = broker.topics.image, request.cursor
     names = {topic.name for topic in request.topics} or image.topics.keys()
-    left = max(
+    remaining = max(
         1, min(request.response_partition_limit, broker.config.max_request_partition_size_limit)
     )
     topics: list[DescribeTopicPartitionsResponseTopic] = []
@@ -45,15 +44,15 @@ def handle(
                 continue
             if name == cursor.topic_name:
                 start = max(0, cursor.partition_index)
-        if left == 0:
+        if remaining == 0:
             return _page(topics, Cursor(topic_name=name, partition_index=0))
-        described = _describe(broker, name, start, left)
-        topics.append(described)
-        left -= len(described.partitions)
-        if described.error_code == ErrorCode.NONE:
-            after = start + len(described.partitions)
-            if after < len(image.topics[name].replicas):
-                return _page(topics, Cursor(topic_name=name, partition_index=after))
+        topic = _describe(broker, name, start, remaining)
+        topics.append(topic)
+        remaining -= len(topic.partitions)
+        if topic.error_code == ErrorCode.NONE:
+            end = start + len(topic.partitions)
+            if end < len(image.topics[name].replicas):
+                return _page(topics, Cursor(topic_name=name, partition_index=end))
     return _page(topics, None)
 
 
@@ -64,41 +63,25 @@ def _page(
 
 
 def _describe(
-    broker: Broker, name: str, start: int, limit: int
+    broker: Broker, name: str, start: int, max_partitions: int
 ) -> DescribeTopicPartitionsResponseTopic:
-    """Describe a topic, and at most `limit` of its partitions."""
-    topic = broker.topics.image.topics.get(name)
-    if topic is None:
-        return DescribeTopicPartitionsResponseTopic(error_code=_why_not(name), name=name)
-    found = partition_metadata(
+    """Describe a topic and at most `max_partitions` of its partitions."""
+    try:
+        topic = find_topic(broker, name)
+    except EXPECTED_ERRORS as error:
+        return DescribeTopicPartitionsResponseTopic(error_code=error_code_of(error), name=name)
+    partitions = partition_metadata(
         topic.replicas, broker.cluster.alive, offline_partitions(broker, topic)
     )
     return DescribeTopicPartitionsResponseTopic(
         name=name,
         topic_id=topic.id,
         is_internal=topic.is_internal,
-        partitions=[_partition(facts) for facts in islice(found, start, start + limit)],
+        partitions=[
+            DescribeTopicPartitionsResponsePartition(
+                **partition._asdict(), eligible_leader_replicas=(), last_known_elr=()
+            )
+            for partition in islice(partitions, start, start + max_partitions)
+        ],
         topic_authorized_operations=TOPIC_OPERATIONS,
     )
-
-
-def _partition(facts: PartitionMetadata) -> DescribeTopicPartitionsResponsePartition:
-    return DescribeTopicPartitionsResponsePartition(
-        error_code=facts.error_code,
-        partition_index=facts.partition,
-        leader_id=facts.leader_id,
-        leader_epoch=facts.leader_epoch,
-        replica_nodes=facts.replicas,
-        isr_nodes=facts.isr,
-        eligible_leader_replicas=(),
-        last_known_elr=(),
-        offline_replicas=facts.offline_replicas,
-    )
-
-
-def _why_not(name: str) -> ErrorCode:
-    try:
-        check_topic_name(name)
-    except InvalidTopicError as error:
-        return error_code_of(error)
-    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -1,29 +1,39 @@
-"""Partition metadata (leader, replicas, ISR), as Metadata and DescribeTopicPartitions return it."""
+"""Topics and their partitions (leader, replicas, ISR), as metadata responses return them."""
 
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from ottla.coord.metadata_image import Topic
+from ottla.coord.metadata_image import Topic, check_topic_name
 from ottla.protocol.errors import ErrorCode
 
 from ..partitions.partition import LEADER_EPOCH
+from .errors import ApiError
 
 if TYPE_CHECKING:
     from ..broker import Broker
 
 
 class PartitionMetadata(NamedTuple):
-    """The replicas of a partition and its leader; -1 if there is none."""
+    """A partition's leader (-1 if none) and replicas; the fields are named as in responses."""
 
-    partition: int
     error_code: ErrorCode
+    partition_index: int
     leader_id: int
     leader_epoch: int
-    replicas: tuple[int, ...]
-    isr: tuple[int, ...]
+    replica_nodes: tuple[int, ...]
+    isr_nodes: tuple[int, ...]
     offline_replicas: tuple[int, ...]
+
+
+def find_topic(broker: Broker, name: str) -> Topic:
+    """Return a topic by its name. Raises InvalidTopicError or ApiError if there is none."""
+    topic = broker.topics.image.topics.get(name)
+    if topic is None:
+        check_topic_name(name)
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unknown topic {name!r}")
+    return topic
 
 
 def offline_partitions(broker: Broker, topic: Topic) -> frozenset[int]:
@@ -45,6 +55,6 @@ def partition_metadata(
         else:
             error = ErrorCode.NONE if brokers[0] in alive else ErrorCode.LEADER_NOT_AVAILABLE
         if error:
-            yield PartitionMetadata(index, error, -1, LEADER_EPOCH, brokers, (), brokers)
+            yield PartitionMetadata(error, index, -1, LEADER_EPOCH, brokers, (), brokers)
         else:
-            yield PartitionMetadata(index, error, brokers[0], LEADER_EPOCH, brokers, brokers, ())
+            yield PartitionMetadata(error, index, brokers[0], LEADER_EPOCH, brokers, brokers, ())
