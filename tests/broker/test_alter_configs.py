@@ -4,9 +4,10 @@ import asyncio
 
 import pytest
 
+from harness.brokers import broker_and_client
 from harness.logs import a_batch
-from harness.talk import connected
-from harness.wire import create, metadata, serving
+from harness.requests import create_topic, topic_metadata
+from harness.wire import connect
 from ottla.protocol.api import alter_configs as whole
 from ottla.protocol.api import incremental_alter_configs as incremental
 from ottla.protocol.api.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
@@ -23,7 +24,7 @@ async def own(client, kind, name):
     resource = DescribeConfigsResource(
         resource_type=kind, resource_name=name, configuration_keys=None
     )
-    answer = await client.ask(DescribeConfigsRequest(resources=[resource]))
+    answer = await client.request(DescribeConfigsRequest(resources=[resource]))
     sources = {TOPIC: 1, BROKER: 2}
     return {
         config.name: config.value
@@ -53,12 +54,12 @@ def editing(kind, name, *edits):
 
 async def replace(client, *resources, version=1, **options):
     request = whole.AlterConfigsRequest(resources=resources, **options)
-    return (await client.ask(request, version)).responses
+    return (await client.request(request, version)).responses
 
 
 async def edit(client, *resources, version=1, **options):
     request = incremental.IncrementalAlterConfigsRequest(resources=resources, **options)
-    return (await client.ask(request, version)).responses
+    return (await client.request(request, version)).responses
 
 
 async def outcome(answers):
@@ -71,8 +72,8 @@ DONE = (ErrorCode.NONE, "")
 
 @pytest.mark.parametrize("version", [*ALTER_CONFIGS.versions])
 async def test_altering_replaces_all_settings_of_a_topic(tmp_path, version):
-    async with serving(tmp_path) as (_broker, client):
-        await create(client, "t", retention_ms="1", flush_ms="2")
+    async with broker_and_client(tmp_path) as (_broker, client):
+        await create_topic(client, "t", retention_ms="1", flush_ms="2")
 
         wanted = replacing(TOPIC, "t", ("flush.ms", "3"), ("retention.bytes", "4"))
         [answer] = await replace(client, wanted, version=version)
@@ -87,8 +88,8 @@ async def test_altering_replaces_all_settings_of_a_topic(tmp_path, version):
 
 @pytest.mark.parametrize("version", [*INCREMENTAL_ALTER_CONFIGS.versions])
 async def test_editing_changes_single_settings_of_a_topic(tmp_path, version):
-    async with serving(tmp_path) as (_broker, client):
-        await create(client, "t", retention_ms="1", flush_ms="2")
+    async with broker_and_client(tmp_path) as (_broker, client):
+        await create_topic(client, "t", retention_ms="1", flush_ms="2")
 
         wanted = editing(
             TOPIC,
@@ -105,8 +106,8 @@ async def test_editing_changes_single_settings_of_a_topic(tmp_path, version):
 
 
 async def test_a_list_can_be_appended_to_and_subtracted_from(tmp_path):
-    async with serving(tmp_path) as (_broker, client):
-        await create(client, "t")
+    async with broker_and_client(tmp_path) as (_broker, client):
+        await create_topic(client, "t")
 
         async def policy(operation, value):
             wanted = editing(TOPIC, "t", (operation, "cleanup.policy", value))
@@ -122,14 +123,14 @@ async def test_a_list_can_be_appended_to_and_subtracted_from(tmp_path):
 
 
 async def test_a_setting_counts_at_once(tmp_path):
-    async with serving(tmp_path) as (_broker, client):
-        await create(client, "t", 2)
+    async with broker_and_client(tmp_path) as (_broker, client):
+        await create_topic(client, "t", 2)
 
         async def produced(partition):
             data = PartitionProduceData(index=partition, records=bytes(a_batch(10)))
             topic = TopicProduceData(name="t", partition_data=[data])
             request = ProduceRequest(acks=1, timeout_ms=1000, topic_data=[topic])
-            answer = await client.ask(request)
+            answer = await client.request(request)
             return answer.responses[0].partition_responses[0].error_code
 
         for target in ((TOPIC, "t", "max.message.bytes"), (BROKER, "0", "message.max.bytes")):
@@ -141,13 +142,13 @@ async def test_a_setting_counts_at_once(tmp_path):
 
 
 async def test_settings_of_the_broker_can_be_altered_if_they_are_dynamic(tmp_path):
-    async with serving(tmp_path) as (broker, client):
+    async with broker_and_client(tmp_path) as (broker, client):
         wanted = editing(BROKER, "0", (SET, "num.partitions", "6"), (SET, "log.retention.ms", "9"))
         assert await outcome(edit(client, wanted)) == DONE
 
         assert broker.config.num_partitions == 6
         assert await own(client, BROKER, "0") == {"num.partitions": "6", "log.retention.ms": "9"}
-        topic = (await metadata(client, "new", creating=True))["new"]
+        topic = (await topic_metadata(client, "new", create=True))["new"]
         assert len(topic.partitions) == 6
 
         wanted = editing(BROKER, "0", (APPEND, "log.cleanup.policy", "compact"))
@@ -165,23 +166,23 @@ async def test_settings_of_the_broker_can_be_altered_if_they_are_dynamic(tmp_pat
 
 
 async def test_what_was_altered_survives_a_restart(tmp_path):
-    async with serving(tmp_path) as (_broker, client):
-        await create(client, "t", retention_ms="1")
+    async with broker_and_client(tmp_path) as (_broker, client):
+        await create_topic(client, "t", retention_ms="1")
         await edit(
             client,
             editing(TOPIC, "t", (SET, "flush.ms", "5")),
             editing(BROKER, "0", (SET, "num.partitions", "6")),
         )
 
-    async with serving(tmp_path) as (broker, client):
+    async with broker_and_client(tmp_path) as (broker, client):
         assert await own(client, TOPIC, "t") == {"retention.ms": "1", "flush.ms": "5"}
         assert await own(client, BROKER, "0") == {"num.partitions": "6"}
         assert broker.config.num_partitions == 6
 
 
 async def test_validating_only_says_the_same_and_changes_nothing(tmp_path):
-    async with serving(tmp_path) as (broker, client):
-        await create(client, "t", flush_ms="2")
+    async with broker_and_client(tmp_path) as (broker, client):
+        await create_topic(client, "t", flush_ms="2")
 
         for resource, code in (
             (editing(TOPIC, "t", (SET, "flush.ms", "3")), ErrorCode.NONE),
@@ -213,8 +214,8 @@ async def test_validating_only_says_the_same_and_changes_nothing(tmp_path):
     ],
 )
 async def test_what_cannot_be_is_refused_with_a_reason(tmp_path, edits, code, words):
-    async with serving(tmp_path) as (_broker, client):
-        await create(client, "t")
+    async with broker_and_client(tmp_path) as (_broker, client):
+        await create_topic(client, "t")
         good = (SET, "retention.bytes", "7")
 
         for version in INCREMENTAL_ALTER_CONFIGS.versions:
@@ -226,7 +227,7 @@ async def test_what_cannot_be_is_refused_with_a_reason(tmp_path, edits, code, wo
 
 
 async def test_the_broker_knows_a_topic_s_setting_by_another_name(tmp_path):
-    async with serving(tmp_path) as (_broker, client):
+    async with broker_and_client(tmp_path) as (_broker, client):
         wanted = editing(BROKER, "0", (SET, "retention.ms", "1"))
 
         code, message = await outcome(edit(client, wanted))
@@ -236,8 +237,8 @@ async def test_the_broker_knows_a_topic_s_setting_by_another_name(tmp_path):
 
 
 async def test_replacing_refuses_what_editing_does(tmp_path):
-    async with serving(tmp_path) as (_broker, client):
-        await create(client, "t", flush_ms="2")
+    async with broker_and_client(tmp_path) as (_broker, client):
+        await create_topic(client, "t", flush_ms="2")
 
         for settings, code in (
             ([("retention.mss", "1")], ErrorCode.INVALID_CONFIG),
@@ -250,9 +251,9 @@ async def test_replacing_refuses_what_editing_does(tmp_path):
 
 
 async def test_a_resource_that_is_not_there_or_there_twice_harms_no_other(tmp_path):
-    async with serving(tmp_path) as (_broker, client):
+    async with broker_and_client(tmp_path) as (_broker, client):
         for name in ("t", "twice"):
-            await create(client, name)
+            await create_topic(client, name)
         change = (SET, "flush.ms", "3")
 
         answers = await edit(
@@ -282,8 +283,8 @@ async def test_a_resource_that_is_not_there_or_there_twice_harms_no_other(tmp_pa
 
 
 async def test_of_two_who_edit_at_once_neither_undoes_what_the_other_did(tmp_path):
-    async with serving(tmp_path) as (broker, one), connected(broker.address) as other:
-        await create(one, "t")
+    async with broker_and_client(tmp_path) as (broker, one), connect(broker.address) as other:
+        await create_topic(one, "t")
 
         await asyncio.gather(
             edit(one, editing(TOPIC, "t", (SET, "flush.ms", "1"))),

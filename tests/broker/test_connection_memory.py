@@ -8,10 +8,12 @@ from contextlib import contextmanager, suppress
 import pytest
 import uvloop
 
-from groups import by_hand
+from harness import group_requests
+from harness.brokers import broker_and_client
 from harness.logs import a_batch
-from harness.talk import connected, fetch, produce, until
-from harness.wire import create, serving
+from harness.requests import create_topic
+from harness.waiting import eventually
+from harness.wire import connect, fetch_request, produce_request
 
 
 @contextmanager
@@ -26,11 +28,13 @@ def nobody_collects():
 
 async def asks_and_waits(address):
     """Have some requests answered, and be gone while others are waited for."""
-    async with connected(address) as client:
-        await client.ask(produce(a_batch()))
-        await client.ask(fetch(0))
-        await by_hand.join(client, "g")
-        waiting = asyncio.ensure_future(client.ask(fetch(1, max_wait_ms=60_000, min_bytes=1)))
+    async with connect(address) as client:
+        await client.request(produce_request(a_batch()))
+        await client.request(fetch_request(0))
+        await group_requests.join(client, "g")
+        waiting = asyncio.ensure_future(
+            client.request(fetch_request(1, max_wait_ms=60_000, min_bytes=1))
+        )
         await asyncio.sleep(0.1)
     waiting.cancel()
     with suppress(asyncio.CancelledError, ConnectionError, EOFError):
@@ -61,8 +65,8 @@ async def breaks_off(address):
 @pytest.mark.parametrize("client", [asks_and_waits, says_nonsense, breaks_off])
 def test_who_has_gone_is_forgotten_at_once(tmp_path, client, run):
     async def come_and_go():
-        async with serving(tmp_path) as (broker, first):
-            await create(first, "t")
+        async with broker_and_client(tmp_path) as (broker, first):
+            await create_topic(first, "t")
             seen = weakref.WeakSet()
             admit = broker.server.admit
 
@@ -74,6 +78,6 @@ def test_who_has_gone_is_forgotten_at_once(tmp_path, client, run):
             with nobody_collects():
                 for _ in range(3):
                     await client(broker.address)
-                await until(lambda: not seen)
+                await eventually(lambda: not seen)
 
     run(come_and_go())

@@ -4,8 +4,9 @@ import asyncio
 
 import pytest
 
-from harness.talk import connected
-from harness.wire import create, metadata, offset_at, produce, serving
+from harness.brokers import broker_and_client
+from harness.requests import create_topic, offset_for_time, produce_batch, topic_metadata
+from harness.wire import connect
 from ottla.protocol.api.create_partitions import (
     CreatePartitionsAssignment,
     CreatePartitionsRequest,
@@ -23,31 +24,31 @@ def more(name, count, assignments=None):
 
 async def ask(client, *topics, version=3, validate_only=False):
     request = CreatePartitionsRequest(topics=topics, validate_only=validate_only)
-    return (await client.ask(request, version)).results
+    return (await client.request(request, version)).results
 
 
 async def partitions(client, name):
-    return len((await metadata(client))[name].partitions)
+    return len((await topic_metadata(client))[name].partitions)
 
 
 @pytest.mark.parametrize("version", [*CREATE_PARTITIONS.versions])
 async def test_every_version_adds_partitions_and_leaves_the_old_ones_alone(tmp_path, version):
-    async with serving(tmp_path) as (_broker, client):
-        await create(client, "t", 2)
-        await produce(client, "t", 3, partition=1)
+    async with broker_and_client(tmp_path) as (_broker, client):
+        await create_topic(client, "t", 2)
+        await produce_batch(client, "t", 3, partition=1)
 
         [answer] = await ask(client, more("t", 5), version=version)
 
         assert (answer.name, answer.error_code, answer.error_message) == ("t", 0, None)
         assert await partitions(client, "t") == 5
-        assert (await offset_at(client, "t", -1, partition=1)).offset == 3
-        assert await produce(client, "t", partition=4) == 0
+        assert (await offset_for_time(client, "t", -1, partition=1)).offset == 3
+        assert await produce_batch(client, "t", partition=4) == 0
 
 
 async def test_what_cannot_be_is_refused_and_harms_no_other(tmp_path):
-    async with serving(tmp_path) as (_broker, client):
+    async with broker_and_client(tmp_path) as (_broker, client):
         for name in ("good", "same", "less", "twice"):
-            await create(client, name, 2)
+            await create_topic(client, name, 2)
 
         answers = await ask(
             client,
@@ -71,8 +72,8 @@ async def test_what_cannot_be_is_refused_and_harms_no_other(tmp_path):
 
 
 async def test_assignments_are_for_the_new_partitions_and_to_the_one_broker(tmp_path):
-    async with serving(tmp_path, {"broker.id": "3"}) as (_broker, client):
-        await create(client, "t", 2)
+    async with broker_and_client(tmp_path, {"broker.id": "3"}) as (_broker, client):
+        await create_topic(client, "t", 2)
 
         for assignments in ([[3]], [[3], [3], [3]], [[3], [4]], [[3], []], []):
             [answer] = await ask(client, more("t", 4, assignments))
@@ -84,8 +85,8 @@ async def test_assignments_are_for_the_new_partitions_and_to_the_one_broker(tmp_
 
 
 async def test_validating_only_does_nothing(tmp_path):
-    async with serving(tmp_path) as (_broker, client):
-        await create(client, "t")
+    async with broker_and_client(tmp_path) as (_broker, client):
+        await create_topic(client, "t")
 
         [answer] = await ask(client, more("t", 4), validate_only=True)
 
@@ -94,8 +95,8 @@ async def test_validating_only_does_nothing(tmp_path):
 
 
 async def test_there_are_no_more_than_the_broker_may_have(tmp_path):
-    async with serving(tmp_path, {"broker.max.partitions": "5"}) as (_broker, client):
-        await create(client, "t", 4)
+    async with broker_and_client(tmp_path, {"broker.max.partitions": "5"}) as (_broker, client):
+        await create_topic(client, "t", 4)
 
         [answer] = await ask(client, more("t", 6))
 
@@ -104,8 +105,8 @@ async def test_there_are_no_more_than_the_broker_may_have(tmp_path):
 
 
 async def test_of_two_that_ask_at_once_nobody_takes_partitions_away(tmp_path):
-    async with serving(tmp_path) as (broker, one), connected(broker.address) as other:
-        await create(one, "t")
+    async with broker_and_client(tmp_path) as (broker, one), connect(broker.address) as other:
+        await create_topic(one, "t")
 
         answers = await asyncio.gather(ask(one, more("t", 8)), ask(other, more("t", 4)))
 
@@ -115,7 +116,7 @@ async def test_of_two_that_ask_at_once_nobody_takes_partitions_away(tmp_path):
 
 
 async def test_the_broker_s_own_topics_keep_their_partitions(tmp_path):
-    async with serving(tmp_path) as (broker, client):
+    async with broker_and_client(tmp_path) as (broker, client):
         await broker.controller.create_topics(
             [broker.controller.plan_topic("__consumer_offsets", 1, {})]
         )

@@ -4,7 +4,8 @@ from uuid import UUID
 
 import pytest
 
-from harness.wire import create, metadata, serving
+from harness.brokers import broker_and_client
+from harness.requests import create_topic, topic_metadata
 from ottla.protocol.api.create_topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
@@ -32,18 +33,18 @@ def a_topic(name, count=1, factor=1, *, configs=(), assignments=()):
 
 async def ask(client, *topics, version=7, validate_only=False):
     request = CreateTopicsRequest(topics=topics, validate_only=validate_only)
-    return (await client.ask(request, version)).topics
+    return (await client.request(request, version)).topics
 
 
 async def refusal(client, topic, **options):
     [answer] = await ask(client, topic, **options)
-    assert topic.name not in await metadata(client)
+    assert topic.name not in await topic_metadata(client)
     return answer.error_code, answer.error_message
 
 
 @pytest.mark.parametrize("version", [*CREATE_TOPICS.versions])
 async def test_every_version_creates_topics_and_says_what_became_of_them(tmp_path, version):
-    async with serving(tmp_path) as (_broker, client):
+    async with broker_and_client(tmp_path) as (_broker, client):
         one, two = await ask(
             client,
             a_topic("one"),
@@ -53,7 +54,7 @@ async def test_every_version_creates_topics_and_says_what_became_of_them(tmp_pat
 
         assert (one.name, one.error_code, one.error_message) == ("one", 0, None)
         assert (two.name, two.error_code) == ("two", 0)
-        topics = await metadata(client)
+        topics = await topic_metadata(client)
         assert len(topics["two"].partitions) == 3
         if version >= 5:
             assert (two.num_partitions, two.replication_factor) == (3, 1)
@@ -62,8 +63,8 @@ async def test_every_version_creates_topics_and_says_what_became_of_them(tmp_pat
 
 
 async def test_the_answer_has_all_settings_and_says_where_each_comes_from(tmp_path):
-    async with serving(tmp_path, {"log.segment.bytes": "4096"}) as (_broker, client):
-        created = await create(client, "t", retention_ms=" 5 ")
+    async with broker_and_client(tmp_path, {"log.segment.bytes": "4096"}) as (_broker, client):
+        created = await create_topic(client, "t", retention_ms=" 5 ")
 
         configs = {config.name: config for config in created.configs}
         assert (configs["retention.ms"].value, configs["retention.ms"].config_source) == ("5", 1)
@@ -79,28 +80,28 @@ async def test_the_answer_has_all_settings_and_says_where_each_comes_from(tmp_pa
 
 
 async def test_minus_one_asks_for_the_default_number_of_partitions(tmp_path):
-    async with serving(tmp_path, {"num.partitions": "4"}) as (_broker, client):
+    async with broker_and_client(tmp_path, {"num.partitions": "4"}) as (_broker, client):
         for version in CREATE_TOPICS.versions:
             [answer] = await ask(client, a_topic(f"t{version}", -1, -1), version=version)
             assert answer.error_code == ErrorCode.NONE
 
-        assert {len(topic.partitions) for topic in (await metadata(client)).values()} == {4}
+        assert {len(topic.partitions) for topic in (await topic_metadata(client)).values()} == {4}
 
 
 async def test_validating_only_says_the_same_and_does_nothing(tmp_path):
-    async with serving(tmp_path) as (_broker, client):
+    async with broker_and_client(tmp_path) as (_broker, client):
         good, bad = await ask(client, a_topic("good", 2), a_topic("bad", 0), validate_only=True)
 
         assert (good.error_code, good.num_partitions, good.topic_id) == (0, 2, NIL)
         assert good.configs
         assert bad.error_code == ErrorCode.INVALID_PARTITIONS
-        assert await metadata(client) == {}
+        assert await topic_metadata(client) == {}
         assert [path.name for path in tmp_path.glob("good*")] == []
 
 
 async def test_one_that_cannot_be_harms_no_other(tmp_path):
-    async with serving(tmp_path) as (_broker, client):
-        await create(client, "old")
+    async with broker_and_client(tmp_path) as (_broker, client):
+        await create_topic(client, "old")
 
         answers = await ask(
             client,
@@ -122,11 +123,11 @@ async def test_one_that_cannot_be_harms_no_other(tmp_path):
             ("new_er", ErrorCode.INVALID_TOPIC_EXCEPTION),
         ]
         assert all(answer.error_message for answer in answers if answer.error_code)
-        assert sorted(await metadata(client)) == ["new", "new.er", "old"]
+        assert sorted(await topic_metadata(client)) == ["new", "new.er", "old"]
 
 
 async def test_the_broker_s_own_names_are_not_for_clients(tmp_path):
-    async with serving(tmp_path) as (_broker, client):
+    async with broker_and_client(tmp_path) as (_broker, client):
         for name in ("__consumer_offsets", "__transaction_state", "__cluster_metadata"):
             code, message = await refusal(client, a_topic(name))
             assert code == ErrorCode.INVALID_TOPIC_EXCEPTION
@@ -135,7 +136,7 @@ async def test_the_broker_s_own_names_are_not_for_clients(tmp_path):
 
 @pytest.mark.parametrize("count", [0, -2, 21, 2**31 - 1])
 async def test_there_must_be_a_partition_and_not_too_many(tmp_path, count):
-    async with serving(tmp_path, {"broker.max.partitions": "20"}) as (_broker, client):
+    async with broker_and_client(tmp_path, {"broker.max.partitions": "20"}) as (_broker, client):
         code, message = await refusal(client, a_topic("t", count))
 
         assert code == ErrorCode.INVALID_PARTITIONS
@@ -143,7 +144,7 @@ async def test_there_must_be_a_partition_and_not_too_many(tmp_path, count):
 
 
 async def test_the_limit_of_partitions_is_for_all_of_a_request(tmp_path):
-    async with serving(tmp_path, {"broker.max.partitions": "20"}) as (_broker, client):
+    async with broker_and_client(tmp_path, {"broker.max.partitions": "20"}) as (_broker, client):
         answers = await ask(client, a_topic("a", 15), a_topic("b", 15), a_topic("c", 5))
 
         codes = [answer.error_code for answer in answers]
@@ -152,7 +153,7 @@ async def test_the_limit_of_partitions_is_for_all_of_a_request(tmp_path):
 
 @pytest.mark.parametrize("factor", [0, 2, 3, -2])
 async def test_a_partition_has_one_replica(tmp_path, factor):
-    async with serving(tmp_path) as (_broker, client):
+    async with broker_and_client(tmp_path) as (_broker, client):
         code, message = await refusal(client, a_topic("t", 1, factor))
 
         assert code == ErrorCode.INVALID_REPLICATION_FACTOR
@@ -162,7 +163,7 @@ async def test_a_partition_has_one_replica(tmp_path, factor):
 
 
 async def test_partitions_can_be_assigned_to_the_one_broker(tmp_path):
-    async with serving(tmp_path, {"broker.id": "3"}) as (_broker, client):
+    async with broker_and_client(tmp_path, {"broker.id": "3"}) as (_broker, client):
         wanted = a_topic("t", -1, -1, assignments=[(1, [3]), (0, [3])])
         [answer] = await ask(client, wanted)
 
@@ -201,7 +202,7 @@ async def test_partitions_can_be_assigned_to_the_one_broker(tmp_path):
 async def test_a_setting_that_cannot_be_is_refused_with_a_reason(
     tmp_path, configs, code, words, version
 ):
-    async with serving(tmp_path) as (_broker, client):
+    async with broker_and_client(tmp_path) as (_broker, client):
         answer = await refusal(client, a_topic("t", configs=configs), version=version)
 
         assert answer[0] == code
@@ -209,16 +210,16 @@ async def test_a_setting_that_cannot_be_is_refused_with_a_reason(
 
 
 async def test_many_topics_are_created_in_one_go(tmp_path):
-    async with serving(tmp_path) as (_broker, client):
+    async with broker_and_client(tmp_path) as (_broker, client):
         answers = await ask(client, *(a_topic(f"t{number}") for number in range(250)))
 
         assert {answer.error_code for answer in answers} == {ErrorCode.NONE}
         assert len({answer.topic_id for answer in answers}) == 250
-        assert len(await metadata(client)) == 250
+        assert len(await topic_metadata(client)) == 250
 
 
 async def test_what_the_disk_refuses_is_an_error_and_can_be_tried_again(tmp_path):
-    async with serving(tmp_path) as (_broker, client):
+    async with broker_and_client(tmp_path) as (_broker, client):
         in_the_way = tmp_path / "t-1"
         in_the_way.mkdir()
 
@@ -228,4 +229,4 @@ async def test_what_the_disk_refuses_is_an_error_and_can_be_tried_again(tmp_path
         assert not (tmp_path / "t-0").exists()
 
         in_the_way.rmdir()
-        await create(client, "t", 2)
+        await create_topic(client, "t", 2)

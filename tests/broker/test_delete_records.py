@@ -2,7 +2,8 @@
 
 import pytest
 
-from harness.wire import create, offset_at, produce, serving
+from harness.brokers import broker_and_client
+from harness.requests import create_topic, offset_for_time, produce_batch
 from ottla.protocol.api.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
@@ -20,7 +21,7 @@ async def delete(client, topic, *offsets, version=2):
         DeleteRecordsPartition(partition_index=index, offset=offset)
         for index, offset in enumerate(offsets)
     ]
-    answer = await client.ask(
+    answer = await client.request(
         DeleteRecordsRequest(topics=[DeleteRecordsTopic(name=topic, partitions=wanted)]), version
     )
     return [(part.low_watermark, part.error_code) for part in answer.topics[0].partitions]
@@ -28,33 +29,33 @@ async def delete(client, topic, *offsets, version=2):
 
 @pytest.mark.parametrize("version", [*DELETE_RECORDS.versions])
 async def test_every_version_lets_a_log_start_later(tmp_path, version):
-    async with serving(tmp_path) as (_broker, client):
-        await create(client, "t")
-        await produce(client, "t", 10)
+    async with broker_and_client(tmp_path) as (_broker, client):
+        await create_topic(client, "t")
+        await produce_batch(client, "t", 10)
 
         assert await delete(client, "t", 4, version=version) == [(4, ErrorCode.NONE)]
-        assert (await offset_at(client, "t", EARLIEST)).offset == 4
-        assert await produce(client, "t") == 10
+        assert (await offset_for_time(client, "t", EARLIEST)).offset == 4
+        assert await produce_batch(client, "t") == 10
 
-    async with serving(tmp_path) as (_broker, client):
-        assert (await offset_at(client, "t", EARLIEST)).offset == 4
+    async with broker_and_client(tmp_path) as (_broker, client):
+        assert (await offset_for_time(client, "t", EARLIEST)).offset == 4
 
 
 async def test_minus_one_deletes_all_that_there_is(tmp_path):
-    async with serving(tmp_path) as (_broker, client):
-        await create(client, "t")
-        await produce(client, "t", 10)
+    async with broker_and_client(tmp_path) as (_broker, client):
+        await create_topic(client, "t")
+        await produce_batch(client, "t", 10)
 
         assert await delete(client, "t", -1) == [(10, ErrorCode.NONE)]
         assert await delete(client, "t", -1) == [(10, ErrorCode.NONE)]
-        assert await produce(client, "t") == 10
+        assert await produce_batch(client, "t") == 10
 
 
 async def test_what_is_deleted_already_is_no_error_and_what_is_not_there_is_one(tmp_path):
-    async with serving(tmp_path) as (_broker, client):
-        await create(client, "t", 4)
+    async with broker_and_client(tmp_path) as (_broker, client):
+        await create_topic(client, "t", 4)
         for partition in range(4):
-            await produce(client, "t", 10, partition=partition)
+            await produce_batch(client, "t", 10, partition=partition)
         await delete(client, "t", 5, 0, 0, 0)
 
         answer = await delete(client, "t", 3, 11, -2, 10, 0)
@@ -71,18 +72,18 @@ async def test_what_is_deleted_already_is_no_error_and_what_is_not_there_is_one(
 
 
 async def test_a_topic_that_is_only_compacted_keeps_its_records(tmp_path):
-    async with serving(tmp_path) as (_broker, client):
-        await create(client, "compacted", cleanup_policy="compact")
-        await create(client, "both", cleanup_policy="compact,delete")
+    async with broker_and_client(tmp_path) as (_broker, client):
+        await create_topic(client, "compacted", cleanup_policy="compact")
+        await create_topic(client, "both", cleanup_policy="compact,delete")
         for name in ("compacted", "both"):
-            await produce(client, name, 10)
+            await produce_batch(client, name, 10)
 
         assert await delete(client, "compacted", 5) == [(-1, ErrorCode.POLICY_VIOLATION)]
         assert await delete(client, "both", 5) == [(5, ErrorCode.NONE)]
 
 
 async def test_the_broker_s_own_topics_are_left_alone(tmp_path):
-    async with serving(tmp_path) as (broker, client):
+    async with broker_and_client(tmp_path) as (broker, client):
         await broker.controller.create_topics(
             [broker.controller.plan_topic("__consumer_offsets", 1, {})]
         )

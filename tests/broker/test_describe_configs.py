@@ -2,7 +2,8 @@
 
 import pytest
 
-from harness.wire import create, serving
+from harness.brokers import broker_and_client
+from harness.requests import create_topic
 from ottla.broker.config.broker_config import broker_configs
 from ottla.protocol.api.alter_configs import AlterableConfig, AlterConfigsRequest
 from ottla.protocol.api.alter_configs import AlterConfigsResource as Altered
@@ -20,7 +21,7 @@ async def describe(client, kind, name, *, keys=None, version=4, **options):
         resource_type=kind, resource_name=name, configuration_keys=keys
     )
     request = DescribeConfigsRequest(resources=[resource], **options)
-    [result] = (await client.ask(request, version)).results
+    [result] = (await client.request(request, version)).results
     assert (result.resource_type, result.resource_name) == (kind, name)
     return result
 
@@ -37,14 +38,14 @@ async def alter_broker(client, **settings):
         for name, value in settings.items()
     ]
     resource = Altered(resource_type=BROKER, resource_name="0", configs=entries)
-    [answer] = (await client.ask(AlterConfigsRequest(resources=[resource]))).responses
+    [answer] = (await client.request(AlterConfigsRequest(resources=[resource]))).responses
     assert answer.error_code == ErrorCode.NONE, answer.error_message
 
 
 @pytest.mark.parametrize("version", [*DESCRIBE_CONFIGS.versions])
 async def test_every_version_describes_every_setting_of_a_topic(tmp_path, version):
-    async with serving(tmp_path) as (_broker, client):
-        await create(client, "t", retention_ms="5", cleanup_policy="compact")
+    async with broker_and_client(tmp_path) as (_broker, client):
+        await create_topic(client, "t", retention_ms="5", cleanup_policy="compact")
 
         found = await configs(client, TOPIC, "t", version=version)
 
@@ -67,9 +68,9 @@ async def test_every_version_describes_every_setting_of_a_topic(tmp_path, versio
 
 
 async def test_synonyms_say_who_would_be_next_to_decide(tmp_path):
-    async with serving(tmp_path, {"log.retention.ms": "3"}) as (_broker, client):
-        await create(client, "t", retention_ms="1")
-        await create(client, "u")
+    async with broker_and_client(tmp_path, {"log.retention.ms": "3"}) as (_broker, client):
+        await create_topic(client, "t", retention_ms="1")
+        await create_topic(client, "u")
         await alter_broker(client, log_retention_ms="2")
 
         async def chain(kind, name, key):
@@ -91,8 +92,8 @@ async def test_synonyms_say_who_would_be_next_to_decide(tmp_path):
 
 
 async def test_a_topic_without_a_setting_of_its_own_has_the_broker_s(tmp_path):
-    async with serving(tmp_path, {"log.retention.hours": "1"}) as (_broker, client):
-        await create(client, "t")
+    async with broker_and_client(tmp_path, {"log.retention.hours": "1"}) as (_broker, client):
+        await create_topic(client, "t")
 
         found = (await configs(client, TOPIC, "t"))["retention.ms"]
         assert (found.value, found.config_source) == ("3600000", STATIC)
@@ -103,8 +104,8 @@ async def test_a_topic_without_a_setting_of_its_own_has_the_broker_s(tmp_path):
 
 
 async def test_only_the_keys_that_are_asked_for_are_described(tmp_path):
-    async with serving(tmp_path) as (_broker, client):
-        await create(client, "t")
+    async with broker_and_client(tmp_path) as (_broker, client):
+        await create_topic(client, "t")
 
         some = await configs(client, TOPIC, "t", keys=["retention.ms", "no.such.key", "flush.ms"])
         assert set(some) == {"retention.ms", "flush.ms"}
@@ -112,8 +113,8 @@ async def test_only_the_keys_that_are_asked_for_are_described(tmp_path):
 
 
 async def test_documentation_comes_when_it_is_asked_for(tmp_path):
-    async with serving(tmp_path) as (_broker, client):
-        await create(client, "t")
+    async with broker_and_client(tmp_path) as (_broker, client):
+        await create_topic(client, "t")
 
         for kind, name in ((TOPIC, "t"), (BROKER, "0")):
             found = await configs(client, kind, name, include_documentation=True)
@@ -121,7 +122,7 @@ async def test_documentation_comes_when_it_is_asked_for(tmp_path):
 
 
 async def test_a_broker_describes_itself(tmp_path):
-    async with serving(tmp_path, {"num.partitions": "3"}) as (_broker, client):
+    async with broker_and_client(tmp_path, {"num.partitions": "3"}) as (_broker, client):
         await alter_broker(client, message_max_bytes="2000")
 
         found = await configs(client, BROKER, "0")
@@ -155,7 +156,7 @@ async def test_a_broker_describes_itself(tmp_path):
     ],
 )
 async def test_what_is_not_there_has_no_settings(tmp_path, kind, name, code):
-    async with serving(tmp_path) as (_broker, client):
+    async with broker_and_client(tmp_path) as (_broker, client):
         for version in DESCRIBE_CONFIGS.versions:
             result = await describe(client, kind, name, version=version)
             assert result.error_code == code
@@ -164,19 +165,19 @@ async def test_what_is_not_there_has_no_settings(tmp_path, kind, name, code):
 
 
 async def test_there_are_no_settings_for_all_brokers(tmp_path):
-    async with serving(tmp_path) as (_broker, client):
+    async with broker_and_client(tmp_path) as (_broker, client):
         assert await configs(client, BROKER, "") == {}
 
 
 async def test_each_resource_is_answered_once_and_one_that_is_not_there_harms_no_other(tmp_path):
-    async with serving(tmp_path) as (_broker, client):
-        await create(client, "t")
+    async with broker_and_client(tmp_path) as (_broker, client):
+        await create_topic(client, "t")
         asked = [
             DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=None)
             for kind, name in ((TOPIC, "missing"), (TOPIC, "t"), (BROKER, "0"), (TOPIC, "t"))
         ]
 
-        answer = await client.ask(DescribeConfigsRequest(resources=asked))
+        answer = await client.request(DescribeConfigsRequest(resources=asked))
 
         assert [(one.resource_name, one.error_code) for one in answer.results] == [
             ("missing", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),

@@ -4,8 +4,9 @@ import shutil
 
 import pytest
 
+from harness.brokers import broker_and_client
 from harness.logs import a_batch
-from harness.wire import create, produce, serving
+from harness.requests import create_topic, produce_batch
 from ottla.protocol.api.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.registry import DESCRIBE_LOG_DIRS
@@ -22,12 +23,12 @@ def sizes(answer):
 
 @pytest.mark.parametrize("version", [*DESCRIBE_LOG_DIRS.versions])
 async def test_every_version_says_how_large_each_partition_is(tmp_path, version):
-    async with serving(tmp_path) as (_broker, client):
-        await create(client, "t", 2)
-        await create(client, "u")
-        await produce(client, "t", 10, partition=1)
+    async with broker_and_client(tmp_path) as (_broker, client):
+        await create_topic(client, "t", 2)
+        await create_topic(client, "u")
+        await produce_batch(client, "t", 10, partition=1)
 
-        answer = await client.ask(DescribeLogDirsRequest(topics=None), version)
+        answer = await client.request(DescribeLogDirsRequest(topics=None), version)
 
         [result] = answer.results
         assert (result.error_code, result.log_dir) == (ErrorCode.NONE, str(tmp_path))
@@ -41,9 +42,9 @@ async def test_every_version_says_how_large_each_partition_is(tmp_path, version)
 
 
 async def test_only_what_is_asked_for_and_there_is_answered(tmp_path):
-    async with serving(tmp_path) as (_broker, client):
-        await create(client, "t", 3)
-        await create(client, "u")
+    async with broker_and_client(tmp_path) as (_broker, client):
+        await create_topic(client, "t", 3)
+        await create_topic(client, "u")
         asked = [
             DescribableLogDirTopic(topic="t", partitions=[2, 0, 2, 7, -1]),
             DescribableLogDirTopic(topic="missing", partitions=[0]),
@@ -51,9 +52,9 @@ async def test_only_what_is_asked_for_and_there_is_answered(tmp_path):
             DescribableLogDirTopic(topic="t", partitions=[0]),
         ]
 
-        answer = await client.ask(DescribeLogDirsRequest(topics=asked))
+        answer = await client.request(DescribeLogDirsRequest(topics=asked))
 
         [topic] = answer.results[0].topics
         assert [part.partition_index for part in topic.partitions] == [2, 0]
-        nothing = await client.ask(DescribeLogDirsRequest(topics=[]))
+        nothing = await client.request(DescribeLogDirsRequest(topics=[]))
         assert [list(result.topics) for result in nothing.results] == [[]]

@@ -1,23 +1,24 @@
 """DescribeProducers: who wrote with sequence numbers."""
 
+from harness.brokers import broker_and_client
 from harness.logs import NOW
-from harness.wire import create, produce, serving
+from harness.requests import create_topic, produce_batch
 from ottla.protocol.api.describe_producers import DescribeProducersRequest, TopicRequest
 from ottla.protocol.errors import ErrorCode
 
 
 async def ask(client, *topics):
     wanted = [TopicRequest(name=name, partition_indexes=indexes) for name, indexes in topics]
-    return (await client.ask(DescribeProducersRequest(topics=wanted))).topics
+    return (await client.request(DescribeProducersRequest(topics=wanted))).topics
 
 
 async def test_a_partition_knows_its_idempotent_producers(tmp_path):
-    async with serving(tmp_path) as (_broker, client):
-        await create(client, "t", 2)
-        await produce(client, "t", 3, producer_id=11, producer_epoch=2, base_sequence=0)
-        await produce(client, "t", 2, producer_id=11, producer_epoch=2, base_sequence=3)
-        await produce(client, "t", 1, producer_id=12, producer_epoch=0, base_sequence=0)
-        await produce(client, "t", 1)
+    async with broker_and_client(tmp_path) as (_broker, client):
+        await create_topic(client, "t", 2)
+        await produce_batch(client, "t", 3, producer_id=11, producer_epoch=2, base_sequence=0)
+        await produce_batch(client, "t", 2, producer_id=11, producer_epoch=2, base_sequence=3)
+        await produce_batch(client, "t", 1, producer_id=12, producer_epoch=0, base_sequence=0)
+        await produce_batch(client, "t", 1)
 
         [topic] = await ask(client, ("t", [0, 1]))
 
@@ -33,8 +34,8 @@ async def test_a_partition_knows_its_idempotent_producers(tmp_path):
 
 
 async def test_each_partition_is_answered_once_and_a_missing_one_harms_no_other(tmp_path):
-    async with serving(tmp_path) as (_broker, client):
-        await create(client, "t")
+    async with broker_and_client(tmp_path) as (_broker, client):
+        await create_topic(client, "t")
 
         there, missing = await ask(client, ("t", [0, 1, 0]), ("missing", [0]), ("t", [0]))
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from harness.wire import create, serving
+from harness.brokers import broker_and_client
+from harness.requests import create_topic
 from ottla.protocol.api.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from ottla.protocol.api.describe_topic_partitions import (
     Cursor,
@@ -16,7 +17,7 @@ ALL = [(name, index) for name in sorted(TOPICS) for index in range(TOPICS[name])
 
 
 async def ask(client, *names, limit=2000, cursor=None):
-    return await client.ask(
+    return await client.request(
         DescribeTopicPartitionsRequest(
             topics=[TopicRequest(name=name) for name in names],
             response_partition_limit=limit,
@@ -32,10 +33,10 @@ def partitions(answer):
 
 
 async def test_topics_are_described_in_the_order_of_their_names(tmp_path):
-    async with serving(tmp_path, {"broker.id": "2"}) as (_broker, client):
+    async with broker_and_client(tmp_path, {"broker.id": "2"}) as (_broker, client):
         ids = {}
         for name, count in TOPICS.items():
-            ids[name] = (await create(client, name, count)).topic_id
+            ids[name] = (await create_topic(client, name, count)).topic_id
 
         answer = await ask(client)
 
@@ -52,9 +53,9 @@ async def test_topics_are_described_in_the_order_of_their_names(tmp_path):
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 4, 7, 9, 10, 11])
 async def test_the_pages_together_are_all_and_none_is_too_long(tmp_path, limit):
-    async with serving(tmp_path) as (_broker, client):
+    async with broker_and_client(tmp_path) as (_broker, client):
         for name, count in TOPICS.items():
-            await create(client, name, count)
+            await create_topic(client, name, count)
 
         for names in ((), ("d", "a", "c", "b")):
             seen, cursor = [], None
@@ -69,8 +70,11 @@ async def test_the_pages_together_are_all_and_none_is_too_long(tmp_path, limit):
 
 
 async def test_the_broker_has_a_limit_of_its_own(tmp_path):
-    async with serving(tmp_path, {"max.request.partition.size.limit": "5"}) as (_broker, client):
-        await create(client, "t", 8)
+    async with broker_and_client(tmp_path, {"max.request.partition.size.limit": "5"}) as (
+        _broker,
+        client,
+    ):
+        await create_topic(client, "t", 8)
 
         for limit, expected in ((100, 5), (4, 4), (0, 1), (-1, 1)):
             page = await ask(client, limit=limit)
@@ -82,8 +86,8 @@ async def test_the_broker_has_a_limit_of_its_own(tmp_path):
 
 
 async def test_unknown_topics_are_answered_in_their_place(tmp_path):
-    async with serving(tmp_path) as (_broker, client):
-        await create(client, "b")
+    async with broker_and_client(tmp_path) as (_broker, client):
+        await create_topic(client, "b")
 
         answer = await ask(client, "c", "b", "a", "no name", "b", "__cluster_metadata")
 
@@ -97,13 +101,13 @@ async def test_unknown_topics_are_answered_in_their_place(tmp_path):
 
 
 async def test_a_cursor_of_a_topic_that_is_gone_goes_on_behind_it(tmp_path):
-    async with serving(tmp_path) as (_broker, client):
+    async with broker_and_client(tmp_path) as (_broker, client):
         for name, count in TOPICS.items():
-            await create(client, name, count)
+            await create_topic(client, name, count)
         page = await ask(client, limit=4)
         assert (page.next_cursor.topic_name, page.next_cursor.partition_index) == ("b", 2)
 
-        await client.ask(DeleteTopicsRequest(topics=[DeleteTopicState(name="b")]))
+        await client.request(DeleteTopicsRequest(topics=[DeleteTopicState(name="b")]))
         rest = await ask(client, cursor=page.next_cursor)
 
         assert partitions(rest) == [place for place in ALL if place[0] > "b"]

@@ -4,8 +4,16 @@ import errno
 import threading
 from contextlib import asynccontextmanager
 
+from harness.brokers import add_topic
 from harness.logs import a_batch
-from harness.talk import connected, fetch, found, make_topic, produce, results, until
+from harness.waiting import eventually
+from harness.wire import (
+    connect,
+    fetch_request,
+    fetched_partitions,
+    produce_request,
+    produce_results,
+)
 from ottla.broker import Broker, BrokerConfig
 from ottla.protocol.errors import ErrorCode
 from ottla.storage.disk import Disk
@@ -40,19 +48,21 @@ class FaultyDisk(Disk):
 @asynccontextmanager
 async def a_broker_with(disk, tmp_path):
     config = BrokerConfig(log_dir=str(tmp_path), listeners="PLAINTEXT://127.0.0.1:0")
-    async with Broker(config, disk=disk) as broker, connected(broker) as client:
-        await make_topic(broker, "bad")
-        await make_topic(broker, "good")
+    async with Broker(config, disk=disk) as broker, connect(broker) as client:
+        await add_topic(broker, "bad")
+        await add_topic(broker, "good")
         yield broker, client
 
 
 async def produced(client, topic, acks=1):
-    (result,) = results(await client.ask(produce(a_batch(2), topic=topic, acks=acks), 9))
+    (result,) = produce_results(
+        await client.request(produce_request(a_batch(2), topic=topic, acks=acks), 9)
+    )
     return result
 
 
 async def fetched(client, topic):
-    (data,) = found(await client.ask(fetch(0, topic=topic), 12))
+    (data,) = fetched_partitions(await client.request(fetch_request(0, topic=topic), 12))
     return data
 
 
@@ -106,11 +116,11 @@ async def test_nobody_waits_while_the_system_frees_what_was_deleted(tmp_path):
         listeners="PLAINTEXT://127.0.0.1:0",
         log_retention_check_interval_ms=10,
     )
-    async with Broker(config, disk=SlowDisk()) as broker, connected(broker) as client:
-        await make_topic(broker, "t", segment_bytes="2000", retention_bytes="0", retention_ms="-1")
+    async with Broker(config, disk=SlowDisk()) as broker, connect(broker) as client:
+        await add_topic(broker, "t", segment_bytes="2000", retention_bytes="0", retention_ms="-1")
         for _ in range(100):
             assert (await produced(client, "t")).error_code == 0
-        await until(lambda: len(threads) >= 1 and not list(tmp_path.glob("t-0/*.deleted")))
+        await eventually(lambda: len(threads) >= 1 and not list(tmp_path.glob("t-0/*.deleted")))
 
     assert threading.main_thread() not in threads
 

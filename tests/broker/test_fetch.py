@@ -6,21 +6,18 @@ from contextlib import contextmanager
 
 import pytest
 
+from harness.brokers import a_broker, add_topic, is_serving, partition_of
 from harness.logs import a_batch
-from harness.talk import (
-    a_broker,
-    batches,
-    codes,
-    connected,
-    fetch,
-    found,
-    is_well,
-    make_topic,
-    offsets,
-    partition_of,
-    produce,
-    results,
-    until,
+from harness.waiting import eventually
+from harness.wire import (
+    batches_of,
+    connect,
+    error_codes,
+    fetch_request,
+    fetched_partitions,
+    offsets_of,
+    produce_request,
+    produce_results,
 )
 from ottla.protocol.api.fetch import FetchPartition, FetchRequest, FetchTopic
 from ottla.protocol.errors import ErrorCode
@@ -32,10 +29,10 @@ LONG_MS = 9000
 
 async def append(broker, *counts, topic="t", index=0, **batch):
     """Append a batch for each number of records."""
-    async with connected(broker) as client:
+    async with connect(broker) as client:
         for count in counts:
-            request = produce(a_batch(count, **batch), topic=topic, index=index)
-            assert codes(await client.ask(request, 9)) == [0]
+            request = produce_request(a_batch(count, **batch), topic=topic, partition=index)
+            assert error_codes(await client.request(request, 9)) == [0]
 
 
 def size_of(count=1, **batch):
@@ -52,41 +49,43 @@ def in_time(started, seconds):
 
 @VERSIONS
 async def test_all_there_is_from_the_start(tmp_path, version):
-    async with a_broker(tmp_path) as broker, connected(broker) as client:
+    async with a_broker(tmp_path) as broker, connect(broker) as client:
         await append(broker, 2, 3)
 
-        (data,) = found(await client.ask(fetch(0), version))
+        (data,) = fetched_partitions(await client.request(fetch_request(0), version))
 
-        assert offsets(data) == [0, 1, 2, 3, 4]
+        assert offsets_of(data) == [0, 1, 2, 3, 4]
         assert (data.high_watermark, data.last_stable_offset) == (5, 5)
         assert data.log_start_offset == (0 if version >= 5 else -1)
         assert data.preferred_read_replica == -1
 
 
 async def test_an_offset_inside_of_a_batch_gives_the_whole_batch(tmp_path):
-    async with a_broker(tmp_path) as broker, connected(broker) as client:
+    async with a_broker(tmp_path) as broker, connect(broker) as client:
         await append(broker, 3, 3)
 
-        (data,) = found(await client.ask(fetch(4), NEWEST))
+        (data,) = fetched_partitions(await client.request(fetch_request(4), NEWEST))
 
-        assert offsets(data) == [3, 4, 5]
+        assert offsets_of(data) == [3, 4, 5]
 
 
 async def test_the_end_of_the_log_is_empty_and_not_null(tmp_path):
-    async with a_broker(tmp_path) as broker, connected(broker) as client:
+    async with a_broker(tmp_path) as broker, connect(broker) as client:
         await append(broker, 3)
 
-        (data,) = found(await client.ask(fetch(3), NEWEST))
+        (data,) = fetched_partitions(await client.request(fetch_request(3), NEWEST))
 
         assert (data.error_code, data.records, data.high_watermark) == (0, b"", 3)
 
 
 @pytest.mark.parametrize("offset", [4, -1, -2, -3, 2**63 - 1, -(2**63)])
 async def test_an_offset_that_the_log_does_not_have_is_out_of_range_at_once(tmp_path, offset):
-    async with a_broker(tmp_path) as broker, connected(broker) as client:
+    async with a_broker(tmp_path) as broker, connect(broker) as client:
         await append(broker, 3)
 
-        first, second = found(await client.ask(fetch(offset, 0, max_wait_ms=LONG_MS), NEWEST))
+        first, second = fetched_partitions(
+            await client.request(fetch_request(offset, 0, max_wait_ms=LONG_MS), NEWEST)
+        )
 
         assert first.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
         assert (first.high_watermark, first.last_stable_offset, first.log_start_offset) == (-1,) * 3
@@ -95,19 +94,22 @@ async def test_an_offset_that_the_log_does_not_have_is_out_of_range_at_once(tmp_
 
 
 async def test_what_was_deleted_is_out_of_range(tmp_path):
-    async with a_broker(tmp_path) as broker, connected(broker) as client:
+    async with a_broker(tmp_path) as broker, connect(broker) as client:
         await append(broker, 1, 1, 1)
         partition_of(broker).log.delete_records_before(2)
 
-        answers = [found(await client.ask(fetch(offset), NEWEST))[0] for offset in (1, 2)]
+        answers = [
+            fetched_partitions(await client.request(fetch_request(offset), NEWEST))[0]
+            for offset in (1, 2)
+        ]
 
         assert [data.error_code for data in answers] == [ErrorCode.OFFSET_OUT_OF_RANGE, 0]
-        assert offsets(answers[1]) == [2]
+        assert offsets_of(answers[1]) == [2]
         assert answers[1].log_start_offset == 2
 
 
 async def test_an_unknown_partition_is_said_at_once_and_others_are_given(tmp_path):
-    async with a_broker(tmp_path) as broker, connected(broker) as client:
+    async with a_broker(tmp_path) as broker, connect(broker) as client:
         await append(broker, 1)
         wanted = [FetchPartition(partition=n, partition_max_bytes=1000) for n in (0, 2, -1)]
         request = FetchRequest(
@@ -119,19 +121,21 @@ async def test_an_unknown_partition_is_said_at_once_and_others_are_given(tmp_pat
             ],
         )
 
-        response = await client.ask(request, NEWEST)
+        response = await client.request(request, NEWEST)
 
         assert [topic.topic for topic in response.responses] == ["nowhere", "t"]
-        assert codes(response) == [3, 0, 3, 3]
-        assert offsets(found(response)[1]) == [0]
+        assert error_codes(response) == [3, 0, 3, 3]
+        assert offsets_of(fetched_partitions(response)[1]) == [0]
 
 
 async def test_another_leader_epoch_is_fenced(tmp_path):
-    async with a_broker(tmp_path) as broker, connected(broker) as client:
+    async with a_broker(tmp_path) as broker, connect(broker) as client:
         await append(broker, 1)
 
         answers = [
-            codes(await client.ask(fetch(0, epoch=epoch, max_wait_ms=LONG_MS), NEWEST))
+            error_codes(
+                await client.request(fetch_request(0, epoch=epoch, max_wait_ms=LONG_MS), NEWEST)
+            )
             for epoch in (-1, 0, 1, 2**31 - 1, -2)
         ]
 
@@ -141,91 +145,103 @@ async def test_another_leader_epoch_is_fenced(tmp_path):
 
 @pytest.mark.parametrize(("replica_id", "code"), [(-1, 0), (-2, 0), (0, 31), (5, 31)])
 async def test_nobody_fetches_as_a_replica(tmp_path, replica_id, code):
-    async with a_broker(tmp_path) as broker, connected(broker) as client:
+    async with a_broker(tmp_path) as broker, connect(broker) as client:
         await append(broker, 1)
 
-        response = await client.ask(fetch(0, replica_id=replica_id), NEWEST)
+        response = await client.request(fetch_request(0, replica_id=replica_id), NEWEST)
 
-        assert codes(response) == [code]
+        assert error_codes(response) == [code]
 
 
 async def test_read_committed_has_a_list_of_aborted_transactions_and_others_have_none(tmp_path):
-    async with a_broker(tmp_path) as broker, connected(broker) as client:
+    async with a_broker(tmp_path) as broker, connect(broker) as client:
         await append(broker, 2)
 
-        (committed,) = found(await client.ask(fetch(0, isolation_level=1), NEWEST))
-        (uncommitted,) = found(await client.ask(fetch(0, isolation_level=0), NEWEST))
+        (committed,) = fetched_partitions(
+            await client.request(fetch_request(0, isolation_level=1), NEWEST)
+        )
+        (uncommitted,) = fetched_partitions(
+            await client.request(fetch_request(0, isolation_level=0), NEWEST)
+        )
 
         assert committed.aborted_transactions == []
         assert uncommitted.aborted_transactions is None
         assert committed.last_stable_offset == committed.high_watermark == 2
-        assert offsets(committed) == offsets(uncommitted) == [0, 1]
+        assert offsets_of(committed) == offsets_of(uncommitted) == [0, 1]
 
 
 # How much.
 
 
 async def test_whole_batches_up_to_the_most_of_a_partition(tmp_path):
-    async with a_broker(tmp_path) as broker, connected(broker) as client:
+    async with a_broker(tmp_path) as broker, connect(broker) as client:
         await append(broker, *[1] * 10)
         size = size_of()
 
         for most, count in [(3 * size, 3), (4 * size - 1, 3), (4 * size, 4), (99 * size, 10)]:
-            (data,) = found(await client.ask(fetch(0, partition_max_bytes=most), NEWEST))
-            assert offsets(data) == list(range(count))
+            (data,) = fetched_partitions(
+                await client.request(fetch_request(0, partition_max_bytes=most), NEWEST)
+            )
+            assert offsets_of(data) == list(range(count))
 
 
 @pytest.mark.parametrize("most", [1, 0, -1, -(2**31)])
 async def test_the_first_batch_is_given_however_large_it_is(tmp_path, most):
-    async with a_broker(tmp_path) as broker, connected(broker) as client:
+    async with a_broker(tmp_path) as broker, connect(broker) as client:
         await append(broker, 1, 1, value=bytes(5000))
 
-        small_partition = fetch(0, partition_max_bytes=most)
-        small_response = fetch(0, max_bytes=most)
+        small_partition = fetch_request(0, partition_max_bytes=most)
+        small_response = fetch_request(0, max_bytes=most)
 
         for request in (small_partition, small_response):
-            assert offsets(found(await client.ask(request, NEWEST))[0]) == [0]
+            assert offsets_of(fetched_partitions(await client.request(request, NEWEST))[0]) == [0]
 
 
 async def test_behind_the_first_partition_that_has_something_the_limits_hold(tmp_path):
-    async with a_broker(tmp_path, {"t": 4}) as broker, connected(broker) as client:
+    async with a_broker(tmp_path, {"t": 4}) as broker, connect(broker) as client:
         for index in (1, 2, 3):
             await append(broker, 1, 1, index=index)
         size = size_of()
 
-        by_response = found(await client.ask(fetch(0, 0, 0, 0, max_bytes=3 * size), NEWEST))
-        tight = fetch(0, 0, 0, 0, partition_max_bytes=size - 1)
-        by_partition = found(await client.ask(tight, NEWEST))
+        by_response = fetched_partitions(
+            await client.request(fetch_request(0, 0, 0, 0, max_bytes=3 * size), NEWEST)
+        )
+        tight = fetch_request(0, 0, 0, 0, partition_max_bytes=size - 1)
+        by_partition = fetched_partitions(await client.request(tight, NEWEST))
 
-        assert [len(offsets(data)) for data in by_response] == [0, 2, 1, 0]
-        assert [len(offsets(data)) for data in by_partition] == [0, 1, 0, 0]
+        assert [len(offsets_of(data)) for data in by_response] == [0, 2, 1, 0]
+        assert [len(offsets_of(data)) for data in by_partition] == [0, 1, 0, 0]
         assert [data.high_watermark for data in by_partition] == [0, 2, 2, 2]
 
 
 async def test_the_broker_has_a_limit_of_its_own(tmp_path):
     async with (
         a_broker(tmp_path, fetch_max_bytes=1024) as broker,
-        connected(broker) as client,
+        connect(broker) as client,
     ):
         await append(broker, *[1] * 5, value=bytes(400))
 
-        (data,) = found(await client.ask(fetch(0, max_bytes=2**31 - 1), NEWEST))
+        (data,) = fetched_partitions(
+            await client.request(fetch_request(0, max_bytes=2**31 - 1), NEWEST)
+        )
 
-        assert offsets(data) == [0, 1]
+        assert offsets_of(data) == [0, 1]
 
 
 async def test_a_consumer_that_asks_again_and_again_gets_everything_once(tmp_path):
-    async with a_broker(tmp_path) as broker, connected(broker) as client:
-        await make_topic(broker, "many", segment_bytes="2000", index_interval_bytes="200")
+    async with a_broker(tmp_path) as broker, connect(broker) as client:
+        await add_topic(broker, "many", segment_bytes="2000", index_interval_bytes="200")
         await append(broker, *[n % 5 + 1 for n in range(60)], topic="many")
         seen, offset = [], 0
 
         while offset < 180:
-            (data,) = found(
-                await client.ask(fetch(offset, topic="many", partition_max_bytes=700), NEWEST)
+            (data,) = fetched_partitions(
+                await client.request(
+                    fetch_request(offset, topic="many", partition_max_bytes=700), NEWEST
+                )
             )
-            seen += offsets(data)
-            offset = batches(data)[-1].next_offset
+            seen += offsets_of(data)
+            offset = batches_of(data)[-1].next_offset
 
         assert seen == list(range(180))
 
@@ -234,150 +250,157 @@ async def test_a_consumer_that_asks_again_and_again_gets_everything_once(tmp_pat
 
 
 async def test_a_long_poll_is_woken_by_an_append(tmp_path):
-    async with a_broker(tmp_path) as broker, connected(broker) as client:
+    async with a_broker(tmp_path) as broker, connect(broker) as client:
         started = asyncio.get_running_loop().time()
-        client.send(fetch(0, max_wait_ms=LONG_MS), NEWEST)
-        assert await client.hears_nothing()
+        client.send(fetch_request(0, max_wait_ms=LONG_MS), NEWEST)
+        assert await client.receives_nothing()
 
         await append(broker, 2)
 
-        assert offsets(found(await client.answer())[0]) == [0, 1]
+        assert offsets_of(fetched_partitions(await client.response())[0]) == [0, 1]
         assert in_time(started, 0.05)
 
 
 async def test_a_long_poll_is_woken_by_any_of_its_partitions(tmp_path):
-    async with a_broker(tmp_path, {"t": 3}) as broker, connected(broker) as client:
-        client.send(fetch(0, 0, 0, max_wait_ms=LONG_MS), NEWEST)
-        assert await client.hears_nothing()
+    async with a_broker(tmp_path, {"t": 3}) as broker, connect(broker) as client:
+        client.send(fetch_request(0, 0, 0, max_wait_ms=LONG_MS), NEWEST)
+        assert await client.receives_nothing()
 
         await append(broker, 1, index=2)
 
-        assert [offsets(data) for data in found(await client.answer())] == [[], [], [0]]
+        assert [offsets_of(data) for data in fetched_partitions(await client.response())] == [
+            [],
+            [],
+            [0],
+        ]
 
 
 async def test_a_long_poll_waits_for_enough(tmp_path):
-    async with a_broker(tmp_path) as broker, connected(broker) as client:
+    async with a_broker(tmp_path) as broker, connect(broker) as client:
         await append(broker, 1)
-        client.send(fetch(0, 0, min_bytes=3 * size_of(), max_wait_ms=LONG_MS), NEWEST)
-        assert await client.hears_nothing()
+        client.send(fetch_request(0, 0, min_bytes=3 * size_of(), max_wait_ms=LONG_MS), NEWEST)
+        assert await client.receives_nothing()
         await append(broker, 1, index=1)
-        assert await client.hears_nothing()
+        assert await client.receives_nothing()
 
         await append(broker, 1)
 
-        assert [offsets(data) for data in found(await client.answer())] == [[0, 1], [0]]
+        assert [offsets_of(data) for data in fetched_partitions(await client.response())] == [
+            [0, 1],
+            [0],
+        ]
 
 
 async def test_a_long_poll_ends_when_it_has_waited_long_enough_with_what_there_is(tmp_path):
-    async with a_broker(tmp_path) as broker, connected(broker) as client:
+    async with a_broker(tmp_path) as broker, connect(broker) as client:
         await append(broker, 1)
         started = asyncio.get_running_loop().time()
 
-        nothing = await client.ask(fetch(1, max_wait_ms=100), NEWEST)
-        something = await client.ask(fetch(0, min_bytes=10**6, max_wait_ms=100), NEWEST)
+        nothing = await client.request(fetch_request(1, max_wait_ms=100), NEWEST)
+        something = await client.request(fetch_request(0, min_bytes=10**6, max_wait_ms=100), NEWEST)
 
         assert in_time(started, 0.2)
-        assert offsets(found(nothing)[0]) == []
-        assert offsets(found(something)[0]) == [0]
+        assert offsets_of(fetched_partitions(nothing)[0]) == []
+        assert offsets_of(fetched_partitions(something)[0]) == [0]
         assert not partition_of(broker).waiters
 
 
 @pytest.mark.parametrize(
     "request_",
     [
-        fetch(0, max_wait_ms=0, min_bytes=1),
-        fetch(0, max_wait_ms=-1, min_bytes=1),
-        fetch(0, max_wait_ms=LONG_MS, min_bytes=0),
-        fetch(0, max_wait_ms=LONG_MS, min_bytes=-1),
-        fetch(max_wait_ms=LONG_MS, min_bytes=1),
+        fetch_request(0, max_wait_ms=0, min_bytes=1),
+        fetch_request(0, max_wait_ms=-1, min_bytes=1),
+        fetch_request(0, max_wait_ms=LONG_MS, min_bytes=0),
+        fetch_request(0, max_wait_ms=LONG_MS, min_bytes=-1),
+        fetch_request(max_wait_ms=LONG_MS, min_bytes=1),
     ],
     ids=["no wait", "a negative wait", "no bytes", "negative bytes", "no partitions"],
 )
 async def test_who_wants_nothing_is_answered_at_once(tmp_path, request_):
-    async with a_broker(tmp_path) as broker, connected(broker) as client:
+    async with a_broker(tmp_path) as broker, connect(broker) as client:
         started = asyncio.get_running_loop().time()
 
-        response = await client.ask(request_, NEWEST)
+        response = await client.request(request_, NEWEST)
 
         assert in_time(started, 0)
-        assert all(data.records == b"" for data in found(response))
+        assert all(data.records == b"" for data in fetched_partitions(response))
 
 
 async def test_a_topic_that_is_deleted_ends_its_long_polls(tmp_path):
-    async with a_broker(tmp_path) as broker, connected(broker) as client:
+    async with a_broker(tmp_path) as broker, connect(broker) as client:
         await append(broker, 1)
-        client.send(fetch(1, max_wait_ms=LONG_MS), NEWEST)
-        assert await client.hears_nothing()
+        client.send(fetch_request(1, max_wait_ms=LONG_MS), NEWEST)
+        assert await client.receives_nothing()
 
         await broker.controller.delete_topic(broker.topics.image.topics["t"])
 
-        assert codes(await client.answer()) == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+        assert error_codes(await client.response()) == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
 
 
 async def test_a_client_that_goes_away_leaves_no_waiter_behind(tmp_path):
     async with a_broker(tmp_path) as broker:
-        async with connected(broker) as client:
+        async with connect(broker) as client:
             for _ in range(5):
-                client.send(fetch(0, 0, max_wait_ms=2**31 - 1), NEWEST)
-            await until(lambda: len(partition_of(broker).waiters) == 5)
+                client.send(fetch_request(0, 0, max_wait_ms=2**31 - 1), NEWEST)
+            await eventually(lambda: len(partition_of(broker).waiters) == 5)
 
-        await until(lambda: not partition_of(broker).waiters)
+        await eventually(lambda: not partition_of(broker).waiters)
         assert not partition_of(broker, "t", 1).waiters
         await append(broker, 1)
-        assert await is_well(broker)
+        assert await is_serving(broker)
 
 
 async def test_a_broker_that_stops_answers_its_long_polls(tmp_path):
-    async with a_broker(tmp_path) as broker, connected(broker) as client:
-        client.send(fetch(0, max_wait_ms=LONG_MS), NEWEST)
-        assert await client.hears_nothing()
+    async with a_broker(tmp_path) as broker, connect(broker) as client:
+        client.send(fetch_request(0, max_wait_ms=LONG_MS), NEWEST)
+        assert await client.receives_nothing()
 
         await broker.server.stop(5)
 
-        assert codes(await client.answer()) == [0]
+        assert error_codes(await client.response()) == [0]
         assert await client.is_closed()
 
 
 async def test_a_produce_behind_a_parked_fetch_is_done_at_once_and_answered_after_it(tmp_path):
-    async with a_broker(tmp_path) as broker, connected(broker) as client:
-        client.send(fetch(0, max_wait_ms=LONG_MS), NEWEST)
-        client.send(produce(a_batch(3), index=1), 9)
-        client.send(produce(a_batch(2), topic="nowhere"), 9)
+    async with a_broker(tmp_path) as broker, connect(broker) as client:
+        client.send(fetch_request(0, max_wait_ms=LONG_MS), NEWEST)
+        client.send(produce_request(a_batch(3), partition=1), 9)
+        client.send(produce_request(a_batch(2), topic="nowhere"), 9)
 
-        await until(lambda: partition_of(broker, "t", 1).log.end_offset == 3)
-        assert await client.hears_nothing()
+        await eventually(lambda: partition_of(broker, "t", 1).log.end_offset == 3)
+        assert await client.receives_nothing()
         await append(broker, 1)
 
-        assert offsets(found(await client.answer())[0]) == [0]
-        assert results(await client.answer())[0].base_offset == 0
-        assert codes(await client.answer()) == [3]
+        assert offsets_of(fetched_partitions(await client.response())[0]) == [0]
+        assert produce_results(await client.response())[0].base_offset == 0
+        assert error_codes(await client.response()) == [3]
 
 
 async def test_a_consumer_that_produces_wakes_itself(tmp_path):
-    async with a_broker(tmp_path) as broker, connected(broker) as client:
-        client.send(fetch(0, max_wait_ms=LONG_MS), NEWEST)
-        client.send(produce(a_batch(3)), 9)
+    async with a_broker(tmp_path) as broker, connect(broker) as client:
+        client.send(fetch_request(0, max_wait_ms=LONG_MS), NEWEST)
+        client.send(produce_request(a_batch(3)), 9)
 
-        assert offsets(found(await client.answer())[0]) == [0, 1, 2]
-        assert codes(await client.answer()) == [0]
+        assert offsets_of(fetched_partitions(await client.response())[0]) == [0, 1, 2]
+        assert error_codes(await client.response()) == [0]
 
 
 async def test_long_polls_of_one_connection_are_answered_in_order_whoever_is_ready(tmp_path):
-    async with a_broker(tmp_path) as broker, connected(broker) as client:
-        client.send(fetch(0, max_wait_ms=300), NEWEST)
-        client.send(fetch(0, topic="nowhere", max_wait_ms=LONG_MS), NEWEST)
-        client.send(fetch(0, max_wait_ms=100), NEWEST)
+    async with a_broker(tmp_path) as broker, connect(broker) as client:
+        client.send(fetch_request(0, max_wait_ms=300), NEWEST)
+        client.send(fetch_request(0, topic="nowhere", max_wait_ms=LONG_MS), NEWEST)
+        client.send(fetch_request(0, max_wait_ms=100), NEWEST)
 
-        answers = [codes(await client.answer()) for _ in range(3)]
+        answers = [error_codes(await client.response()) for _ in range(3)]
 
         assert answers == [[0], [3], [0]]
 
 
 async def test_a_parked_fetch_holds_no_map_of_what_it_has_seen(tmp_path):
-    async with a_broker(tmp_path) as broker, connected(broker) as client:
+    async with a_broker(tmp_path) as broker, connect(broker) as client:
         await append(broker, 2)
-        client.send(fetch(0, min_bytes=10**6, max_wait_ms=LONG_MS), NEWEST)
-        await until(lambda: partition_of(broker).waiters)
+        client.send(fetch_request(0, min_bytes=10**6, max_wait_ms=LONG_MS), NEWEST)
+        await eventually(lambda: partition_of(broker).waiters)
         log = partition_of(broker).log
 
         log.roll()
@@ -407,25 +430,25 @@ def cold(log):
 
 @pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="nothing to throw pages out with")
 async def test_cold_records_are_read_by_a_thread_and_come_whole(tmp_path):
-    async with a_broker(tmp_path) as broker, connected(broker) as client:
+    async with a_broker(tmp_path) as broker, connect(broker) as client:
         await append(broker, *[1] * 8, value=os.urandom(200_000))
         log = partition_of(broker).log
         with cold(log):
-            client.send(fetch(0, partition_max_bytes=2**31 - 1), NEWEST)
-            client.send(fetch(0, topic="nowhere"), NEWEST)
+            client.send(fetch_request(0, partition_max_bytes=2**31 - 1), NEWEST)
+            client.send(fetch_request(0, topic="nowhere"), NEWEST)
 
-            (data,) = found(await client.answer())
+            (data,) = fetched_partitions(await client.response())
 
-            assert codes(await client.answer()) == [3]
-        assert offsets(data) == list(range(8))
-        for batch in batches(data):
+            assert error_codes(await client.response()) == [3]
+        assert offsets_of(data) == list(range(8))
+        for batch in batches_of(data):
             batch.validate()
 
 
 @pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="nothing to throw pages out with")
 @pytest.mark.parametrize("wait_ms", [0, 50])
 async def test_cold_records_that_cannot_be_read_are_an_error_and_not_silence(tmp_path, wait_ms):
-    async with a_broker(tmp_path) as broker, connected(broker) as client:
+    async with a_broker(tmp_path) as broker, connect(broker) as client:
         await append(broker, *[1] * 4, value=os.urandom(200_000))
         await append(broker, 1, index=1)
         log = partition_of(broker).log
@@ -433,16 +456,16 @@ async def test_cold_records_that_cannot_be_read_are_an_error_and_not_silence(tmp
             path.rename(path.with_suffix(".gone"))
             path.mkdir()  # opening it for reading and writing is an error, as of a bad disk
 
-            request = fetch(
+            request = fetch_request(
                 0,
                 0,
                 partition_max_bytes=2**31 - 1,
                 min_bytes=10**9 if wait_ms else 1,
                 max_wait_ms=wait_ms,
             )
-            response = await client.ask(request, NEWEST)
+            response = await client.request(request, NEWEST)
 
             path.rmdir()
             path.with_suffix(".gone").rename(path)
-        assert codes(response) == [ErrorCode.KAFKA_STORAGE_ERROR, 0]
-        assert offsets(found(response)[1]) == [0]
+        assert error_codes(response) == [ErrorCode.KAFKA_STORAGE_ERROR, 0]
+        assert offsets_of(fetched_partitions(response)[1]) == [0]

@@ -9,11 +9,13 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
-from groups import by_hand
-from groups.by_hand import assignment, enter, subscription
+from harness import group_requests
+from harness.brokers import broker_and_client
+from harness.group_requests import assignment, enter, subscription
 from harness.logs import a_batch
-from harness.talk import connected, until
-from harness.wire import create, metadata, serving
+from harness.requests import create_topic, topic_metadata
+from harness.waiting import eventually
+from harness.wire import connect
 from ottla.broker import Broker, BrokerConfig
 from ottla.coord.group import Now
 from ottla.coord.metadata_image import topic_tombstone
@@ -53,10 +55,10 @@ T0, T1 = ("t", 0), ("t", 1)
 async def coordinating(path, **settings):
     """A broker with a topic `t` of two partitions, and a client that has found its coordinator."""
     named = {name.replace("_", "."): str(value) for name, value in settings.items()}
-    async with serving(path, QUICK | named) as (broker, client):
-        if "t" not in await metadata(client):
-            await create(client, "t", 2)
-        await by_hand.find(client, "g")
+    async with broker_and_client(path, QUICK | named) as (broker, client):
+        if "t" not in await topic_metadata(client):
+            await create_topic(client, "t", 2)
+        await group_requests.find(client, "g")
         yield broker, client
 
 
@@ -64,7 +66,7 @@ async def coordinating(path, **settings):
 async def clients(broker, count):
     """So many clients, as members have one each."""
     async with AsyncExitStack() as stack:
-        yield [await stack.enter_async_context(connected(broker.address)) for _ in range(count)]
+        yield [await stack.enter_async_context(connect(broker.address)) for _ in range(count)]
 
 
 async def gathered(members, group="g", **wishes):
@@ -91,7 +93,7 @@ async def synced(members, entered):
     given = {member.id: assignment(t=[at]) for at, member in enumerate(entered)}
     return await asyncio.gather(
         *(
-            by_hand.sync(client, member, given if member.is_leader else None)
+            group_requests.sync(client, member, given if member.is_leader else None)
             for client, member in zip(members, entered, strict=True)
         )
     )
@@ -99,7 +101,7 @@ async def synced(members, entered):
 
 async def until_state(client, group, state):
     async with asyncio.timeout(10):
-        while await by_hand.state_of(client, group) != state:
+        while await group_requests.state_of(client, group) != state:
             await asyncio.sleep(0.005)
 
 
@@ -108,20 +110,20 @@ async def until_state(client, group, state):
 
 @pytest.mark.parametrize("version", [*FIND_COORDINATOR.versions])
 async def test_every_version_finds_the_coordinator_and_has_its_topic_made(tmp_path, version):
-    async with serving(tmp_path) as (broker, client):
-        assert OFFSETS not in await metadata(client)
+    async with broker_and_client(tmp_path) as (broker, client):
+        assert OFFSETS not in await topic_metadata(client)
 
-        (found,) = await by_hand.find(client, "g", version=version)
+        (found,) = await group_requests.find(client, "g", version=version)
 
         host, _, port = broker.address.rpartition(":")
         assert (found.error_code, found.node_id, found.host, found.port) == (0, 0, host, int(port))
-        assert len((await metadata(client))[OFFSETS].partitions) == 8
+        assert len((await topic_metadata(client))[OFFSETS].partitions) == 8
         assert broker.topics.find(OFFSETS, 0).log.config.cleanup_policy == "compact"
 
 
 async def test_many_groups_can_be_asked_for_and_one_without_a_name_is_none(tmp_path):
-    async with serving(tmp_path) as (_broker, client):
-        found = await by_hand.find(client, "a", "", "b", version=4)
+    async with broker_and_client(tmp_path) as (_broker, client):
+        found = await group_requests.find(client, "a", "", "b", version=4)
 
         assert [(one.key, one.node_id, one.error_code) for one in found] == [
             ("a", 0, ErrorCode.NONE),
@@ -129,7 +131,7 @@ async def test_many_groups_can_be_asked_for_and_one_without_a_name_is_none(tmp_p
             ("b", 0, ErrorCode.NONE),
         ]
         assert (found[1].host, found[1].port) == ("", -1)
-        assert await by_hand.find(client, version=4) == []
+        assert await group_requests.find(client, version=4) == []
 
 
 @pytest.mark.parametrize("version", [1, 3, 4, 6])
@@ -142,44 +144,44 @@ async def test_many_groups_can_be_asked_for_and_one_without_a_name_is_none(tmp_p
     ],
 )
 async def test_only_groups_have_a_coordinator(tmp_path, version, kind, code):
-    async with serving(tmp_path) as (_broker, client):
-        (found,) = await by_hand.find(client, "some id", version=version, kind=kind)
+    async with broker_and_client(tmp_path) as (_broker, client):
+        (found,) = await group_requests.find(client, "some id", version=version, kind=kind)
 
         assert (found.error_code, found.node_id, found.host, found.port) == (code, -1, "", -1)
         assert found.error_message
-        assert OFFSETS not in await metadata(client)
+        assert OFFSETS not in await topic_metadata(client)
 
 
 async def test_many_who_ask_at_once_get_one_topic(tmp_path):
     async with (
-        serving(tmp_path, {"offsets.topic.num.partitions": "3"}) as (broker, client),
+        broker_and_client(tmp_path, {"offsets.topic.num.partitions": "3"}) as (broker, client),
         clients(broker, 10) as others,
     ):
-        answers = await asyncio.gather(*(by_hand.find(other, "g") for other in others))
+        answers = await asyncio.gather(*(group_requests.find(other, "g") for other in others))
 
         assert {found.error_code for (found,) in answers} == {ErrorCode.NONE}
-        assert len((await metadata(client))[OFFSETS].partitions) == 3
-        assert await by_hand.commit(client, "g", {}) == {}
+        assert len((await topic_metadata(client))[OFFSETS].partitions) == 3
+        assert await group_requests.commit(client, "g", {}) == {}
 
 
 async def test_who_does_not_ask_for_the_coordinator_is_told_to(tmp_path):
-    async with serving(tmp_path) as (_broker, client):
-        await create(client, "t", 2)
-        nobody = by_hand.Member("g", "m", 1)
+    async with broker_and_client(tmp_path) as (_broker, client):
+        await create_topic(client, "t", 2)
+        nobody = group_requests.Member("g", "m", 1)
         code = ErrorCode.COORDINATOR_NOT_AVAILABLE
 
-        assert (await by_hand.join(client, "g")).error_code == code
-        assert (await by_hand.sync(client, nobody)).error_code == code
-        assert await by_hand.heartbeat(client, nobody) == code
-        assert await by_hand.leave(client, "g", ("m", None)) == (code, [])
-        assert await by_hand.leave(client, "g", ("m", None), version=0) == (code, [])
-        assert await by_hand.commit(client, "g", {T0: 1}) == {T0: code}
-        assert (await by_hand.fetch(client, "g", [T0])).error_code == code
-        assert await by_hand.delete_offsets(client, "g", [T0]) == (code, {})
+        assert (await group_requests.join(client, "g")).error_code == code
+        assert (await group_requests.sync(client, nobody)).error_code == code
+        assert await group_requests.heartbeat(client, nobody) == code
+        assert await group_requests.leave(client, "g", ("m", None)) == (code, [])
+        assert await group_requests.leave(client, "g", ("m", None), version=0) == (code, [])
+        assert await group_requests.commit(client, "g", {T0: 1}) == {T0: code}
+        assert (await group_requests.fetch(client, "g", [T0])).error_code == code
+        assert await group_requests.delete_offsets(client, "g", [T0]) == (code, {})
         # There is no group, whoever would look after it.
-        assert await by_hand.delete(client, "g") == {"g": ErrorCode.GROUP_ID_NOT_FOUND}
-        assert await by_hand.list_groups(client) == {}
-        assert await by_hand.state_of(client, "g") == "Dead"
+        assert await group_requests.delete(client, "g") == {"g": ErrorCode.GROUP_ID_NOT_FOUND}
+        assert await group_requests.list_groups(client) == {}
+        assert await group_requests.state_of(client, "g") == "Dead"
 
 
 # GroupConfig.
@@ -188,16 +190,16 @@ async def test_who_does_not_ask_for_the_coordinator_is_told_to(tmp_path):
 @pytest.mark.parametrize("version", [*JOIN_GROUP.versions])
 async def test_every_version_of_join_group_makes_one_a_member(tmp_path, version):
     async with coordinating(tmp_path) as (_broker, client):
-        first = await by_hand.join(client, "g", version=version)
+        first = await group_requests.join(client, "g", version=version)
         if version >= 4:
             # One is given an id first, and is no member yet.
             assert first.error_code == ErrorCode.MEMBER_ID_REQUIRED
             assert (first.generation_id, first.members) == (-1, [])
-            assert (await by_hand.describe(client, "g")).members == []
-            first = await by_hand.join(client, "g", first.member_id, version=version)
+            assert (await group_requests.describe(client, "g")).members == []
+            first = await group_requests.join(client, "g", first.member_id, version=version)
 
         assert (first.error_code, first.generation_id) == (ErrorCode.NONE, 1)
-        assert first.member_id.startswith("talk-")
+        assert first.member_id.startswith("wire-")
         assert first.leader == first.member_id
         assert first.protocol_name == "range"
         assert first.protocol_type == ("consumer" if version >= 7 else None)
@@ -214,11 +216,11 @@ async def test_every_version_of_sync_group_gives_everybody_their_share(tmp_path,
         assert (first.is_leader, second.is_leader) == (True, False)
         assert first.generation == second.generation == 2
 
-        follower = asyncio.create_task(by_hand.sync(pair[1], second, version=version))
+        follower = asyncio.create_task(group_requests.sync(pair[1], second, version=version))
         await asyncio.sleep(0.02)
         assert not follower.done(), "a follower waits for the leader"
         shares = {first.id: b"left", second.id: b"right"}
-        led = await by_hand.sync(pair[0], first, shares, version=version)
+        led = await group_requests.sync(pair[0], first, shares, version=version)
         followed = await follower
 
         assert (led.error_code, led.assignment) == (ErrorCode.NONE, b"left")
@@ -226,7 +228,7 @@ async def test_every_version_of_sync_group_gives_everybody_their_share(tmp_path,
         named = ("consumer", "range") if version >= 5 else (None, None)
         assert (led.protocol_type, led.protocol_name) == named
         # Whose answer was lost may ask again.
-        again = await by_hand.sync(pair[1], second, version=version)
+        again = await group_requests.sync(pair[1], second, version=version)
         assert again.assignment == b"right"
 
 
@@ -235,7 +237,8 @@ async def test_a_member_that_the_leader_forgets_gets_nothing(tmp_path):
         first, second = await entering(pair)
 
         _led, followed = await asyncio.gather(
-            by_hand.sync(pair[0], first, {first.id: b"all"}), by_hand.sync(pair[1], second)
+            group_requests.sync(pair[0], first, {first.id: b"all"}),
+            group_requests.sync(pair[1], second),
         )
 
         assert (followed.error_code, followed.assignment) == (ErrorCode.NONE, b"")
@@ -246,19 +249,19 @@ async def test_every_version_of_heartbeat_tells_a_member_how_it_stands(tmp_path,
     async with coordinating(tmp_path) as (broker, _client), clients(broker, 2) as pair:
         (member,) = await gathered(pair[:1])
 
-        assert await by_hand.heartbeat(pair[0], member, version=version) == ErrorCode.NONE
+        assert await group_requests.heartbeat(pair[0], member, version=version) == ErrorCode.NONE
         stale = member._replace(generation=0)
-        code = await by_hand.heartbeat(pair[0], stale, version=version)
+        code = await group_requests.heartbeat(pair[0], stale, version=version)
         assert code == ErrorCode.ILLEGAL_GENERATION
         stranger = member._replace(id="somebody")
-        code = await by_hand.heartbeat(pair[0], stranger, version=version)
+        code = await group_requests.heartbeat(pair[0], stranger, version=version)
         assert code == ErrorCode.UNKNOWN_MEMBER_ID
 
         newcomer = asyncio.create_task(enter(pair[1], "g"))
         await until_state(pair[0], "g", "PreparingRebalance")
-        code = await by_hand.heartbeat(pair[0], member, version=version)
+        code = await group_requests.heartbeat(pair[0], member, version=version)
         assert code == ErrorCode.REBALANCE_IN_PROGRESS
-        await by_hand.leave(pair[0], "g", (member.id, None))
+        await group_requests.leave(pair[0], "g", (member.id, None))
         assert (await newcomer).is_leader
 
 
@@ -267,8 +270,8 @@ async def test_every_version_of_leave_group_lets_one_go(tmp_path, version):
     async with coordinating(tmp_path) as (broker, client), clients(broker, 2) as pair:
         first, second = await gathered(pair)
 
-        gone = await by_hand.leave(client, "g", (first.id, None), version=version)
-        unknown = await by_hand.leave(client, "g", ("nobody", None), version=version)
+        gone = await group_requests.leave(client, "g", (first.id, None), version=version)
+        unknown = await group_requests.leave(client, "g", ("nobody", None), version=version)
 
         # One member and one error before version 3; many, and one for each, since.
         if version < 3:
@@ -277,11 +280,11 @@ async def test_every_version_of_leave_group_lets_one_go(tmp_path, version):
         else:
             assert gone == (ErrorCode.NONE, [ErrorCode.NONE])
             assert unknown == (ErrorCode.NONE, [ErrorCode.UNKNOWN_MEMBER_ID])
-        assert await by_hand.heartbeat(client, second) == ErrorCode.REBALANCE_IN_PROGRESS
+        assert await group_requests.heartbeat(client, second) == ErrorCode.REBALANCE_IN_PROGRESS
         again = await enter(pair[1], "g", second.id)
         assert (again.generation, again.is_leader) == (3, True)
-        await by_hand.leave(client, "g", (second.id, None), version=version)
-        assert await by_hand.state_of(client, "g") == "Empty"
+        await group_requests.leave(client, "g", (second.id, None), version=version)
+        assert await group_requests.state_of(client, "g") == "Empty"
 
 
 async def test_several_members_can_be_removed_at_once(tmp_path):
@@ -289,10 +292,10 @@ async def test_several_members_can_be_removed_at_once(tmp_path):
         first, _second = await gathered(pair)
         static = asyncio.create_task(enter(client, "g", instance="machine"))
         await until_state(pair[0], "g", "PreparingRebalance")
-        pending = await by_hand.join(pair[0], "g")
+        pending = await group_requests.join(pair[0], "g")
         assert pending.error_code == ErrorCode.MEMBER_ID_REQUIRED
 
-        answer = await by_hand.leave(
+        answer = await group_requests.leave(
             pair[0],
             "g",
             (first.id, None),
@@ -316,20 +319,22 @@ async def test_a_static_member_comes_back_in_the_same_generation_and_its_old_sel
         first, second = await entering(pair, wishes=static)
         await synced(pair, [first, second])
 
-        back = await by_hand.join(client, "g", instance="two")
+        back = await group_requests.join(client, "g", instance="two")
 
         assert (back.error_code, back.generation_id) == (ErrorCode.NONE, second.generation)
         assert back.member_id != second.id
         assert (back.leader, back.members) == (first.id, [])
         renewed = second._replace(id=back.member_id)
-        assert (await by_hand.sync(client, renewed)).assignment == assignment(t=[1])
-        assert await by_hand.heartbeat(client, first) == ErrorCode.NONE
+        assert (await group_requests.sync(client, renewed)).assignment == assignment(t=[1])
+        assert await group_requests.heartbeat(client, first) == ErrorCode.NONE
         fenced = ErrorCode.FENCED_INSTANCE_ID
-        assert await by_hand.heartbeat(pair[1], second) == fenced
-        assert (await by_hand.sync(pair[1], second)).error_code == fenced
-        assert (await by_hand.join(pair[1], "g", second.id, instance="two")).error_code == fenced
-        assert await by_hand.commit(pair[1], "g", {T0: 1}, member=second) == {T0: fenced}
-        assert await by_hand.leave(pair[1], "g", (second.id, "two")) == (0, [fenced])
+        assert await group_requests.heartbeat(pair[1], second) == fenced
+        assert (await group_requests.sync(pair[1], second)).error_code == fenced
+        assert (
+            await group_requests.join(pair[1], "g", second.id, instance="two")
+        ).error_code == fenced
+        assert await group_requests.commit(pair[1], "g", {T0: 1}, member=second) == {T0: fenced}
+        assert await group_requests.leave(pair[1], "g", (second.id, "two")) == (0, [fenced])
 
 
 @pytest.mark.parametrize("version", [5, 8, 9])
@@ -339,7 +344,7 @@ async def test_a_leader_that_comes_back_does_not_assign_anew(tmp_path, version):
         first, second = await entering(pair, wishes=static)
         await synced(pair, [first, second])
 
-        back = await by_hand.join(client, "g", instance="one", version=version)
+        back = await group_requests.join(client, "g", instance="one", version=version)
 
         assert back.generation_id == first.generation
         if version >= 9:
@@ -350,8 +355,8 @@ async def test_a_leader_that_comes_back_does_not_assign_anew(tmp_path, version):
             assert back.leader == first.id
             assert back.members == []
         renewed = first._replace(id=back.member_id)
-        assert (await by_hand.sync(client, renewed)).assignment == assignment(t=[0])
-        assert await by_hand.heartbeat(pair[1], second) == ErrorCode.NONE
+        assert (await group_requests.sync(client, renewed)).assignment == assignment(t=[0])
+        assert await group_requests.heartbeat(pair[1], second) == ErrorCode.NONE
 
 
 async def test_what_makes_no_sense_in_a_join_is_refused(tmp_path):
@@ -360,7 +365,7 @@ async def test_what_makes_no_sense_in_a_join_is_refused(tmp_path):
 
         async def code_of(**wishes):
             group = wishes.pop("group", "g")
-            return (await by_hand.join(pair[1], group, **wishes)).error_code
+            return (await group_requests.join(pair[1], group, **wishes)).error_code
 
         assert await code_of(group="") == ErrorCode.INVALID_GROUP_ID
         assert await code_of(session_ms=99) == ErrorCode.INVALID_SESSION_TIMEOUT
@@ -375,8 +380,8 @@ async def test_what_makes_no_sense_in_a_join_is_refused(tmp_path):
         assert await code_of(protocols={}, group="h") == inconsistent
         assert await code_of(protocol_type="", group="h") == inconsistent
         # Nothing of all that has left a trace.
-        assert list(await by_hand.list_groups(pair[1])) == ["g"]
-        assert await by_hand.state_of(pair[1], "g") == "Stable"
+        assert list(await group_requests.list_groups(pair[1])) == ["g"]
+        assert await group_requests.state_of(pair[1], "g") == "Stable"
 
 
 async def test_what_makes_no_sense_in_a_sync_is_refused(tmp_path):
@@ -384,7 +389,7 @@ async def test_what_makes_no_sense_in_a_sync_is_refused(tmp_path):
         (member,) = await gathered([client])
 
         async def code_of(member, **said):
-            return (await by_hand.sync(client, member, **said)).error_code
+            return (await group_requests.sync(client, member, **said)).error_code
 
         assert await code_of(member._replace(group="")) == ErrorCode.INVALID_GROUP_ID
         assert await code_of(member._replace(group="h")) == ErrorCode.UNKNOWN_MEMBER_ID
@@ -405,10 +410,10 @@ async def test_the_protocol_is_one_that_all_have_and_most_like_best(tmp_path):
         ]
         tasks = []
         for member, protocols in zip(three, likes, strict=True):
-            given = await by_hand.join(member, "g", protocols=protocols)
+            given = await group_requests.join(member, "g", protocols=protocols)
             tasks.append((member, given.member_id, protocols))
         answers = await asyncio.gather(
-            *(by_hand.join(m, "g", name, protocols=said) for m, name, said in tasks)
+            *(group_requests.join(m, "g", name, protocols=said) for m, name, said in tasks)
         )
 
         assert {answer.protocol_name for answer in answers} == {"sticky"}
@@ -422,14 +427,14 @@ async def test_a_silent_member_is_removed_and_its_partitions_go_to_the_others(tm
         await synced(pair, [first, second])
 
         async with asyncio.timeout(10):
-            while (code := await by_hand.heartbeat(pair[1], second)) == ErrorCode.NONE:
+            while (code := await group_requests.heartbeat(pair[1], second)) == ErrorCode.NONE:
                 await asyncio.sleep(0.05)
 
         assert code == ErrorCode.REBALANCE_IN_PROGRESS
         alone = await enter(pair[1], "g", second.id)
         assert (alone.generation, alone.is_leader) == (3, True)
-        assert await by_hand.heartbeat(pair[0], first) == ErrorCode.UNKNOWN_MEMBER_ID
-        assert len((await by_hand.describe(client, "g")).members) == 1
+        assert await group_requests.heartbeat(pair[0], first) == ErrorCode.UNKNOWN_MEMBER_ID
+        assert len((await group_requests.describe(client, "g")).members) == 1
 
 
 async def test_a_member_that_does_not_join_again_in_time_is_left_behind(tmp_path):
@@ -439,7 +444,7 @@ async def test_a_member_that_does_not_join_again_in_time_is_left_behind(tmp_path
         second = await enter(pair[1], "g", rebalance_ms=200)
 
         assert (second.generation, second.is_leader) == (2, True)
-        assert await by_hand.heartbeat(pair[0], first) == ErrorCode.UNKNOWN_MEMBER_ID
+        assert await group_requests.heartbeat(pair[0], first) == ErrorCode.UNKNOWN_MEMBER_ID
 
 
 async def test_a_leader_that_never_syncs_is_replaced(tmp_path):
@@ -447,7 +452,7 @@ async def test_a_leader_that_never_syncs_is_replaced(tmp_path):
         first, second = await entering(pair, wishes=[{"rebalance_ms": 1500}] * 2)
         assert first.is_leader
 
-        waited = await by_hand.sync(pair[1], second)
+        waited = await group_requests.sync(pair[1], second)
 
         assert waited.error_code == ErrorCode.REBALANCE_IN_PROGRESS
         again = await enter(pair[1], "g", second.id, rebalance_ms=1500)
@@ -457,21 +462,21 @@ async def test_a_leader_that_never_syncs_is_replaced(tmp_path):
 async def test_a_connection_that_ends_while_its_join_waits_harms_nobody(tmp_path):
     async with coordinating(tmp_path) as (broker, client), clients(broker, 1) as (stays,):
         (member,) = await gathered([stays])
-        async with connected(broker.address) as leaves:
+        async with connect(broker.address) as leaves:
             joining = asyncio.create_task(enter(leaves, "g", session_ms=1500))
             await until_state(client, "g", "PreparingRebalance")
             joining.cancel()
 
         member = await enter(stays, "g", member.id)
         assert member.generation == 2
-        await by_hand.sync(stays, member, {member.id: b"mine"})
+        await group_requests.sync(stays, member, {member.id: b"mine"})
         # It was counted, as nobody knows that it has gone; it is when its session has ended.
-        assert len((await by_hand.describe(client, "g")).members) == 2
+        assert len((await group_requests.describe(client, "g")).members) == 2
         async with asyncio.timeout(10):
-            while await by_hand.heartbeat(stays, member) == ErrorCode.NONE:
+            while await group_requests.heartbeat(stays, member) == ErrorCode.NONE:
                 await asyncio.sleep(0.02)
         assert (await enter(stays, "g", member.id)).generation == 3
-        assert len((await by_hand.describe(client, "g")).members) == 1
+        assert len((await group_requests.describe(client, "g")).members) == 1
 
 
 async def test_a_broker_that_stops_does_not_wait_for_members_to_come(tmp_path):
@@ -479,11 +484,11 @@ async def test_a_broker_that_stops_does_not_wait_for_members_to_come(tmp_path):
         async with coordinating(tmp_path) as (broker, client):
             four = await clients_stack.enter_async_context(clients(broker, 4))
             await gathered(four[:1], "joining")
-            joining = asyncio.create_task(by_hand.join(four[1], "joining", version=0))
+            joining = asyncio.create_task(group_requests.join(four[1], "joining", version=0))
             _leader, follower = await entering(four[2:], "syncing")
-            syncing = asyncio.create_task(by_hand.sync(four[3], follower))
+            syncing = asyncio.create_task(group_requests.sync(four[3], follower))
             await until_state(client, "joining", "PreparingRebalance")
-            assert await by_hand.state_of(client, "syncing") == "CompletingRebalance"
+            assert await group_requests.state_of(client, "syncing") == "CompletingRebalance"
             started = time.monotonic()
 
         assert time.monotonic() - started < 8  # they have ten seconds
@@ -500,27 +505,29 @@ async def test_every_version_of_offset_commit_keeps_what_it_is_given(tmp_path, v
     async with coordinating(tmp_path) as (_broker, client):
         epoch = 3 if version >= 6 else -1
 
-        codes = await by_hand.commit(
+        codes = await group_requests.commit(
             client, "g", {T0: 7, T1: 8}, metadata="é", epoch=epoch, version=version
         )
 
         assert codes == {T0: ErrorCode.NONE, T1: ErrorCode.NONE}
-        found = await by_hand.fetch(client, "g", [T0])
+        found = await group_requests.fetch(client, "g", [T0])
         (part,) = found.topics[0].partitions
         assert (part.committed_offset, part.metadata) == (7, "é")
         assert part.committed_leader_epoch == epoch
         # Nothing said is nothing kept.
-        await by_hand.commit(client, "g", {T0: 9}, metadata=None, version=version)
-        (part,) = (await by_hand.fetch(client, "g", [T0])).topics[0].partitions
+        await group_requests.commit(client, "g", {T0: 9}, metadata=None, version=version)
+        (part,) = (await group_requests.fetch(client, "g", [T0])).topics[0].partitions
         assert (part.committed_offset, part.metadata, part.committed_leader_epoch) == (9, "", -1)
 
 
 @pytest.mark.parametrize("version", [*OFFSET_FETCH.versions])
 async def test_every_version_of_offset_fetch_gives_what_is_asked_for(tmp_path, version):
     async with coordinating(tmp_path) as (_broker, client):
-        await by_hand.commit(client, "g", {T1: 8}, metadata="here", epoch=2)
+        await group_requests.commit(client, "g", {T1: 8}, metadata="here", epoch=2)
 
-        found = await by_hand.fetch(client, "g", [T0, T1, ("t", 9), ("u", 0)], version=version)
+        found = await group_requests.fetch(
+            client, "g", [T0, T1, ("t", 9), ("u", 0)], version=version
+        )
 
         assert found.error_code == ErrorCode.NONE
         rows = [
@@ -532,20 +539,20 @@ async def test_every_version_of_offset_fetch_gives_what_is_asked_for(tmp_path, v
         assert rows == [("t", 0, -1, ""), ("t", 1, 8, "here"), ("t", 9, -1, ""), ("u", 0, -1, "")]
         epoch = found.topics[0].partitions[1].committed_leader_epoch
         assert epoch == (2 if version >= 5 else -1)
-        assert await by_hand.committed(client, "other", [T0], version=version) == {T0: -1}
+        assert await group_requests.committed(client, "other", [T0], version=version) == {T0: -1}
         if version >= 2:
-            assert await by_hand.committed(client, "g", version=version) == {T1: 8}
-            assert await by_hand.committed(client, "other", version=version) == {}
-        assert await by_hand.committed(client, "g", [], version=version) == {}
+            assert await group_requests.committed(client, "g", version=version) == {T1: 8}
+            assert await group_requests.committed(client, "other", version=version) == {}
+        assert await group_requests.committed(client, "g", [], version=version) == {}
 
 
 async def test_offsets_of_many_groups_come_in_one_answer(tmp_path):
     async with coordinating(tmp_path) as (_broker, client):
-        await by_hand.commit(client, "a", {T0: 1})
-        await by_hand.commit(client, "b", {T0: 2, T1: 3})
+        await group_requests.commit(client, "a", {T0: 1})
+        await group_requests.commit(client, "b", {T0: 2, T1: 3})
         some = [OffsetFetchRequestTopics(name="t", partition_indexes=[0])]
 
-        answer = await client.ask(
+        answer = await client.request(
             OffsetFetchRequest(
                 groups=[
                     OffsetFetchRequestGroup(group_id="b", topics=some),
@@ -570,7 +577,7 @@ async def test_offsets_of_many_groups_come_in_one_answer(tmp_path):
 
 async def test_an_offset_fetch_of_version_1_tells_each_partition_what_is_wrong(tmp_path):
     async with coordinating(tmp_path) as (_broker, client):
-        found = await by_hand.fetch(client, "", [T0], version=1)
+        found = await group_requests.fetch(client, "", [T0], version=1)
 
         (part,) = found.topics[0].partitions
         assert part.error_code == ErrorCode.INVALID_GROUP_ID
@@ -580,54 +587,60 @@ async def test_what_there_is_not_cannot_be_committed_and_the_rest_is(tmp_path):
     async with coordinating(tmp_path) as (_broker, client):
         unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
-        codes = await by_hand.commit(
+        codes = await group_requests.commit(
             client, "g", {T0: 1, ("t", 2): 1, ("t", -1): 1, ("u", 0): 1, T1: 2}
         )
 
         assert codes == {T0: 0, ("t", 2): unknown, ("t", -1): unknown, ("u", 0): unknown, T1: 0}
-        assert await by_hand.committed(client, "g") == {T0: 1, T1: 2}
+        assert await group_requests.committed(client, "g") == {T0: 1, T1: 2}
         # Of nothing but that there is no group either.
-        await by_hand.commit(client, "h", {("u", 0): 1})
-        assert list(await by_hand.list_groups(client)) == ["g"]
+        await group_requests.commit(client, "h", {("u", 0): 1})
+        assert list(await group_requests.list_groups(client)) == ["g"]
 
 
 async def test_text_that_is_too_long_is_not_kept(tmp_path):
     async with coordinating(tmp_path) as (_broker, client):
         too_large = ErrorCode.OFFSET_METADATA_TOO_LARGE
 
-        assert await by_hand.commit(client, "g", {T0: 1}, metadata="x" * 4096) == {T0: 0}
-        assert await by_hand.commit(client, "g", {T0: 2}, metadata="x" * 4097) == {T0: too_large}
+        assert await group_requests.commit(client, "g", {T0: 1}, metadata="x" * 4096) == {T0: 0}
+        assert await group_requests.commit(client, "g", {T0: 2}, metadata="x" * 4097) == {
+            T0: too_large
+        }
         # It is bytes that count.
-        assert await by_hand.commit(client, "g", {T0: 3}, metadata="é" * 2049) == {T0: too_large}
-        assert await by_hand.committed(client, "g") == {T0: 1}
-        assert await by_hand.commit(client, "h", {T0: 1}, metadata="x" * 4097) == {T0: too_large}
-        assert list(await by_hand.list_groups(client)) == ["g"]
+        assert await group_requests.commit(client, "g", {T0: 3}, metadata="é" * 2049) == {
+            T0: too_large
+        }
+        assert await group_requests.committed(client, "g") == {T0: 1}
+        assert await group_requests.commit(client, "h", {T0: 1}, metadata="x" * 4097) == {
+            T0: too_large
+        }
+        assert list(await group_requests.list_groups(client)) == ["g"]
 
 
 async def test_a_commit_that_no_log_can_take_is_refused_for_good(tmp_path):
     async with coordinating(tmp_path) as (_broker, client):
-        await create(client, "wide", 600)
+        await create_topic(client, "wide", 600)
         places = [("wide", at) for at in range(600)]
         texts = {place: os.urandom(2000).hex() for place in places}
 
-        codes = await by_hand.commit(client, "g", dict.fromkeys(places, 1), metadata=texts)
+        codes = await group_requests.commit(client, "g", dict.fromkeys(places, 1), metadata=texts)
 
         assert set(codes.values()) == {ErrorCode.INVALID_COMMIT_OFFSET_SIZE}
-        assert await by_hand.committed(client, "g") == {}
+        assert await group_requests.committed(client, "g") == {}
 
 
 @pytest.mark.parametrize("version", [*OFFSET_COMMIT.versions])
 async def test_a_commit_of_a_generation_of_no_group_is_refused(tmp_path, version):
     async with coordinating(tmp_path) as (_broker, client):
-        member = by_hand.Member("g", "m", 1)
+        member = group_requests.Member("g", "m", 1)
 
-        codes = await by_hand.commit(client, "g", {T0: 1}, member=member, version=version)
+        codes = await group_requests.commit(client, "g", {T0: 1}, member=member, version=version)
 
         missing = ErrorCode.GROUP_ID_NOT_FOUND if version >= 9 else ErrorCode.ILLEGAL_GENERATION
         assert codes == {T0: missing}
-        codes = await by_hand.commit(client, "", {T0: 1}, version=version)
+        codes = await group_requests.commit(client, "", {T0: 1}, version=version)
         assert codes == {T0: ErrorCode.INVALID_GROUP_ID}
-        assert await by_hand.list_groups(client) == {}
+        assert await group_requests.list_groups(client) == {}
 
 
 async def test_a_commit_is_taken_from_members_of_the_generation_and_from_nobody_else(tmp_path):
@@ -635,7 +648,7 @@ async def test_a_commit_is_taken_from_members_of_the_generation_and_from_nobody_
         first, second = await gathered(pair)
 
         async def code_of(member):
-            (code,) = (await by_hand.commit(client, "g", {T0: 5}, member=member)).values()
+            (code,) = (await group_requests.commit(client, "g", {T0: 5}, member=member)).values()
             return code
 
         assert await code_of(first) == ErrorCode.NONE
@@ -645,69 +658,71 @@ async def test_a_commit_is_taken_from_members_of_the_generation_and_from_nobody_
         assert await code_of(first._replace(generation=1)) == ErrorCode.ILLEGAL_GENERATION
         assert await code_of(first._replace(instance="i")) == ErrorCode.UNKNOWN_MEMBER_ID
         # When a rebalance begins members commit what they have done; when it ends it is too late.
-        newcomer = asyncio.create_task(by_hand.join(client, "g", version=0))
+        newcomer = asyncio.create_task(group_requests.join(client, "g", version=0))
         await until_state(pair[0], "g", "PreparingRebalance")
-        assert (await by_hand.commit(pair[0], "g", {T0: 6}, member=first)) == {T0: ErrorCode.NONE}
+        assert (await group_requests.commit(pair[0], "g", {T0: 6}, member=first)) == {
+            T0: ErrorCode.NONE
+        }
         first, second = await asyncio.gather(
             enter(pair[0], "g", first.id), enter(pair[1], "g", second.id)
         )
         await newcomer
         assert await code_of(first) == ErrorCode.REBALANCE_IN_PROGRESS
-        assert await by_hand.committed(client, "g") == {T0: 6}
+        assert await group_requests.committed(client, "g") == {T0: 6}
 
 
 async def test_who_only_commits_is_no_member_and_who_was_one_leaves_offsets_behind(tmp_path):
     async with coordinating(tmp_path) as (_broker, client):
-        await by_hand.commit(client, "simple", {T0: 1})
+        await group_requests.commit(client, "simple", {T0: 1})
         (member,) = await gathered([client])
-        await by_hand.commit(client, "g", {T0: 2}, member=member)
-        await by_hand.leave(client, "g", (member.id, None))
+        await group_requests.commit(client, "g", {T0: 2}, member=member)
+        await group_requests.leave(client, "g", (member.id, None))
 
-        listed = await by_hand.list_groups(client)
+        listed = await group_requests.list_groups(client)
 
         assert {name: (one.group_state, one.protocol_type) for name, one in listed.items()} == {
             "simple": ("Empty", ""),
             "g": ("Empty", "consumer"),
         }
-        assert await by_hand.commit(client, "g", {T0: 3}) == {T0: ErrorCode.NONE}
-        assert await by_hand.committed(client, "g") == {T0: 3}
+        assert await group_requests.commit(client, "g", {T0: 3}) == {T0: ErrorCode.NONE}
+        assert await group_requests.committed(client, "g") == {T0: 3}
 
 
 async def test_offsets_go_with_their_topic(tmp_path):
     async with coordinating(tmp_path) as (_broker, client):
-        await create(client, "u")
-        await by_hand.commit(client, "g", {T0: 1, T1: 1, ("u", 0): 1})
-        await by_hand.commit(client, "h", {T0: 1})
+        await create_topic(client, "u")
+        await group_requests.commit(client, "g", {T0: 1, T1: 1, ("u", 0): 1})
+        await group_requests.commit(client, "h", {T0: 1})
 
-        await client.ask(DeleteTopicsRequest(topics=[DeleteTopicState(name="t")]))
+        await client.request(DeleteTopicsRequest(topics=[DeleteTopicState(name="t")]))
 
-        assert await by_hand.committed(client, "g") == {("u", 0): 1}
-        assert await by_hand.committed(client, "h") == {}
+        assert await group_requests.committed(client, "g") == {("u", 0): 1}
+        assert await group_requests.committed(client, "h") == {}
         # One of the same name is another topic.
-        await create(client, "t")
-        assert await by_hand.committed(client, "g", [T0]) == {T0: -1}
+        await create_topic(client, "t")
+        assert await group_requests.committed(client, "g", [T0]) == {T0: -1}
 
     async with coordinating(tmp_path) as (_broker, client):
-        assert await by_hand.committed(client, "g") == {("u", 0): 1}
-        assert await by_hand.committed(client, "h") == {}
+        assert await group_requests.committed(client, "g") == {("u", 0): 1}
+        assert await group_requests.committed(client, "h") == {}
 
 
 async def test_offsets_of_a_topic_do_not_outlive_it_if_the_broker_ends_in_between(tmp_path):
     async with coordinating(tmp_path) as (broker, client):
-        await by_hand.commit(client, "g", {T0: 5})
+        await group_requests.commit(client, "g", {T0: 5})
         # The topic is gone, and the broker does not come to the rest of it.
         await broker.topics.metadata_log.append([topic_tombstone("t")])
 
     async with coordinating(tmp_path) as (_broker, client):
         await loaded(client, "g")
-        assert await by_hand.committed(client, "g", [T0]) == {T0: -1}
+        assert await group_requests.committed(client, "g", [T0]) == {T0: -1}
 
 
 async def loaded(client, *groups):
     """Wait until all that was stored of groups has been read."""
     async with asyncio.timeout(20):
         for group in groups:
-            while (await by_hand.fetch(client, group, [])).error_code != ErrorCode.NONE:
+            while (await group_requests.fetch(client, group, [])).error_code != ErrorCode.NONE:
                 await asyncio.sleep(0.005)
 
 
@@ -717,10 +732,10 @@ async def loaded(client, *groups):
 @pytest.mark.parametrize("version", [*LIST_GROUPS.versions])
 async def test_every_version_of_list_groups_lists_all_of_them(tmp_path, version):
     async with coordinating(tmp_path) as (broker, client), clients(broker, 1) as alone:
-        await by_hand.commit(client, "simple", {T0: 1})
+        await group_requests.commit(client, "simple", {T0: 1})
         await gathered(alone)
 
-        listed = await by_hand.list_groups(client, version=version)
+        listed = await group_requests.list_groups(client, version=version)
 
         def said(entry):
             return entry.protocol_type, entry.group_state, entry.group_type
@@ -735,11 +750,11 @@ async def test_every_version_of_list_groups_lists_all_of_them(tmp_path, version)
 
 async def test_groups_can_be_listed_by_state_and_by_type(tmp_path):
     async with coordinating(tmp_path) as (broker, client), clients(broker, 1) as alone:
-        await by_hand.commit(client, "simple", {T0: 1})
+        await group_requests.commit(client, "simple", {T0: 1})
         await gathered(alone)
 
         async def names(**filters):
-            return sorted(await by_hand.list_groups(client, **filters))
+            return sorted(await group_requests.list_groups(client, **filters))
 
         assert await names(states=["Stable"]) == ["g"]
         assert await names(states=["empty", "Dead"]) == ["simple"]
@@ -756,9 +771,9 @@ async def test_every_version_of_describe_groups_tells_who_has_what(tmp_path, ver
         static = [{"instance": "one"}, {"instance": "two"}]
         first, second = await entering(pair, wishes=static)
         await synced(pair, [first, second])
-        await by_hand.commit(client, "simple", {T0: 1})
+        await group_requests.commit(client, "simple", {T0: 1})
 
-        group, simple, unknown, nameless = await by_hand.describe(
+        group, simple, unknown, nameless = await group_requests.describe(
             client, "g", "simple", "unknown", "", version=version
         )
 
@@ -768,8 +783,8 @@ async def test_every_version_of_describe_groups_tells_who_has_what(tmp_path, ver
             (m.member_id, m.client_id, m.client_host, m.member_metadata, m.member_assignment)
             for m in group.members
         ] == [
-            (first.id, "talk", "/127.0.0.1", subscription("t"), assignment(t=[0])),
-            (second.id, "talk", "/127.0.0.1", subscription("t"), assignment(t=[1])),
+            (first.id, "wire", "/127.0.0.1", subscription("t"), assignment(t=[0])),
+            (second.id, "wire", "/127.0.0.1", subscription("t"), assignment(t=[1])),
         ]
         named = ["one", "two"] if version >= 4 else [None, None]
         assert [m.group_instance_id for m in group.members] == named
@@ -778,7 +793,7 @@ async def test_every_version_of_describe_groups_tells_who_has_what(tmp_path, ver
         assert nameless.error_code == ErrorCode.INVALID_GROUP_ID
         assert group.authorized_operations == -(2**31)
         if version >= 3:
-            told = await by_hand.describe(client, "g", version=version, operations=True)
+            told = await group_requests.describe(client, "g", version=version, operations=True)
             assert told.authorized_operations == 1 << 3 | 1 << 6 | 1 << 8
 
 
@@ -788,7 +803,7 @@ async def test_a_group_that_is_not_stable_shows_no_assignments(tmp_path):
         newcomer = asyncio.create_task(enter(pair[1], "g"))
         await until_state(client, "g", "PreparingRebalance")
 
-        group = await by_hand.describe(client, "g")
+        group = await group_requests.describe(client, "g")
 
         assert (group.protocol_type, group.protocol_data) == ("consumer", "")
         assert {bytes(one.member_assignment) for one in group.members} == {b""}
@@ -801,9 +816,9 @@ async def test_every_version_of_delete_groups_deletes_those_without_members(tmp_
     async with coordinating(tmp_path) as (broker, client), clients(broker, 1) as alone:
         await gathered(alone)
         for name in ("simple", "kept"):
-            await by_hand.commit(client, name, {T0: 1})
+            await group_requests.commit(client, name, {T0: 1})
 
-        codes = await by_hand.delete(client, "simple", "g", "unknown", "", version=version)
+        codes = await group_requests.delete(client, "simple", "g", "unknown", "", version=version)
 
         assert codes == {
             "simple": ErrorCode.NONE,
@@ -811,53 +826,53 @@ async def test_every_version_of_delete_groups_deletes_those_without_members(tmp_
             "unknown": ErrorCode.GROUP_ID_NOT_FOUND,
             "": ErrorCode.INVALID_GROUP_ID,
         }
-        assert sorted(await by_hand.list_groups(client)) == ["g", "kept"]
-        assert await by_hand.committed(client, "simple", [T0]) == {T0: -1}
-        assert await by_hand.delete(client, "kept", "kept", version=version) == {"kept": 0}
+        assert sorted(await group_requests.list_groups(client)) == ["g", "kept"]
+        assert await group_requests.committed(client, "simple", [T0]) == {T0: -1}
+        assert await group_requests.delete(client, "kept", "kept", version=version) == {"kept": 0}
 
     async with coordinating(tmp_path) as (_broker, client):
         await loaded(client, "simple", "kept", "g")
-        assert await by_hand.committed(client, "simple", [T0]) == {T0: -1}
-        assert list(await by_hand.list_groups(client)) == ["g"]
+        assert await group_requests.committed(client, "simple", [T0]) == {T0: -1}
+        assert list(await group_requests.list_groups(client)) == ["g"]
 
 
 async def test_offsets_can_be_deleted_unless_somebody_reads_there(tmp_path):
     async with coordinating(tmp_path) as (broker, client), clients(broker, 1) as alone:
-        await create(client, "u")
+        await create_topic(client, "u")
         u = ("u", 0)
-        await by_hand.commit(client, "g", {T0: 1, T1: 2, u: 3})
+        await group_requests.commit(client, "g", {T0: 1, T1: 2, u: 3})
         (member,) = await gathered(alone)
 
         unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         subscribed = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
-        code, codes = await by_hand.delete_offsets(client, "g", [T0, u, ("u", 7), ("v", 0)])
+        code, codes = await group_requests.delete_offsets(client, "g", [T0, u, ("u", 7), ("v", 0)])
         assert code == ErrorCode.NONE
         assert codes == {T0: subscribed, u: 0, ("u", 7): unknown, ("v", 0): unknown}
-        assert await by_hand.committed(client, "g") == {T0: 1, T1: 2}
+        assert await group_requests.committed(client, "g") == {T0: 1, T1: 2}
 
-        await by_hand.leave(client, "g", (member.id, None))
-        assert await by_hand.delete_offsets(client, "g", [T0, u]) == (0, {T0: 0, u: 0})
-        assert await by_hand.committed(client, "g") == {T1: 2}
+        await group_requests.leave(client, "g", (member.id, None))
+        assert await group_requests.delete_offsets(client, "g", [T0, u]) == (0, {T0: 0, u: 0})
+        assert await group_requests.committed(client, "g") == {T1: 2}
 
         missing = ErrorCode.GROUP_ID_NOT_FOUND
-        assert await by_hand.delete_offsets(client, "unknown", [T0]) == (missing, {})
+        assert await group_requests.delete_offsets(client, "unknown", [T0]) == (missing, {})
         nameless = ErrorCode.INVALID_GROUP_ID
-        assert await by_hand.delete_offsets(client, "", [T0]) == (nameless, {})
+        assert await group_requests.delete_offsets(client, "", [T0]) == (nameless, {})
 
     async with coordinating(tmp_path) as (_broker, client):
         await loaded(client, "g")
-        assert await by_hand.committed(client, "g") == {T1: 2}
+        assert await group_requests.committed(client, "g") == {T1: 2}
 
 
 async def test_offsets_of_members_that_are_no_consumers_stay(tmp_path):
     async with coordinating(tmp_path) as (_broker, client):
-        await by_hand.commit(client, "g", {T0: 1})
+        await group_requests.commit(client, "g", {T0: 1})
         await enter(client, "g", protocol_type="connect", protocols={"range": b"?"})
 
-        code, codes = await by_hand.delete_offsets(client, "g", [T0])
+        code, codes = await group_requests.delete_offsets(client, "g", [T0])
 
         assert (code, codes) == (ErrorCode.NON_EMPTY_GROUP, {})
-        assert await by_hand.committed(client, "g") == {T0: 1}
+        assert await group_requests.committed(client, "g") == {T0: 1}
 
 
 # The topic that all this is kept in.
@@ -866,7 +881,7 @@ async def test_offsets_of_members_that_are_no_consumers_stay(tmp_path):
 @pytest.mark.parametrize("version", [1, METADATA.versions.last])
 async def test_the_topic_of_offsets_is_shown_as_the_broker_s_own(tmp_path, version):
     async with coordinating(tmp_path) as (_broker, client):
-        topics = await metadata(client, version=version, creating=True)
+        topics = await topic_metadata(client, version=version, create=True)
 
         assert {name: topic.is_internal for name, topic in topics.items()} == {
             OFFSETS: True,
@@ -883,7 +898,7 @@ async def test_nobody_but_the_broker_writes_to_the_topic_of_offsets(tmp_path, ve
             TopicProduceData(name="t", partition_data=data[:1]),
         ]
 
-        answer = await client.ask(
+        answer = await client.request(
             ProduceRequest(acks=-1, timeout_ms=1000, topic_data=topics), version
         )
 
@@ -895,42 +910,42 @@ async def test_nobody_but_the_broker_writes_to_the_topic_of_offsets(tmp_path, ve
 
 
 async def test_the_topic_of_offsets_cannot_be_made_deleted_or_grown_by_others(tmp_path):
-    async with serving(tmp_path) as (_broker, client):
+    async with broker_and_client(tmp_path) as (_broker, client):
         with pytest.raises(AssertionError):
-            await create(client, OFFSETS)
+            await create_topic(client, OFFSETS)
         # Asking for it does not make it, or it would have the wrong number of partitions.
-        asked = await metadata(client, OFFSETS, creating=True)
+        asked = await topic_metadata(client, OFFSETS, create=True)
         assert asked[OFFSETS].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        await by_hand.find(client, "g")
+        await group_requests.find(client, "g")
 
         wanted = CreatePartitionsTopic(name=OFFSETS, count=9, assignments=None)
-        grown = await client.ask(CreatePartitionsRequest(topics=[wanted]))
-        deleted = await client.ask(DeleteTopicsRequest(topics=[DeleteTopicState(name=OFFSETS)]))
+        grown = await client.request(CreatePartitionsRequest(topics=[wanted]))
+        deleted = await client.request(DeleteTopicsRequest(topics=[DeleteTopicState(name=OFFSETS)]))
 
         assert grown.results[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
         assert deleted.responses[0].error_code != ErrorCode.NONE
-        assert len((await metadata(client))[OFFSETS].partitions) == 8
+        assert len((await topic_metadata(client))[OFFSETS].partitions) == 8
 
 
 async def test_offsets_can_be_synced_to_the_device_and_all_else_goes_on(tmp_path):
     async with coordinating(tmp_path) as (broker, client), clients(broker, 2) as pair:
         (member,) = await gathered(pair[:1])
-        await by_hand.commit(client, "simple", {T0: 1})
+        await group_requests.commit(client, "simple", {T0: 1})
         await set_durability(client, "fsync")
         partitions = list(
             broker.topics.led_partitions(broker.topics.image.topics[OFFSETS]).values()
         )
 
         codes = await asyncio.gather(
-            by_hand.commit(client, "simple", {T0: 2}),
-            by_hand.commit(pair[0], "g", {T0: 3}, member=member),
+            group_requests.commit(client, "simple", {T0: 2}),
+            group_requests.commit(pair[0], "g", {T0: 3}, member=member),
         )
 
         assert codes == [{T0: ErrorCode.NONE}] * 2
         for partition in partitions:
             assert partition.log.recovery_point == partition.log.end_offset
-        assert await by_hand.committed(client, "simple") == {T0: 2}
-        assert await by_hand.committed(client, "g") == {T0: 3}
+        assert await group_requests.committed(client, "simple") == {T0: 2}
+        assert await group_requests.committed(client, "g") == {T0: 3}
         # A rebalance writes too.
         entered = asyncio.create_task(enter(pair[1], "g"))
         await until_state(client, "g", "PreparingRebalance")
@@ -938,19 +953,19 @@ async def test_offsets_can_be_synced_to_the_device_and_all_else_goes_on(tmp_path
         answers = await synced(pair, [first, second])
         assert [answer.assignment for answer in answers] == [assignment(t=[0]), assignment(t=[1])]
         for at, one in enumerate([first, second]):
-            assert await by_hand.leave(pair[at], "g", (one.id, None)) == (0, [0])
-        assert await by_hand.delete(client, "g", "unknown", "simple") == {
+            assert await group_requests.leave(pair[at], "g", (one.id, None)) == (0, [0])
+        assert await group_requests.delete(client, "g", "unknown", "simple") == {
             "g": ErrorCode.NONE,
             "simple": ErrorCode.NONE,
             "unknown": ErrorCode.GROUP_ID_NOT_FOUND,
         }
         await set_durability(client, "page-cache")
-        assert await by_hand.commit(client, "simple", {T0: 4}) == {T0: ErrorCode.NONE}
+        assert await group_requests.commit(client, "simple", {T0: 4}) == {T0: ErrorCode.NONE}
 
     async with coordinating(tmp_path) as (_broker, client):
         await loaded(client, "g", "simple")
-        assert await by_hand.committed(client, "simple") == {T0: 4}
-        assert list(await by_hand.list_groups(client)) == ["simple"]
+        assert await group_requests.committed(client, "simple") == {T0: 4}
+        assert list(await group_requests.list_groups(client)) == ["simple"]
 
 
 async def test_commits_that_wait_for_the_device_keep_their_order(tmp_path):
@@ -959,7 +974,7 @@ async def test_commits_that_wait_for_the_device_keep_their_order(tmp_path):
 
         async def commit_all(one, first):
             for offset in range(first, 200, 8):
-                assert await by_hand.commit(one, f"g{first}", {T0: offset, T1: offset}) == {
+                assert await group_requests.commit(one, f"g{first}", {T0: offset, T1: offset}) == {
                     T0: ErrorCode.NONE,
                     T1: ErrorCode.NONE,
                 }
@@ -968,7 +983,7 @@ async def test_commits_that_wait_for_the_device_keep_their_order(tmp_path):
 
         for at in range(8):
             last = 192 + at
-            assert await by_hand.committed(client, f"g{at}") == {T0: last, T1: last}
+            assert await group_requests.committed(client, f"g{at}") == {T0: last, T1: last}
 
 
 async def set_durability(client, value):
@@ -976,7 +991,7 @@ async def set_durability(client, value):
     resource = incremental.AlterConfigsResource(
         resource_type=2, resource_name=OFFSETS, configs=[setting]
     )
-    answer = await client.ask(incremental.IncrementalAlterConfigsRequest(resources=[resource]))
+    answer = await client.request(incremental.IncrementalAlterConfigsRequest(resources=[resource]))
     assert answer.responses[0].error_code == ErrorCode.NONE
 
 
@@ -990,48 +1005,48 @@ async def test_a_group_that_is_full_takes_nobody_else(tmp_path):
     ):
         first, second = await gathered(pair)
 
-        refused = await by_hand.join(client, "g")
+        refused = await group_requests.join(client, "g")
         assert refused.error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
-        static = await by_hand.join(client, "g", instance="i")
+        static = await group_requests.join(client, "g", instance="i")
         assert static.error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
         # Those who are in may stay, and another group is another group.
-        assert await by_hand.heartbeat(pair[0], first) == ErrorCode.NONE
+        assert await group_requests.heartbeat(pair[0], first) == ErrorCode.NONE
         assert (await enter(client, "h")).generation == 1
 
-        await by_hand.leave(pair[0], "g", (first.id, None))
-        given = await by_hand.join(pair[0], "g")
-        newcomer = asyncio.create_task(by_hand.join(pair[0], "g", given.member_id))
+        await group_requests.leave(pair[0], "g", (first.id, None))
+        given = await group_requests.join(pair[0], "g")
+        newcomer = asyncio.create_task(group_requests.join(pair[0], "g", given.member_id))
         assert (await enter(pair[1], "g", second.id)).generation == 3
         assert (await newcomer).generation_id == 3
 
 
 async def test_one_that_was_given_an_id_counts_until_it_comes_or_its_time_is_over(tmp_path):
     async with coordinating(tmp_path, group_max_size=1) as (_broker, client):
-        given = await by_hand.join(client, "g", session_ms=1500)
+        given = await group_requests.join(client, "g", session_ms=1500)
         assert given.error_code == ErrorCode.MEMBER_ID_REQUIRED
 
-        full = await by_hand.join(client, "g")
+        full = await group_requests.join(client, "g")
         assert full.error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
 
         await asyncio.sleep(1.6)
         assert (await enter(client, "g")).generation == 1
-        late = await by_hand.join(client, "g", given.member_id)
+        late = await group_requests.join(client, "g", given.member_id)
         assert late.error_code != ErrorCode.NONE
 
 
 async def test_a_broker_has_so_many_groups_and_no_more(tmp_path):
     async with coordinating(tmp_path, broker_max_groups=2) as (_broker, client):
-        await by_hand.commit(client, "a", {T0: 1})
+        await group_requests.commit(client, "a", {T0: 1})
         (member,) = await gathered([client], "b")
 
         full = ErrorCode.GROUP_MAX_SIZE_REACHED
-        assert (await by_hand.join(client, "c")).error_code == full
-        assert await by_hand.commit(client, "c", {T0: 1}) == {T0: full}
+        assert (await group_requests.join(client, "c")).error_code == full
+        assert await group_requests.commit(client, "c", {T0: 1}) == {T0: full}
         # Those that there are go on.
-        assert await by_hand.commit(client, "a", {T0: 2}) == {T0: ErrorCode.NONE}
-        assert await by_hand.heartbeat(client, member) == ErrorCode.NONE
-        await by_hand.delete(client, "a")
-        assert await by_hand.commit(client, "c", {T0: 1}) == {T0: ErrorCode.NONE}
+        assert await group_requests.commit(client, "a", {T0: 2}) == {T0: ErrorCode.NONE}
+        assert await group_requests.heartbeat(client, member) == ErrorCode.NONE
+        await group_requests.delete(client, "a")
+        assert await group_requests.commit(client, "c", {T0: 1}) == {T0: ErrorCode.NONE}
 
 
 async def test_a_group_is_stored_however_much_its_members_have_to_say(tmp_path):
@@ -1050,7 +1065,7 @@ async def test_a_group_is_stored_however_much_its_members_have_to_say(tmp_path):
 
     async with coordinating(tmp_path) as (_broker, client):
         await loaded(client, "g")
-        group = await by_hand.describe(client, "g")
+        group = await group_requests.describe(client, "g")
         assert (group.group_state, len(group.members)) == ("Stable", 80)
         assert {bytes(member.member_metadata) for member in group.members} == {said["range"]}
 
@@ -1061,18 +1076,25 @@ async def test_a_group_is_stored_however_much_its_members_have_to_say(tmp_path):
 async def test_a_group_is_after_a_restart_as_it_was(tmp_path):
     async with coordinating(tmp_path) as (broker, client), clients(broker, 2) as pair:
         members = await gathered(pair)
-        await by_hand.commit(client, "g", {T0: 5}, member=members[0], metadata="text", epoch=1)
-        await by_hand.commit(client, "simple", {T1: 6})
-        before = await by_hand.describe(client, "g"), await by_hand.fetch(client, "g")
+        await group_requests.commit(
+            client, "g", {T0: 5}, member=members[0], metadata="text", epoch=1
+        )
+        await group_requests.commit(client, "simple", {T1: 6})
+        before = await group_requests.describe(client, "g"), await group_requests.fetch(client, "g")
 
     async with coordinating(tmp_path) as (broker, client), clients(broker, 2) as pair:
         await loaded(client, "g", "simple")
-        assert (await by_hand.describe(client, "g"), await by_hand.fetch(client, "g")) == before
-        assert await by_hand.committed(client, "simple") == {T1: 6}
+        assert (
+            await group_requests.describe(client, "g"),
+            await group_requests.fetch(client, "g"),
+        ) == before
+        assert await group_requests.committed(client, "simple") == {T1: 6}
         for one, member in zip(pair, members, strict=True):
-            assert await by_hand.heartbeat(one, member) == ErrorCode.NONE
-            assert await by_hand.commit(one, "g", {T0: 7}, member=member) == {T0: ErrorCode.NONE}
-        assert (await by_hand.sync(pair[1], members[1])).assignment == assignment(t=[1])
+            assert await group_requests.heartbeat(one, member) == ErrorCode.NONE
+            assert await group_requests.commit(one, "g", {T0: 7}, member=member) == {
+                T0: ErrorCode.NONE
+            }
+        assert (await group_requests.sync(pair[1], members[1])).assignment == assignment(t=[1])
         # The next generation is one that there never was.
         newcomer = asyncio.create_task(enter(client, "g"))
         await until_state(pair[0], "g", "PreparingRebalance")
@@ -1088,12 +1110,12 @@ async def test_members_that_do_not_come_back_after_a_restart_are_removed(tmp_pat
 
     async with coordinating(tmp_path) as (_broker, client):
         await loaded(client, "g")
-        assert await by_hand.state_of(client, "g") == "Stable"
+        assert await group_requests.state_of(client, "g") == "Stable"
         await until_state(client, "g", "Empty")
 
     async with coordinating(tmp_path) as (_broker, client):
         await loaded(client, "g")
-        assert await by_hand.state_of(client, "g") == "Empty"
+        assert await group_requests.state_of(client, "g") == "Empty"
 
 
 async def test_a_static_member_is_known_after_a_restart(tmp_path):
@@ -1102,73 +1124,73 @@ async def test_a_static_member_is_known_after_a_restart(tmp_path):
 
     async with coordinating(tmp_path) as (_broker, client):
         await loaded(client, "g")
-        back = await by_hand.join(client, "g", instance="one")
+        back = await group_requests.join(client, "g", instance="one")
 
         assert (back.error_code, back.generation_id) == (ErrorCode.NONE, member.generation)
         assert (back.skip_assignment, back.member_id != member.id) == (True, True)
-        assert await by_hand.heartbeat(client, member) == ErrorCode.FENCED_INSTANCE_ID
+        assert await group_requests.heartbeat(client, member) == ErrorCode.FENCED_INSTANCE_ID
         renewed = member._replace(id=back.member_id)
-        assert (await by_hand.sync(client, renewed)).assignment == assignment(t=[0])
+        assert (await group_requests.sync(client, renewed)).assignment == assignment(t=[0])
 
     async with coordinating(tmp_path) as (_broker, client):
         await loaded(client, "g")
-        assert await by_hand.heartbeat(client, renewed) == ErrorCode.NONE
+        assert await group_requests.heartbeat(client, renewed) == ErrorCode.NONE
 
 
 async def test_groups_wait_until_what_was_stored_of_them_has_been_read(tmp_path):
     settings = {"offsets_topic_num_partitions": 2}
     big, small = "d", "c"  # which are in the first and in the second partition
     async with coordinating(tmp_path, **settings) as (broker, client):
-        await create(client, "wide", 200)
+        await create_topic(client, "wide", 200)
         for offset in range(60):
-            await by_hand.commit(
+            await group_requests.commit(
                 client, big, {("wide", at): offset for at in range(200)}, metadata="x" * 4000
             )
         (member,) = await gathered([client], small)
-        await by_hand.commit(client, small, {T0: 1}, member=member)
+        await group_requests.commit(client, small, {T0: 1}, member=member)
         sizes = [broker.topics.find(OFFSETS, at).log.size for at in range(2)]
         assert sizes[0] > 40_000_000 > sizes[1]
 
     async with coordinating(tmp_path, **settings) as (_broker, client):
         loading = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         # Whoever asks where to ask is told.
-        (found,) = await by_hand.find(client, small)
+        (found,) = await group_requests.find(client, small)
         assert (found.error_code, found.node_id) == (ErrorCode.NONE, 0)
-        assert await by_hand.heartbeat(client, member) == loading
-        assert (await by_hand.join(client, small, member.id)).error_code == loading
-        assert (await by_hand.sync(client, member)).error_code == loading
-        gone = await by_hand.leave(client, small, (member.id, None))
+        assert await group_requests.heartbeat(client, member) == loading
+        assert (await group_requests.join(client, small, member.id)).error_code == loading
+        assert (await group_requests.sync(client, member)).error_code == loading
+        gone = await group_requests.leave(client, small, (member.id, None))
         assert gone == (loading, [])
-        code, _ = await by_hand.leave(client, small, (member.id, None), version=0)
+        code, _ = await group_requests.leave(client, small, (member.id, None), version=0)
         assert code == loading
-        codes = await by_hand.commit(client, small, {T0: 2, ("u", 0): 3}, member=member)
+        codes = await group_requests.commit(client, small, {T0: 2, ("u", 0): 3}, member=member)
         assert set(codes.values()) == {loading}
-        fetched = await by_hand.fetch(client, small, [T0])
+        fetched = await group_requests.fetch(client, small, [T0])
         assert (fetched.error_code, fetched.topics[0].partitions[0].error_code) == (loading,) * 2
-        assert (await by_hand.fetch(client, small)).error_code == loading
-        old = await by_hand.fetch(client, small, [T0], version=1)
+        assert (await group_requests.fetch(client, small)).error_code == loading
+        old = await group_requests.fetch(client, small, [T0], version=1)
         assert old.topics[0].partitions[0].error_code == loading
-        described = await by_hand.describe(client, small)
+        described = await group_requests.describe(client, small)
         assert (described.error_code, described.members) == (loading, [])
-        assert await by_hand.delete(client, small) == {small: loading}
-        assert await by_hand.delete_offsets(client, small, [T0]) == (loading, {})
-        listed = await client.ask(ListGroupsRequest())
+        assert await group_requests.delete(client, small) == {small: loading}
+        assert await group_requests.delete_offsets(client, small, [T0]) == (loading, {})
+        listed = await client.request(ListGroupsRequest())
         assert listed.error_code == loading
 
         await loaded(client, small)
 
-        assert await by_hand.heartbeat(client, member) == ErrorCode.NONE
-        assert await by_hand.committed(client, small) == {T0: 1}
-        assert sorted(await by_hand.list_groups(client)) == [small, big]
-        assert set((await by_hand.committed(client, big)).values()) == {59}
+        assert await group_requests.heartbeat(client, member) == ErrorCode.NONE
+        assert await group_requests.committed(client, small) == {T0: 1}
+        assert sorted(await group_requests.list_groups(client)) == [small, big]
+        assert set((await group_requests.committed(client, big)).values()) == {59}
 
 
 async def test_a_broker_that_is_still_reading_can_be_stopped(tmp_path):
     settings = {"offsets_topic_num_partitions": 1}
     async with coordinating(tmp_path, **settings) as (_broker, client):
-        await create(client, "wide", 200)
+        await create_topic(client, "wide", 200)
         for offset in range(60):
-            await by_hand.commit(
+            await group_requests.commit(
                 client, "g", {("wide", at): offset for at in range(200)}, metadata="x" * 4000
             )
 
@@ -1181,44 +1203,44 @@ async def test_a_broker_that_is_still_reading_can_be_stopped(tmp_path):
 
     async with coordinating(tmp_path, **settings) as (_broker, client):
         await loaded(client, "g")
-        assert set((await by_hand.committed(client, "g")).values()) == {59}
+        assert set((await group_requests.committed(client, "g")).values()) == {59}
 
 
 async def test_what_expires_is_gone_for_good(tmp_path):
     settings = {"offsets_retention_minutes": 1, "offsets_retention_check_interval_ms": 20}
     async with coordinating(tmp_path, **settings) as (broker, client):
-        await by_hand.commit(client, "g", {T0: 1})
+        await group_requests.commit(client, "g", {T0: 1})
         await asyncio.sleep(0.05)
-        assert await by_hand.committed(client, "g") == {T0: 1}
+        assert await group_requests.committed(client, "g") == {T0: 1}
         # An hour later, by the clock of the coordinator.
         now = int(time.time() * 1000) + 60 * 60_000
         broker.groups.run(
             broker.groups.coordinator.clean_up(Now(int(time.monotonic() * 1000), now))
         )
-        assert await by_hand.committed(client, "g") == {}
-        assert await by_hand.list_groups(client) == {}
+        assert await group_requests.committed(client, "g") == {}
+        assert await group_requests.list_groups(client) == {}
 
     async with coordinating(tmp_path) as (_broker, client):
         await loaded(client, "g")
-        assert await by_hand.list_groups(client) == {}
+        assert await group_requests.list_groups(client) == {}
 
 
 async def test_groups_whose_log_cannot_be_opened_are_not_said_to_be_gone(tmp_path):
     settings = {"offsets_topic_num_partitions": 1}
     async with coordinating(tmp_path, **settings) as (_broker, client):
-        await by_hand.commit(client, "g", {T0: 1})
+        await group_requests.commit(client, "g", {T0: 1})
     log_file = tmp_path / f"{OFFSETS}-0" / f"{0:020d}.log"
     log_file.unlink()
     log_file.mkdir()
 
     async with coordinating(tmp_path, **settings) as (broker, client):
-        await until(lambda: not broker.groups.is_loading)
+        await eventually(lambda: not broker.groups.is_loading)
         code = ErrorCode.COORDINATOR_NOT_AVAILABLE
-        described = await by_hand.describe(client, "g")
+        described = await group_requests.describe(client, "g")
 
         assert (described.error_code, described.group_state) == (code, "")
-        assert await by_hand.delete(client, "g") == {"g": code}
-        assert (await by_hand.fetch(client, "g", [T0])).error_code == code
+        assert await group_requests.delete(client, "g") == {"g": code}
+        assert (await group_requests.fetch(client, "g", [T0])).error_code == code
     log_file.rmdir()
 
 
@@ -1231,14 +1253,14 @@ async def test_what_was_committed_over_and_over_is_compacted_while_the_broker_ru
     async with coordinating(tmp_path, **settings) as (broker, client):
         partition = broker.topics.find(OFFSETS, 0)
         for offset in range(1000):
-            await by_hand.commit(client, f"g{offset % 10}", {T0: offset, T1: offset})
+            await group_requests.commit(client, f"g{offset % 10}", {T0: offset, T1: offset})
         written = partition.log.end_offset
         # Nobody has asked for what was written to be on the device.
         assert written == 2000
-        await until(lambda: partition.log.size < 3 * 16 * 1024)
+        await eventually(lambda: partition.log.size < 3 * 16 * 1024)
 
     async with coordinating(tmp_path, **settings) as (broker, client):
         await loaded(client, "g0")
         for number in range(10):
             last = 990 + number
-            assert await by_hand.committed(client, f"g{number}") == {T0: last, T1: last}
+            assert await group_requests.committed(client, f"g{number}") == {T0: last, T1: last}

@@ -3,11 +3,11 @@
 import asyncio
 import time
 
-from harness.wire import serving
+from harness.brokers import broker_and_client
 
 
 async def test_compaction_without_a_rest_keeps_no_core_busy(tmp_path):
-    async with serving(tmp_path, {"log.cleaner.backoff.ms": "0"}):
+    async with broker_and_client(tmp_path, {"log.cleaner.backoff.ms": "0"}):
         started = time.thread_time()
         await asyncio.sleep(1)
 

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from harness.talk import connected
-from harness.wire import serving
+from harness.brokers import broker_and_client
+from harness.wire import connect
 from ottla.protocol.api.init_producer_id import InitProducerIdRequest
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.registry import INIT_PRODUCER_ID
@@ -15,12 +15,12 @@ async def ask(client, transactional_id=None, version=5, **known):
     request = InitProducerIdRequest(
         transactional_id=transactional_id, transaction_timeout_ms=-1, **known
     )
-    return await client.ask(request, version)
+    return await client.request(request, version)
 
 
 @pytest.mark.parametrize("version", [*INIT_PRODUCER_ID.versions])
 async def test_every_version_gives_a_new_id_each_time(tmp_path, version):
-    async with serving(tmp_path) as (_broker, client):
+    async with broker_and_client(tmp_path) as (_broker, client):
         answers = [await ask(client, version=version) for _ in range(3)]
 
         assert {answer.error_code for answer in answers} == {ErrorCode.NONE}
@@ -31,7 +31,7 @@ async def test_every_version_gives_a_new_id_each_time(tmp_path, version):
 
 
 async def test_a_producer_that_had_an_id_gets_another(tmp_path):
-    async with serving(tmp_path) as (_broker, client):
+    async with broker_and_client(tmp_path) as (_broker, client):
         first = await ask(client)
 
         second = await ask(client, producer_id=first.producer_id, producer_epoch=0)
@@ -43,7 +43,7 @@ async def test_a_producer_that_had_an_id_gets_another(tmp_path):
 async def test_no_id_is_given_twice_whoever_asks_and_whenever_the_broker_started(tmp_path):
     given = []
     for _ in range(3):
-        async with serving(tmp_path) as (broker, one), connected(broker.address) as other:
+        async with broker_and_client(tmp_path) as (broker, one), connect(broker.address) as other:
             for _ in range(5):
                 answers = await asyncio.gather(ask(one), ask(other))
                 given += [answer.producer_id for answer in answers]
@@ -52,7 +52,7 @@ async def test_no_id_is_given_twice_whoever_asks_and_whenever_the_broker_started
 
 
 async def test_there_are_no_transactions_and_the_broker_s_log_says_so(tmp_path, caplog):
-    async with serving(tmp_path) as (_broker, client):
+    async with broker_and_client(tmp_path) as (_broker, client):
         empty = await ask(client, transactional_id="")
         some = await ask(client, transactional_id="mine")
 

@@ -24,7 +24,7 @@ from compat.confluent import Confluent
 from crash.load import producing, read_all
 from golden.corpus import Record
 from harness.daemon import HOST, Daemon, free_port, shown_on_failure
-from harness.talk import codes, connected, fetch, found
+from harness.wire import connect, error_codes, fetch_request, fetched_partitions
 from ottla.protocol.api.metadata import MetadataRequest, MetadataResponseTopic
 
 FEW = tuple(Record(b"key %d" % n, b"value %d" % n) for n in range(5))
@@ -66,8 +66,8 @@ def until(condition: Callable[[], bool], what: str, seconds: float = 20) -> None
 
 
 async def topics_of(address: str) -> dict[str, MetadataResponseTopic]:
-    async with connected(address) as client:
-        answer = await client.ask(MetadataRequest(topics=None), 12)
+    async with connect(address) as client:
+        answer = await client.request(MetadataRequest(topics=None), 12)
     return {topic.name: topic for topic in answer.topics if not topic.is_internal}
 
 
@@ -107,17 +107,17 @@ def test_a_signal_ends_it_and_leaves_the_directory_clean(daemons, number):
 async def test_a_stop_answers_those_who_wait_for_records(daemons):
     broker = daemons().start()
     Confluent(broker.address).write("t", FEW)
-    async with connected(broker.address) as one, connected(broker.address) as other:
+    async with connect(broker.address) as one, connect(broker.address) as other:
         for client in (one, other):
-            client.send(fetch(5, max_wait_ms=60_000), 12)
-            assert await client.hears_nothing(0.1)
+            client.send(fetch_request(5, max_wait_ms=60_000), 12)
+            assert await client.receives_nothing(0.1)
 
         broker.send(signal.SIGTERM)
 
         for client in (one, other):
-            answer = await client.answer()
-            assert codes(answer) == [0]
-            assert not found(answer)[0].records
+            answer = await client.response()
+            assert error_codes(answer) == [0]
+            assert not fetched_partitions(answer)[0].records
             assert await client.is_closed()
     assert broker.wait() == 0
     assert (broker.data / "clean-shutdown").exists()
@@ -379,8 +379,8 @@ def test_a_new_directory_is_of_the_cluster_and_broker_that_it_is_told(daemons):
 
 
 async def told_at(host: str, port: int) -> str:
-    async with connected(f"{host}:{port}") as client:
-        answer = await client.ask(MetadataRequest(topics=[]), 12)
+    async with connect(f"{host}:{port}") as client:
+        answer = await client.request(MetadataRequest(topics=[]), 12)
     (node,) = answer.brokers
     return f"{node.host}:{node.port}"
 

@@ -2,8 +2,9 @@
 
 import pytest
 
+from harness.brokers import broker_and_client
 from harness.logs import NOW
-from harness.wire import create, offset_at, produce, serving
+from harness.requests import create_topic, offset_for_time, produce_batch
 from ottla.protocol.api.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
@@ -22,26 +23,26 @@ NOTHING = (ErrorCode.NONE, -1, -1, -1)
 
 
 async def found(client, timestamp, **where):
-    answer = await offset_at(client, "t", timestamp, **where)
+    answer = await offset_for_time(client, "t", timestamp, **where)
     return answer.error_code, answer.offset, answer.timestamp, answer.leader_epoch
 
 
 async def delete_before(client, offset):
     wanted = DeleteRecordsPartition(partition_index=0, offset=offset)
     topic = DeleteRecordsTopic(name="t", partitions=[wanted])
-    await client.ask(DeleteRecordsRequest(topics=[topic]))
+    await client.request(DeleteRecordsRequest(topics=[topic]))
 
 
 async def ten_records(client):
     """Two batches, whose records are a millisecond apart, and a second between them."""
-    await create(client, "t")
-    await produce(client, "t", 5, time=NOW)
-    await produce(client, "t", 5, time=NOW + 1000)
+    await create_topic(client, "t")
+    await produce_batch(client, "t", 5, time=NOW)
+    await produce_batch(client, "t", 5, time=NOW + 1000)
 
 
 @pytest.mark.parametrize("version", [*LIST_OFFSETS.versions])
 async def test_every_version_knows_both_ends_and_times(tmp_path, version):
-    async with serving(tmp_path) as (_broker, client):
+    async with broker_and_client(tmp_path) as (_broker, client):
         await ten_records(client)
         await delete_before(client, 2)
         epoch = 0 if version >= 4 else -1
@@ -52,7 +53,7 @@ async def test_every_version_knows_both_ends_and_times(tmp_path, version):
 
 
 async def test_a_time_gives_the_first_record_that_is_not_older(tmp_path):
-    async with serving(tmp_path) as (_broker, client):
+    async with broker_and_client(tmp_path) as (_broker, client):
         await ten_records(client)
 
         assert await found(client, 0) == (0, 0, NOW, 0)
@@ -64,17 +65,17 @@ async def test_a_time_gives_the_first_record_that_is_not_older(tmp_path):
 
 
 async def test_the_youngest_record_need_not_be_the_last(tmp_path):
-    async with serving(tmp_path) as (_broker, client):
-        await create(client, "t")
-        await produce(client, "t", 3, time=NOW + 1000)
-        await produce(client, "t", 3, time=NOW)
+    async with broker_and_client(tmp_path) as (_broker, client):
+        await create_topic(client, "t")
+        await produce_batch(client, "t", 3, time=NOW + 1000)
+        await produce_batch(client, "t", 3, time=NOW)
 
         assert await found(client, MAX_TIMESTAMP) == (0, 2, NOW + 1002, 0)
 
 
 async def test_an_empty_log_has_ends_and_nothing_between(tmp_path):
-    async with serving(tmp_path) as (_broker, client):
-        await create(client, "t")
+    async with broker_and_client(tmp_path) as (_broker, client):
+        await create_topic(client, "t")
 
         assert await found(client, LATEST) == (0, 0, -1, -1)
         assert await found(client, EARLIEST) == (0, 0, -1, -1)
@@ -89,11 +90,11 @@ async def test_an_empty_log_has_ends_and_nothing_between(tmp_path):
     [(MAX_TIMESTAMP, 7, 9), (EARLIEST_LOCAL, 8, 0), (LATEST_TIERED, 9, -1), (-6, 99, None)],
 )
 async def test_a_place_that_a_version_does_not_know_is_refused(tmp_path, place, since, offset):
-    async with serving(tmp_path) as (_broker, client):
+    async with broker_and_client(tmp_path) as (_broker, client):
         await ten_records(client)
 
         for version in LIST_OFFSETS.versions:
-            answer = await offset_at(client, "t", place, version=version)
+            answer = await offset_for_time(client, "t", place, version=version)
             if version < since:
                 assert (answer.error_code, answer.offset) == (ErrorCode.UNSUPPORTED_VERSION, -1)
             else:
@@ -101,9 +102,9 @@ async def test_a_place_that_a_version_does_not_know_is_refused(tmp_path, place, 
 
 
 async def test_errors_are_of_single_partitions(tmp_path):
-    async with serving(tmp_path) as (_broker, client):
-        await create(client, "t", 6)
-        await create(client, "u")
+    async with broker_and_client(tmp_path) as (_broker, client):
+        await create_topic(client, "t", 6)
+        await create_topic(client, "u")
         asked = [
             ListOffsetsPartition(partition_index=0, timestamp=LATEST),
             ListOffsetsPartition(partition_index=1, timestamp=LATEST, current_leader_epoch=0),
@@ -121,7 +122,7 @@ async def test_errors_are_of_single_partitions(tmp_path):
             ListOffsetsTopic(name="__cluster_metadata", partitions=asked[:1]),
         ]
 
-        answer = await client.ask(ListOffsetsRequest(replica_id=-1, topics=topics))
+        answer = await client.request(ListOffsetsRequest(replica_id=-1, topics=topics))
 
         codes = {
             topic.name: [part.error_code for part in topic.partitions] for topic in answer.topics
@@ -145,11 +146,11 @@ async def test_errors_are_of_single_partitions(tmp_path):
 
 @pytest.mark.parametrize("isolation_level", [0, 1])
 async def test_the_end_is_the_high_watermark_in_both_isolation_levels(tmp_path, isolation_level):
-    async with serving(tmp_path) as (_broker, client):
+    async with broker_and_client(tmp_path) as (_broker, client):
         await ten_records(client)
         asked = ListOffsetsPartition(partition_index=0, timestamp=LATEST)
 
-        answer = await client.ask(
+        answer = await client.request(
             ListOffsetsRequest(
                 replica_id=-1,
                 isolation_level=isolation_level,
@@ -161,9 +162,9 @@ async def test_the_end_is_the_high_watermark_in_both_isolation_levels(tmp_path, 
 
 
 async def test_what_the_device_does_not_have_yet_is_not_found_in_an_fsynced_topic(tmp_path):
-    async with serving(tmp_path) as (broker, client):
-        await create(client, "t", durability="fsync")
-        await produce(client, "t", 5, time=NOW)
+    async with broker_and_client(tmp_path) as (broker, client):
+        await create_topic(client, "t", durability="fsync")
+        await produce_batch(client, "t", 5, time=NOW)
         # As it is between an append and the end of its sync.
         broker.topics.find("t", 0).log.recovery_point = 3
 

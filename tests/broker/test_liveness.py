@@ -4,8 +4,8 @@ import asyncio
 import time
 
 from harness.daemon import free_port
-from harness.talk import connected
-from harness.wire import create
+from harness.requests import create_topic
+from harness.wire import connect
 from ottla.broker import Broker, BrokerConfig
 from ottla.broker.cluster.liveness import BrokerLiveness
 from ottla.storage.disk import Disk
@@ -103,10 +103,10 @@ async def test_who_makes_logs_for_long_is_up_meanwhile(tmp_path):
     async with (
         Broker(config(0)) as controller,
         Broker(config(1), disk=SlowDisk()) as follower,
-        connected(controller.address) as client,
+        connect(controller.address) as client,
     ):
         alive = set()
-        asking = asyncio.ensure_future(create(client, "t", 30))
+        asking = asyncio.ensure_future(create_topic(client, "t", 30))
         while not (asking.done() and "t" in follower.topics.image.topics):
             alive.add(controller.cluster.liveness.alive)
             await asyncio.sleep(0.05)

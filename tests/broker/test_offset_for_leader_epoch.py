@@ -2,7 +2,8 @@
 
 import pytest
 
-from harness.wire import create, produce, serving
+from harness.brokers import broker_and_client
+from harness.requests import create_topic, produce_batch
 from ottla.protocol.api.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderPartition,
@@ -18,7 +19,7 @@ async def end_of(client, epoch, *, topic="t", partition=0, current=-1, version=4
     asked = OffsetForLeaderPartition(
         partition=partition, leader_epoch=epoch, current_leader_epoch=current
     )
-    answer = await client.ask(
+    answer = await client.request(
         OffsetForLeaderEpochRequest(
             replica_id=-1, topics=[OffsetForLeaderTopic(topic=topic, partitions=[asked])]
         ),
@@ -31,11 +32,11 @@ async def end_of(client, epoch, *, topic="t", partition=0, current=-1, version=4
 
 @pytest.mark.parametrize("version", [*OFFSET_FOR_LEADER_EPOCH.versions])
 async def test_the_only_epoch_ends_where_the_log_does(tmp_path, version):
-    async with serving(tmp_path) as (_broker, client):
-        await create(client, "t")
+    async with broker_and_client(tmp_path) as (_broker, client):
+        await create_topic(client, "t")
         assert await end_of(client, 0, version=version) == (ErrorCode.NONE, 0, 0)
 
-        await produce(client, "t", 7)
+        await produce_batch(client, "t", 7)
 
         assert await end_of(client, 0, version=version) == (ErrorCode.NONE, 0, 7)
         assert await end_of(client, 1, version=version) == NOTHING
@@ -43,8 +44,8 @@ async def test_the_only_epoch_ends_where_the_log_does(tmp_path, version):
 
 
 async def test_a_client_with_other_metadata_is_told_so(tmp_path):
-    async with serving(tmp_path) as (_broker, client):
-        await create(client, "t")
+    async with broker_and_client(tmp_path) as (_broker, client):
+        await create_topic(client, "t")
 
         assert (await end_of(client, 0, current=0))[0] == ErrorCode.NONE
         assert (await end_of(client, 0, current=1))[0] == ErrorCode.UNKNOWN_LEADER_EPOCH

@@ -10,21 +10,18 @@ from random import Random
 import pytest
 from crc32c import crc32c
 
+from harness.brokers import a_broker, add_topic, is_serving, partition_of
 from harness.logs import NOW, a_batch
-from harness.talk import (
-    a_broker,
-    batches,
-    codes,
-    connected,
-    fetch,
-    found,
-    is_well,
-    make_topic,
-    offsets,
-    partition_of,
-    produce,
-    results,
-    until,
+from harness.waiting import eventually
+from harness.wire import (
+    batches_of,
+    connect,
+    error_codes,
+    fetch_request,
+    fetched_partitions,
+    offsets_of,
+    produce_request,
+    produce_results,
 )
 from ottla.protocol.api.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from ottla.protocol.batch import Record, build_batch
@@ -53,7 +50,9 @@ def with_attributes(batch, attributes):
 
 async def stored(client, topic="t"):
     """All bytes of partition 0."""
-    return bytes(found(await client.ask(fetch(0, topic=topic), 12))[0].records)
+    return bytes(
+        fetched_partitions(await client.request(fetch_request(0, topic=topic), 12))[0].records
+    )
 
 
 # What is taken.
@@ -62,34 +61,40 @@ async def stored(client, topic="t"):
 @VERSIONS
 @ACKS
 async def test_a_batch_is_appended_and_answered_with_its_offset(tmp_path, version, acks):
-    async with a_broker(tmp_path) as broker, connected(broker) as client:
-        first = await client.ask(produce(a_batch(3), acks=acks), version)
-        second = await client.ask(produce(a_batch(2), acks=acks), version)
+    async with a_broker(tmp_path) as broker, connect(broker) as client:
+        first = await client.request(produce_request(a_batch(3), acks=acks), version)
+        second = await client.request(produce_request(a_batch(2), acks=acks), version)
 
-        assert [(r.index, r.error_code, r.base_offset) for r in results(first)] == [(0, 0, 0)]
-        assert [(r.index, r.error_code, r.base_offset) for r in results(second)] == [(0, 0, 3)]
-        assert results(second)[0].log_append_time_ms == -1
-        assert results(second)[0].log_start_offset == (0 if version >= 5 else -1)
+        assert [(r.index, r.error_code, r.base_offset) for r in produce_results(first)] == [
+            (0, 0, 0)
+        ]
+        assert [(r.index, r.error_code, r.base_offset) for r in produce_results(second)] == [
+            (0, 0, 3)
+        ]
+        assert produce_results(second)[0].log_append_time_ms == -1
+        assert produce_results(second)[0].log_start_offset == (0 if version >= 5 else -1)
         assert partition_of(broker).log.end_offset == 5
 
 
 async def test_acks_0_is_appended_and_not_answered(tmp_path):
-    async with a_broker(tmp_path) as broker, connected(broker) as client:
-        client.writer.write(b"".join(frames_of(produce(a_batch(2), acks=0), times=3)))
+    async with a_broker(tmp_path) as broker, connect(broker) as client:
+        client.writer.write(b"".join(frames_of(produce_request(a_batch(2), acks=0), times=3)))
 
-        response = await client.ask(fetch(0), 12)
+        response = await client.request(fetch_request(0), 12)
 
-        assert offsets(found(response)[0]) == [0, 1, 2, 3, 4, 5]
+        assert offsets_of(fetched_partitions(response)[0]) == [0, 1, 2, 3, 4, 5]
 
 
 async def test_an_error_with_acks_0_closes_the_connection_and_harms_nobody_else(tmp_path):
-    async with a_broker(tmp_path) as broker, connected(broker) as client:
-        client.writer.write(b"".join(frames_of(produce(a_batch(), acks=0))))
-        client.writer.write(b"".join(frames_of(produce(a_batch(), topic="nowhere", acks=0))))
+    async with a_broker(tmp_path) as broker, connect(broker) as client:
+        client.writer.write(b"".join(frames_of(produce_request(a_batch(), acks=0))))
+        client.writer.write(
+            b"".join(frames_of(produce_request(a_batch(), topic="nowhere", acks=0)))
+        )
 
         assert await client.is_closed()
         assert partition_of(broker).log.end_offset == 1
-        assert await is_well(broker)
+        assert await is_serving(broker)
 
 
 def frames_of(request, times=1, version=9):
@@ -114,13 +119,13 @@ async def test_many_topics_and_partitions_in_one_request(tmp_path):
     )
     async with (
         a_broker(tmp_path, {"one": 3, "two": 3}) as broker,
-        connected(broker) as client,
+        connect(broker) as client,
     ):
-        response = await client.ask(request, NEWEST)
+        response = await client.request(request, NEWEST)
 
         assert [topic.name for topic in response.responses] == ["one", "two"]
-        assert [r.index for r in results(response)] == [2, 0, 1, 2, 0, 1]
-        assert codes(response) == [0] * 6
+        assert [r.index for r in produce_results(response)] == [2, 0, 1, 2, 0, 1]
+        assert error_codes(response) == [0] * 6
         ends = [partition_of(broker, "two", index).log.end_offset for index in range(3)]
         assert ends == [1, 2, 3]
 
@@ -128,10 +133,10 @@ async def test_many_topics_and_partitions_in_one_request(tmp_path):
 @pytest.mark.parametrize("codec", list(Compression), ids=lambda codec: codec.name)
 async def test_every_codec_is_passed_through_byte_for_byte(tmp_path, codec):
     batch = a_batch(50, value=b"say it again " * 20, compression=codec)
-    async with a_broker(tmp_path) as broker, connected(broker) as client:
-        response = await client.ask(produce(batch), NEWEST)
+    async with a_broker(tmp_path) as broker, connect(broker) as client:
+        response = await client.request(produce_request(batch), NEWEST)
 
-        assert codes(response) == [0]
+        assert error_codes(response) == [0]
         # All but the offset and the leader epoch, which the broker assigns.
         there = await stored(client)
         assert there[16:] == batch[16:]
@@ -140,14 +145,16 @@ async def test_every_codec_is_passed_through_byte_for_byte(tmp_path, codec):
 
 async def test_log_append_time_is_the_brokers_and_is_told(tmp_path):
     before = int(time.time() * 1000)
-    async with a_broker(tmp_path) as broker, connected(broker) as client:
-        await make_topic(broker, "timed", message_timestamp_type="LogAppendTime")
+    async with a_broker(tmp_path) as broker, connect(broker) as client:
+        await add_topic(broker, "timed", message_timestamp_type="LogAppendTime")
 
-        response = await client.ask(produce(a_batch(3), topic="timed"), NEWEST)
+        response = await client.request(produce_request(a_batch(3), topic="timed"), NEWEST)
 
-        told = results(response)[0].log_append_time_ms
+        told = produce_results(response)[0].log_append_time_ms
         assert before <= told <= int(time.time() * 1000)
-        (batch,) = batches(found(await client.ask(fetch(0, topic="timed"), 12))[0])
+        (batch,) = batches_of(
+            fetched_partitions(await client.request(fetch_request(0, topic="timed"), 12))[0]
+        )
         batch.validate()
         assert [record.timestamp for record in batch.records()] == [told] * 3
 
@@ -157,11 +164,11 @@ async def test_log_append_time_is_the_brokers_and_is_told(tmp_path):
 
 @pytest.mark.parametrize("acks", [-2, 2, 32767, -32768])
 async def test_other_acks_are_refused_for_each_partition(tmp_path, acks):
-    async with a_broker(tmp_path) as broker, connected(broker) as client:
-        response = await client.ask(produce(a_batch(), a_batch(), acks=acks), NEWEST)
+    async with a_broker(tmp_path) as broker, connect(broker) as client:
+        response = await client.request(produce_request(a_batch(), a_batch(), acks=acks), NEWEST)
 
-        assert codes(response) == [ErrorCode.INVALID_REQUIRED_ACKS] * 2
-        assert [r.base_offset for r in results(response)] == [-1, -1]
+        assert error_codes(response) == [ErrorCode.INVALID_REQUIRED_ACKS] * 2
+        assert [r.base_offset for r in produce_results(response)] == [-1, -1]
         assert partition_of(broker).log.end_offset == 0
 
 
@@ -170,13 +177,15 @@ async def test_other_acks_are_refused_for_each_partition(tmp_path, acks):
     [("nowhere", 0), ("t", 2), ("t", -1), ("t", 2**31 - 1), ("", 0), ("__cluster_metadata", 0)],
 )
 async def test_an_unknown_partition_is_refused(tmp_path, topic, index):
-    async with a_broker(tmp_path) as broker, connected(broker) as client:
-        response = await client.ask(produce(a_batch(), topic=topic, index=index), NEWEST)
+    async with a_broker(tmp_path) as broker, connect(broker) as client:
+        response = await client.request(
+            produce_request(a_batch(), topic=topic, partition=index), NEWEST
+        )
 
-        assert codes(response) == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
-        assert results(response)[0].index == index
-        assert results(response)[0].base_offset == -1
-        assert results(response)[0].log_start_offset == -1
+        assert error_codes(response) == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+        assert produce_results(response)[0].index == index
+        assert produce_results(response)[0].base_offset == -1
+        assert produce_results(response)[0].log_start_offset == -1
 
 
 GOOD = a_batch(3)
@@ -210,54 +219,60 @@ REFUSED = {
 @pytest.mark.parametrize("kind", REFUSED)
 async def test_what_is_no_batch_is_refused_and_its_neighbour_is_taken(tmp_path, kind):
     records, code = REFUSED[kind]
-    async with a_broker(tmp_path) as broker, connected(broker) as client:
-        response = await client.ask(produce(records, GOOD), NEWEST)
+    async with a_broker(tmp_path) as broker, connect(broker) as client:
+        response = await client.request(produce_request(records, GOOD), NEWEST)
 
-        assert codes(response) == [code, 0]
-        assert results(response)[0].base_offset == -1
-        assert results(response)[0].error_message
+        assert error_codes(response) == [code, 0]
+        assert produce_results(response)[0].base_offset == -1
+        assert produce_results(response)[0].error_message
         assert partition_of(broker, "t", 0).log.end_offset == 0
         assert partition_of(broker, "t", 1).log.end_offset == 3
 
 
 @pytest.mark.parametrize(("version", "code"), [(3, 76), (6, 76), (7, 0), (11, 0)])
 async def test_zstd_is_for_those_who_know_it(tmp_path, version, code):
-    async with a_broker(tmp_path) as broker, connected(broker) as client:
+    async with a_broker(tmp_path) as broker, connect(broker) as client:
         batch = a_batch(compression=Compression.ZSTD)
 
-        assert codes(await client.ask(produce(batch), version)) == [code]
+        assert error_codes(await client.request(produce_request(batch), version)) == [code]
 
 
 async def test_a_batch_may_be_as_large_as_the_topic_allows_and_no_larger(tmp_path):
-    async with a_broker(tmp_path) as broker, connected(broker) as client:
+    async with a_broker(tmp_path) as broker, connect(broker) as client:
         limit = len(a_batch(value=bytes(1000)))
-        await make_topic(broker, "small", max_message_bytes=str(limit))
+        await add_topic(broker, "small", max_message_bytes=str(limit))
 
         at, over = [
-            await client.ask(produce(a_batch(value=bytes(size)), topic="small"), NEWEST)
+            await client.request(produce_request(a_batch(value=bytes(size)), topic="small"), NEWEST)
             for size in (1000, 1001)
         ]
 
-        assert (codes(at), codes(over)) == ([0], [ErrorCode.MESSAGE_TOO_LARGE])
+        assert (error_codes(at), error_codes(over)) == ([0], [ErrorCode.MESSAGE_TOO_LARGE])
 
 
 async def test_a_batch_larger_than_a_segment_is_refused(tmp_path):
-    async with a_broker(tmp_path) as broker, connected(broker) as client:
-        await make_topic(broker, "short", segment_bytes="1024")
+    async with a_broker(tmp_path) as broker, connect(broker) as client:
+        await add_topic(broker, "short", segment_bytes="1024")
 
-        response = await client.ask(produce(a_batch(value=bytes(1024)), topic="short"), NEWEST)
+        response = await client.request(
+            produce_request(a_batch(value=bytes(1024)), topic="short"), NEWEST
+        )
 
-        assert codes(response) == [ErrorCode.MESSAGE_TOO_LARGE]
+        assert error_codes(response) == [ErrorCode.MESSAGE_TOO_LARGE]
 
 
 async def test_a_time_outside_of_the_topics_window_is_refused(tmp_path):
-    async with a_broker(tmp_path) as broker, connected(broker) as client:
-        await make_topic(broker, "punctual", message_timestamp_before_max_ms="1000")
+    async with a_broker(tmp_path) as broker, connect(broker) as client:
+        await add_topic(broker, "punctual", message_timestamp_before_max_ms="1000")
         now = int(time.time() * 1000)
 
         times = [now, now - 60_000, now + 7_200_000]
         answers = [
-            codes(await client.ask(produce(a_batch(time=moment), topic="punctual"), NEWEST))
+            error_codes(
+                await client.request(
+                    produce_request(a_batch(time=moment), topic="punctual"), NEWEST
+                )
+            )
             for moment in times
         ]
 
@@ -267,25 +282,29 @@ async def test_a_time_outside_of_the_topics_window_is_refused(tmp_path):
 @pytest.mark.parametrize("codec", list(Compression), ids=lambda codec: codec.name)
 async def test_a_compacted_topic_wants_a_key_and_says_which_record_has_none(tmp_path, codec):
     rows = [Record(n, NOW, None if n == 2 else b"key", b"value") for n in range(4)]
-    async with a_broker(tmp_path) as broker, connected(broker) as client:
-        await make_topic(broker, "compacted", cleanup_policy="compact")
-        without_key = produce(build_batch(rows, compression=codec), topic="compacted")
+    async with a_broker(tmp_path) as broker, connect(broker) as client:
+        await add_topic(broker, "compacted", cleanup_policy="compact")
+        without_key = produce_request(build_batch(rows, compression=codec), topic="compacted")
 
-        refused = results(await client.ask(without_key, NEWEST))[0]
-        taken = await client.ask(produce(a_batch(4, compression=codec), topic="compacted"), NEWEST)
+        refused = produce_results(await client.request(without_key, NEWEST))[0]
+        taken = await client.request(
+            produce_request(a_batch(4, compression=codec), topic="compacted"), NEWEST
+        )
 
         assert refused.error_code == ErrorCode.INVALID_RECORD
         assert [error.batch_index for error in refused.record_errors] == [2]
         assert refused.error_message
-        assert codes(taken) == [0]
+        assert error_codes(taken) == [0]
 
 
 async def test_an_old_version_is_told_the_code_alone(tmp_path):
-    async with a_broker(tmp_path) as broker, connected(broker) as client:
-        await make_topic(broker, "compacted", cleanup_policy="compact")
+    async with a_broker(tmp_path) as broker, connect(broker) as client:
+        await add_topic(broker, "compacted", cleanup_policy="compact")
         keyless = build_batch([Record(0, NOW, None, b"value")])
 
-        refused = results(await client.ask(produce(keyless, topic="compacted"), 7))[0]
+        refused = produce_results(
+            await client.request(produce_request(keyless, topic="compacted"), 7)
+        )[0]
 
         assert refused.error_code == ErrorCode.INVALID_RECORD
         assert not refused.record_errors
@@ -300,16 +319,16 @@ def numbered(sequence, count=1, epoch=0, **more):
 
 
 async def test_a_batch_that_is_sent_again_is_answered_with_its_old_offset(tmp_path):
-    async with a_broker(tmp_path) as broker, connected(broker) as client:
+    async with a_broker(tmp_path) as broker, connect(broker) as client:
         for sequence in range(0, 10, 2):
-            await client.ask(produce(numbered(sequence, 2), acks=-1), NEWEST)
+            await client.request(produce_request(numbered(sequence, 2), acks=-1), NEWEST)
 
         again = [
-            await client.ask(produce(numbered(sequence, 2), acks=-1), NEWEST)
+            await client.request(produce_request(numbered(sequence, 2), acks=-1), NEWEST)
             for sequence in range(0, 10, 2)
         ]
 
-        assert [(r.error_code, r.base_offset) for a in again for r in results(a)] == [
+        assert [(r.error_code, r.base_offset) for a in again for r in produce_results(a)] == [
             (0, 0),
             (0, 2),
             (0, 4),
@@ -320,9 +339,11 @@ async def test_a_batch_that_is_sent_again_is_answered_with_its_old_offset(tmp_pa
 
 
 async def test_a_gap_and_a_stale_epoch_are_refused(tmp_path):
-    async with a_broker(tmp_path) as broker, connected(broker) as client:
+    async with a_broker(tmp_path) as broker, connect(broker) as client:
         answers = [
-            codes(await client.ask(produce(numbered(sequence, epoch=epoch)), NEWEST))
+            error_codes(
+                await client.request(produce_request(numbered(sequence, epoch=epoch)), NEWEST)
+            )
             for sequence, epoch in [(0, 1), (2, 1), (1, 1), (0, 0), (5, 2), (0, 2)]
         ]
 
@@ -333,11 +354,11 @@ async def test_a_gap_and_a_stale_epoch_are_refused(tmp_path):
 
 
 async def test_requests_in_flight_are_appended_in_their_order(tmp_path):
-    async with a_broker(tmp_path) as broker, connected(broker) as client:
+    async with a_broker(tmp_path) as broker, connect(broker) as client:
         for sequence in range(40):
-            client.send(produce(numbered(sequence), acks=-1), NEWEST)
+            client.send(produce_request(numbered(sequence), acks=-1), NEWEST)
 
-        answers = [results(await client.answer())[0] for _ in range(40)]
+        answers = [produce_results(await client.response())[0] for _ in range(40)]
 
         assert [(r.error_code, r.base_offset) for r in answers] == [(0, n) for n in range(40)]
 
@@ -386,53 +407,57 @@ def stuck_device(broker):
     ],
 )
 async def test_an_ack_waits_for_the_device_if_the_topic_says_so(tmp_path, durability, acks, waits):
-    async with a_broker(tmp_path) as broker, connected(broker) as client:
-        await make_topic(broker, "d", durability=durability)
+    async with a_broker(tmp_path) as broker, connect(broker) as client:
+        await add_topic(broker, "d", durability=durability)
         with stuck_device(broker) as free:
-            client.send(produce(a_batch(), topic="d", acks=acks), NEWEST)
+            client.send(produce_request(a_batch(), topic="d", acks=acks), NEWEST)
 
             if waits:
-                assert await client.hears_nothing()
+                assert await client.receives_nothing()
                 free()
-            response = await client.answer()
+            response = await client.response()
 
-        assert [(r.error_code, r.base_offset) for r in results(response)] == [(0, 0)]
+        assert [(r.error_code, r.base_offset) for r in produce_results(response)] == [(0, 0)]
         flushed = partition_of(broker, "d").log.recovery_point
         assert flushed == (1 if waits else 0)
 
 
 async def test_consumers_see_nothing_of_an_fsync_topic_that_the_device_does_not_have(tmp_path):
-    async with a_broker(tmp_path) as broker, connected(broker) as client:
-        await make_topic(broker, "safe", durability="fsync")
-        await client.ask(produce(a_batch(2), topic="safe"), NEWEST)
-        async with connected(broker) as consumer:
+    async with a_broker(tmp_path) as broker, connect(broker) as client:
+        await add_topic(broker, "safe", durability="fsync")
+        await client.request(produce_request(a_batch(2), topic="safe"), NEWEST)
+        async with connect(broker) as consumer:
             with stuck_device(broker) as free:
-                client.send(produce(a_batch(), topic="safe"), NEWEST)
-                await until(lambda: partition_of(broker, "safe").log.end_offset == 3)
+                client.send(produce_request(a_batch(), topic="safe"), NEWEST)
+                await eventually(lambda: partition_of(broker, "safe").log.end_offset == 3)
 
-                early = found(await consumer.ask(fetch(0, topic="safe"), 12))[0]
-                consumer.send(fetch(2, topic="safe", max_wait_ms=9000), 12)
-                assert await consumer.hears_nothing()
+                early = fetched_partitions(
+                    await consumer.request(fetch_request(0, topic="safe"), 12)
+                )[0]
+                consumer.send(fetch_request(2, topic="safe", max_wait_ms=9000), 12)
+                assert await consumer.receives_nothing()
                 free()
-                late = found(await consumer.answer())[0]
+                late = fetched_partitions(await consumer.response())[0]
 
-        assert (offsets(early), early.high_watermark, early.last_stable_offset) == ([0, 1], 2, 2)
-        assert (offsets(late), late.high_watermark, late.last_stable_offset) == ([2], 3, 3)
+        assert (offsets_of(early), early.high_watermark, early.last_stable_offset) == ([0, 1], 2, 2)
+        assert (offsets_of(late), late.high_watermark, late.last_stable_offset) == ([2], 3, 3)
 
 
 async def test_who_does_not_wait_for_the_device_sees_a_record_at_once(tmp_path):
-    async with a_broker(tmp_path) as broker, connected(broker) as client:
+    async with a_broker(tmp_path) as broker, connect(broker) as client:
         with stuck_device(broker):
-            client.send(produce(a_batch(), acks=-1), NEWEST)
-            async with connected(broker) as consumer:
-                data = found(await consumer.ask(fetch(0, max_wait_ms=5000), 12))[0]
+            client.send(produce_request(a_batch(), acks=-1), NEWEST)
+            async with connect(broker) as consumer:
+                data = fetched_partitions(
+                    await consumer.request(fetch_request(0, max_wait_ms=5000), 12)
+                )[0]
 
-        assert offsets(data) == [0]
+        assert offsets_of(data) == [0]
 
 
 async def test_a_device_that_takes_too_long_is_a_timeout_and_the_record_stays(tmp_path):
-    async with a_broker(tmp_path) as broker, connected(broker) as client:
-        await make_topic(broker, "quick", durability="page-cache")
+    async with a_broker(tmp_path) as broker, connect(broker) as client:
+        await add_topic(broker, "quick", durability="page-cache")
         with stuck_device(broker):
             request = ProduceRequest(
                 acks=-1,
@@ -446,35 +471,35 @@ async def test_a_device_that_takes_too_long_is_a_timeout_and_the_record_stays(tm
                 ],
             )
 
-            response = await client.ask(request, NEWEST)
+            response = await client.request(request, NEWEST)
 
-            assert codes(response) == [0, ErrorCode.REQUEST_TIMED_OUT, 3]
-            assert [r.base_offset for r in results(response)] == [0, -1, -1]
+            assert error_codes(response) == [0, ErrorCode.REQUEST_TIMED_OUT, 3]
+            assert [r.base_offset for r in produce_results(response)] == [0, -1, -1]
         assert partition_of(broker).log.end_offset == 1
 
 
 async def test_a_duplicate_waits_for_the_device_as_the_first_one_does(tmp_path):
-    async with a_broker(tmp_path) as broker, connected(broker) as client:
+    async with a_broker(tmp_path) as broker, connect(broker) as client:
         with stuck_device(broker) as free:
-            client.send(produce(numbered(0), acks=-1), NEWEST)
-            client.send(produce(numbered(0), acks=-1), NEWEST)
-            assert await client.hears_nothing()
+            client.send(produce_request(numbered(0), acks=-1), NEWEST)
+            client.send(produce_request(numbered(0), acks=-1), NEWEST)
+            assert await client.receives_nothing()
             free()
 
-            answers = [results(await client.answer())[0] for _ in range(2)]
+            answers = [produce_results(await client.response())[0] for _ in range(2)]
 
         assert [(r.error_code, r.base_offset) for r in answers] == [(0, 0), (0, 0)]
 
 
 async def test_acks_0_leaves_nothing_behind_that_waits_for_the_device(tmp_path):
     loop = asyncio.get_running_loop()
-    async with a_broker(tmp_path) as broker, connected(broker) as client:
-        await make_topic(broker, "safe", durability="fsync")
-        request = produce(a_batch(), topic="safe", acks=0, timeout_ms=2**31 - 1)
+    async with a_broker(tmp_path) as broker, connect(broker) as client:
+        await add_topic(broker, "safe", durability="fsync")
+        request = produce_request(a_batch(), topic="safe", acks=0, timeout_ms=2**31 - 1)
         before = timers(loop)
 
         client.writer.write(b"".join(frames_of(request, times=50)))
-        await until(lambda: partition_of(broker, "safe").log.recovery_point == 50)
+        await eventually(lambda: partition_of(broker, "safe").log.recovery_point == 50)
 
         assert timers(loop) <= before + 5
 
@@ -486,10 +511,10 @@ def timers(loop):
 async def test_a_producer_that_goes_away_while_it_waits_has_its_record_appended_once(tmp_path):
     async with a_broker(tmp_path) as broker:
         with stuck_device(broker) as free:
-            async with connected(broker) as client:
-                client.send(produce(a_batch(), acks=-1), NEWEST)
-                await until(lambda: partition_of(broker).log.end_offset == 1)
+            async with connect(broker) as client:
+                client.send(produce_request(a_batch(), acks=-1), NEWEST)
+                await eventually(lambda: partition_of(broker).log.end_offset == 1)
             free()
-        await until(lambda: partition_of(broker).log.recovery_point == 1)
+        await eventually(lambda: partition_of(broker).log.recovery_point == 1)
 
-        assert await is_well(broker)
+        assert await is_serving(broker)

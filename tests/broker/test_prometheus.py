@@ -7,8 +7,9 @@ from urllib.request import urlopen
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from harness.brokers import broker_and_client
 from harness.daemon import Daemon, free_port
-from harness.wire import create, metadata, produce, serving
+from harness.requests import create_topic, produce_batch, topic_metadata
 from ottla.broker import Broker, BrokerConfig
 from ottla.broker.config.broker_config import ConfigError
 from ottla.client.blocking import Consumer, Producer
@@ -37,10 +38,10 @@ def of(name, **labels):
 
 
 async def test_requests_bytes_and_connections_are_counted(tmp_path):
-    async with serving(tmp_path, ANYWHERE) as (broker, client):
+    async with broker_and_client(tmp_path, ANYWHERE) as (broker, client):
         before = await shown(broker)
         for _ in range(3):
-            await metadata(client)
+            await topic_metadata(client)
         after = await shown(broker)
 
         def grown(key):
@@ -63,9 +64,9 @@ async def test_requests_bytes_and_connections_are_counted(tmp_path):
 
 
 async def test_partitions_tell_where_they_begin_and_end(tmp_path):
-    async with serving(tmp_path, ANYWHERE) as (broker, client):
-        await create(client, "t", 2)
-        await produce(client, "t", 5, partition=1)
+    async with broker_and_client(tmp_path, ANYWHERE) as (broker, client):
+        await create_topic(client, "t", 2)
+        await produce_batch(client, "t", 5, partition=1)
         found = await shown(broker)
 
         assert found[of("ottla_partition_end_offset", topic="t", partition="0")] == 0
@@ -74,13 +75,15 @@ async def test_partitions_tell_where_they_begin_and_end(tmp_path):
         assert found[of("ottla_partition_size_bytes", topic="t", partition="1")] > 61
         assert found[of("ottla_partitions_offline")] == 0
 
-        await client.ask(DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=5000))
+        await client.request(
+            DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=5000)
+        )
         gone = await shown(broker)
         assert not [key for key in gone if ("topic", "t") in key]
 
 
 async def test_it_ends_with_the_broker(tmp_path):
-    async with serving(tmp_path, ANYWHERE) as (broker, _client):
+    async with broker_and_client(tmp_path, ANYWHERE) as (broker, _client):
         port = broker._exporter.port
 
     with pytest.raises(OSError, match="refused"):
@@ -88,13 +91,13 @@ async def test_it_ends_with_the_broker(tmp_path):
 
 
 async def test_an_address_that_is_taken_is_said_and_nothing_is_left(tmp_path):
-    async with serving(tmp_path / "one", ANYWHERE) as (broker, _client):
+    async with broker_and_client(tmp_path / "one", ANYWHERE) as (broker, _client):
         taken = f"127.0.0.1:{broker._exporter.port}"
         with pytest.raises(OSError, match=f"cannot listen on {taken}"):
-            async with serving(tmp_path / "two", {"metrics.listener": taken}):
+            async with broker_and_client(tmp_path / "two", {"metrics.listener": taken}):
                 pass
 
-    async with serving(tmp_path / "two"):
+    async with broker_and_client(tmp_path / "two"):
         pass
 
 

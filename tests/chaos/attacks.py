@@ -23,18 +23,8 @@ import pytest
 from chaos.matrix import row
 from chaos.stage import Run, Stage, memory_mib
 from harness.daemon import Daemon
-from hostile.attack import (
-    MIB,
-    Bystander,
-    Socket,
-    append,
-    crowd,
-    frame_of,
-    framed,
-    made_plausible,
-    mutated,
-    sockets,
-)
+from harness.wire import BlockingWireClient, frame_of, framed
+from hostile.attack import MIB, Bystander, append, crowd, made_plausible, mutated, sockets
 from hostile.bombs import (
     COMPACT_COUNTS,
     COUNTS,
@@ -98,9 +88,9 @@ def fuzz(run: Run) -> None:
     with _attacked(run) as (_stage, broker):
         for _ in run.cycles():
             frame = mutated(run.chance.choice(pool), run.chance)
-            with Socket(broker) as connection:
+            with BlockingWireClient(broker) as connection:
                 connection.send(frame)
-                connection.rest()
+                connection.read_to_end()
     # Without a socket there is time for more.
     for _ in range(run.count * 10):
         with suppress(ProtocolError):
@@ -140,7 +130,7 @@ def lie_about_lengths(run: Run) -> None:
                 for connection in crowd(broker, stack, 1, promise):
                     connection.send(b"\0")
             else:
-                with Socket(broker) as connection:
+                with BlockingWireClient(broker) as connection:
                     connection.send(too_large[cycle // 2 % len(too_large)] + bytes(20))
                     assert connection.is_closed(), "a size that cannot be was taken"
         grown = memory_mib(broker.pid) - before
@@ -180,7 +170,7 @@ def bomb(run: Run) -> None:
         )
         for cycle in run.cycles():
             name, codec, payload = made[cycle]
-            with Socket(broker) as connection:
+            with BlockingWireClient(broker) as connection:
                 code = produced(connection, "compacted", a_bomb(codec, payload))
             assert code in refusals, f"{name}: {code}"
 
@@ -221,7 +211,7 @@ def gather(run: Run) -> None:
         for _ in run.cycles():
             idle += crowd(broker, stack, 1)
         for connection in idle[:: max(1, run.count // 50)]:
-            assert connection.ask(ApiVersionsRequest(), 3).error_code == 0
+            assert connection.request(ApiVersionsRequest(), 3).error_code == 0
         _until(lambda: sockets(broker) >= run.count, "all of them")
         grown, slow = memory_mib(broker.pid) - before, _percentile(broker)
         with _coming_and_going(broker) as count:
@@ -234,10 +224,10 @@ def gather(run: Run) -> None:
 def _percentile(broker: Daemon, asks: int = 200) -> float:
     """Give the time in which 99 of 100 answers come."""
     times = []
-    with Socket(broker) as connection:
+    with BlockingWireClient(broker) as connection:
         for _ in range(asks):
             started = time.perf_counter()
-            connection.ask(ApiVersionsRequest(), 0)
+            connection.request(ApiVersionsRequest(), 0)
             times.append(time.perf_counter() - started)
     return statistics.quantiles(times, n=100)[-1]
 
@@ -249,7 +239,7 @@ def _coming_and_going(broker: Daemon) -> Iterator[list[int]]:
 
     def run() -> None:
         while not stopping.is_set():
-            with Socket(broker):
+            with BlockingWireClient(broker):
                 count[0] += 1
 
     thread = threading.Thread(target=run, daemon=True)
@@ -292,10 +282,10 @@ def read_slowly(run: Run) -> None:
             before = memory_mib(broker.pid)
             slow = crowd(broker, stack, run.count, frame_of(fetch, 12) * 3)
             for connection in slow:
-                connection.taste(1024)
+                connection.read_part(1024)
             _delete_all(broker, "backlog")
             for cycle in run.cycles():
-                slow[cycle].taste(1024)
+                slow[cycle].read_part(1024)
             grown = memory_mib(broker.pid) - before
             assert grown < GROWTH_MIB, f"grown by {grown:.0f} MiB for who does not read"
             # What was deleted meanwhile is still what it was for who had begun to read it.
@@ -315,8 +305,8 @@ def _delete_all(broker: Daemon, topic: str) -> None:
         ],
         timeout_ms=10_000,
     )
-    with Socket(broker) as connection:
-        (answer,) = connection.ask(request, 2).topics
+    with BlockingWireClient(broker) as connection:
+        (answer,) = connection.request(request, 2).topics
         assert answer.partitions[0].error_code == 0, answer
 
 
@@ -345,12 +335,12 @@ def name_badly(run: Run) -> None:
         stage.create_topic("fine", 1, on_victim=True)
         append(broker, b"value", times=3, topic="fine")
         outside = _outside(run.folder, stage.brokers)
-        with Socket(broker) as connection:
+        with BlockingWireClient(broker) as connection:
             for cycle in run.cycles():
                 name = IMPOSSIBLE[cycle]
                 assert create(connection, name) == [ErrorCode.INVALID_TOPIC_EXCEPTION], name
                 wanted = [MetadataRequestTopic(name=name)]
-                (found,) = connection.ask(MetadataRequest(topics=wanted), 12).topics
+                (found,) = connection.request(MetadataRequest(topics=wanted), 12).topics
                 assert found.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION, name
                 unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 assert _fetched(connection, topic=name) == unknown, name
@@ -364,13 +354,13 @@ def name_badly(run: Run) -> None:
 
 
 def _fetched(
-    connection: Socket, *, topic: str = "fine", offset: int = 0, epoch: int = -1
+    connection: BlockingWireClient, *, topic: str = "fine", offset: int = 0, epoch: int = -1
 ) -> ErrorCode:
     wanted = FetchPartition(
         partition=0, fetch_offset=offset, current_leader_epoch=epoch, partition_max_bytes=1000
     )
     request = FetchRequest(topics=[FetchTopic(topic=topic, partitions=[wanted])])
-    (found,) = connection.ask(request, 12).responses[0].partitions
+    (found,) = connection.request(request, 12).responses[0].partitions
     return ErrorCode(found.error_code)
 
 

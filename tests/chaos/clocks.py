@@ -9,7 +9,7 @@ from chaos.load import Asyncio
 from chaos.matrix import row
 from chaos.stage import TOPIC, Frail, Run
 from harness.logs import a_batch
-from hostile.attack import Socket
+from harness.wire import BlockingWireClient
 from hostile.bombs import produced
 from ottla.client import Consumer, GroupConfig
 from ottla.protocol.errors import ErrorCode
@@ -44,7 +44,7 @@ def jump(run: Run) -> None:
                 load.wait_for_acks()
                 time.sleep(0.3)
                 # A record from what is a day ahead for the broker is not believed.
-                with Socket(broker) as connection:
+                with BlockingWireClient(broker) as connection:
                     batch = bytes(a_batch(time=int(time.time() * 1000)))
                     code = produced(connection, "by-producers-time", batch)
                 wanted = ErrorCode.INVALID_TIMESTAMP if shift < -HOUR else ErrorCode.NONE

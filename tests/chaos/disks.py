@@ -14,7 +14,8 @@ from chaos.stage import TOPIC, Frail, Run, Stage
 from crash.mounts import private_mounts
 from harness.daemon import Daemon
 from harness.logs import a_batch
-from hostile.attack import MIB, Socket
+from harness.wire import BlockingWireClient
+from hostile.attack import MIB
 from hostile.bombs import produced
 from ottla.protocol.errors import ErrorCode
 
@@ -60,7 +61,7 @@ def _wait_until_refused(broker: Daemon) -> None:
 
 
 def _produce_by_hand(broker: Daemon) -> int:
-    with Socket(broker) as connection:
+    with BlockingWireClient(broker) as connection:
         return produced(connection, "by-hand", bytes(a_batch(value=os.urandom(100_000))))
 
 

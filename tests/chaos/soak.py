@@ -37,7 +37,8 @@ from chaos.proxy import Proxy
 from chaos.stage import Run, Stage, bugs_of, descriptors, freeze, memory_mib
 from groups.company import Company, check, producing, settle
 from harness.daemon import Daemon
-from hostile.attack import LIES, Socket, append, crowd, frame_of, framed, mutated
+from harness.wire import BlockingWireClient, frame_of, framed
+from hostile.attack import LIES, append, crowd, mutated
 from ottla.protocol.api.api_versions import ApiVersionsRequest
 from ottla.protocol.api.fetch import FetchPartition, FetchRequest, FetchTopic
 from test_golden import LINES
@@ -261,7 +262,7 @@ class Soak:
         That is memory which stays, and is not to come bit by bit, by chance, later on.
         """
         for frame in FRAMES:
-            with Socket(broker) as connection:
+            with BlockingWireClient(broker) as connection:
                 connection.send(framed(frame))
                 connection.frame()
 
@@ -271,14 +272,14 @@ class Soak:
         with ExitStack() as stack:
             for frame in self._chance.sample(FRAMES, 10):
                 for connection in crowd(broker, stack, 1, mutated(framed(frame), self._chance)):
-                    connection.rest()
+                    connection.read_to_end()
             crowd(broker, stack, 3, self._chance.choice(LIES) + bytes(10))
             crowd(broker, stack, 50)
             wanted = [FetchPartition(partition_max_bytes=1 << 20)]
             fetch = FetchRequest(topics=[FetchTopic(topic="trimmed", partitions=wanted)])
             crowd(broker, stack, 5, frame_of(fetch, 12) * 20)
-            with Socket(broker) as connection:
-                assert connection.ask(ApiVersionsRequest(), 3).error_code == 0
+            with BlockingWireClient(broker) as connection:
+                assert connection.request(ApiVersionsRequest(), 3).error_code == 0
 
     def _look(self, pid: int, seconds: float, load: Load) -> Sample:
         stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

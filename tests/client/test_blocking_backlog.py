@@ -9,7 +9,7 @@ import pytest
 
 from harness.daemon import Daemon
 from harness.scripted_broker import Stage
-from harness.talk import until
+from harness.waiting import eventually
 from ottla.client import (
     BatchConfig,
     BufferFullError,
@@ -165,7 +165,7 @@ async def test_whoever_queues_too_much_has_to_wait():
     async with Stage() as stage, a_producer(stage, batch) as producer:
         gate = await held_back(stage, producer)
         working = asyncio.create_task(asyncio.to_thread(work))
-        await until(lambda: queued * len(value) > _MOST_BYTES / 2)
+        await eventually(lambda: queued * len(value) > _MOST_BYTES / 2)
         done, _ = await asyncio.wait([working], timeout=0.3)
         most = queued * len(value)
         gate.set()

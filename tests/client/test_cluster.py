@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from harness.scripted_broker import Stage
-from harness.talk import until
+from harness.waiting import eventually
 from ottla.client.cluster import Cluster, parse_addresses
 from ottla.client.config import ClientConfig, RetryConfig, TimeoutConfig
 from ottla.client.errors import (
@@ -157,7 +157,7 @@ async def test_a_lost_connection_is_made_again():
         await cluster.topic("orders")
         first = await cluster.connect(0)
         stage.nodes[0].cut_all()
-        await until(lambda: not first.is_open)
+        await eventually(lambda: not first.is_open)
 
         second = await cluster.connect(0)
 
@@ -200,7 +200,7 @@ async def test_closing_while_a_connection_is_made():
 
         stage.script(ApiVersionsRequest, hold)
         opening = asyncio.ensure_future(cluster.connect(-1))
-        await until(lambda: stage.asked(ApiVersionsRequest))
+        await eventually(lambda: stage.asked(ApiVersionsRequest))
         await cluster.close()
         gate.set()
 
@@ -348,7 +348,7 @@ async def test_an_address_that_cannot_be_reached_is_left_in_peace_for_a_while():
         for _ in range(20):
             await refused()
         assert len(came) == 1
-        await until(is_asked_again)
+        await eventually(is_asked_again)
 
 
 async def test_a_broker_that_stops_answering_is_asked_last():
@@ -395,7 +395,7 @@ async def test_what_waits_when_the_client_is_closed_hears_so():
         asking = asyncio.ensure_future(
             cluster.retry(lambda: cluster.send(0, INIT, InitProducerIdResponse))
         )
-        await until(lambda: stage.asked(InitProducerIdRequest))
+        await eventually(lambda: stage.asked(InitProducerIdRequest))
         await cluster.close()
 
         with pytest.raises(ClosedError):

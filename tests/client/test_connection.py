@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from harness.scripted_broker import Stage
-from harness.talk import until
+from harness.waiting import eventually
 from ottla.client.config import ClientConfig, TimeoutConfig
 from ottla.client.connection import BrokerConnection
 from ottla.client.errors import (
@@ -370,7 +370,7 @@ async def test_an_answer_that_nobody_asked_for_ends_the_connection():
         stage.script(MetadataRequest, lambda _call: b"\x00\x00\x00\x04\x00\x00\x00\x63")
         connection._write(12, MetadataRequest(topics=[]))
 
-        await until(lambda: not connection.is_open)
+        await eventually(lambda: not connection.is_open)
 
 
 async def test_closing_fails_what_waits():

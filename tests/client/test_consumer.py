@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 import pytest
 from confluent_kafka import Producer
 
+from harness.brokers import add_topic, partition_of
 from harness.consumer_stage import (
     CLIENT,
     T0,
@@ -24,7 +25,7 @@ from harness.consumer_stage import (
 )
 from harness.daemon import Daemon
 from harness.logs import NOW, a_batch
-from harness.talk import make_topic, partition_of, until
+from harness.waiting import eventually
 from ottla.broker import Broker
 from ottla.client.config import ClientConfig, TimeoutConfig
 from ottla.client.consumer.consumer import Consumer, FetchConfig
@@ -126,7 +127,7 @@ async def test_getmany_gives_what_is_there_up_to_a_number(broker):
 
     async with a_consumer(broker, "t") as consumer:
         await consumer.getone()
-        await until(lambda: all(one.fetch_offset == 10 for one in consumer._positions))
+        await eventually(lambda: all(one.fetch_offset == 10 for one in consumer._positions))
         found = await consumer.getmany(timeout=1, max_records=15)
         rest = await consumer.getmany(timeout=1, max_records=15)
         nothing = await consumer.getmany(timeout=0)
@@ -249,7 +250,7 @@ async def test_an_offset_that_is_not_there_resets(broker, reset, expected):
     async with a_consumer(broker, "t", auto_offset_reset=reset) as consumer:
         consumer.seek(T0, 1_000)
         if reset == "latest":
-            await until(lambda: next(iter(consumer._positions)).fetch_offset == expected)
+            await eventually(lambda: next(iter(consumer._positions)).fetch_offset == expected)
             assert await consumer.getone(0.1) is None
             await fill(broker, T0, a_batch(1))
         assert (await consumer.getone(5)).offset == expected
@@ -377,7 +378,7 @@ async def test_a_partition_that_is_not_there_is_told(broker):
 
 
 async def test_new_partitions_of_a_topic_are_noticed(broker):
-    await make_topic(broker, "grows", 1)
+    await add_topic(broker, "grows", 1)
     client = ClientConfig(metadata_max_age=0.1)
 
     async with a_consumer(broker, "grows", client=client) as consumer:
@@ -390,14 +391,14 @@ async def test_new_partitions_of_a_topic_are_noticed(broker):
 
 async def test_topics_are_found_by_a_pattern_also_those_that_are_made_later(broker):
     for name in ("logs-a", "logs-b", "my-logs-c"):
-        await make_topic(broker, name)
+        await add_topic(broker, name)
         await fill(broker, TopicPartition(name, 0), a_batch(1))
     client = ClientConfig(metadata_max_age=0.1)
 
     async with a_consumer(broker, pattern=r"logs-.*", client=client) as consumer:
         assert consumer.topics == {"logs-a", "logs-b"}
         await take(consumer, 2)
-        await make_topic(broker, "logs-z")
+        await add_topic(broker, "logs-z")
         await fill(broker, TopicPartition("logs-z", 0), a_batch(1))
         assert (await consumer.getone(5)).topic == "logs-z"
 
@@ -408,13 +409,13 @@ async def test_a_topic_that_is_not_there_yet_is_read_when_it_is(tmp_path):
         a_consumer(broker, "later") as consumer,
     ):
         assert await consumer.getone(0.1) is None
-        await make_topic(broker, "later")
+        await add_topic(broker, "later")
         await fill(broker, TopicPartition("later", 0), a_batch(1))
         assert (await consumer.getone(5)).topic == "later"
 
 
 async def test_what_is_subscribed_to_can_be_changed(broker):
-    await make_topic(broker, "u")
+    await add_topic(broker, "u")
     await fill(broker, TopicPartition("u", 0), a_batch(1))
 
     async with a_consumer(broker, "t") as consumer:
@@ -536,7 +537,7 @@ async def test_reading_ends_when_the_consumer_is_closed(broker):
 
     reading = asyncio.create_task(read())
     await fill(broker, T0, a_batch(3))
-    await until(lambda: len(seen) == 3)
+    await eventually(lambda: len(seen) == 3)
     await consumer.close()
     await consumer.close()
 

@@ -23,7 +23,7 @@ from harness.consumer_stage import (
     refused,
     take,
 )
-from harness.talk import until
+from harness.waiting import eventually
 from ottla.client.config import ClientConfig, RetryConfig, TimeoutConfig
 from ottla.client.consumer.consumer import Consumer
 from ottla.client.errors import ErrorCode, KafkaError
@@ -78,7 +78,7 @@ async def test_a_marker_at_the_end_is_passed_and_not_fetched_again(stage):
         assert offsets_of(await drain(consumer, 1)) == [0]
         assert await consumer.position(T0) == 2
         assert await consumer.lag() == {T0: 0}
-        await until(lambda: asked(stage.fetches()[-1]) == {0: 2})
+        await eventually(lambda: asked(stage.fetches()[-1]) == {0: 2})
 
 
 async def test_a_leader_that_moved_is_found_again(two):
@@ -272,9 +272,9 @@ async def test_a_seek_while_a_fetch_is_planned_is_not_forgotten(stage):
         consumer._fetcher._fetch = seek_first
         consumer.assign([T0])
 
-        await until(lambda: consumer._fetcher._fetch == fetch)
+        await eventually(lambda: consumer._fetcher._fetch == fetch)
         assert await consumer.position(T0) == 1
-        await until(stage.fetches)
+        await eventually(stage.fetches)
     assert min(offset for request in stage.fetches() for offset in asked(request).values()) == 1
 
 
@@ -399,6 +399,6 @@ async def test_a_topic_that_vanishes_while_a_fetch_is_planned_is_no_accident(sta
 
         assert offsets_of(await take(consumer, 1)) == [0]
         consumer._fetcher._topics = vanish
-        await until(lambda: consumer._fetcher._topics == fetch)
+        await eventually(lambda: consumer._fetcher._topics == fetch)
         stage.logs[T0] += batch_of(1)
         assert offsets_of(await take(consumer, 1)) == [1]

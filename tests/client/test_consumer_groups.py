@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from harness.brokers import add_topic
 from harness.consumer_stage import (
     CLIENT,
     QUICK,
@@ -26,7 +27,8 @@ from harness.consumer_stage import (
 )
 from harness.daemon import Daemon
 from harness.logs import a_batch
-from harness.talk import connected, make_topic, until
+from harness.waiting import eventually
+from harness.wire import connect
 from ottla.broker import Broker
 from ottla.client.config import ClientConfig
 from ottla.client.consumer.consumer import Consumer, GroupConfig
@@ -68,7 +70,7 @@ async def settled(*consumers: Consumer, count: int, topic: str = "wide") -> None
         owned = Counter(place for consumer in consumers for place in consumer.assignment)
         return owned.keys() == places(topic, *range(count)) and max(owned.values()) == 1
 
-    await until(is_so)
+    await eventually(is_so)
 
 
 async def committed(broker: Broker | str, group: str, *wanted: TopicPartition) -> list[int | None]:
@@ -190,7 +192,7 @@ async def test_members_share_partitions_and_take_over_from_those_who_leave(broke
     async with a_consumer(broker, "wide", group="g") as first:
         await settled(first, count=8)
         async with a_consumer(broker, "wide", group="g") as second:
-            await until(lambda: len(second.assignment) == 4)
+            await eventually(lambda: len(second.assignment) == 4)
             await settled(first, second, count=8)
         await settled(first, count=8)
 
@@ -201,7 +203,7 @@ async def test_callbacks_are_told_what_comes_and_goes(broker):
     async with a_consumer(broker, "wide", group="g", **one.callbacks) as first:
         await settled(first, count=8)
         async with a_consumer(broker, "wide", group="g", **two.callbacks) as second:
-            await until(lambda: len(second.assignment) == 4)
+            await eventually(lambda: len(second.assignment) == 4)
         await settled(first, count=8)
 
     everything = set(range(8))
@@ -224,7 +226,7 @@ async def test_a_cooperative_member_gives_up_only_what_moves(broker):
     async with a_consumer(broker, "wide", **settings, **one.callbacks) as first:
         await settled(first, count=8)
         async with a_consumer(broker, "wide", **settings, **two.callbacks) as second:
-            await until(lambda: len(second.assignment) == 4)
+            await eventually(lambda: len(second.assignment) == 4)
             moved = {place.partition for place in second.assignment}
         await settled(first, count=8)
 
@@ -254,10 +256,10 @@ async def test_a_cooperative_member_reads_on_while_the_group_rebalances(broker):
         asyncio.TaskGroup() as tasks,
     ):
         reading = [tasks.create_task(read(first))]
-        await until(lambda: len(seen) > 100)
+        await eventually(lambda: len(seen) > 100)
         async with a_consumer(broker, "wide", **settings) as second:
             reading.append(tasks.create_task(read(second)))
-            await until(lambda: len(seen) == 8000)
+            await eventually(lambda: len(seen) == 8000)
             for task in reading:
                 task.cancel()
             await asyncio.wait(reading)
@@ -347,7 +349,7 @@ async def test_a_rebalance_waits_for_what_is_in_hand(broker):
             asking = asyncio.create_task(first.getone())
             assert (await second.getone(5)) is not None
             asking.cancel()
-            await until(lambda: len(first.assignment) == len(second.assignment) == 1)
+            await eventually(lambda: len(first.assignment) == len(second.assignment) == 1)
 
 
 async def test_a_commit_says_that_what_is_in_hand_is_done(broker):
@@ -358,7 +360,7 @@ async def test_a_commit_says_that_what_is_in_hand_is_done(broker):
         async with a_consumer(broker, "t", group="g") as second:
             assert await second.getone(0.3) is None
             await first.commit()
-            await until(lambda: len(second.assignment) == 1)
+            await eventually(lambda: len(second.assignment) == 1)
 
 
 async def test_a_rebalance_does_not_wait_for_ever(broker):
@@ -370,7 +372,7 @@ async def test_a_rebalance_does_not_wait_for_ever(broker):
     async with a_consumer(broker, "t", group="g", group_config=impatient) as first:
         in_hand = (await take(first, 3))[-1]
         async with a_consumer(broker, "t", group="g") as second:
-            await until(lambda: len(second.assignment) == 1)
+            await eventually(lambda: len(second.assignment) == 1)
             if T0 in second.assignment:
                 assert (await second.getone(5)).offset == in_hand.offset
             else:
@@ -381,9 +383,9 @@ async def test_a_rebalance_does_not_wait_for_ever(broker):
 
 
 async def expel(broker: Broker, group: str, member_id: str) -> None:
-    async with connected(broker) as client:
+    async with connect(broker) as client:
         identity = MemberIdentity(member_id=member_id)
-        await client.ask(LeaveGroupRequest(group_id=group, members=[identity]), 4)
+        await client.request(LeaveGroupRequest(group_id=group, members=[identity]), 4)
 
 
 @pytest.mark.parametrize("assignors", [("range",), COOPERATIVE])
@@ -397,7 +399,7 @@ async def test_who_is_forgotten_loses_its_partitions_and_joins_again(broker, ass
         first = await take(consumer, 4)
         await commit_of(consumer, T0, 3)
         await expel(broker, "g", consumer._member.member_id)
-        await until(lambda: len(diary.lines) == 3)
+        await eventually(lambda: len(diary.lines) == 3)
         rest = await drain(consumer, 7)
 
     assert diary.lines[:3] == [("assigned", {0, 1}), ("lost", {0, 1}), ("assigned", {0, 1})]
@@ -409,10 +411,10 @@ async def test_what_is_lost_is_revoked_where_nobody_asked_for_the_difference(bro
     told = []
 
     async with a_consumer(broker, "t", group="g", on_revoked=told.append) as consumer:
-        await until(lambda: consumer.assignment)
+        await eventually(lambda: consumer.assignment)
         await expel(broker, "g", consumer._member.member_id)
-        await until(lambda: told)
-        await until(lambda: consumer.assignment)
+        await eventually(lambda: told)
+        await eventually(lambda: consumer.assignment)
 
     assert told[0] == {T0, T1}
 
@@ -462,12 +464,12 @@ async def test_a_static_member_comes_back_to_what_it_had(broker):
 
     async with a_consumer(broker, "wide", group="g", **diary.callbacks) as other:
         async with a_consumer(broker, "wide", group="g", instance_id="i") as member:
-            await until(lambda: len(member.assignment) == 4)
+            await eventually(lambda: len(member.assignment) == 4)
             await settled(other, member, count=8)
             before = member.assignment
         said = len(diary.lines)
         async with a_consumer(broker, "wide", group="g", instance_id="i") as member:
-            await until(lambda: member.assignment)
+            await eventually(lambda: member.assignment)
             assert member.assignment == before
         assert len(diary.lines) == said, "nobody else noticed"
 
@@ -476,9 +478,9 @@ async def test_the_later_of_two_with_one_instance_id_stays(broker):
     lost = []
 
     async with a_consumer(broker, "t", group="g", instance_id="i", on_lost=lost.append) as first:
-        await until(lambda: first.assignment)
+        await eventually(lambda: first.assignment)
         async with a_consumer(broker, "t", group="g", instance_id="i") as second:
-            await until(lambda: second.assignment)
+            await eventually(lambda: second.assignment)
             with pytest.raises(KafkaError) as error:
                 await first.getone(5)
             assert error.value.code is ErrorCode.FENCED_INSTANCE_ID
@@ -497,9 +499,9 @@ async def test_new_partitions_are_shared_out(broker, assignors):
         a_consumer(broker, "t", **settings) as first,
         a_consumer(broker, "t", **settings) as second,
     ):
-        await until(lambda: len(first.assignment) == len(second.assignment) == 1)
+        await eventually(lambda: len(first.assignment) == len(second.assignment) == 1)
         await add_partitions(broker, "t", 6)
-        await until(lambda: len(first.assignment) == len(second.assignment) == 3)
+        await eventually(lambda: len(first.assignment) == len(second.assignment) == 3)
         await settled(first, second, count=6, topic="t")
 
 
@@ -508,10 +510,10 @@ async def test_topics_that_match_later_are_shared_out(broker):
 
     async with a_consumer(broker, pattern="new-.*", group="g", client=client) as consumer:
         assert await consumer.getone(0.2) is None
-        await make_topic(broker, "new-1")
+        await add_topic(broker, "new-1")
         await fill(broker, TopicPartition("new-1", 0), a_batch(1))
         assert (await consumer.getone(5)).topic == "new-1"
-        await make_topic(broker, "new-2")
+        await add_topic(broker, "new-2")
         await fill(broker, TopicPartition("new-2", 0), a_batch(1))
         assert (await consumer.getone(5)).topic == "new-2"
 
@@ -521,18 +523,18 @@ async def test_a_topic_that_is_made_later_is_shared_out(tmp_path):
         a_quick_broker(tmp_path, {"t": 1}, auto_create_topics_enable=False) as broker,
         a_consumer(broker, "later", "t", group="g") as consumer,
     ):
-        await until(lambda: consumer.assignment == {T0})
-        await make_topic(broker, "later")
-        await until(lambda: consumer.assignment == {T0, TopicPartition("later", 0)})
+        await eventually(lambda: consumer.assignment == {T0})
+        await add_topic(broker, "later")
+        await eventually(lambda: consumer.assignment == {T0, TopicPartition("later", 0)})
 
 
 async def test_another_subscription_makes_the_group_share_anew(broker):
     async with a_consumer(broker, "t", group="g") as consumer:
-        await until(lambda: consumer.assignment == {T0, T1})
+        await eventually(lambda: consumer.assignment == {T0, T1})
         consumer.subscribe("wide")
         await settled(consumer, count=8)
         consumer.subscribe(pattern="t")
-        await until(lambda: consumer.assignment == {T0, T1})
+        await eventually(lambda: consumer.assignment == {T0, T1})
 
 
 async def test_a_member_that_unsubscribes_commits_leaves_and_may_come_back(broker):
@@ -588,7 +590,7 @@ async def test_members_may_want_different_topics(broker):
         a_consumer(broker, "t", group="g", assignors=["roundrobin"]) as first,
         a_consumer(broker, "wide", group="g", assignors=["roundrobin"]) as second,
     ):
-        await until(lambda: first.assignment == {T0, T1})
+        await eventually(lambda: first.assignment == {T0, T1})
         await settled(second, count=8)
 
 
@@ -614,7 +616,7 @@ async def test_callbacks_may_seek_commit_and_wait(broker):
     records = await take(consumer, 3)
     async with a_consumer(broker, "t", group="g") as other:
         asking = asyncio.create_task(consumer.getone(1))
-        await until(lambda: other.assignment)
+        await eventually(lambda: other.assignment)
         asking.cancel()
         assert (await other.committed(T0))[T0].offset == 9
     await consumer.close()
@@ -713,7 +715,7 @@ async def test_closing_is_quick_when_nobody_answers(tmp_path):
     async with a_quick_broker(tmp_path) as broker:
         consumer = a_consumer(broker, "t", group="g")
         await consumer.start()
-        await until(lambda: consumer.assignment)
+        await eventually(lambda: consumer.assignment)
         await consumer.getone(0.2)
     async with asyncio.timeout(CLIENT.timeouts.request + 3):
         await consumer.close()

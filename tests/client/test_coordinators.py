@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from harness.scripted_broker import Stage
-from harness.talk import until
+from harness.waiting import eventually
 from ottla.client import (
     ClientConfig,
     Consumer,
@@ -136,10 +136,10 @@ def a_member(stage, told):
 async def test_a_coordinator_that_moves_is_followed_without_a_rebalance(stage):
     told = []
     async with a_member(stage, told) as consumer:
-        await until(lambda: consumer.assignment)
+        await eventually(lambda: consumer.assignment)
         assert await consumer.position(PLACE) == 7
         stage.coordinator = 2
-        await until(lambda: stage.nodes_of(HeartbeatRequest).count(2) > 3)
+        await eventually(lambda: stage.nodes_of(HeartbeatRequest).count(2) > 3)
         stage.coordinator = 1
         # A commit is the first to notice, or a heartbeat: both go on.
         await consumer.commit({PLACE: 9})
@@ -153,11 +153,11 @@ async def test_a_coordinator_that_moves_is_followed_without_a_rebalance(stage):
 async def test_a_coordinator_that_hangs_is_left_before_the_session_ends(stage):
     told = []
     async with a_member(stage, told) as consumer:
-        await until(lambda: consumer.assignment)
+        await eventually(lambda: consumer.assignment)
         stage.hung.add(0)
         stage.coordinator = 1
         started = asyncio.get_running_loop().time()
-        await until(lambda: 1 in stage.nodes_of(HeartbeatRequest))
+        await eventually(lambda: 1 in stage.nodes_of(HeartbeatRequest))
         assert asyncio.get_running_loop().time() - started < MEMBERSHIP.session_timeout
 
     assert [what for what, _ in told] == ["assigned"]
@@ -166,7 +166,7 @@ async def test_a_coordinator_that_hangs_is_left_before_the_session_ends(stage):
 async def test_a_coordinator_that_is_down_is_waited_for(stage):
     told = []
     async with a_member(stage, told) as consumer:
-        await until(lambda: consumer.assignment)
+        await eventually(lambda: consumer.assignment)
         stage.coordinator = None
         await stage.nodes[0].stop()
         committing = asyncio.create_task(consumer.commit({PLACE: 8}))
@@ -189,6 +189,6 @@ async def test_a_member_joins_when_there_is_a_coordinator(stage):
         assert await consumer.getone(0.1) is None
         assert told == []
         stage.coordinator = 2
-        await until(lambda: consumer.assignment)
+        await eventually(lambda: consumer.assignment)
 
     assert set(stage.nodes_of(JoinGroupRequest)) == {2}

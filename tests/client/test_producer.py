@@ -11,9 +11,11 @@ import kafka
 import pytest
 import uvloop
 
+from harness.brokers import partition_of
+from harness.requests import create_topic
 from harness.scripted_broker import Stage
-from harness.talk import connected, partition_of, until
-from harness.wire import create
+from harness.waiting import eventually
+from harness.wire import connect
 from ottla.broker import Broker, BrokerConfig
 from ottla.client import Admin
 from ottla.client.config import ClientConfig, RetryConfig, TimeoutConfig
@@ -54,22 +56,22 @@ async def broker(tmp_path):
 @pytest.fixture
 async def topic(broker):
     """One partition, so that there is one order."""
-    async with connected(broker.address) as client:
-        await create(client, "orders", 1)
+    async with connect(broker.address) as client:
+        await create_topic(client, "orders", 1)
     return "orders"
 
 
 async def read(broker, topic, partitions=1):
     """Give all records of a topic, with their partitions, as they are on the wire."""
     found = []
-    async with connected(broker.address) as client:
+    async with connect(broker.address) as client:
         for partition in range(partitions):
             offset, end = 0, 1
             while offset < end:
                 wanted = FetchPartition(
                     partition=partition, fetch_offset=offset, partition_max_bytes=10_000_000
                 )
-                answer = await client.ask(
+                answer = await client.request(
                     FetchRequest(topics=[FetchTopic(topic=topic, partitions=[wanted])])
                 )
                 data = answer.responses[0].partitions[0]
@@ -127,8 +129,8 @@ async def test_a_record_may_be_next_to_nothing(broker, topic):
 
 
 async def test_receipts_have_the_brokers_time_where_the_topic_wants_that(broker):
-    async with connected(broker.address) as client:
-        await create(client, "stamped", 1, message_timestamp_type="LogAppendTime")
+    async with connect(broker.address) as client:
+        await create_topic(client, "stamped", 1, message_timestamp_type="LogAppendTime")
     async with Producer(broker.address) as producer:
         receipt = await producer.send("stamped", b"x", timestamp=5)
 
@@ -139,8 +141,8 @@ async def test_every_codec_is_read_by_everybody(broker):
     """A partition for each: a batch with all there is in a record, and one that is large."""
     rows = [(b"k%d" % number, b"v%d" % number, [("n", b"%d" % number)]) for number in range(50)]
     large = [b"%06d" % number * 20 for number in range(2500)]
-    async with connected(broker.address) as client:
-        await create(client, "codecs", len(CODECS))
+    async with connect(broker.address) as client:
+        await create_topic(client, "codecs", len(CODECS))
     for partition, codec in enumerate(CODECS):
         async with Producer(broker.address, compression=codec) as producer:
             for key, value, headers in rows:
@@ -214,7 +216,7 @@ async def test_acks(broker, topic, acks):
         first = await producer.send(topic, b"first")
         written = await producer.send_many(topic, values)
 
-    await until(lambda: partition_of(broker, topic).log.end_offset == 2001)
+    await eventually(lambda: partition_of(broker, topic).log.end_offset == 2001)
     assert first.offset == (-1 if acks == 0 else 0)
     assert written == [OffsetRange(topic, 0, -1 if acks == 0 else 1, 2000)]
     assert await values_in(broker, topic) == [b"first", *values]
@@ -235,9 +237,9 @@ async def test_a_partition_may_be_named(broker):
 async def test_a_partition_that_is_new_is_found(broker, topic):
     async with Producer(broker.address) as producer:
         await producer.send(topic, b"x")
-        async with connected(broker.address) as client:
+        async with connect(broker.address) as client:
             growth = CreatePartitionsTopic(name=topic, count=4, assignments=None)
-            await client.ask(CreatePartitionsRequest(topics=[growth], timeout_ms=5000))
+            await client.request(CreatePartitionsRequest(topics=[growth], timeout_ms=5000))
 
         assert (await producer.send(topic, b"x", partition=3)).partition == 3
         key = next(b"%d" % n for n in range(99) if partition_of_key(b"%d" % n, 4) == 2)
@@ -390,8 +392,8 @@ async def test_send_many_that_fails_does_not_linger(broker, topic):
 
 
 async def test_send_many_tells_what_the_broker_refused(broker):
-    async with connected(broker.address) as client:
-        await create(client, "compacted", 1, cleanup_policy="compact")
+    async with connect(broker.address) as client:
+        await create_topic(client, "compacted", 1, cleanup_policy="compact")
     taken = []
 
     def source():
@@ -526,8 +528,8 @@ async def test_a_record_that_is_too_large_for_the_topic(broker, topic):
 
 
 async def test_a_batch_that_is_too_large_for_the_topic_is_split(broker):
-    async with connected(broker.address) as client:
-        await create(client, "narrow", 1, max_message_bytes="2000")
+    async with connect(broker.address) as client:
+        await create_topic(client, "narrow", 1, max_message_bytes="2000")
     values = [b"%04d" % number * 10 for number in range(1000)]
     async with Producer(broker.address) as producer:
         written = await producer.send_many("narrow", values)
@@ -572,7 +574,7 @@ async def test_whoever_sends_too_much_has_to_wait():
             return await asyncio.gather(*futures)
 
         working = asyncio.ensure_future(work())
-        await until(lambda: queued == 10)
+        await eventually(lambda: queued == 10)
         await asyncio.sleep(0.05)
         assert queued == 10
         gate.set()
@@ -682,7 +684,7 @@ async def test_a_send_that_is_cancelled_while_it_looks_up_the_topic():
         stage.script(MetadataRequest, hold)
         first = asyncio.ensure_future(producer.send("orders", b"a"))
         second = asyncio.ensure_future(producer.send("orders", b"b"))
-        await until(lambda: stage.asked(MetadataRequest))
+        await eventually(lambda: stage.asked(MetadataRequest))
         first.cancel()
         gate.set()
         await second
@@ -695,7 +697,7 @@ async def test_a_send_that_is_cancelled_while_it_waits_for_its_ack():
     async with Stage() as stage, Producer(stage.address) as producer:
         gate = await held_back(stage)
         tasks = [asyncio.ensure_future(producer.send("orders", b"%d" % n)) for n in range(5)]
-        await until(lambda: stage.asked(ProduceRequest))
+        await eventually(lambda: stage.asked(ProduceRequest))
 
         tasks[2].cancel()
         gate.set()
@@ -836,7 +838,7 @@ async def test_a_topic_that_was_deleted_is_made_again_when_it_is_written_to_and_
         await producer.send("short-lived", b"x")
         await admin.delete_topics("short-lived")
         before = sum(asked)
-        await until(lambda: sum(asked) > before + 3)
+        await eventually(lambda: sum(asked) > before + 3)
 
         assert not await admin.list_topics()
         assert (await producer.send("short-lived", b"y")).offset == 0

@@ -10,7 +10,7 @@ from itertools import chain
 import pytest
 
 from harness.scripted_broker import Call, Stage
-from harness.talk import until
+from harness.waiting import eventually
 from ottla.client.config import ClientConfig, RetryConfig, TimeoutConfig
 from ottla.client.errors import (
     ConnectionLostError,
@@ -199,7 +199,7 @@ async def test_several_requests_are_under_way_but_no_more_than_five():
 
         stage.script(ProduceRequest, *[hold] * 20)
         futures = await send_all(producer, values(40))
-        await until(lambda: len(stage.asked(ProduceRequest)) == 1 + 5)
+        await eventually(lambda: len(stage.asked(ProduceRequest)) == 1 + 5)
         await asyncio.sleep(0.05)
         most = len(stage.asked(ProduceRequest)) - 1
         gate.set()
@@ -605,7 +605,7 @@ async def test_what_comes_behind_a_record_that_was_too_late_is_written():
 
         stage.script(ProduceRequest, too_late)
         late = await producer.enqueue("orders", b"perhaps")
-        await until(lambda: stage.ledger.values("orders")[-1] == b"perhaps")
+        await eventually(lambda: stage.ledger.values("orders")[-1] == b"perhaps")
         await asyncio.sleep(1)
         under_way = await producer.enqueue("orders", b"perhaps, too")
         with pytest.raises(DeadlineError):
@@ -697,13 +697,13 @@ async def test_without_idempotence_a_lost_answer_means_a_duplicate():
 async def test_without_acks_what_cannot_be_sent_is_sent_again():
     async with Stage() as stage, a_producer(stage, acks=0) as producer:
         await warm_up(producer)
-        await until(lambda: stage.ledger.values("orders") == [b"first"])
+        await eventually(lambda: stage.ledger.values("orders") == [b"first"])
         await stage.nodes[0].stop()
         await asyncio.sleep(0.05)
         await stage.nodes[0].start()
 
         assert (await producer.send("orders", b"x", timestamp=7)) == ("orders", 0, -1, 7)
-        await until(lambda: len(stage.ledger.values("orders")) > 1)
+        await eventually(lambda: len(stage.ledger.values("orders")) > 1)
 
     assert stage.ledger.values("orders") == [b"first", b"x"]
 
@@ -732,7 +732,9 @@ async def test_metadata_are_looked_up_again_when_they_are_old():
     async with Stage(nodes=2) as stage, a_producer(stage, client=config) as producer:
         await warm_up(producer)
         stage.move("orders", 0, to=1)
-        await until(lambda: producer._cluster.metadata.topics["orders"].partitions[0].leader == 1)
+        await eventually(
+            lambda: producer._cluster.metadata.topics["orders"].partitions[0].leader == 1
+        )
 
         await producer.send("orders", b"x")
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from harness.daemon import Daemon, shown_on_failure
-from harness.talk import connected
+from harness.wire import connect
 from ottla.client.config import ClientConfig, RetryConfig, TimeoutConfig
 from ottla.client.errors import DeadlineError
 from ottla.client.producer.partitioner import partition_of_key
@@ -30,7 +30,7 @@ def broker(tmp_path, request):
 async def read(broker, topic):
     """Give the values of each partition."""
     found = []
-    async with connected(broker.address) as client:
+    async with connect(broker.address) as client:
         for partition in range(PARTITIONS):
             values, offset, end = [], 0, -1
             while offset != end:
@@ -38,7 +38,7 @@ async def read(broker, topic):
                     partition=partition, fetch_offset=offset, partition_max_bytes=10_000_000
                 )
                 request = FetchRequest(topics=[FetchTopic(topic=topic, partitions=[wanted])])
-                data = (await client.ask(request)).responses[0].partitions[0]
+                data = (await client.request(request)).responses[0].partitions[0]
                 end = data.high_watermark
                 for batch in split_batches(data.records):
                     values += [record.value for record in batch.records()]

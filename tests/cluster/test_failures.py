@@ -15,20 +15,19 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from crash.load import Reading, missing_of, producing, read_all, times_found, wait_for_acks
-from harness.asking import (
+from harness.daemon import Cluster, Daemon, partitions_on_disk, shown_on_failure
+from harness.requests import (
     OK,
-    add_partitions,
-    alter,
-    ask,
-    create,
-    delete,
-    fetch,
-    leaders,
-    logs_of,
+    fetch_partition,
+    leaders_of,
     metadata,
-    produced,
+    produce_code,
+    send_request,
+    try_alter_configs,
+    try_create_partitions,
+    try_create_topic,
+    try_delete_topic,
 )
-from harness.daemon import Cluster, Daemon, shown_on_failure
 from ottla.client import (
     Admin,
     ClientConfig,
@@ -65,7 +64,7 @@ async def until(condition, what: str) -> None:
 
 async def known_to(broker: Daemon) -> set[int]:
     """Say who is up, as a broker believes."""
-    answer = await ask(broker, DescribeClusterRequest())
+    answer = await send_request(broker, DescribeClusterRequest())
     return {one.broker_id for one in answer.brokers}
 
 
@@ -128,8 +127,8 @@ def wait_until_acked(producers, partitions) -> None:
 
 
 async def test_what_a_broker_owned_is_unavailable_while_it_is_down_and_says_so(cluster):
-    assert await create(cluster[0], "orders", 3) == OK
-    owned = (await leaders(cluster[0], "orders")).index(2)
+    assert await try_create_topic(cluster[0], "orders", 3) == OK
+    owned = (await leaders_of(cluster[0], "orders")).index(2)
 
     cluster[2].kill()
 
@@ -142,18 +141,18 @@ async def test_what_a_broker_owned_is_unavailable_while_it_is_down_and_says_so(c
         assert (partition.isr_nodes, partition.offline_replicas) == ((), (2,))
         assert {one.leader_id for one in topic.partitions} == {0, 1, -1}
     # What is new goes to those that are up.
-    assert await create(cluster[1], "later", 4) == OK
-    assert set(await leaders(cluster[0], "later")) == {0, 1}
+    assert await try_create_topic(cluster[1], "later", 4) == OK
+    assert set(await leaders_of(cluster[0], "later")) == {0, 1}
 
     cluster[2].start()
 
     for broker in cluster:
         await knows(broker, 0, 1, 2)
-        assert set(await leaders(broker, "orders")) == {0, 1, 2}
+        assert set(await leaders_of(broker, "orders")) == {0, 1, 2}
 
 
 async def test_with_the_controller_down_all_else_goes_on_and_changes_wait(cluster):
-    assert await create(cluster[0], "orders", owners=[1, 2, 1, 2]) == OK
+    assert await try_create_topic(cluster[0], "orders", leaders=[1, 2, 1, 2]) == OK
     # A group that a broker coordinates which stays.
     group = await group_of(cluster, 1)
     cluster[0].kill()
@@ -174,39 +173,39 @@ async def test_with_the_controller_down_all_else_goes_on_and_changes_wait(cluste
     assert sorted(map(int, values)) == list(range(40))
     for broker in others:
         for refused in (
-            await create(broker, "new", 3),
-            await delete(broker, "orders"),
-            await add_partitions(broker, "orders", 9),
-            await alter(broker, 2, "orders", {"retention.ms": "1"}),
+            await try_create_topic(broker, "new", 3),
+            await try_delete_topic(broker, "orders"),
+            await try_create_partitions(broker, "orders", 9),
+            await try_alter_configs(broker, 2, "orders", {"retention.ms": "1"}),
         ):
             code, message = refused
             assert code == ErrorCode.BROKER_NOT_AVAILABLE
             assert "broker 0, the controller, is not available" in message
-        answer = await ask(broker, InitProducerIdRequest(transactional_id=None))
+        answer = await send_request(broker, InitProducerIdRequest(transactional_id=None))
         assert answer.error_code == ErrorCode.NONE
-        [topic] = (await metadata(broker, "unheard-of", creating=True)).topics
+        [topic] = (await metadata(broker, "unheard-of", create=True)).topics
         assert topic.error_code == ErrorCode.LEADER_NOT_AVAILABLE
 
     cluster[0].start()
 
     async def created() -> bool:
-        return (await create(cluster[2], "new", 3))[0] == ErrorCode.NONE
+        return (await try_create_topic(cluster[2], "new", 3))[0] == ErrorCode.NONE
 
     await until(created, "a topic is made")
 
     # Who has not found the controller again yet hears of it when he does.
     async def known() -> bool:
-        return await leaders(cluster[1], "new") is not None
+        return await leaders_of(cluster[1], "new") is not None
 
     await until(known, "the topic is known")
-    assert len(await leaders(cluster[1], "new")) == 3
+    assert len(await leaders_of(cluster[1], "new")) == 3
 
 
 async def group_of(cluster: Cluster, number: int) -> str:
     """Give a group that a broker coordinates."""
     for candidate in map("group-{}".format, range(100)):
         request = FindCoordinatorRequest(coordinator_keys=[candidate])
-        [found] = (await ask(cluster[0], request)).coordinators
+        [found] = (await send_request(cluster[0], request)).coordinators
         if found.node_id == number:
             return candidate
     raise AssertionError(f"broker {number} coordinates no group")
@@ -214,50 +213,53 @@ async def group_of(cluster: Cluster, number: int) -> str:
 
 async def test_a_broker_that_returns_has_caught_up_before_it_serves(cluster):
     for name in ("stays", "goes", "is-another", "grows"):
-        assert await create(cluster[0], name, owners=[2]) == OK
-        assert await produced(cluster[2], name, 0, b"old") == ErrorCode.NONE
+        assert await try_create_topic(cluster[0], name, leaders=[2]) == OK
+        assert await produce_code(cluster[2], name, 0, b"old") == ErrorCode.NONE
     cluster[2].kill()
     await knows(cluster[0], 0, 1)
 
-    assert await delete(cluster[1], "goes") == OK
-    assert await delete(cluster[1], "is-another") == OK
-    assert await create(cluster[1], "is-another", owners=[2]) == OK
-    assert await add_partitions(cluster[1], "grows", 2) == OK
-    assert await alter(cluster[1], 4, "2", {"log.retention.check.interval.ms": "777"}) == OK
-    assert await create(cluster[1], "new", owners=[2, 1]) == OK
+    assert await try_delete_topic(cluster[1], "goes") == OK
+    assert await try_delete_topic(cluster[1], "is-another") == OK
+    assert await try_create_topic(cluster[1], "is-another", leaders=[2]) == OK
+    assert await try_create_partitions(cluster[1], "grows", 2) == OK
+    assert (
+        await try_alter_configs(cluster[1], 4, "2", {"log.retention.check.interval.ms": "777"})
+        == OK
+    )
+    assert await try_create_topic(cluster[1], "new", leaders=[2, 1]) == OK
     cluster[2].start()
 
-    assert await leaders(cluster[2], "goes") is None
-    assert logs_of(cluster[2], "goes") == set()
-    assert (await fetch(cluster[2], "stays", 0)).high_watermark == 1
-    assert (await fetch(cluster[2], "is-another", 0)).high_watermark == 0
-    assert len(await leaders(cluster[2], "grows")) == 2
-    assert await produced(cluster[2], "new", 0) == ErrorCode.NONE
-    assert logs_of(cluster[2], "new") == {0}
+    assert await leaders_of(cluster[2], "goes") is None
+    assert partitions_on_disk(cluster[2], "goes") == set()
+    assert (await fetch_partition(cluster[2], "stays", 0)).high_watermark == 1
+    assert (await fetch_partition(cluster[2], "is-another", 0)).high_watermark == 0
+    assert len(await leaders_of(cluster[2], "grows")) == 2
+    assert await produce_code(cluster[2], "new", 0) == ErrorCode.NONE
+    assert partitions_on_disk(cluster[2], "new") == {0}
 
 
 async def test_a_broker_can_start_while_the_controller_is_down(cluster):
-    assert await create(cluster[0], "orders", owners=[1, 2]) == OK
-    assert await produced(cluster[1], "orders", 0) == ErrorCode.NONE
+    assert await try_create_topic(cluster[0], "orders", leaders=[1, 2]) == OK
+    assert await produce_code(cluster[1], "orders", 0) == ErrorCode.NONE
     cluster[0].kill()
     cluster[1].kill()
 
     cluster[1].start("--set", "controller.wait.ms=200")
 
     assert "serves what it knew last" in cluster[1].last_words()
-    assert await produced(cluster[1], "orders", 0) == ErrorCode.NONE
-    assert (await fetch(cluster[1], "orders", 0)).high_watermark == 2
+    assert await produce_code(cluster[1], "orders", 0) == ErrorCode.NONE
+    assert (await fetch_partition(cluster[1], "orders", 0)).high_watermark == 2
     cluster[0].start()
     await knows(cluster[1], 0, 1, 2)
-    assert await create(cluster[1], "later", owners=[1]) == OK
-    assert await produced(cluster[1], "later", 0) == ErrorCode.NONE
+    assert await try_create_topic(cluster[1], "later", leaders=[1]) == OK
+    assert await produce_code(cluster[1], "later", 0) == ErrorCode.NONE
 
 
 async def test_all_of_them_can_be_killed_and_started_at_once(cluster):
-    assert await create(cluster[1], "orders", 6) == OK
-    owners = await leaders(cluster[0], "orders")
+    assert await try_create_topic(cluster[1], "orders", 6) == OK
+    owners = await leaders_of(cluster[0], "orders")
     for index, owner in enumerate(owners):
-        assert await produced(cluster[owner], "orders", index) == ErrorCode.NONE
+        assert await produce_code(cluster[owner], "orders", index) == ErrorCode.NONE
     async with Admin(cluster.bootstrap) as admin:
         await admin.alter_group_offsets("billing", {TopicPartition("orders", 3): 1})
 
@@ -267,9 +269,9 @@ async def test_all_of_them_can_be_killed_and_started_at_once(cluster):
 
     for broker in cluster:
         await knows(broker, 0, 1, 2)
-        assert await leaders(broker, "orders") == owners
+        assert await leaders_of(broker, "orders") == owners
     for index, owner in enumerate(owners):
-        assert (await fetch(cluster[owner], "orders", index)).high_watermark == 1
+        assert (await fetch_partition(cluster[owner], "orders", index)).high_watermark == 1
     async with Admin(cluster.bootstrap) as admin:
         found = await admin.list_group_offsets("billing")
     assert found[TopicPartition("orders", 3)].offset == 1
@@ -280,15 +282,15 @@ async def test_a_broker_that_hangs_holds_up_changes_for_a_session_and_no_longer(
     cluster[2].send(signal.SIGSTOP)
     try:
         started = time.monotonic()
-        assert await create(cluster[1], "orders", owners=[0, 1]) == OK
+        assert await try_create_topic(cluster[1], "orders", leaders=[0, 1]) == OK
         took = time.monotonic() - started
         assert took < PATIENCE_SECONDS / 3
-        assert await produced(cluster[1], "orders", 1) == ErrorCode.NONE
+        assert await produce_code(cluster[1], "orders", 1) == ErrorCode.NONE
         await knows(cluster[1], 0, 1)
     finally:
         cluster[2].send(signal.SIGCONT)
     await knows(cluster[1], 0, 1, 2)
-    assert await leaders(cluster[2], "orders") == [0, 1]
+    assert await leaders_of(cluster[2], "orders") == [0, 1]
 
 
 def exit_code_of(broker: Daemon) -> int:
@@ -325,8 +327,8 @@ def test_a_data_directory_of_another_cluster_is_refused(cluster, tmp_path):
 async def test_a_controller_that_has_lost_its_metadata_is_not_followed(tmp_path, request):
     settings = ("--set", "cluster.id=paper-trail")
     with Cluster(tmp_path, 2, *settings) as cluster, shown_on_failure(request, cluster.brokers):
-        assert await create(cluster[0], "orders", owners=[1]) == OK
-        assert await produced(cluster[1], "orders", 0) == ErrorCode.NONE
+        assert await try_create_topic(cluster[0], "orders", leaders=[1]) == OK
+        assert await produce_code(cluster[1], "orders", 0) == ErrorCode.NONE
         cluster[0].kill()
         cluster[0].data.rename(cluster.folder / "lost")
         cluster[0].start()
@@ -335,7 +337,7 @@ async def test_a_controller_that_has_lost_its_metadata_is_not_followed(tmp_path,
             return "the controller is not followed" in cluster[1].last_words()
 
         await until(refused, "the controller is not followed")
-        assert (await fetch(cluster[1], "orders", 0)).high_watermark == 1
+        assert (await fetch_partition(cluster[1], "orders", 0)).high_watermark == 1
         cluster[1].kill()
         assert exit_code_of(cluster[1]) == 1
         assert "the controller has lost its data" in cluster[1].last_words()
@@ -345,7 +347,7 @@ async def test_a_controller_that_has_lost_its_metadata_is_not_followed(tmp_path,
         cluster[0].data.rename(cluster.folder / "empty")
         (cluster.folder / "lost").rename(cluster[0].data)
         cluster.start()
-        assert await produced(cluster[1], "orders", 0) == ErrorCode.NONE
+        assert await produce_code(cluster[1], "orders", 0) == ErrorCode.NONE
 
 
 def test_a_new_broker_waits_for_the_controller(tmp_path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from harness.asking import ask, metadata
+from harness.requests import metadata, send_request
 from ottla.protocol.api.create_topics import CreatableTopic, CreateTopicsRequest
 from ottla.protocol.errors import ErrorCode
 
@@ -19,7 +19,7 @@ async def test_a_thousand_topics_of_twelve_partitions(cluster):
             for number in range(start, start + 250)
         ]
         request = CreateTopicsRequest(topics=wanted, timeout_ms=60_000)
-        answer = await ask(cluster[start // 250 % 3], request)
+        answer = await send_request(cluster[start // 250 % 3], request)
         assert {topic.error_code for topic in answer.topics} == {ErrorCode.NONE}
 
     for broker in cluster:

@@ -9,22 +9,22 @@ import pytest
 
 from compat.everybody import told_of
 from golden.corpus import Record
-from groups import by_hand
-from harness.asking import (
+from harness import group_requests
+from harness.daemon import partitions_on_disk
+from harness.requests import (
     OK,
-    add_partitions,
-    alter,
-    ask,
-    create,
-    delete,
-    fetch,
-    leaders,
-    logs_of,
+    fetch_partition,
+    leaders_of,
     metadata,
-    produce,
-    produced,
+    produce_code,
+    produce_value,
+    send_request,
+    try_alter_configs,
+    try_create_partitions,
+    try_create_topic,
+    try_delete_topic,
 )
-from harness.talk import connected
+from harness.wire import connect
 from ottla.client import Admin, Consumer, NewTopic, Producer, TopicPartition
 from ottla.protocol.api.delete_records import (
     DeleteRecordsPartition,
@@ -58,44 +58,44 @@ def test_clients_find_the_owner_of_each_partition(client, cluster, name):
     for index in range(6):
         values = [row.value for row in found[name, index]]
         assert values == [b"%d-%d" % (index, number) for number in range(5)]
-    spread = [logs_of(broker, name) for broker in cluster]
+    spread = [partitions_on_disk(broker, name) for broker in cluster]
     assert sorted(map(len, spread)) == [2, 2, 2]
     assert set.union(*spread) == set(range(6))
 
 
 @pytest.mark.parametrize("number", BROKERS)
 async def test_a_topic_made_through_one_broker_is_there_on_all_at_once(cluster, number, name):
-    assert await create(cluster[number], name) == OK
+    assert await try_create_topic(cluster[number], name) == OK
 
-    seen = [await leaders(broker, name) for broker in cluster]
+    seen = [await leaders_of(broker, name) for broker in cluster]
     assert seen[0] == seen[1] == seen[2]
     assert Counter(seen[0]) == {0: 2, 1: 2, 2: 2}
     for index, owner in enumerate(seen[0]):
-        assert await produced(cluster[owner], name, index) == ErrorCode.NONE
+        assert await produce_code(cluster[owner], name, index) == ErrorCode.NONE
 
 
 @pytest.mark.parametrize("number", BROKERS)
 async def test_changes_through_one_broker_count_on_all(cluster, number, name):
     broker = cluster[number]
-    assert await create(broker, name, 2) == OK
+    assert await try_create_topic(broker, name, 2) == OK
 
-    assert await add_partitions(broker, name, 5) == OK
-    assert await alter(broker, 2, name, {"retention.ms": "12345"}) == OK
+    assert await try_create_partitions(broker, name, 5) == OK
+    assert await try_alter_configs(broker, 2, name, {"retention.ms": "12345"}) == OK
 
     for other in cluster:
-        found = await leaders(other, name)
+        found = await leaders_of(other, name)
         assert found is not None
         assert len(found) == 5
         assert await config_of(other, 2, name, "retention.ms") == "12345"
-    assert [len(logs_of(other, name)) for other in cluster] == [
+    assert [len(partitions_on_disk(other, name)) for other in cluster] == [
         found.count(other) for other in BROKERS
     ]
 
-    assert await delete(broker, name) == OK
+    assert await try_delete_topic(broker, name) == OK
 
     for other in cluster:
-        assert await leaders(other, name) is None
-        assert logs_of(other, name) == set()
+        assert await leaders_of(other, name) is None
+        assert partitions_on_disk(other, name) == set()
 
 
 async def config_of(broker, kind, resource, key):
@@ -106,7 +106,7 @@ async def config_of(broker, kind, resource, key):
             )
         ]
     )
-    [result] = (await ask(broker, request)).results
+    [result] = (await send_request(broker, request)).results
     return {entry.name: entry.value for entry in result.configs}[key]
 
 
@@ -115,7 +115,7 @@ async def test_settings_of_a_broker_are_changed_through_any(cluster, number):
     other = (number + 1) % 3
     value = str(600_000 + number)
 
-    changed = await alter(
+    changed = await try_alter_configs(
         cluster[other], 4, str(number), {"log.retention.check.interval.ms": value}
     )
 
@@ -126,49 +126,55 @@ async def test_settings_of_a_broker_are_changed_through_any(cluster, number):
 
 async def test_what_cannot_be_is_refused_the_same_way_everywhere(cluster, name):
     for broker in cluster:
-        assert (await create(broker, "no/name", 1))[0] == ErrorCode.INVALID_TOPIC_EXCEPTION
-        code, message = await create(broker, name, owners=[0, 7])
+        assert (await try_create_topic(broker, "no/name", 1))[
+            0
+        ] == ErrorCode.INVALID_TOPIC_EXCEPTION
+        code, message = await try_create_topic(broker, name, leaders=[0, 7])
         assert code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
         assert message == "replicas on [7]: it must be one broker, of 0, 1, 2"
-        assert (await delete(broker, "nowhere"))[0] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        assert (await alter(broker, 2, name, {}))[0] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert (await try_delete_topic(broker, "nowhere"))[
+            0
+        ] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert (await try_alter_configs(broker, 2, name, {}))[
+            0
+        ] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 async def test_partitions_are_where_they_were_assigned(cluster, name):
-    assert await create(cluster[2], name, owners=[2, 2, 0]) == OK
+    assert await try_create_topic(cluster[2], name, leaders=[2, 2, 0]) == OK
 
-    assert await leaders(cluster[1], name) == [2, 2, 0]
-    assert [logs_of(broker, name) for broker in cluster] == [{2}, set(), {0, 1}]
+    assert await leaders_of(cluster[1], name) == [2, 2, 0]
+    assert [partitions_on_disk(broker, name) for broker in cluster] == [{2}, set(), {0, 1}]
 
 
 async def test_turns_go_on_from_topic_to_topic(cluster, name):
     for number in range(12):
-        assert await create(cluster[number % 3], f"{name}-{number}", 1) == OK
+        assert await try_create_topic(cluster[number % 3], f"{name}-{number}", 1) == OK
 
-    found = [await leaders(cluster[0], f"{name}-{number}") for number in range(12)]
+    found = [await leaders_of(cluster[0], f"{name}-{number}") for number in range(12)]
 
     assert Counter(owner for [owner] in found) == {0: 4, 1: 4, 2: 4}
 
 
 @pytest.mark.parametrize("number", BROKERS)
 async def test_a_topic_that_is_asked_for_is_made_whoever_is_asked(cluster, number, name):
-    [topic] = (await metadata(cluster[number], name, creating=True)).topics
+    [topic] = (await metadata(cluster[number], name, create=True)).topics
 
     assert topic.error_code == ErrorCode.NONE
-    assert [await leaders(broker, name) for broker in cluster] == 3 * [
+    assert [await leaders_of(broker, name) for broker in cluster] == 3 * [
         [topic.partitions[0].leader_id]
     ]
-    [refused] = (await metadata(cluster[number], "no/name", creating=True)).topics
+    [refused] = (await metadata(cluster[number], "no/name", create=True)).topics
     assert refused.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
 async def test_who_is_not_the_owner_says_who_is(cluster, name):
-    assert await create(cluster[0], name, owners=[1]) == OK
+    assert await try_create_topic(cluster[0], name, leaders=[1]) == OK
 
     for stranger in (0, 2):
         broker = cluster[stranger]
         for version in (3, 9, 10, 11):
-            answer = await produce(broker, name, 0, version=version)
+            answer = await produce_value(broker, name, 0, version=version)
             [result] = answer.responses[0].partition_responses
             assert result.error_code == NOT_OWNER
             if version >= 10:
@@ -176,31 +182,31 @@ async def test_who_is_not_the_owner_says_who_is(cluster, name):
                 [node] = answer.node_endpoints
                 assert (node.node_id, node.port) == (1, cluster[1].port)
         for version in (4, 11, 12):
-            data = await fetch(broker, name, 0, version=version)
+            data = await fetch_partition(broker, name, 0, version=version)
             assert data.error_code == NOT_OWNER
             assert data.current_leader.leader_id == (1 if version >= 12 else -1)
         assert await listed(broker, name) == NOT_OWNER
         assert await emptied(broker, name) == NOT_OWNER
-    assert await produced(cluster[1], name, 0) == ErrorCode.NONE
-    assert (await fetch(cluster[1], name, 0)).high_watermark == 1
-    unknown = await fetch(cluster[0], name, 1)
+    assert await produce_code(cluster[1], name, 0) == ErrorCode.NONE
+    assert (await fetch_partition(cluster[1], name, 0)).high_watermark == 1
+    unknown = await fetch_partition(cluster[0], name, 1)
     assert unknown.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 async def listed(broker, name):
     asked = ListOffsetsPartition(partition_index=0, timestamp=-1)
     request = ListOffsetsRequest(topics=[ListOffsetsTopic(name=name, partitions=[asked])])
-    return (await ask(broker, request)).topics[0].partitions[0].error_code
+    return (await send_request(broker, request)).topics[0].partitions[0].error_code
 
 
 async def emptied(broker, name):
     asked = DeleteRecordsPartition(partition_index=0, offset=0)
     request = DeleteRecordsRequest(topics=[DeleteRecordsTopic(name=name, partitions=[asked])])
-    return (await ask(broker, request)).topics[0].partitions[0].error_code
+    return (await send_request(broker, request)).topics[0].partitions[0].error_code
 
 
 async def test_all_know_the_cluster(cluster):
-    answers = [await ask(broker, DescribeClusterRequest()) for broker in cluster]
+    answers = [await send_request(broker, DescribeClusterRequest()) for broker in cluster]
 
     assert len({answer.cluster_id for answer in answers}) == 1
     for answer in answers:
@@ -211,9 +217,9 @@ async def test_all_know_the_cluster(cluster):
 
 async def test_producer_ids_are_unique_over_the_cluster(cluster):
     async def some(broker):
-        async with connected(broker.address) as client:
+        async with connect(broker.address) as client:
             return [
-                (await client.ask(InitProducerIdRequest(transactional_id=None))).producer_id
+                (await client.request(InitProducerIdRequest(transactional_id=None))).producer_id
                 for _ in range(1200)
             ]
 
@@ -230,13 +236,13 @@ async def test_groups_are_spread_over_the_brokers(cluster, name):
     for number, group in enumerate(groups):
         broker = cluster[number % 3]
         request = FindCoordinatorRequest(coordinator_keys=[group])
-        [found] = (await ask(broker, request)).coordinators
+        [found] = (await send_request(broker, request)).coordinators
         assert found.error_code == ErrorCode.NONE
         assert found.port == cluster[found.node_id].port
         owners[found.node_id] += 1
         for other in BROKERS:
-            async with connected(cluster[other].address) as client:
-                answer = await by_hand.fetch(client, group, [])
+            async with connect(cluster[other].address) as client:
+                answer = await group_requests.fetch(client, group, [])
             right = ErrorCode.NONE if other == found.node_id else ErrorCode.NOT_COORDINATOR
             assert answer.error_code == right
 
@@ -266,13 +272,13 @@ async def test_the_sdk_works_whichever_broker_it_is_told_of(cluster, name):
 
 async def test_offsets_of_a_topic_that_is_gone_are_forgotten_by_all_coordinators(cluster, name):
     groups = [f"{name}-{number}" for number in range(6)]
-    assert await create(cluster[1], name, 1) == OK
+    assert await try_create_topic(cluster[1], name, 1) == OK
     async with Admin(cluster.bootstrap) as admin:
         for group in groups:
             await admin.alter_group_offsets(group, {TopicPartition(name, 0): 0})
         assert all([await admin.list_group_offsets(group) for group in groups])
 
-        assert await delete(cluster[2], name) == OK
+        assert await try_delete_topic(cluster[2], name) == OK
 
         for group in groups:
             assert not await admin.list_group_offsets(group)
@@ -280,7 +286,7 @@ async def test_offsets_of_a_topic_that_is_gone_are_forgotten_by_all_coordinators
 
 async def test_a_listing_shows_all_groups_of_all_brokers(cluster, name):
     groups = {f"{name}-{number}" for number in range(9)}
-    assert await create(cluster[1], name, 1) == OK
+    assert await try_create_topic(cluster[1], name, 1) == OK
     async with Admin(cluster[1].address) as admin:
         for group in groups:
             await admin.alter_group_offsets(group, {TopicPartition(name, 0): 0})

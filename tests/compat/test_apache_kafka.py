@@ -11,7 +11,7 @@ import pytest
 
 from compat.apache import ApacheKafka
 from harness.command import Command
-from harness.talk import until
+from harness.waiting import eventually
 from ottla.client import (
     Admin,
     BatchConfig,
@@ -60,7 +60,7 @@ async def topic(admin: Admin) -> str:
 
 async def heard(condition):
     """Wait for what Kafka's controller has decided, and its broker has not heard of yet."""
-    await until(condition, PATIENCE_SECONDS)
+    await eventually(condition, PATIENCE_SECONDS)
 
 
 async def is_known(admin, name, *, partitions):

@@ -8,7 +8,7 @@ import pytest
 
 from compat.clients import Row
 from compat.everybody import told_of
-from harness.talk import connected, produce, results
+from harness.wire import connect, produce_request, produce_results
 from ottla.protocol.batch import Record, build_batch
 from ottla.protocol.compression import Compression
 
@@ -31,12 +31,14 @@ def shelves(everybody, broker_of_the_module) -> None:
     """A topic for each codec, with two batches of ours."""
 
     async def fill(topic: str, codec: Compression) -> None:
-        async with connected(broker_of_the_module.address) as client:
+        async with connect(broker_of_the_module.address) as client:
             for part in (RECORDS[:25], RECORDS[25:]):
                 # An offset in a batch that is sent begins at 0; the broker says where that is.
                 rows = [record._replace(offset=n) for n, record in enumerate(part)]
                 batch = build_batch(rows, compression=codec)
-                (result,) = results(await client.ask(produce(batch, topic=topic, acks=-1), 9))
+                (result,) = produce_results(
+                    await client.request(produce_request(batch, topic=topic, acks=-1), 9)
+                )
                 assert (result.error_code, result.base_offset) == (0, part[0].offset)
 
     for topic, codec in TOPICS.items():

@@ -16,7 +16,6 @@ from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextma
 
 import pytest
 
-from groups import by_hand
 from groups.company import (
     BROKER,
     CLIENTS,
@@ -31,8 +30,9 @@ from groups.company import (
     producing,
     settle,
 )
+from harness import group_requests
 from harness.daemon import Daemon, shown_on_failure
-from harness.talk import Client, connected
+from harness.wire import WireClient, connect
 
 PARTITIONS = 4
 TOPIC = "t"
@@ -72,12 +72,10 @@ def companies(broker: Daemon) -> Iterator[tuple[list[Company], Producing]]:
 
 
 @asynccontextmanager
-async def hands(broker: Daemon, groups: list[Company]) -> AsyncIterator[dict[Company, Client]]:
+async def hands(broker: Daemon, groups: list[Company]) -> AsyncIterator[dict[Company, WireClient]]:
     """A client to speak by hand with for each group."""
     async with AsyncExitStack() as stack:
-        yield {
-            group: await stack.enter_async_context(connected(broker.address)) for group in groups
-        }
+        yield {group: await stack.enter_async_context(connect(broker.address)) for group in groups}
 
 
 def restart(broker: Daemon, groups: list[Company], end: signal.Signals) -> None:
@@ -107,47 +105,49 @@ def start_members(groups: list[Company]) -> None:
             group.start(member, group.group)
 
 
-async def until(client: Client, group: Company, state: str, members: int) -> None:
+async def until(client: WireClient, group: Company, state: str, members: int) -> None:
     """Wait until a group has so many members and is in a state."""
     async with asyncio.timeout(30):
         while True:
-            found = await by_hand.describe(client, group.group)
+            found = await group_requests.describe(client, group.group)
             if (found.group_state, len(found.members)) == (state, members):
                 return
             await asyncio.sleep(0.02)
 
 
-async def enter_alone(client: Client, group: Company) -> by_hand.Member:
+async def enter_alone(client: WireClient, group: Company) -> group_requests.Member:
     """Be the first, who leads, and wants nothing."""
-    await by_hand.find(client, group.group)
+    await group_requests.find(client, group.group)
     member = await enter(client, group)
     assert member.is_leader
-    await by_hand.sync(client, member, {member.id: b""}, protocol=None)
+    await group_requests.sync(client, member, {member.id: b""}, protocol=None)
     return member
 
 
-async def enter(client: Client, group: Company, member_id: str = "") -> by_hand.Member:
-    protocols = {group.assignors[0]: by_hand.subscription(version=0)}
-    return await by_hand.enter(client, group.group, member_id, protocols=protocols, **PATIENT)
+async def enter(client: WireClient, group: Company, member_id: str = "") -> group_requests.Member:
+    protocols = {group.assignors[0]: group_requests.subscription(version=0)}
+    return await group_requests.enter(
+        client, group.group, member_id, protocols=protocols, **PATIENT
+    )
 
 
-async def enter_with_others(client: Client, group: Company) -> by_hand.Member:
+async def enter_with_others(client: WireClient, group: Company) -> group_requests.Member:
     """Be one of many, and join again whenever somebody else wants it, until all have settled."""
     member = await enter(client, group)
     async with asyncio.timeout(30):
-        while (state := await by_hand.state_of(client, group.group)) != "Stable":
+        while (state := await group_requests.state_of(client, group.group)) != "Stable":
             if state == "PreparingRebalance":
                 member = await enter(client, group, member.id)
             await asyncio.sleep(0.02)
     return member
 
 
-async def leave(broker: Daemon, *members: by_hand.Member) -> None:
+async def leave(broker: Daemon, *members: group_requests.Member) -> None:
     """Let those who were spoken for go, whatever the broker knows of them by now."""
-    async with connected(broker.address) as client:
+    async with connect(broker.address) as client:
         for member in members:
             async with asyncio.timeout(30):
-                while (await by_hand.leave(client, member.group, (member.id, None)))[0]:
+                while (await group_requests.leave(client, member.group, (member.id, None)))[0]:
                     await asyncio.sleep(0.02)
 
 

@@ -16,8 +16,10 @@ from typing import Any
 
 from confluent_kafka.admin import AdminClient, NewPartitions
 
+from harness.brokers import a_broker
 from harness.servers import close_server
-from harness.talk import a_broker, connected, produce, results, until
+from harness.waiting import eventually
+from harness.wire import connect, produce_request, produce_results
 from ottla.broker import Broker
 from ottla.client.config import ClientConfig, RetryConfig, TimeoutConfig
 from ottla.client.consumer.consumer import Consumer, FetchConfig, GroupConfig
@@ -85,10 +87,10 @@ async def a_quick_broker(
 
 async def fill(broker: Broker | str, place: TopicPartition, *batches: bytearray) -> None:
     """Write batches."""
-    async with connected(broker) as client:
+    async with connect(broker) as client:
         for batch in batches:
-            request = produce(batch, topic=place.topic, index=place.partition, acks=-1)
-            (result,) = results(await client.ask(request, 9))
+            request = produce_request(batch, topic=place.topic, partition=place.partition, acks=-1)
+            (result,) = produce_results(await client.request(request, 9))
             assert result.error_code == 0
 
 
@@ -126,7 +128,7 @@ async def commit_of(consumer: Consumer, place: TopicPartition, least: int) -> Of
         found = await committed()
         return found is not None and found.offset >= least
 
-    await until(is_so_far, PATIENCE)
+    await eventually(is_so_far, PATIENCE)
     await asyncio.sleep(0.15)
     last = await committed()
     assert last is not None

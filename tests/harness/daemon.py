@@ -303,6 +303,15 @@ class Cluster:
         self.kill()
 
 
+def partitions_on_disk(broker: Daemon, topic: str) -> set[int]:
+    """Return the partitions of a topic for which a broker has a log directory."""
+    return {
+        int(path.name.rpartition("-")[2])
+        for path in broker.data.iterdir()
+        if path.name.rpartition("-")[0] == topic
+    }
+
+
 @contextmanager
 def shown_on_failure(request: Any, brokers: Collection[Daemon]) -> Iterator[None]:
     """Show what brokers logged meanwhile if the test fails; for fixtures, which are not told."""

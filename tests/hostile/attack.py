@@ -6,7 +6,6 @@ The broker is the real daemon, a process of its own, so that its memory is its o
 from __future__ import annotations
 
 import re
-import socket
 import struct
 import threading
 import time
@@ -21,10 +20,9 @@ import pytest
 
 from harness.daemon import Daemon
 from harness.logs import a_batch
-from harness.talk import codes, produce
-from harness.wire import creating
+from harness.requests import create_topics_request
+from harness.wire import BlockingWireClient, error_codes, framed, produce_request
 from ottla.protocol.api.api_versions import ApiVersionsRequest
-from ottla.protocol.codec import decode_response, encode_request
 from ottla.protocol.schema import Message
 
 if not Path("/proc/self/smaps_rollup").exists():
@@ -51,85 +49,6 @@ LIES = (
 )
 
 
-class Socket:
-    """A connection that sends what it is told, whether it makes sense or not."""
-
-    def __init__(self, broker: Daemon) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", broker.port), timeout=PATIENCE)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._tasted = b""
-
-    def send(self, data: bytes) -> None:
-        """Send; one that was closed meanwhile has been answered by that."""
-        with suppress(ConnectionError):
-            self._socket.sendall(data)
-
-    def ask(self, request: Message, version: int) -> Any:
-        """Ask something that makes sense, and give the answer."""
-        self.send(frame_of(request, version))
-        assert request.api is not None
-        return decode_response(request.api.response, version, self.frame())[1]
-
-    def frame(self) -> bytes:
-        """Read a frame. Raises EOFError if there comes none."""
-        (size,) = struct.unpack(">i", self._read(4))
-        return self._read(size)
-
-    def rest(self) -> bytes:
-        """Say that there comes no more, and read until the broker closes."""
-        try:
-            self._socket.shutdown(socket.SHUT_WR)
-            parts = []
-            while part := self._socket.recv(MIB):
-                parts.append(part)
-            return b"".join(parts)
-        except ConnectionError:
-            return b""
-        except OSError as error:
-            if isinstance(error, TimeoutError):
-                raise AssertionError("the broker neither answers nor closes") from error
-            return b""
-
-    def taste(self, size: int) -> None:
-        """Read so much of what comes, and leave the rest."""
-        self._tasted += self._read(size)
-
-    def rest_of_frame(self) -> bytes:
-        """Read the rest of a frame that was tasted."""
-        (length,) = struct.unpack_from(">i", self._tasted)
-        return self._tasted[4:] + self._read(4 + length - len(self._tasted))
-
-    def is_closed(self) -> bool:
-        """Wait until the broker closes; False if it answers."""
-        try:
-            return self._socket.recv(1) == b""
-        except ConnectionError:
-            return True
-
-    def close(self) -> None:
-        self._socket.close()
-
-    def _read(self, size: int) -> bytes:
-        parts = bytearray()
-        while len(parts) < size:
-            part = self._socket.recv(size - len(parts))
-            if not part:
-                raise EOFError(f"{len(parts)} of {size} bytes")
-            parts += part
-        return bytes(parts)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
-
 class Bystander:
     """Somebody who asks something small again and again, and remembers the longest wait."""
 
@@ -143,10 +62,10 @@ class Bystander:
 
     def _run(self) -> None:
         try:
-            with Socket(self._broker) as connection:
+            with BlockingWireClient(self._broker) as connection:
                 while not self.answers or not self._done.wait(0.002):
                     started = time.perf_counter()
-                    connection.ask(ApiVersionsRequest(), 0)
+                    connection.request(ApiVersionsRequest(), 0)
                     self.longest_seconds = max(self.longest_seconds, time.perf_counter() - started)
                     self.answers += 1
         except Exception as error:  # noqa: BLE001  # said where somebody looks
@@ -218,26 +137,20 @@ def _of(path: Path, name: str) -> float:
     raise AssertionError(f"{path} does not say {name}")
 
 
-def frame_of(request: Message, version: int, correlation_id: int = 1) -> bytes:
-    return b"".join(encode_request(request, version, correlation_id, "attack"))
-
-
-def framed(body: bytes) -> bytes:
-    return struct.pack(">i", len(body)) + body
-
-
 def make_topic(broker: Daemon, name: str, partitions: int = 1, **configs: str) -> None:
     """Make a topic; its settings are said with underscores."""
-    with Socket(broker) as connection:
-        (made,) = connection.ask(creating(name, partitions, **configs), 5).topics
+    with BlockingWireClient(broker) as connection:
+        (made,) = connection.request(create_topics_request(name, partitions, **configs), 5).topics
         assert made.error_code == 0, made
 
 
-def crowd(broker: Daemon, stack: ExitStack, count: int, data: bytes = b"") -> list[Socket]:
+def crowd(
+    broker: Daemon, stack: ExitStack, count: int, data: bytes = b""
+) -> list[BlockingWireClient]:
     """So many connections, each of which says something and then nothing."""
     made = []
     for _ in range(count):
-        connection = stack.enter_context(Socket(broker))
+        connection = stack.enter_context(BlockingWireClient(broker))
         if data:
             connection.send(data)
         made.append(connection)
@@ -246,10 +159,10 @@ def crowd(broker: Daemon, stack: ExitStack, count: int, data: bytes = b"") -> li
 
 def append(broker: Daemon, value: bytes, times: int = 1, index: int = 0, topic: str = "t") -> None:
     """Append a record so many times, by hand."""
-    request = produce(a_batch(value=value), topic=topic, index=index)
-    with Socket(broker) as connection:
+    request = produce_request(a_batch(value=value), topic=topic, partition=index)
+    with BlockingWireClient(broker) as connection:
         for _ in range(times):
-            assert codes(connection.ask(request, 9)) == [0]
+            assert error_codes(connection.request(request, 9)) == [0]
 
 
 #: What makes a request reach something, by the name of the field.

@@ -10,7 +10,8 @@ import cramjam
 from crc32c import crc32c
 
 from harness.daemon import Daemon
-from hostile.attack import MIB, Socket, frame_of, framed
+from harness.wire import BlockingWireClient, frame_of, framed
+from hostile.attack import MIB
 from ottla.protocol.api.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from ottla.protocol.compression import Compression, compress
 from ottla.protocol.schema import Array, Message, Struct
@@ -94,9 +95,9 @@ def uvarint(value: int) -> bytes:
 
 def ends(broker: Daemon, frame: bytes) -> bytes:
     """Send a frame, and give all that comes of it."""
-    with Socket(broker) as connection:
+    with BlockingWireClient(broker) as connection:
         connection.send(frame)
-        return connection.rest()
+        return connection.read_to_end()
 
 
 def is_plain(message: type[Message], path: tuple[str, ...]) -> bool:
@@ -146,7 +147,7 @@ def bombs() -> Iterator[tuple[str, Compression, bytes]]:
     )
 
 
-def produced(connection: Socket, topic: str, batch: bytes) -> int:
+def produced(connection: BlockingWireClient, topic: str, batch: bytes) -> int:
     request = ProduceRequest(
         acks=1,
         timeout_ms=1000,
@@ -156,4 +157,4 @@ def produced(connection: Socket, topic: str, batch: bytes) -> int:
             )
         ],
     )
-    return connection.ask(request, 9).responses[0].partition_responses[0].error_code
+    return connection.request(request, 9).responses[0].partition_responses[0].error_code

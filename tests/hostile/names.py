@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from harness.daemon import Daemon
-from hostile.attack import Socket
+from harness.wire import BlockingWireClient
 from ottla.protocol.api.create_topics import CreatableTopic, CreateTopicsRequest
 
 #: No name that a topic can have.
@@ -45,9 +45,9 @@ POSSIBLE = ["...", "x" * 249, "-", "_", "-0", "x-0", "x-0-1", "CON", "lock.", "a
 OURS = ["lock", "meta.json", "clean-shutdown", "recovery-point", "x.deleted", "x.tmp", "x.stray"]
 
 
-def create(connection: Socket, *names: str, version: int = 7) -> list[int]:
+def create(connection: BlockingWireClient, *names: str, version: int = 7) -> list[int]:
     wanted = [CreatableTopic(name=name, num_partitions=1, replication_factor=1) for name in names]
-    answer = connection.ask(CreateTopicsRequest(topics=wanted, timeout_ms=5000), version)
+    answer = connection.request(CreateTopicsRequest(topics=wanted, timeout_ms=5000), version)
     return [topic.error_code for topic in answer.topics]
 
 

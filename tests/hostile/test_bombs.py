@@ -5,7 +5,8 @@ import struct
 import pytest
 
 from harness.daemon import Daemon
-from hostile.attack import MIB, Bystander, Socket, frame_of, framed, make_topic, peak_mib, unharmed
+from harness.wire import BlockingWireClient, frame_of, framed
+from hostile.attack import MIB, Bystander, make_topic, peak_mib, unharmed
 from hostile.bombs import (
     COMPACT_COUNTS,
     COUNTS,
@@ -136,7 +137,7 @@ def test_compression_bombs_for_a_compacted_topic(broker):
         for name, codec, payload in bombs():
             batch = a_batch(codec, payload)
             assert len(batch) < MIB, name
-            with Socket(broker) as connection:
+            with BlockingWireClient(broker) as connection:
                 code = produced(connection, "compacted", batch)
             assert code in (ErrorCode.CORRUPT_MESSAGE, ErrorCode.INVALID_RECORD), (name, code)
 
@@ -149,7 +150,7 @@ def test_very_many_records_for_a_compacted_topic(broker):
     record = bytes.fromhex("0c 00 00 00 00 00 00")  # a key and a value of no bytes
     before = peak_mib(broker)
 
-    with unharmed(broker, growth_mib=48), Socket(broker) as connection:
+    with unharmed(broker, growth_mib=48), BlockingWireClient(broker) as connection:
         for count, expected in (
             (13_000_000, ErrorCode.INVALID_RECORD),
             (500_000, ErrorCode.NONE),
@@ -168,7 +169,7 @@ def test_other_topics_store_bombs_as_they_came(broker):
     payload = bytes(compress(Compression.ZSTD, bytes(140 * MIB), 1))
     before = peak_mib(broker)
 
-    with unharmed(broker, growth_mib=8), Socket(broker) as connection:
+    with unharmed(broker, growth_mib=8), BlockingWireClient(broker) as connection:
         assert produced(connection, "t", a_batch(Compression.ZSTD, payload)) == 0
 
     assert peak_mib(broker) - before < 16

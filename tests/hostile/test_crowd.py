@@ -1,7 +1,6 @@
 """Many at once: idle, half open, slow to read. Others are served, and what they took comes back."""
 
 import resource
-import socket
 import struct
 import time
 from contextlib import ExitStack
@@ -9,14 +8,13 @@ from contextlib import ExitStack
 import pytest
 
 from harness.daemon import Daemon
+from harness.wire import BlockingWireClient, frame_of
 from hostile.attack import (
     MIB,
     Bystander,
-    Socket,
     anonymous_mib,
     append,
     crowd,
-    frame_of,
     make_topic,
     sockets,
     unharmed,
@@ -57,7 +55,7 @@ def test_two_thousand_idle_connections(broker):
         before = anonymous_mib(broker)
         idle = crowd(broker, stack, CROWD)
         for connection in idle[:: CROWD // 50]:
-            assert connection.ask(ApiVersionsRequest(), 3).error_code == 0
+            assert connection.request(ApiVersionsRequest(), 3).error_code == 0
         until(lambda: sockets(broker) >= CROWD)
 
         with Bystander(broker):
@@ -136,8 +134,7 @@ def test_long_polls_without_end_of_clients_that_have_gone(broker):
 def test_connections_that_are_reset(broker):
     with unharmed(broker, growth_mib=24), Bystander(broker):
         for number in range(500):
-            with Socket(broker) as connection:
-                linger = struct.pack("ii", 1, 0)
-                connection._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+            with BlockingWireClient(broker) as connection:
+                connection.reset_on_close()
                 if number % 2:
                     connection.send(frame_of(ApiVersionsRequest(), 0) * (number % 7))

@@ -10,16 +10,8 @@ from hypothesis import strategies as st
 
 from harness.daemon import Daemon
 from harness.strategies import messages
-from hostile.attack import (
-    Bystander,
-    Socket,
-    frame_of,
-    framed,
-    made_plausible,
-    make_topic,
-    mutated,
-    unharmed,
-)
+from harness.wire import BlockingWireClient, frame_of, framed
+from hostile.attack import Bystander, made_plausible, make_topic, mutated, unharmed
 from ottla.broker.requests.dispatch import SUPPORTED_APIS
 from ottla.protocol.errors import EncodeError
 from test_golden import LINES
@@ -45,9 +37,9 @@ def ensure_topics(broker):
 
 def attack(broker, frames):
     for frame in frames:
-        with Socket(broker) as connection:
+        with BlockingWireClient(broker) as connection:
             connection.send(frame)
-            connection.rest()
+            connection.read_to_end()
 
 
 @pytest.mark.parametrize("api", SUPPORTED_APIS.values(), ids=lambda api: api.name)

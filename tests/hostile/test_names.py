@@ -4,7 +4,8 @@ import pytest
 
 from harness.daemon import Daemon
 from harness.logs import a_batch
-from hostile.attack import Socket, unharmed
+from harness.wire import BlockingWireClient
+from hostile.attack import unharmed
 from hostile.names import IMPOSSIBLE, OURS, POSSIBLE, create, only_ours, paths
 from ottla.protocol.api.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from ottla.protocol.api.delete_topics import DeleteTopicsRequest, DeleteTopicState
@@ -30,7 +31,7 @@ def broker(tmp_path):
 def test_a_name_that_no_topic_can_have_is_refused(broker):
     before = paths(broker.data)
 
-    with unharmed(broker, growth_mib=8), Socket(broker) as connection:
+    with unharmed(broker, growth_mib=8), BlockingWireClient(broker) as connection:
         for version in CREATE_TOPICS.versions:
             assert create(connection, *IMPOSSIBLE, version=version) == [INVALID] * len(IMPOSSIBLE)
 
@@ -42,9 +43,9 @@ def test_a_name_that_no_topic_can_have_is_not_made_by_asking_for_it(broker):
     before = paths(broker.data)
     wanted = [MetadataRequestTopic(name=name) for name in IMPOSSIBLE]
 
-    with unharmed(broker, growth_mib=8), Socket(broker) as connection:
+    with unharmed(broker, growth_mib=8), BlockingWireClient(broker) as connection:
         for version in METADATA.versions:
-            answer = connection.ask(MetadataRequest(topics=wanted), version)
+            answer = connection.request(MetadataRequest(topics=wanted), version)
             assert {topic.error_code for topic in answer.topics} == {INVALID}
             assert sorted(topic.name for topic in answer.topics) == sorted(IMPOSSIBLE)
 
@@ -68,13 +69,13 @@ def test_nothing_is_made_or_read_by_a_name_that_is_not_there(broker):
         ]
     )
 
-    with unharmed(broker, growth_mib=8), Socket(broker) as connection:
-        produced = connection.ask(produce, 11)
-        fetched = connection.ask(fetch, 12)
-        deleted = connection.ask(
+    with unharmed(broker, growth_mib=8), BlockingWireClient(broker) as connection:
+        produced = connection.request(produce, 11)
+        fetched = connection.request(fetch, 12)
+        deleted = connection.request(
             DeleteTopicsRequest(topics=[DeleteTopicState(name=name) for name in names]), 6
         )
-        grown = connection.ask(
+        grown = connection.request(
             CreatePartitionsRequest(
                 topics=[CreatePartitionsTopic(name=name, count=5) for name in names]
             ),
@@ -89,7 +90,7 @@ def test_nothing_is_made_or_read_by_a_name_that_is_not_there(broker):
 
 
 def test_odd_names_are_topics_like_any_other(broker):
-    with unharmed(broker, growth_mib=8), Socket(broker) as connection:
+    with unharmed(broker, growth_mib=8), BlockingWireClient(broker) as connection:
         assert create(connection, *POSSIBLE) == [0] * len(POSSIBLE)
         for name in POSSIBLE:
             data = [PartitionProduceData(records=a_batch(2))]
@@ -98,18 +99,18 @@ def test_odd_names_are_topics_like_any_other(broker):
                 timeout_ms=5000,
                 topic_data=[TopicProduceData(name=name, partition_data=data)],
             )
-            (topic,) = connection.ask(request, 9).responses
+            (topic,) = connection.request(request, 9).responses
             assert topic.partition_responses[0].error_code == 0, name
 
     broker.restart()
-    with Socket(broker) as connection:
-        answer = connection.ask(MetadataRequest(topics=None), 12)
+    with BlockingWireClient(broker) as connection:
+        answer = connection.request(MetadataRequest(topics=None), 12)
     assert {topic.name for topic in answer.topics} == set(POSSIBLE)
     assert only_ours(broker)
 
 
 def test_names_of_our_own_files_do_them_no_harm(broker):
-    with unharmed(broker, growth_mib=8), Socket(broker) as connection:
+    with unharmed(broker, growth_mib=8), BlockingWireClient(broker) as connection:
         codes = create(connection, *OURS, "__cluster_metadata", "__consumer_offsets")
 
     assert set(codes[:-2]) == {0}
@@ -120,7 +121,7 @@ def test_names_of_our_own_files_do_them_no_harm(broker):
 
 
 def test_names_that_look_alike_are_told_apart_or_refused(broker):
-    with unharmed(broker, growth_mib=8), Socket(broker) as connection:
+    with unharmed(broker, growth_mib=8), BlockingWireClient(broker) as connection:
         assert create(connection, "a.b") == [0]
 
         assert create(connection, "a_b", "A.b", "a.b") == [
@@ -132,9 +133,9 @@ def test_names_that_look_alike_are_told_apart_or_refused(broker):
 
 
 def test_the_same_name_many_times_in_a_request_is_made_at_most_once(broker):
-    with unharmed(broker, growth_mib=8), Socket(broker) as connection:
+    with unharmed(broker, growth_mib=8), BlockingWireClient(broker) as connection:
         codes = create(connection, *["twice"] * 50)
-        answer = connection.ask(MetadataRequest(topics=None), 12)
+        answer = connection.request(MetadataRequest(topics=None), 12)
 
     assert set(codes) <= {0, ErrorCode.INVALID_REQUEST, ErrorCode.TOPIC_ALREADY_EXISTS}
     assert codes.count(0) <= 1
@@ -149,8 +150,8 @@ def test_groups_may_be_called_anything_and_make_no_file_by_that_name(broker):
         *((OffsetCommitRequest(group_id=name), 9) for name in groups),
     ]
 
-    with unharmed(broker, growth_mib=8), Socket(broker) as connection:
+    with unharmed(broker, growth_mib=8), BlockingWireClient(broker) as connection:
         for request, version in requests:
-            connection.ask(request, version)
+            connection.request(request, version)
 
     assert only_ours(broker)

@@ -82,7 +82,7 @@ async def find(client: Any, *groups: str, version: int = 6, kind: int = 0) -> li
         if version >= 4
         else FindCoordinatorRequest(key=groups[0], key_type=kind)
     )
-    answer = await client.ask(asked, version)
+    answer = await client.request(asked, version)
     return list(answer.coordinators) if version >= 4 else [answer]
 
 
@@ -114,7 +114,7 @@ async def join(
     client: Any, group: str, member_id: str = "", *, version: int = 9, **wishes: Any
 ) -> Any:
     """Join, once; the answer, whatever it is."""
-    return await client.ask(joining(group, member_id, **wishes), version)
+    return await client.request(joining(group, member_id, **wishes), version)
 
 
 async def enter(
@@ -144,7 +144,7 @@ async def sync(
 ) -> Any:
     """Ask for one's assignment; with everybody's, if one leads."""
     kind, name = protocol if protocol and version >= 5 else (None, None)
-    return await client.ask(
+    return await client.request(
         SyncGroupRequest(
             group_id=member.group,
             generation_id=member.generation,
@@ -168,7 +168,7 @@ async def heartbeat(client: Any, member: Member, *, version: int = 4) -> int:
         member_id=member.id,
         group_instance_id=member.instance if version >= 3 else None,
     )
-    code: int = (await client.ask(request, version)).error_code
+    code: int = (await client.request(request, version)).error_code
     return code
 
 
@@ -181,7 +181,7 @@ async def leave(
     else:
         named = [MemberIdentity(member_id=name, group_instance_id=own) for name, own in members]
         request = LeaveGroupRequest(group_id=group, members=named)
-    answer = await client.ask(request, version)
+    answer = await client.request(request, version)
     return answer.error_code, [member.error_code for member in answer.members]
 
 
@@ -221,7 +221,7 @@ async def commit(
     client: Any, group: str, offsets: Mapping[Place, int], *, version: int = 9, **said: Any
 ) -> dict[Place, int]:
     """Commit; the code of each partition."""
-    answer = await client.ask(committing(group, offsets, version=version, **said), version)
+    answer = await client.request(committing(group, offsets, version=version, **said), version)
     return {
         (topic.name, part.partition_index): part.error_code
         for topic in answer.topics
@@ -245,7 +245,7 @@ async def fetch(
             if wanted is None
             else [old(name=name, partition_indexes=numbers) for name, numbers in wanted.items()]
         )
-        return await client.ask(OffsetFetchRequest(group_id=group, topics=topics), version)
+        return await client.request(OffsetFetchRequest(group_id=group, topics=topics), version)
     new = OffsetFetchRequestTopics
     topics = (
         None
@@ -253,7 +253,7 @@ async def fetch(
         else [new(name=name, partition_indexes=numbers) for name, numbers in wanted.items()]
     )
     asked = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group, topics=topics)])
-    return (await client.ask(asked, version)).groups[0]
+    return (await client.request(asked, version)).groups[0]
 
 
 async def committed(
@@ -273,7 +273,9 @@ async def list_groups(
     client: Any, *, version: int = 5, states: Sequence[str] = (), types: Sequence[str] = ()
 ) -> dict[str, Any]:
     """List groups; the entries by group."""
-    answer = await client.ask(ListGroupsRequest(states_filter=states, types_filter=types), version)
+    answer = await client.request(
+        ListGroupsRequest(states_filter=states, types_filter=types), version
+    )
     assert answer.error_code == ErrorCode.NONE, ErrorCode.of(answer.error_code).name
     return {entry.group_id: entry for entry in answer.groups}
 
@@ -281,7 +283,7 @@ async def list_groups(
 async def describe(client: Any, *groups: str, version: int = 5, operations: bool = False) -> Any:
     """Describe groups; a description for each, or the only one."""
     request = DescribeGroupsRequest(groups=groups, include_authorized_operations=operations)
-    answer = await client.ask(request, version)
+    answer = await client.request(request, version)
     return answer.groups[0] if len(groups) == 1 else list(answer.groups)
 
 
@@ -291,7 +293,7 @@ async def state_of(client: Any, group: str) -> str:
 
 
 async def delete(client: Any, *groups: str, version: int = 2) -> dict[str, int]:
-    answer = await client.ask(DeleteGroupsRequest(groups_names=groups), version)
+    answer = await client.request(DeleteGroupsRequest(groups_names=groups), version)
     return {result.group_id: result.error_code for result in answer.results}
 
 
@@ -302,7 +304,7 @@ async def delete_offsets(
     topics: dict[str, list[OffsetDeleteRequestPartition]] = {}
     for topic, index in places:
         topics.setdefault(topic, []).append(OffsetDeleteRequestPartition(partition_index=index))
-    answer = await client.ask(
+    answer = await client.request(
         OffsetDeleteRequest(
             group_id=group,
             topics=[
