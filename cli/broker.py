@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ottla.broker.config.broker_config import BrokerConfig, ConfigError, ConfigKey, broker_configs
+from ottla.broker.config.broker_config import BROKER_CONFIGS, BrokerConfig, ConfigError, ConfigKey
+from ottla.broker.config.loader import load_broker_config
 from ottla.cli import output
 
 from .failures import Exit, Failure
@@ -67,15 +68,14 @@ def broker() -> None:
 
 
 def _flags(command: Callable[..., None]) -> Callable[..., None]:
-    known = {setting.name: setting for setting in broker_configs()}
     for flag, name in reversed(_FLAGS.items()):
-        setting = known[name]
+        key = BROKER_CONFIGS[name]
         command = click.option(
             flag,
             metavar=_METAVARS.get(flag),
             multiple=flag in _ADDRESSES,
-            type=click.Choice(setting.choices, case_sensitive=False) if setting.choices else str,
-            help=f"{name}: {setting.doc}. [default: {setting.default or 'empty'}]",
+            type=click.Choice(key.choices, case_sensitive=False) if key.choices else str,
+            help=f"{name}: {key.doc} [default: {key.default or 'empty'}]",
         )(command)
     return command
 
@@ -106,7 +106,7 @@ def start(file: Path | None, cluster: Path | None, pairs: tuple[str, ...], **fla
     """  # A real \b, which click knows.
     try:
         given = _agreed((*_from_flags(flags), *_from_pairs(pairs)))
-        config = BrokerConfig.load(given, os.environ, file, cluster)
+        config = load_broker_config(given, os.environ, file, cluster)
     except ConfigError as problem:
         raise _wrong(problem) from None
     sys.exit(_run(config))
@@ -178,9 +178,7 @@ def list_settings(as_json: bool, filter: str) -> None:  # noqa: A002
         ottla broker settings retention
     """  # A real \b, which click knows.
     wanted = filter.lower()
-    found = [
-        setting for setting in broker_configs() if wanted in f"{setting.name} {setting.doc}".lower()
-    ]
+    found = [key for key in BROKER_CONFIGS.values() if wanted in f"{key.name} {key.doc}".lower()]
     if not found:
         raise Failure(f"no setting has {filter!r} in its name or text")
     if as_json:

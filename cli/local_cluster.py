@@ -21,7 +21,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ottla.broker.config.broker_config import BrokerConfig, ConfigError, environment_variable
+from ottla.broker.config.broker_config import ConfigError
+from ottla.broker.config.loader import environment_variable, load_broker_config
 from ottla.broker.net.listeners import Endpoint
 from ottla.client.config import ClientConfig
 from ottla.client.connection import BrokerConnection
@@ -90,7 +91,7 @@ class Plan:
                 raise ConfigError(f"{name}: it cannot be set here, each broker has its own")
         if self.addresses[-1].port > 65535:
             raise ConfigError(f"{self.count} ports from {self.first_port} on: the last is 65535")
-        BrokerConfig.load(self.settings, self.environ(environ))
+        load_broker_config(self.settings, self.environ(environ))
         self._check_folder()
         for address in self.addresses:
             _check_free(address)

@@ -18,7 +18,7 @@ from pathlib import Path
 import click
 
 from ottla.__main__ import ottla
-from ottla.broker.config.broker_config import NO_LIMIT, ConfigKey, broker_configs
+from ottla.broker.config.broker_config import BROKER_CONFIGS, NO_LIMIT, ConfigKey
 from ottla.broker.requests.dispatch import SUPPORTED_APIS
 from ottla.cli.failures import Exit
 from ottla.cli.target import VARIABLES
@@ -88,7 +88,7 @@ def topic_config() -> str:
         "| setting of a topic | of the broker, for all topics | default | may be | what it does |",
         "|---|---|---|---|---|",
     ]
-    for known in broker_configs():
+    for known in BROKER_CONFIGS.values():
         if known.topic_name:
             names = f"`{known.topic_name}` | `{known.name}`"
             lines.append(f"| {names} | {_default(known)} | {_allowed(known)} | {known.doc} |")
@@ -101,7 +101,7 @@ def broker_config() -> str:
         "| setting | default | may be | alterable | what it does |",
         "|---|---|---|---|---|",
     ]
-    for known in broker_configs():
+    for known in BROKER_CONFIGS.values():
         if not known.topic_name:
             facts = f"{_default(known)} | {_allowed(known)} | {'yes' if known.is_dynamic else ''}"
             lines.append(f"| `{known.name}` | {facts} | {known.doc} |")

@@ -1,24 +1,19 @@
-"""The settings of a broker: Kafka's names, defaults and limits, and where they come from.
+"""Broker configs: Kafka's names, defaults and bounds.
 
-`BrokerConfig.load(flags, environ, file, cluster_file)` takes a setting from the first of these that
-has it: a flag of the command line, a variable of the environment (`OTTLA_NUM_PARTITIONS` is
-`num.partitions`), a file in the format of Kafka's server.properties, the cluster file (see
-`roster`), the default. `BrokerConfig.of` takes settings as text; `BrokerConfig(num_partitions=3)`
-takes values. All of them raise ConfigError for a name that there is not, or a value that cannot be,
-and say what could.
+`BrokerConfig(num_partitions=3)` takes values, `BrokerConfig.of({"num.partitions": "3"})` takes
+text; `loader.load_broker_config` reads flags, the environment and files. All of them raise
+ConfigError for an unknown config or an invalid value.
 
-The defaults of topics are settings too, under the names that Kafka's brokers have for them
-(`log.retention.ms` is the default of `retention.ms`). What they may be is declared once, in
+Topic defaults are broker configs too, under the names that Kafka's brokers use for them
+(`log.retention.ms` is the default of `retention.ms`). They are declared once, in
 `ottla.storage.config.LogConfig`.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any, NamedTuple
 
 from ottla.protocol.configdef import (
     INT_MAX,
@@ -32,29 +27,19 @@ from ottla.protocol.configdef import (
 )
 from ottla.storage.config import TOPIC_CONFIGS, LogConfig
 
-from ..cluster.cluster_file import ClusterFile, parse_cluster_brokers, read_cluster_file
+from ..cluster.cluster_file import ClusterFile, parse_cluster_brokers
 from ..net.listeners import Endpoint, Listener, format_host, parse_endpoint, parse_listeners
+from .time_units import TIME_UNITS, merge_configs, target_of, to_milliseconds
 
-__all__ = [
-    "BrokerConfig",
-    "ConfigError",
-    "ConfigKey",
-    "broker_config_key",
-    "broker_configs",
-    "environment_variable",
-]
+__all__ = ["BROKER_CONFIGS", "BrokerConfig", "ConfigError", "ConfigKey", "broker_config_key"]
 
 NO_LIMIT = sys.float_info.max
 
 _MINUTE_MS = 60 * 1000
-_HOUR_MS = 60 * _MINUTE_MS
-_DAY_MS = 24 * _HOUR_MS
+_DAY_MS = 24 * 60 * _MINUTE_MS
 _MIB = 1024 * 1024
-_ENVIRONMENT_PREFIX = "OTTLA_"
-# The client's, which may be set where a broker is started.
-_NOT_OURS = ("OTTLA_BOOTSTRAP", "OTTLA_PROFILE")
 
-# Settings of the broker, and the settings of topics that they are the defaults of.
+# The broker config that holds the default of each topic config.
 _TOPIC_DEFAULTS = {
     "log.segment.bytes": "segment.bytes",
     "log.roll.ms": "segment.ms",
@@ -82,520 +67,412 @@ _TOPIC_DEFAULTS = {
 }
 
 
-class _Unit(NamedTuple):
-    """A setting that says in a larger unit what another one says in milliseconds."""
-
-    target: str
-    size_ms: int
-    low: int
-    name: str
-
-    @property
-    def setting(self) -> ConfigKey:
-        return ConfigKey(
-            name=self.name,
-            type="int",
-            default_value=None,
-            doc=f"{self.target} in {self.name.rpartition('.')[2]}, where that is not set",
-            low=self.low,
-            high=INT_MAX,
-        )
-
-    def in_ms(self, value: int) -> int:
-        return value * self.size_ms if value >= 0 else -1
-
-
-# Of two for the same target the later one wins, and the target itself over both.
-_UNITS = {
-    unit.name: unit
-    for unit in (
-        _Unit("log.retention.ms", _HOUR_MS, -1, "log.retention.hours"),
-        _Unit("log.retention.ms", _MINUTE_MS, -1, "log.retention.minutes"),
-        _Unit("log.roll.ms", _HOUR_MS, 1, "log.roll.hours"),
-    )
-}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
-    """What one broker does. A field's name with dots for underscores is the setting's name."""
+    """The configs of one broker. A field's name with dots for underscores is the config's name."""
 
     broker_id: int = config_key(
-        0, "the number of this broker in its cluster", low=0, high=INT_MAX, is_dynamic=False
+        0, "Id of this broker, unique in the cluster.", low=0, high=INT_MAX, is_dynamic=False
     )
     cluster_id: str = config_key(
         "",
-        "the cluster that this broker is of; empty: what the data directory says, or a new one",
+        "Id of the cluster. If empty, the id in the data directory is used; a new data directory"
+        " gets the controller's id, or a random one on the controller.",
         is_dynamic=False,
     )
-    log_dir: str = config_key("ottla-data", "the data directory", is_dynamic=False)
+    log_dir: str = config_key(
+        "ottla-data", "Directory in which the log data is kept.", is_dynamic=False
+    )
     listeners: str = config_key(
         "PLAINTEXT://127.0.0.1:9092",
-        "where to listen: NAME://HOST:PORT, several with commas; port 0 is any free one, no host is"
-        " every address of this machine",
+        "Comma-separated list of listeners: NAME://HOST:PORT. Port 0 picks a free port; an empty"
+        " host binds all interfaces.",
         is_list=True,
         is_dynamic=False,
     )
     advertised_listeners: str = config_key(
         "",
-        "what clients are told to connect to: NAME://HOST:PORT for some or all of the listeners;"
-        " otherwise it is the listener's own address, or, if that is a wildcard like 0.0.0.0, the"
-        " one that the client connected to",
+        "Comma-separated list of the addresses that clients connect to: NAME://HOST:PORT, for some"
+        " or all listeners. A listener that is not in the list advertises its own address; a"
+        " wildcard listener (0.0.0.0) advertises the address that the client connected to.",
         is_list=True,
         is_dynamic=False,
     )
     cluster_brokers: str = config_key(
         "",
-        "the brokers of the cluster, the same for all of them: ID@HOST:PORT or"
-        " ID@NAME://HOST:PORT for each of its listeners, with commas; empty: this broker alone",
+        "Comma-separated list of all brokers of the cluster, the same on each of them:"
+        " ID@HOST:PORT, or ID@NAME://HOST:PORT for each listener. If empty, this broker is the"
+        " whole cluster.",
         is_list=True,
         is_dynamic=False,
     )
     inter_broker_listener_name: str = config_key(
         "",
-        "the listener by which brokers talk to one another; empty: the first of cluster.brokers",
+        "Listener used for communication between brokers. If empty, the first one in"
+        " cluster.brokers.",
         is_dynamic=False,
     )
     broker_session_timeout_ms: int = config_key(
         3000,
-        "a broker of which the controller has not heard for so long is taken to be down",
+        "Time without a heartbeat after which the controller considers a broker down.",
         low=100,
         high=INT_MAX,
         is_dynamic=False,
     )
     controller_wait_ms: int = config_key(
         10_000,
-        "how long a start waits for the controller, to hear what is new; after that a broker serves"
-        " what it knew last",
+        "Maximum time that a starting broker waits to catch up with the controller's metadata log."
+        " After that it serves the metadata it has.",
         low=0,
         high=INT_MAX,
         is_dynamic=False,
     )
     num_partitions: int = config_key(
-        1, "partitions of a topic that is created without a number of them", low=1, high=INT_MAX
+        1, "Default number of partitions of a new topic.", low=1, high=INT_MAX
     )
     default_replication_factor: int = config_key(
         1,
-        "replicas of a partition of a topic that is created without a number of them",
+        "Default replication factor of a new topic.",
         high=INT_MAX,
         fixed_because="a partition has one replica",
         is_dynamic=False,
     )
     auto_create_topics_enable: bool = config_key(
-        True, "whether a topic is created when a client asks for it and there is none"
+        True, "Whether a topic is created when a client requests metadata of an unknown topic."
     )
-    delete_topic_enable: bool = config_key(True, "whether topics can be deleted")
+    delete_topic_enable: bool = config_key(True, "Whether topics can be deleted.")
     broker_max_partitions: int = config_key(
-        20_000, "the most partitions that this broker has", low=1, high=INT_MAX
+        20_000, "Maximum number of partitions per broker.", low=1, high=INT_MAX
     )
 
     socket_request_max_bytes: int = config_key(
-        100 * _MIB, "the largest Produce request", low=1024, high=INT_MAX
+        100 * _MIB, "Maximum size of a Produce request.", low=1024, high=INT_MAX
     )
     socket_other_request_max_bytes: int = config_key(
-        8 * _MIB, "the largest request of any other api", low=1024, high=INT_MAX
+        8 * _MIB, "Maximum size of a request other than Produce.", low=1024, high=INT_MAX
     )
     queued_max_request_bytes: int = config_key(
         256 * _MIB,
-        "bytes of requests that were received and not answered, over all connections, before none"
-        " is read; at least socket.request.max.bytes",
+        "Maximum bytes of in-flight requests over all connections; reading pauses above it. At"
+        " least socket.request.max.bytes.",
         low=1024,
     )
     max_in_flight_requests_per_connection: int = config_key(
         64,
-        "requests of a connection that were not answered before it is not read",
+        "Maximum in-flight requests per connection; reading pauses above it.",
         low=1,
         high=INT_MAX,
     )
     socket_send_queue_bytes: int = config_key(
         _MIB,
-        "bytes that a connection was not sent yet before it is not read",
+        "Maximum unsent response bytes per connection; reading pauses above it.",
         low=1,
         high=INT_MAX,
     )
-    max_connections: int = config_key(10_000, "the most connections", low=1, high=INT_MAX)
+    max_connections: int = config_key(10_000, "Maximum number of connections.", low=1, high=INT_MAX)
     max_connections_per_ip: int = config_key(
-        5000, "the most connections from one address", low=1, high=INT_MAX
+        5000, "Maximum number of connections per client IP address.", low=1, high=INT_MAX
     )
     connections_max_idle_ms: int = config_key(
-        10 * _MINUTE_MS, "a connection on which nothing came for so long is closed", low=1
+        10 * _MINUTE_MS, "Time without received data after which a connection is closed.", low=1
     )
     connections_progress_timeout_ms: int = config_key(
         30_000,
-        "a request must be complete, and a response taken, in this time and what its size takes at"
-        " 1 MiB/s",
+        "Maximum time for receiving one request or sending one response, plus one second for each"
+        " MiB of its size. Slower connections are closed.",
         low=1,
     )
     socket_listen_backlog_size: int = config_key(
         512,
-        "connections that the operating system holds until they are accepted",
+        "Maximum number of connections waiting to be accepted.",
         low=1,
         high=INT_MAX,
         is_dynamic=False,
     )
     socket_send_buffer_bytes: int = config_key(
         -1,
-        "the operating system's send buffer of a connection; -1: as it chooses",
+        "SO_SNDBUF of each connection; -1 uses the operating system's default.",
         low=-1,
         high=INT_MAX,
         is_dynamic=False,
     )
     socket_receive_buffer_bytes: int = config_key(
         -1,
-        "the operating system's receive buffer of a connection; -1: as it chooses",
+        "SO_RCVBUF of each connection; -1 uses the operating system's default.",
         low=-1,
         high=INT_MAX,
         is_dynamic=False,
     )
 
     fetch_max_bytes: int = config_key(
-        55 * _MIB, "the most record bytes in a Fetch response", low=1024, high=INT_MAX
+        55 * _MIB, "Maximum bytes of records in a Fetch response.", low=1024, high=INT_MAX
     )
     max_incremental_fetch_session_cache_slots: int = config_key(
-        1000, "fetch sessions that are remembered", low=0, high=INT_MAX
+        1000, "Maximum number of incremental fetch sessions.", low=0, high=INT_MAX
     )
     max_request_partition_size_limit: int = config_key(
         2000,
-        "the most partitions in an answer to DescribeTopicPartitions",
+        "Maximum number of partitions in a DescribeTopicPartitions response.",
         low=1,
         high=INT_MAX,
     )
 
     group_min_session_timeout_ms: int = config_key(
-        6000, "the shortest session timeout that a group's member may ask for", low=1, high=INT_MAX
+        6000, "Minimum session timeout of group members.", low=1, high=INT_MAX
     )
     group_max_session_timeout_ms: int = config_key(
-        30 * _MINUTE_MS,
-        "the longest session timeout that a group's member may ask for",
-        low=1,
-        high=INT_MAX,
+        30 * _MINUTE_MS, "Maximum session timeout of group members.", low=1, high=INT_MAX
     )
     group_initial_rebalance_delay_ms: int = config_key(
         100,
-        "how long an empty group waits for more members when the first one has come, and again"
-        " after each that came meanwhile",
+        "Time that the coordinator waits for more members to join an empty group before the first"
+        " rebalance; each member that joins extends it.",
         low=0,
         high=INT_MAX,
     )
-    group_max_size: int = config_key(1000, "the most members of a group", low=1, high=INT_MAX)
+    group_max_size: int = config_key(
+        1000, "Maximum number of members of a group.", low=1, high=INT_MAX
+    )
     broker_max_groups: int = config_key(
-        10_000, "the most groups on this broker", low=1, high=INT_MAX
+        10_000, "Maximum number of groups per broker.", low=1, high=INT_MAX
     )
     offset_metadata_max_bytes: int = config_key(
-        4096, "the most bytes of text with a committed offset", low=0, high=2**15 - 1
+        4096, "Maximum size of the metadata of an offset commit.", low=0, high=2**15 - 1
     )
     offsets_retention_minutes: int = config_key(
         7 * 24 * 60,
-        "committed offsets are forgotten when their group has been empty for so long",
+        "Time after which the committed offsets of an empty group are discarded.",
         low=1,
         high=INT_MAX,
     )
     offsets_retention_check_interval_ms: int = config_key(
-        10 * _MINUTE_MS, "how often offsets to forget are looked for", low=1
+        10 * _MINUTE_MS, "Interval between checks for expired offsets.", low=1
     )
     offsets_topic_num_partitions: int = config_key(
         8,
-        "partitions of __consumer_offsets, when it is made",
+        "Number of partitions of __consumer_offsets. Applies when the topic is created.",
         low=1,
         high=10_000,
         is_dynamic=False,
     )
     offsets_topic_segment_bytes: int = config_key(
         _MIB,
-        "segment.bytes of __consumer_offsets, when it is made: what a start may have to read of"
-        " each partition beyond what is compacted",
+        "segment.bytes of __consumer_offsets. Applies when the topic is created. A start reads up"
+        " to this much of each partition beyond its compacted segments.",
         low=1024,
         high=INT_MAX,
         is_dynamic=False,
     )
 
     log_retention_check_interval_ms: int = config_key(
-        5 * _MINUTE_MS, "how often retention is looked at", low=1
+        5 * _MINUTE_MS, "Interval between checks for segments to delete.", low=1
     )
     log_flush_scheduler_interval_ms: int = config_key(
-        1000, "how often flush.ms and flush.messages are looked at", low=1
+        1000, "Interval between checks for logs to flush (flush.ms, flush.messages).", low=1
     )
     log_flush_offset_checkpoint_interval_ms: int = config_key(
         _MINUTE_MS,
-        "how often it is noted how far logs are on the device, from where recovery starts",
+        "Interval between checkpoints of the flushed offsets, from which recovery starts.",
         low=1,
         high=INT_MAX,
     )
     log_cleaner_enable: bool = config_key(
-        True, "whether compaction runs, for the topics that want it", is_dynamic=False
+        True, "Whether logs with cleanup.policy=compact are compacted.", is_dynamic=False
     )
     log_cleaner_backoff_ms: int = config_key(
-        15_000, "how long compaction rests when there is nothing to do", low=0
+        15_000, "Time that the log cleaner sleeps between two passes.", low=0
     )
     log_cleaner_io_max_bytes_per_second: float = config_key(
-        NO_LIMIT, "the most that compaction reads and writes in a second", low=1
+        NO_LIMIT, "Maximum bytes per second that the log cleaner reads and writes.", low=1
     )
     producer_id_expiration_ms: int = config_key(
         _DAY_MS,
-        "an idempotent producer that wrote nothing for so long is forgotten",
+        "Time without an append after which the state of an idempotent producer is discarded.",
         low=1,
         high=INT_MAX,
     )
     producer_id_expiration_check_interval_ms: int = config_key(
-        10 * _MINUTE_MS, "how often producers to forget are looked for", low=1, high=INT_MAX
+        10 * _MINUTE_MS, "Interval between checks for expired producer ids.", low=1, high=INT_MAX
     )
     shutdown_timeout_ms: int = config_key(
-        10_000, "how long requests under way may take when the broker stops", low=0
+        10_000, "Maximum time for completing in-flight requests at shutdown.", low=0
     )
     metrics_listener: str = config_key(
         "",
-        "where Prometheus finds a page of metrics: HOST:PORT, as in 127.0.0.1:9404; empty: nowhere."
-        " It needs ottla[metrics]",
+        "HOST:PORT of the Prometheus endpoint, as in 127.0.0.1:9404; empty disables it. Requires"
+        " ottla[metrics].",
         is_dynamic=False,
     )
     log_level: str = config_key(
         "INFO",
-        "the least important lines that are logged",
+        "Minimum level of log messages.",
         choices=("DEBUG", "INFO", "WARNING", "ERROR"),
     )
     log_format: str = config_key(
-        "text", "how lines are logged", choices=("text", "json"), is_dynamic=False
+        "text", "Format of log messages.", choices=("text", "json"), is_dynamic=False
     )
 
     topic_defaults: LogConfig = field(default_factory=LogConfig)
-    """What a topic has that has no setting of its own."""
+    """The values of the topic configs that a topic does not override."""
     static_configs: Mapping[str, str] = field(init=False, repr=False, compare=False)
-    """The settings that the broker was started with, as text; the others have their defaults."""
+    """The configs that the broker was started with, as text, without defaults."""
     dynamic_configs: Mapping[str, str] = field(init=False, repr=False, compare=False)
-    """The settings that were changed since, by `with_overrides`."""
+    """The configs that were altered since (`with_overrides`), as text."""
 
     def __post_init__(self) -> None:
-        for name, declared in _OWN.items():
-            declared.check(getattr(self, field_of(name)))
+        for name, key in _BROKER_ONLY.items():
+            key.check(getattr(self, field_of(name)))
         if not self.log_dir:
-            raise ConfigError("log.dir: it must name a directory")
+            raise ConfigError("Invalid value for log.dir: it must name a directory")
         if self.queued_max_request_bytes < self.socket_request_max_bytes:
             raise ConfigError(
-                f"queued.max.request.bytes: {self.queued_max_request_bytes} is less than"
-                f" socket.request.max.bytes, {self.socket_request_max_bytes}"
+                f"Invalid value {self.queued_max_request_bytes} for queued.max.request.bytes: the"
+                f" minimum is socket.request.max.bytes, {self.socket_request_max_bytes}"
             )
-        self._check_roster()
-        _ = self.metrics_endpoint  # which raises what is wrong with it
-        self._remember(
+        self._check_listeners()
+        _ = self.metrics_endpoint  # Raises ConfigError.
+        self._set_sources(
             {
-                declared.name: self._text_of(declared)
-                for declared in _KNOWN.values()
-                if declared.name not in _UNITS and self._text_of(declared) != declared.default
+                key.name: self._text_of(key)
+                for key in BROKER_CONFIGS.values()
+                if key.name not in TIME_UNITS and self._text_of(key) != key.default
             }
         )
 
-    def _remember(self, given: Mapping[str, str], altered: Mapping[str, str] | None = None) -> None:
-        object.__setattr__(self, "static_configs", dict(given))
-        object.__setattr__(self, "dynamic_configs", dict(altered or {}))
+    def _set_sources(
+        self, static_configs: Mapping[str, str], dynamic_configs: Mapping[str, str] | None = None
+    ) -> None:
+        object.__setattr__(self, "static_configs", dict(static_configs))
+        object.__setattr__(self, "dynamic_configs", dict(dynamic_configs or {}))
+
+    @classmethod
+    def of(cls, configs: Mapping[str, str]) -> BrokerConfig:
+        """Parse configs by name. Raises ConfigError."""
+        values = {name: broker_config_key(name).parse(text) for name, text in configs.items()}
+        fields = {field_of(name): value for name, value in values.items() if name in _BROKER_ONLY}
+        topic_fields = {
+            field_of(_TOPIC_DEFAULTS[name]): value
+            for name, value in to_milliseconds(values).items()
+            if name in _TOPIC_DEFAULTS
+        }
+        config = cls(**fields, topic_defaults=LogConfig(**topic_fields))
+        config._set_sources(configs)
+        return config
+
+    def with_overrides(self, overrides: Mapping[str, str]) -> BrokerConfig:
+        """Return a copy with dynamic configs altered. Raises ConfigError."""
+        for name in overrides:
+            if not broker_config_key(name).is_dynamic:
+                raise ConfigError(f"{name} cannot be altered while the broker runs")
+        dynamic_configs = merge_configs(self.dynamic_configs, overrides)
+        config = BrokerConfig.of(merge_configs(self.static_configs, dynamic_configs))
+        config._set_sources(self.static_configs, dynamic_configs)
+        return config
+
+    def text_of(self, name: str) -> str:
+        """Return the value of a config as text. Raises ConfigError if it is unknown."""
+        return self._text_of(broker_config_key(name))
+
+    def _text_of(self, key: ConfigKey) -> str:
+        if key.topic_name:
+            return self.topic_defaults.text_of(key.topic_name)
+        if key.name in TIME_UNITS:
+            return merge_configs(self.static_configs, self.dynamic_configs).get(key.name, "")
+        return as_text(getattr(self, field_of(key.name)))
+
+    def is_static(self, name: str) -> bool:
+        """Whether the broker was started with a value of this config, in any time unit."""
+        return any(name in (static, target_of(static)) for static in self.static_configs)
+
+    @property
+    def cluster_file(self) -> ClusterFile:
+        """The brokers in `cluster.brokers`; empty for a single broker."""
+        return parse_cluster_brokers(self.cluster_brokers)
+
+    @property
+    def parsed_listeners(self) -> tuple[Listener, ...]:
+        """The listeners with their advertised addresses, which come from `cluster.brokers` if set.
+
+        In a cluster, `listeners` defaults to the advertised addresses.
+        """
+        in_cluster = self.cluster_file.listeners_of(self.broker_id) if self.cluster_brokers else ()
+        if in_cluster and self.listeners == _BROKER_ONLY["listeners"].default_value:
+            return in_cluster
+        advertised = self.advertised_listeners or ",".join(
+            f"{listener.name}://{format_host(listener.advertised_host or '')}"
+            f":{listener.advertised_port}"
+            for listener in in_cluster
+        )
+        return parse_listeners(self.listeners, advertised)
+
+    @property
+    def inter_broker_listener(self) -> str:
+        """The name of the listener used between brokers."""
+        names = self.cluster_file.brokers[self.broker_id]
+        return self.inter_broker_listener_name or next(iter(names))
 
     @property
     def metrics_endpoint(self) -> Endpoint | None:
-        """Where the page of metrics is. Raises ConfigError."""
+        """The address of the Prometheus endpoint. Raises ConfigError."""
         text = self.metrics_listener
         if not text:
             return None
         try:
             return parse_endpoint("metrics.listener", f"HTTP://{text}")
         except ConfigError:
-            reason = f"metrics.listener: {text!r} is not HOST:PORT, as in 127.0.0.1:9404"
-            raise ConfigError(reason) from None
+            raise ConfigError(
+                f"Invalid value {text!r} for metrics.listener: expected HOST:PORT, as in"
+                " 127.0.0.1:9404"
+            ) from None
 
-    @classmethod
-    def of(cls, settings: Mapping[str, str]) -> BrokerConfig:
-        """Make a config from settings by name, as text. Raises ConfigError."""
-        values = {name: broker_config_key(name).parse(text) for name, text in settings.items()}
-        own = {field_of(name): value for name, value in values.items() if name in _OWN}
-        topic = {
-            field_of(_TOPIC_DEFAULTS[name]): value
-            for name, value in _without_units(values).items()
-            if name in _TOPIC_DEFAULTS
-        }
-        config = cls(**own, topic_defaults=LogConfig(**topic))
-        config._remember(settings)
-        return config
-
-    @classmethod
-    def load(
-        cls,
-        flags: Mapping[str, str],
-        environ: Mapping[str, str],
-        file: Path | None = None,
-        cluster_file: Path | None = None,
-    ) -> BrokerConfig:
-        """Make a config of what flags, environment and files say. Raises ConfigError."""
-        found = read_cluster_file(cluster_file) if cluster_file else {}
-        found = _override(found, _read_file(file) if file else {})
-        found = _override(found, _read_environment(environ))
-        return cls.of(_override(found, flags))
-
-    def with_overrides(self, overrides: Mapping[str, str]) -> BrokerConfig:
-        """Give the config of a running broker after a change. Raises ConfigError."""
-        for name in overrides:
-            if not broker_config_key(name).is_dynamic:
-                raise ConfigError(f"{name}: it cannot change while the broker runs")
-        altered = _override(self.dynamic_configs, overrides)
-        config = BrokerConfig.of(_override(self.static_configs, altered))
-        config._remember(self.static_configs, altered)
-        return config
-
-    @property
-    def parsed_listeners(self) -> tuple[Listener, ...]:
-        """The listeners, with what they advertise: in a cluster, what all know of this broker."""
-        own = self.cluster_file.listeners_of(self.broker_id) if self.cluster_brokers else ()
-        if own and self.listeners == _OWN["listeners"].default_value:
-            return own
-        advertised = self.advertised_listeners or ",".join(
-            f"{one.name}://{format_host(one.advertised_host or '')}:{one.advertised_port}"
-            for one in own
-        )
-        return parse_listeners(self.listeners, advertised)
-
-    @property
-    def cluster_file(self) -> ClusterFile:
-        """The brokers of the cluster; empty where there is but this one."""
-        return parse_cluster_brokers(self.cluster_brokers)
-
-    @property
-    def inter_broker_listener(self) -> str:
-        """The name of the listener by which the controller is reached."""
-        names = self.cluster_file.brokers[self.broker_id]
-        return self.inter_broker_listener_name or next(iter(names))
-
-    def _check_roster(self) -> None:
-        roster = self.cluster_file
+    def _check_listeners(self) -> None:
         if not self.cluster_brokers:
             parse_listeners(self.listeners, self.advertised_listeners)
             return
-        own = roster.brokers.get(self.broker_id)
-        if own is None:
+        in_cluster = self.cluster_file.brokers.get(self.broker_id)
+        if in_cluster is None:
+            ids = ", ".join(map(str, self.cluster_file.broker_ids))
             raise ConfigError(
-                f"broker.id: {self.broker_id} is not in cluster.brokers, which has"
-                f" {', '.join(map(str, roster.broker_ids))}"
+                f"Invalid value {self.broker_id} for broker.id: cluster.brokers has only {ids}"
             )
-        if self.inter_broker_listener not in own:
+        names = ", ".join(in_cluster)
+        if self.inter_broker_listener not in in_cluster:
             raise ConfigError(
-                f"inter.broker.listener.name: there is no listener {self.inter_broker_listener},"
-                f" only {', '.join(own)}"
+                f"Invalid value {self.inter_broker_listener} for inter.broker.listener.name:"
+                f" expected one of {names}"
             )
         if self.advertised_listeners:
             raise ConfigError(
-                "advertised.listeners: in a cluster, cluster.brokers says what clients are told"
+                "advertised.listeners cannot be set in a cluster: cluster.brokers has the"
+                " advertised addresses"
             )
-        listeners = {one.name for one in self.parsed_listeners}
-        if listeners != own.keys():
+        listeners = {listener.name for listener in self.parsed_listeners}
+        if listeners != in_cluster.keys():
             raise ConfigError(
-                f"listeners: {', '.join(sorted(listeners))}, and in cluster.brokers this broker has"
-                f" {', '.join(own)}"
+                f"Invalid value {self.listeners} for listeners: cluster.brokers has the listeners"
+                f" {names} for broker {self.broker_id}"
             )
 
-    def text_of(self, name: str) -> str:
-        """Give the value of a setting as text. Raises ConfigError if there is no such setting."""
-        return self._text_of(broker_config_key(name))
 
-    def _text_of(self, declared: ConfigKey) -> str:
-        if declared.topic_name:
-            return self.topic_defaults.text_of(declared.topic_name)
-        if declared.name in _UNITS:
-            return _override(self.static_configs, self.dynamic_configs).get(declared.name, "")
-        return as_text(getattr(self, field_of(declared.name)))
+_BROKER_ONLY = config_keys(BrokerConfig)
 
-    def is_static(self, name: str) -> bool:
-        """Whether the broker was started with a value of this setting, in whatever unit."""
-        return any(name in (given, _target(given)) for given in self.static_configs)
-
-
-def broker_configs() -> tuple[ConfigKey, ...]:
-    """Describe every setting of a broker."""
-    return tuple(_KNOWN.values())
-
-
-_OWN = config_keys(BrokerConfig)
-_KNOWN: dict[str, ConfigKey] = {
-    **_OWN,
+BROKER_CONFIGS: Mapping[str, ConfigKey] = {
+    **_BROKER_ONLY,
     **{
         name: replace(TOPIC_CONFIGS[topic_name], name=name, topic_name=topic_name)
         for name, topic_name in _TOPIC_DEFAULTS.items()
     },
-    **{name: unit.setting for name, unit in _UNITS.items()},
+    **{name: unit.key for name, unit in TIME_UNITS.items()},
 }
 
 
 def broker_config_key(name: str) -> ConfigKey:
-    """Describe a setting of a broker. Raises ConfigError if there is no such."""
-    if name in _KNOWN:
-        return _KNOWN[name]
-    for ours, topic_name in _TOPIC_DEFAULTS.items():
+    """Return the definition of a broker config. Raises ConfigError if there is none."""
+    if name in BROKER_CONFIGS:
+        return BROKER_CONFIGS[name]
+    for default_name, topic_name in _TOPIC_DEFAULTS.items():
         if name == topic_name:
-            raise ConfigError(f"{name} is a setting of topics; its default is set by {ours}")
-    raise unknown_config(name, _KNOWN)
-
-
-def _target(name: str) -> str:
-    return _UNITS[name].target if name in _UNITS else name
-
-
-def _override(lower: Mapping[str, str], higher: Mapping[str, str]) -> dict[str, str]:
-    """Join two sources. Hours from a higher one win over milliseconds from a lower one."""
-    settled = {_target(name) for name in higher}
-    kept = {name: text for name, text in lower.items() if _target(name) not in settled}
-    return {**kept, **higher}
-
-
-def _without_units(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Give all values in milliseconds: those that are so given win."""
-    converted = {
-        unit.target: unit.in_ms(values[name]) for name, unit in _UNITS.items() if name in values
-    }
-    return {**converted, **values}
-
-
-def environment_variable(name: str) -> str:
-    """Name the variable of the environment that a setting is taken from."""
-    return _ENVIRONMENT_PREFIX + field_of(name).upper()
-
-
-def _read_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    names = {environment_variable(name): name for name in _KNOWN}
-    found = {}
-    for variable, text in environ.items():
-        if variable in names:
-            name = names[variable]
-            found[name] = _checked(name, text, source=variable)
-        elif variable.startswith(_ENVIRONMENT_PREFIX) and variable not in _NOT_OURS:
-            raise unknown_config(variable, names)
-    return found
-
-
-def _read_file(path: Path) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for number, line in _lines(path):
-        source = f"{path}:{number}"
-        name, equals, text = (part.strip() for part in line.partition("="))
-        if not equals:
-            raise ConfigError(f"{source}: {line!r} is not KEY=VALUE")
-        if name in found:
-            raise ConfigError(f"{source}: {name} is set a second time")
-        found[name] = _checked(name, text, source=source)
-    return found
-
-
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Give the lines that say something, numbered."""
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except OSError as problem:
-        raise ConfigError(f"{path}: {problem.strerror}") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path}: it is not text in UTF-8") from None
-    for number, line in enumerate(text.splitlines(), start=1):
-        if line.strip() and line.lstrip()[0] not in "#!":
-            yield number, line.strip()
-
-
-def _checked(name: str, text: str, *, source: str) -> str:
-    """Give the text, if it can be; an error says where it came from."""
-    try:
-        broker_config_key(name).parse(text)
-    except ConfigError as problem:
-        raise ConfigError(f"{source}: {problem}") from None
-    return text
+            raise ConfigError(
+                f"{name} is a topic config; the broker config of its default is {default_name}"
+            )
+    raise unknown_config(name, BROKER_CONFIGS)

@@ -1,8 +1,9 @@
-"""The settings of topics and brokers, as clients see and change them.
+"""Topic and broker configs as clients see and alter them (DescribeConfigs, AlterConfigs).
 
-A setting has its value from the first of these that says one: the topic itself, what was altered of
-the broker while it ran, what the broker was started with, the default. These are its synonyms, in
-Kafka's word; those of a topic's setting that come from the broker have the broker's name for it.
+A config takes its value from the first source that sets it: the topic, the dynamic broker configs
+(altered while the broker runs), the static broker configs (set at the start), the default. Kafka
+calls these the config's synonyms; those that come from the broker have the broker's name for the
+config.
 """
 
 from __future__ import annotations
@@ -21,21 +22,21 @@ from ottla.storage.config import TOPIC_CONFIGS
 from ..cluster.controller import ConfigChange
 from ..requests.errors import EXPECTED_ERRORS, ApiError, error_code_of, error_message_of
 from ..requests.topic_metadata import find_topic
-from .broker_config import BrokerConfig, broker_config_key, broker_configs
+from .broker_config import BROKER_CONFIGS, BrokerConfig, broker_config_key
 
 if TYPE_CHECKING:
     from ..broker import Broker
 
 
 class ResourceType(IntEnum):
-    """What has settings."""
+    """The resources that have configs; numbers of the wire protocol."""
 
     TOPIC = 2
     BROKER = 4
 
 
 class Source(IntEnum):
-    """Where a value comes from."""
+    """The source of a value; numbers of the wire protocol."""
 
     TOPIC = 1
     DYNAMIC_BROKER = 2
@@ -44,78 +45,78 @@ class Source(IntEnum):
 
 
 class Synonym(NamedTuple):
-    """One place that says what a setting is to be."""
+    """The value of a config in one source."""
 
     name: str
     value: str | None
     source: Source
 
 
-class Described(NamedTuple):
-    """A setting, and all that is said of it; what counts comes first."""
+class DescribedConfig(NamedTuple):
+    """A config with its synonyms, the effective one first."""
 
-    setting: ConfigKey
+    key: ConfigKey
     synonyms: Sequence[Synonym]
 
     @property
     def value(self) -> str | None:
-        """What it is."""
+        """The effective value."""
         return self.synonyms[0].value
 
     @property
     def source(self) -> Source:
-        """Who says so."""
+        """The source of the effective value."""
         return self.synonyms[0].source
 
     @property
     def is_read_only(self) -> bool:
         """Whether it cannot be altered."""
-        return not self.setting.is_dynamic or bool(self.setting.fixed_because)
+        return not self.key.is_dynamic or bool(self.key.fixed_because)
 
 
-class Describer:
-    """Describes settings; made once for a request, however many topics it is about."""
+class ConfigDescriber:
+    """Describes the configs of one broker and its topics; built once per request."""
 
     def __init__(self, config: BrokerConfig) -> None:
         self._config = config
-        self._at_start = BrokerConfig.of(config.static_configs)
+        self._static = BrokerConfig.of(config.static_configs)
         self._inherited = {
-            declared.topic_name: list(self._synonyms(declared))
-            for declared in broker_configs()
-            if declared.topic_name is not None
+            key.topic_name: list(self._synonyms(key))
+            for key in BROKER_CONFIGS.values()
+            if key.topic_name is not None
         }
 
-    def topic(self, own: Mapping[str, str]) -> Iterator[Described]:
-        """Describe the settings of a topic that has these of its own."""
-        for name, declared in TOPIC_CONFIGS.items():
+    def topic(self, overrides: Mapping[str, str]) -> Iterator[DescribedConfig]:
+        """Describe the configs of a topic with these overrides."""
+        for name, key in TOPIC_CONFIGS.items():
             synonyms = self._inherited[name]
-            if name in own:
-                value = as_text(declared.parse(own[name]))
+            if name in overrides:
+                value = as_text(key.parse(overrides[name]))
                 synonyms = [Synonym(name, value, Source.TOPIC), *synonyms]
-            yield Described(declared, synonyms)
+            yield DescribedConfig(key, synonyms)
 
-    def broker(self) -> Iterator[Described]:
-        """Describe the settings of the broker."""
-        for declared in broker_configs():
-            yield Described(declared, list(self._synonyms(declared)))
+    def broker(self) -> Iterator[DescribedConfig]:
+        """Describe the configs of the broker."""
+        for key in BROKER_CONFIGS.values():
+            yield DescribedConfig(key, list(self._synonyms(key)))
 
-    def _synonyms(self, declared: ConfigKey) -> Iterator[Synonym]:
-        """Give what the broker says of a setting.
+    def _synonyms(self, key: ConfigKey) -> Iterator[Synonym]:
+        """Yield the values of a config on the broker.
 
-        One that is said in another unit (`log.retention.hours`) shows as its value in this one.
+        A value set in another unit (`log.retention.hours`) is converted.
         """
-        name = declared.name
-        now, at_start = self._config.text_of(name), self._at_start.text_of(name)
-        if name in self._config.dynamic_configs or now != at_start:
-            yield Synonym(name, now, Source.DYNAMIC_BROKER)
-        if self._at_start.is_static(name):
-            yield Synonym(name, at_start, Source.STATIC_BROKER)
-        default = None if declared.default_value is None else declared.default
+        name = key.name
+        current, static = self._config.text_of(name), self._static.text_of(name)
+        if name in self._config.dynamic_configs or current != static:
+            yield Synonym(name, current, Source.DYNAMIC_BROKER)
+        if self._static.is_static(name):
+            yield Synonym(name, static, Source.STATIC_BROKER)
+        default = None if key.default_value is None else key.default
         yield Synonym(name, default, Source.DEFAULT)
 
 
-class Operation(IntEnum):
-    """What to do with a setting."""
+class AlterOperation(IntEnum):
+    """The operations of IncrementalAlterConfigs; numbers of the wire protocol."""
 
     SET = 0
     DELETE = 1
@@ -123,78 +124,86 @@ class Operation(IntEnum):
     SUBTRACT = 3
 
 
-class Edit(NamedTuple):
-    """One setting to be altered; `operation` is as a client sent it."""
+class ConfigEdit(NamedTuple):
+    """One config to alter; `operation` is the client's and may be unknown."""
 
     name: str
     operation: int
     value: str | None
 
 
-class Resource(NamedTuple):
-    """What is to be altered of something that has settings."""
+class ConfigResource(NamedTuple):
+    """A topic or broker, with the configs to alter."""
 
-    kind: int
+    type: int
     name: str
-    edits: Sequence[Edit]
+    edits: Sequence[ConfigEdit]
 
 
-async def alter(
-    broker: Broker, resources: Sequence[Resource], *, replace: bool, validate_only: bool
+async def alter_configs(
+    broker: Broker, resources: Sequence[ConfigResource], *, replace: bool, validate_only: bool
 ) -> list[AlterConfigsResourceResponse]:
-    """Alter the settings that resources have of their own; with `replace`, forget all others."""
-    times_named = Counter((kind, name) for kind, name, _edits in resources)
+    """Alter the overrides of each resource; with `replace`, remove all others."""
+    occurrences = Counter((resource_type, name) for resource_type, name, _edits in resources)
     results = {}
-    for kind, name, edits in resources:
+    for resource_type, name, edits in resources:
         code, message = ErrorCode.NONE, None
         try:
-            if times_named[kind, name] > 1:
-                raise ApiError(ErrorCode.INVALID_REQUEST, "the request names this resource twice")
+            if occurrences[resource_type, name] > 1:
+                raise ApiError(
+                    ErrorCode.INVALID_REQUEST, f"Duplicate resource {name!r} in the request"
+                )
             check_no_duplicates(edit.name for edit in edits)
-            configurable = _find(broker, kind, name)
+            configurable = _find(broker, resource_type, name)
             change = _change(configurable, edits, replace=replace)
             if validate_only:
-                configurable.check(change)
+                configurable.validate(change)
             else:
                 await configurable.alter(change)
         except EXPECTED_ERRORS as error:
             code, message = error_code_of(error), error_message_of(error)
-        results[kind, name] = AlterConfigsResourceResponse(
-            error_code=code, error_message=message, resource_type=kind, resource_name=name
+        results[resource_type, name] = AlterConfigsResourceResponse(
+            error_code=code, error_message=message, resource_type=resource_type, resource_name=name
         )
     return list(results.values())
 
 
-def _change(configurable: _Configurable, edits: Sequence[Edit], *, replace: bool) -> ConfigChange:
-    def change(own: Mapping[str, str]) -> Mapping[str, str]:
-        edited = {} if replace else dict(own)
+def _change(
+    configurable: _Configurable, edits: Sequence[ConfigEdit], *, replace: bool
+) -> ConfigChange:
+    def change(overrides: Mapping[str, str]) -> Mapping[str, str]:
+        edited = {} if replace else dict(overrides)
         for name, operation, value in edits:
-            declared = configurable.setting(name)
-            if operation == Operation.DELETE:
+            key = configurable.key(name)
+            if operation == AlterOperation.DELETE:
                 edited.pop(name, None)
                 continue
             if value is None:
-                raise ApiError(ErrorCode.INVALID_REQUEST, f"{name}: it has no value")
-            if operation == Operation.SET:
+                raise ApiError(ErrorCode.INVALID_REQUEST, f"Missing value for {name}")
+            if operation == AlterOperation.SET:
                 edited[name] = value
-            elif operation in (Operation.APPEND, Operation.SUBTRACT):
-                if declared.type != "list":
-                    raise ConfigError(f"{name}: it is not a list, but of type {declared.type}")
+            elif operation in (AlterOperation.APPEND, AlterOperation.SUBTRACT):
+                if key.type != "list":
+                    raise ConfigError(
+                        f"Cannot append to or subtract from {name}: it is of type {key.type}, not"
+                        " list"
+                    )
                 before = edited[name] if name in edited else configurable.inherited(name)
                 edited[name] = _edit_list(before, operation, value)
             else:
-                raise ApiError(ErrorCode.INVALID_REQUEST, f"{name}: no operation {operation}")
+                raise ApiError(
+                    ErrorCode.INVALID_REQUEST, f"Unknown operation {operation} for {name}"
+                )
         return edited
 
     return change
 
 
 def _edit_list(before: str, operation: int, value: str) -> str:
-    items = _items(before)
-    if operation == Operation.APPEND:
-        return ",".join(dict.fromkeys([*items, *_items(value)]))
-    gone = _items(value)
-    return ",".join(item for item in items if item not in gone)
+    items, edited_items = _items(before), _items(value)
+    if operation == AlterOperation.APPEND:
+        return ",".join(dict.fromkeys([*items, *edited_items]))
+    return ",".join(item for item in items if item not in edited_items)
 
 
 def _items(text: str) -> list[str]:
@@ -202,19 +211,19 @@ def _items(text: str) -> list[str]:
 
 
 class _Configurable(Protocol):
-    """Something whose settings can be altered."""
+    """A topic or broker whose configs can be altered."""
 
-    def setting(self, name: str) -> ConfigKey:
-        """Give a setting that it has. Raises ConfigError."""
+    def key(self, name: str) -> ConfigKey:
+        """Return the definition of a config. Raises ConfigError if it is unknown."""
 
     def inherited(self, name: str) -> str:
-        """Give the value of a setting that it does not have of its own."""
+        """Return the value of a config that is not overridden."""
 
-    def check(self, change: ConfigChange) -> None:
-        """Raise ConfigError, or what the change raises, if it could not be changed so."""
+    def validate(self, change: ConfigChange) -> None:
+        """Raise ConfigError, or what the change raises, if the result is not valid."""
 
     async def alter(self, change: ConfigChange) -> None:
-        """Change it. Raises what `check` does."""
+        """Apply the change. Raises what `validate` does."""
 
 
 class _ConfigurableTopic:
@@ -223,7 +232,7 @@ class _ConfigurableTopic:
         self._controller = broker.controller
         self._topic = topic
 
-    def setting(self, name: str) -> ConfigKey:
+    def key(self, name: str) -> ConfigKey:
         if name not in TOPIC_CONFIGS:
             raise unknown_config(name, TOPIC_CONFIGS)
         return TOPIC_CONFIGS[name]
@@ -231,7 +240,7 @@ class _ConfigurableTopic:
     def inherited(self, name: str) -> str:
         return self._topics.config.topic_defaults.text_of(name)
 
-    def check(self, change: ConfigChange) -> None:
+    def validate(self, change: ConfigChange) -> None:
         self._topics.topic_config(change(self._topic.configs))
 
     async def alter(self, change: ConfigChange) -> None:
@@ -242,50 +251,51 @@ class _ConfigurableBroker:
     def __init__(self, broker: Broker, broker_id: int) -> None:
         self._controller = broker.controller
         self._id = broker_id
-        # With what another one was started is not known here.
-        given = broker.config.static_configs if broker_id == broker.id else {}
-        self._at_start = BrokerConfig.of(given)
+        # The static configs of other brokers are not known here.
+        static_configs = broker.config.static_configs if broker_id == broker.id else {}
+        self._static = BrokerConfig.of(static_configs)
 
-    def setting(self, name: str) -> ConfigKey:
+    def key(self, name: str) -> ConfigKey:
         return broker_config_key(name)
 
     def inherited(self, name: str) -> str:
-        return self._at_start.text_of(name)
+        return self._static.text_of(name)
 
-    def check(self, change: ConfigChange) -> None:
+    def validate(self, change: ConfigChange) -> None:
         self._controller.validate_broker_configs(self._id, change)
 
     async def alter(self, change: ConfigChange) -> None:
         await self._controller.alter_broker_configs(self._id, change)
 
 
-def _find(broker: Broker, kind: int, name: str) -> _Configurable:
-    if kind == ResourceType.TOPIC:
+def _find(broker: Broker, resource_type: int, name: str) -> _Configurable:
+    if resource_type == ResourceType.TOPIC:
         return _ConfigurableTopic(broker, find_topic(broker, name))
-    return _ConfigurableBroker(broker, check_broker(kind, name, broker.cluster.broker_ids))
+    broker_id = check_broker(resource_type, name, broker.cluster.broker_ids)
+    return _ConfigurableBroker(broker, broker_id)
 
 
-def check_broker(kind: int, name: str, ids: Collection[int]) -> int:
-    """Give the broker that a resource is. Raises ApiError if it is none of these."""
-    if kind != ResourceType.BROKER:
+def check_broker(resource_type: int, name: str, broker_ids: Collection[int]) -> int:
+    """Return the broker id of a resource. Raises ApiError if it is not one of `broker_ids`."""
+    if resource_type != ResourceType.BROKER:
         raise ApiError(
             ErrorCode.INVALID_REQUEST,
-            f"a resource of type {kind}: only topics (2) and brokers (4) have settings here",
+            f"Unsupported resource type {resource_type}: expected TOPIC (2) or BROKER (4)",
         )
-    for broker_id in ids:
+    for broker_id in broker_ids:
         if name == str(broker_id):
             return broker_id
     raise ApiError(
         ErrorCode.INVALID_REQUEST,
-        f"the broker {name!r}: here is broker {', '.join(map(str, ids))}, and there are no settings"
-        " for all",
+        f"Unknown broker {name!r}: expected one of {', '.join(map(str, broker_ids))};"
+        " cluster-wide defaults are not supported",
     )
 
 
 def check_no_duplicates(names: Iterable[str]) -> None:
-    """Raise ApiError for a setting that is named twice."""
+    """Raise ApiError if a config is named twice."""
     seen: set[str] = set()
     for name in names:
         if name in seen:
-            raise ApiError(ErrorCode.INVALID_REQUEST, f"{name} is set twice")
+            raise ApiError(ErrorCode.INVALID_REQUEST, f"Duplicate config {name}")
         seen.add(name)

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from harness.logs import a_log, append
 from ottla.__main__ import GROUPS, ottla
-from ottla.broker.config.broker_config import BrokerConfig, ConfigError, broker_configs
+from ottla.broker.config.broker_config import BROKER_CONFIGS, BrokerConfig, ConfigError
 from ottla.broker.observability.logging import RateLimiter, configure_logging, log_limited
 from ottla.cli import broker as cli
 from ottla.storage.errors import DataDirectoryError
@@ -61,6 +61,7 @@ def test_help_imports_no_room_and_the_commands_of_the_broker_no_daemon():
         "assert not {'asyncio', 'uvloop', 'construct'} & set(sys.modules)\n"
         "assert rooms() == {'ottla.broker', 'ottla.cli.broker',\n"
         "    'ottla.broker.config', 'ottla.broker.config.broker_config',\n"
+        "    'ottla.broker.config.loader', 'ottla.broker.config.time_units',\n"
         "    'ottla.broker.net', 'ottla.broker.net.listeners',\n"
         "    'ottla.broker.cluster', 'ottla.broker.cluster.cluster_file',\n"
         "    'ottla.cli', 'ottla.cli.failures', 'ottla.cli.output',\n"
@@ -127,7 +128,7 @@ def test_no_flag_is_the_default(daemon):
         (["--set", "broker.id=1", "--set", "broker.id=2"], "--set says 1, and --set says 2"),
         (["--listen", "9092"], "'PLAINTEXT://9092' is not NAME://HOST:PORT"),
         (["--listen", ":1", "--listen", ":2"], "two are called PLAINTEXT; each needs its own name"),
-        (["--data-dir", ""], "log.dir: it must name a directory"),
+        (["--data-dir", ""], "Invalid value for log.dir: it must name a directory"),
         (["--config", "missing"], "missing: No such file or directory"),
     ],
 )
@@ -208,14 +209,14 @@ def test_every_setting_is_listed():
     done = run("broker", "settings")
 
     assert done.exit_code == 0
-    for setting in broker_configs():
+    for setting in BROKER_CONFIGS.values():
         assert f"{setting.name}={setting.default}\n" in done.output
     assert max(map(len, done.output.splitlines())) <= 100
 
 
 def test_settings_are_found_by_name_and_text():
     names = {entry["name"] for entry in json.loads(run("broker", "settings", "--json").output)}
-    assert names == {setting.name for setting in broker_configs()}
+    assert names == {setting.name for setting in BROKER_CONFIGS.values()}
 
     (found,) = json.loads(run("broker", "settings", "--json", "TOMBSTONE").output)
     assert found["name"] == "log.cleaner.delete.retention.ms"

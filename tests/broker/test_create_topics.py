@@ -194,7 +194,11 @@ async def test_partitions_can_be_assigned_to_the_one_broker(tmp_path):
         ([("cleanup.policy", "burn")], ErrorCode.INVALID_CONFIG, "compact"),
         ([("min.insync.replicas", "2")], ErrorCode.INVALID_CONFIG, "one replica"),
         ([("retention.ms", None)], ErrorCode.INVALID_CONFIG, "no value"),
-        ([("retention.ms", "1"), ("retention.ms", "2")], ErrorCode.INVALID_REQUEST, "twice"),
+        (
+            [("retention.ms", "1"), ("retention.ms", "2")],
+            ErrorCode.INVALID_REQUEST,
+            "Duplicate config",
+        ),
         ([("x" * 32_000, "1")], ErrorCode.INVALID_CONFIG, "Unknown config"),
     ],
 )

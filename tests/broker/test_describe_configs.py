@@ -4,7 +4,7 @@ import pytest
 
 from harness.brokers import broker_and_client
 from harness.requests import create_topic
-from ottla.broker.config.broker_config import broker_configs
+from ottla.broker.config.broker_config import BROKER_CONFIGS
 from ottla.protocol.api.alter_configs import AlterableConfig, AlterConfigsRequest
 from ottla.protocol.api.alter_configs import AlterConfigsResource as Altered
 from ottla.protocol.api.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
@@ -127,7 +127,7 @@ async def test_a_broker_describes_itself(tmp_path):
 
         found = await configs(client, BROKER, "0")
 
-        assert set(found) == {declared.name for declared in broker_configs()}
+        assert set(found) == {declared.name for declared in BROKER_CONFIGS.values()}
         assert (found["log.dir"].value, found["log.dir"].config_source) == (str(tmp_path), STATIC)
         assert found["log.dir"].read_only
         assert (found["num.partitions"].value, found["num.partitions"].config_source) == (

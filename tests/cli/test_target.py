@@ -5,6 +5,7 @@ import pytest
 from harness.command import Command
 from harness.daemon import free_port
 from ottla.broker.config.broker_config import BrokerConfig
+from ottla.broker.config.loader import load_broker_config
 from ottla.cli.target import VARIABLES
 
 
@@ -107,4 +108,4 @@ def test_a_broken_file_is_told(nowhere, tmp_path, text, complaint):
 def test_a_broker_does_not_mind_the_variables_of_clients():
     environ = dict.fromkeys(VARIABLES, "x")
 
-    assert BrokerConfig.load({}, environ) == BrokerConfig()
+    assert load_broker_config({}, environ) == BrokerConfig()

@@ -14,7 +14,7 @@ import yaml
 
 from deploy.dockerfile import parse
 from harness.daemon import HOST, Daemon, free_port, shown_on_failure
-from ottla.broker import BrokerConfig
+from ottla.broker.config.loader import load_broker_config
 from ottla.client.blocking import Admin, Consumer, Producer
 from test_house import ROOMS
 
@@ -40,7 +40,7 @@ def environment_of(name):
 def config_of(name):
     ours = {key: value for key, value in environment_of(name).items() if key.startswith("OTTLA_")}
     # It refuses a variable that stands for no setting.
-    return BrokerConfig.load({}, ours)
+    return load_broker_config({}, ours)
 
 
 # The image.
@@ -102,7 +102,7 @@ def test_signals_come_to_the_broker_itself():
 def test_the_image_alone_is_a_broker_for_this_machine():
     ours = {key: text for key, text in IMAGE.environment.items() if key.startswith("OTTLA_")}
 
-    config = BrokerConfig.load({}, ours)
+    config = load_broker_config({}, ours)
 
     (listener,) = config.parsed_listeners
     assert (listener.host, listener.port) == ("0.0.0.0", int(IMAGE.last("EXPOSE")))

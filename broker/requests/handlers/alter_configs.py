@@ -11,7 +11,7 @@ from ottla.protocol.api.alter_configs import AlterConfigsRequest
 from ottla.protocol.api.incremental_alter_configs import IncrementalAlterConfigsRequest
 from ottla.protocol.schema import Message
 
-from ...config.dynamic_configs import Edit, Operation, Resource, alter
+from ...config.dynamic_configs import AlterOperation, ConfigEdit, ConfigResource, alter_configs
 
 if TYPE_CHECKING:
     from ...broker import Broker
@@ -25,18 +25,22 @@ async def handle(
 ) -> Message:
     """Handle AlterConfigs and IncrementalAlterConfigs."""
     resources = [
-        Resource(
+        ConfigResource(
             resource.resource_type,
             resource.resource_name,
             [
                 # AlterConfigs has no operations: it only sets.
-                Edit(config.name, getattr(config, "config_operation", Operation.SET), config.value)
+                ConfigEdit(
+                    config.name,
+                    getattr(config, "config_operation", AlterOperation.SET),
+                    config.value,
+                )
                 for config in resource.configs
             ],
         )
         for resource in request.resources
     ]
-    results = await alter(
+    results = await alter_configs(
         broker,
         resources,
         replace=isinstance(request, AlterConfigsRequest),

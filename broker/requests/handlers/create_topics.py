@@ -18,7 +18,7 @@ from ottla.protocol.api.create_topics import (
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.primitives import NIL_UUID
 
-from ...config.dynamic_configs import Describer, check_no_duplicates
+from ...config.dynamic_configs import ConfigDescriber, check_no_duplicates
 from ..errors import ApiError, error_code_of, error_message_of
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ async def handle(
     outcomes = await broker.controller.plan_and_create_topics(
         wanted, plan, validate_only=request.validate_only
     )
-    describer = Describer(broker.config) if context.version >= _FIRST_WITH_CONFIGS else None
+    describer = ConfigDescriber(broker.config) if context.version >= _FIRST_WITH_CONFIGS else None
     return CreateTopicsResponse(
         topics=[
             _failed(name, outcome)
@@ -109,7 +109,9 @@ def check_replicas(broker: Broker, replicas: Sequence[Sequence[int]]) -> None:
             )
 
 
-def _created(topic: Topic, describer: Describer | None, *, is_there: bool) -> CreatableTopicResult:
+def _created(
+    topic: Topic, describer: ConfigDescriber | None, *, is_there: bool
+) -> CreatableTopicResult:
     return CreatableTopicResult(
         name=topic.name,
         topic_id=topic.id if is_there else NIL_UUID,
@@ -118,7 +120,7 @@ def _created(topic: Topic, describer: Describer | None, *, is_there: bool) -> Cr
         replication_factor=len(topic.replicas[0]),
         configs=[
             CreatableTopicConfigs(
-                name=described.setting.name,
+                name=described.key.name,
                 value=described.value,
                 read_only=described.is_read_only,
                 config_source=described.source,

@@ -13,7 +13,7 @@ from ottla.protocol.api.describe_configs import (
     DescribeConfigsSynonym,
 )
 
-from ...config.dynamic_configs import Described, Describer, ResourceType, check_broker
+from ...config.dynamic_configs import ConfigDescriber, DescribedConfig, ResourceType, check_broker
 from ..errors import EXPECTED_ERRORS, error_code_of, error_message_of
 from ..topic_metadata import find_topic
 
@@ -29,7 +29,7 @@ def handle(
     broker: Broker, _context: RequestContext, request: DescribeConfigsRequest
 ) -> DescribeConfigsResponse:
     """Answer DescribeConfigs."""
-    describer = Describer(broker.config)
+    describer = ConfigDescriber(broker.config)
     # Each once: an answer is far longer than a question.
     wanted = dict.fromkeys(
         (asked.resource_type, asked.resource_name, frozenset(asked.configuration_keys or ()))
@@ -49,9 +49,7 @@ def handle(
                 )
             )
             continue
-        configs = [
-            _result(one, request) for one in described if not keys or one.setting.name in keys
-        ]
+        configs = [_result(one, request) for one in described if not keys or one.key.name in keys]
         results.append(
             DescribeConfigsResult(
                 error_message=None, resource_type=kind, resource_name=name, configs=configs
@@ -60,7 +58,9 @@ def handle(
     return DescribeConfigsResponse(results=results)
 
 
-def _describe(broker: Broker, describer: Describer, kind: int, name: str) -> Iterable[Described]:
+def _describe(
+    broker: Broker, describer: ConfigDescriber, kind: int, name: str
+) -> Iterable[DescribedConfig]:
     if kind == ResourceType.TOPIC:
         return describer.topic(find_topic(broker, name).configs)
     if kind == ResourceType.BROKER and not name:
@@ -69,10 +69,12 @@ def _describe(broker: Broker, describer: Describer, kind: int, name: str) -> Ite
     return describer.broker()
 
 
-def _result(described: Described, request: DescribeConfigsRequest) -> DescribeConfigsResourceResult:
+def _result(
+    described: DescribedConfig, request: DescribeConfigsRequest
+) -> DescribeConfigsResourceResult:
     synonyms = described.synonyms if request.include_synonyms else ()
     return DescribeConfigsResourceResult(
-        name=described.setting.name,
+        name=described.key.name,
         value=described.value,
         read_only=described.is_read_only,
         config_source=described.source,
@@ -80,6 +82,6 @@ def _result(described: Described, request: DescribeConfigsRequest) -> DescribeCo
             DescribeConfigsSynonym(name=name, value=value, source=source)
             for name, value, source in synonyms
         ],
-        config_type=_TYPES[described.setting.type],
-        documentation=described.setting.doc if request.include_documentation else None,
+        config_type=_TYPES[described.key.type],
+        documentation=described.key.doc if request.include_documentation else None,
     )
