@@ -61,7 +61,7 @@ def plan(log: Log, now_ms: int) -> CompactionPlan | None:
     An active segment that has been waiting for max.compaction.lag.ms is rolled, for the next one.
     """
     config = log.config
-    if not config.compacts or log.failure is not None:
+    if not config.compacts or log.offline_reason is not None:
         return None
     late = now_ms - config.max_compaction_lag_ms
     if config.max_compaction_lag_ms < LONG_MAX and _oldest(log.active_segment) < late:
@@ -115,7 +115,7 @@ def commit_next_segment(log: Log, rewritten: RewrittenLog) -> bool:
 
     Each waits twice for the device, so an event loop may want to do other things in between.
     """
-    if log.failure is not None or rewritten.guard not in log.segments[:-1]:
+    if log.offline_reason is not None or rewritten.guard not in log.segments[:-1]:
         # It was truncated, or all of it deleted: what was to replace a record may be gone.
         remove_cleaned(log.disk, rewritten.plan.segments)
         rewritten.is_abandoned = True

@@ -99,8 +99,8 @@ class Log:
         self.recovery_point = 0
         #: When `sync` was last asked for, on the caller's clock.
         self.last_flush_ms = 0
-        #: Why the log takes no appends, if it does not.
-        self.failure: OSError | None = None
+        #: Why the log is offline: it takes no appends and is not flushed. None: it is online.
+        self.offline_reason: str | None = None
         #: Called before a truncation, when `flushed_offset` says already what will be left of it.
         self.before_truncation: Callable[[], None] = lambda: None
         self._bases: list[int] = []
@@ -142,7 +142,7 @@ class Log:
         Raises BatchError and StorageError before anything is written, and OSError when the disk
         took none of it. A batch that an idempotent producer sent before is not written again.
         """
-        if self.failure is not None:
+        if self.offline_reason is not None:
             self._check_online()
         view = memoryview(data)
         if view.readonly:
@@ -348,11 +348,15 @@ class Log:
         return waiting >= self.config.flush_messages or late
 
     def fail(self, error: OSError) -> LogOfflineError:
-        """Take the log offline, and give what to raise."""
-        if self.failure is None:
+        """Take the log offline after a disk error, and return the exception to raise."""
+        if self.offline_reason is None:
             logger.error("%s goes offline: %s", self.directory.name, error)
-            self.failure = error
+            self.take_offline(str(error))
         return LogOfflineError(f"{self.directory.name}: {error}")
+
+    def take_offline(self, reason: str) -> None:
+        """Refuse appends and flushes until the log is opened again."""
+        self.offline_reason = reason
 
     def is_as_found(self) -> bool:
         """Whether nothing has changed since a clean start, so that there is nothing to write."""
@@ -364,7 +368,7 @@ class Log:
 
     def close(self) -> None:
         """Write what a clean start needs, and close all files."""
-        if self.failure is None and not self.is_as_found():
+        if self.offline_reason is None and not self.is_as_found():
             self.active_segment.write_indexes()
             self.write_snapshot()
             self.flush()
@@ -434,8 +438,8 @@ class Log:
         return dirty[::-1]
 
     def _check_online(self) -> None:
-        if self.failure is not None:
-            raise LogOfflineError(f"{self.directory.name} is offline: {self.failure}")
+        if self.offline_reason is not None:
+            raise LogOfflineError(f"{self.directory.name} is offline: {self.offline_reason}")
 
     def _check(self, batch: RecordBatch, now_ms: int) -> None:
         batch.validate_produced()

@@ -189,7 +189,7 @@ class LogDirectory:
         May be called in a thread.
         """
         for opened in list(self.logs.values()):
-            if opened.failure is None and opened.recovery_point < opened.end_offset:
+            if opened.offline_reason is None and opened.recovery_point < opened.end_offset:
                 try:
                     opened.flush()
                 except LogOfflineError:
@@ -219,7 +219,7 @@ class LogDirectory:
         except (OSError, StorageError):
             logger.exception("%s could not be closed", name)
             return False
-        return opened.failure is None
+        return opened.offline_reason is None
 
     def abandon(self) -> None:
         """Let go of the directory as it is: a start that failed has nothing to write down."""

@@ -112,7 +112,7 @@ class _BrokerCollector(Collector):
             starts.add_metric(place, opened.start_offset)
             ends.add_metric(place, opened.end_offset)
             sizes.add_metric(place, opened.size)
-            offline += opened.failure is not None
+            offline += opened.offline_reason is not None
         yield from (starts, ends, sizes)
         yield GaugeMetricFamily(
             "ottla_partitions_offline", "Partitions that cannot be written to.", offline

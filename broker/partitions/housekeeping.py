@@ -69,7 +69,7 @@ class Housekeeping:
         """Delete segments that are too old or too many, and files that nobody reads any more."""
         for opened in self._logs():
             with _alone(opened):
-                if opened.failure is None and opened.config.deletes:
+                if opened.offline_reason is None and opened.config.deletes:
                     deleted = opened.apply_retention(self._broker.now_ms())
                     if deleted:
                         logger.info("%s: %d segments deleted", opened.directory.name, deleted)
@@ -81,7 +81,7 @@ class Housekeeping:
         """Sync logs of topics with flush.messages or flush.ms, when it is time."""
         for opened in self._logs():
             now_ms = self._broker.now_ms()
-            if opened.failure is None and opened.is_flush_due(now_ms):
+            if opened.offline_reason is None and opened.is_flush_due(now_ms):
                 opened.last_flush_ms = now_ms
                 with _alone(opened):
                     await asyncio.wrap_future(self._broker.logs.flusher.flush(opened))
@@ -112,7 +112,10 @@ class Housekeeping:
         self._broker.groups.clean_up()
 
     async def _compact(self, opened: Log) -> None:
-        if opened.failure is None and opened.recovery_point < opened.active_segment.base_offset:
+        if (
+            opened.offline_reason is None
+            and opened.recovery_point < opened.active_segment.base_offset
+        ):
             # What is sealed is left alone until the device has it, which may be long after.
             await asyncio.wrap_future(self._broker.logs.flusher.flush(opened))
         plan = compaction.plan(opened, self._broker.now_ms())
@@ -163,5 +166,5 @@ def _alone(opened: Log) -> Iterator[None]:
     except CompactionStoppedError:
         raise
     except (OSError, StorageError, BatchError):
-        if opened.failure is None:
+        if opened.offline_reason is None:
             logger.exception("%s: housekeeping failed", opened.directory.name)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from errno import ENOENT
 from typing import Protocol
 
 from ottla.coord.metadata_image import (
@@ -205,7 +204,7 @@ class Topics:
             if partition is not None:
                 # From now on housekeeping leaves it alone, and a sync under way may fail: its
                 # directory is about to go, and another one of the same name may come.
-                partition.log.failure = FileNotFoundError(ENOENT, "the topic was deleted")
+                partition.log.take_offline("the topic was deleted")
                 partition.wake_all()
         self._watcher.topic_deleted(topic)
         names = [_log_name(topic.name, index) for index in partitions]

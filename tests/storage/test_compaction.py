@@ -697,7 +697,7 @@ def test_bytes_that_are_no_batches_end_the_pass_and_nothing_is_changed(tmp_path)
         compact(log, NOW)
 
     assert leftovers(tmp_path) == []
-    assert log.failure is None
+    assert log.offline_reason is None
 
 
 def test_a_timestamp_that_makes_no_sense_keeps_its_batch_as_it_is(tmp_path):
@@ -935,7 +935,7 @@ def test_a_crash_at_any_step_of_a_commit_loses_no_last_value_and_brings_none_bac
             commit(log, rewritten)
             new = texts_of(log)
         except OSError:
-            assert log.failure is not None
+            assert log.offline_reason is not None
         for point in (0, end // 2, end):
             copy = tmp_path / f"step{step}-{point}"
             shutil.copytree(work, copy)
@@ -976,7 +976,7 @@ def test_no_room_to_say_how_far_a_pass_has_come_is_no_reason_to_go_offline(tmp_p
         commit(log, rewritten)
     del disk.replace_file
 
-    assert log.failure is None
+    assert log.offline_reason is None
     assert last_values(log) == LEFT
     assert compact(log, NOW + 1) is not None
     append(log, ("more", "1"))

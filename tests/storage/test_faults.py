@@ -205,7 +205,7 @@ def test_an_append_that_cannot_be_written_is_an_error_and_leaves_no_trace(
     with pytest.raises(OSError, match=os.strerror(error)):
         append(log, b"lost " * 50, sequence=end)
 
-    assert log.failure is None
+    assert log.offline_reason is None
     assert log.end_offset == end
     assert rows(log) == before
     assert b"lost" not in log_bytes(log)
@@ -299,7 +299,7 @@ def test_no_room_for_the_epochs_keeps_a_log_from_being_synced_until_there_is(tmp
     disk.fail("open", error)
     logs.checkpoint_recovery_points()
 
-    assert log.failure is None
+    assert log.offline_reason is None
     assert (log.recovery_point, other.recovery_point) == (0, 2)
     append(log, b"two", leader_epoch=3)
     assert log.flush() == 2
@@ -431,7 +431,7 @@ def test_a_truncation_during_a_sync_does_not_take_the_log_offline(tmp_path):
         append(log, b"new")
 
     future.exception(10)
-    assert log.failure is None
+    assert log.offline_reason is None
     assert log.recovery_point <= log.end_offset
     assert flusher.flush(log).result(10) == 8
     assert values(log) == [b"old"] * 5 + [b"new"] * 3
@@ -499,7 +499,7 @@ def test_a_deletion_during_a_sync_does_not_take_the_log_offline(tmp_path):
     disk.gate.set()
 
     assert future.result(10) == 100
-    assert log.failure is None
+    assert log.offline_reason is None
     assert rows(log)[-1][0] == 99
     flusher.stop()
 
@@ -517,7 +517,7 @@ def test_a_read_error_is_an_error_for_the_reader_alone(tmp_path, disk, method):
     with pytest.raises(OSError, match=os.strerror(errno.EIO)):
         rows(log, 0)
 
-    assert log.failure is None
+    assert log.offline_reason is None
     assert rows(log) == expected
     append(log, b"goes on")
     assert values(log)[-1] == b"goes on"
@@ -705,7 +705,7 @@ class Script:
         offsets = [at for at, _ in found]
         assert offsets == list(range(log.end_offset - len(offsets), log.end_offset)), case
         assert log.start_offset >= self.start, case
-        if self.log.failure is None:
+        if self.log.offline_reason is None:
             assert report.damaged_ranges == [], case
 
 
@@ -734,7 +734,7 @@ def test_whatever_call_fails_nothing_that_was_promised_is_lost(tmp_path, for_goo
         case = f"call {number} of {total}, {disk.failed}, failed"
         crash(script.log)
         points = [script.log.recovery_point, 0]
-        if script.closed and script.log.failure is None:
+        if script.closed and script.log.offline_reason is None:
             points.append(None)
         for point in points:
             copy = tmp_path / "copy"
