@@ -1,5 +1,5 @@
-"""The commands of the client's side, one noun a file: thin shells over the SDK.
+"""The command line: one module per noun, thin shells over the SDK and the broker.
 
-A command parses, calls the SDK, and prints. What takes time to import is imported when a command
-runs: `--help` and completion must not wait for it.
+A command parses its options, calls the SDK and prints. Modules that are slow to import are imported
+when a command runs, so that `--help` and shell completion stay fast.
 """

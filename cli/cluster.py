@@ -1,66 +1,177 @@
-"""`ottla cluster …`: the brokers, and what they speak."""
+"""`ottla cluster …`: start a local cluster, describe brokers and their APIs."""
 
 from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
 
 import click
 
 from . import output
+from .errors import Failure
 from .target import Target, connected, json_option
 
 
 @click.group()
 def cluster() -> None:
-    """Start a cluster, show its brokers and what they speak."""
+    """Start a local cluster; describe brokers and the APIs they serve."""
 
 
 @cluster.command("describe")
 @json_option
 @connected
 def describe_cluster(target: Target, as_json: bool) -> None:
-    """Show the brokers, the controller, and how much there is.
+    """Show the brokers and the controller.
 
     \b
         ottla cluster describe --bootstrap logs.example.org:9092
     """
     with target.admin() as admin:
-        found = admin.describe_cluster()
+        description = admin.describe_cluster()
         topics = admin.list_topics(internal=True)
-    led = [partition.leader for topic in topics for partition in topic.partitions]
+    leaders = [partition.leader for topic in topics for partition in topic.partitions]
     keys = ("broker", "host", "port", "rack", "is_controller", "partitions_led")
     rows = [
-        (one.id, one.host, one.port, one.rack, one.is_controller, led.count(one.id))
-        for one in found.brokers
+        (
+            broker.id,
+            broker.host,
+            broker.port,
+            broker.rack,
+            broker.is_controller,
+            leaders.count(broker.id),
+        )
+        for broker in description.brokers
     ]
-    facts = {
-        "cluster_id": found.cluster_id,
-        "controller": found.controller,
+    summary = {
+        "cluster_id": description.cluster_id,
+        "controller": description.controller,
         "topics": sum(not topic.is_internal for topic in topics),
         "internal_topics": sum(topic.is_internal for topic in topics),
-        "partitions": len(led),
-        "partitions_without_leader": led.count(-1),
+        "partitions": len(leaders),
+        "partitions_without_leader": leaders.count(-1),
     }
     if as_json:
         brokers = [dict(zip(keys, row, strict=True)) for row in rows]
-        output.print_json({**facts, "brokers": brokers})
+        output.print_json({**summary, "brokers": brokers})
         return
-    output.print_facts({key.replace("_", " "): value for key, value in facts.items()})
+    output.print_facts({key.replace("_", " "): value for key, value in summary.items()})
     output.print_rows(keys, rows, as_json=False)
 
 
 @cluster.command("api-versions")
-@click.option("--broker", type=int, help="Its number.  [default: whichever answers]")
+@click.option("--broker", type=int, help="Broker id.  [default: any]")
 @json_option
 @connected
 def show_api_versions(target: Target, broker: int | None, as_json: bool) -> None:
-    """Show the apis that a broker serves. Used is the version that this client takes.
+    """Show the APIs that a broker serves.
+
+    The last column is the version this client uses.
 
     \b
         ottla cluster api-versions --broker 0
     """
     with target.admin() as admin:
-        found = admin.api_versions(broker)
+        apis = admin.api_versions(broker)
     output.print_rows(
         ("key", "api", "first", "last", "used"),
-        [(one.key, one.name or None, one.first, one.last, one.used) for one in found],
+        [(api.key, api.name or None, api.first, api.last, api.used) for api in apis],
         as_json=as_json,
     )
+
+
+_BROKER_COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "red")
+
+
+@cluster.command("up")
+@click.option(
+    "--brokers",
+    "count",
+    metavar="NUMBER",
+    type=click.IntRange(1, 100),
+    default=3,
+    show_default=True,
+    help="Number of brokers.",
+)
+@click.option(
+    "--port",
+    metavar="FIRST",
+    type=click.IntRange(1, 65535),
+    default=9092,
+    show_default=True,
+    help="Port of the first broker; the others use the next ones.",
+)
+@click.option(
+    "--data-dir",
+    "folder",
+    metavar="DIRECTORY",
+    type=Path,
+    default=Path("ottla-cluster"),
+    show_default=True,
+    help="Directory for the cluster file and the brokers' data.",
+)
+@click.option(
+    "--set",
+    "pairs",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="A config for all brokers; repeatable.",
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(("DEBUG", "INFO", "WARNING", "ERROR"), case_sensitive=False),
+    help="Log level of the brokers.  [default: INFO]",
+)
+def start_cluster(
+    count: int, port: int, folder: Path, pairs: tuple[str, ...], log_level: str | None
+) -> None:
+    """Start a cluster of local broker processes; Ctrl-C stops it.
+
+    \b
+    Three brokers on localhost:9092, 9093 and 9094, with their data in ./ottla-cluster:
+        ottla cluster up
+    Five brokers from another port on, with a config:
+        ottla cluster up --brokers 5 --port 19092 --set num.partitions=6
+
+    Prints the bootstrap servers when all brokers are up. The brokers' log lines follow, prefixed
+    with the broker's name. If one broker exits, the others keep running. A second Ctrl-C kills all
+    brokers without flushing.
+    """
+    import asyncio
+
+    from ottla.broker.config.broker_config import ConfigError
+
+    from .broker import config_failure, config_pairs, merge_flags, os_failure
+    from .local_cluster import NotStartedError, Plan, run
+
+    level = [("--log-level", "log.level", log_level)] if log_level else []
+    try:
+        plan = Plan(folder, count, port, merge_flags((*level, *config_pairs(pairs))))
+        plan.check(os.environ)
+        plan.write()
+        ready = functools.partial(_print_ready, plan.bootstrap_servers)
+        sys.exit(asyncio.run(run(plan, os.environ, _print_line, ready)))
+    except ConfigError as problem:
+        raise config_failure(problem) from None
+    except NotStartedError as problem:
+        raise Failure(str(problem)) from None
+    except OSError as problem:
+        raise Failure(os_failure(problem)) from None
+
+
+def _print_line(number: int | None, line: str) -> None:
+    """Print a log line of a broker, or a message about the cluster."""
+    if number is not None:
+        colour = _BROKER_COLOURS[number % len(_BROKER_COLOURS)]
+        line = f"{click.style(f'broker-{number}', fg=colour)} | {line}"
+    # click strips the colours where the output is not a terminal.
+    click.echo(line, err=True, color=False if "NO_COLOR" in os.environ else None)
+
+
+def _print_ready(bootstrap_servers: Sequence[str]) -> None:
+    _print_line(
+        None, f"{len(bootstrap_servers)} brokers are up; Ctrl-C stops them. Bootstrap servers:"
+    )
+    click.echo(",".join(bootstrap_servers))

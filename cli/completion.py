@@ -1,4 +1,4 @@
-"""`ottla completion`, and the names that are asked of the cluster while somebody types."""
+"""`ottla completion`, and completion of names that come from the cluster."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem, get_completion_class
 
-from .failures import Failure
+from .errors import Failure
 from .target import target_of
 
 if TYPE_CHECKING:
     from ottla.client.blocking import Admin
 
-# Who presses the tab key does not wait for longer.
-_PATIENCE_SECONDS = 1.0
+# Nobody waits longer after pressing the tab key.
+_TIMEOUT_SECONDS = 1.0
 _SHELLS = ("bash", "zsh", "fish")
 
 
 @click.command()
 @click.argument("shell", type=click.Choice(_SHELLS))
 def completion(shell: str) -> None:
-    """Print what makes a shell complete.
+    """Print the completion script of a shell.
 
-    It completes commands and options, and asks the cluster for topics, groups and settings.
+    Completes commands, options, and the topics, groups and configs of the cluster.
 
     \b
     In ~/.bashrc:                   eval "$(ottla completion bash)"
@@ -41,24 +41,24 @@ def completion(shell: str) -> None:
 def _live(
     names: Callable[[Admin, click.Context], Iterable[str]],
 ) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
-    """Complete with names from the cluster; with none if it cannot be asked."""
+    """Complete names from the cluster; complete nothing if it does not answer."""
 
     def complete(
         context: click.Context, parameter: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
         from ottla.client.errors import ClientError, KafkaError
 
-        already = _given(context, parameter)
+        already_given = _given(context, parameter)
         try:
-            target = dataclasses.replace(target_of(context), timeout=_PATIENCE_SECONDS)
+            target = dataclasses.replace(target_of(context), timeout=_TIMEOUT_SECONDS)
             with target.admin() as admin:
-                found = sorted(names(admin, context))
+                candidates = sorted(names(admin, context))
         except (Failure, click.UsageError, ClientError, KafkaError, OSError):
             return []
         return [
             CompletionItem(name)
-            for name in found
-            if name.startswith(incomplete) and name not in already
+            for name in candidates
+            if name.startswith(incomplete) and name not in already_given
         ]
 
     return complete
@@ -83,19 +83,19 @@ def _brokers_or_topics(admin: Admin, context: click.Context) -> Iterable[str]:
     return _topics(admin, context)
 
 
-def _settings(admin: Admin, context: click.Context) -> Iterable[str]:
+def _configs(admin: Admin, context: click.Context) -> Iterable[str]:
     if context.params.get("kind") == "broker":
         broker = int(context.params["name"])
-        found = admin.describe_broker_configs(broker)[broker]
+        configs = admin.describe_broker_configs(broker)[broker]
     else:
-        # While the value of an option is typed, click does not say which topic was named; but all
-        # have the same settings.
+        # click does not say which topic was named while an option's value is completed; all topics
+        # have the same configs.
         name = context.params.get("name") or next(iter(_topics(admin, context)), None)
-        found = admin.describe_topic_configs(name)[name] if name else {}
-    return (f"{entry.name}=" for entry in found.values() if not entry.is_read_only)
+        configs = admin.describe_topic_configs(name)[name] if name else {}
+    return (f"{entry.name}=" for entry in configs.values() if not entry.is_read_only)
 
 
 complete_topics = _live(_topics)
 complete_groups = _live(_groups)
 complete_brokers_or_topics = _live(_brokers_or_topics)
-complete_settings = _live(_settings)
+complete_configs = _live(_configs)

@@ -1,4 +1,4 @@
-"""`ottla consume`: records of topics, to stdout."""
+"""`ottla consume`: print the records of topics."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import click
 
 from . import output
 from .completion import complete_groups, complete_topics
-from .filters import Filter
-from .following import Bounds, Printer, consume_as_member, consume_between, print_last
-from .rows import as_json as row_of
-from .rows import formatter, unescaped
+from .option_types import POSITION, Kind, Position, offsets_at
+from .record_filter import Filter
+from .record_format import as_json as row_of
+from .record_format import formatter, unescaped
+from .record_reader import Bounds, Printer, consume_as_member, consume_between, print_last
 from .target import Target, connected, json_option
-from .topic_records import places_of
-from .values import POSITION, Kind, Position, offsets_at
+from .topic_records import partitions_of
 
 _DEFAULT_FROM = Position(Kind.START)
 
@@ -26,46 +26,58 @@ _DEFAULT_FROM = Position(Kind.START)
 @click.argument(
     "topics", metavar="TOPIC...", nargs=-1, required=True, shell_complete=complete_topics
 )
-@click.option("--from", "start", type=POSITION, help="Where to begin: see above.  [default: start]")
-@click.option("--until", type=POSITION, help="Where to end, exclusively.  [default: end]")
-@click.option("--last", type=click.IntRange(1), metavar="N", help="The N newest records.")
-@click.option("-n", "--max-count", type=click.IntRange(1), metavar="N", help="End after N records.")
+@click.option("--from", "start", type=POSITION, help="Start position: see above.  [default: start]")
+@click.option("--until", type=POSITION, help="End position, exclusive.  [default: end]")
+@click.option("--last", type=click.IntRange(1), metavar="N", help="Print the N newest records.")
+@click.option(
+    "-n", "--max-count", type=click.IntRange(1), metavar="N", help="Exit after N records."
+)
 @click.option(
     "-f/-e",
     "--follow/--exit-at-end",
     default=None,
-    help="Wait for more, or end when there is no more.  [default: end; with --group: wait]",
+    help="Wait for new records, or exit at the end.  [default: exit; with --group: wait]",
 )
 @click.option(
-    "-p", "--partition", "partitions", type=int, multiple=True, help="Which. [default: all]"
+    "-p",
+    "--partition",
+    "partitions",
+    type=int,
+    multiple=True,
+    help="Partition; repeatable. [default: all]",
 )
-@click.option("-g", "--group", shell_complete=complete_groups, help="As a member; commits.")
+@click.option(
+    "-g", "--group", shell_complete=complete_groups, help="Join this group and commit offsets."
+)
 @click.option("--key", metavar="REGEX", help="Only records whose key matches.")
 @click.option("--value", metavar="REGEX", help="Only records whose value matches.")
-@click.option("--header", metavar="NAME[=REGEX]", multiple=True, help="Only records that have it.")
-@click.option("--committed", is_flag=True, help="Leave out what is not, or not yet, committed.")
-@click.option("-F", "--format", "layout", metavar="TEXT", help="How to print: see above.")
-@click.option("-K", "--key-separator", metavar="TEXT", help="Print keys too, and this between.")
+@click.option(
+    "--header", metavar="NAME[=REGEX]", multiple=True, help="Only records with this header."
+)
+@click.option("--committed", is_flag=True, help="Skip records of aborted and open transactions.")
+@click.option("-F", "--format", "layout", metavar="TEXT", help="Output format: see above.")
+@click.option(
+    "-K", "--key-separator", metavar="TEXT", help="Print keys, separated from values by TEXT."
+)
 @json_option
 @connected
 def consume(target: Target, topics: tuple[str, ...], as_json: bool, **options: Any) -> None:
     """Print the records of topics.
 
     \b
-        ottla consume orders                               all that is there
-        ottla consume orders --follow --from end           what comes from now on
+        ottla consume orders                               all records
+        ottla consume orders --follow --from end           new records only
         ottla consume orders --last 10
         ottla consume orders --from 2h --until 1h --value error
         ottla consume orders --partition 0 --from 1200 --max-count 1
         ottla consume orders --group billing --json        as a member of a group
 
-    --from and --until take start, end, an OFFSET, -N (before the end), 2026-11-16T12:00, 15m (ago)
-    or @MILLISECONDS. The letters of --format are kcat's; \\n, \\t and \\xHH are what they are
-    elsewhere:
+    --from and --until accept start, end, an OFFSET, -N (before the end), 2026-11-16T12:00, 15m
+    (ago) or @MILLISECONDS. --format uses kcat's letters, and \\n, \\t and \\xHH escapes:
 
     \b
         %t topic    %p partition    %o offset       %T milliseconds since 1970    %d date and time
-        %k key      %s value        %h headers      %K and %S sizes, -1: none     %% a per cent sign
+        %k key      %s value        %h headers      %K and %S sizes, -1: null     %% a percent sign
     """
     options["printer"] = Printer(
         _writer(options, as_json=as_json),
@@ -81,43 +93,45 @@ def consume(target: Target, topics: tuple[str, ...], as_json: bool, **options: A
 def _writer(options: dict[str, Any], *, as_json: bool) -> Callable[[Any], bytes]:
     layout, separator = options["layout"], options["key_separator"]
     if sum((as_json, layout is not None, separator is not None)) > 1:
-        raise click.UsageError("--json, --format and --key-separator exclude one another")
+        raise click.UsageError("--json, --format and --key-separator are mutually exclusive")
     if as_json:
         return lambda record: output.json_line(row_of(record))
     if layout is not None:
         return formatter(layout)
     if separator is not None:
-        between = unescaped(separator)
-        return lambda record: b"%b%b%b\n" % (record.key or b"", between, record.value or b"")
+        separator_bytes = unescaped(separator)
+        return lambda record: (
+            b"%b%b%b\n" % (record.key or b"", separator_bytes, record.value or b"")
+        )
     return lambda record: (record.value or b"") + b"\n"
 
 
 def _consume_alone(target: Target, topics: tuple[str, ...], options: dict[str, Any]) -> None:
     last, start, until = options["last"], options["start"], options["until"]
     if last is not None and (start or until):
-        raise click.UsageError("--last says where to begin and to end")
+        raise click.UsageError("--last cannot be combined with --from or --until")
     if until is not None and options["follow"]:
-        raise click.UsageError("--until says where to end, and --follow that there is no end")
+        raise click.UsageError("--until and --follow are mutually exclusive")
     start = Position(Kind.BEFORE_END, last) if last else start or _DEFAULT_FROM
     with target.admin() as admin:
-        places = [
-            place
-            for one in admin.describe_topics(*topics).values()
-            for place in places_of(one, options["partitions"])
+        partitions = [
+            tp
+            for topic in admin.describe_topics(*topics).values()
+            for tp in partitions_of(topic, options["partitions"])
         ]
-        starts = offsets_at(admin, places, start)
-        ends = offsets_at(admin, places, until or Position(Kind.END))
+        starts = offsets_at(admin, partitions, start)
+        ends = offsets_at(admin, partitions, until or Position(Kind.END))
     printer: Printer = options["printer"]
     is_shown = not sys.stdout.isatty() and not options["follow"]
 
     async def run() -> None:
         async with target.consumer(is_committed=options["committed"]) as consumer:
             if options["committed"]:
-                # What is behind a transaction that is still open cannot be read yet.
-                for place, end in (await consumer.end_offsets(*places)).items():
-                    ends[place] = min(ends[place], end)
-            bounds: Bounds = {place: (starts[place], ends[place]) for place in places}
-            total = sum(max(0, ends[place] - starts[place]) for place in places)
+                # Records beyond the last stable offset cannot be read yet.
+                for tp, end in (await consumer.end_offsets(*partitions)).items():
+                    ends[tp] = min(ends[tp], end)
+            bounds: Bounds = {tp: (starts[tp], ends[tp]) for tp in partitions}
+            total = sum(max(0, ends[tp] - starts[tp]) for tp in partitions)
             with output.progress("reading", total, is_shown=is_shown) as bar:
                 if last:
                     await print_last(consumer, bounds, last, printer)
@@ -125,7 +139,7 @@ def _consume_alone(target: Target, topics: tuple[str, ...], options: dict[str, A
                     await consume_between(consumer, bounds, printer, bar)
             if options["follow"] and not printer.is_done:
                 await consume_between(
-                    consumer, {place: (end, None) for place, end in ends.items()}, printer
+                    consumer, {tp: (end, None) for tp, end in ends.items()}, printer
                 )
 
     asyncio.run(run())
@@ -135,13 +149,13 @@ def _consume_in_group(target: Target, topics: tuple[str, ...], options: dict[str
     start: Position = options["start"] or _DEFAULT_FROM
     if start.kind not in (Kind.START, Kind.END):
         raise click.UsageError(
-            "--from: a group begins where it has committed, or at start or end; to go elsewhere:"
+            "--from: a group resumes at its committed offsets, or at start or end; to move it:"
             " ottla group reset"
         )
     for name in ("until", "last", "partitions"):
         if options[name]:
             option = "--partition" if name == "partitions" else f"--{name}"
-            raise click.UsageError(f"{option} is not for members of a group")
+            raise click.UsageError(f"{option} cannot be combined with --group")
     with target.admin() as admin:
         admin.describe_topics(*topics)
     is_endless = options["follow"] is not False

@@ -1,4 +1,4 @@
-"""`ottla group …`: groups, how far they are, and where they shall go on."""
+"""`ottla group …`: list, describe, clone and delete consumer groups."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import click
 
 from . import output
 from .completion import complete_groups
-from .failures import Exit, Failure
+from .errors import Exit, Failure
 from .target import Target, connected, json_option
 from .topic import confirm, yes_option
 
@@ -29,9 +29,12 @@ def group() -> None:
 
 @group.command("list")
 @click.option(
-    "--state", "states", multiple=True, help="Only groups in this state: Stable, Empty, …"
+    "--state",
+    "states",
+    multiple=True,
+    help="Only groups in this state (Stable, Empty, …); repeatable.",
 )
-@click.option("-q", "--quiet", is_flag=True, help="Names alone, one a line.")
+@click.option("-q", "--quiet", is_flag=True, help="Print names only, one per line.")
 @json_option
 @connected
 def list_groups(target: Target, states: tuple[str, ...], quiet: bool, as_json: bool) -> None:
@@ -42,13 +45,16 @@ def list_groups(target: Target, states: tuple[str, ...], quiet: bool, as_json: b
         ottla group list --state Stable --quiet
     """
     with target.admin() as admin:
-        found = admin.list_groups(states=states)
+        groups = admin.list_groups(states=states)
     if quiet and not as_json:
-        click.echo("".join(f"{one.group_id}\n" for one in found), nl=False)
+        click.echo("".join(f"{group.group_id}\n" for group in groups), nl=False)
         return
     output.print_rows(
         ("group", "state", "protocol_type", "type", "coordinator"),
-        [(one.group_id, one.state, one.protocol_type, one.type, one.coordinator) for one in found],
+        [
+            (group.group_id, group.state, group.protocol_type, group.type, group.coordinator)
+            for group in groups
+        ],
         as_json=as_json,
     )
 
@@ -58,45 +64,49 @@ def list_groups(target: Target, states: tuple[str, ...], quiet: bool, as_json: b
 @json_option
 @connected
 def describe_groups(target: Target, groups: tuple[str, ...], as_json: bool) -> None:
-    """Show members, committed offsets and lag of groups.
+    """Show the members, committed offsets and lag of groups.
 
     \b
         ottla group describe billing
     """
     with target.admin() as admin:
-        found = admin.describe_groups(*groups)
-        lags = {name: admin.group_lag(name) for name in found}
+        descriptions = admin.describe_groups(*groups)
+        lags = {name: admin.group_lag(name) for name in descriptions}
     if as_json:
-        output.print_json([_as_json(one, lags[name]) for name, one in found.items()])
+        output.print_json(
+            [_as_json(description, lags[name]) for name, description in descriptions.items()]
+        )
         return
-    for name, one in found.items():
-        _print_description(one, lags[name])
+    for name, description in descriptions.items():
+        _print_description(description, lags[name])
 
 
 def _total(lags: dict[TopicPartition, PartitionLag]) -> int:
-    return sum(one.lag or 0 for one in lags.values())
+    return sum(partition.lag or 0 for partition in lags.values())
 
 
-def _as_json(one: GroupDescription, lags: dict[TopicPartition, PartitionLag]) -> dict[str, Any]:
-    owners = _owners(one)
+def _as_json(
+    description: GroupDescription, lags: dict[TopicPartition, PartitionLag]
+) -> dict[str, Any]:
+    assigned_to = _assignments(description)
     return {
-        "group": one.group_id,
-        "state": one.state,
-        "protocol_type": one.protocol_type,
-        "assignor": one.assignor,
-        "coordinator": one.coordinator,
+        "group": description.group_id,
+        "state": description.state,
+        "protocol_type": description.protocol_type,
+        "assignor": description.assignor,
+        "coordinator": description.coordinator,
         "lag": _total(lags),
         "partitions": [
             {
-                "topic": place.topic,
-                "partition": place.partition,
+                "topic": tp.topic,
+                "partition": tp.partition,
                 "offset": lag.committed,
                 "end": lag.end,
                 "lag": lag.lag,
                 "metadata": lag.metadata,
-                "member_id": owners[place].member_id if place in owners else None,
+                "member_id": assigned_to[tp].member_id if tp in assigned_to else None,
             }
-            for place, lag in lags.items()
+            for tp, lag in lags.items()
         ],
         "members": [
             {
@@ -106,28 +116,29 @@ def _as_json(one: GroupDescription, lags: dict[TopicPartition, PartitionLag]) ->
                 "host": member.host,
                 "topics": member.topics,
                 "partitions": [
-                    {"topic": place.topic, "partition": place.partition}
-                    for place in member.assignment
+                    {"topic": tp.topic, "partition": tp.partition} for tp in member.assignment
                 ],
             }
-            for member in one.members
+            for member in description.members
         ],
     }
 
 
-def _owners(one: GroupDescription) -> dict[TopicPartition, MemberDescription]:
-    return {place: member for member in one.members for place in member.assignment}
+def _assignments(description: GroupDescription) -> dict[TopicPartition, MemberDescription]:
+    return {tp: member for member in description.members for tp in member.assignment}
 
 
-def _print_description(one: GroupDescription, lags: dict[TopicPartition, PartitionLag]) -> None:
-    owners = _owners(one)
+def _print_description(
+    description: GroupDescription, lags: dict[TopicPartition, PartitionLag]
+) -> None:
+    assigned_to = _assignments(description)
     output.print_facts(
         {
-            "group": one.group_id,
-            "state": one.state,
-            "assignor": one.assignor or None,
-            "coordinator": one.coordinator,
-            "members": len(one.members),
+            "group": description.group_id,
+            "state": description.state,
+            "assignor": description.assignor or None,
+            "coordinator": description.coordinator,
+            "members": len(description.members),
             "lag": _total(lags),
         }
     )
@@ -135,17 +146,17 @@ def _print_description(one: GroupDescription, lags: dict[TopicPartition, Partiti
         ("topic", "partition", "offset", "end", "lag", "member", "host"),
         (
             (
-                *place,
+                *tp,
                 lag.committed,
                 lag.end,
                 lag.lag,
-                owners[place].member_id if place in owners else None,
-                owners[place].host if place in owners else None,
+                assigned_to[tp].member_id if tp in assigned_to else None,
+                assigned_to[tp].host if tp in assigned_to else None,
             )
-            for place, lag in lags.items()
+            for tp, lag in lags.items()
         ),
     )
-    idle = [member for member in one.members if not member.assignment]
+    idle = [member for member in description.members if not member.assignment]
     if idle:
         output.print_table(
             ("member without partitions", "host"),
@@ -159,19 +170,21 @@ def _print_description(one: GroupDescription, lags: dict[TopicPartition, Partiti
 @json_option
 @connected
 def delete_groups(target: Target, groups: tuple[str, ...], yes: bool, as_json: bool) -> None:
-    """Delete groups that have no members. What they have committed goes with them.
+    """Delete groups that have no members.
+
+    Their committed offsets are deleted too.
 
     \b
         ottla group delete billing --yes
     """
-    wanted = list(dict.fromkeys(groups))
+    names = list(dict.fromkeys(groups))
     with target.admin() as admin:
-        admin.describe_groups(*wanted)
-        confirm(f"delete {', '.join(wanted)} with committed offsets", yes)
-        admin.delete_groups(*wanted)
+        admin.describe_groups(*names)
+        confirm(f"delete {', '.join(names)} and committed offsets", yes)
+        admin.delete_groups(*names)
     output.print_done(
-        [{"group": name} for name in wanted],
-        [f"{name}: deleted" for name in wanted],
+        [{"group": name} for name in names],
+        [f"{name}: deleted" for name in names],
         as_json=as_json,
     )
 
@@ -179,11 +192,11 @@ def delete_groups(target: Target, groups: tuple[str, ...], yes: bool, as_json: b
 @group.command("clone")
 @click.argument("source", shell_complete=complete_groups)
 @click.argument("copy")
-@click.option("--overwrite", is_flag=True, help="Even if COPY has committed something.")
+@click.option("--overwrite", is_flag=True, help="Replace committed offsets of COPY.")
 @json_option
 @connected
 def clone_group(target: Target, source: str, copy: str, overwrite: bool, as_json: bool) -> None:
-    """Copy the offsets of a group. COPY goes on where SOURCE is.
+    """Copy the committed offsets of SOURCE to the group COPY.
 
     \b
         ottla group clone billing billing-experiment
@@ -192,15 +205,15 @@ def clone_group(target: Target, source: str, copy: str, overwrite: bool, as_json
         admin.describe_groups(source)
         committed = admin.list_group_offsets(source)
         if not committed:
-            raise Failure(f"group {source!r} has committed nothing", Exit.NOT_FOUND)
+            raise Failure(f"Group {source!r} has no committed offsets", Exit.NOT_FOUND)
         if not overwrite and admin.list_group_offsets(copy):
             raise Failure(
-                f"group {copy!r} has committed offsets already; say --overwrite if that is meant",
+                f"Group {copy!r} already has committed offsets; replace them with --overwrite",
                 Exit.EXISTS,
             )
         admin.alter_group_offsets(copy, dict(committed))
     output.print_rows(
         ("topic", "partition", "offset"),
-        [(*place, one.offset) for place, one in committed.items()],
+        [(*tp, offset.offset) for tp, offset in committed.items()],
         as_json=as_json,
     )

@@ -1,4 +1,4 @@
-"""`ottla group reset` and `delete-offsets`: where a group shall go on."""
+"""`ottla group reset` and `delete-offsets`: change the committed offsets of a group."""
 
 from __future__ import annotations
 
@@ -13,26 +13,31 @@ import click
 
 from . import output
 from .completion import complete_groups, complete_topics
-from .failures import Exit, Failure
+from .errors import Exit, Failure
 from .group import group, group_argument
+from .option_types import POSITION, Position, offsets_at
 from .target import Target, connected, json_option
 from .topic import confirm, yes_option
-from .values import POSITION, Position, offsets_at
 
 if TYPE_CHECKING:
     from ottla.client.blocking import Admin
     from ottla.client.types import TopicPartition
 
-_PLACE = re.compile(r"(?P<topic>[^:]+)(:(?P<partitions>[0-9]+(,[0-9]+)*))?")
+_TOPIC_PARTITIONS = re.compile(r"(?P<topic>[^:]+)(:(?P<partitions>[0-9]+(,[0-9]+)*))?")
 
 
 @group.command("reset")
 @group_argument
 @click.option("--to", type=POSITION, help="start, end, OFFSET, -N (before the end), or a time.")
-@click.option("--by", type=int, metavar="N", help="So many offsets on, or back if below zero.")
-@click.option("--like", metavar="GROUP", shell_complete=complete_groups, help="As another group.")
+@click.option("--by", type=int, metavar="N", help="Shift by N offsets; backwards if negative.")
 @click.option(
-    "--file", type=click.File(), help="TOPIC,PARTITION,OFFSET lines, or JSON; - is stdin."
+    "--like",
+    metavar="GROUP",
+    shell_complete=complete_groups,
+    help="Copy the offsets of another group.",
+)
+@click.option(
+    "--file", type=click.File(), help="TOPIC,PARTITION,OFFSET lines or JSON; - reads stdin."
 )
 @click.option(
     "-t",
@@ -41,9 +46,9 @@ _PLACE = re.compile(r"(?P<topic>[^:]+)(:(?P<partitions>[0-9]+(,[0-9]+)*))?")
     metavar="TOPIC[:P,…]",
     multiple=True,
     shell_complete=complete_topics,
-    help="Where. [default: where the group has committed]",
+    help="Topic or partitions. [default: all committed]",
 )
-@click.option("--dry-run", is_flag=True, help="Only show what would be committed.")
+@click.option("--dry-run", is_flag=True, help="Show the plan only.")
 @yes_option
 @json_option
 @connected
@@ -59,7 +64,7 @@ def reset_group(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Say where a group that has no members goes on.
+    """Set the committed offsets of a group without members.
 
     \b
         ottla group reset billing --to start --dry-run
@@ -68,75 +73,77 @@ def reset_group(
         ottla group reset billing --like billing-backup --yes
         ottla group reset billing --file offsets.csv --yes
 
-    What --dry-run --json prints can be given to --file.
+    --file accepts the output of --dry-run --json.
     """
-    if sum(one is not None for one in (to, by, like, file)) != 1:
-        raise click.UsageError("say one of --to, --by, --like and --file")
+    if sum(option is not None for option in (to, by, like, file)) != 1:
+        raise click.UsageError("give exactly one of --to, --by, --like and --file")
     with target.admin() as admin:
-        before = {place: one.offset for place, one in admin.list_group_offsets(group).items()}
-        chosen = _places(admin, topics)
+        before = {tp: one.offset for tp, one in admin.list_group_offsets(group).items()}
+        selected = _parse_partitions(admin, topics)
         if to is not None:
-            after = offsets_at(admin, _or_committed(group, chosen, before), to)
+            after = offsets_at(admin, _or_all_committed(group, selected, before), to)
         elif by is not None:
-            after = _shifted(admin, before, chosen, by)
+            after = _shifted(admin, before, selected, by)
         elif like is not None:
-            after = {place: one.offset for place, one in admin.list_group_offsets(like).items()}
+            after = {tp: one.offset for tp, one in admin.list_group_offsets(like).items()}
         else:
             assert file is not None
             after = read_offsets(file.read())
-        if chosen and to is None:
-            after = {place: offset for place, offset in after.items() if place in chosen}
+        if selected and to is None:
+            after = {tp: offset for tp, offset in after.items() if tp in selected}
         if not after:
-            raise Failure("that would commit nothing: no partition is meant", Exit.NOT_FOUND)
+            raise Failure("No partition selected: nothing to commit", Exit.NOT_FOUND)
         if not dry_run:
             confirm(f"commit offsets of {output.counted(len(after), 'partition')} for {group}", yes)
             admin.alter_group_offsets(group, dict(after))
     output.print_rows(
         ("topic", "partition", "offset_before", "offset"),
-        [(*place, before.get(place), after[place]) for place in sorted(after)],
+        [(*tp, before.get(tp), after[tp]) for tp in sorted(after)],
         as_json=as_json,
     )
 
 
-def _or_committed(
-    group: str, chosen: list[TopicPartition], before: Iterable[TopicPartition]
+def _or_all_committed(
+    group: str, selected: list[TopicPartition], before: Iterable[TopicPartition]
 ) -> list[TopicPartition]:
-    places = chosen or list(before)
-    if not places:
+    partitions = selected or list(before)
+    if not partitions:
         raise Failure(
-            f"group {group!r} has committed nothing so far; say which topics are meant: --topic",
+            f"Group {group!r} has no committed offsets; select topics with --topic",
             Exit.NOT_FOUND,
         )
-    return places
+    return partitions
 
 
-def _places(admin: Admin, topics: tuple[str, ...]) -> list[TopicPartition]:
-    """Read TOPIC and TOPIC:0,1; give the partitions that are meant."""
+def _parse_partitions(admin: Admin, topics: tuple[str, ...]) -> list[TopicPartition]:
+    """Parse TOPIC and TOPIC:0,1."""
     from ottla.client.types import TopicPartition
 
-    found: list[TopicPartition] = []
+    partitions: list[TopicPartition] = []
     for text in topics:
-        match = _PLACE.fullmatch(text)
+        match = _TOPIC_PARTITIONS.fullmatch(text)
         if match is None:
-            raise click.BadParameter(f"{text!r} is not TOPIC or TOPIC:0,1", param_hint="--topic")
+            raise click.BadParameter(
+                f"invalid value {text!r}: expected TOPIC or TOPIC:0,1", param_hint="--topic"
+            )
         if match["partitions"]:
             numbers = map(int, match["partitions"].split(","))
-            found += (TopicPartition(match["topic"], number) for number in numbers)
+            partitions += (TopicPartition(match["topic"], number) for number in numbers)
         else:
-            found += admin.describe_topics(text)[text].places
-    return list(dict.fromkeys(found))
+            partitions += admin.describe_topics(text)[text].topic_partitions
+    return list(dict.fromkeys(partitions))
 
 
 def _shifted(
-    admin: Admin, before: dict[TopicPartition, int], chosen: list[TopicPartition], by: int
+    admin: Admin, before: dict[TopicPartition, int], selected: list[TopicPartition], by: int
 ) -> dict[TopicPartition, int]:
-    places = [place for place in before if not chosen or place in chosen]
-    starts, ends = admin.beginning_offsets(*places), admin.end_offsets(*places)
-    return {place: min(max(before[place] + by, starts[place]), ends[place]) for place in places}
+    partitions = [tp for tp in before if not selected or tp in selected]
+    starts, ends = admin.beginning_offsets(*partitions), admin.end_offsets(*partitions)
+    return {tp: min(max(before[tp] + by, starts[tp]), ends[tp]) for tp in partitions}
 
 
 def read_offsets(text: str) -> dict[TopicPartition, int]:
-    """Read TOPIC,PARTITION,OFFSET lines, or a JSON array of objects with such keys."""
+    """Parse TOPIC,PARTITION,OFFSET lines, or a JSON array of objects with such keys."""
     from ottla.client.types import TopicPartition
 
     try:
@@ -150,7 +157,7 @@ def read_offsets(text: str) -> dict[TopicPartition, int]:
         }
     except (ValueError, KeyError, TypeError) as error:
         raise Failure(
-            f"--file: {error}: it is neither TOPIC,PARTITION,OFFSET lines nor a JSON array of"
+            f"Invalid --file: {error}: expected TOPIC,PARTITION,OFFSET lines or a JSON array of"
             ' {"topic": …, "partition": …, "offset": …}',
             Exit.USAGE,
         ) from error
@@ -167,7 +174,9 @@ def read_offsets(text: str) -> dict[TopicPartition, int]:
 def delete_offsets(
     target: Target, group: str, topics: tuple[str, ...], yes: bool, as_json: bool
 ) -> None:
-    """Forget what a group has committed. None of its members may read these topics.
+    """Delete committed offsets of a group.
+
+    No member of the group may be subscribed to the topics.
 
     \b
         ottla group delete-offsets billing orders bills:0 --yes
@@ -175,13 +184,15 @@ def delete_offsets(
     with target.admin() as admin:
         admin.describe_groups(group)
         committed = admin.list_group_offsets(group)
-        places = [place for place in _places(admin, topics) if place in committed]
-        if not places:
-            raise Failure(f"group {group!r} has committed nothing there", Exit.NOT_FOUND)
-        confirm(f"delete offsets of {output.counted(len(places), 'partition')} of {group}", yes)
-        admin.delete_group_offsets(group, *places)
+        partitions = [tp for tp in _parse_partitions(admin, topics) if tp in committed]
+        if not partitions:
+            raise Failure(
+                f"Group {group!r} has no committed offsets for these partitions", Exit.NOT_FOUND
+            )
+        confirm(f"delete offsets of {output.counted(len(partitions), 'partition')} of {group}", yes)
+        admin.delete_group_offsets(group, *partitions)
     output.print_done(
-        [place._asdict() for place in places],
-        [f"{place}: deleted" for place in places],
+        [tp._asdict() for tp in partitions],
+        [f"{tp}: deleted" for tp in partitions],
         as_json=as_json,
     )

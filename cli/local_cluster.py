@@ -1,10 +1,9 @@
-"""A cluster of local processes, in one terminal: what `ottla cluster up` does.
+"""A cluster of local broker processes in one terminal, for `ottla cluster up`.
 
-    <folder>/cluster.toml     who is in it; written anew each time
-    <folder>/broker-0/ …      the data of each
+    <folder>/cluster.toml     the cluster file, rewritten at every start
+    <folder>/broker-0/ …      the data directory of each broker
 
-Each broker is an ordinary `ottla broker start`, so one that has ended can be started by hand. What
-they log is told line by line, with the number of the broker.
+Each broker is an ordinary `ottla broker start`, so one that has exited can be restarted by hand.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ from ottla.client.connection import BrokerConnection
 from ottla.client.errors import ClientError, KafkaError
 
 _HOST = "127.0.0.1"
-# What each broker has of its own, or the cluster file says: neither flags nor environment do.
-_DECIDED = (
+# Set per broker or by the cluster file, so neither flags nor the environment may set them.
+_RESERVED = (
     "broker.id",
     "log.dir",
     "listeners",
@@ -38,60 +37,64 @@ _DECIDED = (
     "cluster.brokers",
     "inter.broker.listener.name",
 )
-_LOOK_SECONDS = 0.05
+_POLL_SECONDS = 0.05
 _CHUNK_BYTES = 64 * 1024
 _INTERRUPTED = 128 + signal.SIGINT
 
-#: Shows a line: of the broker with this number, or, if it is None, of the cluster.
-Say = Callable[[int | None, str], None]
+#: Prints a log line of the broker with this id, or, if it is None, a message about the cluster.
+PrintLine = Callable[[int | None, str], None]
 
 
 class NotStartedError(Exception):
-    """The cluster is not up; the message says why, and what to do."""
+    """The cluster did not start."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Who is to be there, where, and with which settings."""
+    """The brokers to start, their ports and their configs."""
 
     folder: Path
     count: int
     first_port: int
-    settings: Mapping[str, str] = field(default_factory=dict)
+    configs: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def addresses(self) -> list[Endpoint]:
-        """Where the brokers listen."""
+        """The addresses the brokers listen on."""
         ports = range(self.first_port, self.first_port + self.count)
         return [Endpoint("PLAINTEXT", _HOST, port) for port in ports]
 
     @property
-    def places(self) -> list[str]:
-        """The same, as host:port."""
+    def bootstrap_servers(self) -> list[str]:
+        """The addresses as host:port."""
         return [f"{address.host}:{address.port}" for address in self.addresses]
 
     def command(self, number: int) -> list[str]:
-        """Give the arguments of `ottla` that start a broker."""
+        """Return the arguments of `ottla` that start a broker."""
         file, data = str(self.folder / "cluster.toml"), str(self._data_of(number))
-        settings = [word for pair in self.settings.items() for word in ("--set", "=".join(pair))]
+        config_flags = [word for pair in self.configs.items() for word in ("--set", "=".join(pair))]
         return [
             *("broker", "start", "--id", str(number)),
-            *("--cluster", file, "--data-dir", data, *settings),
+            *("--cluster", file, "--data-dir", data, *config_flags),
         ]
 
     def environ(self, environ: Mapping[str, str]) -> dict[str, str]:
-        """Give the environment that brokers have, of the one that is here."""
-        decided = {environment_variable(name) for name in _DECIDED}
-        return {name: text for name, text in environ.items() if name not in decided}
+        """Return `environ` without the variables that must not reach the brokers."""
+        reserved = {environment_variable(name) for name in _RESERVED}
+        return {name: text for name, text in environ.items() if name not in reserved}
 
     def check(self, environ: Mapping[str, str]) -> None:
-        """Raise ConfigError or NotStartedError for what cannot be, as far as is known before."""
-        for name in _DECIDED:
-            if name in self.settings:
-                raise ConfigError(f"{name}: it cannot be set here, each broker has its own")
+        """Raise ConfigError or NotStartedError for problems that are known before the start."""
+        for name in _RESERVED:
+            if name in self.configs:
+                raise ConfigError(
+                    f"Config {name} cannot be set here: each broker has its own value"
+                )
         if self.addresses[-1].port > 65535:
-            raise ConfigError(f"{self.count} ports from {self.first_port} on: the last is 65535")
-        load_broker_config(self.settings, self.environ(environ))
+            raise ConfigError(
+                f"{self.count} ports from {self.first_port} on exceed the last port, 65535"
+            )
+        load_broker_config(self.configs, self.environ(environ))
         self._check_folder()
         for address in self.addresses:
             _check_free(address)
@@ -99,11 +102,11 @@ class Plan:
     def write(self) -> None:
         """Write the cluster file. Raises OSError."""
         brokers = [
-            f'\n[[brokers]]\nid = {number}\naddress = "{place}"\n'
-            for number, place in enumerate(self.places)
+            f'\n[[brokers]]\nid = {number}\naddress = "{address}"\n'
+            for number, address in enumerate(self.bootstrap_servers)
         ]
         self.folder.mkdir(parents=True, exist_ok=True)
-        text = "".join(["# Written by `ottla cluster up`, each time anew.\n", *brokers])
+        text = "".join(["# Written by `ottla cluster up` at every start.\n", *brokers])
         (self.folder / "cluster.toml").write_text(text, encoding="utf-8")
 
     def _data_of(self, number: int) -> Path:
@@ -112,74 +115,74 @@ class Plan:
     def _check_folder(self) -> None:
         if (self.folder / "meta.json").exists():
             raise NotStartedError(
-                f"{self.folder} is the data directory of a single broker; choose another --data-dir"
+                f"{self.folder} is the data directory of a single broker; use another --data-dir"
             )
-        there = {path.parent for path in self.folder.glob("broker-*/meta.json")}
-        left_out = there - {self._data_of(number) for number in range(self.count)}
-        if left_out:
-            names = ", ".join(sorted(path.name for path in left_out))
+        existing = {path.parent for path in self.folder.glob("broker-*/meta.json")}
+        excluded = existing - {self._data_of(number) for number in range(self.count)}
+        if excluded:
+            names = ", ".join(sorted(path.name for path in excluded))
             raise NotStartedError(
-                f"{self.folder} has partitions of {names} as well: take more --brokers, or choose"
-                " another --data-dir"
+                f"{self.folder} also has the data of {names}; start more --brokers, or use another"
+                " --data-dir"
             )
 
 
 class LocalCluster:
-    """The processes, from their start until all have ended."""
+    """The broker processes, from start to exit."""
 
-    def __init__(self, plan: Plan, say: Say) -> None:
+    def __init__(self, plan: Plan, print_line: PrintLine) -> None:
         self._plan = plan
-        self._say = say
+        self._print_line = print_line
         self._processes: list[Process] = []
         self._watches: list[asyncio.Task[None]] = []
-        self._is_to_stop = asyncio.Event()
-        #: Whether somebody could not wait for the end.
+        self._stopping = asyncio.Event()
+        #: Whether the brokers were killed by a second signal.
         self.was_killed = False
 
     async def start(self, environ: Mapping[str, str]) -> bool:
-        """Start all; whether all answer, and none was asked to stop before.
+        """Start all brokers; return whether all are up and no stop was requested.
 
-        Raises NotStartedError if one ends instead. Then the others were stopped.
+        Raises NotStartedError if a broker exits; the others are stopped then.
         """
         for number in range(self._plan.count):
             await self._start_one(number, environ)
-        answered = asyncio.create_task(_answered(self._plan.addresses))
-        to_stop = asyncio.create_task(self._is_to_stop.wait())
-        awaited: list[asyncio.Task[Any]] = [answered, to_stop, *self._watches]
+        all_up = asyncio.create_task(_wait_until_up(self._plan.addresses))
+        stop_requested = asyncio.create_task(self._stopping.wait())
+        awaited: list[asyncio.Task[Any]] = [all_up, stop_requested, *self._watches]
         await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
-        answered.cancel()
-        to_stop.cancel()
+        all_up.cancel()
+        stop_requested.cancel()
         failed = [number for number, watch in enumerate(self._watches) if watch.done()]
-        if failed and not self._is_to_stop.is_set():
+        if failed and not self._stopping.is_set():
             self.stop()
-            await self.ended()
+            await self.wait()
             names = " and ".join(f"broker-{number}" for number in failed)
-            raise NotStartedError(f"{names} did not start, and the others were stopped")
-        return not self._is_to_stop.is_set()
+            raise NotStartedError(f"{names} did not start; stopped the other brokers")
+        return not self._stopping.is_set()
 
-    def tell(self, show: Callable[..., None], *what: object) -> None:
-        """Show something. If nobody looks any more, the cluster is stopped."""
+    def print_or_stop(self, print_: Callable[..., None], *arguments: object) -> None:
+        """Print something; stop the cluster if the output was closed."""
         try:
-            show(*what)
+            print_(*arguments)
         except BrokenPipeError:
-            if not self._is_to_stop.is_set():
+            if not self._stopping.is_set():
                 self.stop()
 
     def stop(self) -> None:
-        """Ask all to stop; the second time, make them."""
-        self.was_killed = self._is_to_stop.is_set()
-        self._is_to_stop.set()
+        """Terminate all brokers; kill them when called again."""
+        self.was_killed = self._stopping.is_set()
+        self._stopping.set()
         for process in self._processes:
             if process.returncode is None:
                 process.send_signal(signal.SIGKILL if self.was_killed else signal.SIGTERM)
 
-    async def ended(self) -> bool:
-        """Wait until none is left; whether all have ended as they should."""
+    async def wait(self) -> bool:
+        """Wait until all brokers have exited; return whether all exited with code 0."""
         await asyncio.gather(*self._watches)
         return all(process.returncode == 0 for process in self._processes)
 
     async def _start_one(self, number: int, environ: Mapping[str, str]) -> None:
-        if self._is_to_stop.is_set():
+        if self._stopping.is_set():
             return
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "ottla", *self._plan.command(number)),
@@ -187,55 +190,57 @@ class LocalCluster:
             stdout=PIPE,
             stderr=STDOUT,
             env=self._plan.environ(environ),
-            # Ctrl-C is for this process, which passes it on: two signals are for those in a hurry.
+            # Ctrl-C reaches this process only, which passes it on: a second one means SIGKILL.
             process_group=0,
         )
         self._processes.append(process)
         self._watches.append(asyncio.create_task(self._watch(number, process)))
-        if self._is_to_stop.is_set():  # meanwhile
+        if self._stopping.is_set():
             process.terminate()
 
     async def _watch(self, number: int, process: Process) -> None:
-        """Show what a broker logs, until it ends."""
+        """Print the log lines of a broker until it exits."""
         assert process.stdout is not None
-        rest = b""
+        remainder = b""
         while data := await process.stdout.read(_CHUNK_BYTES):
-            *lines, rest = (rest + data).split(b"\n")
+            *lines, remainder = (remainder + data).split(b"\n")
             for line in lines:
-                self.tell(self._say, number, line.decode(errors="replace"))
-        if rest:
-            self.tell(self._say, number, rest.decode(errors="replace"))
+                self.print_or_stop(self._print_line, number, line.decode(errors="replace"))
+        if remainder:
+            self.print_or_stop(self._print_line, number, remainder.decode(errors="replace"))
         code = await process.wait()
-        if not self._is_to_stop.is_set():
+        if not self._stopping.is_set():
             how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
             command = shlex.join(["ottla", *self._plan.command(number)])
-            text = f"broker-{number} has ended ({how}); to start it again: {command}"
-            self.tell(self._say, None, text)
+            text = f"broker-{number} exited ({how}); to restart it: {command}"
+            self.print_or_stop(self._print_line, None, text)
 
 
-async def run(plan: Plan, environ: Mapping[str, str], say: Say, ready: Callable[[], None]) -> int:
-    """Run a cluster until it is stopped; give the exit code. Raises NotStartedError."""
-    cluster = LocalCluster(plan, say)
+async def run(
+    plan: Plan, environ: Mapping[str, str], print_line: PrintLine, ready: Callable[[], None]
+) -> int:
+    """Run a cluster until it is stopped; return the exit code. Raises NotStartedError."""
+    cluster = LocalCluster(plan, print_line)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, cluster.stop)
     is_up = await cluster.start(environ)
     if is_up:
-        cluster.tell(ready)
-    is_clean = await cluster.ended()
+        cluster.print_or_stop(ready)
+    is_clean = await cluster.wait()
     if cluster.was_killed or not is_up:
         return _INTERRUPTED
     return 0 if is_clean else 1
 
 
-async def _answered(addresses: Iterable[Endpoint]) -> None:
-    """Wait until a broker answers at each of these."""
+async def _wait_until_up(addresses: Iterable[Endpoint]) -> None:
+    """Wait until a broker answers at each address."""
     for address in addresses:
         while True:
             try:
                 connection = await BrokerConnection.open(address.host, address.port, ClientConfig())
             except (ClientError, KafkaError):
-                await asyncio.sleep(_LOOK_SECONDS)
+                await asyncio.sleep(_POLL_SECONDS)
             else:
                 connection.close()
                 break
@@ -250,6 +255,6 @@ def _check_free(address: Endpoint) -> None:
             if error.errno != errno.EADDRINUSE:
                 raise
             raise NotStartedError(
-                f"{address.host}:{address.port} is taken: stop what listens there, or take other"
-                " ports: --port FIRST"
+                f"{address.host}:{address.port} is in use; stop the process on that port, or use"
+                " other ports: --port FIRST"
             ) from None

@@ -1,7 +1,7 @@
-"""What commands print: tables, JSON, and how far something has come.
+"""Output of commands: tables, JSON and progress bars.
 
-On a terminal tables and bars are rich's, if that is installed (`pip install ottla[cli]`); elsewhere
-they are plain text, and there are no bars. What is meant for people alone goes to stderr.
+On a terminal, tables and bars use rich if it is installed (`pip install ottla[cli]`). Elsewhere
+tables are plain text and there are no bars. Messages for people go to stderr.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ _PLAIN_REFRESH_SECONDS = 0.2
 
 
 def print_json(value: Any) -> None:
-    """Print a document."""
+    """Print a JSON document."""
     click.echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 
 def json_line(value: Any) -> bytes:
-    """Write one of many objects, on a line of its own."""
+    """Encode an object as one line of JSON."""
     return json.dumps(value, ensure_ascii=False).encode(errors="surrogatepass") + b"\n"
 
 
 def counted(number: int, noun: str) -> str:
-    """Say how many there are of something: 1 record, 2,000 records."""
+    """Return a number with its noun: 1 record, 2,000 records."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def note(message: str) -> None:
-    """Say something to whoever sits there; it is no result."""
+    """Print a message to stderr."""
     click.echo(message, err=True)
 
 
 @contextmanager
-def warnings_shown() -> Iterator[None]:
-    """Let people know what the SDK finds odd, such as a broker that does not answer for now."""
+def show_warnings() -> Iterator[None]:
+    """Print the warnings that the SDK logs, such as a broker that does not answer."""
     import logging
 
     class Handler(logging.Handler):
@@ -64,18 +64,18 @@ def warnings_shown() -> Iterator[None]:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Print rows under headings; numbers stand to the right, nothing is a dash."""
-    kept = [[_cell(value) for value in row] for row in rows]
+    """Print a table; numbers are right-aligned, None is a dash."""
+    cells = [[_cell(value) for value in row] for row in rows]
     is_number = [
-        any(row[at] is not None for row in kept)
-        and all(isinstance(row[at], int | float | None) for row in kept)
-        for at in range(len(columns))
+        any(row[index] is not None for row in cells)
+        and all(isinstance(row[index], int | float | None) for row in cells)
+        for index in range(len(columns))
     ]
     console = _console(sys.stdout)
     if console is None:
-        _print_plain(columns, kept, is_number)
+        _print_plain(columns, cells, is_number)
     else:
-        _print_rich(console, columns, kept, is_number)
+        _print_rich(console, columns, cells, is_number)
 
 
 def print_rows(keys: Sequence[str], rows: Iterable[Sequence[Any]], *, as_json: bool) -> None:
@@ -86,17 +86,19 @@ def print_rows(keys: Sequence[str], rows: Iterable[Sequence[Any]], *, as_json: b
         print_table([key.removeprefix("is_").replace("_", " ") for key in keys], rows)
 
 
-def print_done(things: Sequence[Mapping[str, Any]], lines: Iterable[str], *, as_json: bool) -> None:
-    """Say what was done: in sentences, or as a JSON array of what it was done to."""
+def print_done(
+    results: Sequence[Mapping[str, Any]], lines: Iterable[str], *, as_json: bool
+) -> None:
+    """Print results, as lines of text or as a JSON array."""
     if as_json:
-        print_json(things)
+        print_json(results)
     else:
         for line in lines:
             click.echo(line)
 
 
 def print_facts(facts: Mapping[str, Cell]) -> None:
-    """Print what is known of one thing, a line for each fact."""
+    """Print key-value pairs, one per line."""
     width = max(map(len, facts), default=0)
     for name, value in facts.items():
         click.echo(f"{name:<{width}}{_GAP}{_text(value)}")
@@ -107,7 +109,7 @@ def _print_plain(columns: Sequence[str], rows: list[list[Cell]], is_number: list
         [column.upper() for column in columns],
         *([_text(cell) for cell in row] for row in rows),
     ]
-    widths = [max(len(line[at]) for line in lines) for at in range(len(columns))]
+    widths = [max(len(line[index]) for line in lines) for index in range(len(columns))]
     for line in lines:
         cells = (
             text.rjust(width) if number else text.ljust(width)
@@ -130,7 +132,7 @@ def _print_rich(
     for column, number in zip(columns, is_number, strict=True):
         table.add_column(column, justify="right" if number else "left", overflow="fold")
     for row in rows:
-        # Text, not str: a name in brackets is a name, not a colour.
+        # Text, not str: rich reads [brackets] in a str as markup.
         table.add_row(*(Text(_text(cell)) for cell in row))
     console.print(table)
 
@@ -146,7 +148,7 @@ def _cell(value: Any) -> Cell:
 def _text(cell: Cell) -> str:
     if cell is None:
         return "-"
-    # What comes from elsewhere must not write to the terminal, or begin a line.
+    # Escape control characters: data must not send escape codes to a terminal or break lines.
     return "".join(
         character if character.isprintable() else character.encode("unicode_escape").decode()
         for character in str(cell)
@@ -154,15 +156,15 @@ def _text(cell: Cell) -> str:
 
 
 class Progress(Protocol):
-    """How far something has come."""
+    """Progress of a long operation."""
 
     def advance(self, by: int = 1) -> None:
-        """Say that it has come further."""
+        """Advance the bar."""
 
 
 @contextmanager
 def progress(label: str, total: int | None = None, *, is_shown: bool = True) -> Iterator[Progress]:
-    """Show a bar on a terminal while something runs; `total` is None if nobody knows the end."""
+    """Show a progress bar on a terminal; `total` is None if the end is unknown."""
     if not (is_shown and sys.stderr.isatty()):
         yield _Silent()
         return
@@ -189,7 +191,7 @@ def progress(label: str, total: int | None = None, *, is_shown: bool = True) -> 
 
 class _Silent:
     def advance(self, by: int = 1) -> None:
-        """Say nothing."""
+        """Print nothing."""
 
 
 class _Rich:
@@ -198,7 +200,7 @@ class _Rich:
         self._task = task
 
     def advance(self, by: int = 1) -> None:
-        """Move the bar."""
+        """Advance the bar."""
         self._bar.advance(self._task, by)
 
 
@@ -210,7 +212,7 @@ class _Plain:
         self._next = 0.0
 
     def advance(self, by: int = 1) -> None:
-        """Count, and write the number now and then."""
+        """Count, and print the count a few times per second."""
         self._done += by
         now = time.monotonic()
         if now >= self._next:
@@ -219,13 +221,13 @@ class _Plain:
             sys.stderr.flush()
 
     def end(self) -> None:
-        """Wipe the line."""
+        """Clear the line."""
         sys.stderr.write("\r\033[K")
         sys.stderr.flush()
 
 
 def _console(stream: Any) -> Console | None:
-    """Give rich's console, if this is a terminal and rich is there."""
+    """Return a rich console if `stream` is a terminal and rich is installed."""
     if not stream.isatty():
         return None
     try:

@@ -1,4 +1,4 @@
-"""`ottla perf …`: how fast a cluster is, as this client sees it."""
+"""`ottla perf …`: measure throughput and latency of a cluster."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import click
 
 from . import output
 from .completion import complete_topics
-from .following import Bounds, between
 from .produce import ACKS, ACKS_HELP, CODECS, prepare_topic
+from .record_reader import Bounds, between
 from .target import Target, connected, json_option
 
 if TYPE_CHECKING:
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from ottla.client.producer.producer import Producer
 
 _topic = click.argument("topic", shell_complete=complete_topics)
-_create = click.option("--create", is_flag=True, help="Make the topic if it is not there.")
+_create = click.option("--create", is_flag=True, help="Create the topic if it does not exist.")
 _size = click.option(
-    "--size", type=click.IntRange(1), default=100, show_default=True, help="Bytes of a value."
+    "--size", type=click.IntRange(1), default=100, show_default=True, help="Value size in bytes."
 )
 _acks = click.option(
     "--acks", type=click.Choice(ACKS), default="all", show_default=True, help=ACKS_HELP
 )
 _compression = click.option(
-    "-z", "--compression", type=click.Choice(CODECS), default="none", help="The codec."
+    "-z", "--compression", type=click.Choice(CODECS), default="none", help="Compression codec."
 )
 
 
@@ -41,33 +41,33 @@ def _records(default: int) -> Callable[..., Any]:
         type=click.IntRange(1),
         default=default,
         show_default=True,
-        help="How many.",
+        help="Number of records.",
     )
 
 
 _POOL_BYTES = 1 << 20
-# How long records may lie around before a rate is looked at again.
+# Interval at which a rate is enforced.
 _TICK_SECONDS = 0.01
-_PATIENCE_SECONDS = 30.0
+_TIMEOUT_SECONDS = 30.0
 
 
 @click.group()
 def perf() -> None:
-    """Measure how fast a cluster is."""
+    """Measure throughput and latency."""
 
 
 @perf.command("produce")
 @_topic
 @_records(100_000)
 @_size
-@click.option("--rate", type=click.FloatRange(0, min_open=True), help="Records a second, at most.")
+@click.option("--rate", type=click.FloatRange(0, min_open=True), help="Maximum records per second.")
 @_acks
 @_compression
 @_create
 @json_option
 @connected
 def perf_produce(target: Target, topic: str, as_json: bool, **options: Any) -> None:
-    """Send records as fast as it goes, or at a rate.
+    """Send records as fast as possible, or at a fixed rate.
 
     \b
         ottla perf produce bench --records 1000000 --size 100 --create
@@ -107,7 +107,7 @@ async def _at_rate(producer: Producer, topic: str, values: Iterator[bytes], rate
 
 
 def _values(count: int, size: int) -> Iterator[bytes]:
-    """Give values that differ, and do not compress away to nothing."""
+    """Yield distinct values that do not compress well."""
     pool = os.urandom(_POOL_BYTES // 2).hex().encode()
     while len(pool) < 2 * size:
         pool += pool
@@ -126,33 +126,35 @@ def _counted(values: Iterator[bytes], bar: output.Progress) -> Iterator[bytes]:
 
 @perf.command("consume")
 @_topic
-@click.option("-n", "--records", type=click.IntRange(1), help="End after so many.  [default: all]")
+@click.option(
+    "-n", "--records", type=click.IntRange(1), help="Exit after N records.  [default: all]"
+)
 @json_option
 @connected
 def perf_consume(target: Target, topic: str, records: int | None, as_json: bool) -> None:
-    """Read what is there, from the start, as fast as it goes.
+    """Read all records from the start as fast as possible.
 
     \b
         ottla perf consume bench
     """
     with target.admin() as admin:
         starts, ends = admin.beginning_offsets(topic), admin.end_offsets(topic)
-    bounds: Bounds = {place: (starts[place], ends[place]) for place in ends}
-    total = sum(ends[place] - starts[place] for place in ends)
+    bounds: Bounds = {tp: (starts[tp], ends[tp]) for tp in ends}
+    total = sum(ends[tp] - starts[tp] for tp in ends)
     count, size, seconds = asyncio.run(_consume(target, bounds, records or total))
     _print_throughput(count, size, seconds, as_json)
 
 
-async def _consume(target: Target, bounds: Bounds, most: int) -> tuple[int, int, float]:
+async def _consume(target: Target, bounds: Bounds, max_records: int) -> tuple[int, int, float]:
     count = size = 0
     async with target.consumer() as consumer:
-        with output.progress("reading", most) as bar:
+        with output.progress("reading", max_records) as bar:
             started = time.perf_counter()
             async for _, records in between(consumer, bounds):
                 count += len(records)
-                size += sum(len(one.value or b"") + len(one.key or b"") for one in records)
+                size += sum(len(r.value or b"") + len(r.key or b"") for r in records)
                 bar.advance(len(records))
-                if count >= most:
+                if count >= max_records:
                     break
             return count, size, time.perf_counter() - started
 
@@ -170,14 +172,14 @@ def _print_throughput(count: int, size: int, seconds: float, as_json: bool) -> N
     )
 
 
-def _print_summary(facts: Mapping[str, Any], as_json: bool) -> None:
+def _print_summary(summary: Mapping[str, Any], as_json: bool) -> None:
     if as_json:
-        output.print_json(facts)
+        output.print_json(summary)
         return
     output.print_facts(
         {
             name.replace("_", " "): f"{value:,}" if isinstance(value, int) else value
-            for name, value in facts.items()
+            for name, value in summary.items()
         }
     )
 
@@ -191,23 +193,23 @@ def _print_summary(facts: Mapping[str, Any], as_json: bool) -> None:
     type=click.FloatRange(0, min_open=True),
     default=200,
     show_default=True,
-    help="Records a second.",
+    help="Records per second.",
 )
 @_acks
 @_create
 @json_option
 @connected
 def perf_latency(target: Target, topic: str, as_json: bool, **options: Any) -> None:
-    """Measure how long records take. They are sent one by one, at a rate.
+    """Measure the latency of single records sent at a fixed rate.
 
-    It is measured until each is acknowledged, and until it is read again.
+    Reports the time until each record is acknowledged, and until it is consumed.
 
     \b
         ottla perf latency bench --records 2000 --rate 500
     """
     prepare_topic(target, topic, create=options["create"])
     with target.admin() as admin:
-        bounds: Bounds = {place: (end, None) for place, end in admin.end_offsets(topic).items()}
+        bounds: Bounds = {tp: (end, None) for tp, end in admin.end_offsets(topic).items()}
     acked, read = asyncio.run(_latency(target, topic, bounds, options))
     _print_summary(
         {
@@ -219,7 +221,7 @@ def perf_latency(target: Target, topic: str, as_json: bool, **options: Any) -> N
     )
 
 
-# Whose record it is, and which one.
+# Identifies the run and the record, in the first bytes of a value.
 _STAMP = struct.Struct(">16sI")
 
 
@@ -239,7 +241,7 @@ async def _latency(
 
         with output.progress("measuring", count) as bar:
             async with (
-                asyncio.timeout(count / rate + _PATIENCE_SECONDS),
+                asyncio.timeout(count / rate + _TIMEOUT_SECONDS),
                 asyncio.TaskGroup() as tasks,
             ):
                 reading = tasks.create_task(_read_back(consumer, bounds, run, sent, bar))
@@ -253,30 +255,30 @@ async def _latency(
 async def _read_back(
     consumer: Consumer, bounds: Bounds, run: bytes, sent: Sequence[float], bar: output.Progress
 ) -> list[float]:
-    """Say how long each record was under way; others may write to the topic, too."""
-    found: list[float] = []
+    """Return the latency of each record of this run; other producers may write to the topic."""
+    latencies: list[float] = []
     async for _, records in between(consumer, bounds):
         now = time.perf_counter()
         for record in records:
             if record.value is not None and record.value.startswith(run):
                 _, number = _STAMP.unpack_from(record.value)
-                found.append(now - sent[number])
+                latencies.append(now - sent[number])
                 bar.advance()
-        if len(found) >= len(sent):
+        if len(latencies) >= len(sent):
             break
-    return found
+    return latencies
 
 
 def _percentiles(name: str, seconds: list[float]) -> dict[str, float]:
-    """Give what half, and nearly all, of the times are below, in milliseconds."""
+    """Return percentiles in milliseconds."""
     ordered = sorted(seconds)
 
-    def at(share: float) -> float:
+    def percentile(share: float) -> float:
         return round(ordered[min(len(ordered) - 1, int(len(ordered) * share))] * 1000, 3)
 
     return {
-        f"{name}_p50": at(0.5),
-        f"{name}_p95": at(0.95),
-        f"{name}_p99": at(0.99),
-        f"{name}_max": at(1.0),
+        f"{name}_p50": percentile(0.5),
+        f"{name}_p95": percentile(0.95),
+        f"{name}_p99": percentile(0.99),
+        f"{name}_max": percentile(1.0),
     }

@@ -1,4 +1,4 @@
-"""`ottla produce`: lines, JSON rows or files to a topic."""
+"""`ottla produce`: send lines, JSON rows or files to a topic."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import click
 
 from . import output
 from .completion import complete_topics
-from .failures import Exit, Failure
-from .reading import Source, read
-from .rows import Row, header_pairs, parse_json, unescaped
+from .errors import Exit, Failure
+from .record_format import Row, header_pairs, parse_json, unescaped
+from .record_source import Source, read
 from .target import Target, connected, json_option
 
 if TYPE_CHECKING:
@@ -26,32 +26,40 @@ if TYPE_CHECKING:
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 ACKS = ("all", "1", "0")
-ACKS_HELP = "Who must have a record: all replicas, the leader, nobody."
+ACKS_HELP = "Required acknowledgements: all in-sync replicas, the leader, none."
 
 
 @click.command()
 @click.argument("topic", shell_complete=complete_topics)
 @click.argument("files", metavar="[FILE]...", nargs=-1, type=click.Path(path_type=Path))
-@click.option("-k", "--key", help="The key of all records.")
-@click.option("-K", "--key-separator", metavar="TEXT", help="What stands between key and value.")
-@click.option("-H", "--header", "headers", metavar="NAME=VALUE", multiple=True, help="A header.")
-@click.option("-p", "--partition", type=click.IntRange(0), help="Which. [default: by key]")
-@click.option("-Z", "--tombstones", is_flag=True, help="An empty value is none: a tombstone.")
-@click.option("-D", "--delimiter", default="\\n", show_default=True, help="Between records.")
-@click.option("--rows", "is_json", is_flag=True, help="Records are JSON rows: see above.")
-@click.option("--whole-files", is_flag=True, help="Each FILE is a record.")
-@click.option("--rate", type=click.FloatRange(0, min_open=True), help="Records a second, at most.")
-@click.option("--repeat", "times", type=click.IntRange(1), default=1, help="Send all N times.")
-@click.option("-z", "--compression", type=click.Choice(CODECS), default="none", help="The codec.")
+@click.option("-k", "--key", help="Key of all records.")
+@click.option("-K", "--key-separator", metavar="TEXT", help="Separator between key and value.")
+@click.option(
+    "-H", "--header", "headers", metavar="NAME=VALUE", multiple=True, help="Header; repeatable."
+)
+@click.option("-p", "--partition", type=click.IntRange(0), help="Partition. [default: by key]")
+@click.option("-Z", "--tombstones", is_flag=True, help="Send empty values as null (tombstones).")
+@click.option(
+    "-D", "--delimiter", default="\\n", show_default=True, help="Separator between records."
+)
+@click.option("--rows", "is_json", is_flag=True, help="Read JSON rows: see above.")
+@click.option("--whole-files", is_flag=True, help="Send each FILE as one record.")
+@click.option("--rate", type=click.FloatRange(0, min_open=True), help="Maximum records per second.")
+@click.option(
+    "--repeat", "times", type=click.IntRange(1), default=1, help="Send everything N times."
+)
+@click.option(
+    "-z", "--compression", type=click.Choice(CODECS), default="none", help="Compression codec."
+)
 @click.option("--acks", type=click.Choice(ACKS), default="all", show_default=True, help=ACKS_HELP)
-@click.option("--create", is_flag=True, help="Make the topic if it is not there.")
-@click.option("-q", "--quiet", is_flag=True, help="Do not print where records are.")
+@click.option("--create", is_flag=True, help="Create the topic if it does not exist.")
+@click.option("-q", "--quiet", is_flag=True, help="Do not print partitions and offsets.")
 @json_option
 @connected
 def produce(target: Target, topic: str, as_json: bool, quiet: bool, **options: Any) -> None:
-    """Send what comes on stdin, or files, to a topic.
+    """Send records from stdin or files to a topic.
 
-    Prints the partition and the offset of each record, in their order.
+    Prints the partition and offset of each record, in order.
 
     \b
         echo hello | ottla produce greetings
@@ -60,18 +68,18 @@ def produce(target: Target, topic: str, as_json: bool, quiet: bool, **options: A
         ottla consume orders --json | ottla produce copy --rows
         seq 1000 | ottla produce ticks --rate 100 --repeat 3 --quiet
 
-    With --rows each line is an object such as ottla consume --json prints:
+    With --rows, each line is a JSON object as printed by ottla consume --json:
 
     \b
         {"key": "k", "value": "v", "headers": {"a": "b"}, "partition": 0, "timestamp": 17000000}
 
-    All but the value may be left out; a value of null is a tombstone, and one that is no string is
-    sent as JSON. Bytes that are not text are value_base64 and key_base64.
+    Only the value is required. A null value is a tombstone; values that are not strings are sent
+    as JSON. Binary data goes into value_base64 and key_base64.
     """
     if options["whole_files"] and not options["files"]:
-        raise click.UsageError("--whole-files: say which")
+        raise click.UsageError("--whole-files requires at least one FILE")
     if options["is_json"] and (options["key"] or options["key_separator"]):
-        raise click.UsageError("--rows have their own keys")
+        raise click.UsageError("--rows cannot be combined with --key or --key-separator")
     printed = None if quiet else _printed_json if as_json else _printed
     prepare_topic(target, topic, create=options["create"])
     asyncio.run(_produce(target, topic, options, printed))
@@ -83,13 +91,13 @@ async def _produce(
     options: dict[str, Any],
     printed: Callable[[RecordMetadata], None] | None,
 ) -> None:
-    receipts = _Receipts(printed)
+    acknowledgements = _Acknowledgements(printed)
     async with target.producer(
         acks=options["acks"], compression=options["compression"]
     ) as producer:
         with output.progress("sending", is_shown=printed is None) as bar:
-            feed = asyncio.create_task(_feed(producer, topic, options, receipts, bar))
-            ends: set[asyncio.Future[Any]] = {feed, receipts.failed}
+            feed = asyncio.create_task(_feed(producer, topic, options, acknowledgements, bar))
+            ends: set[asyncio.Future[Any]] = {feed, acknowledgements.failed}
             try:
                 await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             finally:
@@ -97,14 +105,14 @@ async def _produce(
             with suppress(asyncio.CancelledError):
                 await feed
             await producer.flush()
-    if sys.stderr.isatty() or receipts.failed.done():
-        output.note(f"{output.counted(receipts.sent, 'record')} sent")
-    if receipts.failed.done():
-        raise receipts.failed.result()
+    if sys.stderr.isatty() or acknowledgements.failed.done():
+        output.note(f"{output.counted(acknowledgements.sent, 'record')} sent")
+    if acknowledgements.failed.done():
+        raise acknowledgements.failed.result()
 
 
 def prepare_topic(target: Target, topic: str, *, create: bool) -> None:
-    """See that a topic is there: a name with a slip in it must not become one."""
+    """Check that a topic exists: a mistyped name must not create one."""
     from ottla.client.errors import ErrorCode, KafkaError
 
     with target.admin() as admin:
@@ -115,8 +123,10 @@ def prepare_topic(target: Target, topic: str, *, create: bool) -> None:
                 admin.describe_topics(topic)
         except KafkaError as error:
             if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                advice = f"make it: ottla topic create {topic}, or say --create"
-                raise Failure(f"there is no topic {topic!r}; {advice}", Exit.NOT_FOUND) from error
+                advice = f"create it: ottla topic create {topic}, or use --create"
+                raise Failure(
+                    f"Topic {topic!r} does not exist; {advice}", Exit.NOT_FOUND
+                ) from error
             if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
                 raise
 
@@ -125,17 +135,17 @@ async def _feed(
     producer: Producer,
     topic: str,
     options: dict[str, Any],
-    receipts: _Receipts,
+    acknowledgements: _Acknowledgements,
     bar: output.Progress,
 ) -> None:
     headers = header_pairs(options["headers"])
     rate, started, count = options["rate"], time.monotonic(), 0
     async for rows in read(_repeated(_source(options), options["times"])):
         for row in rows:
-            if rate is not None and (ahead := started + count / rate - time.monotonic()) > 0:
-                await asyncio.sleep(ahead)
+            if rate is not None and (delay := started + count / rate - time.monotonic()) > 0:
+                await asyncio.sleep(delay)
             count += 1
-            receipts.expect(
+            acknowledgements.expect(
                 await producer.enqueue(
                     topic,
                     row.value,
@@ -175,31 +185,31 @@ def _line_parser(options: dict[str, Any]) -> Callable[[bytes], Row]:
     def parse(line: bytes) -> Row:
         key, value = fixed, line
         if separator:
-            before, found, after = line.partition(separator)
-            if not found:
-                raise ValueError(f"there is no {separator.decode()!r} between key and value")
+            before, has_separator, after = line.partition(separator)
+            if not has_separator:
+                raise ValueError(f"no separator {separator.decode()!r} between key and value")
             key, value = before, after
         return Row(None if has_tombstones and not value else value, key)
 
     return parse
 
 
-def _printed(receipt: RecordMetadata) -> None:
-    click.echo(f"{receipt.partition}\t{receipt.offset}")
+def _printed(metadata: RecordMetadata) -> None:
+    click.echo(f"{metadata.partition}\t{metadata.offset}")
 
 
-def _printed_json(receipt: RecordMetadata) -> None:
-    click.echo(output.json_line(receipt._asdict()), nl=False)
+def _printed_json(metadata: RecordMetadata) -> None:
+    click.echo(output.json_line(metadata._asdict()), nl=False)
 
 
-class _Receipts:
-    """Takes receipts as they come, and gives them to be printed in the order of the records."""
+class _Acknowledgements:
+    """Collects acknowledgements, and prints them in the order of the records."""
 
     def __init__(self, printed: Callable[[RecordMetadata], None] | None) -> None:
         self._printed = printed
         self._waiting: deque[asyncio.Future[RecordMetadata]] = deque()
         self.sent = 0
-        #: Set when the first record fails, with its error.
+        #: Set to the error of the first record that fails.
         self.failed: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
 
     def expect(self, future: asyncio.Future[RecordMetadata]) -> None:
@@ -210,10 +220,10 @@ class _Receipts:
         while self._waiting and self._waiting[0].done():
             future = self._waiting.popleft()
             try:
-                receipt = future.result()
+                metadata = future.result()
                 self.sent += 1
                 if self._printed is not None:
-                    self._printed(receipt)
-            except Exception as error:  # noqa: BLE001  # raised by whoever waits
+                    self._printed(metadata)
+            except Exception as error:  # noqa: BLE001  # raised by the waiter
                 if not self.failed.done():
                     self.failed.set_result(error)

@@ -1,4 +1,4 @@
-"""`ottla profile …`: clusters by name, in a small file of the user's.
+"""`ottla profile …`: named clusters, kept in a file of the user.
 
 default = "local"
 
@@ -21,10 +21,10 @@ from typing import Any
 import click
 
 from . import output
-from .failures import Exit, Failure, translated
+from .errors import Exit, Failure, translate_errors
 
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
-_KNOWN: dict[str, tuple[type, ...]] = {
+_OPTION_TYPES: dict[str, tuple[type, ...]] = {
     "bootstrap": (str,),
     "client_id": (str,),
     "timeout": (int, float),
@@ -33,16 +33,16 @@ _KNOWN: dict[str, tuple[type, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Profiles:
-    """What is in the file."""
+    """The content of the file."""
 
     default: str | None = None
     by_name: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Mapping[str, Any]:
         if name not in self.by_name:
-            names = ", ".join(self.by_name) or "none so far"
+            names = ", ".join(self.by_name) or "none"
             raise Failure(
-                f"there is no profile {name!r}, only {names}; make one:"
+                f"Unknown profile {name!r}, existing profiles: {names}; create one:"
                 f" ottla profile set {name} --bootstrap HOST:PORT",
                 Exit.USAGE,
             )
@@ -50,48 +50,53 @@ class Profiles:
 
 
 def path() -> Path:
-    """Say where the file is."""
+    """Return the path of the file."""
     return Path(click.get_app_dir("ottla")) / "profiles.toml"
 
 
 def load() -> Profiles:
-    """Read the file, if there is one."""
+    """Read the file, if it exists."""
     file = path()
     try:
-        found = tomllib.loads(file.read_text(encoding="utf-8"))
+        document = tomllib.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return Profiles()
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise Failure(f"{file}: {error}; mend it, or delete it", Exit.USAGE) from error
-    profiles = found.get("profiles", {})
-    default = found.get("default")
-    for name, settings in profiles.items():
-        _check(file, name, settings)
+        raise Failure(f"{file}: {error}; fix or delete the file", Exit.USAGE) from error
+    profiles = document.get("profiles", {})
+    default = document.get("default")
+    for name, options in profiles.items():
+        _check(file, name, options)
     if default is not None and default not in profiles:
-        raise Failure(f"{file}: the default, {default!r}, is no profile", Exit.USAGE)
+        raise Failure(f"{file}: unknown default profile {default!r}", Exit.USAGE)
     return Profiles(default, profiles)
 
 
-def _check(file: Path, name: str, settings: Any) -> None:
-    if not isinstance(settings, dict) or not isinstance(settings.get("bootstrap"), str):
-        raise Failure(f"{file}: profile {name!r} has no bootstrap", Exit.USAGE)
-    for key, value in settings.items():
-        if key not in _KNOWN or isinstance(value, bool) or not isinstance(value, _KNOWN[key]):
-            known = ", ".join(_KNOWN)
+def _check(file: Path, name: str, options: Any) -> None:
+    if not isinstance(options, dict) or not isinstance(options.get("bootstrap"), str):
+        raise Failure(f"{file}: profile {name!r}: bootstrap is missing", Exit.USAGE)
+    for key, value in options.items():
+        if (
+            key not in _OPTION_TYPES
+            or isinstance(value, bool)
+            or not isinstance(value, _OPTION_TYPES[key])
+        ):
+            allowed = ", ".join(_OPTION_TYPES)
             raise Failure(
-                f"{file}: profile {name!r}: {key} = {value!r} is none of {known}", Exit.USAGE
+                f"{file}: profile {name!r}: invalid entry {key} = {value!r}, allowed: {allowed}",
+                Exit.USAGE,
             )
 
 
 def save(profiles: Profiles) -> None:
-    """Write the file, all of it or nothing."""
+    """Replace the file atomically."""
     lines = []
     if profiles.default is not None:
         lines += [f"default = {_quoted(profiles.default)}", ""]
-    for name, settings in profiles.by_name.items():
+    for name, options in profiles.by_name.items():
         lines += [
             f"[profiles.{name}]",
-            *(f"{key} = {_quoted(value)}" for key, value in settings.items()),
+            *(f"{key} = {_quoted(value)}" for key, value in options.items()),
             "",
         ]
     file = path()
@@ -108,46 +113,46 @@ def _quoted(value: Any) -> str:
 
 @click.group()
 def profile() -> None:
-    """Name clusters, so that --profile NAME is enough."""
+    """Manage named clusters for --profile."""
 
 
 @profile.command("list")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def list_profiles(as_json: bool) -> None:
-    """List the profiles, and where they are kept.
+    """List the profiles and the path of their file.
 
     \b
         ottla profile list
     """
-    known = load()
+    existing = load()
     if as_json:
         output.print_json(
-            {"file": str(path()), "default": known.default, "profiles": known.by_name}
+            {"file": str(path()), "default": existing.default, "profiles": existing.by_name}
         )
         return
     output.print_table(
         ("profile", "bootstrap", "default"),
         (
-            (name, settings["bootstrap"], "yes" if name == known.default else "")
-            for name, settings in known.by_name.items()
+            (name, options["bootstrap"], "yes" if name == existing.default else "")
+            for name, options in existing.by_name.items()
         ),
     )
-    output.note(f"in {path()}")
+    output.note(f"file: {path()}")
 
 
 @profile.command("set")
 @click.argument("name")
-@click.option("-b", "--bootstrap", metavar="HOST:PORT,…", required=True, help="Its brokers.")
-@click.option("--client-id", help="What to tell brokers who we are.")
+@click.option("-b", "--bootstrap", metavar="HOST:PORT,…", required=True, help="Bootstrap servers.")
+@click.option("--client-id", help="Client id sent to brokers.")
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0, min_open=True),
     metavar="SECONDS",
-    help="How long to try.",
+    help="Timeout when no broker answers.",
 )
-@click.option("--use", is_flag=True, help="Take it when no profile is named.")
-def set_profile(name: str, use: bool, **settings: Any) -> None:
-    """Make a profile, or change it.
+@click.option("--use", is_flag=True, help="Make it the default profile.")
+def set_profile(name: str, use: bool, **options: Any) -> None:
+    """Create or change a profile.
 
     \b
         ottla profile set staging --bootstrap logs1.example.org:9092,logs2.example.org:9092
@@ -155,42 +160,46 @@ def set_profile(name: str, use: bool, **settings: Any) -> None:
     from ottla.client.cluster import parse_addresses
 
     if not _NAME.fullmatch(name):
-        raise click.BadParameter(f"{name!r} is not of letters, digits, _ and -")
+        raise click.BadParameter(f"invalid profile name {name!r}: use letters, digits, '_' and '-'")
     try:
-        parse_addresses(settings["bootstrap"])
+        parse_addresses(options["bootstrap"])
     except ValueError as error:
         raise click.BadParameter(str(error)) from error
-    known = load()
-    given = {key: value for key, value in settings.items() if value is not None}
-    is_first = not known.by_name
-    with translated():
-        save(Profiles(name if use or is_first else known.default, {**known.by_name, name: given}))
+    existing = load()
+    given = {key: value for key, value in options.items() if value is not None}
+    is_first = not existing.by_name
+    with translate_errors():
+        save(
+            Profiles(
+                name if use or is_first else existing.default, {**existing.by_name, name: given}
+            )
+        )
 
 
 @profile.command("use")
 @click.argument("name")
 def use_profile(name: str) -> None:
-    """Take a profile when none is named.
+    """Make a profile the default.
 
     \b
         ottla profile use staging
     """
-    known = load()
-    _ = known[name]
-    with translated():
-        save(Profiles(name, known.by_name))
+    existing = load()
+    _ = existing[name]
+    with translate_errors():
+        save(Profiles(name, existing.by_name))
 
 
 @profile.command("delete")
 @click.argument("name")
 def delete_profile(name: str) -> None:
-    """Forget a profile.
+    """Delete a profile.
 
     \b
         ottla profile delete staging
     """
-    known = load()
-    _ = known[name]
-    rest = {other: settings for other, settings in known.by_name.items() if other != name}
-    with translated():
-        save(Profiles(None if known.default == name else known.default, rest))
+    existing = load()
+    _ = existing[name]
+    others = {other: options for other, options in existing.by_name.items() if other != name}
+    with translate_errors():
+        save(Profiles(None if existing.default == name else existing.default, others))

@@ -1,4 +1,4 @@
-"""Which cluster a command talks to, and how: options that all commands have in common."""
+"""The cluster a command talks to: options that all client commands share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from . import output, profiles
-from .failures import Exit, Failure, translated
+from .errors import Exit, Failure, translate_errors
 
 if TYPE_CHECKING:
     from ottla.client.blocking import Admin
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from ottla.client.consumer.consumer import Consumer
     from ottla.client.producer.producer import Producer
 
-#: What a broker on this machine has, unless it is told otherwise.
+#: The default listener of a broker on this machine.
 DEFAULT_BOOTSTRAP = "localhost:9092"
 DEFAULT_TIMEOUT_SECONDS = 5.0
 
-#: The environment variables of commands: each, and what it is for.
+#: Environment variables, and the options they set.
 VARIABLES = {
     "OTTLA_BOOTSTRAP": "`--bootstrap`",
     "OTTLA_PROFILE": "`--profile`",
@@ -33,32 +33,32 @@ VARIABLES = {
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A cluster to talk to."""
+    """A cluster, and how to connect to it."""
 
     bootstrap: str
     client_id: str = "ottla-cli"
     timeout: float = DEFAULT_TIMEOUT_SECONDS
 
     def config(self, *, is_patient: bool = False) -> ClientConfig:
-        """Give the SDK's settings; a patient client lives through a broker that starts again."""
+        """Return the client config; a patient client survives the restart of a broker."""
         from ottla.client.config import ClientConfig, TimeoutConfig
 
-        # Whoever waits at a prompt wants to know soon that nobody answers; but an answer that is
-        # under way may take as long as anywhere else.
-        usual = TimeoutConfig()
+        # At a prompt an unreachable broker is reported soon; a request that was sent may take as
+        # long as anywhere else.
+        defaults = TimeoutConfig()
         return ClientConfig(
             client_id=self.client_id,
             timeouts=TimeoutConfig(
                 connect=max(1.0, self.timeout),
-                request=max(usual.request, self.timeout),
-                operation=max(usual.operation, self.timeout) if is_patient else self.timeout,
+                request=max(defaults.request, self.timeout),
+                operation=max(defaults.operation, self.timeout) if is_patient else self.timeout,
             ),
-            # A name with a slip in it must not become a topic.
+            # A mistyped name must not create a topic.
             allow_auto_create=False,
         )
 
     def producer(self, *, acks: str = "all", compression: str = "none", **more: Any) -> Producer:
-        """Give a producer, to be entered on an event loop."""
+        """Return a producer, to be entered on an event loop."""
         from ottla.client.producer.producer import Producer
 
         return Producer(
@@ -76,7 +76,7 @@ class Target:
         reset: str = "earliest",
         is_committed: bool = False,
     ) -> Consumer:
-        """Give a consumer, to be entered on an event loop."""
+        """Return a consumer, to be entered on an event loop."""
         from ottla.client.consumer.consumer import Consumer
 
         return Consumer(
@@ -89,14 +89,14 @@ class Target:
         )
 
     def admin(self) -> Admin:
-        """Give an admin, to be closed."""
+        """Return an admin client; the caller closes it."""
         from ottla.client.blocking import Admin
 
         return Admin(self.bootstrap, client=self.config())
 
 
 def connected(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command a Target as its first argument, and translate what the SDK raises."""
+    """Pass a Target as the first argument of a command, and convert exceptions of the SDK."""
 
     @click.option(
         "-b",
@@ -104,7 +104,7 @@ def connected(command: Callable[..., None]) -> Callable[..., None]:
         metavar="HOST:PORT,…",
         envvar="OTTLA_BOOTSTRAP",
         show_envvar=True,
-        help=f"Some brokers of the cluster. [default: {DEFAULT_BOOTSTRAP}]",
+        help=f"Bootstrap servers. [default: {DEFAULT_BOOTSTRAP}]",
     )
     @click.option(
         "--profile",
@@ -112,49 +112,49 @@ def connected(command: Callable[..., None]) -> Callable[..., None]:
         envvar="OTTLA_PROFILE",
         show_envvar=True,
         shell_complete=_complete_profiles,
-        help="A cluster by name; see ottla profile.",
+        help="Named cluster; see ottla profile.",
     )
     @click.option(
         "--timeout",
         metavar="SECONDS",
         type=click.FloatRange(min=0, min_open=True),
-        help=f"How long to try when no broker answers. [default: {DEFAULT_TIMEOUT_SECONDS:g}]",
+        help=f"Timeout when no broker answers. [default: {DEFAULT_TIMEOUT_SECONDS:g}]",
     )
     @click.pass_context
     def run(context: click.Context, /, **arguments: Any) -> None:
         for name in ("bootstrap", "profile", "timeout"):
             arguments.pop(name)
-        with translated(), output.warnings_shown():
+        with translate_errors(), output.show_warnings():
             command(target_of(context), **arguments)
 
     return functools.update_wrapper(run, command)
 
 
 def target_of(context: click.Context) -> Target:
-    """Say which cluster is meant: flags first, then the environment, then the default profile."""
-    given = context.params
+    """Return the cluster to use: from flags, the environment, or the default profile."""
+    params = context.params
     flags = {
         name
         for name in ("bootstrap", "profile")
-        if given.get(name) and context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        if params.get(name) and context.get_parameter_source(name) is ParameterSource.COMMANDLINE
     }
     if len(flags) == 2:
-        raise click.UsageError("--bootstrap and --profile both say which cluster is meant")
-    is_by_profile = "profile" in flags or not given.get("bootstrap")
-    settings: dict[str, Any] = {}
-    if is_by_profile:
-        settings |= _profile(given.get("profile"))
+        raise click.UsageError("--bootstrap and --profile are mutually exclusive")
+    uses_profile = "profile" in flags or not params.get("bootstrap")
+    options: dict[str, Any] = {}
+    if uses_profile:
+        options |= _profile(params.get("profile"))
     else:
-        settings["bootstrap"] = given["bootstrap"]
-    if given.get("timeout"):
-        settings["timeout"] = given["timeout"]
-    return _checked(Target(**settings))
+        options["bootstrap"] = params["bootstrap"]
+    if params.get("timeout"):
+        options["timeout"] = params["timeout"]
+    return _checked(Target(**options))
 
 
 def _profile(name: str | None) -> Mapping[str, Any]:
     known = profiles.load()
-    wanted = name or known.default
-    return {"bootstrap": DEFAULT_BOOTSTRAP} if wanted is None else known[wanted]
+    profile = name or known.default
+    return {"bootstrap": DEFAULT_BOOTSTRAP} if profile is None else known[profile]
 
 
 def _checked(target: Target) -> Target:
@@ -177,5 +177,5 @@ def _complete_profiles(
     return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
-#: For every command that prints a result.
+#: For commands that print a result.
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")

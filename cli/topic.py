@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from . import output
-from .completion import complete_settings, complete_topics
-from .failures import Exit, Failure
+from .completion import complete_configs, complete_topics
+from .errors import Exit, Failure
+from .option_types import pairs
 from .target import Target, connected, json_option
-from .values import pairs
 
 if TYPE_CHECKING:
     from ottla.client.admin import ConfigEntry, TopicDescription
@@ -22,7 +22,7 @@ topic_argument = click.argument("topic", shell_complete=complete_topics)
 topics_argument = click.argument(
     "topics", metavar="TOPIC...", nargs=-1, required=True, shell_complete=complete_topics
 )
-yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 
 
 @click.group()
@@ -32,37 +32,39 @@ def topic() -> None:
 
 @topic.command("list")
 @click.argument("pattern", required=False)
-@click.option("--internal", is_flag=True, help="The brokers' own topics too.")
-@click.option("-q", "--quiet", is_flag=True, help="Names alone, one a line.")
+@click.option("--internal", is_flag=True, help="Include internal topics.")
+@click.option("-q", "--quiet", is_flag=True, help="Print names only, one per line.")
 @json_option
 @connected
 def list_topics(
     target: Target, pattern: str | None, internal: bool, quiet: bool, as_json: bool
 ) -> None:
-    """List topics. With PATTERN those whose names match that regular expression.
+    """List topics.
+
+    With PATTERN, those whose names match the regular expression.
 
     \b
         ottla topic list
         ottla topic list '^orders' --json
     """
-    wanted = _expression(pattern)
+    expression = _expression(pattern)
     with target.admin() as admin:
         listed = admin.list_topics(internal=internal)
-    found = [one for one in listed if wanted.search(one.name)]
+    topics = [topic for topic in listed if expression.search(topic.name)]
     if quiet and not as_json:
-        click.echo("".join(f"{one.name}\n" for one in found), nl=False)
+        click.echo("".join(f"{topic.name}\n" for topic in topics), nl=False)
         return
     output.print_rows(
         ("topic", "partitions", "replication_factor", "without_leader", "is_internal"),
         [
             (
-                one.name,
-                len(one.partitions),
-                one.replication_factor,
-                sum(partition.leader < 0 for partition in one.partitions),
-                one.is_internal,
+                topic.name,
+                len(topic.partitions),
+                topic.replication_factor,
+                sum(partition.leader < 0 for partition in topic.partitions),
+                topic.is_internal,
             )
-            for one in found
+            for topic in topics
         ],
         as_json=as_json,
     )
@@ -72,20 +74,30 @@ def _expression(pattern: str | None) -> re.Pattern[str]:
     try:
         return re.compile(pattern or "")
     except re.error as error:
-        raise click.BadParameter(f"{pattern!r} is no regular expression: {error}") from error
+        raise click.BadParameter(f"invalid regular expression {pattern!r}: {error}") from error
 
 
 @topic.command("create")
 @topics_argument
 @click.option(
-    "-p", "--partitions", type=click.IntRange(1), help="How many. [default: the broker's]"
+    "-p", "--partitions", type=click.IntRange(1), help="Number. [default: num.partitions]"
 )
 @click.option(
-    "-r", "--replication-factor", type=click.IntRange(1), help="How many. [default: the broker's]"
+    "-r",
+    "--replication-factor",
+    type=click.IntRange(1),
+    help="Replicas per partition. [default: default.replication.factor]",
 )
-@click.option("-c", "--config", "configs", metavar="KEY=VALUE", multiple=True, help="A setting.")
-@click.option("--if-not-exists", is_flag=True, help="One that is there already is no error.")
-@click.option("--dry-run", is_flag=True, help="Only see whether it could be done.")
+@click.option(
+    "-c",
+    "--config",
+    "configs",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="Topic config; repeatable.",
+)
+@click.option("--if-not-exists", is_flag=True, help="Succeed if the topic already exists.")
+@click.option("--dry-run", is_flag=True, help="Validate only.")
 @json_option
 @connected
 def create_topics(
@@ -106,32 +118,32 @@ def create_topics(
     """
     from ottla.client.admin import NewTopic
 
-    settings = pairs(configs, "--config")
+    overrides = pairs(configs, "--config")
     new = [
-        NewTopic(name, partitions or -1, replication_factor or -1, settings)
+        NewTopic(name, partitions or -1, replication_factor or -1, overrides)
         for name in dict.fromkeys(topics)
     ]
     with target.admin() as admin:
         if if_not_exists:
-            there = {one.name for one in admin.list_topics(internal=True)}
-            new = [one for one in new if one.name not in there]
-        made = admin.create_topics(*new, validate_only=dry_run)
-    verb = "could be created" if dry_run else "created"
+            existing = {topic.name for topic in admin.list_topics(internal=True)}
+            new = [topic for topic in new if topic.name not in existing]
+        created = admin.create_topics(*new, validate_only=dry_run)
+    verb = "valid, not created," if dry_run else "created"
     output.print_done(
         [
             {
-                "topic": one.name,
-                "id": str(one.id),
-                "partitions": one.partitions,
-                "replication_factor": one.replication_factor,
+                "topic": topic.name,
+                "id": str(topic.id),
+                "partitions": topic.partitions,
+                "replication_factor": topic.replication_factor,
                 "dry_run": dry_run,
             }
-            for one in made.values()
+            for topic in created.values()
         ],
         [
-            f"{name}: {verb} with {output.counted(made[name].partitions, 'partition')}"
-            if name in made
-            else f"{name}: is there already"
+            f"{name}: {verb} with {output.counted(created[name].partitions, 'partition')}"
+            if name in created
+            else f"{name}: already exists"
             for name in dict.fromkeys(topics)
         ],
         as_json=as_json,
@@ -140,48 +152,53 @@ def create_topics(
 
 @topic.command("describe")
 @topics_argument
-@click.option("--all", "show_all", is_flag=True, help="Settings that have their defaults too.")
+@click.option(
+    "--all", "show_all", is_flag=True, help="Include configs that have their default value."
+)
 @json_option
 @connected
 def describe_topics(target: Target, topics: tuple[str, ...], show_all: bool, as_json: bool) -> None:
-    """Show partitions, leaders, offsets and settings of topics.
+    """Show partitions, leaders, offsets and configs of topics.
 
     \b
         ottla topic describe orders
     """
     with target.admin() as admin:
-        found = admin.describe_topics(*topics)
-        settings = admin.describe_topic_configs(*topics)
+        descriptions = admin.describe_topics(*topics)
+        configs = admin.describe_topic_configs(*topics)
         led = [
-            place
-            for one in found.values()
-            for place, partition in zip(one.places, one.partitions, strict=True)
+            tp
+            for topic in descriptions.values()
+            for tp, partition in zip(topic.topic_partitions, topic.partitions, strict=True)
             if partition.leader >= 0
         ]
         starts, ends = admin.beginning_offsets(*led), admin.end_offsets(*led)
     shown = {
-        name: [one for one in of_topic.values() if show_all or one.source.name == "TOPIC"]
-        for name, of_topic in settings.items()
+        name: [entry for entry in entries.values() if show_all or entry.source.name == "TOPIC"]
+        for name, entries in configs.items()
     }
     if as_json:
         output.print_json(
-            [_described_json(one, starts, ends, shown[name]) for name, one in found.items()]
+            [
+                _described_json(topic, starts, ends, shown[name])
+                for name, topic in descriptions.items()
+            ]
         )
         return
-    for name, one in found.items():
-        _print_description(one, starts, ends, shown[name])
+    for name, topic in descriptions.items():
+        _print_description(topic, starts, ends, shown[name])
 
 
 def _described_json(
-    one: TopicDescription,
+    topic: TopicDescription,
     starts: dict[TopicPartition, int],
     ends: dict[TopicPartition, int],
-    settings: list[ConfigEntry],
+    configs: list[ConfigEntry],
 ) -> dict[str, Any]:
     return {
-        "topic": one.name,
-        "id": str(one.id),
-        "is_internal": one.is_internal,
+        "topic": topic.name,
+        "id": str(topic.id),
+        "is_internal": topic.is_internal,
         "partitions": [
             {
                 "partition": partition.partition,
@@ -189,22 +206,22 @@ def _described_json(
                 "leader_epoch": partition.leader_epoch,
                 "replicas": partition.replicas,
                 "isr": partition.isr,
-                "start": starts.get(place),
-                "end": ends.get(place),
+                "start": starts.get(tp),
+                "end": ends.get(tp),
             }
-            for place, partition in zip(one.places, one.partitions, strict=True)
+            for tp, partition in zip(topic.topic_partitions, topic.partitions, strict=True)
         ],
-        "configs": {entry.name: entry.value for entry in settings},
+        "configs": {entry.name: entry.value for entry in configs},
     }
 
 
 def _print_description(
-    one: TopicDescription,
+    topic: TopicDescription,
     starts: dict[TopicPartition, int],
     ends: dict[TopicPartition, int],
-    settings: list[ConfigEntry],
+    configs: list[ConfigEntry],
 ) -> None:
-    output.print_facts({"topic": one.name, "id": str(one.id)})
+    output.print_facts({"topic": topic.name, "id": str(topic.id)})
     output.print_table(
         ("partition", "leader", "epoch", "replicas", "in sync", "start", "end", "offsets"),
         (
@@ -214,23 +231,23 @@ def _print_description(
                 partition.leader_epoch,
                 partition.replicas,
                 partition.isr,
-                starts.get(place),
-                ends.get(place),
-                ends[place] - starts[place] if place in ends else None,
+                starts.get(tp),
+                ends.get(tp),
+                ends[tp] - starts[tp] if tp in ends else None,
             )
-            for place, partition in zip(one.places, one.partitions, strict=True)
+            for tp, partition in zip(topic.topic_partitions, topic.partitions, strict=True)
         ),
     )
-    if settings:
+    if configs:
         output.print_table(
-            ("setting", "value", "from"),
-            ((entry.name, entry.value, entry.source.value) for entry in settings),
+            ("config", "value", "source"),
+            ((entry.name, entry.value, entry.source.value) for entry in configs),
         )
 
 
 @topic.command("delete")
 @topics_argument
-@click.option("--if-exists", is_flag=True, help="One that is not there is no error.")
+@click.option("--if-exists", is_flag=True, help="Succeed if the topic does not exist.")
 @yes_option
 @json_option
 @connected
@@ -243,18 +260,18 @@ def delete_topics(
         ottla topic delete orders --yes
     """
     with target.admin() as admin:
-        wanted = list(dict.fromkeys(topics))
+        names = list(dict.fromkeys(topics))
         if if_exists:
-            there = {one.name for one in admin.list_topics(internal=True)}
-            wanted = [name for name in wanted if name in there]
+            existing = {topic.name for topic in admin.list_topics(internal=True)}
+            names = [name for name in names if name in existing]
         else:
-            admin.describe_topics(*wanted)
-        if wanted:
-            confirm(f"delete {', '.join(wanted)} with all records", yes)
-            admin.delete_topics(*wanted)
+            admin.describe_topics(*names)
+        if names:
+            confirm(f"delete {', '.join(names)} with all records", yes)
+            admin.delete_topics(*names)
     output.print_done(
-        [{"topic": name} for name in wanted],
-        [f"{name}: deleted" for name in wanted],
+        [{"topic": name} for name in names],
+        [f"{name}: deleted" for name in names],
         as_json=as_json,
     )
 
@@ -266,13 +283,15 @@ def delete_topics(
     "set_to",
     metavar="KEY=VALUE",
     multiple=True,
-    shell_complete=complete_settings,
-    help="Set a setting.",
+    shell_complete=complete_configs,
+    help="Set a config; repeatable.",
 )
-@click.option("--unset", metavar="KEY", multiple=True, help="Give a setting its default again.")
-@click.option("--append", metavar="KEY=VALUE", multiple=True, help="Add to a list.")
-@click.option("--subtract", metavar="KEY=VALUE", multiple=True, help="Take from a list.")
-@click.option("--dry-run", is_flag=True, help="Only see whether it could be done.")
+@click.option(
+    "--unset", metavar="KEY", multiple=True, help="Reset a config to its default; repeatable."
+)
+@click.option("--append", metavar="KEY=VALUE", multiple=True, help="Append to a list config.")
+@click.option("--subtract", metavar="KEY=VALUE", multiple=True, help="Remove from a list config.")
+@click.option("--dry-run", is_flag=True, help="Validate only.")
 @json_option
 @connected
 def alter_topic(
@@ -285,13 +304,13 @@ def alter_topic(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Change settings of a topic; the others stay as they are.
+    """Change configs of a topic; the others keep their values.
 
     \b
         ottla topic alter orders --set retention.ms=86400000 --unset segment.bytes
     """
     if not (set_to or unset or append or subtract):
-        raise click.UsageError("there is nothing to alter: say --set KEY=VALUE, or --unset KEY")
+        raise click.UsageError("nothing to change: give --set KEY=VALUE or --unset KEY")
     with target.admin() as admin:
         admin.alter_topic_configs(
             topic,
@@ -303,16 +322,16 @@ def alter_topic(
         )
     output.print_done(
         [{"topic": topic, "dry_run": dry_run}],
-        [f"{topic}: {'could be altered' if dry_run else 'altered'}"],
+        [f"{topic}: {'valid, not altered' if dry_run else 'altered'}"],
         as_json=as_json,
     )
 
 
 @topic.command("add-partitions")
 @topic_argument
-@click.option("--total", type=click.IntRange(1), help="How many it shall have.")
-@click.option("--more", type=click.IntRange(1), help="How many more it shall have.")
-@click.option("--dry-run", is_flag=True, help="Only see whether it could be done.")
+@click.option("--total", type=click.IntRange(1), help="New number of partitions.")
+@click.option("--more", type=click.IntRange(1), help="Number of partitions to add.")
+@click.option("--dry-run", is_flag=True, help="Validate only.")
 @json_option
 @connected
 def add_partitions(
@@ -323,28 +342,28 @@ def add_partitions(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Give a topic more partitions. Records stay where they are.
+    """Add partitions to a topic. Existing records are not moved.
 
     \b
         ottla topic add-partitions orders --total 12
     """
     if (total is None) == (more is None):
-        raise click.UsageError("say either --total or --more")
+        raise click.UsageError("give either --total or --more")
     with target.admin() as admin:
         if total is None:
             total = len(admin.describe_topics(topic)[topic].partitions) + (more or 0)
         admin.create_partitions(topic, total, validate_only=dry_run)
     output.print_done(
         [{"topic": topic, "partitions": total, "dry_run": dry_run}],
-        [f"{topic}: {'could have' if dry_run else 'has'} {output.counted(total, 'partition')}"],
+        [f"{topic}: {'would have' if dry_run else 'has'} {output.counted(total, 'partition')}"],
         as_json=as_json,
     )
 
 
-def confirm(what: str, yes: bool) -> None:
-    """Ask before what cannot be undone; without a terminal somebody must have said yes."""
+def confirm(action: str, yes: bool) -> None:
+    """Ask for confirmation; without a terminal, --yes is required."""
     if yes:
         return
     if not sys.stdin.isatty():
-        raise Failure(f"this would {what}; say --yes if that is meant", Exit.USAGE)
-    click.confirm(f"{what[:1].upper()}{what[1:]}?", abort=True, err=True)
+        raise Failure(f"This would {action}; confirm with --yes", Exit.USAGE)
+    click.confirm(f"{action[:1].upper()}{action[1:]}?", abort=True, err=True)

@@ -1,4 +1,4 @@
-"""`ottla topic offsets`, `delete-records` and `clone`: what is in topics."""
+"""`ottla topic offsets`, `delete-records` and `clone`: commands about the records of topics."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import click
 
 from . import output
 from .completion import complete_topics
-from .following import Bounds, between
+from .option_types import POSITION, Kind, Position, offsets_at
+from .record_reader import Bounds, between
 from .target import Target, connected, json_option
 from .topic import confirm, topic, topic_argument, topics_argument, yes_option
-from .values import POSITION, Kind, Position, offsets_at
 
 if TYPE_CHECKING:
     from ottla.client.admin import TopicDescription
@@ -22,13 +22,15 @@ if TYPE_CHECKING:
 
 @topic.command("offsets")
 @topics_argument
-@click.option("--at", type=POSITION, help="A place in the logs: a time, -N, …")
+@click.option("--at", type=POSITION, help="A position: a time, -N, …")
 @json_option
 @connected
 def show_offsets(
     target: Target, topics: tuple[str, ...], at: Position | None, as_json: bool
 ) -> None:
-    """Show where logs begin and end. With --at, which offset a time has, or another place.
+    """Show the start and end offsets of topics.
+
+    With --at, the offsets of a time or position.
 
     \b
         ottla topic offsets orders
@@ -40,19 +42,19 @@ def show_offsets(
             starts = admin.beginning_offsets(*topics)
             output.print_rows(
                 ("topic", "partition", "start", "end", "offsets"),
-                [(*place, starts[place], end, end - starts[place]) for place, end in ends.items()],
+                [(*tp, starts[tp], end, end - starts[tp]) for tp, end in ends.items()],
                 as_json=as_json,
             )
             return
-        found: dict[TopicPartition, int | None] = {}
+        offsets: dict[TopicPartition, int | None] = {}
         if at.kind is Kind.TIME:
             by_time = admin.offsets_for_times(dict.fromkeys(ends, at.number))
-            found.update({place: one and one.offset for place, one in by_time.items()})
+            offsets.update({tp: at_time and at_time.offset for tp, at_time in by_time.items()})
         else:
-            found.update(offsets_at(admin, ends, at))
+            offsets.update(offsets_at(admin, ends, at))
     output.print_rows(
         ("topic", "partition", "offset"),
-        [(*place, offset) for place, offset in found.items()],
+        [(*tp, offset) for tp, offset in offsets.items()],
         as_json=as_json,
     )
 
@@ -61,9 +63,14 @@ def show_offsets(
 @topic_argument
 @click.option("--before", type=POSITION, required=True, help="end, OFFSET, -N, or a time.")
 @click.option(
-    "-p", "--partition", "partitions", type=int, multiple=True, help="Which. [default: all]"
+    "-p",
+    "--partition",
+    "partitions",
+    type=int,
+    multiple=True,
+    help="Partition; repeatable. [default: all]",
 )
-@click.option("--dry-run", is_flag=True, help="Only show what would go.")
+@click.option("--dry-run", is_flag=True, help="Show the plan only.")
 @yes_option
 @json_option
 @connected
@@ -85,46 +92,47 @@ def delete_records(
         ottla topic delete-records orders --before 1200 --partition 0 --yes
     """
     with target.admin() as admin:
-        places = places_of(admin.describe_topics(topic)[topic], partitions)
-        starts = admin.beginning_offsets(*places)
-        until = offsets_at(admin, places, before)
-        going = sum(until[place] - starts[place] for place in places)
-        if going and not dry_run:
-            confirm(f"delete {output.counted(going, 'offset')} of {topic}", yes)
+        selected = partitions_of(admin.describe_topics(topic)[topic], partitions)
+        starts = admin.beginning_offsets(*selected)
+        until = offsets_at(admin, selected, before)
+        count = sum(until[tp] - starts[tp] for tp in selected)
+        if count and not dry_run:
+            confirm(f"delete {output.counted(count, 'offset')} of {topic}", yes)
             until = admin.delete_records(dict(until))
     output.print_rows(
         ("partition", "start_before", "start"),
-        [(place.partition, starts[place], until[place]) for place in places],
+        [(tp.partition, starts[tp], until[tp]) for tp in selected],
         as_json=as_json,
     )
 
 
-def places_of(
+def partitions_of(
     description: TopicDescription, partitions: Collection[int] = ()
 ) -> tuple[TopicPartition, ...]:
-    """Give the partitions of a topic, or those that are asked for."""
+    """Return the partitions of a topic, or the selected ones. Raises BadParameter."""
     for partition in partitions:
         if not 0 <= partition < len(description.partitions):
             raise click.BadParameter(
-                f"{description.name} has the partitions 0 to {len(description.partitions) - 1}",
+                f"no partition {partition}: {description.name} has partitions 0 to"
+                f" {len(description.partitions) - 1}",
                 param_hint="--partition",
             )
     return tuple(
-        place for place in description.places if not partitions or place.partition in partitions
+        tp for tp in description.topic_partitions if not partitions or tp.partition in partitions
     )
 
 
 @topic.command("clone")
 @click.argument("source", shell_complete=complete_topics)
 @click.argument("copy")
-@click.option("--records", is_flag=True, help="Copy the records that are there, too.")
+@click.option("--records", is_flag=True, help="Also copy the records.")
 @json_option
 @connected
 def clone_topic(target: Target, source: str, copy: str, records: bool, as_json: bool) -> None:
-    """Copy a topic. COPY has the partitions and settings that SOURCE has.
+    """Create COPY with the partitions and configs of SOURCE.
 
-    Records are copied to the same partitions, with keys, headers and times; offsets are new where
-    some are missing.
+    Records keep their partitions, keys, headers and timestamps. Offsets differ where the source has
+    gaps.
 
     \b
         ottla topic clone orders orders-experiment --records
@@ -132,31 +140,31 @@ def clone_topic(target: Target, source: str, copy: str, records: bool, as_json: 
     from ottla.client.admin import NewTopic
 
     with target.admin() as admin:
-        found = admin.describe_topics(source)[source]
-        settings = {
+        description = admin.describe_topics(source)[source]
+        configs = {
             entry.name: entry.value
             for entry in admin.describe_topic_configs(source)[source].values()
             if entry.source.name == "TOPIC" and entry.value is not None
         }
         admin.create_topics(
-            NewTopic(copy, len(found.partitions), found.replication_factor, settings)
+            NewTopic(copy, len(description.partitions), description.replication_factor, configs)
         )
         bounds: Bounds = {}
         if records:
             starts, ends = admin.beginning_offsets(source), admin.end_offsets(source)
-            bounds = {place: (starts[place], ends[place]) for place in ends}
+            bounds = {tp: (starts[tp], ends[tp]) for tp in ends}
     copied = asyncio.run(_copy(target, bounds, copy)) if bounds else 0
     if as_json:
         output.print_json(
             {
                 "topic": copy,
-                "partitions": len(found.partitions),
-                "configs": settings,
+                "partitions": len(description.partitions),
+                "configs": configs,
                 "records": copied,
             }
         )
     else:
-        partitions = output.counted(len(found.partitions), "partition")
+        partitions = output.counted(len(description.partitions), "partition")
         click.echo(f"{copy}: created with {partitions}, {output.counted(copied, 'record')}")
 
 
@@ -167,7 +175,7 @@ async def _copy(target: Target, bounds: Bounds, copy: str) -> int:
     total = sum((stop or 0) - start for start, stop in bounds.values())
     with output.progress("copying", total) as bar:
         async with target.consumer() as consumer, target.producer() as producer:
-            async for place, records in between(consumer, bounds):
+            async for tp, records in between(consumer, bounds):
                 await producer.send_many(
                     copy,
                     [
@@ -175,7 +183,7 @@ async def _copy(target: Target, bounds: Bounds, copy: str) -> int:
                             record.value,
                             record.key,
                             record.headers,
-                            place.partition,
+                            tp.partition,
                             record.timestamp if record.timestamp >= 0 else None,
                         )
                         for record in records

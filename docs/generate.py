@@ -20,7 +20,7 @@ import click
 from ottla.__main__ import ottla
 from ottla.broker.config.broker_config import BROKER_CONFIGS, NO_LIMIT, ConfigKey
 from ottla.broker.requests.dispatch import SUPPORTED_APIS
-from ottla.cli.failures import Exit
+from ottla.cli.errors import Exit
 from ottla.cli.target import VARIABLES
 from ottla.coord.states import PREDECESSORS, GroupState
 from ottla.protocol.configdef import LONG_MAX

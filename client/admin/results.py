@@ -58,7 +58,7 @@ class TopicDescription:
         return max((len(partition.replicas) for partition in self.partitions), default=0)
 
     @property
-    def places(self) -> tuple[TopicPartition, ...]:
+    def topic_partitions(self) -> tuple[TopicPartition, ...]:
         """The partitions, by name and number."""
         return tuple(TopicPartition(self.name, one.partition) for one in self.partitions)
 

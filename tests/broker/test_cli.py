@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from harness.logs import a_log, append
-from ottla.__main__ import GROUPS, ottla
+from ottla.__main__ import COMMANDS, ottla
 from ottla.broker.config.broker_config import BROKER_CONFIGS, BrokerConfig, ConfigError
 from ottla.broker.observability.logging import RateLimiter, configure_logging, log_limited
 from ottla.cli import broker as cli
@@ -64,7 +64,7 @@ def test_help_imports_no_room_and_the_commands_of_the_broker_no_daemon():
         "    'ottla.broker.config.loader', 'ottla.broker.config.time_units',\n"
         "    'ottla.broker.net', 'ottla.broker.net.listeners',\n"
         "    'ottla.broker.cluster', 'ottla.broker.cluster.cluster_file',\n"
-        "    'ottla.cli', 'ottla.cli.failures', 'ottla.cli.output',\n"
+        "    'ottla.cli', 'ottla.cli.errors',\n"
         "    'ottla.protocol', 'ottla.protocol.configdef',\n"
         "    'ottla.storage', 'ottla.storage.config'}, rooms()\n"
     )
@@ -73,7 +73,7 @@ def test_help_imports_no_room_and_the_commands_of_the_broker_no_daemon():
 
 
 def test_the_front_door_says_of_a_group_what_the_group_says():
-    for name, (_, purpose) in GROUPS.items():
+    for name, (_, purpose) in COMMANDS.items():
         assert ottla.get_command(None, name).help.splitlines()[0] == purpose
     assert run("nonsense").exit_code == 2
 
@@ -119,13 +119,13 @@ def test_no_flag_is_the_default(daemon):
     ("arguments", "message"),
     [
         (["--set", "num.partition=3"], "Unknown config num.partition; did you mean num.part"),
-        (["--set", "num.partitions"], "--set num.partitions: it is not KEY=VALUE"),
+        (["--set", "num.partitions"], "--set num.partitions: expected KEY=VALUE"),
         (
             ["--num-partitions", "many"],
             "'many' for num.partitions: expected type int",
         ),
-        (["--id", "1", "--set", "broker.id=2"], "broker.id: --id says 1, and --set says 2"),
-        (["--set", "broker.id=1", "--set", "broker.id=2"], "--set says 1, and --set says 2"),
+        (["--id", "1", "--set", "broker.id=2"], "broker.id: --id 1 and --set 2"),
+        (["--set", "broker.id=1", "--set", "broker.id=2"], "--set 1 and --set 2"),
         (["--listen", "9092"], "'PLAINTEXT://9092' is not NAME://HOST:PORT"),
         (["--listen", ":1", "--listen", ":2"], "two are called PLAINTEXT; each needs its own name"),
         (["--data-dir", ""], "Invalid value for log.dir: it must name a directory"),
@@ -150,13 +150,17 @@ def test_the_same_twice_is_no_contradiction(daemon):
     ("problem", "exit_code", "message"),
     [
         (ConfigError("cluster.id: another one"), 2, "error: cluster.id: another one\n"),
-        (DataDirectoryError("d is locked"), 1, "error: d is locked; mend that, or choose another"),
+        (DataDirectoryError("d is locked"), 1, "error: d is locked; fix it, or use another"),
         (
             OSError(errno.EADDRINUSE, "in use"),
             1,
-            "in use; stop what listens there, or take another",
+            "in use; stop the process on that port, or use another",
         ),
-        (PermissionError(errno.EACCES, "Denied", "d"), 1, "error: d: Denied; run as a user who"),
+        (
+            PermissionError(errno.EACCES, "Denied", "d"),
+            1,
+            "error: d: Denied; check the permissions",
+        ),
         (OSError(errno.EIO, "bad\ndisk"), 1, "error: bad disk\n"),
         (OSError("no number"), 1, "error: no number\n"),
     ],
@@ -184,7 +188,7 @@ def test_a_port_in_use_is_one_line(tmp_path):
     (line,) = done.stderr.splitlines()
     assert line.startswith("error: ")
     assert address in line
-    assert line.endswith("stop what listens there, or take another port: --listen HOST:PORT")
+    assert line.endswith("stop the process on that port, or use another: --listen HOST:PORT")
 
 
 def test_a_bug_keeps_its_traceback_and_the_daemons_exit_code_is_the_commands(daemon):
@@ -200,13 +204,13 @@ def test_help_teaches():
 
     assert "ottla broker start --listen 0.0.0.0:9092 --advertise" in text
     assert "OTTLA_NUM_PARTITIONS" in text
-    assert "ottla broker settings" in " ".join(text.split())
+    assert "ottla broker configs" in " ".join(text.split())
     for flag in cli._FLAGS:
         assert flag in text
 
 
 def test_every_setting_is_listed():
-    done = run("broker", "settings")
+    done = run("broker", "configs")
 
     assert done.exit_code == 0
     for setting in BROKER_CONFIGS.values():
@@ -215,17 +219,17 @@ def test_every_setting_is_listed():
 
 
 def test_settings_are_found_by_name_and_text():
-    names = {entry["name"] for entry in json.loads(run("broker", "settings", "--json").output)}
+    names = {entry["name"] for entry in json.loads(run("broker", "configs", "--json").output)}
     assert names == {setting.name for setting in BROKER_CONFIGS.values()}
 
-    (found,) = json.loads(run("broker", "settings", "--json", "TOMBSTONE").output)
+    (found,) = json.loads(run("broker", "configs", "--json", "TOMBSTONE").output)
     assert found["name"] == "log.cleaner.delete.retention.ms"
     assert found["default"] == "86400000"
     assert found["topic_name"] == "delete.retention.ms"
 
-    none = run("broker", "settings", "tombola")
+    none = run("broker", "configs", "tombola")
     assert none.exit_code == 1
-    assert none.stderr == "error: no setting has 'tombola' in its name or text\n"
+    assert none.stderr == "error: No config contains 'tombola' in its name or description\n"
 
 
 def a_segment(tmp_path):

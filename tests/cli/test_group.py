@@ -53,7 +53,7 @@ def test_members_are_described_and_protect_their_group(run, group, topic):
                 two.getone(0.02)
             (found,) = run.json("group", "describe", group)
             said = run.fails(7, "group", "reset", group, "--to", "start", "--yes")
-            assert "stop them first; see who they are: ottla group describe" in said
+            assert "show its members: ottla group describe" in said
             run.fails(7, "group", "delete", group, "--yes")
             text = run("group", "describe", group)
 
@@ -107,14 +107,14 @@ def test_a_reset_to_what_a_file_says(run, group, topic, tmp_path):
     for text in ("nonsense", f"{topic},0", f"{topic},x,1", '[{"topic": "t"}]', "[7]"):
         file.write_text(text)
         said = run.fails(2, "group", "reset", group, "--file", str(file), "--yes")
-        assert "neither TOPIC,PARTITION,OFFSET lines nor a JSON array" in said
+        assert "expected TOPIC,PARTITION,OFFSET lines or a JSON array" in said
 
 
 def test_a_group_like_another_and_its_clone(run, group, topic):
     copy, other = f"{group}-copy", f"{group}-other"
 
     assert run.json("group", "clone", group, copy)[0]["offset"] == 2
-    assert "say --overwrite" in run.fails(6, "group", "clone", group, copy)
+    assert "with --overwrite" in run.fails(6, "group", "clone", group, copy)
     run("group", "clone", group, copy, "--overwrite")
     run("group", "reset", other, "--like", group, "--yes")
 
@@ -123,13 +123,17 @@ def test_a_group_like_another_and_its_clone(run, group, topic):
 
 
 def test_a_reset_needs_to_know_where_and_what(run, group):
-    assert "say one of" in run.fails(2, "group", "reset", group)
-    assert "say one of" in run.fails(2, "group", "reset", group, "--to", "start", "--by", "1")
+    assert "give exactly one of" in run.fails(2, "group", "reset", group)
+    assert "give exactly one of" in run.fails(
+        2, "group", "reset", group, "--to", "start", "--by", "1"
+    )
     assert "--topic" in run.fails(5, "group", "reset", f"{group}-new", "--to", "start", "--yes")
-    assert "say --yes" in run.fails(2, "group", "reset", group, "--to", "start")
+    assert "confirm with --yes" in run.fails(2, "group", "reset", group, "--to", "start")
     said = run.fails(5, "group", "reset", group, "--like", f"{group}-missing", "--yes")
-    assert "no partition is meant" in said
-    assert "is not TOPIC" in run.fails(2, "group", "reset", group, "--to", "1", "-t", "t:x")
+    assert "No partition selected" in said
+    assert "expected TOPIC or TOPIC:0,1" in run.fails(
+        2, "group", "reset", group, "--to", "1", "-t", "t:x"
+    )
 
 
 def test_offsets_and_groups_are_deleted(run, group, topic):

@@ -7,7 +7,7 @@ from contextlib import redirect_stderr
 import pytest
 
 from ottla.cli import output
-from ottla.cli.failures import Exit, failure_of
+from ottla.cli.errors import Exit, failure_of
 from ottla.client.admin import PartialError
 from ottla.client.errors import (
     ClosedError,
@@ -64,13 +64,21 @@ FULL = KafkaError(ErrorCode.NON_EMPTY_GROUP)
 @pytest.mark.parametrize(
     ("error", "code", "words"),
     [
-        (GONE, Exit.NOT_FOUND, "there is no group 'g'; see what there is: ottla group list"),
-        (FULL, Exit.REFUSED, "ottla group describe GROUP"),
-        (KafkaError(ErrorCode.POLICY_VIOLATION), Exit.REFUSED, "a policy of the broker refused"),
+        (GONE, Exit.NOT_FOUND, "there is no group 'g'; list groups: ottla group list"),
+        (FULL, Exit.REJECTED, "ottla group describe GROUP"),
+        (KafkaError(ErrorCode.POLICY_VIOLATION), Exit.REJECTED, "a policy of the broker refused"),
         (ConnectionLostError("gone"), Exit.UNREACHABLE, "--bootstrap HOST:PORT"),
-        (caused(DeadlineError("late"), ConnectionLostError("gone")), Exit.UNREACHABLE, "gone; say"),
-        (caused(DeadlineError("late"), GONE), Exit.TIMEOUT, "late; try again, or give it longer"),
-        (TimeoutError(), Exit.TIMEOUT, "it took too long; try again"),
+        (
+            caused(DeadlineError("late"), ConnectionLostError("gone")),
+            Exit.UNREACHABLE,
+            "gone; give the address of a broker",
+        ),
+        (
+            caused(DeadlineError("late"), GONE),
+            Exit.TIMEOUT,
+            "late; try again, or use a longer --timeout",
+        ),
+        (TimeoutError(), Exit.TIMEOUT, "Timed out; try again"),
         (UnsupportedError("no Fetch"), Exit.UNSUPPORTED, "ottla cluster api-versions"),
         (ClosedError("closed"), Exit.FAILED, "closed"),
         (FileNotFoundError(2, "No such file", "f"), Exit.FAILED, "f: No such file"),

@@ -36,7 +36,7 @@ def test_keys_headers_and_tombstones(run, topic):
     assert run.rows("consume", topic, "--key", "fixed")[0]["value"] == "x"
 
     said = run.fails(2, "produce", topic, "-K", ":", stdin="no separator\n")
-    assert said == "error: stdin: record 1: there is no ':' between key and value\n"
+    assert said == "error: stdin: record 1: no separator ':' between key and value\n"
 
 
 def test_receipts_are_in_the_order_of_the_records(run, topic):
@@ -83,13 +83,13 @@ def test_json_rows_make_a_round_trip(run, topic):
 @pytest.mark.parametrize(
     ("row", "complaint"),
     [
-        ("7", "it is no JSON object"),
+        ("7", "expected a JSON object"),
         ("{", "Expecting property name"),
-        ('{"key": "k"}', "there is no value; a tombstone has the value null"),
-        ('{"value": 1, "vlaue": 2}', "vlaue: known are headers, key"),
+        ('{"key": "k"}', "value is missing; use null for a tombstone"),
+        ('{"value": 1, "vlaue": 2}', "unknown keys vlaue; allowed: headers, key"),
         ('{"value_base64": "?"}', "value_base64: "),
-        ('{"value": 1, "partition": "0"}', "partition: '0' is no number"),
-        ('{"value": 1, "headers": 7}', "headers: it is no object"),
+        ('{"value": 1, "partition": "0"}', "invalid partition '0': expected a number"),
+        ('{"value": 1, "headers": 7}', "invalid headers: expected an object"),
     ],
 )
 def test_a_wrong_row_says_which(run, topic, row, complaint):
@@ -113,7 +113,9 @@ def test_files_as_lines_and_as_records(run, topic, tmp_path):
     assert run.fails(1, "produce", topic, str(tmp_path / "missing")).endswith(
         "missing: No such file or directory\n"
     )
-    assert "--whole-files: say which" in run.fails(2, "produce", topic, "--whole-files")
+    assert "--whole-files requires at least one FILE" in run.fails(
+        2, "produce", topic, "--whole-files"
+    )
 
 
 def test_repeat_and_rate(run, topic):
@@ -134,7 +136,7 @@ def test_every_codec(run, topic, codec):
 def test_a_topic_is_not_made_by_a_slip(run, name):
     said = run.fails(5, "produce", name, stdin="x\n")
 
-    assert said.endswith(f"make it: ottla topic create {name}, or say --create\n")
+    assert said.endswith(f"create it: ottla topic create {name}, or use --create\n")
     run("produce", name, "--create", "--quiet", stdin="x\n")
     run("produce", name, "--create", "--quiet", stdin="y\n")
     assert run("consume", name) == "x\ny\n"
@@ -148,7 +150,7 @@ def test_what_the_broker_refuses_is_told_with_what_was_sent(run, name):
     assert done.exit_code == 7
     assert "1 record sent\nerror: " in done.stderr
     assert "max.message.bytes" in done.stderr
-    assert "has the partitions" in run.fails(2, "consume", name, "-p", "3")
+    assert "has partitions" in run.fails(2, "consume", name, "-p", "3")
     run.fails(5, "produce", name, "--partition", "3", "--quiet", stdin="x\n")
 
 
@@ -203,7 +205,7 @@ def test_filters_for_keys_and_headers(run, topic):
     assert lines(run("consume", topic, "--header", "h")) == ["1", "2"]
     assert run("consume", topic, "--header", "h=y", "--header", "i") == "2\n"
     assert run("consume", topic, "--key", "p", "--value", "2") == "2\n"
-    assert "is no regular expression" in run.fails(2, "consume", topic, "--key", "(")
+    assert "invalid regular expression" in run.fails(2, "consume", topic, "--key", "(")
 
 
 def test_a_format(run, topic):
@@ -214,7 +216,7 @@ def test_a_format(run, topic):
     found = lines(run("consume", topic, "--format", layout))
     assert found == [f"{topic}|0|0|key|value|3|5|a=b|100%!", f"{topic}|1|0|||-1|-1||100%!"]
     assert run("consume", topic, "-p", "1", "--format", "%T %d").startswith("0 19")
-    assert "%x is none of" in run.fails(2, "consume", topic, "--format", "%x")
+    assert "unknown field %x" in run.fails(2, "consume", topic, "--format", "%x")
     run.fails(2, "consume", topic, "--format", "%s", "--json")
 
 
@@ -246,12 +248,14 @@ def test_a_group_goes_on_where_it_was(run, topic, name):
 
     assert "ottla group reset" in run.fails(2, "consume", topic, "-g", group, "--from", "3")
     for option in (["--until", "3"], ["--last", "3"], ["-p", "0"]):
-        assert "not for members" in run.fails(2, "consume", topic, "-g", group, *option)
+        assert "cannot be combined with --group" in run.fails(
+            2, "consume", topic, "-g", group, *option
+        )
 
 
 def test_what_contradicts_itself_is_refused(run, topic):
-    assert "--last says" in run.fails(2, "consume", topic, "--last", "3", "--from", "3")
-    assert "--until says" in run.fails(2, "consume", topic, "--until", "3", "--follow")
-    assert "their own keys" in run.fails(2, "produce", topic, "--rows", "--key", "k")
+    assert "--last cannot be" in run.fails(2, "consume", topic, "--last", "3", "--from", "3")
+    assert "mutually exclusive" in run.fails(2, "consume", topic, "--until", "3", "--follow")
+    assert "cannot be combined with --key" in run.fails(2, "produce", topic, "--rows", "--key", "k")
     assert "ottla topic list" in run.fails(5, "consume", f"{topic}-missing")
     assert "ottla topic list" in run.fails(5, "consume", f"{topic}-missing", "--group", "g")

@@ -5,8 +5,8 @@ import threading
 import time
 from itertools import count
 
-from ottla.cli.reading import read
-from ottla.cli.rows import Row
+from ottla.cli.record_format import Row
+from ottla.cli.record_source import read
 
 
 def test_reading_is_a_little_ahead_and_ends_with_whoever_wanted_it(monkeypatch):

@@ -68,7 +68,9 @@ async def test_topics_come_and_go(admin, name):
 
     assert [one.partitions for one in made.values()] == [3, 2]
     assert found[name].id == made[name].id
-    assert found[name].places == tuple(TopicPartition(name, number) for number in range(3))
+    assert found[name].topic_partitions == tuple(
+        TopicPartition(name, number) for number in range(3)
+    )
     assert found[f"{name}-b"].replication_factor == 1
     assert [one.leader for one in found[name].partitions] == [0, 0, 0]
     assert found[name] in await admin.list_topics()

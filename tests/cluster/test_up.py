@@ -153,7 +153,7 @@ def test_it_is_a_cluster_that_stops_cleanly_and_comes_back(up):
         own = [line for line in lines if line.startswith(f"broker-{number} | 20")]
         assert "  ready  broker_id=" in "".join(own)
         assert "  stopped  " in own[-1]
-    assert "3 brokers answer; Ctrl-C stops them. The bootstrap address:" in lines
+    assert "3 brokers are up; Ctrl-C stops them. Bootstrap servers:" in lines
 
     cluster.start().is_up()
     assert values(cluster.bootstrap, "t", 6) == [b"%d" % partition for partition in range(6)]
@@ -211,7 +211,7 @@ def test_one_that_ends_by_itself_is_told_and_the_others_go_on(up):
 
         os.kill(cluster.pid_of(1), signal.SIGKILL)
 
-        said = re.compile(r"^broker-1 has ended \(SIGKILL\); to start it again: (ottla .*)$", re.M)
+        said = re.compile(r"^broker-1 exited \(SIGKILL\); to restart it: (ottla .*)$", re.M)
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not (found := said.search(cluster.said())):
             assert time.monotonic() < deadline
@@ -244,7 +244,7 @@ def test_when_one_does_not_start_the_others_are_stopped(up, tmp_path):
     assert cluster.end() == 1
     assert re.search(r"broker-1 \| error: the data directory is of the cluster", cluster.said())
     last = cluster.said().splitlines()[-1]
-    assert last == "error: broker-1 did not start, and the others were stopped"
+    assert last == "error: broker-1 did not start; stopped the other brokers"
     assert cluster.is_gone()
     assert cluster.are_clean()[0]
 
@@ -258,7 +258,7 @@ def test_ctrl_c_while_it_starts_leaves_nobody_behind(up):
         code = cluster.stop()
         # Python has codes of its own, if nobody has told it yet what to do. A quick machine may
         # have started all of them by then, which are stopped as ever.
-        is_up = "brokers answer; Ctrl-C stops them" in cluster.said()[before:]
+        is_up = "brokers are up; Ctrl-C stops them" in cluster.said()[before:]
         assert code in ((0,) if is_up else (130, 1, -signal.SIGINT)), cluster.said()
         assert cluster.is_gone()
 
@@ -291,7 +291,7 @@ def test_a_port_that_is_taken(tmp_path):
 
         code, said = refused("--port", str(first), "--data-dir", str(tmp_path / "data"))
 
-    assert (code, f"error: {HOST}:{first + 1} is taken: " in said, "--port" in said) == (
+    assert (code, f"error: {HOST}:{first + 1} is in use; " in said, "--port" in said) == (
         1,
         True,
         True,
@@ -310,19 +310,19 @@ def test_somebody_elses_data_directory(tmp_path, up):
     assert (code, f"{single.data} is the data directory of a single broker" in said) == (1, True)
 
     code, said = refused("--data-dir", str(cluster.data), *port, "--brokers", "1")
-    assert (code, "has partitions of broker-1, broker-2 as well" in said) == (1, True)
+    assert (code, "also has the data of broker-1, broker-2" in said) == (1, True)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--set", "broker.id=3"), "broker.id: it cannot be set here, each broker has its own"),
-        (("--set", "listeners=A://:1"), "listeners: it cannot be set here"),
+        (("--set", "broker.id=3"), "broker.id cannot be set here: each broker has its own value"),
+        (("--set", "listeners=A://:1"), "listeners cannot be set here"),
         (("--set", "num.partitoins=3"), "num.partitions"),
         (("--set", "num.partitions=0"), "num.partitions: "),
-        (("--set", "num.partitions"), "--set num.partitions: it is not KEY=VALUE"),
-        (("--log-level", "debug", "--set", "log.level=INFO"), "log.level: --log-level says DEBUG"),
-        (("--port", "65534"), "3 ports from 65534 on: the last is 65535"),
+        (("--set", "num.partitions"), "--set num.partitions: expected KEY=VALUE"),
+        (("--log-level", "debug", "--set", "log.level=INFO"), "log.level: --log-level DEBUG and"),
+        (("--port", "65534"), "3 ports from 65534 on exceed the last port, 65535"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
 )

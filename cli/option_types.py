@@ -1,4 +1,4 @@
-"""What is written on a command line: settings, times, and places in a log."""
+"""Option types: times, positions in a log, and KEY=VALUE pairs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
 class Kind(Enum):
-    """How a place in a log is named."""
+    """How a position in a log is given."""
 
     START = "start"
     END = "end"
@@ -32,40 +32,41 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A place in a log; `number` is an offset, a count, or milliseconds since 1970."""
+    """A position in a log; `number` is an offset, a count, or milliseconds since the epoch."""
 
     kind: Kind
     number: int = 0
 
 
 class TimeType(click.ParamType):  # type: ignore[type-arg]  # not in older clicks
-    """A time, in milliseconds since 1970."""
+    """A time, in milliseconds since the epoch."""
 
     name = "time"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Read 2026-11-16T12:00, 15m (ago), or @1700000000000."""
+        """Parse 2026-11-16T12:00, 15m (ago), or @1700000000000."""
         if isinstance(value, int):
             return value
-        found = parse_time(value)
-        if found is None:
+        timestamp = parse_time(value)
+        if timestamp is None:
             self.fail(
-                f"{value!r} is no time: 2026-11-16T12:00 is, 15m (ago), or @MILLISECONDS",
+                f"invalid time {value!r}: expected ISO 8601 (2026-11-16T12:00), a duration (15m) or"
+                " @MILLISECONDS",
                 param,
                 ctx,
             )
-        return found
+        return timestamp
 
 
 class PositionType(click.ParamType):  # type: ignore[type-arg]
-    """A place in a log."""
+    """A position in a log."""
 
     name = "position"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> Position:
-        """Read start, end, an offset, a number below zero, or a time."""
+        """Parse start, end, an offset, -N, or a time."""
         if isinstance(value, Position):
             return value
         if value in ("start", "earliest", "beginning"):
@@ -76,15 +77,15 @@ class PositionType(click.ParamType):  # type: ignore[type-arg]
             return Position(Kind.OFFSET, int(value))
         if re.fullmatch("-[0-9]+", value):
             return Position(Kind.BEFORE_END, -int(value))
-        found = parse_time(value)
-        if found is None:
+        timestamp = parse_time(value)
+        if timestamp is None:
             self.fail(
-                f"{value!r} is no place in a log: start is, end, an OFFSET, -N (before the end),"
-                " 2026-11-16T12:00, 15m (ago), or @MILLISECONDS",
+                f"invalid position {value!r}: expected start, end, an OFFSET, -N (before the end),"
+                " ISO 8601 (2026-11-16T12:00), a duration (15m) or @MILLISECONDS",
                 param,
                 ctx,
             )
-        return Position(Kind.TIME, found)
+        return Position(Kind.TIME, timestamp)
 
 
 TIME = TimeType()
@@ -92,7 +93,7 @@ POSITION = PositionType()
 
 
 def parse_time(text: str) -> int | None:
-    """Read a time, in milliseconds since 1970; None if it is none. Without a zone it is local."""
+    """Return milliseconds since the epoch, or None. A time without a zone is local."""
     if match := _AGO.fullmatch(text):
         seconds = float(match["number"]) * _UNIT_SECONDS[match["unit"]]
         return int((time.time() - seconds) * 1000)
@@ -105,7 +106,7 @@ def parse_time(text: str) -> int | None:
 
 
 def format_time(milliseconds: int) -> str | None:
-    """Write a time, in the zone of whoever reads it; None if there is none."""
+    """Return a timestamp in the local time zone; None if it is negative."""
     if milliseconds < 0:
         return None
     try:
@@ -115,34 +116,38 @@ def format_time(milliseconds: int) -> str | None:
     return moment.isoformat(timespec="milliseconds")
 
 
-def pairs(given: Iterable[str], option: str) -> dict[str, str]:
-    """Read KEY=VALUE, several times."""
-    found: dict[str, str] = {}
-    for text in given:
+def pairs(texts: Iterable[str], option: str) -> dict[str, str]:
+    """Parse KEY=VALUE pairs."""
+    values: dict[str, str] = {}
+    for text in texts:
         key, equals, value = text.partition("=")
         if not equals or not key.strip():
-            raise click.BadParameter(f"{text!r} is not KEY=VALUE", param_hint=option)
-        if key.strip() in found:
-            raise click.BadParameter(f"{key.strip()} is set twice", param_hint=option)
-        found[key.strip()] = value.strip()
-    return found
+            raise click.BadParameter(
+                f"invalid value {text!r}: expected KEY=VALUE", param_hint=option
+            )
+        if key.strip() in values:
+            raise click.BadParameter(f"{key.strip()} is given twice", param_hint=option)
+        values[key.strip()] = value.strip()
+    return values
 
 
 def offsets_at(
-    admin: Admin, places: Collection[TopicPartition], position: Position
+    admin: Admin, partitions: Collection[TopicPartition], position: Position
 ) -> dict[TopicPartition, int]:
-    """Give the offset of a position in each log; what is outside of a log is its nearer end."""
-    starts = admin.beginning_offsets(*places)
+    """Return the offset of a position in each partition, clamped to the start and end offsets."""
+    starts = admin.beginning_offsets(*partitions)
     if position.kind is Kind.START:
         return starts
-    ends = admin.end_offsets(*places)
+    ends = admin.end_offsets(*partitions)
     if position.kind is Kind.OFFSET:
-        wanted = dict.fromkeys(places, position.number)
+        offsets = dict.fromkeys(partitions, position.number)
     elif position.kind is Kind.BEFORE_END:
-        wanted = {place: ends[place] - position.number for place in places}
+        offsets = {tp: ends[tp] - position.number for tp in partitions}
     elif position.kind is Kind.TIME:
-        found = admin.offsets_for_times(dict.fromkeys(places, position.number))
-        wanted = {place: ends[place] if one is None else one.offset for place, one in found.items()}
+        by_time = admin.offsets_for_times(dict.fromkeys(partitions, position.number))
+        offsets = {
+            tp: ends[tp] if at_time is None else at_time.offset for tp, at_time in by_time.items()
+        }
     else:
-        wanted = ends
-    return {place: min(max(wanted[place], starts[place]), ends[place]) for place in places}
+        offsets = ends
+    return {tp: min(max(offsets[tp], starts[tp]), ends[tp]) for tp in partitions}

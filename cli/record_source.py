@@ -1,4 +1,4 @@
-"""Where `ottla produce` gets its records: stdin or files, in lines, JSON rows or as they are."""
+"""Input of `ottla produce`: stdin or files, as lines, JSON rows or whole files."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from .failures import Exit, Failure
-from .rows import Row
+from .errors import Exit, Failure
+from .record_format import Row
 
 _READ_BYTES = 256 * 1024
-# Above so many bytes without a delimiter it is not what somebody means to send.
-_LARGEST_ROW_BYTES = 64 * 1024 * 1024
-# How far reading may be ahead of sending, in chunks.
-_AHEAD = 4
+# More bytes than this without a delimiter are taken for a mistake.
+_MAX_ROW_BYTES = 64 * 1024 * 1024
+# Maximum number of chunks read ahead of sending.
+_MAX_CHUNKS_AHEAD = 4
 
 _Chunk = list[Row] | BaseException | None
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where records come from, and how they are to be read."""
+    """Input files and their format."""
 
     files: Sequence[Path]
-    #: Each file is one record.
+    #: Whether each file is one record.
     is_whole: bool
     delimiter: bytes
     parse: Callable[[bytes], Row]
 
     def chunks(self) -> Iterator[list[Row]]:
-        """Give records as they come, several at a time. Reading may block."""
+        """Yield records in chunks, as they arrive. Blocks while reading."""
         if not self.files:
             stdin = sys.stdin.buffer
-            # Not the buffer, which has a lock: a thread that waits for input must not hold one.
+            # Bypass the buffered reader: its lock would be held while a thread waits for input.
             yield from self._rows(getattr(stdin, "raw", stdin), "stdin")
         for path in self.files:
             if self.is_whole:
@@ -47,16 +47,18 @@ class Source:
                     yield from self._rows(file, str(path))
 
     def _rows(self, file: IO[bytes], name: str) -> Iterator[list[Row]]:
-        rest, number = b"", 0
+        remainder, number = b"", 0
         while data := file.read(_READ_BYTES):
-            *lines, rest = (rest + data).split(self.delimiter)
-            if len(rest) > _LARGEST_ROW_BYTES:
-                raise Failure(f"{name}: a record of more than {_LARGEST_ROW_BYTES:,} bytes")
+            *lines, remainder = (remainder + data).split(self.delimiter)
+            if len(remainder) > _MAX_ROW_BYTES:
+                raise Failure(
+                    f"{name}: record larger than {_MAX_ROW_BYTES:,} bytes; check --delimiter"
+                )
             if lines:
-                yield [self._row(line, name, number + at) for at, line in enumerate(lines, 1)]
+                yield [self._row(line, name, number + index) for index, line in enumerate(lines, 1)]
                 number += len(lines)
-        if rest:
-            yield [self._row(rest, name, number + 1)]
+        if remainder:
+            yield [self._row(remainder, name, number + 1)]
 
     def _row(self, data: bytes, name: str, number: int) -> Row:
         try:
@@ -66,40 +68,40 @@ class Source:
 
 
 async def read(chunks: Iterator[list[Row]]) -> AsyncIterator[list[Row]]:
-    """Read in a thread: what was sent is on its way while we wait for more to come."""
+    """Yield chunks that a thread reads, so that sending goes on while it waits for input."""
     loop = asyncio.get_running_loop()
     queue: asyncio.Queue[_Chunk] = asyncio.Queue()
-    room = threading.Semaphore(_AHEAD)
-    is_over = False
+    slots = threading.Semaphore(_MAX_CHUNKS_AHEAD)
+    is_closed = False
 
     def put(chunk: _Chunk) -> None:
-        room.acquire()
-        if is_over or loop.is_closed():
-            raise _NobodyWantsMore
+        slots.acquire()
+        if is_closed or loop.is_closed():
+            raise _Closed
         loop.call_soon_threadsafe(queue.put_nowait, chunk)
 
     def work() -> None:
-        with suppress(_NobodyWantsMore):
+        with suppress(_Closed):
             try:
                 for chunk in chunks:
                     put(chunk)
-            except Exception as error:  # noqa: BLE001  # it is raised by whoever waits for a chunk
+            except Exception as error:  # noqa: BLE001  # raised by the reader of the queue
                 put(error)
             else:
                 put(None)
 
-    # A daemon: one that waits for a terminal cannot be told to end.
+    # A daemon thread: one that waits for a terminal cannot be interrupted.
     threading.Thread(target=work, name="ottla-read", daemon=True).start()
     try:
         while (chunk := await queue.get()) is not None:
-            room.release()
+            slots.release()
             if isinstance(chunk, BaseException):
                 raise chunk
             yield chunk
     finally:
-        is_over = True
-        room.release()
+        is_closed = True
+        slots.release()
 
 
-class _NobodyWantsMore(BaseException):
-    """Ends the thread."""
+class _Closed(BaseException):
+    """Ends the reader thread."""

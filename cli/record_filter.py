@@ -1,4 +1,4 @@
-"""Which records somebody wants to see."""
+"""Filters of `ottla consume`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Regular expressions that a record must match, all of them."""
+    """Regular expressions; a record must match all of them."""
 
     key: re.Pattern[bytes] | None = None
     value: re.Pattern[bytes] | None = None
@@ -23,7 +23,7 @@ class Filter:
 
     @classmethod
     def of(cls, key: str | None, value: str | None, headers: Iterable[str]) -> Filter:
-        """Read what was written on the command line."""
+        """Parse the options --key, --value and --header."""
         pairs = (text.partition("=") for text in headers)
         return cls(
             _compiled(key, "--key"),
@@ -31,13 +31,13 @@ class Filter:
             tuple((name, _compiled(regex, "--header") or _ANYTHING) for name, _, regex in pairs),
         )
 
-    def takes(self, record: ConsumerRecord) -> bool:
-        """Say whether a record matches."""
+    def matches(self, record: ConsumerRecord) -> bool:
+        """Whether a record matches."""
         return (
             (self.key is None or self.key.search(record.key or b"") is not None)
             and (self.value is None or self.value.search(record.value or b"") is not None)
             and all(
-                any(name == one and regex.search(value or b"") for one, value in record.headers)
+                any(name == key and regex.search(value or b"") for key, value in record.headers)
                 for name, regex in self.headers
             )
         )
@@ -53,5 +53,5 @@ def _compiled(text: str | None, option: str) -> re.Pattern[bytes] | None:
         return re.compile(text.encode())
     except re.error as error:
         raise click.BadParameter(
-            f"{text!r} is no regular expression: {error}", param_hint=option
+            f"invalid regular expression {text!r}: {error}", param_hint=option
         ) from error

@@ -1,12 +1,12 @@
-"""Records as text: what `ottla produce` reads, and `ottla consume` prints.
+"""Records as text: the input of `ottla produce` and the output of `ottla consume`.
 
 A JSON row is an object:
 
     {"key": "user-1", "value": "…", "headers": {"trace": "1"}, "partition": 0, "timestamp": 170000}
 
-All but the value may be left out, and the value may be null: a tombstone. Bytes that are not text
-in UTF-8 stand in base64 under `key_base64` and `value_base64`, and headers that are so, or come
-twice, as a list of `{"name": …, "value_base64": …}`. What is no string is sent as JSON.
+Only the value is required; a null value is a tombstone. Bytes that are not UTF-8 are base64 under
+`key_base64` and `value_base64`. Headers that are not UTF-8, or repeated, are a list of
+`{"name": …, "value_base64": …}`. Values that are not strings are sent as JSON.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from .values import format_time
+from .option_types import format_time
 
 if TYPE_CHECKING:
     from ottla.client.types import ConsumerRecord
 
 _Headers = Sequence[tuple[str, bytes | None]]
 _KNOWN = {"key", "key_base64", "value", "value_base64", "headers", "partition", "timestamp"}
-# What else `consume --json` prints; of no use to a producer.
+# Printed by `consume --json`, ignored by `produce --rows`.
 _IGNORED = {"topic", "offset", "time"}
 
 
 class Row(NamedTuple):
-    """A record to be sent."""
+    """A record to send."""
 
     value: bytes | None
     key: bytes | None = None
@@ -42,31 +42,33 @@ class Row(NamedTuple):
 
 
 def parse_json(line: bytes) -> Row:
-    """Read a JSON row. Raises ValueError."""
-    found = json.loads(line)
-    if not isinstance(found, dict):
-        raise ValueError('it is no JSON object, such as {"key": "k", "value": "v"}')
-    if unknown := found.keys() - _KNOWN - _IGNORED:
-        raise ValueError(f"{', '.join(sorted(unknown))}: known are {', '.join(sorted(_KNOWN))}")
-    if not found.keys() & {"value", "value_base64"}:
-        raise ValueError("there is no value; a tombstone has the value null")
+    """Parse a JSON row. Raises ValueError."""
+    row = json.loads(line)
+    if not isinstance(row, dict):
+        raise ValueError('expected a JSON object such as {"key": "k", "value": "v"}')
+    if unknown := row.keys() - _KNOWN - _IGNORED:
+        raise ValueError(
+            f"unknown keys {', '.join(sorted(unknown))}; allowed: {', '.join(sorted(_KNOWN))}"
+        )
+    if not row.keys() & {"value", "value_base64"}:
+        raise ValueError("value is missing; use null for a tombstone")
     return Row(
-        _bytes(found, "value"),
-        _bytes(found, "key"),
-        _headers(found.get("headers") or {}),
-        _number(found, "partition"),
-        _number(found, "timestamp"),
+        _bytes(row, "value"),
+        _bytes(row, "key"),
+        _headers(row.get("headers") or {}),
+        _number(row, "partition"),
+        _number(row, "timestamp"),
     )
 
 
-def _bytes(found: Mapping[str, Any], name: str) -> bytes | None:
-    encoded = found.get(f"{name}_base64")
+def _bytes(row: Mapping[str, Any], name: str) -> bytes | None:
+    encoded = row.get(f"{name}_base64")
     if encoded is not None:
         try:
             return base64.b64decode(encoded, validate=True)
         except (binascii.Error, TypeError, ValueError) as error:
             raise ValueError(f"{name}_base64: {error}") from error
-    value = found.get(name)
+    value = row.get(name)
     if value is None:
         return None
     return (value if isinstance(value, str) else _compact(value)).encode()
@@ -76,23 +78,23 @@ def _compact(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-def _headers(found: Any) -> _Headers:
-    if isinstance(found, dict):
-        return [(name, _bytes({"value": value}, "value")) for name, value in found.items()]
-    if isinstance(found, list) and all(isinstance(one, dict) and "name" in one for one in found):
-        return [(str(one["name"]), _bytes(one, "value")) for one in found]
-    raise ValueError("headers: it is no object, and no list of objects with a name")
+def _headers(headers: Any) -> _Headers:
+    if isinstance(headers, dict):
+        return [(name, _bytes({"value": value}, "value")) for name, value in headers.items()]
+    if isinstance(headers, list) and all(isinstance(h, dict) and "name" in h for h in headers):
+        return [(str(header["name"]), _bytes(header, "value")) for header in headers]
+    raise ValueError("invalid headers: expected an object, or a list of objects with a name")
 
 
-def _number(found: Mapping[str, Any], name: str) -> int | None:
-    value = found.get(name)
+def _number(row: Mapping[str, Any], name: str) -> int | None:
+    value = row.get(name)
     if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
-        raise ValueError(f"{name}: {value!r} is no number")
+        raise ValueError(f"invalid {name} {value!r}: expected a number")
     return value
 
 
 def as_json(record: ConsumerRecord) -> dict[str, Any]:
-    """Give a record as a JSON row."""
+    """Return a record as a JSON row."""
     return {
         "topic": record.topic,
         "partition": record.partition,
@@ -116,12 +118,12 @@ def _text(name: str, data: bytes | None) -> dict[str, str | None]:
 def _headers_json(headers: _Headers) -> Any:
     texts = [{"name": name, **_text("value", value)} for name, value in headers]
     names = {name for name, _ in headers}
-    if len(names) == len(texts) and all("value" in one for one in texts):
-        return {one["name"]: one["value"] for one in texts}
+    if len(names) == len(texts) and all("value" in header for header in texts):
+        return {header["name"]: header["value"] for header in texts}
     return texts
 
 
-# What stands for what in a format string; the letters are kcat's.
+# Fields of a format string; the letters are kcat's.
 _FIELDS: dict[str, Callable[[ConsumerRecord], bytes]] = {
     "t": lambda record: record.topic.encode(),
     "p": lambda record: b"%d" % record.partition,
@@ -141,7 +143,7 @@ _PART = re.compile(r"%(?P<letter>.?)|(?P<text>[^%]+)", re.DOTALL)
 
 
 def formatter(text: str) -> Callable[[ConsumerRecord], bytes]:
-    """Make what writes records in a format: `%t %p %o %k %s`, and escapes such as `\\n`."""
+    """Return a function that formats records: `%t %p %o %k %s`, and escapes such as `\\n`."""
     parts: list[Callable[[ConsumerRecord], bytes]] = []
     for match in _PART.finditer(text):
         if match["text"]:
@@ -152,7 +154,7 @@ def formatter(text: str) -> Callable[[ConsumerRecord], bytes]:
         else:
             known = " ".join(f"%{letter}" for letter in _FIELDS)
             raise click.BadParameter(
-                f"%{match['letter']} is none of {known}", param_hint="--format"
+                f"unknown field %{match['letter']}, allowed: {known}", param_hint="--format"
             )
     return lambda record: b"".join([part(record) for part in parts])
 
@@ -161,7 +163,7 @@ _ESCAPES = {"n": b"\n", "r": b"\r", "t": b"\t", "0": b"\0", "\\": b"\\"}
 
 
 def unescaped(text: str) -> bytes:
-    r"""Read \n, \t, \r, \0, \\ and \xHH; anything else is itself."""
+    r"""Replace the escapes \n, \t, \r, \0, \\ and \xHH."""
     return re.sub(
         rb"\\(?:x([0-9a-fA-F]{2})|([nrt0\\]))",
         lambda match: bytes([int(match[1], 16)]) if match[1] else _ESCAPES[match[2].decode()],
@@ -169,10 +171,10 @@ def unescaped(text: str) -> bytes:
     )
 
 
-def header_pairs(given: Iterable[str]) -> _Headers:
-    """Read NAME=VALUE; a NAME alone is a header without a value."""
-    found: list[tuple[str, bytes | None]] = []
-    for text in given:
+def header_pairs(texts: Iterable[str]) -> _Headers:
+    """Parse NAME=VALUE; a NAME alone is a header with a null value."""
+    headers: list[tuple[str, bytes | None]] = []
+    for text in texts:
         name, equals, value = text.partition("=")
-        found.append((name, value.encode() if equals else None))
-    return found
+        headers.append((name, value.encode() if equals else None))
+    return headers

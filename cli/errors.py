@@ -1,0 +1,141 @@
+"""Exit codes, and error messages with advice."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from enum import IntEnum
+from typing import IO, Any
+
+import click
+
+
+class Exit(IntEnum):
+    """Exit codes, with the descriptions of docs/cli.md."""
+
+    meaning: str
+
+    def __new__(cls, code: int, meaning: str) -> Exit:
+        """Create a member that is an int with a description."""
+        member = int.__new__(cls, code)
+        member._value_ = code
+        member.meaning = meaning
+        return member
+
+    OK = 0, "success"
+    FAILED = 1, "any other failure, such as an unreadable file"
+    USAGE = 2, "invalid command line or profile; nothing was done"
+    UNREACHABLE = 3, "no broker reachable"
+    TIMEOUT = 4, "timed out; the operation may or may not have taken effect"
+    NOT_FOUND = 5, "topic, partition, group, broker or offset not found"
+    EXISTS = 6, "already exists"
+    REJECTED = 7, "rejected by the broker: invalid config, non-empty group, no permission …"
+    UNSUPPORTED = 8, "the broker does not support a required API"
+    PARTIAL = 9, "some operations succeeded and some failed"
+    INTERRUPTED = 130, "interrupted with Ctrl-C"
+    BROKEN_PIPE = 141, "the reader of the output closed it"
+
+
+class Failure(click.ClickException):
+    """An error the user can fix: one line with the problem and what to do."""
+
+    def __init__(self, message: str, code: int = Exit.FAILED) -> None:
+        super().__init__(" ".join(message.split()))
+        self.exit_code = code  # type: ignore[misc]  # an instance attribute here
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        """Print the message."""
+        click.echo(f"error: {self.message}", file=file or sys.stderr)
+
+
+# Exit code and advice for a broker's error code; all others are REJECTED.
+_BY_ERROR_CODE = {
+    "UNKNOWN_TOPIC_OR_PARTITION": (Exit.NOT_FOUND, "list topics: ottla topic list"),
+    "UNKNOWN_TOPIC_ID": (Exit.NOT_FOUND, "list topics: ottla topic list"),
+    "GROUP_ID_NOT_FOUND": (Exit.NOT_FOUND, "list groups: ottla group list"),
+    "RESOURCE_NOT_FOUND": (Exit.NOT_FOUND, "list brokers: ottla cluster describe"),
+    "OFFSET_OUT_OF_RANGE": (Exit.NOT_FOUND, "show offsets: ottla topic offsets TOPIC"),
+    "TOPIC_ALREADY_EXISTS": (
+        Exit.EXISTS,
+        "use another name, or --if-not-exists",
+    ),
+    "NON_EMPTY_GROUP": (Exit.REJECTED, "show its members: ottla group describe GROUP"),
+    "INVALID_CONFIG": (Exit.REJECTED, "list configs: ottla config describe"),
+    "MESSAGE_TOO_LARGE": (Exit.REJECTED, "raise max.message.bytes: ottla topic alter TOPIC --set"),
+}
+
+
+@contextmanager
+def translate_errors() -> Iterator[None]:
+    """Convert exceptions of the SDK and the operating system to Failure."""
+    try:
+        yield
+    except (click.ClickException, click.exceptions.Exit, click.Abort):
+        raise
+    except KeyboardInterrupt:
+        sys.exit(Exit.INTERRUPTED)
+    except BrokenPipeError:
+        # Nothing more can be printed, buffered output included.
+        with suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(Exit.BROKEN_PIPE)
+    except Exception as error:
+        failure = failure_of(error)
+        if failure is None:
+            raise  # A bug: show its traceback.
+        raise failure from error
+
+
+def failure_of(error: Exception) -> Failure | None:
+    """Return the failure to show for an exception; None if it is a bug."""
+    from ottla.client.errors import ClientError, KafkaError
+
+    if isinstance(error, KafkaError):
+        code, advice = _BY_ERROR_CODE.get(error.code.name, (Exit.REJECTED, ""))
+        return Failure(_join(error.detail or error.code.message, advice), code)
+    if isinstance(error, ClientError):
+        return _client_failure(error)
+    if isinstance(error, ExceptionGroup):
+        return failure_of(error.exceptions[0])
+    if isinstance(error, TimeoutError):
+        return Failure(_join(str(error) or "Timed out", "try again"), Exit.TIMEOUT)
+    if isinstance(error, OSError):
+        name = f"{error.filename}: " if error.filename else ""
+        return Failure(f"{name}{error.strerror or error}")
+    return None
+
+
+def _client_failure(error: Exception) -> Failure:
+    from ottla.client.admin import PartialError
+    from ottla.client.errors import ConnectionLostError, DeadlineError, UnsupportedError
+
+    cause = error.__cause__
+    if isinstance(error, DeadlineError) and isinstance(cause, ConnectionLostError):
+        error = cause
+    if isinstance(error, ConnectionLostError):
+        advice = (
+            "give the address of a broker: --bootstrap HOST:PORT, or start one: ottla broker start"
+        )
+        return Failure(_join(str(error), advice), Exit.UNREACHABLE)
+    if isinstance(error, DeadlineError):
+        return Failure(_join(str(error), "try again, or use a longer --timeout"), Exit.TIMEOUT)
+    if isinstance(error, UnsupportedError):
+        advice = "list its APIs: ottla cluster api-versions"
+        return Failure(_join(str(error), advice), Exit.UNSUPPORTED)
+    if isinstance(error, PartialError):
+        return _partial_failure(error.failed, is_partial=bool(error.done))
+    return Failure(str(error))
+
+
+def _partial_failure(failed: dict[Any, Exception], *, is_partial: bool) -> Failure:
+    """Join failures; the exit code is theirs if they share one and nothing succeeded."""
+    failures = {name: failure_of(error) or Failure(str(error)) for name, error in failed.items()}
+    codes = {failure.exit_code for failure in failures.values()}
+    code = Exit.PARTIAL if is_partial or len(codes) > 1 else codes.pop()
+    return Failure("; ".join(f"{name}: {one.message}" for name, one in failures.items()), code)
+
+
+def _join(message: str, advice: str) -> str:
+    return f"{message}; {advice}" if advice else message

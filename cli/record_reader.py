@@ -1,0 +1,127 @@
+"""Reading for `ottla consume`: offset ranges, the newest records, and as a group member."""
+
+from __future__ import annotations
+
+import heapq
+import sys
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from .record_filter import Filter
+
+if TYPE_CHECKING:
+    from ottla.client.consumer.consumer import Consumer
+    from ottla.client.types import ConsumerRecord, TopicPartition
+
+    from .output import Progress
+
+#: First offset and end offset (exclusive) per partition; without an end, forever.
+Bounds = Mapping["TopicPartition", tuple[int, int | None]]
+
+_MAX_RECORDS = 2000
+# The last records before an end may have been compacted away: then only the position shows that the
+# end was reached, so it is polled.
+_POLL_SECONDS = 0.2
+
+
+class Printer:
+    """Prints records that match a filter, up to a maximum."""
+
+    def __init__(
+        self,
+        write: Callable[[ConsumerRecord], bytes],
+        record_filter: Filter,
+        max_records: int | None,
+    ) -> None:
+        self._write = write
+        self._filter = record_filter
+        self._remaining = max_records
+        self._stdout = sys.stdout.buffer
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the maximum was printed."""
+        return self._remaining == 0
+
+    @property
+    def max_records(self) -> int:
+        """Maximum number of records to poll for."""
+        return _MAX_RECORDS if self._remaining is None else min(_MAX_RECORDS, self._remaining)
+
+    def print(self, records: Iterable[ConsumerRecord]) -> None:
+        """Print records and flush: a reader may be waiting."""
+        for record in records:
+            if self.is_done:
+                break
+            if self._filter.matches(record):
+                self._stdout.write(self._write(record))
+                if self._remaining is not None:
+                    self._remaining -= 1
+        self._stdout.flush()
+
+
+async def between(
+    consumer: Consumer, bounds: Bounds
+) -> AsyncIterator[tuple[TopicPartition, list[ConsumerRecord]]]:
+    """Yield the records within bounds, a list per partition at a time."""
+    pending = {tp for tp, (start, stop) in bounds.items() if stop is None or start < stop}
+    consumer.assign(pending)
+    for tp in pending:
+        consumer.seek(tp, bounds[tp][0])
+    while pending:
+        polled = await consumer.getmany(_POLL_SECONDS, _MAX_RECORDS)
+        for tp, records in polled.items():
+            stop = bounds[tp][1]
+            yield tp, [record for record in records if stop is None or record.offset < stop]
+        reached = {
+            tp
+            for tp in pending
+            if (stop := bounds[tp][1]) is not None and await consumer.position(tp) >= stop
+        }
+        if reached:
+            pending -= reached
+            consumer.assign(pending)
+
+
+async def consume_between(
+    consumer: Consumer, bounds: Bounds, printer: Printer, bar: Progress | None = None
+) -> None:
+    """Print the records within bounds."""
+    async for _, records in between(consumer, bounds):
+        printer.print(records)
+        if bar is not None:
+            bar.advance(len(records))
+        if printer.is_done:
+            return
+
+
+async def print_last(consumer: Consumer, bounds: Bounds, count: int, printer: Printer) -> None:
+    """Print the newest records over all partitions, oldest first."""
+    newest: list[tuple[int, TopicPartition, int, ConsumerRecord]] = []
+    async for tp, records in between(consumer, bounds):
+        for record in records:
+            entry = (record.timestamp, tp, record.offset, record)
+            if len(newest) < count:
+                heapq.heappush(newest, entry)
+            else:
+                heapq.heappushpop(newest, entry)
+    printer.print(record for *_, record in sorted(newest))
+
+
+async def consume_as_member(
+    consumer: Consumer, printer: Printer, bar: Progress, *, is_endless: bool
+) -> None:
+    """Print the records assigned to this member, consuming no more than are printed."""
+    from ottla.client.errors import ConsumerError
+
+    while not printer.is_done:
+        polled = await consumer.getmany(_POLL_SECONDS, printer.max_records)
+        for records in polled.values():
+            printer.print(records)
+            bar.advance(len(records))
+        if polled or is_endless or not consumer.assignment:
+            continue
+        with suppress(ConsumerError):  # a partition was just reassigned
+            if not any((await consumer.lag()).values()):
+                return
