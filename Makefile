@@ -4,10 +4,10 @@
 PYTHON ?= python3
 export PYTHON
 
-.PHONY: help broker demo test lint format bench chaos soak docs clean venv core-venv spark-demo
+.PHONY: help broker check demo test lint format bench chaos soak docs clean venv core-venv spark-demo
 .DEFAULT_GOAL := help
 
-help: ## say what there is
+help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
 
 broker: core-venv ## run a broker on localhost:9092, data in ottla-data/; Ctrl-C stops it
@@ -19,29 +19,32 @@ spark-demo: venv ## watch simulated devices with Spark for half a minute; brings
 demo: venv ## watch three brokers, a producer, a group and a Spark job at work for a minute
 	.venv/bin/python examples/demo
 
+check: lint ## run the checks and the tests that start no process; under 90 seconds
+	TEST_NO_DAEMONS=1 .venv/bin/python -m pytest --numprocesses 2 -m "not daemon and not spark and not sleeps" $(ARGS)
+
 test: lint ## run every check and every test
-	.venv/bin/python -m pytest --numprocesses 2 --dist loadgroup --cov --cov-report term:skip-covered
+	.venv/bin/python -m pytest --numprocesses 2 --dist loadgroup --cov --cov-report term:skip-covered $(ARGS)
 
 lint: venv ## run the checks alone: ruff, mypy, import-linter
 	.ci/lint
 
-format: venv ## lay out the code as the checks want it
+format: venv ## format the code
 	.venv/bin/python -m ruff check --fix .
 	.venv/bin/python -m ruff format .
 
-bench: venv ## measure all, 20 minutes at most; writes docs/benchmarks.md
+bench: venv ## run every benchmark (up to 20 minutes); writes docs/benchmarks.md
 	.venv/bin/python bench/run.py $(ARGS)
 
-chaos: venv ## break things under load; prints a table. CHAOS="--rows 1,7-9 --seed 5 --cycles 100"
-	.venv/bin/python tests/chaos run $(CHAOS)
+chaos: venv ## inject faults under load; prints a table. CHAOS="--rows 1,7-9 --seed 5 --cycles 100"
+	PYTHONPATH=tests .venv/bin/python -m chaos run $(CHAOS)
 
 soak: venv ## an hour of load with faults; fails if memory or descriptors grow. SOAK="--minutes 5"
-	.venv/bin/python tests/chaos soak $(SOAK)
+	PYTHONPATH=tests .venv/bin/python -m chaos soak $(SOAK)
 
-docs: venv ## write the generated parts of docs/ again
+docs: venv ## regenerate the generated parts of docs/
 	.venv/bin/python docs/generate.py
 
-clean: ## remove what was made
+clean: ## remove everything that was built
 	rm -rf .venv .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist *.egg-info protocol/*.so protocol/*.c
 
 core-venv:

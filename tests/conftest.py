@@ -1,6 +1,6 @@
-"""Settings and fixtures that all tests share.
+"""Configuration, markers and fixtures that all tests share.
 
-`pytest --hypothesis-profile=deep` looks longer, and elsewhere each time.
+`pytest --hypothesis-profile=deep` runs more examples, and other ones each time.
 """
 
 from __future__ import annotations
@@ -8,15 +8,21 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from harness.markers import sleeps, starts_processes
+
 if TYPE_CHECKING:
     from compat.everybody import Pipes
 
 pytest_plugins = ("ottla.testing.pytest_plugin", "pytester")
+
+#: Tests here that start processes kill them, stop them, or depend on wall clocks.
+REAL_TIME_FOLDERS = ("chaos", "crash", "groups")
 
 settings.register_profile(
     "fast",
@@ -28,19 +34,71 @@ settings.register_profile(
 settings.register_profile("deep", max_examples=300, deadline=None)
 settings.load_profile("fast")
 
-# A shell that runs the tests in the background has this ignored, in the processes of tests too.
+# A shell that runs the tests in the background ignores SIGINT; processes of tests would inherit it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add --failures-to."""
+    parser.addoption(
+        "--failures-to",
+        type=Path,
+        help="Write a line for each failed test: `real_time` or `other`, and its node id.",
+    )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark tests that start processes or Spark, or sleep; whole folders are real_time."""
+    for item in items:
+        folder = item.path.relative_to(Path(__file__).parent).parts[0]
+        if folder == "spark" and "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker("spark")
+        if sleeps(item):
+            item.add_marker("sleeps")
+        if starts_processes(item):
+            item.add_marker("daemon")
+            if folder in REAL_TIME_FOLDERS:
+                item.add_marker("real_time")
+
+
+class FailureList:
+    """Writes failed tests to a file, for .ci/run."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._path.write_text("")
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Note a test, setup or teardown that failed."""
+        if report.failed:
+            self._write("real_time" if "real_time" in report.keywords else "other", report.nodeid)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """Note a module that cannot be imported."""
+        if report.failed:
+            self._write("other", report.nodeid)
+
+    def _write(self, marker: str, node_id: str) -> None:
+        with self._path.open("a") as file:
+            file.write(f"{marker} {node_id}\n")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Note failures where all reports arrive: not in the workers of xdist."""
+    path = config.getoption("--failures-to")
+    if path is not None and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(FailureList(path))
 
 
 @pytest.fixture
 def name(request: pytest.FixtureRequest) -> str:
-    """A name that no other test uses, for a topic or a group."""
+    """A name for a topic or a group that no other test uses."""
     return re.sub(r"[^a-zA-Z0-9-]+", "-", request.node.name).strip("-")
 
 
 @pytest.fixture(scope="session")
 def pipes() -> Iterator[Pipes]:
-    """The processes of clients that are not in Python: they take long to start."""
+    """The processes of clients in other languages, shared because they start slowly."""
     from compat.everybody import Pipes  # noqa: PLC0415  # imports all other clients
 
     started = Pipes()

@@ -27,6 +27,8 @@ from harness.daemon import HOST, Daemon, free_port, shown_on_failure
 from harness.wire import connect, error_codes, fetch_request, fetched_partitions
 from ottla.protocol.api.metadata import MetadataRequest, MetadataResponseTopic
 
+pytestmark = pytest.mark.real_time
+
 FEW = tuple(Record(b"key %d" % n, b"value %d" % n) for n in range(5))
 MESSAGE_TOO_LARGE = 10
 ENDINGS = pytest.mark.parametrize("end", ["stop", "kill"])

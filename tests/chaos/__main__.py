@@ -1,23 +1,16 @@
-"""The command: python tests/chaos run, and python tests/chaos soak; --help says more."""
+"""The command line: `make chaos` and `make soak`, or PYTHONPATH=tests python -m chaos --help."""
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import click
 
-# Where pytest finds what tests share.
-TESTS = Path(__file__).resolve().parent.parent
-sys.path[0] = str(TESTS)
-
-from chaos.runner import run  # noqa: E402
-from chaos.soak import soak  # noqa: E402
+from chaos.runner import run
+from chaos.soak import soak
 
 
 @click.group()
 def main() -> None:
-    """Break things under load, and see what survives."""
+    """Inject faults under load and check what survives."""
 
 
 main.add_command(run)

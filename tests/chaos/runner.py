@@ -127,7 +127,7 @@ def run(
     """Run the matrix of faults, and print one table.
 
     \b
-        python tests/chaos run --rows 1,7-9 --seed 5 --cycles 100
+        make chaos CHAOS="--rows 1,7-9 --seed 5 --cycles 100"
 
     The size says how often each fault happens: short is what the tests do, full what the matrix
     asks for. Fails if an invariant of any row does not hold; what that row left behind is kept.

@@ -336,7 +336,7 @@ def soak(
     """Let a broker live with load and faults for long, and see that it stays flat.
 
     \b
-        python tests/chaos soak --minutes 60 --out soak.csv
+        make soak SOAK="--minutes 60 --out soak.csv"
 
     What it holds is written down every five seconds. Fails if memory or descriptors grow, or if
     anything is lost.

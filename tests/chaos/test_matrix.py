@@ -9,7 +9,7 @@ from chaos.matrix import ROWS, Row, Size
 from chaos.runner import chosen
 from chaos.stage import Run
 
-#: What happens to one of several brokers, while the others go on.
+#: Faults of one of several brokers, while the others serve.
 IN_A_CLUSTER = ("1", "10", "11", "G")
 
 
@@ -24,6 +24,8 @@ def play(row: Row, tmp_path, brokers: int) -> Run:
     return run
 
 
+@pytest.mark.daemon
+@pytest.mark.real_time
 @pytest.mark.parametrize("row", chosen(""), ids=str)
 def test_one_broker_survives(row, tmp_path):
     run = play(row, tmp_path, brokers=1)
@@ -32,6 +34,8 @@ def test_one_broker_survives(row, tmp_path):
     assert run.figures.acked > 0
 
 
+@pytest.mark.daemon
+@pytest.mark.real_time
 @pytest.mark.parametrize("number", IN_A_CLUSTER)
 def test_others_serve_on_whatever_happens_to_one_of_three(number, tmp_path):
     run = play(ROWS[number], tmp_path, brokers=3)

@@ -11,6 +11,8 @@ from contextlib import suppress
 
 import pytest
 
+pytestmark = pytest.mark.real_time
+
 OTTLA = [sys.executable, "-m", "ottla"]
 PATIENCE_SECONDS = 60
 

@@ -13,6 +13,8 @@ from ottla.client.producer.producer import BatchConfig, Producer, ProducerRecord
 from ottla.protocol.api.fetch import FetchPartition, FetchRequest, FetchTopic
 from ottla.protocol.batch import split_batches
 
+pytestmark = pytest.mark.real_time
+
 PARTITIONS = 3
 QUICK = ClientConfig(
     retry=RetryConfig(backoff=0.01, max_backoff=0.1),

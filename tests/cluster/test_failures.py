@@ -42,6 +42,8 @@ from ottla.protocol.api.find_coordinator import FindCoordinatorRequest
 from ottla.protocol.api.init_producer_id import InitProducerIdRequest
 from ottla.protocol.errors import ErrorCode
 
+pytestmark = pytest.mark.real_time
+
 KILLS = int(os.environ.get("TEST_KILLS", "2"))
 PARTITIONS = 6
 PATIENCE_SECONDS = 30

@@ -20,6 +20,8 @@ from harness.daemon import HOST, Daemon, free_ports
 from ottla.__main__ import ottla
 from ottla.client.blocking import Admin, Consumer, Producer
 
+pytestmark = pytest.mark.real_time
+
 PATIENCE_SECONDS = 60
 # Takes the terminal that it is given for its own, as a shell in a new window does.
 ON_TERMINAL = """

@@ -14,6 +14,8 @@ from compat.clients import PATIENCE_SECONDS, Row
 from compat.everybody import CLIENTS
 from golden.corpus import Record
 
+pytestmark = pytest.mark.real_time
+
 NOW = 1_700_000_000_000
 #: kcat gives up when no broker is left; kafkajs has its patience in a consumer of groups.
 PATIENT = [name for name in CLIENTS if name not in ("kcat", "kafkajs")]

@@ -18,6 +18,8 @@ from ottla.broker.config.loader import load_broker_config
 from ottla.client.blocking import Admin, Consumer, Producer
 from test_house import ROOMS
 
+pytestmark = pytest.mark.real_time
+
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 STAGES = parse(ROOT / "Dockerfile")

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.real_time
+
 DEMO = Path(__file__).resolve().parents[2] / "examples" / "demo"
 PATIENCE_SECONDS = 60
 

@@ -7,6 +7,10 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.real_time
+
 DRIVER = Path(__file__).with_name("driver.py")
 RECORDS = 20_000
 
