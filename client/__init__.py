@@ -36,10 +36,9 @@ if TYPE_CHECKING:
         TopicDescription,
     )
     from .config import ClientConfig, RetryConfig, TimeoutConfig
+    from .consumer.config import FetchConfig, GroupConfig
     from .consumer.consumer import Consumer
     from .consumer.fetched_data import BadRecordError, TruncatedError
-    from .consumer.fetcher import FetchConfig
-    from .consumer.group_member import GroupConfig
     from .errors import (
         BufferFullError,
         ClientError,
@@ -121,8 +120,7 @@ _HOMES = {
     "consumer.fetched_data": ("BadRecordError", "TruncatedError"),
     "config": ("RetryConfig", "ClientConfig", "TimeoutConfig"),
     "consumer.consumer": ("Consumer",),
-    "consumer.fetcher": ("FetchConfig",),
-    "consumer.group_member": ("GroupConfig",),
+    "consumer.config": ("FetchConfig", "GroupConfig"),
     "producer.producer": ("BatchConfig", "Producer", "ProducerRecord", "OffsetRange"),
     "types": (
         "OffsetAndMetadata",

@@ -22,7 +22,7 @@ class Tables:
         self._delivery = delivery
         self._decoder = decoder or ArrowDecoder(headers=True)
         self._partition: AssignedPartition | None = None
-        self._incarnation = -1
+        self._fetch_epoch = -1
         self._chunk: FetchedData
         self._tables: Iterator[pa.RecordBatch] = iter(())
 
@@ -32,22 +32,22 @@ class Tables:
             table = self._next_of_chunk()
             if table is not None:
                 return table
-            found = self._delivery.take_chunk()
+            found = self._delivery.take_fetched()
             if found is None:
                 return None
             self._partition, self._chunk = found
-            self._incarnation = self._partition.incarnation
+            self._fetch_epoch = self._partition.fetch_epoch
             self._tables = self._decoder.decode(
                 self._chunk.batches(),
-                topic=self._chunk.place.topic,
-                partition=self._chunk.place.partition,
+                topic=self._chunk.tp.topic,
+                partition=self._chunk.tp.partition,
                 start_offset=self._chunk.fetch_offset,
             )
 
     def leave(self) -> None:
         """Take note that the application reads in another way: what is left is fetched again."""
         partition, self._partition = self._partition, None
-        if partition is not None and partition.incarnation == self._incarnation:
+        if partition is not None and partition.fetch_epoch == self._fetch_epoch:
             partition.discard()
 
     def _next_of_chunk(self) -> pa.RecordBatch | None:
@@ -55,9 +55,9 @@ class Tables:
         partition = self._partition
         if partition is None:
             return None
-        if partition.incarnation != self._incarnation or not partition.is_deliverable:
+        if partition.fetch_epoch != self._fetch_epoch or not partition.is_deliverable:
             # It is read elsewhere, or not now: then what is left is fetched again.
-            if partition.incarnation == self._incarnation:
+            if partition.fetch_epoch == self._fetch_epoch:
                 partition.discard()
             self._partition = None
             return None
@@ -67,14 +67,14 @@ class Tables:
             self._partition = None
             partition.discard()
             if isinstance(error, BatchError):
-                raise damage_of(partition.place, error) from error
+                raise damage_of(partition.tp, error) from error
             raise
         chunk_end = self._chunk.next_offset
         if table is None:
-            self._delivery.give_up_to(partition, chunk_end, partition.leader_epoch)
+            self._delivery.deliver_up_to(partition, chunk_end, partition.leader_epoch)
             self._partition = None
-            partition.put_down()
+            partition.mark_consumed()
             return None
         next_offset = table.column("offset")[-1].as_py() + 1
-        self._delivery.give_up_to(partition, next_offset, partition.leader_epoch)
+        self._delivery.deliver_up_to(partition, next_offset, partition.leader_epoch)
         return table

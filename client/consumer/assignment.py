@@ -1,8 +1,7 @@
-"""Which partitions a consumer has, and how they come and go.
+"""The partitions of a consumer, and how they are assigned and revoked.
 
-They come from a group, or are all that its topics have, or were assigned by hand. One loop watches
-the cluster's metadata for topics and partitions that are new. A group gives and takes partitions
-through the methods that `membership.Owner` lists.
+They are assigned by a group, or are all partitions of the subscribed topics, or were assigned
+manually. One loop watches the cluster's metadata for new topics and partitions.
 """
 
 from __future__ import annotations
@@ -20,21 +19,21 @@ from .committer import Committer
 from .delivery import Delivery
 from .fetcher import Fetcher
 from .group_member import GroupMember
-from .positions import AssignedPartition, Phase, Positions
+from .positions import AssignedPartition, FetchState, Positions
 from .subscription import Subscription, partition_counts
 
 logger = logging.getLogger(__name__)
 
-#: Told of partitions that come or go; it may be a coroutine function.
+#: Called with the partitions that are assigned or revoked; it may be a coroutine function.
 RebalanceCallback = Callable[[frozenset[TopicPartition]], Awaitable[None] | None]
 
-# How soon a topic is looked for again that was not there.
-_MISSING_SECONDS = 1.0
+# How soon to look again for a topic that does not exist.
+_MISSING_TOPIC_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Callbacks:
-    """What the application wants to hear of rebalances."""
+    """The rebalance callbacks of the application."""
 
     on_assigned: RebalanceCallback | None
     on_revoked: RebalanceCallback | None
@@ -42,7 +41,7 @@ class Callbacks:
 
 
 class Assignment:
-    """The partitions of a consumer."""
+    """The partitions that are assigned to a consumer."""
 
     def __init__(
         self,
@@ -54,7 +53,7 @@ class Assignment:
         callbacks: Callbacks,
     ) -> None:
         self.subscription: Subscription | None = None
-        #: The part that it takes in a group.
+        #: Set while the consumer is a member of a group.
         self.member: GroupMember | None = None
         self._cluster = cluster
         self._positions = positions
@@ -62,184 +61,190 @@ class Assignment:
         self._fetcher = fetcher
         self._committer = committer
         self._callbacks = callbacks
-        self._telling: asyncio.Task[None] | None = None
-        self._is_new = False
-        self._is_changed = asyncio.Event()
-        self._is_found = asyncio.Event()
+        self._callback_task: asyncio.Task[None] | None = None
+        self._is_new_subscription = False
+        self._subscription_changed = asyncio.Event()
+        self._topics_known = asyncio.Event()
 
     def subscribe(self, subscription: Subscription) -> None:
-        """Read these topics, and no others."""
+        """Replace the subscription."""
         self.subscription = subscription
-        self._is_new = True
-        self._is_changed.set()
+        self._is_new_subscription = True
+        self._subscription_changed.set()
 
     def unsubscribe(self) -> None:
-        """Read nothing."""
+        """Drop the subscription and all partitions."""
         self.subscription = self.member = None
-        self._is_found.clear()
+        self._topics_known.clear()
         self.assign(())
 
-    def assign(self, places: Collection[TopicPartition]) -> None:
-        """Read these partitions, and no others."""
-        self._drop(self._positions.places - frozenset(places))
-        self.begin(self._positions.assign(places))
+    def assign(self, tps: Collection[TopicPartition]) -> None:
+        """Assign these partitions, and no others."""
+        self._unassign(self._positions.assigned - frozenset(tps))
+        self.start_reading(self._positions.assign(tps))
 
-    def begin(self, partitions: Iterable[AssignedPartition]) -> None:
-        """Start where the group has left off, or at an end; or where somebody has sought to."""
+    def start_reading(self, partitions: Iterable[AssignedPartition]) -> None:
+        """Start at the committed offset or the reset position, where there was no seek."""
         for partition in partitions:
-            if partition.phase is not Phase.NEW:
+            if partition.state is not FetchState.INITIALIZING:
                 continue
             if self._committer is not None:
-                partition.look_up(Phase.COMMITTED)
+                partition.await_position(FetchState.AWAIT_COMMITTED)
             else:
-                self._fetcher.reset(partition, "nothing says where to start")
+                self._fetcher.reset(partition, "there is no position to start at")
         self._fetcher.wake()
 
     @property
-    def is_telling(self) -> bool:
-        """Whether it is one of its callbacks that asks."""
-        return self._telling is not None and self._telling is asyncio.current_task()
+    def is_in_callback(self) -> bool:
+        """Whether the current task is one that runs a rebalance callback."""
+        return self._callback_task is not None and self._callback_task is asyncio.current_task()
 
-    # Watching.
+    # Metadata.
 
     async def watch(self) -> None:
-        """Notice topics and partitions that are new."""
-        tries = 0
+        """Watch for new topics and partitions."""
+        failures = 0
         while True:
-            self._is_changed.clear()
+            self._subscription_changed.clear()
             try:
-                is_all = await self.look()
-                most = self._cluster.config.metadata_max_age
-                seconds, tries = most if is_all else min(most, _MISSING_SECONDS), 0
+                is_complete = await self.refresh()
+                max_age = self._cluster.config.metadata_max_age
+                delay = max_age if is_complete else min(max_age, _MISSING_TOPIC_SECONDS)
+                failures = 0
             except (KafkaError, ClientError) as error:
                 if not error.retriable:
                     raise
-                level = logging.DEBUG if tries else logging.WARNING  # not over and over
-                logger.log(level, "looking for %s: %s", self.subscription, error)
-                seconds = self._cluster.config.retry.delay(tries, 0.5)
-                tries += 1
+                level = logging.DEBUG if failures else logging.WARNING  # warn once
+                logger.log(level, "cannot fetch metadata of %s: %s", self.subscription, error)
+                delay = self._cluster.config.retry.delay(failures, 0.5)
+                failures += 1
             try:
-                async with asyncio.timeout(seconds):
-                    await self._is_changed.wait()
+                async with asyncio.timeout(delay):
+                    await self._subscription_changed.wait()
             except TimeoutError:
                 continue
 
-    async def look(self) -> bool:
-        """Look topics up, and act on what is new; False if one that is wanted is not there."""
+    async def refresh(self) -> bool:
+        """Refresh metadata, and act on what is new; False if a subscribed topic is missing."""
         subscription, member = self.subscription, self.member
         assert subscription is not None
-        # Whoever leads the group watches for everybody what it has shared out.
-        shared, known = ((), {}) if member is None else (member.shared_topics, member.counts)
-        metadata = await self._cluster.refresh(subscription.to_ask(shared))
+        # The leader of a group watches the topics of all members.
+        topics = () if member is None else member.group_topics
+        known = {} if member is None else member.partition_counts
+        metadata = await self._cluster.refresh(subscription.topics_to_fetch(topics))
         if subscription is not self.subscription:
-            return False  # there is another one by now
-        is_news = subscription.look(metadata) or self._is_new
-        is_first, self._is_new = not self._is_found.is_set(), False
-        self._is_found.set()
+            return False  # it was replaced meanwhile
+        is_changed = subscription.update(metadata) or self._is_new_subscription
+        is_first, self._is_new_subscription = not self._topics_known.is_set(), False
+        self._topics_known.set()
         if member is None:
-            self.assign(subscription.places)
+            self.assign(subscription.partitions)
             return not subscription.is_missing
-        counts = partition_counts(metadata, shared, known)
-        if not is_first and (is_news or counts != known):
+        counts = partition_counts(metadata, topics, known)
+        if not is_first and (is_changed or counts != known):
             member.rejoin()
-        return not subscription.is_missing and len(counts) == len(shared)
+        return not subscription.is_missing and len(counts) == len(topics)
 
-    async def take_part(self) -> None:
-        """Be a member of the group. Raises KafkaError when that will not have it."""
+    async def run_member(self) -> None:
+        """Be a member of the group. Raises KafkaError when the group rejects it."""
         assert self.member is not None
-        await self._is_found.wait()
+        await self._topics_known.wait()
         try:
             await self.member.run()
         except (KafkaError, ClientError):
-            await self.lose(self.owned())
+            await self.lose(self.current())
             raise
 
-    # What a group asks of it.
+    # Called by the group member.
 
-    def wanted_topics(self) -> Collection[str]:
-        """Give what it is subscribed to."""
-        return () if self.subscription is None else self.subscription.found
+    def subscribed_topics(self) -> Collection[str]:
+        """Return the subscribed topics; of a pattern, those that match."""
+        return () if self.subscription is None else self.subscription.topics
 
-    def owned(self) -> frozenset[TopicPartition]:
-        """Give what it has."""
-        return self._positions.places
+    def current(self) -> frozenset[TopicPartition]:
+        """Return the assigned partitions."""
+        return self._positions.assigned
 
-    async def receive(self, places: Collection[TopicPartition]) -> None:
-        """Take partitions."""
-        fresh = self._positions.assign(places)
-        await self._tell(self._callbacks.on_assigned, places)
-        self.begin(fresh)
+    async def add(self, tps: Collection[TopicPartition]) -> None:
+        """Add partitions that the group assigned."""
+        added = self._positions.assign(tps)
+        await self._run_callback(self._callbacks.on_assigned, tps)
+        self.start_reading(added)
 
-    async def release(
-        self, places: Collection[TopicPartition], patience: float, is_lost: Callable[[], bool]
+    async def revoke_gracefully(
+        self, tps: Collection[TopicPartition], timeout: float, is_lost: Callable[[], bool]
     ) -> None:
-        """Let go of partitions when the application has nothing of them in its hands."""
-        partitions = self._hold(places)
+        """Revoke partitions when the application has processed what it was given, and commit.
+
+        `is_lost` turns true when the group has removed the member meanwhile.
+        """
+        partitions = self._stop_delivery(tps)
         try:
-            async with asyncio.timeout(patience):
-                while any(one.is_in_hand for one in partitions) and not is_lost():
-                    self._delivery.is_put_down.clear()
-                    await self._delivery.is_put_down.wait()
+            async with asyncio.timeout(timeout):
+                while any(partition.is_processing for partition in partitions) and not is_lost():
+                    self._delivery.processing_ended.clear()
+                    await self._delivery.processing_ended.wait()
         except TimeoutError:
-            logger.warning("%s: given up while something of it is in hand", _listed(places))
+            logger.warning(
+                "revoking %s while its records are being processed: timeout after %g s",
+                _joined(tps),
+                timeout,
+            )
             for partition in partitions:
-                partition.is_torn = True
+                partition.revoked_while_processing = True
         if is_lost():
-            await self.lose(places)
+            await self.lose(tps)
             return
         if self._committer is not None:
-            await self._committer.commit_done(places)
-        await self.give_up(places)
+            await self._committer.commit_consumed(tps)
+        await self.revoke(tps)
 
-    async def give_up(self, places: Collection[TopicPartition]) -> None:
-        """Let go of partitions now."""
-        if places:
-            self._hold(places)
-            await self._tell(self._callbacks.on_revoked, places)
-            self._drop(places)
+    async def revoke(self, tps: Collection[TopicPartition]) -> None:
+        """Revoke partitions now."""
+        if tps:
+            self._stop_delivery(tps)
+            await self._run_callback(self._callbacks.on_revoked, tps)
+            self._unassign(tps)
 
-    async def lose(self, places: Collection[TopicPartition]) -> None:
-        """Let go of partitions that others may have already."""
-        if places:
-            self._hold(places)
-            await self._tell(self._callbacks.on_lost, places)
-            self._drop(places)
+    async def lose(self, tps: Collection[TopicPartition]) -> None:
+        """Drop partitions that other members may have already."""
+        if tps:
+            self._stop_delivery(tps)
+            await self._run_callback(self._callbacks.on_lost, tps)
+            self._unassign(tps)
 
     def freeze(self) -> None:
-        """Give nothing more of what it has: that is lost, and about to be let go of."""
-        self._hold(self.owned())
-        self._delivery.is_put_down.set()
+        """Stop all delivery: the partitions are lost, and about to be dropped."""
+        self._stop_delivery(self.current())
+        self._delivery.processing_ended.set()
 
-    # And how.
-
-    def _hold(self, places: Collection[TopicPartition]) -> list[AssignedPartition]:
-        partitions = [partition for partition in self._positions if partition.place in places]
+    def _stop_delivery(self, tps: Collection[TopicPartition]) -> list[AssignedPartition]:
+        partitions = [partition for partition in self._positions if partition.tp in tps]
         for partition in partitions:
-            partition.is_held = True
-        self._delivery.interrupt(partitions)
+            partition.is_revoking = True
+        self._delivery.take_back(partitions)
         return partitions
 
-    def _drop(self, places: Collection[TopicPartition]) -> None:
-        gone = [partition for partition in self._positions if partition.place in places]
-        self._delivery.forget(gone)
-        self._positions.drop(places)
+    def _unassign(self, tps: Collection[TopicPartition]) -> None:
+        self._delivery.forget([one for one in self._positions if one.tp in tps])
+        self._positions.unassign(tps)
 
-    async def _tell(
-        self, callback: RebalanceCallback | None, places: Collection[TopicPartition]
+    async def _run_callback(
+        self, callback: RebalanceCallback | None, tps: Collection[TopicPartition]
     ) -> None:
         if callback is None:
             return
-        self._telling = asyncio.current_task()
+        self._callback_task = asyncio.current_task()
         try:
-            result = callback(frozenset(places))
+            result = callback(frozenset(tps))
             if isawaitable(result):
                 await result
-        except Exception as error:  # it is the application's own, which is to hear of it
-            logger.exception("a callback failed for %s", _listed(places))
+        except Exception as error:  # application code: raised to the application
+            logger.exception("rebalance callback failed for %s", _joined(tps))
             self._delivery.report(error)
         finally:
-            self._telling = None
+            self._callback_task = None
 
 
-def _listed(places: Collection[TopicPartition]) -> str:
-    return ", ".join(map(str, sorted(places)))
+def _joined(tps: Collection[TopicPartition]) -> str:
+    return ", ".join(map(str, sorted(tps)))

@@ -1,4 +1,4 @@
-"""Committing: telling a group's coordinator how far its partitions have been read."""
+"""Commits: storing consumed offsets with the group coordinator."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from .positions import Positions
 
 logger = logging.getLogger(__name__)
 
-_REBALANCED = (ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION)
+_REBALANCE_ERRORS = (ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION)
 
 
 class Committer:
-    """Commits for a group: when it is told to, and every so often if `seconds` are given."""
+    """Commits for a group: when asked to, and every `interval` seconds if that is set."""
 
     def __init__(
         self,
@@ -30,57 +30,53 @@ class Committer:
         group: str,
         positions: Positions,
         delivery: Delivery,
-        seconds: float | None,
+        interval: float | None,
     ) -> None:
         self.group = group
-        #: In whose name; None where partitions were assigned by hand.
+        #: The member that commits; None if partitions were assigned manually.
         self.member: GroupMember | None = None
         self._cluster = cluster
         self._positions = positions
         self._delivery = delivery
-        self._seconds = seconds
+        self._interval = interval
 
     async def run(self) -> None:
-        """Commit what is done with, every so often."""
-        while self._seconds:
-            await asyncio.sleep(self._seconds)
+        """Commit consumed offsets at each interval."""
+        while self._interval:
+            await asyncio.sleep(self._interval)
             try:
-                await self.commit_done(None)
+                await self.commit_consumed(None)
             except ClosedError:
                 return
 
-    async def commit_done(
+    async def commit_consumed(
         self,
-        places: Collection[TopicPartition] | None,
+        tps: Collection[TopicPartition] | None,
         *,
-        with_hands: bool = False,
-        patience: float = 0,
+        include_processing: bool = False,
+        timeout: float = 0,
     ) -> None:
-        """Commit what is done with, of these partitions or of all, if that is automatic.
+        """Commit consumed offsets, of these partitions or of all, if auto-commit is enabled.
 
-        It is no disaster if that fails: what was done is done again.
+        A failure is only logged: the records are delivered again.
         """
 
-        def due() -> Mapping[TopicPartition, OffsetAndMetadata]:
-            found = self._positions.to_commit(with_hands=with_hands)
-            return {
-                place: offset
-                for place, offset in found.items()
-                if places is None or place in places
-            }
+        def offsets() -> Mapping[TopicPartition, OffsetAndMetadata]:
+            due = self._positions.offsets_to_commit(include_processing=include_processing)
+            return {tp: offset for tp, offset in due.items() if tps is None or tp in tps}
 
-        if not self._seconds:
+        if not self._interval:
             return
-        before = self._generation_id
+        generation_id = self._generation_id
         try:
-            await self._commit_when_settled(due, patience)
+            await self._commit_after_rebalance(offsets, timeout)
         except ClosedError:
             raise
         except (KafkaError, ClientError) as error:
-            is_passing = self._is_passing(error, before)
+            is_transient = self._is_rebalance(error, generation_id)
             logger.log(
-                logging.DEBUG if is_passing else logging.WARNING,
-                "committing for group %s: %s",
+                logging.DEBUG if is_transient else logging.WARNING,
+                "commit for group %s failed: %s",
                 self.group,
                 error,
             )
@@ -88,35 +84,37 @@ class Committer:
                 self._cluster.invalidate_coordinator(self.group)
 
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata] | None) -> None:
-        """Commit these, or all that was delivered. Raises KafkaError."""
+        """Commit these offsets, or all that was delivered. Raises KafkaError."""
 
         def due() -> Mapping[TopicPartition, OffsetAndMetadata]:
-            return self._positions.to_commit(with_hands=True) if offsets is None else offsets
+            if offsets is None:
+                return self._positions.offsets_to_commit(include_processing=True)
+            return offsets
 
         if offsets is None:
-            # Said and done: nothing that is committed meanwhile is to be behind it.
-            self._delivery.settle()
-            self._positions.put_down()
-        seconds = self._cluster.config.timeouts.operation
+            # At once, so that no automatic commit meanwhile is behind this one.
+            self._delivery.update_position()
+            self._positions.mark_consumed()
+        timeout = self._cluster.config.timeouts.operation
         await self._cluster.retry(
-            lambda: self._commit_when_settled(due, seconds), timeout=seconds, what="committing"
+            lambda: self._commit_after_rebalance(due, timeout), timeout=timeout, what="committing"
         )
-        # What was in the application's hands is done with, too.
-        self._delivery.is_put_down.set()
+        # Delivered records are consumed now: a rebalance may wait for this.
+        self._delivery.processing_ended.set()
 
-    async def _commit_when_settled(
-        self, due: Callable[[], Mapping[TopicPartition, OffsetAndMetadata]], patience: float
+    async def _commit_after_rebalance(
+        self, due: Callable[[], Mapping[TopicPartition, OffsetAndMetadata]], timeout: float
     ) -> None:
-        """Commit what is due; if the group is just rebalancing, once more when it has."""
+        """Commit what is due; if the group is rebalancing, again when it has, within `timeout`."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + patience
+        deadline = loop.time() + timeout
         while True:
-            before = self._generation_id
-            self._delivery.settle()
+            generation_id = self._generation_id
+            self._delivery.update_position()
             try:
                 await self._commit(due())
             except KafkaError as error:
-                if not self._is_passing(error, before) or loop.time() >= deadline:
+                if not self._is_rebalance(error, generation_id) or loop.time() >= deadline:
                     raise
                 await asyncio.sleep(self._cluster.config.retry.backoff)
             else:
@@ -126,31 +124,31 @@ class Committer:
     def _generation_id(self) -> int:
         return -1 if self.member is None else self.member.generation_id
 
-    def _is_passing(self, error: Exception, generation_id: int) -> bool:
-        """Whether the group has a new generation, and this member has or will have a part in it.
+    def _is_rebalance(self, error: Exception, generation_id: int) -> bool:
+        """Whether a commit failed because of a rebalance that this member takes part in.
 
-        What it keeps it may commit then.
+        Partitions that it keeps can be committed afterwards.
         """
         if self.member is None or not isinstance(error, KafkaError):
             return False
-        is_moving = (
+        is_rebalancing = (
             self.member.state is not MemberState.STABLE
             or self.member.generation_id != generation_id
         )
-        return is_moving and error.code in _REBALANCED
+        return is_rebalancing and error.code in _REBALANCE_ERRORS
 
     async def _commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Commit, once. Raises the first error that a partition has."""
+        """Send one OffsetCommit. Raises the first error of a partition."""
         if not offsets:
             return
         member = self.member
         identity = (-1, "", None) if member is None else member.identity
         results = await commit_offsets(self._cluster, self.group, offsets, member=identity)
-        failures = {place: error for place, error in results.items() if error is not None}
-        self._positions.took_commit(
-            (place, offset.offset) for place, offset in offsets.items() if place not in failures
+        failures = {tp: error for tp, error in results.items() if error is not None}
+        self._positions.mark_committed(
+            (tp, offset.offset) for tp, offset in offsets.items() if tp not in failures
         )
         for error in failures.values():
             if member is not None:
-                member.heed(error.code, identity[0])
+                member.handle_error(error.code, identity[0])
             raise error

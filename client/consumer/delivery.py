@@ -1,8 +1,8 @@
-"""What the application is given next, and what it has in its hands.
+"""Delivery of fetched records to the application.
 
-Records are handed out in slices: lists over which `async for` runs without coming here. Nothing is
-written down for each record, then; how far the application is in a slice can be seen from the
-iterator that it takes them from. Partitions take turns, a chunk each.
+Records are delivered in slices: lists that `async for` iterates without calling this module. No
+bookkeeping is done per record, therefore; how far the application has come within a slice is read
+off the iterator (its length hint). Partitions take turns, one fetched data each.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from ..types import ConsumerRecord, Deserializer
 from .fetched_data import FetchedData, FetchedSlice, deserialize
 from .positions import AssignedPartition, Positions
 
-#: How many records are handed out before the event loop may get its turn.
+#: Records that are delivered before the event loop may get its turn.
 SLICE_RECORDS = 500
 
 
-class Taken(NamedTuple):
-    """Records of a partition that are about to be given; or one that was not understood."""
+class ReadyRecords(NamedTuple):
+    """Records to deliver; with an `error`, the one record that could not be deserialized."""
 
     partition: AssignedPartition
     records: list[ConsumerRecord]
     next_offset: int
-    bad: Exception | None = None
+    error: Exception | None = None
 
 
 class Delivery:
-    """The way from what was fetched to the application."""
+    """Takes records from fetch buffers, and tracks what the application has."""
 
     def __init__(
         self,
@@ -44,136 +44,139 @@ class Delivery:
         self._positions = positions
         self._key, self._value = key, value
         self._on_drained = on_drained
-        #: The records that are being handed out one by one.
+        #: The records that are delivered one by one, and whose they are.
         self.iterator: Iterator[ConsumerRecord] = iter(())
         self._slice = FetchedSlice([], -1)
-        self._partition: AssignedPartition | None = None
-        self._given: list[AssignedPartition] = []
+        self._iterated: AssignedPartition | None = None
+        #: Partitions of which records are being processed.
+        self._processing: list[AssignedPartition] = []
         self._queue: deque[AssignedPartition] = deque()
         self._errors: deque[Exception] = deque()
         #: There may be something to take.
         self.arrived = asyncio.Event()
-        #: The application may have nothing in its hands.
-        self.is_put_down = asyncio.Event()
+        #: The application may have nothing left to process.
+        self.processing_ended = asyncio.Event()
 
-    def offer(self, partition: AssignedPartition) -> None:
-        """Take note that there is something in a partition."""
+    def enqueue(self, partition: AssignedPartition) -> None:
+        """Queue a partition that has records or an error to deliver."""
         if not partition.is_queued and partition.has_something and partition.is_deliverable:
             partition.is_queued = True
             self._queue.append(partition)
             self.arrived.set()
 
     def report(self, error: Exception) -> None:
-        """Let the application hear of something when it asks next."""
+        """Raise an error to the application the next time it asks."""
         self._errors.append(error)
         self.arrived.set()
 
-    def take(self, most: int = SLICE_RECORDS) -> Taken | None:
-        """Give what comes next, if there is anything. Raises what went wrong meanwhile."""
-        while (partition := self._first()) is not None:
+    def take(self, max_records: int = SLICE_RECORDS) -> ReadyRecords | None:
+        """Return the next records, if there are any. Raises errors that were reported."""
+        while (partition := self._next_partition()) is not None:
             try:
-                found = partition.take(most)
+                taken = partition.buffer.take(max_records)
             except KafkaError:
-                # It may have come to harm on the way: it is fetched again.
+                # The batch may be corrupt in memory only: fetch it again.
                 partition.discard()
                 self._on_drained()
                 raise
-            if found is None:
+            if taken is None:
                 self._queue.rotate(-1)
                 self._on_drained()
-            elif found.records:
-                return self._understood(partition, found)
+            elif taken.records:
+                return self._deserialized(partition, taken)
             else:
-                partition.give(found.next_offset, partition.leader_epoch)
-                partition.put_down()
+                partition.deliver_up_to(taken.next_offset, partition.leader_epoch)
+                partition.mark_consumed()
         self.arrived.clear()
         return None
 
-    def take_chunk(self) -> tuple[AssignedPartition, FetchedData] | None:
-        """Give what was fetched of a partition, undecoded, if there is anything."""
-        while (partition := self._first()) is not None:
-            chunk = partition.take_chunk()
+    def take_fetched(self) -> tuple[AssignedPartition, FetchedData] | None:
+        """Return the next fetched data, undecoded, if there is any."""
+        while (partition := self._next_partition()) is not None:
+            data = partition.buffer.take_fetched()
             self._queue.rotate(-1)
             self._on_drained()
-            if chunk is not None:
-                return partition, chunk
-            # Records of it were read one by one before: what is left is fetched again.
+            if data is not None:
+                return partition, data
+            # Some of its records were delivered one by one: fetch the others again.
             partition.discard()
         self.arrived.clear()
         return None
 
-    def hand_out(self, taken: Taken) -> None:
-        """Let the application have records one by one."""
-        self._partition = taken.partition
-        self._slice = FetchedSlice(taken.records, taken.next_offset)
-        self.iterator = iter(taken.records)
+    def deliver_one_by_one(self, ready: ReadyRecords) -> None:
+        """Deliver records through `iterator`."""
+        self._iterated = ready.partition
+        self._slice = FetchedSlice(ready.records, ready.next_offset)
+        self.iterator = iter(ready.records)
 
-    def give(self, taken: Taken) -> None:
-        """Take note that the application has records, all at once."""
-        self.give_up_to(taken.partition, taken.next_offset, taken.records[-1].leader_epoch)
+    def deliver(self, ready: ReadyRecords) -> None:
+        """Record that the application was given these records, all at once."""
+        self.deliver_up_to(ready.partition, ready.next_offset, ready.records[-1].leader_epoch)
 
-    def give_up_to(self, partition: AssignedPartition, next_offset: int, leader_epoch: int) -> None:
-        """Take note that the application has all before an offset."""
-        partition.give(next_offset, leader_epoch)
-        self._given.append(partition)
+    def deliver_up_to(
+        self, partition: AssignedPartition, next_offset: int, leader_epoch: int
+    ) -> None:
+        """Record that the application was given everything before an offset."""
+        partition.deliver_up_to(next_offset, leader_epoch)
+        self._processing.append(partition)
 
-    def cut(self, taken: Taken, most: int) -> Taken:
-        """Give no more than so many of them; the others come next."""
-        partition, records, next_offset, _bad = taken
-        if len(records) <= most:
-            return taken
-        self._put_back(partition, records[most:], next_offset)
-        return Taken(partition, records[:most], records[most - 1].offset + 1)
+    def limit(self, ready: ReadyRecords, max_records: int) -> ReadyRecords:
+        """Return no more than `max_records`; the others come next."""
+        partition, records, next_offset, _error = ready
+        if len(records) <= max_records:
+            return ready
+        self._put_back(partition, records[max_records:], next_offset)
+        return ReadyRecords(partition, records[:max_records], records[max_records - 1].offset + 1)
 
-    def skip(self, taken: Taken) -> None:
-        """Go on behind a record that was not understood, unless that was sought elsewhere."""
-        partition, bad = taken.partition, taken.records[0]
-        if not partition.rest or partition.rest[0].records[0] is not bad:
-            return
-        records, next_offset, _ = partition.rest.popleft()
-        if left := records[1:]:
-            partition.rest.appendleft(FetchedSlice(left, next_offset))
-        self.give_up_to(partition, bad.offset + 1 if left else next_offset, bad.leader_epoch)
+    def skip(self, ready: ReadyRecords) -> None:
+        """Continue after a record that could not be deserialized, unless there was a seek."""
+        partition, record = ready.partition, ready.records[0]
+        next_offset = partition.buffer.skip(record)
+        if next_offset is not None:
+            self.deliver_up_to(partition, next_offset, record.leader_epoch)
 
-    def settle(self) -> None:
-        """Find out how far the application is in what is handed out one by one."""
-        partition, (records, next_offset, _) = self._partition, self._slice
-        given = len(records) - length_hint(self.iterator)
-        if partition is not None and given:
-            last = records[given - 1]
-            is_all = given == len(records)
-            partition.give(next_offset if is_all else last.offset + 1, last.leader_epoch)
-            partition.done = max(partition.done, last.offset)
+    def update_position(self) -> None:
+        """Update the position of the partition that is iterated from its iterator.
 
-    def put_down(self) -> None:
-        """Take note that the application asks for more: it is done with what it has."""
-        if self._partition is not None:
-            self.interrupt([self._partition])
-        for partition in self._given:
-            partition.put_down()
-        self._given.clear()
-        self.is_put_down.set()
+        All that was taken from the iterator, except the last record, is consumed.
+        """
+        partition, (records, next_offset, _) = self._iterated, self._slice
+        delivered = len(records) - length_hint(self.iterator)
+        if partition is not None and delivered:
+            last = records[delivered - 1]
+            is_all = delivered == len(records)
+            partition.deliver_up_to(next_offset if is_all else last.offset + 1, last.leader_epoch)
+            partition.consumed = max(partition.consumed, last.offset)
 
-    def interrupt(self, partitions: Iterable[AssignedPartition]) -> None:
-        """Take back what was not given yet, if one of these is being handed out."""
-        partition = self._partition
+    def mark_consumed(self) -> None:
+        """Mark all that was delivered as consumed: the application asks for more."""
+        if self._iterated is not None:
+            self.take_back([self._iterated])
+        for partition in self._processing:
+            partition.mark_consumed()
+        self._processing.clear()
+        self.processing_ended.set()
+
+    def take_back(self, partitions: Iterable[AssignedPartition]) -> None:
+        """Stop iterating, if it is over one of these; its undelivered records are put back."""
+        partition = self._iterated
         if partition is None or partition not in partitions:
             return
-        self.settle()
+        self.update_position()
         self._put_back(partition, list(self.iterator), self._slice.next_offset)
-        self._given.append(partition)
-        self._partition = None
+        self._processing.append(partition)
+        self._iterated = None
         self._slice = FetchedSlice([], -1)
         self.iterator = iter(())
 
     def forget(self, partitions: Iterable[AssignedPartition]) -> None:
-        """Take note that partitions are not this consumer's any more, or are read elsewhere."""
-        self.interrupt(partitions)
-        self._given = [one for one in self._given if one not in partitions]
-        self.is_put_down.set()
+        """Forget what was delivered of partitions that are revoked, or whose position changes."""
+        self.take_back(partitions)
+        self._processing = [one for one in self._processing if one not in partitions]
+        self.processing_ended.set()
 
-    def _first(self) -> AssignedPartition | None:
-        """Give the partition whose turn it is. Raises what went wrong meanwhile."""
+    def _next_partition(self) -> AssignedPartition | None:
+        """Return the partition whose turn it is. Raises errors that were reported."""
         if self._errors:
             raise self._errors.popleft()
         queue = self._queue
@@ -182,7 +185,7 @@ class Delivery:
             if (
                 partition.has_something
                 and partition.is_deliverable
-                and self._positions.has(partition)
+                and self._positions.is_current(partition)
             ):
                 if partition.error is not None:
                     error, partition.error = partition.error, None
@@ -194,26 +197,27 @@ class Delivery:
         return None
 
     def _put_back(
-        self, partition: AssignedPartition, left: list[ConsumerRecord], next_offset: int
+        self, partition: AssignedPartition, records: list[ConsumerRecord], next_offset: int
     ) -> None:
-        if not left:
+        if not records:
             return
-        partition.rest.appendleft(FetchedSlice(left, next_offset, is_deserialized=True))
+        partition.buffer.put_back(FetchedSlice(records, next_offset, is_deserialized=True))
         if partition.is_queued:
             self._queue.remove(partition)
         partition.is_queued = True
         self._queue.appendleft(partition)
         self.arrived.set()
 
-    def _understood(self, partition: AssignedPartition, found: FetchedSlice) -> Taken:
-        if found.is_deserialized or (self._key is None and self._value is None):
-            return Taken(partition, found.records, found.next_offset)
-        made, error = deserialize(found.records, self._key, self._value)
+    def _deserialized(self, partition: AssignedPartition, taken: FetchedSlice) -> ReadyRecords:
+        if taken.is_deserialized or (self._key is None and self._value is None):
+            return ReadyRecords(partition, taken.records, taken.next_offset)
+        records, error = deserialize(taken.records, self._key, self._value)
         if error is None:
-            return Taken(partition, made, found.next_offset)
-        # The one that was not understood stays where it is until somebody has dealt with it.
-        left = found.records[len(made) :]
-        partition.rest.appendleft(FetchedSlice(left, found.next_offset))
-        if made:
-            return Taken(partition, made, left[0].offset)
-        return Taken(partition, left[:1], left[0].offset + 1, error)
+            return ReadyRecords(partition, records, taken.next_offset)
+        # The record that failed stays in the buffer until it has been handled: see `skip`.
+        undelivered = taken.records[len(records) :]
+        partition.buffer.put_back(FetchedSlice(undelivered, taken.next_offset))
+        bad = undelivered[0]
+        if records:
+            return ReadyRecords(partition, records, bad.offset)
+        return ReadyRecords(partition, [bad], bad.offset + 1, error)

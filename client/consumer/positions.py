@@ -1,194 +1,166 @@
-"""How far each partition has been read: asked for, given to the application, done with, committed.
+"""How far each assigned partition has been read.
 
-    committed ≤ done ≤ position ≤ fetch offset
+    committed ≤ consumed ≤ position ≤ fetch offset
 
-`position` is the offset that the application is given next. What it was given last is in its
-hands: it is done with when the application asks for more, or says so by a commit, and not before.
-`done` is therefore what may be committed on the application's behalf: whatever it had in its hands
-when it crashed is given again.
+`position` is the offset of the record that is delivered next. A record that was delivered is being
+processed until the application asks for more, or commits; then it is consumed. Only consumed
+offsets are committed automatically, so that records that were being processed when the application
+crashed are delivered again.
 
-Nothing here does any I/O, or knows of time.
+No I/O, no clock.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Collection, Iterable, Iterator
 from enum import Enum
 
 from ..errors import ConsumerError
 from ..types import EARLIEST, OffsetAndMetadata, TopicPartition
-from .fetched_data import FetchedData, FetchedSlice
+from .fetch_buffer import FetchBuffer
+from .fetched_data import FetchedData
 
 
-class Phase(Enum):
-    """What is known of where to read."""
+class FetchState(Enum):
+    """Whether the position of a partition is known, and how it is found if not."""
 
-    NEW = "new"
-    """It was just assigned, and the application is being told: it may seek first."""
+    INITIALIZING = "initializing"
+    """Just assigned: `on_assigned` runs, and may seek."""
 
-    COMMITTED = "committed"
+    AWAIT_COMMITTED = "awaiting the committed offset"
     """The group's committed offset is to be looked up."""
 
-    RESET = "reset"
-    """One end of the log is to be looked up."""
+    AWAIT_RESET = "awaiting a reset"
+    """The earliest or latest offset is to be looked up."""
 
-    READY = "ready"
+    FETCHING = "fetching"
     """The position is known."""
 
 
 class AssignedPartition:
-    """A partition that is assigned."""
+    """A partition that is assigned to the consumer, with its fetch buffer."""
 
     __slots__ = (
-        "buffered_bytes",
-        "chunks",
+        "buffer",
         "committed",
-        "done",
+        "consumed",
         "error",
+        "failures",
+        "fetch_epoch",
         "fetch_offset",
-        "incarnation",
-        "is_astray",
-        "is_held",
+        "has_stale_leader",
         "is_paused",
         "is_queued",
-        "is_torn",
+        "is_revoking",
+        "last_served",
         "leader_epoch",
-        "phase",
-        "place",
         "position",
         "reset_to",
-        "rest",
         "retry_at",
-        "served",
-        "tries",
+        "revoked_while_processing",
+        "state",
+        "tp",
     )
 
-    def __init__(self, place: TopicPartition) -> None:
-        self.place = place
-        self.phase = Phase.NEW
-        #: LATEST or EARLIEST, in the phase of that name.
+    def __init__(self, tp: TopicPartition) -> None:
+        self.tp = tp
+        self.state = FetchState.INITIALIZING
+        #: LATEST or EARLIEST, for AWAIT_RESET.
         self.reset_to = EARLIEST
-        self.position = self.done = self.fetch_offset = -1
-        #: What was last committed or found so; None if there is nothing.
+        self.position = self.consumed = self.fetch_offset = -1
+        #: The last committed offset that is known; None if there is none.
         self.committed: int | None = None
-        #: The leader epoch of what was last given.
+        #: The leader epoch of the last record that was delivered.
         self.leader_epoch = -1
         self.is_paused = False
-        #: Whoever was taken for its leader is not, or does not answer: it is to be looked up.
-        self.is_astray = False
-        #: Being taken away: nothing more of it is given.
-        self.is_held = False
-        #: Taken away while something of it is in hand.
-        self.is_torn = False
-        #: Goes up with each seek: what was asked for before one is of no use after it.
-        self.incarnation = 0
-        #: What went wrong, for the application to hear.
+        #: The leader in the metadata is wrong or does not answer: look it up again.
+        self.has_stale_leader = False
+        #: Nothing more is delivered.
+        self.is_revoking = False
+        #: The rebalance did not wait for the application, which may not have finished.
+        self.revoked_while_processing = False
+        #: Incremented by each seek or discard: responses to earlier fetches are stale.
+        self.fetch_epoch = 0
+        #: To be raised to the application.
         self.error: Exception | None = None
-        # What was fetched: first what has been decoded, then what has not.
-        self.rest: deque[FetchedSlice] = deque()
-        self.chunks: deque[FetchedData] = deque()
-        self.buffered_bytes = 0
-        #: Whether it waits for the application in `Delivery`.
+        self.buffer = FetchBuffer()
+        #: Whether it is in the queue of `Delivery`.
         self.is_queued = False
-        #: When it was last given something by a fetch; those that waited longest are first.
-        self.served = 0
-        #: How often in a row it failed, and when to try again.
-        self.tries = 0
+        #: Rises with each fetch that returned records; the lowest are fetched first.
+        self.last_served = 0
+        #: Consecutive failures, and when to retry (loop time).
+        self.failures = 0
         self.retry_at = 0.0
 
     def __repr__(self) -> str:
-        return f"<AssignedPartition {self.place} {self.phase.value} at {self.position}>"
+        return f"<AssignedPartition {self.tp} {self.state.value}, position {self.position}>"
 
     @property
-    def is_ready(self) -> bool:
+    def has_position(self) -> bool:
         """Whether the position is known."""
-        return self.phase is Phase.READY
+        return self.state is FetchState.FETCHING
 
     @property
-    def is_in_hand(self) -> bool:
-        """Whether the application may still be at work on something of it."""
-        return self.done < self.position
+    def is_processing(self) -> bool:
+        """Whether the application may still process records of it."""
+        return self.consumed < self.position
 
     @property
     def has_something(self) -> bool:
-        """Whether there is something for the application."""
-        return self.error is not None or bool(self.rest) or bool(self.chunks)
+        """Whether there are records, or an error, for the application."""
+        return self.error is not None or bool(self.buffer)
 
     @property
     def is_deliverable(self) -> bool:
-        """Whether the application may be given something of it."""
-        return not self.is_paused and not self.is_held
+        """Whether its records may be delivered."""
+        return not self.is_paused and not self.is_revoking
 
     @property
     def is_fetchable(self) -> bool:
-        """Whether more of it is wanted."""
-        return self.is_ready and self.is_deliverable and self.error is None
+        """Whether it may be fetched from."""
+        return self.has_position and self.is_deliverable and self.error is None
 
     def start_at(self, offset: int, leader_epoch: int = -1) -> None:
-        """Read from an offset on; whatever was fetched is forgotten."""
+        """Set the position; discard the fetch buffer."""
         self.discard()
-        self.phase = Phase.READY
-        self.position = self.done = self.fetch_offset = offset
+        self.state = FetchState.FETCHING
+        self.position = self.consumed = self.fetch_offset = offset
         self.leader_epoch = leader_epoch
         self.error = None
-        self.tries, self.retry_at = 0, 0.0
+        self.failures, self.retry_at = 0, 0.0
 
-    def look_up(self, phase: Phase, reset_to: int = EARLIEST) -> None:
-        """Have the position looked up."""
+    def await_position(self, state: FetchState, reset_to: int = EARLIEST) -> None:
+        """Clear the position until it is looked up; discard the fetch buffer."""
         self.discard()
-        self.phase = phase
+        self.state = state
         self.reset_to = reset_to
-        self.position = self.done = self.fetch_offset = -1
+        self.position = self.consumed = self.fetch_offset = -1
         self.error = None
         self.retry_at = 0.0
 
     def discard(self) -> None:
-        """Forget what was fetched and not given."""
-        self.incarnation += 1
-        self.rest.clear()
-        self.chunks.clear()
-        self.buffered_bytes = 0
+        """Discard the fetch buffer; fetch again from the position."""
+        self.fetch_epoch += 1
+        self.buffer.clear()
         self.fetch_offset = self.position
 
-    def add(self, chunk: FetchedData) -> None:
-        """Take in what was fetched."""
-        self.chunks.append(chunk)
-        self.buffered_bytes += chunk.size_bytes
-        self.fetch_offset = chunk.next_offset
+    def add(self, data: FetchedData) -> None:
+        """Buffer fetched data."""
+        self.buffer.put(data)
+        self.fetch_offset = data.next_offset
 
-    def take(self, most: int) -> FetchedSlice | None:
-        """Give what comes next; None at the end of each chunk. Raises KafkaError for damage."""
-        if self.rest:
-            return self.rest.popleft()
-        if self.chunks:
-            chunk = self.chunks[0]
-            if (slice_ := chunk.take(most)) is not None:
-                return slice_
-            self.chunks.popleft()
-            self.buffered_bytes -= chunk.size_bytes
-        return None
-
-    def take_chunk(self) -> FetchedData | None:
-        """Give all of what was fetched at once; None if some of it has been given already."""
-        if self.rest or not self.chunks or self.chunks[0].is_begun:
-            return None
-        chunk = self.chunks.popleft()
-        self.buffered_bytes -= chunk.size_bytes
-        return chunk
-
-    def give(self, next_offset: int, leader_epoch: int) -> None:
-        """Take note that the application has all before an offset, some of it in its hands."""
+    def deliver_up_to(self, next_offset: int, leader_epoch: int) -> None:
+        """Set the position after records were delivered, which are being processed now."""
         self.position = next_offset
         self.leader_epoch = leader_epoch
 
-    def put_down(self) -> None:
-        """Take note that the application is done with what it has."""
-        self.done = self.position
+    def mark_consumed(self) -> None:
+        """Mark everything that was delivered as consumed."""
+        self.consumed = self.position
 
 
 class Positions:
-    """The partitions that are assigned."""
+    """The assigned partitions."""
 
     def __init__(self) -> None:
         self._partitions: dict[TopicPartition, AssignedPartition] = {}
@@ -199,64 +171,66 @@ class Positions:
     def __len__(self) -> int:
         return len(self._partitions)
 
-    def __contains__(self, place: object) -> bool:
-        return place in self._partitions
+    def __contains__(self, tp: object) -> bool:
+        return tp in self._partitions
 
-    def __getitem__(self, place: TopicPartition) -> AssignedPartition:
+    def __getitem__(self, tp: TopicPartition) -> AssignedPartition:
         try:
-            return self._partitions[place]
+            return self._partitions[tp]
         except KeyError:
-            raise ConsumerError(f"{place} is not assigned to this consumer") from None
+            raise ConsumerError(f"{tp} is not assigned to this consumer") from None
 
-    def has(self, partition: AssignedPartition) -> bool:
-        """Whether it is this one that is assigned, and not another of the same name."""
-        return self._partitions.get(partition.place) is partition
+    def is_current(self, partition: AssignedPartition) -> bool:
+        """Whether it is still assigned; False too if it was revoked and assigned again."""
+        return self._partitions.get(partition.tp) is partition
 
     @property
-    def places(self) -> frozenset[TopicPartition]:
-        """What is assigned."""
+    def assigned(self) -> frozenset[TopicPartition]:
+        """The partitions that are assigned."""
         return frozenset(self._partitions)
 
-    def assign(self, places: Iterable[TopicPartition]) -> list[AssignedPartition]:
-        """Add partitions; give those that are new."""
-        fresh = [AssignedPartition(place) for place in sorted(set(places)) if place not in self]
-        for partition in fresh:
-            self._partitions[partition.place] = partition
-        return fresh
+    def assign(self, tps: Iterable[TopicPartition]) -> list[AssignedPartition]:
+        """Add partitions; return those that were not assigned before."""
+        added = [AssignedPartition(tp) for tp in sorted(set(tps)) if tp not in self]
+        for partition in added:
+            self._partitions[partition.tp] = partition
+        return added
 
-    def drop(self, places: Iterable[TopicPartition]) -> None:
+    def unassign(self, tps: Iterable[TopicPartition]) -> None:
         """Remove partitions."""
-        for place in places:
-            partition = self._partitions.pop(place, None)
+        for tp in tps:
+            partition = self._partitions.pop(tp, None)
             if partition is not None:
                 partition.discard()
 
-    def select(self, places: Collection[TopicPartition]) -> list[AssignedPartition]:
-        """Give these. Raises ConsumerError for one that is not assigned."""
-        return [self[place] for place in places]
+    def select(self, tps: Collection[TopicPartition]) -> list[AssignedPartition]:
+        """Return these partitions. Raises ConsumerError for one that is not assigned."""
+        return [self[tp] for tp in tps]
 
-    def put_down(self) -> None:
-        """Take note that the application is done with all that it has."""
+    def mark_consumed(self) -> None:
+        """Mark everything that was delivered as consumed."""
         for partition in self:
-            if not partition.is_torn:
-                partition.put_down()
+            if not partition.revoked_while_processing:
+                partition.mark_consumed()
 
-    def to_commit(self, *, with_hands: bool) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Give what is not committed yet, with or without what is in the application's hands."""
-        found = {}
+    def offsets_to_commit(
+        self, *, include_processing: bool
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return the offsets that are not committed yet: the consumed ones, or the positions."""
+        offsets = {}
         for partition in self:
-            # Nobody can say that what is in hand is done if its partition could not wait for it.
-            is_given = with_hands and not partition.is_torn
-            offset = partition.position if is_given else partition.done
-            if partition.is_ready and offset != partition.committed:
-                found[partition.place] = OffsetAndMetadata(offset, "", partition.leader_epoch)
-        return found
+            # The application did not finish what it was processing when this was revoked.
+            is_all = include_processing and not partition.revoked_while_processing
+            offset = partition.position if is_all else partition.consumed
+            if partition.has_position and offset != partition.committed:
+                offsets[partition.tp] = OffsetAndMetadata(offset, "", partition.leader_epoch)
+        return offsets
 
-    def took_commit(self, offsets: Iterable[tuple[TopicPartition, int]]) -> None:
-        """Take note of what was committed: it is done with, whoever has it in hand."""
-        for place, offset in offsets:
-            partition = self._partitions.get(place)
+    def mark_committed(self, offsets: Iterable[tuple[TopicPartition, int]]) -> None:
+        """Store committed offsets; records before them are consumed."""
+        for tp, offset in offsets:
+            partition = self._partitions.get(tp)
             if partition is not None:
                 partition.committed = offset
-                if partition.done < offset <= partition.position:
-                    partition.done = offset
+                if partition.consumed < offset <= partition.position:
+                    partition.consumed = offset

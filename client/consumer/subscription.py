@@ -1,6 +1,6 @@
-"""What a consumer has subscribed to, and what that is right now. Pure: metadata come in.
+"""The subscription of a consumer, resolved against metadata. No I/O.
 
-A topic that cannot be asked about for the moment is taken to be as it was.
+A topic whose metadata cannot be fetched for the moment keeps its last known partitions.
 """
 
 from __future__ import annotations
@@ -15,68 +15,68 @@ from ..types import TopicPartition
 
 
 class Subscription:
-    """Topics by name, or by a pattern that their whole name must match."""
+    """Topics by name, or by a pattern that must match the whole name."""
 
-    def __init__(self, topics: frozenset[str], pattern: re.Pattern[str] | None) -> None:
-        self._topics = topics
+    def __init__(self, names: frozenset[str], pattern: re.Pattern[str] | None) -> None:
+        self._names = names
         self._pattern = pattern
-        #: The topics to read. Those that were named are read as soon as they are there.
-        self.found = topics
-        self._counts: dict[str, int] = {}
+        #: The topics to read: the named ones, existing or not, or those that match the pattern.
+        self.topics = names
+        self._partition_counts: dict[str, int] = {}
 
     @classmethod
     def of(cls, topics: Iterable[str], pattern: str | re.Pattern[str] | None) -> Subscription:
-        """Make one. Raises ValueError, and re.error for a pattern that is none."""
+        """Return a subscription. Raises ValueError, or re.error for an invalid pattern."""
         names = frozenset(topics)
         if bool(names) == (pattern is not None):
-            raise ValueError("topics or a pattern are needed, and not both")
+            raise ValueError("Subscribe to topics or to a pattern: one of them, not both")
         return cls(names, None if pattern is None else re.compile(pattern))
 
     def __repr__(self) -> str:
-        return repr(self._pattern.pattern) if self._pattern else ", ".join(sorted(self._topics))
+        return repr(self._pattern.pattern) if self._pattern else ", ".join(sorted(self._names))
 
     @property
     def is_missing(self) -> bool:
-        """Whether something that was asked for is not there yet."""
-        return not self._counts or not self._counts.keys() >= self._topics
+        """Whether a named topic, or any topic that matches the pattern, does not exist yet."""
+        return not self._partition_counts or not self._partition_counts.keys() >= self._names
 
     @property
-    def places(self) -> frozenset[TopicPartition]:
+    def partitions(self) -> frozenset[TopicPartition]:
         """All partitions of the topics."""
         return frozenset(
-            TopicPartition(topic, number)
-            for topic, count in self._counts.items()
-            for number in range(count)
+            TopicPartition(topic, index)
+            for topic, count in self._partition_counts.items()
+            for index in range(count)
         )
 
-    def to_ask(self, others: Collection[str]) -> Collection[str] | None:
-        """Give the topics to look up, with others that matter; None for all there are."""
-        return None if self._pattern else sorted({*self._topics, *others})
+    def topics_to_fetch(self, others: Collection[str]) -> Collection[str] | None:
+        """Return the topics, and `others`, to request metadata of; None for all topics."""
+        return None if self._pattern else sorted({*self._names, *others})
 
-    def look(self, metadata: Metadata) -> bool:
-        """Find the topics; True if there are others than before."""
-        before = self.found
+    def update(self, metadata: Metadata) -> bool:
+        """Resolve the subscription; return whether its topics have changed."""
+        before = self.topics
         if self._pattern is not None:
-            self.found = frozenset(
+            self.topics = frozenset(
                 name
                 for name, info in metadata.topics.items()
                 if not info.is_internal
                 and self._pattern.fullmatch(name)
                 and info.error is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             )
-        self._counts = partition_counts(metadata, self.found, self._counts)
-        return self.found != before
+        self._partition_counts = partition_counts(metadata, self.topics, self._partition_counts)
+        return self.topics != before
 
 
 def partition_counts(
-    metadata: Metadata, topics: Iterable[str], before: Mapping[str, int]
+    metadata: Metadata, topics: Iterable[str], last_known: Mapping[str, int]
 ) -> dict[str, int]:
-    """Give how many partitions topics have, or had when that was last known."""
+    """Return the number of partitions of each topic, or the last known one."""
     counts = {}
     for topic in topics:
         info = metadata.topics.get(topic)
         if info is not None and not info.error:
             counts[topic] = len(info.partitions)
-        elif topic in before:
-            counts[topic] = before[topic]
+        elif topic in last_known:
+            counts[topic] = last_known[topic]
     return counts

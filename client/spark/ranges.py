@@ -95,7 +95,7 @@ class _Reader:
             return self._way.wait_for(self._fetch(position))
 
     def _decoded(self, chunk: FetchedData) -> Iterator[pa.RecordBatch]:
-        place = chunk.place
+        place = chunk.tp
         try:
             for batch in self._decoder.decode(
                 chunk.batches(),

@@ -1,4 +1,4 @@
-"""The admin, against the real broker: what it does, and what it raises."""
+"""The admin client against a real broker."""
 
 import asyncio
 import time
@@ -59,7 +59,7 @@ async def error_of(coroutine):
     return caught.value.code
 
 
-async def test_topics_come_and_go(admin, name):
+async def test_topics_are_created_and_deleted(admin, name):
     made = await admin.create_topics(
         NewTopic(name, partitions=3, configs={"retention.ms": "1000"}),
         NewTopic(f"{name}-b", assignment=[[0], [0]]),
@@ -79,7 +79,7 @@ async def test_topics_come_and_go(admin, name):
     assert not {name, f"{name}-b"} & {one.name for one in await admin.list_topics()}
 
 
-async def test_looking_at_a_topic_does_not_make_it(admin, name):
+async def test_describing_a_topic_does_not_create_it(admin, name):
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     started = time.monotonic()
 
@@ -91,10 +91,10 @@ async def test_looking_at_a_topic_does_not_make_it(admin, name):
     assert await error_of(admin.delete_topics(name)) is unknown
 
     assert name not in {one.name for one in await admin.list_topics()}
-    assert time.monotonic() - started < 5  # nobody waited for it to come
+    assert time.monotonic() - started < 5  # unknown topics are not retried
 
 
-async def test_one_thing_raises_its_error_and_several_a_partial_one(admin, topic):
+async def test_one_item_raises_its_error_and_several_raise_a_partial_error(admin, topic):
     assert await error_of(admin.create_topic(topic)) is ErrorCode.TOPIC_ALREADY_EXISTS
 
     with pytest.raises(PartialError) as caught:
@@ -112,13 +112,13 @@ async def test_one_thing_raises_its_error_and_several_a_partial_one(admin, topic
         await admin.create_topics(NewTopic("a"), NewTopic("a"))
 
 
-async def test_nothing_asked_for_is_nothing_done(admin):
+async def test_empty_requests_return_empty_results(admin):
     assert await admin.describe_topics() == {}
     assert await admin.end_offsets() == {}
     await admin.delete_topics()
 
 
-async def test_what_is_only_validated_is_not_done(admin, name):
+async def test_validate_only_changes_nothing(admin, name):
     made = await admin.create_topic(name, partitions=2, validate_only=True)
 
     assert made.partitions == 2
@@ -135,7 +135,7 @@ async def test_partitions_are_added(admin, topic):
     assert await error_of(admin.create_partitions(topic, 3)) is ErrorCode.INVALID_PARTITIONS
 
 
-async def test_settings_of_topics(admin, topic):
+async def test_topic_configs(admin, topic):
     await admin.alter_topic_configs(topic, {"retention.ms": "5", "cleanup.policy": "compact"})
     await admin.alter_topic_configs(
         topic, unset=["retention.ms"], append={"cleanup.policy": "delete"}
@@ -155,7 +155,7 @@ async def test_settings_of_topics(admin, topic):
         await admin.alter_topic_configs(topic)
 
 
-async def test_settings_of_brokers(admin):
+async def test_broker_configs(admin):
     await admin.alter_broker_configs(0, {"group.max.size": "77"})
     found = (await admin.describe_broker_configs(0))[0]
     assert (found["group.max.size"].value, found["group.max.size"].source) == (
@@ -171,7 +171,7 @@ async def test_settings_of_brokers(admin):
     assert await error_of(admin.alter_broker_configs(9, {"a": "b"})) is ErrorCode.RESOURCE_NOT_FOUND
 
 
-async def test_offsets_by_end_and_time(admin, broker, topic):
+async def test_beginning_end_and_timestamp_offsets(admin, broker, topic):
     await fill(
         broker,
         topic,
@@ -229,7 +229,7 @@ async def test_offsets_of_a_group_without_members(admin, broker, topic, name):
     assert await admin.group_lag(group) == {}
 
 
-async def test_lag_in_a_topic_that_is_gone(admin, broker, topic, name):
+async def test_lag_of_a_deleted_topic(admin, broker, topic, name):
     group, gone = f"g-{name}", f"{name}-gone"
     await admin.create_topic(gone)
     places = [TopicPartition(topic, 0), TopicPartition(topic, 9), TopicPartition(gone, 0)]
@@ -241,7 +241,7 @@ async def test_lag_in_a_topic_that_is_gone(admin, broker, topic, name):
     assert await admin._ends_where_known(places[2:]) == {}
 
 
-async def test_a_group_with_members_is_described_and_left_alone(admin, broker, topic, name):
+async def test_a_group_with_members_is_described_and_cannot_be_changed(admin, broker, topic, name):
     group = f"g-{name}"
     await fill(broker, topic, b"x")
     async with Consumer(broker.bootstrap, topic, group=group, instance_id="me") as consumer:
@@ -264,7 +264,7 @@ async def test_a_group_with_members_is_described_and_left_alone(admin, broker, t
             assert caught.value.code is ErrorCode.NON_EMPTY_GROUP
 
 
-async def test_the_cluster(admin, broker):
+async def test_describe_cluster(admin, broker):
     found = await admin.describe_cluster()
 
     (one,) = found.brokers
@@ -276,7 +276,7 @@ async def test_the_cluster(admin, broker):
     assert await error_of(admin.api_versions(9)) is ErrorCode.RESOURCE_NOT_FOUND
 
 
-async def test_it_survives_a_broker_that_starts_again(tmp_path):
+async def test_the_admin_survives_a_broker_restart(tmp_path):
     with Daemon(tmp_path) as broker:
         async with Admin(broker.address) as admin:
             await admin.create_topic("orders")
@@ -289,7 +289,7 @@ async def test_it_survives_a_broker_that_starts_again(tmp_path):
             assert await asking == {TopicPartition("orders", 0): 0}
 
 
-async def test_nobody_there_is_one_error_for_all_that_was_asked(name):
+async def test_an_unreachable_cluster_raises_one_error(name):
     patience = ClientConfig(timeouts=TimeoutConfig(operation=0.5))
     async with Admin(f"127.0.0.1:{free_port()}", client=patience) as admin:
         for coroutine in (

@@ -1,4 +1,4 @@
-"""An admin of several brokers: the controller moves, coordinators move, one of them is down."""
+"""The admin client with several brokers: controller and coordinators move, or are down."""
 
 import asyncio
 import time
@@ -49,7 +49,7 @@ def an_admin(stage, operation=5.0):
 
 
 def created(call):
-    """Only the controller does it, and it knows best who that is."""
+    """Create topics on the controller only, as brokers do."""
     is_controller = call.node.id == call.stage.true_controller
     return CreateTopicsResponse(
         topics=[
@@ -65,7 +65,7 @@ def created(call):
     )
 
 
-async def test_a_topic_is_made_by_whoever_is_the_controller_by_then(stage):
+async def test_a_topic_is_created_by_the_new_controller(stage):
     stage.controller, stage.true_controller = 0, 2
     stage.always(CreateTopicsRequest, created)
 
@@ -73,7 +73,7 @@ async def test_a_topic_is_made_by_whoever_is_the_controller_by_then(stage):
         making = asyncio.create_task(admin.create_topic("new"))
         await asyncio.sleep(0.05)
         assert not making.done()
-        stage.controller = 2  # metadata catch up
+        stage.controller = 2  # the metadata catch up
         assert (await making).name == "new"
 
     asked = [call.node.id for call in stage.asked(CreateTopicsRequest)]
@@ -81,7 +81,7 @@ async def test_a_topic_is_made_by_whoever_is_the_controller_by_then(stage):
     assert asked.count(2) == 1
 
 
-async def test_a_controller_that_is_down_is_waited_for_until_there_is_another(stage):
+async def test_the_admin_waits_for_a_new_controller(stage):
     stage.controller = stage.true_controller = 1
     stage.always(CreateTopicsRequest, created)
     await stage.nodes[1].stop()
@@ -125,7 +125,7 @@ def described_by(coordinators):
     return answer
 
 
-async def test_coordinators_that_moved_are_found_again(stage):
+async def test_new_coordinators_are_found(stage):
     coordinators = {"a": 0, "b": 1, "c": 2}
     stage.always(FindCoordinatorRequest, coordinated_by(coordinators))
     stage.always(DescribeGroupsRequest, described_by(coordinators))
@@ -139,7 +139,7 @@ async def test_coordinators_that_moved_are_found_again(stage):
     assert [one.coordinator for one in after.values()] == [1, 1, 0]
 
 
-async def test_a_group_without_a_coordinator_does_not_take_others_with_it(stage):
+async def test_a_group_without_a_coordinator_does_not_fail_the_others(stage):
     coordinators = {"a": 0, "b": ErrorCode.COORDINATOR_NOT_AVAILABLE}
     stage.always(FindCoordinatorRequest, coordinated_by(coordinators))
     stage.always(DescribeGroupsRequest, described_by(coordinators))
@@ -151,7 +151,7 @@ async def test_a_group_without_a_coordinator_does_not_take_others_with_it(stage)
         assert list(partial.value.done) == ["a"]
         (reason,) = partial.value.failed.values()
         assert reason.__cause__.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
-        # What is known was not asked for over and over.
+        # Successful results are not requested again.
         assert len(stage.asked(DescribeGroupsRequest)) == 1
 
 
@@ -172,7 +172,7 @@ def listed(call):
     )
 
 
-async def test_offsets_are_told_of_partitions_whose_brokers_are_there(stage):
+async def test_offsets_are_returned_for_partitions_with_a_live_leader(stage):
     stage.always(ListOffsetsRequest, listed)
     await stage.nodes[2].stop()
 

@@ -1,4 +1,4 @@
-"""Who reads what: the same as other clients where names are the same, fair and sticky elsewhere."""
+"""Assignors: equal to those of other clients with the same name, otherwise balanced and sticky."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def shared(assignor: str, members: Sequence[Member], partitions: Mapping[str, in
 
 
 def told(shares: Shares) -> dict[str, list[str]]:
-    return {name: [str(place) for place in places] for name, places in shares.items()}
+    return {name: [str(tp) for tp in tps] for name, tps in shares.items()}
 
 
 def wanting(*topics: str, count: int) -> list[Member]:
@@ -32,17 +32,17 @@ def wanting(*topics: str, count: int) -> list[Member]:
 
 
 def settled(members: Sequence[Member], partitions: Mapping[str, int]) -> tuple[Shares, int]:
-    """Rebalance cooperatively until nobody has to let go of anything; count the rounds."""
+    """Rebalance cooperatively until nothing is revoked; return the number of rounds."""
     rounds = 0
     while True:
         rounds += 1
         assert rounds <= 3, "it does not come to rest"
         given_out = shared("cooperative-sticky", members, partitions)
         holders = Counter(
-            place
+            tp
             for member in members
-            for place in {*member.owned, *given_out[member.id]}
-            if place in given_out[member.id] or place in member.owned
+            for tp in {*member.owned, *given_out[member.id]}
+            if tp in given_out[member.id] or tp in member.owned
         )
         assert max(holders.values(), default=1) == 1, "a partition is given that another one has"
         lets_go = any(set(member.owned) - set(given_out[member.id]) for member in members)
@@ -56,12 +56,12 @@ def settled(members: Sequence[Member], partitions: Mapping[str, int]) -> tuple[S
 
 def holding(shares: Shares, topics: Sequence[str], generation: int = 1) -> list[Member]:
     return [
-        Member(name, topics, owned=tuple(places), generation_id=generation)
-        for name, places in shares.items()
+        Member(name, topics, owned=tuple(tps), generation_id=generation)
+        for name, tps in shares.items()
     ]
 
 
-def test_range_gives_neighbours_and_one_more_to_those_in_front():
+def test_range_assigns_consecutive_partitions_and_one_more_to_the_first_members():
     shares = shared("range", wanting("a", "b", count=2), {"a": 3, "b": 3})
 
     assert told(shares) == {
@@ -70,13 +70,13 @@ def test_range_gives_neighbours_and_one_more_to_those_in_front():
     }
 
 
-def test_roundrobin_deals_out_in_turn():
+def test_roundrobin_assigns_in_turn():
     shares = shared("roundrobin", wanting("a", "b", count=2), {"a": 3, "b": 3})
 
     assert told(shares) == {"m0": ["a-0", "a-2", "b-1"], "m1": ["a-1", "b-0", "b-2"]}
 
 
-def test_roundrobin_passes_over_whoever_does_not_want_a_topic():
+def test_roundrobin_skips_members_not_subscribed_to_a_topic():
     members = [Member("m0", ["a"]), Member("m1", ["a", "b"]), Member("m2", ["a", "b", "c"])]
 
     shares = shared("roundrobin", members, {"a": 1, "b": 2, "c": 3})
@@ -89,7 +89,7 @@ def test_roundrobin_passes_over_whoever_does_not_want_a_topic():
 
 
 @pytest.mark.parametrize("assignor", ["range", "roundrobin"])
-def test_static_members_come_first_by_their_own_names(assignor):
+def test_static_members_come_first_by_instance_id(assignor):
     members = [Member("z", ["a"], "1"), Member("y", ["a"], "2"), Member("b", ["a"])]
 
     shares = shared(assignor, members, {"a": 3})
@@ -98,7 +98,7 @@ def test_static_members_come_first_by_their_own_names(assignor):
 
 
 @pytest.mark.parametrize("assignor", ASSIGNORS)
-def test_topics_that_do_not_exist_and_members_too_many_are_no_trouble(assignor):
+def test_unknown_topics_and_surplus_members_are_handled(assignor):
     shares = shared(assignor, wanting("a", "missing", count=3), {"a": 1})
 
     assert told(shares) == {"m0": ["a-0"], "m1": [], "m2": []}
@@ -110,7 +110,7 @@ def test_topics_that_do_not_exist_and_members_too_many_are_no_trouble(assignor):
     [("range", RangePartitionAssignor), ("roundrobin", RoundRobinPartitionAssignor)],
 )
 @given(data=st.data())
-def test_aiokafka_shares_out_the_same(name, theirs, data):
+def test_aiokafka_assigns_the_same(name, theirs, data):
     partitions = data.draw(st.fixed_dictionaries(dict.fromkeys(TOPICS, st.integers(1, 7))))
     wanted = data.draw(
         st.lists(st.sets(st.sampled_from(TOPICS), min_size=1), min_size=1, max_size=5)
@@ -127,7 +127,7 @@ def test_aiokafka_shares_out_the_same(name, theirs, data):
     }
 
 
-def test_a_newcomer_gets_its_share_and_nothing_else_moves():
+def test_a_new_member_gets_its_share_and_nothing_else_moves():
     before, _rounds = settled(wanting("a", count=2), {"a": 6})
 
     members = [*holding(before, ["a"]), Member("m2", ["a"])]
@@ -140,7 +140,7 @@ def test_a_newcomer_gets_its_share_and_nothing_else_moves():
     assert all(set(after[name]) <= set(before[name]) for name in before)
 
 
-def test_what_a_member_leaves_behind_is_given_at_once():
+def test_partitions_of_a_member_that_left_are_assigned_at_once():
     before, _rounds = settled(wanting("a", count=3), {"a": 6})
     del before["m1"]
 
@@ -151,7 +151,7 @@ def test_what_a_member_leaves_behind_is_given_at_once():
     assert [len(share) for share in after.values()] == [3, 3]
 
 
-def test_the_member_of_the_latest_generation_is_believed():
+def test_the_owner_of_the_latest_generation_keeps_a_partition():
     old = Member("m0", ["a"], owned=[TopicPartition("a", 0)], generation_id=1)
     new = Member("m1", ["a"], owned=[TopicPartition("a", 0)], generation_id=2)
 
@@ -160,7 +160,7 @@ def test_the_member_of_the_latest_generation_is_believed():
     assert told(shares) == {"m0": [], "m1": ["a-0"]}
 
 
-def test_who_has_most_gives_and_as_little_as_can_be():
+def test_as_few_partitions_as_possible_move_from_the_most_loaded_member():
     owned = {
         "m0": [TopicPartition("a", n) for n in (0, 1, 2)],
         "m1": [TopicPartition("a", n) for n in (3, 4)],
@@ -174,27 +174,27 @@ def test_who_has_most_gives_and_as_little_as_can_be():
 
 
 @given(data=st.data())
-def test_cooperative_sticky_is_fair_and_leaves_nothing_over(data):
+def test_cooperative_sticky_is_balanced_and_assigns_every_partition(data):
     partitions = data.draw(st.dictionaries(st.sampled_from(TOPICS), st.integers(1, 9), min_size=1))
     wanted = data.draw(
         st.lists(st.sets(st.sampled_from(TOPICS), min_size=1), min_size=1, max_size=6)
     )
     chance = random.Random(data.draw(st.integers(0, 2**32)))
     members = []
-    places = [TopicPartition(topic, n) for topic, count in partitions.items() for n in range(count)]
-    owners = {place: chance.randrange(-1, len(wanted)) for place in places}
+    tps = [TopicPartition(topic, n) for topic, count in partitions.items() for n in range(count)]
+    owners = {tp: chance.randrange(-1, len(wanted)) for tp in tps}
     for number, topics in enumerate(wanted):
-        owned = tuple(place for place in places if owners[place] == number)
+        owned = tuple(tp for tp in tps if owners[tp] == number)
         members.append(Member(f"m{number}", sorted(topics), owned=owned, generation_id=1))
 
     shares, _rounds = settled(members, partitions)
 
-    given_out = [place for share in shares.values() for place in share]
+    given_out = [tp for share in shares.values() for tp in share]
     wanted_topics = set().union(*wanted)
-    assert sorted(given_out) == sorted(place for place in places if place.topic in wanted_topics)
+    assert sorted(given_out) == sorted(tp for tp in tps if tp.topic in wanted_topics)
     topics_of = {member.id: set(member.topics) for member in members}
     for name, share in shares.items():
-        assert {place.topic for place in share} <= topics_of[name]
+        assert {tp.topic for tp in share} <= topics_of[name]
         for other, theirs in shares.items():
             if len(theirs) > len(share) + 1:
-                assert not {place.topic for place in theirs} & topics_of[name], (name, other)
+                assert not {tp.topic for tp in theirs} & topics_of[name], (name, other)

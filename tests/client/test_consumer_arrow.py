@@ -1,4 +1,4 @@
-"""Reading tables: Arrow record batches of what was fetched."""
+"""Arrow record batches from a consumer."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ async def broker(tmp_path) -> AsyncIterator[Broker]:
         yield started
 
 
-async def tables(consumer: Consumer, rows: int, **settings: object) -> list[pa.RecordBatch]:
+async def tables(consumer: Consumer, rows: int, **arguments: object) -> list[pa.RecordBatch]:
     found = []
     async with asyncio.timeout(10):
-        async for table in consumer.arrow_batches(**settings):
+        async for table in consumer.arrow_batches(**arguments):
             found.append(table)
             if sum(table.num_rows for table in found) >= rows:
                 break
     return found
 
 
-async def test_records_come_as_tables_of_one_partition(broker):
+async def test_each_arrow_batch_holds_one_partition(broker):
     await fill(broker, T0, *(a_batch(10) for _ in range(5)))
     await fill(broker, T1, a_batch(10))
 
@@ -65,7 +65,7 @@ async def test_records_come_as_tables_of_one_partition(broker):
     assert found[0].column("value")[0].as_py() == b"value"
 
 
-async def test_every_field_of_a_record_is_in_its_row(broker):
+async def test_every_field_of_a_record_is_a_column(broker):
     async with Producer(broker.address) as producer:
         sent = [
             await producer.send(
@@ -86,7 +86,7 @@ async def test_every_field_of_a_record_is_in_its_row(broker):
     ]
 
 
-async def test_a_table_is_committed_when_the_next_one_is_asked_for(broker):
+async def test_an_arrow_batch_is_consumed_when_the_next_one_is_asked_for(broker):
     await fill(broker, T0, a_batch(10))
 
     async with a_consumer(broker, "t", group="g", auto_commit=0.05) as consumer:
@@ -100,7 +100,7 @@ async def test_a_table_is_committed_when_the_next_one_is_asked_for(broker):
     assert (before.offset, after.offset) == (0, 10)
 
 
-async def test_a_large_fetch_gives_several_tables_and_can_be_left_in_between(broker):
+async def test_a_large_fetch_yields_several_arrow_batches_and_can_be_abandoned(broker):
     await fill(broker, T0, *(a_batch(10) for _ in range(10)))
     small = arrow.ArrowDecoder(batch_bytes=1)
 
@@ -124,7 +124,7 @@ async def test_a_large_fetch_gives_several_tables_and_can_be_left_in_between(bro
     ]
 
 
-async def test_a_stream_that_is_left_takes_nothing_with_it(broker):
+async def test_an_abandoned_stream_loses_no_records(broker):
     await fill(broker, T0, *(a_batch(10) for _ in range(10)))
     small = arrow.ArrowDecoder(batch_bytes=1)
     found = []
@@ -143,7 +143,7 @@ async def test_a_stream_that_is_left_takes_nothing_with_it(broker):
     assert found == list(range(35))
 
 
-async def test_tables_and_records_can_be_mixed(broker):
+async def test_arrow_batches_and_records_can_be_mixed(broker):
     await fill(broker, T0, a_batch(10))
 
     async with a_consumer(broker, "t") as consumer:
@@ -156,7 +156,7 @@ async def test_tables_and_records_can_be_mixed(broker):
     assert offsets_of(records) == [0, 1, 2, 10]
 
 
-async def test_what_was_aborted_is_in_no_table_and_damage_is_told():
+async def test_aborted_transactions_are_filtered_and_corrupt_batches_raise():
     async with Scripted() as stage:
         stage.logs[T0] += a_transaction(1, 0) + a_marker(1, 1, ABORT) + batch_of(2) + batch_of(3)
         stage.logs[T0][-1] ^= 0xFF

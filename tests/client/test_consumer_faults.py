@@ -1,4 +1,4 @@
-"""What brokers may do to a consumer: a scripted one does it, over real sockets."""
+"""The consumer against scripted brokers that misbehave, over real sockets."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def asked(request: FetchRequest) -> dict[int, int]:
     return {one.partition: one.fetch_offset for topic in request.topics for one in topic.partitions}
 
 
-async def test_a_reader_of_committed_records_sees_no_transaction_that_was_aborted(stage):
+async def test_read_committed_skips_aborted_transactions(stage):
     stage.logs[T0] += (
         a_transaction(1, 0, 1)
         + a_transaction(2, 2, 3)
@@ -71,7 +71,7 @@ async def test_a_reader_of_committed_records_sees_no_transaction_that_was_aborte
     assert offsets_of(everything) == [0, 1, 2, 3, 6, 7]
 
 
-async def test_a_marker_at_the_end_is_passed_and_not_fetched_again(stage):
+async def test_a_control_batch_at_the_end_is_not_fetched_again(stage):
     stage.logs[T0] += a_transaction(1, 0) + a_marker(1, 1, COMMIT)
 
     async with a_consumer(stage.address, "t", group=None) as consumer:
@@ -81,7 +81,7 @@ async def test_a_marker_at_the_end_is_passed_and_not_fetched_again(stage):
         await eventually(lambda: asked(stage.fetches()[-1]) == {0: 2})
 
 
-async def test_a_leader_that_moved_is_found_again(two):
+async def test_a_new_leader_is_found(two):
     two.logs[T0] += batch_of(0)
     two.leaders = {T0: 0, T1: 1}
 
@@ -95,7 +95,7 @@ async def test_a_leader_that_moved_is_found_again(two):
     assert {(one.partition, one.offset) for one in records} == {(0, 1), (1, 0)}
 
 
-async def test_each_broker_is_asked_for_what_it_leads(two):
+async def test_each_broker_is_fetched_from_for_the_partitions_it_leads(two):
     two.leaders = {T0: 0, T1: 1}
     two.logs[T0] += batch_of(0)
     two.logs[T1] += batch_of(0)
@@ -107,7 +107,7 @@ async def test_each_broker_is_asked_for_what_it_leads(two):
     assert {partition for request in two.fetches(1) for partition in asked(request)} == {1}
 
 
-async def test_a_newer_leader_epoch_is_learned(stage):
+async def test_a_newer_leader_epoch_is_fetched_with_metadata(stage):
     stage.logs[T0] += batch_of(0)
 
     async with a_consumer(stage.address, "t") as consumer:
@@ -130,7 +130,7 @@ async def test_a_newer_leader_epoch_is_learned(stage):
         ErrorCode.OFFSET_NOT_AVAILABLE,
     ],
 )
-async def test_errors_that_pass_are_waited_out(stage, code):
+async def test_retriable_fetch_errors_are_retried(stage, code):
     stage.logs[T0] += batch_of(0)
     left = 3
 
@@ -151,7 +151,7 @@ async def test_errors_that_pass_are_waited_out(stage, code):
     assert (looked_up > 3) == (code.retry.value == "refreshed")
 
 
-async def test_errors_that_do_not_pass_are_told_and_reading_goes_on_when_they_do(stage):
+async def test_fatal_fetch_errors_are_raised_and_reading_continues_afterwards(stage):
     stage.logs[T0] += batch_of(0)
     answer = FetchResponse(
         responses=[FetchableTopicResponse(topic="t", partitions=[refused(0, 29)])]
@@ -166,7 +166,7 @@ async def test_errors_that_do_not_pass_are_told_and_reading_goes_on_when_they_do
         assert offsets_of(await take(consumer, 1)) == [0]
 
 
-async def test_an_error_of_a_whole_fetch_is_waited_out(stage):
+async def test_a_top_level_fetch_error_is_retried(stage):
     stage.logs[T0] += batch_of(0)
     answers = [FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND), None]
     stage.on_fetch = lambda *_: answers.pop(0) if answers else None
@@ -175,7 +175,7 @@ async def test_an_error_of_a_whole_fetch_is_waited_out(stage):
         assert offsets_of(await take(consumer, 1)) == [0]
 
 
-async def test_damage_is_told_and_can_be_sought_past(stage):
+async def test_a_corrupt_batch_raises_and_can_be_skipped_with_seek(stage):
     stage.logs[T0] += batch_of(0) + batch_of(1) + batch_of(2)
     size = len(batch_of(0))
     stage.logs[T0][2 * size - 1] ^= 0xFF
@@ -191,7 +191,7 @@ async def test_damage_is_told_and_can_be_sought_past(stage):
         assert offsets_of(await take(consumer, 1)) == [2]
 
 
-async def test_damage_on_the_way_heals(stage):
+async def test_a_batch_corrupted_in_transit_is_fetched_again(stage):
     stage.logs[T0] += batch_of(0)
     is_first = True
 
@@ -212,7 +212,7 @@ async def test_damage_on_the_way_heals(stage):
         assert offsets_of(await take(consumer, 1)) == [0]
 
 
-async def test_old_formats_are_told(stage):
+async def test_old_message_formats_raise(stage):
     stage.logs[T0] += batch_of(0)
 
     def old(node: int, request: FetchRequest) -> FetchResponse:
@@ -229,7 +229,7 @@ async def test_old_formats_are_told(stage):
             await consumer.getone(5)
 
 
-async def test_a_batch_that_is_cut_off_at_the_end_is_fetched_again(stage):
+async def test_an_incomplete_last_batch_is_fetched_again(stage):
     stage.logs[T0] += batch_of(0) + batch_of(1)
 
     def cut(node: int, request: FetchRequest) -> FetchResponse:
@@ -244,7 +244,7 @@ async def test_a_batch_that_is_cut_off_at_the_end_is_fetched_again(stage):
         assert offsets_of(await take(consumer, 2)) == [0, 1]
 
 
-async def test_an_answer_that_comes_after_a_seek_is_not_delivered(stage):
+async def test_a_fetch_response_after_a_seek_is_discarded(stage):
     stage.logs[T0] += b"".join(batch_of(n) for n in range(10))
     consumer = a_consumer(stage.address)
 
@@ -258,7 +258,7 @@ async def test_an_answer_that_comes_after_a_seek_is_not_delivered(stage):
         assert offsets_of(await take(consumer, 3)) == [7, 8, 9]
 
 
-async def test_a_seek_while_a_fetch_is_planned_is_not_forgotten(stage):
+async def test_a_seek_while_a_fetch_is_planned_takes_effect(stage):
     stage.logs[T0] += batch_of(0)
 
     async with a_consumer(stage.address) as consumer:
@@ -278,7 +278,7 @@ async def test_a_seek_while_a_fetch_is_planned_is_not_forgotten(stage):
     assert min(offset for request in stage.fetches() for offset in asked(request).values()) == 1
 
 
-async def test_compacted_batches_leave_gaps(stage):
+async def test_compacted_batches_have_offset_gaps(stage):
     rows = [batches.Record(n, 0, b"k", b"v") for n in (3, 8)]
     stage.logs[T0] += batches.build_batch(rows, base_offset=0, last_offset=9)
     stage.logs[T0] += batches.build_batch([], base_offset=10, last_offset=19)
@@ -290,7 +290,7 @@ async def test_compacted_batches_leave_gaps(stage):
 
 
 async def test_a_busy_partition_does_not_wait_for_an_idle_one(stage):
-    """A long poll for what is idle would hold up what is not: both are asked for together."""
+    """One long poll asks for both: one for the idle partition alone would delay the busy one."""
     stage.logs[T1] = bytearray()
     stage.logs[T0] += b"".join(batch_of(n) for n in range(5))
 
@@ -307,11 +307,11 @@ async def test_a_busy_partition_does_not_wait_for_an_idle_one(stage):
     assert all(asked(request).keys() == {0, 1} for request in stage.fetches()[:5])
 
 
-# One of several brokers is down, or hangs: the others are read on.
+# One of several brokers is down or hangs: the others are still read.
 
 
 async def delays(stage: Scripted, consumer: Consumer, seconds: float) -> list[float]:
-    """Write a record to the partition of broker 0 now and then; give how long each took to come."""
+    """Write records to the partition of broker 0; return how long each took to arrive."""
     loop = asyncio.get_running_loop()
     found: list[float] = []
     end = loop.time() + seconds
@@ -333,7 +333,7 @@ IMPATIENT = ClientConfig(
 )
 
 
-async def test_a_broker_that_is_down_does_not_hold_up_the_others(two):
+async def test_a_broker_that_is_down_does_not_delay_the_others(two):
     two.leaders = {T0: 0, T1: 1}
 
     async with a_consumer(two.address, "t") as consumer:
@@ -346,17 +346,17 @@ async def test_a_broker_that_is_down_does_not_hold_up_the_others(two):
     assert record.partition == 1
 
 
-async def test_a_broker_that_hangs_does_not_hold_up_the_others(two):
+async def test_a_broker_that_hangs_does_not_delay_the_others(two):
     two.leaders = {T0: 0, T1: 1}
 
-    # It is the one that metadata come from, too.
+    # Metadata come from it, too.
     address = f"127.0.0.1:{two.ports[1]}"
     async with a_consumer(address, "t", client=IMPATIENT) as consumer:
         two.hung.add(1)
         assert max(await delays(two, consumer, 4.0)) < AT_ONCE
 
 
-async def test_a_partition_starts_though_the_broker_of_another_hangs(two):
+async def test_positions_are_found_while_the_broker_of_another_partition_hangs(two):
     two.leaders = {T0: 0, T1: 1}
     two.logs[T0] += batch_of(0)
     two.hung.add(1)
@@ -365,18 +365,18 @@ async def test_a_partition_starts_though_the_broker_of_another_hangs(two):
         consumer.assign([T0, T1])
         async with asyncio.timeout(CLIENT.timeouts.request / 2):
             assert (await anext(consumer)).partition == 0
-            # Not even somebody who comes later waits for it.
+            # A later lookup does not wait for it either.
             consumer.seek_to_beginning(T0)
             assert (await anext(consumer)).partition == 0
 
 
-async def test_partitions_without_a_leader_do_not_hold_up_the_others(two, caplog):
+async def test_partitions_without_a_leader_do_not_delay_the_others(two, caplog):
     two.leaders = {T0: 0, T1: 0}
     two.told_leaders = {T0: 0, T1: -1}
 
     async with a_consumer(two.address, "t") as consumer:
         assert max(await delays(two, consumer, 0.3)) < AT_ONCE
-        # It is said, and once.
+        # It is logged once.
         (said,) = [one.message for one in caplog.records if one.levelname == "WARNING"]
         assert said.endswith("t-1 has no leader")
         two.logs[T1] += batch_of(0)
@@ -386,19 +386,19 @@ async def test_partitions_without_a_leader_do_not_hold_up_the_others(two, caplog
     assert record.partition == 1
 
 
-async def test_a_topic_that_vanishes_while_a_fetch_is_planned_is_no_accident(stage):
+async def test_a_topic_deleted_while_a_fetch_is_planned_is_handled(stage):
     stage.logs[T0] += batch_of(0)
 
     async with a_consumer(stage.address, "t") as consumer:
-        fetch = consumer._fetcher._topics
+        original = consumer._fetcher._partition_fetch
 
-        def vanish(wanted):
+        def forget_metadata(requested):
             consumer._cluster.metadata.topics.clear()
-            consumer._fetcher._topics = fetch
-            return fetch(wanted)
+            consumer._fetcher._partition_fetch = original
+            return original(requested)
 
         assert offsets_of(await take(consumer, 1)) == [0]
-        consumer._fetcher._topics = vanish
-        await eventually(lambda: consumer._fetcher._topics == fetch)
+        consumer._fetcher._partition_fetch = forget_metadata
+        await eventually(lambda: consumer._fetcher._partition_fetch == original)
         stage.logs[T0] += batch_of(1)
         assert offsets_of(await take(consumer, 1)) == [1]

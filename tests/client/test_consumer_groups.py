@@ -1,4 +1,4 @@
-"""Reading as a member of a group, from a real broker."""
+"""The consumer as a group member, against a real broker."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ from harness.waiting import eventually
 from harness.wire import connect
 from ottla.broker import Broker
 from ottla.client.config import ClientConfig
-from ottla.client.consumer.consumer import Consumer, GroupConfig
+from ottla.client.consumer.config import GroupConfig
+from ottla.client.consumer.consumer import Consumer
 from ottla.client.errors import ConsumerError, ErrorCode, KafkaError
 from ottla.client.types import OffsetAndMetadata, TopicPartition
 from ottla.protocol.api.leave_group import LeaveGroupRequest, MemberIdentity
@@ -46,7 +47,7 @@ async def broker(tmp_path) -> AsyncIterator[Broker]:
 
 
 class Diary:
-    """What a consumer was told of its partitions."""
+    """The rebalance callbacks of a consumer, in order."""
 
     def __init__(self) -> None:
         self.lines: list[tuple[str, set[int]]] = []
@@ -64,7 +65,7 @@ def places(topic: str, *numbers: int) -> set[TopicPartition]:
 
 
 async def settled(*consumers: Consumer, count: int, topic: str = "wide") -> None:
-    """Wait until these share all partitions among them, each of which is one's alone."""
+    """Wait until each partition is assigned to exactly one of these consumers."""
 
     def is_so() -> bool:
         owned = Counter(place for consumer in consumers for place in consumer.assignment)
@@ -79,10 +80,10 @@ async def committed(broker: Broker | str, group: str, *wanted: TopicPartition) -
     return [one and one.offset for one in (found[place] for place in wanted)]
 
 
-# Committing.
+# Commits.
 
 
-async def test_a_group_goes_on_where_it_has_left_off(broker):
+async def test_a_group_continues_at_its_committed_offset(broker):
     await fill(broker, T0, a_batch(10))
 
     async with a_consumer(broker, "t", group="g") as consumer:
@@ -93,7 +94,7 @@ async def test_a_group_goes_on_where_it_has_left_off(broker):
     assert offsets_of([*first, *second]) == list(range(10))
 
 
-async def test_a_crash_delivers_again_what_was_in_hand(broker):
+async def test_records_being_processed_are_redelivered_after_a_crash(broker):
     await fill(broker, T0, a_batch(10))
 
     async def crash() -> None:
@@ -107,7 +108,7 @@ async def test_a_crash_delivers_again_what_was_in_hand(broker):
     assert await committed(broker, "g", T0) == [4]
 
 
-async def test_closing_does_not_commit_what_is_in_hand(broker):
+async def test_close_does_not_commit_records_being_processed(broker):
     await fill(broker, T0, a_batch(10))
     consumer = a_consumer(broker, "t", group="g")
     await consumer.start()
@@ -118,7 +119,7 @@ async def test_closing_does_not_commit_what_is_in_hand(broker):
     assert await committed(broker, "g", T0) == [5]
 
 
-async def test_what_was_consumed_is_committed_every_so_often(broker):
+async def test_auto_commit_commits_consumed_records_at_each_interval(broker):
     await fill(broker, T0, a_batch(10))
 
     async with a_consumer(broker, "t", group="g", auto_commit=0.05) as consumer:
@@ -128,7 +129,7 @@ async def test_what_was_consumed_is_committed_every_so_often(broker):
         assert (await commit_of(consumer, T0, 4)).offset == 4
 
 
-async def test_batches_are_committed_when_the_next_one_is_asked_for(broker):
+async def test_a_batch_is_consumed_when_the_next_one_is_asked_for(broker):
     await fill(broker, T0, a_batch(10))
 
     async with a_consumer(broker, "t", group="g", auto_commit=0.05) as consumer:
@@ -141,7 +142,7 @@ async def test_batches_are_committed_when_the_next_one_is_asked_for(broker):
     assert (before.offset, after.offset) == (0, 4)
 
 
-async def test_nothing_is_committed_unless_the_application_does(broker):
+async def test_without_auto_commit_only_the_application_commits(broker):
     await fill(broker, T0, a_batch(10))
 
     async with a_consumer(broker, "t", group="g", auto_commit=None) as consumer:
@@ -159,7 +160,7 @@ async def test_nothing_is_committed_unless_the_application_does(broker):
     assert await committed(broker, "g", T0) == [2]
 
 
-async def test_partitions_that_are_assigned_by_hand_are_committed_for_the_group(broker):
+async def test_manually_assigned_partitions_are_committed_for_the_group(broker):
     await fill(broker, T0, a_batch(10))
 
     async with a_consumer(broker, group="g") as consumer:
@@ -171,24 +172,24 @@ async def test_partitions_that_are_assigned_by_hand_are_committed_for_the_group(
         assert await consumer.position(T0) == 4
 
 
-async def test_a_commit_without_a_group_is_an_error(broker):
+async def test_commit_requires_a_group(broker):
     async with a_consumer(broker, "t") as consumer:
-        with pytest.raises(ConsumerError, match="without a group"):
+        with pytest.raises(ConsumerError, match="with a group only"):
             await consumer.commit()
-        with pytest.raises(ConsumerError, match="without a group"):
+        with pytest.raises(ConsumerError, match="with a group only"):
             await consumer.committed(T0)
 
 
-async def test_a_group_without_commits_needs_a_reset(broker):
+async def test_a_group_without_commits_requires_a_reset_policy(broker):
     async with a_consumer(broker, "t", group="g", auto_offset_reset="none") as consumer:
-        with pytest.raises(ConsumerError, match="group 'g' has committed nothing"):
+        with pytest.raises(ConsumerError, match="group 'g' has no committed offset"):
             await consumer.getone(5)
 
 
-# Sharing.
+# Rebalances.
 
 
-async def test_members_share_partitions_and_take_over_from_those_who_leave(broker):
+async def test_members_share_partitions_and_take_over_those_of_leaving_members(broker):
     async with a_consumer(broker, "wide", group="g") as first:
         await settled(first, count=8)
         async with a_consumer(broker, "wide", group="g") as second:
@@ -197,7 +198,7 @@ async def test_members_share_partitions_and_take_over_from_those_who_leave(broke
         await settled(first, count=8)
 
 
-async def test_callbacks_are_told_what_comes_and_goes(broker):
+async def test_callbacks_get_assigned_and_revoked_partitions(broker):
     one, two = Diary(), Diary()
 
     async with a_consumer(broker, "wide", group="g", **one.callbacks) as first:
@@ -219,13 +220,13 @@ async def test_callbacks_are_told_what_comes_and_goes(broker):
     assert two.lines == [("assigned", everything - mine), ("revoked", everything - mine)]
 
 
-async def test_a_cooperative_member_gives_up_only_what_moves(broker):
+async def test_a_cooperative_rebalance_revokes_only_partitions_that_move(broker):
     one, two = Diary(), Diary()
-    settings = {"group": "g", "assignors": COOPERATIVE}
+    arguments = {"group": "g", "assignors": COOPERATIVE}
 
-    async with a_consumer(broker, "wide", **settings, **one.callbacks) as first:
+    async with a_consumer(broker, "wide", **arguments, **one.callbacks) as first:
         await settled(first, count=8)
-        async with a_consumer(broker, "wide", **settings, **two.callbacks) as second:
+        async with a_consumer(broker, "wide", **arguments, **two.callbacks) as second:
             await eventually(lambda: len(second.assignment) == 4)
             moved = {place.partition for place in second.assignment}
         await settled(first, count=8)
@@ -239,10 +240,10 @@ async def test_a_cooperative_member_gives_up_only_what_moves(broker):
     assert two.lines == [("assigned", moved), ("revoked", moved)]
 
 
-async def test_a_cooperative_member_reads_on_while_the_group_rebalances(broker):
+async def test_a_cooperative_member_keeps_reading_during_a_rebalance(broker):
     for number in range(8):
         await fill(broker, TopicPartition("wide", number), *(a_batch(50) for _ in range(20)))
-    settings = {"group": "g", "assignors": COOPERATIVE}
+    arguments = {"group": "g", "assignors": COOPERATIVE}
     seen: Counter[tuple[int, int]] = Counter()
 
     async def read(consumer: Consumer) -> None:
@@ -252,12 +253,12 @@ async def test_a_cooperative_member_reads_on_while_the_group_rebalances(broker):
                 await asyncio.sleep(0.001)
 
     async with (
-        a_consumer(broker, "wide", **settings) as first,
+        a_consumer(broker, "wide", **arguments) as first,
         asyncio.TaskGroup() as tasks,
     ):
         reading = [tasks.create_task(read(first))]
         await eventually(lambda: len(seen) > 100)
-        async with a_consumer(broker, "wide", **settings) as second:
+        async with a_consumer(broker, "wide", **arguments) as second:
             reading.append(tasks.create_task(read(second)))
             await eventually(lambda: len(seen) == 8000)
             for task in reading:
@@ -268,7 +269,7 @@ async def test_a_cooperative_member_reads_on_while_the_group_rebalances(broker):
 
 
 @pytest.mark.parametrize("assignors", [("range",), ("roundrobin",), COOPERATIVE])
-async def test_an_orderly_rebalance_loses_nothing_and_repeats_nothing(broker, assignors):
+async def test_a_rebalance_neither_loses_nor_repeats_records(broker, assignors):
     for number in range(8):
         await fill(broker, TopicPartition("wide", number), *(a_batch(10) for _ in range(10)))
     seen: Counter[tuple[int, int]] = Counter()
@@ -292,7 +293,7 @@ async def test_an_orderly_rebalance_loses_nothing_and_repeats_nothing(broker, as
     assert set(seen.values()) == {1}
 
 
-async def test_ten_members_come_and_go(broker):
+async def test_ten_members_join_and_leave(broker):
     for number in range(8):
         await fill(broker, TopicPartition("wide", number), *(a_batch(5) for _ in range(30)))
     seen: dict[int, list[int]] = {number: [] for number in range(8)}
@@ -338,7 +339,7 @@ async def test_ten_members_come_and_go(broker):
     assert most == 1, "a partition has one owner at a time"
 
 
-async def test_a_rebalance_waits_for_what_is_in_hand(broker):
+async def test_a_rebalance_waits_for_records_being_processed(broker):
     await fill(broker, T0, a_batch(10))
     await fill(broker, T1, a_batch(10))
 
@@ -352,7 +353,7 @@ async def test_a_rebalance_waits_for_what_is_in_hand(broker):
             await eventually(lambda: len(first.assignment) == len(second.assignment) == 1)
 
 
-async def test_a_commit_says_that_what_is_in_hand_is_done(broker):
+async def test_a_commit_marks_delivered_records_as_consumed(broker):
     await fill(broker, T0, a_batch(10))
 
     async with a_consumer(broker, "t", group="g", auto_commit=None) as first:
@@ -363,7 +364,7 @@ async def test_a_commit_says_that_what_is_in_hand_is_done(broker):
             await eventually(lambda: len(second.assignment) == 1)
 
 
-async def test_a_rebalance_does_not_wait_for_ever(broker):
+async def test_a_rebalance_waits_at_most_for_the_processing_timeout(broker):
     await fill(broker, T0, a_batch(10))
     impatient = GroupConfig(
         session_timeout=2, heartbeat_interval=0.05, rebalance_timeout=10, processing_timeout=0.2
@@ -379,7 +380,7 @@ async def test_a_rebalance_does_not_wait_for_ever(broker):
                 assert (await first.getone(5)).offset == in_hand.offset
 
 
-# Being forgotten.
+# Removed members.
 
 
 async def expel(broker: Broker, group: str, member_id: str) -> None:
@@ -389,7 +390,7 @@ async def expel(broker: Broker, group: str, member_id: str) -> None:
 
 
 @pytest.mark.parametrize("assignors", [("range",), COOPERATIVE])
-async def test_who_is_forgotten_loses_its_partitions_and_joins_again(broker, assignors):
+async def test_a_removed_member_loses_its_partitions_and_rejoins(broker, assignors):
     await fill(broker, T0, a_batch(10))
     diary = Diary()
 
@@ -407,7 +408,7 @@ async def test_who_is_forgotten_loses_its_partitions_and_joins_again(broker, ass
     assert offsets_of(rest) == list(range(3, 10)), "what was in hand is delivered again"
 
 
-async def test_what_is_lost_is_revoked_where_nobody_asked_for_the_difference(broker):
+async def test_lost_partitions_are_revoked_without_on_lost(broker):
     told = []
 
     async with a_consumer(broker, "t", group="g", on_revoked=told.append) as consumer:
@@ -419,7 +420,7 @@ async def test_what_is_lost_is_revoked_where_nobody_asked_for_the_difference(bro
     assert told[0] == {T0, T1}
 
 
-async def test_a_commit_of_who_is_forgotten_is_refused(broker):
+async def test_a_commit_of_a_removed_member_fails(broker):
     await fill(broker, T0, a_batch(10))
     slow = GroupConfig(session_timeout=5, heartbeat_interval=4)
 
@@ -432,7 +433,7 @@ async def test_a_commit_of_who_is_forgotten_is_refused(broker):
         assert offsets_of(await take(consumer, 10)) == list(range(10)), "and it joins again"
 
 
-async def test_members_stay_alive_while_the_application_is_busy(broker):
+async def test_heartbeats_continue_while_the_application_is_busy(broker):
     await fill(broker, T0, a_batch(3))
     brief = GroupConfig(session_timeout=1, heartbeat_interval=0.1)
 
@@ -446,7 +447,7 @@ async def test_members_stay_alive_while_the_application_is_busy(broker):
         assert diary.lines == [("assigned", {0, 1})]
 
 
-async def test_a_session_that_is_refused_is_told(broker):
+async def test_an_invalid_session_timeout_raises(broker):
     strange = GroupConfig(session_timeout=10_000, heartbeat_interval=1)
 
     async with a_consumer(broker, "t", group="g", group_config=strange) as consumer:
@@ -459,7 +460,7 @@ async def test_a_session_that_is_refused_is_told(broker):
 # Static members.
 
 
-async def test_a_static_member_comes_back_to_what_it_had(broker):
+async def test_a_static_member_returns_to_its_partitions(broker):
     diary = Diary()
 
     async with a_consumer(broker, "wide", group="g", **diary.callbacks) as other:
@@ -474,7 +475,7 @@ async def test_a_static_member_comes_back_to_what_it_had(broker):
         assert len(diary.lines) == said, "nobody else noticed"
 
 
-async def test_the_later_of_two_with_one_instance_id_stays(broker):
+async def test_the_later_of_two_members_with_one_instance_id_fences_the_other(broker):
     lost = []
 
     async with a_consumer(broker, "t", group="g", instance_id="i", on_lost=lost.append) as first:
@@ -487,17 +488,17 @@ async def test_the_later_of_two_with_one_instance_id_stays(broker):
             assert (lost, first.assignment) == ([{T0, T1}], frozenset())
 
 
-# What there is to share.
+# Changes of topics and subscriptions.
 
 
 @pytest.mark.parametrize("assignors", [("range",), COOPERATIVE])
-async def test_new_partitions_are_shared_out(broker, assignors):
+async def test_new_partitions_are_assigned(broker, assignors):
     client = ClientConfig(metadata_max_age=0.1, retry=CLIENT.retry)
-    settings = {"group": "g", "client": client, "assignors": assignors}
+    arguments = {"group": "g", "client": client, "assignors": assignors}
 
     async with (
-        a_consumer(broker, "t", **settings) as first,
-        a_consumer(broker, "t", **settings) as second,
+        a_consumer(broker, "t", **arguments) as first,
+        a_consumer(broker, "t", **arguments) as second,
     ):
         await eventually(lambda: len(first.assignment) == len(second.assignment) == 1)
         await add_partitions(broker, "t", 6)
@@ -505,7 +506,7 @@ async def test_new_partitions_are_shared_out(broker, assignors):
         await settled(first, second, count=6, topic="t")
 
 
-async def test_topics_that_match_later_are_shared_out(broker):
+async def test_new_topics_that_match_the_pattern_are_assigned(broker):
     client = ClientConfig(metadata_max_age=0.1, retry=CLIENT.retry)
 
     async with a_consumer(broker, pattern="new-.*", group="g", client=client) as consumer:
@@ -518,7 +519,7 @@ async def test_topics_that_match_later_are_shared_out(broker):
         assert (await consumer.getone(5)).topic == "new-2"
 
 
-async def test_a_topic_that_is_made_later_is_shared_out(tmp_path):
+async def test_a_topic_created_later_is_assigned(tmp_path):
     async with (
         a_quick_broker(tmp_path, {"t": 1}, auto_create_topics_enable=False) as broker,
         a_consumer(broker, "later", "t", group="g") as consumer,
@@ -528,7 +529,7 @@ async def test_a_topic_that_is_made_later_is_shared_out(tmp_path):
         await eventually(lambda: consumer.assignment == {T0, TopicPartition("later", 0)})
 
 
-async def test_another_subscription_makes_the_group_share_anew(broker):
+async def test_a_new_subscription_triggers_a_rebalance(broker):
     async with a_consumer(broker, "t", group="g") as consumer:
         await eventually(lambda: consumer.assignment == {T0, T1})
         consumer.subscribe("wide")
@@ -537,7 +538,7 @@ async def test_another_subscription_makes_the_group_share_anew(broker):
         await eventually(lambda: consumer.assignment == {T0, T1})
 
 
-async def test_a_member_that_unsubscribes_commits_leaves_and_may_come_back(broker):
+async def test_unsubscribe_commits_leaves_and_allows_to_subscribe_again(broker):
     await fill(broker, T0, a_batch(10))
     told: list[tuple[str, frozenset[TopicPartition]]] = []
 
@@ -545,16 +546,16 @@ async def test_a_member_that_unsubscribes_commits_leaves_and_may_come_back(broke
         broker, "t", group="g", on_revoked=lambda places: told.append(("revoked", places))
     ) as consumer:
         assert offsets_of(await take(consumer, 5)) == list(range(5))
-        reading = asyncio.create_task(consumer.getone())  # puts down what was in hand
+        reading = asyncio.create_task(consumer.getone())  # consumes what was delivered
         await reading
         await consumer.unsubscribe()
 
         assert (consumer.assignment, consumer.topics) == (frozenset(), frozenset())
         assert told == [("revoked", frozenset({T0, T1}))]
-        with pytest.raises(ConsumerError, match="nothing to read"):
+        with pytest.raises(ConsumerError, match="Nothing to read"):
             await consumer.getone(0.1)
         async with a_consumer(broker, "t", group="g") as other:
-            # It has it all, and at once: nobody waits for the session of the first to end.
+            # It gets all partitions at once, without waiting for the session timeout of the first.
             assert offsets_of(await take(other, 5)) == list(range(5, 10))
 
         consumer.assign([T0])
@@ -566,26 +567,26 @@ async def test_a_member_that_unsubscribes_commits_leaves_and_may_come_back(broke
         assert offsets_of(await take(consumer, 1)) == [10]
 
 
-async def test_whoever_reads_is_told_when_there_is_nothing_to_read_any_more(broker):
+async def test_a_waiting_reader_gets_an_error_on_unsubscribe(broker):
     async with a_consumer(broker, "t", group="g") as consumer:
         reading = asyncio.create_task(consumer.getone())
         await asyncio.sleep(0.1)
         await consumer.unsubscribe()
 
-        with pytest.raises(ConsumerError, match="nothing to read"):
+        with pytest.raises(ConsumerError, match="Nothing to read"):
             await reading
 
 
 async def test_a_callback_cannot_unsubscribe(broker):
-    async def unsubscribe(_places: frozenset[TopicPartition]) -> None:
+    async def unsubscribe(_tps: frozenset[TopicPartition]) -> None:
         await consumer.unsubscribe()
 
     async with a_consumer(broker, "t", group="g", on_assigned=unsubscribe) as consumer:
-        with pytest.raises(ConsumerError, match="a callback cannot unsubscribe"):
+        with pytest.raises(ConsumerError, match="Cannot unsubscribe in a callback"):
             await consumer.getone(5)
 
 
-async def test_members_may_want_different_topics(broker):
+async def test_members_may_subscribe_to_different_topics(broker):
     async with (
         a_consumer(broker, "t", group="g", assignors=["roundrobin"]) as first,
         a_consumer(broker, "wide", group="g", assignors=["roundrobin"]) as second,
@@ -594,7 +595,7 @@ async def test_members_may_want_different_topics(broker):
         await settled(second, count=8)
 
 
-# The application's own.
+# Callbacks.
 
 
 async def test_callbacks_may_seek_commit_and_wait(broker):
@@ -639,7 +640,7 @@ async def test_a_callback_may_commit_when_the_consumer_is_closed(broker):
     assert await committed(broker, "g", T0) == [5]
 
 
-async def test_a_callback_that_fails_is_told_and_reading_goes_on(broker):
+async def test_an_error_of_a_callback_is_raised_and_reading_continues(broker):
     await fill(broker, T0, a_batch(3))
 
     def fail(_given: frozenset[TopicPartition]) -> None:
@@ -661,10 +662,10 @@ async def test_a_callback_may_close_the_consumer(broker):
         assert [record async for record in consumer] == []
 
 
-# Trouble.
+# Failures.
 
 
-async def test_a_group_survives_the_death_of_the_broker(tmp_path):
+async def test_a_group_survives_a_broker_restart(tmp_path):
     arguments = ("--set", "group.min.session.timeout.ms=100")
     with Daemon(tmp_path, *arguments) as daemon:
         async with a_consumer(
@@ -685,13 +686,13 @@ async def test_a_group_survives_the_death_of_the_broker(tmp_path):
 
 
 async def fill_when_there(address: str) -> None:
-    """Have the topic made by whoever asks for it."""
+    """Create the topic by asking for it."""
     async with a_consumer(address, "t"):
         await fill(address, T0, a_batch(10))
 
 
-async def test_who_leaves_waits_for_whoever_closes(broker):
-    """As in a program whose signal handler closes the consumer, and whose loop then ends."""
+async def test_close_waits_for_another_close_in_progress(broker):
+    """As in a program whose signal handler closes the consumer while its loop ends."""
     await fill(broker, T0, a_batch(10))
     closing = []
 
@@ -701,17 +702,17 @@ async def test_who_leaves_waits_for_whoever_closes(broker):
             if record.offset == 5:
                 closing.append(asyncio.create_task(consumer.close()))
                 await asyncio.sleep(0)
-    closing[0].cancel()  # as asyncio.run does with what is left
+    closing[0].cancel()  # as asyncio.run does with pending tasks
     await asyncio.wait(closing)
 
     await fill(broker, T0, a_batch(1))
     async with a_consumer(broker, "t", group="g") as consumer:
-        # The first one has left: its session need not end.
+        # The first one has left: no session timeout has to pass.
         async with asyncio.timeout(lasting.session_timeout / 2):
             assert offsets_of(await take(consumer, 1)) == [10]
 
 
-async def test_closing_is_quick_when_nobody_answers(tmp_path):
+async def test_close_is_quick_when_no_broker_answers(tmp_path):
     async with a_quick_broker(tmp_path) as broker:
         consumer = a_consumer(broker, "t", group="g")
         await consumer.start()
@@ -721,7 +722,7 @@ async def test_closing_is_quick_when_nobody_answers(tmp_path):
         await consumer.close()
 
 
-async def test_whatever_is_cancelled_a_member_can_be_closed(broker):
+async def test_a_member_can_be_closed_after_any_cancellation(broker):
     await fill(broker, T0, a_batch(10))
 
     for turns in range(0, 60, 4):

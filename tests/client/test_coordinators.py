@@ -1,4 +1,4 @@
-"""Three brokers, and a group whose coordinator moves, hangs or is down."""
+"""A group on three brokers whose coordinator moves, hangs or is down."""
 
 import asyncio
 
@@ -16,7 +16,7 @@ from ottla.client import (
     TopicPartition,
 )
 from ottla.client.config import TimeoutConfig
-from ottla.client.consumer.group_member import encode_assignment
+from ottla.client.consumer.consumer_protocol import encode_assignment
 from ottla.protocol.api.fetch import FetchRequest, FetchResponse
 from ottla.protocol.api.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from ottla.protocol.api.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -49,7 +49,7 @@ MEMBERSHIP = GroupConfig(session_timeout=3.0, heartbeat_interval=0.02)
 
 
 class Coordinators(Stage):
-    """Brokers of which one coordinates the group, which has one member."""
+    """Brokers, one of which coordinates a group with one member."""
 
     def __init__(self):
         super().__init__(nodes=3, topics={"orders": 1}, served=APIS)
@@ -125,8 +125,8 @@ def a_member(stage, told):
         "orders",
         group="g",
         auto_commit=None,
-        on_assigned=lambda places: told.append(("assigned", places)),
-        on_lost=lambda places: told.append(("lost", places)),
+        on_assigned=lambda tps: told.append(("assigned", tps)),
+        on_lost=lambda tps: told.append(("lost", tps)),
         client=CLIENT,
         group_config=MEMBERSHIP,
         fetch=FetchConfig(max_wait=0.05),
@@ -141,7 +141,7 @@ async def test_a_coordinator_that_moves_is_followed_without_a_rebalance(stage):
         stage.coordinator = 2
         await eventually(lambda: stage.nodes_of(HeartbeatRequest).count(2) > 3)
         stage.coordinator = 1
-        # A commit is the first to notice, or a heartbeat: both go on.
+        # A commit or a heartbeat notices first; both continue.
         await consumer.commit({PLACE: 9})
 
     assert stage.nodes_of(OffsetCommitRequest)[-1] == 1
@@ -150,7 +150,7 @@ async def test_a_coordinator_that_moves_is_followed_without_a_rebalance(stage):
     assert told == [("assigned", frozenset({PLACE}))]
 
 
-async def test_a_coordinator_that_hangs_is_left_before_the_session_ends(stage):
+async def test_a_hanging_coordinator_is_abandoned_before_the_session_times_out(stage):
     told = []
     async with a_member(stage, told) as consumer:
         await eventually(lambda: consumer.assignment)
@@ -163,7 +163,7 @@ async def test_a_coordinator_that_hangs_is_left_before_the_session_ends(stage):
     assert [what for what, _ in told] == ["assigned"]
 
 
-async def test_a_coordinator_that_is_down_is_waited_for(stage):
+async def test_a_member_waits_for_a_coordinator_that_is_down(stage):
     told = []
     async with a_member(stage, told) as consumer:
         await eventually(lambda: consumer.assignment)
@@ -182,7 +182,7 @@ async def test_a_coordinator_that_is_down_is_waited_for(stage):
     assert [what for what, _ in told] == ["assigned"]
 
 
-async def test_a_member_joins_when_there_is_a_coordinator(stage):
+async def test_a_member_joins_once_there_is_a_coordinator(stage):
     told = []
     stage.coordinator = None
     async with a_member(stage, told) as consumer:

@@ -1,4 +1,4 @@
-"""Being a member: what answers mean, what members say to each other, and who shares with whom."""
+"""Group members: coordinator errors, the embedded protocol, groups shared with other clients."""
 
 from __future__ import annotations
 
@@ -29,15 +29,14 @@ from harness.consumer_stage import QUICK, a_consumer, a_quick_broker, fill
 from harness.logs import a_batch
 from ottla.broker import Broker
 from ottla.client.consumer.assignors import Member
-from ottla.client.consumer.group_member import (
-    GroupConfig,
-    Verdict,
+from ottla.client.consumer.config import GroupConfig
+from ottla.client.consumer.consumer_protocol import (
     decode_assignment,
     decode_member,
     encode_assignment,
     encode_subscription,
-    verdict_of,
 )
+from ottla.client.consumer.coordinator_errors import ErrorAction, action_for
 from ottla.client.types import TopicPartition
 from ottla.protocol.api.join_group import JoinGroupResponseMember
 from ottla.protocol.errors import DecodeError, ErrorCode
@@ -46,46 +45,46 @@ A0, A2, B1 = TopicPartition("a", 0), TopicPartition("a", 2), TopicPartition("b",
 
 
 @pytest.mark.parametrize(
-    ("code", "verdict"),
+    ("code", "action"),
     [
-        (ErrorCode.NONE, Verdict.FINE),
-        (ErrorCode.REBALANCE_IN_PROGRESS, Verdict.REJOIN),
-        (ErrorCode.MEMBER_ID_REQUIRED, Verdict.REJOIN),
-        (ErrorCode.ILLEGAL_GENERATION, Verdict.STALE),
-        (ErrorCode.UNKNOWN_MEMBER_ID, Verdict.FORGOTTEN),
-        (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, Verdict.LATER),
-        (ErrorCode.NOT_COORDINATOR, Verdict.ELSEWHERE),
-        (ErrorCode.COORDINATOR_NOT_AVAILABLE, Verdict.ELSEWHERE),
-        (ErrorCode.FENCED_INSTANCE_ID, Verdict.FATAL),
-        (ErrorCode.GROUP_AUTHORIZATION_FAILED, Verdict.FATAL),
-        (ErrorCode.INCONSISTENT_GROUP_PROTOCOL, Verdict.FATAL),
-        (9999, Verdict.FATAL),
+        (ErrorCode.NONE, ErrorAction.NONE),
+        (ErrorCode.REBALANCE_IN_PROGRESS, ErrorAction.REJOIN),
+        (ErrorCode.MEMBER_ID_REQUIRED, ErrorAction.REJOIN),
+        (ErrorCode.ILLEGAL_GENERATION, ErrorAction.RESET_GENERATION),
+        (ErrorCode.UNKNOWN_MEMBER_ID, ErrorAction.RESET_MEMBER_ID),
+        (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorAction.RETRY),
+        (ErrorCode.NOT_COORDINATOR, ErrorAction.FIND_COORDINATOR),
+        (ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorAction.FIND_COORDINATOR),
+        (ErrorCode.FENCED_INSTANCE_ID, ErrorAction.FAIL),
+        (ErrorCode.GROUP_AUTHORIZATION_FAILED, ErrorAction.FAIL),
+        (ErrorCode.INCONSISTENT_GROUP_PROTOCOL, ErrorAction.FAIL),
+        (9999, ErrorAction.FAIL),
     ],
 )
-def test_each_answer_has_its_meaning(code, verdict):
-    assert verdict_of(code) is verdict
+def test_error_codes_of_the_coordinator_map_to_actions(code, action):
+    assert action_for(code) is action
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("configs", "message"),
     [
-        ({"session_timeout": 0}, "session_timeout is 0"),
-        ({"heartbeat_interval": 50}, "heartbeat_interval is 50: it must be shorter"),
-        ({"rebalance_timeout": -1}, "rebalance_timeout is -1"),
-        ({"processing_timeout": -1}, "processing_timeout is -1"),
+        ({"session_timeout": 0}, "Invalid session_timeout 0: must be positive"),
+        ({"heartbeat_interval": 50}, "Invalid heartbeat_interval 50: must be shorter"),
+        ({"rebalance_timeout": -1}, "Invalid rebalance_timeout -1: must be positive"),
+        ({"processing_timeout": -1}, "Invalid processing_timeout -1: must not be negative"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(settings, message):
+def test_invalid_group_configs_are_rejected(configs, message):
     with pytest.raises(ValueError, match=message):
-        GroupConfig(**settings)
+        GroupConfig(**configs)
 
 
-def test_what_is_in_hand_leaves_time_for_the_rest_of_a_rebalance():
-    assert GroupConfig(rebalance_timeout=10).patience == 8
-    assert GroupConfig().patience == 30
+def test_revoking_leaves_time_for_the_rest_of_a_rebalance():
+    assert GroupConfig(rebalance_timeout=10).revoke_timeout == 8
+    assert GroupConfig().revoke_timeout == 30
 
 
-# What they say to each other.
+# The embedded consumer protocol.
 
 
 def member(metadata: bytes) -> Member:
@@ -94,47 +93,47 @@ def member(metadata: bytes) -> Member:
     )
 
 
-def test_what_we_want_is_read_by_aiokafka_and_by_us():
-    said = encode_subscription(["a", "b"], [], -1, has_data=False)
+def test_a_subscription_is_decoded_by_aiokafka_and_by_us():
+    encoded = encode_subscription(["a", "b"], [], -1, with_user_data=False)
 
-    theirs = ConsumerProtocolMemberMetadata.decode(said)
+    theirs = ConsumerProtocolMemberMetadata.decode(encoded)
     assert list(theirs.subscription) == ["a", "b"]
-    assert member(said) == Member("m", frozenset({"a", "b"}), "i", frozenset(), -1)
+    assert member(encoded) == Member("m", frozenset({"a", "b"}), "i", frozenset(), -1)
 
 
-def test_what_we_have_goes_with_the_generation_in_which_we_got_it():
-    said = encode_subscription(["a"], [A2, B1, A0], 7, has_data=True)
+def test_owned_partitions_are_encoded_with_their_generation():
+    encoded = encode_subscription(["a"], [A2, B1, A0], 7, with_user_data=True)
 
-    assert member(said) == Member("m", frozenset({"a"}), "i", frozenset({A0, A2, B1}), 7)
+    assert member(encoded) == Member("m", frozenset({"a"}), "i", frozenset({A0, A2, B1}), 7)
 
 
-def test_what_older_clients_want_is_understood():
-    said = ConsumerProtocolMemberMetadata(0, ["a"], b"whatever").encode()
+def test_subscriptions_of_older_clients_are_decoded():
+    encoded = ConsumerProtocolMemberMetadata(0, ["a"], b"whatever").encode()
 
-    assert member(said) == Member("m", frozenset({"a"}), "i", frozenset(), -1)
+    assert member(encoded) == Member("m", frozenset({"a"}), "i", frozenset(), -1)
 
 
 @pytest.mark.parametrize("data", [b"", b"\x00", b"\x00\x01\xff", b"\xff\xff", b"\x00\x02" * 9])
-def test_a_member_that_makes_no_sense_gets_nothing(data):
+def test_an_invalid_subscription_counts_as_empty(data):
     assert member(data).topics == frozenset()
 
 
-def test_shares_are_read_by_aiokafka_and_by_us():
-    said = encode_assignment([A2, B1, A0])
+def test_assignments_are_decoded_by_aiokafka_and_by_us():
+    encoded = encode_assignment([A2, B1, A0])
 
-    theirs = ConsumerProtocolMemberAssignment.decode(said)
+    theirs = ConsumerProtocolMemberAssignment.decode(encoded)
     assert [(topic, list(some)) for topic, some in theirs.assignment] == [("a", [0, 2]), ("b", [1])]
-    assert decode_assignment(said) == {A0, A2, B1}
+    assert decode_assignment(encoded) == {A0, A2, B1}
     assert decode_assignment(b"") == frozenset()
     with pytest.raises(DecodeError):
         decode_assignment(b"\x00")
 
 
-# In one group with other people's clients.
+# Groups shared with other clients.
 
 
 class Other:
-    """Another client's member, in a thread of its own: what it has, and how many records it got."""
+    """A member of another client in its own thread: its assignment, and how many records it got."""
 
     def __init__(self) -> None:
         self.assigned: frozenset[int] = frozenset()
@@ -160,7 +159,7 @@ def confluent(address: str, assignor: str, other: Other) -> None:
         message = consumer.poll(0.05)
         if message is not None and not message.error():
             other.records.append((message.partition(), message.offset()))
-        other.assigned = frozenset(place.partition for place in consumer.assignment())
+        other.assigned = frozenset(tp.partition for tp in consumer.assignment())
     consumer.close()
 
 
@@ -181,13 +180,13 @@ def kafka_python(address: str, assignor: str, other: Other) -> None:
         fetch_max_wait_ms=50,
         max_poll_interval_ms=10_000,
     )
-    # It may share out a topic that it has not heard of yet, and would leave it at that.
+    # As leader it may assign a topic whose metadata it does not have yet, and stop at that.
     while not consumer.partitions_for_topic("t"):
         time.sleep(0.01)
     while not other.stop.is_set():
         for records in consumer.poll(50).values():
             other.records += [(record.partition, record.offset) for record in records]
-        other.assigned = frozenset(place.partition for place in consumer.assignment())
+        other.assigned = frozenset(tp.partition for tp in consumer.assignment())
     consumer.close()
 
 
@@ -213,7 +212,7 @@ def aiokafka(address: str, assignor: str, other: Other) -> None:
         while not other.stop.is_set():
             for records in (await consumer.getmany(timeout_ms=50)).values():
                 other.records += [(record.partition, record.offset) for record in records]
-            other.assigned = frozenset(place.partition for place in consumer.assignment())
+            other.assigned = frozenset(tp.partition for tp in consumer.assignment())
         await consumer.stop()
 
     asyncio.run(run())
@@ -231,7 +230,7 @@ def joined(
         yield other
     finally:
         other.stop.set()
-        # Sockets that it forgot to close are not our concern.
+        # Sockets that it does not close are not what is tested.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ResourceWarning)
             gc.collect()
@@ -243,7 +242,7 @@ async def waited(condition: Callable[[], Any]) -> None:
             await asyncio.sleep(0.01)
 
 
-# Who is first leads the group, and shares out its partitions.
+# The first member is the leader, and assigns the partitions.
 MIXES = [
     (confluent, "range", "we"),
     (confluent, "roundrobin", "they"),
@@ -260,8 +259,8 @@ MIXES = [
 ]
 
 
-@pytest.mark.parametrize(("client", "assignor", "who_is_first"), MIXES)
-async def test_a_group_is_shared_with_other_clients(tmp_path, client, assignor, who_is_first):
+@pytest.mark.parametrize(("client", "assignor", "first_member"), MIXES)
+async def test_a_group_is_shared_with_other_clients(tmp_path, client, assignor, first_member):
     async with a_quick_broker(tmp_path, {"t": 4}) as broker:
         for number in range(4):
             await fill(broker, TopicPartition("t", number), a_batch(25))
@@ -273,13 +272,13 @@ async def test_a_group_is_shared_with_other_clients(tmp_path, client, assignor, 
 
         consumer = a_consumer(broker, "t", group="g", assignors=[assignor], group_config=QUICK)
         with joined(client, broker, assignor) as other:
-            if who_is_first == "they":
+            if first_member == "they":
                 await waited(lambda: len(other.assigned) == 4)
             await consumer.start()
             reading = asyncio.create_task(read(consumer))
 
             def shared() -> bool:
-                mine = {place.partition for place in consumer.assignment}
+                mine = {tp.partition for tp in consumer.assignment}
                 both = len(mine) == len(other.assigned) == 2
                 return both and mine | other.assigned == set(range(4))
 

@@ -89,7 +89,7 @@ async def test_a_reader_that_does_not_read_at_all(broker):
         with allocated() as most:
             await consumer.getone()
             await asyncio.sleep(0.5)
-            held = sum(one.buffered_bytes for one in consumer._positions)
+            held = sum(one.buffer.size_bytes for one in consumer._positions)
 
     assert 0 < held <= LIMIT + len(VALUE)
     assert most[0] < 2 * LIMIT

@@ -22,7 +22,8 @@ from harness.waiting import eventually
 from harness.wire import connect, produce_request, produce_results
 from ottla.broker import Broker
 from ottla.client.config import ClientConfig, RetryConfig, TimeoutConfig
-from ottla.client.consumer.consumer import Consumer, FetchConfig, GroupConfig
+from ottla.client.consumer.config import FetchConfig, GroupConfig
+from ottla.client.consumer.consumer import Consumer
 from ottla.client.types import ConsumerRecord, OffsetAndMetadata, TopicPartition
 from ottla.protocol import batch as batches
 from ottla.protocol.api.api_versions import ApiVersion, ApiVersionsResponse
