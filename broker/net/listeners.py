@@ -1,7 +1,7 @@
-"""Addresses: where a broker listens, and what others are told to connect to.
+"""Listeners: the addresses that a broker binds, and those that it advertises.
 
-An address has a name, as in Kafka: `PLAINTEXT://127.0.0.1:9092`. Whoever came by a listener is told
-the addresses of that name, its own and those of the other brokers.
+A listener has a name, as in Kafka: `PLAINTEXT://127.0.0.1:9092`. Clients receive the advertised
+addresses of the listener they connected through, of this broker and of the others.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import NamedTuple
 from ottla.protocol.configdef import ConfigError
 
 _LISTENER = re.compile(r"(?P<name>\w+)://(?P<host>\[[^\]]*\]|[^\s:/\[\]]*):(?P<port>[0-9]{1,5})")
-# Kafka's protocols. Who asks for encryption must not get a listener without.
-_SECURED = ("SSL", "SASL_PLAINTEXT", "SASL_SSL")
+# Kafka's other security protocols. A listener that is meant to be encrypted must not be plaintext.
+_UNSUPPORTED_PROTOCOLS = ("SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 
 class Listener(NamedTuple):
-    """An address to listen on, and what clients that came there are told to connect to."""
+    """An address to bind, and the one that is advertised to clients."""
 
     name: str
     host: str
@@ -26,11 +26,11 @@ class Listener(NamedTuple):
     advertised_host: str | None
     """None: the address that the client connected to."""
     advertised_port: int | None
-    """None: the port that was found to be free."""
+    """None: the port that the operating system chose."""
 
 
 class Endpoint(NamedTuple):
-    """A place to connect to, or to listen on."""
+    """The name, host and port of a listener."""
 
     name: str
     host: str
@@ -38,80 +38,88 @@ class Endpoint(NamedTuple):
 
 
 def parse_listeners(listeners: str, advertised: str) -> tuple[Listener, ...]:
-    """Read the two settings. Raises ConfigError."""
-    bound = _addresses("listeners", listeners)
-    told = _addresses("advertised.listeners", advertised)
-    if not bound:
-        raise ConfigError("listeners: there must be one, as in PLAINTEXT://127.0.0.1:9092")
-    for address in told.values():
-        if address.name not in bound:
-            raise ConfigError(
-                f"advertised.listeners: there is no listener {address.name}, only"
-                f" {', '.join(bound)}"
-            )
-        check_reachable("advertised.listeners", address)
-    return tuple(_listener(address, told.get(name)) for name, address in bound.items())
-
-
-def check_reachable(setting_name: str, address: Endpoint) -> None:
-    """Raise ConfigError for an address that nobody can connect to."""
-    if address.port == 0 or _is_wildcard(address.host):
+    """Parse `listeners` and `advertised.listeners`. Raises ConfigError."""
+    bound_by_name = _parse_endpoints("listeners", listeners)
+    advertised_by_name = _parse_endpoints("advertised.listeners", advertised)
+    if not bound_by_name:
         raise ConfigError(
-            f"{setting_name}: clients cannot connect to {address.host}:{address.port};"
-            " say a host and a port that they can reach"
+            "Invalid value for listeners: at least one is required, such as"
+            " PLAINTEXT://127.0.0.1:9092"
+        )
+    for endpoint in advertised_by_name.values():
+        if endpoint.name not in bound_by_name:
+            raise ConfigError(
+                f"Unknown listener {endpoint.name} in advertised.listeners: listeners has"
+                f" {', '.join(bound_by_name)}"
+            )
+        check_reachable("advertised.listeners", endpoint)
+    return tuple(
+        _listener(endpoint, advertised_by_name.get(name))
+        for name, endpoint in bound_by_name.items()
+    )
+
+
+def check_reachable(config_name: str, endpoint: Endpoint) -> None:
+    """Raise ConfigError for an endpoint that clients cannot connect to."""
+    if endpoint.port == 0 or _is_wildcard(endpoint.host):
+        raise ConfigError(
+            f"Invalid address {endpoint.host}:{endpoint.port} in {config_name}: clients cannot"
+            " connect to it; use a host and a port that they can reach"
         )
 
 
-def _listener(bound: Endpoint, told: Endpoint | None) -> Listener:
-    if told:
-        return Listener(*bound, told.host, told.port)
-    return Listener(*bound, None if _is_wildcard(bound.host) else bound.host, bound.port or None)
-
-
-def _addresses(setting_name: str, text: str) -> dict[str, Endpoint]:
-    found: dict[str, Endpoint] = {}
-    for item in filter(None, (part.strip() for part in text.split(","))):
-        address = parse_endpoint(setting_name, item)
-        if address.name in found:
-            raise ConfigError(
-                f"{setting_name}: two are called {address.name}; each needs its own name, as in"
-                " INTERNAL://127.0.0.1:9092,EXTERNAL://0.0.0.0:9093"
-            )
-        found[address.name] = address
-    return found
-
-
-def parse_endpoint(setting_name: str, text: str) -> Endpoint:
-    """Read one address. Raises ConfigError."""
+def parse_endpoint(config_name: str, text: str) -> Endpoint:
+    """Parse NAME://HOST:PORT. Raises ConfigError."""
     match = _LISTENER.fullmatch(text)
     if not match:
         raise ConfigError(
-            f"{setting_name}: {text!r} is not NAME://HOST:PORT, as in PLAINTEXT://127.0.0.1:9092 or"
-            " PLAINTEXT://[::1]:9092"
+            f"Invalid listener {text!r} in {config_name}: expected NAME://HOST:PORT, such as"
+            " PLAINTEXT://127.0.0.1:9092 or PLAINTEXT://[::1]:9092"
         )
     name, host, port = match["name"], match["host"], int(match["port"])
     if not re.fullmatch("[A-Z0-9_]+", name):
-        raise ConfigError(f"{setting_name}: the name {name!r} is not of A-Z, 0-9 and _")
-    if name in _SECURED:
+        raise ConfigError(f"Invalid listener name {name!r} in {config_name}: use A-Z, 0-9 and _")
+    if name in _UNSUPPORTED_PROTOCOLS:
         raise ConfigError(
-            f"{setting_name}: {name} is not there, a listener has neither TLS nor SASL; take"
-            " PLAINTEXT or a name of your own"
+            f"Invalid listener {text!r} in {config_name}: security protocol {name} is not"
+            " supported; use PLAINTEXT or a name of your own"
         )
     if port > 65535:
-        raise ConfigError(f"{setting_name}: the port {port} in {text!r} is more than 65535")
+        raise ConfigError(f"Invalid listener {text!r} in {config_name}: port {port} is above 65535")
     if host.startswith("["):
         host = host[1:-1]
-        if not _is_address(host):
-            raise ConfigError(f"{setting_name}: {host!r} in {text!r} is not an IPv6 address")
+        if not _is_ipv6_address(host):
+            raise ConfigError(
+                f"Invalid listener {text!r} in {config_name}: {host!r} is not an IPv6 address"
+            )
     return Endpoint(name, host or "0.0.0.0", port)  # noqa: S104  # Kafka's meaning of no host.
 
 
 def format_host(host: str) -> str:
-    """Give a host as it stands before a port: an IPv6 address in brackets."""
+    """Return a host as it is written before a port: an IPv6 address in brackets."""
     return f"[{host}]" if ":" in host else host
 
 
-def _is_address(host: str) -> bool:
+def _parse_endpoints(config_name: str, text: str) -> dict[str, Endpoint]:
+    endpoints: dict[str, Endpoint] = {}
+    for item in filter(None, (part.strip() for part in text.split(","))):
+        endpoint = parse_endpoint(config_name, item)
+        if endpoint.name in endpoints:
+            raise ConfigError(
+                f"Duplicate listener name {endpoint.name} in {config_name}: each listener needs"
+                " its own, such as INTERNAL://127.0.0.1:9092,EXTERNAL://0.0.0.0:9093"
+            )
+        endpoints[endpoint.name] = endpoint
+    return endpoints
+
+
+def _listener(bound: Endpoint, advertised: Endpoint | None) -> Listener:
+    if advertised:
+        return Listener(*bound, advertised.host, advertised.port)
+    return Listener(*bound, None if _is_wildcard(bound.host) else bound.host, bound.port or None)
+
+
+def _is_ipv6_address(host: str) -> bool:
     try:
         ipaddress.IPv6Address(host)
     except ValueError:
@@ -123,4 +131,4 @@ def _is_wildcard(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_unspecified
     except ValueError:
-        return False  # A name.
+        return False  # A host name.

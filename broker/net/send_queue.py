@@ -1,8 +1,8 @@
-"""What a connection has to send, handed to its transport a piece at a time.
+"""The bytes that a connection has to send, passed to its transport piece by piece.
 
-A transport sends as much as the kernel takes, in one go, and on a fast network that is all of it: a
-response of tens of megabytes keeps the event loop for that long, and everybody else waits. In
-pieces, others have their turns in between.
+A transport sends as much as the kernel accepts in one call, and on a fast network that is all of
+it: a response of tens of megabytes would occupy the event loop for that long. In pieces, other
+connections are served in between.
 """
 
 from __future__ import annotations
@@ -13,30 +13,38 @@ from collections.abc import Callable, Sequence
 
 from ottla.protocol.schema import Buffer
 
-#: What is handed over at once: a fraction of a millisecond's work.
+#: The bytes passed to the transport at once: a fraction of a millisecond's work.
 PIECE_BYTES = 256 * 1024
 
 
 class SendQueue:
-    """The rest of what was to be sent. `emptied` is called when there is no rest any more."""
+    """Buffers that were not passed to the transport yet. `on_empty` is called after the last."""
 
-    def __init__(self, transport: asyncio.Transport, emptied: Callable[[], None]) -> None:
+    def __init__(self, transport: asyncio.Transport, on_empty: Callable[[], None]) -> None:
         self._transport = transport
         self._loop = asyncio.get_running_loop()
-        self._emptied = emptied
-        self._rest: deque[Buffer] = deque()
+        self._on_empty = on_empty
+        self._buffers: deque[Buffer] = deque()
         self._is_scheduled = False
         self._is_blocked = False
         self.size_bytes = 0
 
     def __bool__(self) -> bool:
-        return bool(self._rest)
+        return bool(self._buffers)
+
+    def is_clear(self) -> bool:
+        """Whether the queue is empty and the transport accepts more."""
+        return not self._buffers and not self._is_blocked
+
+    def unsent_bytes(self) -> int:
+        """Return the bytes that the kernel has not accepted yet."""
+        return self._transport.get_write_buffer_size() + self.size_bytes
 
     def send(self, parts: Sequence[Buffer]) -> int:
-        """Send buffers, which stay as they are until they are sent; give how many bytes it is."""
+        """Send buffers, which must not change until they are sent; return their total size."""
         size_bytes = sum(map(len, parts))
-        if self._rest or size_bytes > PIECE_BYTES:
-            self._rest.extend(parts)
+        if self._buffers or size_bytes > PIECE_BYTES:
+            self._buffers.extend(parts)
             self.size_bytes += size_bytes
             self._schedule()
         elif len(parts) == 1:
@@ -46,47 +54,48 @@ class SendQueue:
         return size_bytes
 
     def block(self) -> None:
-        """Wait: the transport has enough."""
+        """Pause: the transport's buffer is full."""
         self._is_blocked = True
 
     def unblock(self) -> None:
-        """Go on: the transport has room."""
+        """Resume: the transport's buffer has room."""
         self._is_blocked = False
         self._schedule()
 
     def close(self) -> None:
-        """Forget the rest: nobody will read it."""
-        self._rest.clear()
+        """Drop what is queued: the connection is lost."""
+        self._buffers.clear()
         self.size_bytes = 0
-        # Whose method that is has us, too, and would be there until it is looked for as garbage.
-        self._emptied = _do_nothing
+        # Break the reference cycle with Connection, so that it is freed without a garbage
+        # collection.
+        self._on_empty = _do_nothing
 
     def _schedule(self) -> None:
-        if self._rest and not self._is_scheduled and not self._is_blocked:
+        if self._buffers and not self._is_scheduled and not self._is_blocked:
             self._is_scheduled = True
             self._loop.call_soon(self._send_piece)
 
     def _send_piece(self) -> None:
         self._is_scheduled = False
-        if not self._rest or self._is_blocked:
+        if not self._buffers or self._is_blocked:
             return
         piece: list[Buffer] = []
-        room = PIECE_BYTES
-        while self._rest and room > 0:
-            part = self._rest.popleft()
-            if len(part) > room:
+        remaining_bytes = PIECE_BYTES
+        while self._buffers and remaining_bytes > 0:
+            part = self._buffers.popleft()
+            if len(part) > remaining_bytes:
                 view = memoryview(part)
-                part = view[:room]
-                self._rest.appendleft(view[room:])
+                part = view[:remaining_bytes]
+                self._buffers.appendleft(view[remaining_bytes:])
             piece.append(part)
-            room -= len(part)
-        self.size_bytes -= PIECE_BYTES - room
+            remaining_bytes -= len(part)
+        self.size_bytes -= PIECE_BYTES - remaining_bytes
         self._transport.writelines(piece)
-        if self._rest:
+        if self._buffers:
             self._schedule()
         else:
-            self._emptied()
+            self._on_empty()
 
 
 def _do_nothing() -> None:
-    """Stand for what is not to be called any more."""
+    pass

@@ -1,4 +1,4 @@
-"""The listeners, and all connections that came by them: limits, time-outs, and an orderly end."""
+"""The listeners and their connections: connection limits, timeouts and graceful shutdown."""
 
 from __future__ import annotations
 
@@ -24,45 +24,45 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: What is read at once, at most, of a connection that is between two requests.
+#: The most bytes read at once from a connection that is between two requests.
 _SCRATCH_BYTES = 128 * 1024
-#: How slow a request may come, beyond the time-out that all have.
-_SLOWEST_BYTES_PER_SECOND = 1024 * 1024
-_WATCH_SECONDS = 1.0
-#: Descriptors that are neither for segments, which may take half of all, nor for connections.
-_OTHER_DESCRIPTORS = 64
-_FEWEST_CONNECTIONS = 16
+#: A request may take the progress timeout, and the time of its size at this rate.
+_MIN_BYTES_PER_SECOND = 1024 * 1024
+_CHECK_SECONDS = 1.0
+#: File descriptors for other purposes than connections and segments, which may use half of all.
+_RESERVED_DESCRIPTORS = 64
+_MIN_CONNECTIONS = 16
 
 
 class Server:
-    """Accepts connections and looks after them."""
+    """Accepts connections, and closes those that stall or are idle."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self.dispatcher = broker.dispatcher
         self.metrics = broker.metrics
-        #: The settings in force; the broker replaces them when some are altered.
+        #: The current configs; the broker replaces them when some are altered.
         self.config: BrokerConfig = broker.config
         self.scratch = memoryview(bytearray(_SCRATCH_BYTES))
         self.budget = Budget(lambda: self.config.queued_max_request_bytes)
-        #: What each listener listens to, as host:port.
+        #: The address of each listener, as host:port.
         self.addresses: list[str] = []
-        #: What clients are told, as name://host:port.
+        #: The advertised listeners, as name://host:port.
         self.advertised: list[str] = []
         self._bound: list[tuple[Listener, socket.socket]] = []
         self._servers: list[asyncio.Server] = []
         self._connections: set[Connection] = set()
-        self._most = _FEWEST_CONNECTIONS
+        self._max_connections = _MIN_CONNECTIONS
         self._is_stopping = False
-        self._by_peer: Counter[str] = Counter()
+        self._count_by_peer: Counter[str] = Counter()
         self._reading: set[Connection] = set()
         self._writing: set[Connection] = set()
-        self._empty = asyncio.Event()
-        self._watch: asyncio.TimerHandle | None = None
-        self._next_idle_look = 0.0
+        self._all_closed = asyncio.Event()
+        self._check_timer: asyncio.TimerHandle | None = None
+        self._next_idle_check = 0.0
 
     def bind(self, listeners: Sequence[Listener]) -> None:
-        """Take the addresses, without letting anybody in yet. Raises OSError."""
+        """Bind the addresses of listeners without accepting connections. Raises OSError."""
         try:
             for listener in listeners:
                 self._bind(listener)
@@ -71,30 +71,36 @@ class Server:
             raise
 
     def unbind(self) -> None:
-        """Give the addresses back."""
+        """Release the addresses."""
         for _listener, sock in self._bound:
             sock.close()
         self._bound.clear()
 
     @property
     def connection_count(self) -> int:
-        """How many connections there are."""
+        """The number of open connections."""
         return len(self._connections)
 
     async def listen(self) -> None:
-        """Let clients in. Raises OSError."""
+        """Accept connections. Raises OSError."""
         loop = asyncio.get_running_loop()
-        # A log that cannot open its files goes offline, and no client must be able to cause that.
+        # A log that cannot open its files goes offline, so clients must not exhaust descriptors.
         descriptors = self._broker.logs.disk.descriptor_limit()
-        self._most = max(descriptors // 2 - _OTHER_DESCRIPTORS, _FEWEST_CONNECTIONS)
-        if self._most < self.config.max_connections and self.config.is_static("max.connections"):
+        self._max_connections = max(descriptors // 2 - _RESERVED_DESCRIPTORS, _MIN_CONNECTIONS)
+        config = self.config
+        if self._max_connections < config.max_connections and config.is_static("max.connections"):
             logger.warning(
-                "there will be fewer connections than max.connections: descriptors are scarce",
-                extra={"connections": self._most, "descriptors": descriptors},
+                "max.connections exceeds what the file descriptor limit allows",
+                extra={
+                    "max_connections": config.max_connections,
+                    "allowed": self._max_connections,
+                    "descriptor_limit": descriptors,
+                },
             )
         backlog = self.config.socket_listen_backlog_size
         for listener, sock in self._bound:
-            # Who else had bound the address may listen there by now, which uvloop keeps to itself.
+            # Another process may have bound the address too, and listen by now. uvloop does not
+            # report that.
             with naming_address(listener):
                 sock.listen(backlog)
         for listener, sock in self._bound:
@@ -105,62 +111,60 @@ class Server:
                     backlog=backlog,
                 )
             )
-        self._watch = loop.call_later(_WATCH_SECONDS, self._look_after)
+        self._check_timer = loop.call_later(_CHECK_SECONDS, self._check_deadlines)
 
     async def stop(self, seconds: float) -> None:
-        """Let nobody in, answer what is under way for so long, and close."""
+        """Stop accepting, respond to requests in flight for up to `seconds`, and close."""
         self._is_stopping = True
         for server in self._servers:
             server.close()
-        if self._watch is not None:
-            self._watch.cancel()
+        if self._check_timer is not None:
+            self._check_timer.cancel()
         self._broker.wake_all()
         for connection in list(self._connections):
             connection.drain()
         with suppress(TimeoutError):
             if self._connections:
-                self._empty.clear()
-                await asyncio.wait_for(self._empty.wait(), seconds)
+                self._all_closed.clear()
+                await asyncio.wait_for(self._all_closed.wait(), seconds)
         for connection in list(self._connections):
             connection.abort()
 
     def admit(self, connection: Connection) -> bool:
-        """Whether there is room for one more."""
+        """Register a connection; return False if it exceeds the connection limits."""
         peer, config = connection.peer, self.config
         if self._is_stopping:
-            return False  # it was on its way in already
-        if len(self._connections) >= min(config.max_connections, self._most):
-            reason = f"max.connections is {min(config.max_connections, self._most)}"
-        elif self._by_peer[peer] >= config.max_connections_per_ip:
+            return False  # It was accepted before the listeners were closed.
+        max_connections = min(config.max_connections, self._max_connections)
+        if len(self._connections) >= max_connections:
+            reason = f"max.connections is {max_connections}"
+        elif self._count_by_peer[peer] >= config.max_connections_per_ip:
             reason = f"max.connections.per.ip is {config.max_connections_per_ip}"
         else:
             self._connections.add(connection)
-            self._by_peer[peer] += 1
+            self._count_by_peer[peer] += 1
             self.metrics.connections["accepted"] += 1
             return True
         self.metrics.connections["refused"] += 1
-        log_limited(logger, "a connection is refused", extra={"peer": peer, "reason": reason})
+        log_limited(logger, "Connection refused", extra={"peer": peer, "reason": reason})
         return False
 
-    def forget(self, connection: Connection) -> None:
-        """Note that a connection is gone."""
+    def remove(self, connection: Connection) -> None:
+        """Remove a connection that was closed."""
         if connection not in self._connections:
             return
         self._connections.discard(connection)
         self._reading.discard(connection)
         self._writing.discard(connection)
-        self._by_peer[connection.peer] -= 1
-        if not self._by_peer[connection.peer]:
-            del self._by_peer[connection.peer]
+        self._count_by_peer[connection.peer] -= 1
+        if not self._count_by_peer[connection.peer]:
+            del self._count_by_peer[connection.peer]
         if not self._connections:
-            self._empty.set()
+            self._all_closed.set()
 
-    def note_malformed(self, connection: Connection, reason: str) -> None:
-        """Say that a client broke the rules."""
-        self.metrics.connections["malformed"] += 1
-        log_limited(
-            logger, "a connection is closed", extra={"peer": connection.peer, "reason": reason}
-        )
+    def log_malformed(self, connection: Connection, reason: str) -> None:
+        """Log and count a connection that is closed because of one of its requests."""
+        self._log_closed(connection, "malformed", reason)
 
     def max_request_bytes(self, api_key: int) -> int:
         """Return the size limit for requests with this API key."""
@@ -168,19 +172,19 @@ class Server:
             return self.config.socket_request_max_bytes
         return self.config.socket_other_request_max_bytes
 
-    def time_for(self, size_bytes: int) -> float:
-        """Give the seconds in which a request of this size must have come."""
+    def progress_seconds(self, size_bytes: int) -> float:
+        """Return how long a client may take to send a request of this size."""
         seconds = self.config.connections_progress_timeout_ms / 1000
-        return seconds + size_bytes / _SLOWEST_BYTES_PER_SECOND
+        return seconds + size_bytes / _MIN_BYTES_PER_SECOND
 
     def watch_read(self, connection: Connection) -> None:
-        """Look after a connection in the middle of a request."""
+        """Check the read deadline of a connection that is in the middle of a request."""
         self._reading.add(connection)
 
     def watch_write(self, connection: Connection) -> None:
-        """Look after a connection whose client does not read."""
+        """Set and check the write deadline of a connection whose client does not read."""
         loop = asyncio.get_running_loop()
-        connection.write_deadline = loop.time() + self.time_for(0)
+        connection.write_deadline = loop.time() + self.progress_seconds(0)
         self._writing.add(connection)
 
     def _bind(self, listener: Listener) -> None:
@@ -193,52 +197,58 @@ class Server:
         host, port = sock.getsockname()[:2]
         self.addresses.append(f"{format_host(host)}:{port}")
         if listener.advertised_host is None:
-            advertised_host = "<the address a client connects to>"
+            advertised_host = "<address the client connected to>"
         else:
             advertised_host = format_host(listener.advertised_host)
         advertised_port = listener.advertised_port or port
         self.advertised.append(f"{listener.name}://{advertised_host}:{advertised_port}")
 
-    def _look_after(self) -> None:
-        """Close connections that stall or idle, once a second."""
+    def _check_deadlines(self) -> None:
+        """Close stalled and idle connections; called once a second."""
         loop = asyncio.get_running_loop()
         now = loop.time()
-        self._watch = loop.call_later(_WATCH_SECONDS, self._look_after)
+        self._check_timer = loop.call_later(_CHECK_SECONDS, self._check_deadlines)
         for connection in list(self._reading):
             if connection.read_deadline == NEVER:
                 self._reading.discard(connection)
             elif connection.read_deadline < now:
-                self._end(connection, "stalled", "a request did not come to its end in time")
+                self._abort(connection, "stalled", "The request was not received in time")
         for connection in list(self._writing):
             if connection.write_deadline == NEVER:
                 self._writing.discard(connection)
-            elif connection.has_written_since():
+            elif connection.has_sent_since_last_check():
                 self.watch_write(connection)
             elif connection.write_deadline < now:
-                self._end(connection, "stalled", "responses are not read")
-        if now >= self._next_idle_look:
+                self._abort(connection, "stalled", "The client does not read its responses")
+        if now >= self._next_idle_check:
             self._close_idle(now)
 
     def _close_idle(self, now: float) -> None:
-        limit = self.config.connections_max_idle_ms / 1000
-        self._next_idle_look = now + min(limit / 4, 30)
+        max_idle_seconds = self.config.connections_max_idle_ms / 1000
+        self._next_idle_check = now + min(max_idle_seconds / 4, 30)
         for connection in list(self._connections):
-            if connection.is_idle and now - connection.last_active > limit:
-                self._end(connection, "idle", f"idle for more than {limit:g} s")
+            if connection.is_idle and now - connection.last_active > max_idle_seconds:
+                self._abort(connection, "idle", f"Idle for more than {max_idle_seconds:g} s")
 
-    def _end(self, connection: Connection, kind: str, reason: str) -> None:
-        self.metrics.connections[kind] += 1
-        log_limited(
-            logger, "a connection is closed", extra={"peer": connection.peer, "reason": reason}
-        )
+    def _abort(self, connection: Connection, outcome: str, reason: str) -> None:
+        self._log_closed(connection, outcome, reason)
         connection.abort()
+
+    def _log_closed(self, connection: Connection, outcome: str, reason: str) -> None:
+        self.metrics.connections[outcome] += 1
+        log_limited(
+            logger,
+            "Connection closed",
+            level=logging.INFO if outcome == "idle" else logging.WARNING,
+            extra={"peer": connection.peer, "reason": reason},
+        )
 
 
 @contextmanager
 def naming_address(listener: Listener | Endpoint) -> Iterator[None]:
-    """Let an error of the operating system name the address that it is about."""
+    """Add the address of a listener to OSErrors."""
     try:
         yield
     except OSError as error:
-        place = f"{format_host(listener.host)}:{listener.port}"
-        raise OSError(error.errno, f"cannot listen on {place}: {error.strerror}") from error
+        address = f"{format_host(listener.host)}:{listener.port}"
+        raise OSError(error.errno, f"cannot listen on {address}: {error.strerror}") from error

@@ -62,7 +62,7 @@ def a_produce_of(size, correlation_id=1, **fields):
 @pytest.fixture
 def watchful(monkeypatch):
     """A server that looks after its connections more often than once a second."""
-    monkeypatch.setattr(server, "_WATCH_SECONDS", 0.02)
+    monkeypatch.setattr(server, "_CHECK_SECONDS", 0.02)
 
 
 # Any chunks.
@@ -499,7 +499,7 @@ async def test_a_request_that_was_let_in_is_read_to_its_end_whatever_else_waits(
         second.writer.write(frame[:200_000])
         await eventually(lambda: len(budget._waiting) == 1)
         await other.request(produce_request(a_batch(value=bytes(100_000))), 9)
-        await eventually(lambda: any(not c._is_writable for c in connections(broker)))
+        await eventually(lambda: any(c._send_queue._is_blocked for c in connections(broker)))
 
         first.writer.write(frame[200_000:])
         await first.frame()
@@ -774,7 +774,7 @@ async def test_answers_that_nobody_reads_end_the_connection(tmp_path, watchful):
 @on_both_loops
 async def test_who_reads_slowly_is_served_to_the_end(tmp_path, watchful, monkeypatch):
     # By this Linux resets some who read slowly, too: it is not the rule of the broker.
-    monkeypatch.setattr("ottla.broker.net.connection._USER_TIMEOUT", None)
+    monkeypatch.setattr("ottla.broker.net.connection._TCP_USER_TIMEOUT", None)
     settings = {
         "socket_send_queue_bytes": 1000,
         "socket_send_buffer_bytes": 10_000,

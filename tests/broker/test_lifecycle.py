@@ -420,7 +420,7 @@ async def test_a_wildcard_tells_the_address_that_the_client_came_by(daemons):
         client.write(f"by-{host}", FEW)
         assert len(values(client, f"by-{host}", 5)) == 5
     logged = broker.log.read_text()
-    assert f'clients_are_told="PLAINTEXT://<the address a client connects to>:{port}"' in logged
+    assert f'clients_are_told="PLAINTEXT://<address the client connected to>:{port}"' in logged
     assert "anybody who can reach this address can read, write and delete everything" in logged
 
 

@@ -25,6 +25,7 @@ from hostile.bombs import (
 from ottla.broker.requests.dispatch import SUPPORTED_APIS
 from ottla.protocol.api.fetch import FetchPartition, FetchRequest, FetchTopic
 from ottla.protocol.api.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from ottla.protocol.codec import encode_request
 from ottla.protocol.compression import Compression, compress
 from ottla.protocol.errors import ErrorCode
 
@@ -81,8 +82,8 @@ def test_crowds_of_smallest_elements_in_every_array_of_every_api(broker, api):
 @FLEXIBLE_APIS
 def test_bombs_of_tagged_fields(broker, api):
     version = api.versions.last
-    body = frame_of(smallest(api.request, version), version)[4:]
-    body = body[len(head_of(api, version)) + len("attack") + 1 :]
+    frame = b"".join(encode_request(smallest(api.request, version), version, 1, None))
+    body = frame[4 + len(head_of(api, version)) + 1 :]
     assert body.endswith(b"\0")
 
     with unharmed(broker, growth_mib=16):

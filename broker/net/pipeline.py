@@ -1,0 +1,117 @@
+"""Request pipelining: several requests of a connection in flight, responses in request order.
+
+A request is started as soon as it is received. A response that is ready early waits for those
+before it. A response that cannot be sent ends the connection: the ones behind it must not be taken
+for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from ottla.protocol.errors import DecodeError
+from ottla.protocol.schema import Message
+
+if TYPE_CHECKING:
+    from ..observability.metrics import Metrics
+    from ..requests.dispatch import Dispatcher, RequestContext, Response
+    from .connection import Connection
+    from .send_queue import SendQueue
+
+
+class _InFlightRequest:
+    """A request without a response, or one whose response waits for those before it."""
+
+    __slots__ = ("context", "future", "response")
+
+    def __init__(
+        self, context: RequestContext, future: asyncio.Future[Response] | None, response: Response
+    ) -> None:
+        self.context = context
+        self.future = future
+        self.response = response
+
+
+class RequestPipeline:
+    """Handles the requests of a connection. `on_progress` is called when a request completed."""
+
+    __slots__ = (
+        "_dispatcher",
+        "_metrics",
+        "_on_progress",
+        "_send_queue",
+        "_transport",
+        "in_flight",
+    )
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        metrics: Metrics,
+        transport: asyncio.Transport,
+        send_queue: SendQueue,
+        on_progress: Callable[[], None],
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._metrics = metrics
+        self._transport = transport
+        self._send_queue = send_queue
+        self._on_progress = on_progress
+        self.in_flight: deque[_InFlightRequest] = deque()
+
+    def handle(self, frame: bytearray, connection: Connection) -> None:
+        """Start a request, and send its response if it is ready and has none before it."""
+        try:
+            context, body = self._dispatcher.decode(frame, connection, perf_counter())
+        except DecodeError as error:
+            connection.close(str(error))
+            return
+        response = self._dispatcher.handle(context, body)
+        if isinstance(response, asyncio.Future):
+            self.in_flight.append(_InFlightRequest(context, response, None))
+            response.add_done_callback(self._send_ready)
+        elif response is None:
+            return
+        elif self.in_flight:
+            self.in_flight.append(_InFlightRequest(context, None, response))
+        else:
+            self._send(context, response)
+
+    def close(self) -> None:
+        """Drop the requests in flight: the connection is lost."""
+        for request in self.in_flight:
+            # A plain future only waits. A task changes something, and has to complete.
+            if request.future is not None and not isinstance(request.future, asyncio.Task):
+                request.future.cancel()
+        self.in_flight.clear()
+        # Break the reference cycle with Connection, so that it is freed without a garbage
+        # collection.
+        self._on_progress = _do_nothing
+
+    def _send_ready(self, _future: asyncio.Future[Response]) -> None:
+        """Send the responses that are ready, up to the first that is not."""
+        in_flight = self.in_flight
+        while in_flight:
+            request = in_flight[0]
+            if request.future is not None:
+                if not request.future.done():
+                    break
+                request.response = self._dispatcher.result(request.context, request.future)
+            in_flight.popleft()
+            if request.response is not None:
+                self._send(request.context, request.response)
+        self._on_progress()
+
+    def _send(self, context: RequestContext, response: Message) -> None:
+        if self._transport.is_closing():
+            return
+        parts = self._dispatcher.encode(context, response)
+        self._metrics.bytes_sent += self._send_queue.send(parts)
+
+
+def _do_nothing() -> None:
+    pass
