@@ -198,7 +198,7 @@ class Controller:
         if name in self._catalogue.topics:
             raise ApiError(ErrorCode.TOPIC_ALREADY_EXISTS, f"the topic {name!r} exists already")
         if name == METADATA_TOPIC:
-            raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} is the broker's own")
+            raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} is an internal topic")
         self._check_room(count)
 
     def _check_room(self, count: int) -> None:

@@ -59,4 +59,6 @@ async def test_there_are_no_transactions_and_the_broker_s_log_says_so(tmp_path, 
         assert empty.error_code == ErrorCode.INVALID_REQUEST
         assert some.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         assert (some.producer_id, some.producer_epoch) == (-1, -1)
-        assert "'mine', and there are no transactions here" in caplog.text
+        [record] = caplog.records
+        assert "Transactions are not supported" in record.message
+        assert (record.transactional_id, record.api) == ("mine", "InitProducerId")

@@ -404,7 +404,7 @@ async def test_send_many_tells_what_the_broker_refused(broker):
     # No more is taken than there is room for until the broker has said what it thinks of it.
     batch = BatchConfig(batch_bytes=5000, buffer_bytes=500_000)
     async with Producer(broker.address, batch=batch) as producer:
-        with pytest.raises(KafkaError, match="record 0 of its batch: the record has no key") as one:
+        with pytest.raises(KafkaError, match=r"record 0 of its batch: .* without a key") as one:
             await producer.send_many("compacted", source())
         await producer.send("compacted", b"x", key=b"k")
 

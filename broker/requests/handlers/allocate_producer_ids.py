@@ -1,4 +1,4 @@
-"""AllocateProducerIds: a block of producer ids for another broker."""
+"""AllocateProducerIds: the controller allocates a block of producer ids to another broker."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 async def handle(
     broker: Broker, _context: RequestContext, request: AllocateProducerIdsRequest
 ) -> AllocateProducerIdsResponse:
-    """Answer AllocateProducerIds."""
+    """Handle AllocateProducerIds."""
     if not broker.cluster.is_controller:
         return AllocateProducerIdsResponse(error_code=ErrorCode.NOT_CONTROLLER)
     if request.broker_id not in broker.cluster.liveness:

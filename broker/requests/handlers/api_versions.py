@@ -1,4 +1,7 @@
-"""ApiVersions: what is served. A version that we do not know is answered in version 0."""
+"""ApiVersions: the supported APIs and their versions.
+
+A request of an unknown version gets a response of version 0 (KIP-511).
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ if TYPE_CHECKING:
 def handle(
     _broker: Broker, _context: RequestContext, request: ApiVersionsRequest | None
 ) -> ApiVersionsResponse:
-    """Answer ApiVersions."""
+    """Handle ApiVersions; `request` is None if its version is unknown."""
     return ApiVersionsResponse(
         error_code=ErrorCode.UNSUPPORTED_VERSION if request is None else ErrorCode.NONE,
         api_keys=[

@@ -1,4 +1,4 @@
-"""CreatePartitions: give topics more partitions, behind those that they have."""
+"""CreatePartitions: add partitions to topics."""
 
 from __future__ import annotations
 
@@ -24,40 +24,40 @@ if TYPE_CHECKING:
 async def handle(
     broker: Broker, _context: RequestContext, request: CreatePartitionsRequest
 ) -> CreatePartitionsResponse:
-    """Answer CreatePartitions."""
-    times_named = Counter(wanted.name for wanted in request.topics)
+    """Handle CreatePartitions."""
+    counts = Counter(topic.name for topic in request.topics)
     results = []
-    for wanted in {wanted.name: wanted for wanted in request.topics}.values():
+    for topic in {topic.name: topic for topic in request.topics}.values():
         code, message = ErrorCode.NONE, None
         try:
-            if times_named[wanted.name] > 1:
-                raise ApiError(ErrorCode.INVALID_REQUEST, "the request names this topic twice")
-            await _create(broker, wanted, validate_only=request.validate_only)
+            if counts[topic.name] > 1:
+                raise ApiError(ErrorCode.INVALID_REQUEST, "Duplicate topic in the request")
+            await _create(broker, topic, validate_only=request.validate_only)
         except EXPECTED_ERRORS as error:
             code, message = error_code_of(error), error_message_of(error)
         results.append(
-            CreatePartitionsTopicResult(name=wanted.name, error_code=code, error_message=message)
+            CreatePartitionsTopicResult(name=topic.name, error_code=code, error_message=message)
         )
     return CreatePartitionsResponse(results=results)
 
 
-async def _create(broker: Broker, wanted: CreatePartitionsTopic, *, validate_only: bool) -> None:
-    topic = broker.topics.image.topics.get(wanted.name)
+async def _create(broker: Broker, requested: CreatePartitionsTopic, *, validate_only: bool) -> None:
+    topic = broker.topics.image.topics.get(requested.name)
     if topic is None:
         raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     if topic.is_internal:
-        # What is where in it depends on the number of its partitions.
-        raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic.name} is the broker's own")
+        # The partition of a group is a hash modulo the number of partitions.
+        raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic.name} is an internal topic")
     replicas = None
-    if wanted.assignments is not None:
-        replicas = [assigned.broker_ids for assigned in wanted.assignments]
-        more = wanted.count - len(topic.replicas)
-        if more > 0 and len(replicas) != more:
+    if requested.assignments is not None:
+        replicas = [assignment.broker_ids for assignment in requested.assignments]
+        new_count = requested.count - len(topic.replicas)
+        if new_count > 0 and len(replicas) != new_count:
             raise ApiError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"{len(replicas)} assignments for {more} more partitions",
+                f"{len(replicas)} replica assignments for {new_count} new partitions",
             )
         check_replicas(broker, replicas)
-    planned = broker.controller.plan_partitions(topic, wanted.count, replicas)
+    planned = broker.controller.plan_partitions(topic, requested.count, replicas)
     if not validate_only:
         await broker.controller.add_partitions(planned)

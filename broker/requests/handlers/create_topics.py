@@ -1,4 +1,4 @@
-"""CreateTopics: make topics, all of a request in one go; one that cannot be harms no other."""
+"""CreateTopics: create the topics of a request together; an invalid one fails alone."""
 
 from __future__ import annotations
 
@@ -26,71 +26,74 @@ if TYPE_CHECKING:
     from ..dispatch import RequestContext
 
 _DEFAULT = -1
-_FIRST_WITH_CONFIGS = 5
+_FIRST_VERSION_WITH_CONFIGS = 5
 
 
 async def handle(
     broker: Broker, context: RequestContext, request: CreateTopicsRequest
 ) -> CreateTopicsResponse:
-    """Answer CreateTopics."""
-    wanted = {topic.name: topic for topic in request.topics}
-    times_named = Counter(topic.name for topic in request.topics)
+    """Handle CreateTopics."""
+    requested = {topic.name: topic for topic in request.topics}
+    counts = Counter(topic.name for topic in request.topics)
 
     def plan(name: str) -> Topic:
-        if times_named[name] > 1:
-            raise ApiError(ErrorCode.INVALID_REQUEST, "the request names this topic twice")
-        return _plan(broker, wanted[name])
+        if counts[name] > 1:
+            raise ApiError(ErrorCode.INVALID_REQUEST, "Duplicate topic in the request")
+        return _plan(broker, requested[name])
 
-    outcomes = await broker.controller.plan_and_create_topics(
-        wanted, plan, validate_only=request.validate_only
+    results = await broker.controller.plan_and_create_topics(
+        requested, plan, validate_only=request.validate_only
     )
-    describer = ConfigDescriber(broker.config) if context.version >= _FIRST_WITH_CONFIGS else None
+    describer = None
+    if context.version >= _FIRST_VERSION_WITH_CONFIGS:
+        describer = ConfigDescriber(broker.config)
     return CreateTopicsResponse(
         topics=[
-            _failed(name, outcome)
-            if isinstance(outcome, Exception)
-            else _created(outcome, describer, is_there=not request.validate_only)
-            for name, outcome in outcomes.items()
+            _error_result(name, result)
+            if isinstance(result, Exception)
+            else _result(result, describer, is_created=not request.validate_only)
+            for name, result in results.items()
         ]
     )
 
 
-def _plan(broker: Broker, wanted: CreatableTopic) -> Topic:
-    if wanted.name in INTERNAL_TOPICS:
-        raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{wanted.name} is the broker's own")
-    check_no_duplicates(config.name for config in wanted.configs)
+def _plan(broker: Broker, topic: CreatableTopic) -> Topic:
+    if topic.name in INTERNAL_TOPICS:
+        raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic.name} is an internal topic")
+    check_no_duplicates(config.name for config in topic.configs)
     configs = {}
-    for config in wanted.configs:
+    for config in topic.configs:
         if config.value is None:
-            raise ApiError(ErrorCode.INVALID_CONFIG, f"{config.name}: it has no value")
+            raise ApiError(ErrorCode.INVALID_CONFIG, f"Config {config.name} has no value")
         configs[config.name] = config.value
-    count, factor = wanted.num_partitions, wanted.replication_factor
-    if wanted.assignments:
+    count, factor = topic.num_partitions, topic.replication_factor
+    if topic.assignments:
         if (count, factor) != (_DEFAULT, _DEFAULT):
             raise ApiError(
                 ErrorCode.INVALID_REQUEST,
-                "a topic with assignments must have -1 for its partitions and replication factor",
+                "With replica assignments, the number of partitions and the replication factor"
+                " must be -1",
             )
-        replicas = _assigned(broker, wanted.assignments)
-        return broker.controller.plan_topic(wanted.name, len(replicas), configs, replicas)
+        replicas = _assigned_replicas(broker, topic.assignments)
+        return broker.controller.plan_topic(topic.name, len(replicas), configs, replicas)
     if factor not in (_DEFAULT, 1):
         raise ApiError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"a replication factor of {factor}: a partition has one owner, and no other replica",
+            f"Invalid replication factor {factor}: only 1 is supported",
         )
     count = broker.config.num_partitions if count == _DEFAULT else count
-    return broker.controller.plan_topic(wanted.name, count, configs)
+    return broker.controller.plan_topic(topic.name, count, configs)
 
 
-def _assigned(
+def _assigned_replicas(
     broker: Broker, assignments: Sequence[CreatableReplicaAssignment]
 ) -> list[Sequence[int]]:
-    """Give the replicas of each partition, of which there is one."""
-    by_index = {assigned.partition_index: assigned.broker_ids for assigned in assignments}
+    """Return the replicas of each partition."""
+    by_index = {assignment.partition_index: assignment.broker_ids for assignment in assignments}
     if sorted(by_index) != list(range(len(assignments))):
         raise ApiError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            "the partitions of the assignments must be 0, 1, 2 and so on, each once",
+            "Replica assignments must be for partitions 0, 1, 2 and so on, without gaps",
         )
     replicas = [by_index[index] for index in range(len(by_index))]
     check_replicas(broker, replicas)
@@ -98,39 +101,39 @@ def _assigned(
 
 
 def check_replicas(broker: Broker, replicas: Sequence[Sequence[int]]) -> None:
-    """Raise ApiError for partitions that are assigned to other brokers than there are."""
-    ids = broker.cluster.broker_ids
-    for brokers in replicas:
-        if len(brokers) != 1 or brokers[0] not in ids:
+    """Raise ApiError unless each partition is assigned to one broker of the cluster."""
+    broker_ids = broker.cluster.broker_ids
+    for assigned in replicas:
+        if len(assigned) != 1 or assigned[0] not in broker_ids:
             raise ApiError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"replicas on {list(brokers)[:10]}: it must be one broker, of"
-                f" {', '.join(map(str, ids))}",
+                f"Invalid replicas {list(assigned)[:10]}: expected one of the brokers"
+                f" {', '.join(map(str, broker_ids))}",
             )
 
 
-def _created(
-    topic: Topic, describer: ConfigDescriber | None, *, is_there: bool
+def _result(
+    topic: Topic, describer: ConfigDescriber | None, *, is_created: bool
 ) -> CreatableTopicResult:
     return CreatableTopicResult(
         name=topic.name,
-        topic_id=topic.id if is_there else NIL_UUID,
+        topic_id=topic.id if is_created else NIL_UUID,
         error_message=None,
         num_partitions=len(topic.replicas),
         replication_factor=len(topic.replicas[0]),
         configs=[
             CreatableTopicConfigs(
-                name=described.key.name,
-                value=described.value,
-                read_only=described.is_read_only,
-                config_source=described.source,
+                name=config.key.name,
+                value=config.value,
+                read_only=config.is_read_only,
+                config_source=config.source,
             )
-            for described in (describer.topic(topic.configs) if describer else ())
+            for config in (describer.topic(topic.configs) if describer else ())
         ],
     )
 
 
-def _failed(name: str, error: Exception) -> CreatableTopicResult:
+def _error_result(name: str, error: Exception) -> CreatableTopicResult:
     return CreatableTopicResult(
         name=name, error_code=error_code_of(error), error_message=error_message_of(error)
     )

@@ -1,6 +1,6 @@
-"""DeleteRecords: let logs start at a later offset.
+"""DeleteRecords: advance the log start offset of partitions.
 
-Where a log starts already is no error: what was to be deleted is.
+An offset at or below the log start offset is no error: those records are deleted already.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ _HIGH_WATERMARK = -1
 async def handle(
     broker: Broker, _context: RequestContext, request: DeleteRecordsRequest
 ) -> DeleteRecordsResponse:
-    """Answer DeleteRecords."""
+    """Handle DeleteRecords."""
     topics = []
     for topic in request.topics:
         results = []
-        for wanted in topic.partitions:
-            results.append(_delete(broker, topic.name, wanted))
-            # Each waits for the device, and a log is for the thread of the event loop alone: let
-            # others have their turn in between.
+        for partition in topic.partitions:
+            results.append(_delete(broker, topic.name, partition))
+            # Each deletion fsyncs, on the event loop's thread, to which logs are confined. Serve
+            # other connections in between.
             await asyncio.sleep(0)
         topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=results))
     return DeleteRecordsResponse(topics=topics)
 
 
 def _delete(
-    broker: Broker, topic: str, wanted: DeleteRecordsPartition
+    broker: Broker, topic: str, request: DeleteRecordsPartition
 ) -> DeleteRecordsPartitionResult:
-    index = wanted.partition_index
+    index = request.partition_index
     try:
-        low_watermark = _delete_before(broker, topic, index, wanted.offset)
+        low_watermark = _delete_before(broker, topic, index, request.offset)
     except EXPECTED_ERRORS as error:
         return DeleteRecordsPartitionResult(
             partition_index=index, low_watermark=-1, error_code=error_code_of(error)
@@ -57,16 +57,17 @@ def _delete(
 
 
 def _delete_before(broker: Broker, topic: str, index: int, offset: int) -> int:
+    """Delete the records before an offset; return the new log start offset. Raises ApiError."""
     if topic in INTERNAL_TOPICS:
         raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION)
     partition = broker.topics.find(topic, index)
     log = partition.log
     if not log.config.deletes:
         raise ApiError(ErrorCode.POLICY_VIOLATION)
-    end = partition.high_watermark
+    high_watermark = partition.high_watermark
     if offset == _HIGH_WATERMARK:
-        offset = end
-    if not 0 <= offset <= end:
+        offset = high_watermark
+    if not 0 <= offset <= high_watermark:
         raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
     if offset > log.start_offset:
         log.delete_records_before(offset)

@@ -1,6 +1,6 @@
-"""DeleteTopics: delete topics, by name or, from version 6 on, by id.
+"""DeleteTopics: delete topics by name or, from version 6 on, by id.
 
-A topic that is answered without an error is gone; one of the same name may be created at once, and
+A topic that is reported as deleted is gone; a new one of the same name may be created at once, and
 has another id.
 """
 
@@ -25,34 +25,34 @@ if TYPE_CHECKING:
     from ...broker import Broker
     from ..dispatch import RequestContext
 
-_FIRST_BY_ID = 6
-_FIRST_WITH_DELETION_DISABLED = 3
+_FIRST_VERSION_WITH_TOPIC_ID = 6
+_FIRST_VERSION_WITH_DELETION_DISABLED = 3
 
 
 async def handle(
     broker: Broker, context: RequestContext, request: DeleteTopicsRequest
 ) -> DeleteTopicsResponse:
-    """Answer DeleteTopics."""
-    named: list[tuple[str | None, UUID]]
-    if context.version >= _FIRST_BY_ID:
-        named = [(state.name, state.topic_id) for state in request.topics]
+    """Handle DeleteTopics."""
+    topics: list[tuple[str | None, UUID]]
+    if context.version >= _FIRST_VERSION_WITH_TOPIC_ID:
+        topics = [(topic.name, topic.topic_id) for topic in request.topics]
     else:
-        named = [(name, NIL_UUID) for name in request.topic_names]
+        topics = [(name, NIL_UUID) for name in request.topic_names]
     return DeleteTopicsResponse(
         responses=[
-            await _answer(broker, context.version, *one, times_named=times)
-            for one, times in Counter(named).items()
+            await _delete(broker, context.version, name, topic_id, is_duplicate=count > 1)
+            for (name, topic_id), count in Counter(topics).items()
         ]
     )
 
 
-async def _answer(
-    broker: Broker, version: int, name: str | None, topic_id: UUID, *, times_named: int
+async def _delete(
+    broker: Broker, version: int, name: str | None, topic_id: UUID, *, is_duplicate: bool
 ) -> DeletableTopicResult:
     try:
         _check_enabled(broker, version)
-        if times_named > 1:
-            raise ApiError(ErrorCode.INVALID_REQUEST, "the request names this topic twice")
+        if is_duplicate:
+            raise ApiError(ErrorCode.INVALID_REQUEST, "Duplicate topic in the request")
         topic = _find(broker, name, topic_id)
         name, topic_id = topic.name, topic.id
         await broker.controller.delete_topic(topic)
@@ -68,22 +68,24 @@ async def _answer(
 
 def _check_enabled(broker: Broker, version: int) -> None:
     if not broker.config.delete_topic_enable:
-        knows = version >= _FIRST_WITH_DELETION_DISABLED
+        has_code = version >= _FIRST_VERSION_WITH_DELETION_DISABLED
         raise ApiError(
-            ErrorCode.TOPIC_DELETION_DISABLED if knows else ErrorCode.INVALID_REQUEST,
-            "delete.topic.enable is false",
+            ErrorCode.TOPIC_DELETION_DISABLED if has_code else ErrorCode.INVALID_REQUEST,
+            "Topic deletion is disabled (delete.topic.enable=false)",
         )
 
 
 def _find(broker: Broker, name: str | None, topic_id: UUID) -> Topic:
     image = broker.topics.image
     if (name is None) == (topic_id == NIL_UUID):
-        raise ApiError(ErrorCode.INVALID_REQUEST, "a topic is named by its name or by its id")
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST, "A topic needs either a name or a topic id, not both"
+        )
     topic = image.topics_by_id.get(topic_id) if name is None else image.topics.get(name)
     if topic is None:
         raise ApiError(
             ErrorCode.UNKNOWN_TOPIC_ID if name is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         )
     if topic.is_internal:
-        raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic.name} is the broker's own")
+        raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic.name} is an internal topic")
     return topic

@@ -1,4 +1,4 @@
-"""DescribeCluster: the brokers, and which of them is the controller."""
+"""DescribeCluster: the brokers and the controller."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class EndpointType(IntEnum):
-    """Whose addresses are asked for."""
+    """Whose endpoints a request asks for."""
 
     BROKERS = 1
     CONTROLLERS = 2
@@ -29,18 +29,20 @@ class EndpointType(IntEnum):
 def handle(
     broker: Broker, context: RequestContext, request: DescribeClusterRequest
 ) -> DescribeClusterResponse:
-    """Answer DescribeCluster."""
+    """Handle DescribeCluster."""
     if request.endpoint_type == EndpointType.CONTROLLERS:
         return DescribeClusterResponse(
             error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE,
-            error_message="this is a broker, and controllers have no addresses of their own",
+            error_message="Endpoint type 2 (controllers) requires a controller; this is a broker",
         )
     if request.endpoint_type != EndpointType.BROKERS:
         return DescribeClusterResponse(
             error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
-            error_message=f"there is no endpoint type {request.endpoint_type}",
+            error_message=f"Unknown endpoint type {request.endpoint_type}",
         )
-    is_asked = request.include_cluster_authorized_operations
+    operations = (
+        CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_REQUESTED
+    )
     return DescribeClusterResponse(
         cluster_id=broker.cluster_id,
         controller_id=broker.cluster.advertised_controller_id,
@@ -48,5 +50,5 @@ def handle(
             DescribeClusterBroker(broker_id=node.id, host=node.host, port=node.port, rack=node.rack)
             for node in broker.cluster.nodes(context)
         ],
-        cluster_authorized_operations=CLUSTER_OPERATIONS if is_asked else NOT_REQUESTED,
+        cluster_authorized_operations=operations,
     )

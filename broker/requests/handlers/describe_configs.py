@@ -1,4 +1,4 @@
-"""DescribeConfigs: the settings of topics and of this broker."""
+"""DescribeConfigs: the configs of topics and of this broker."""
 
 from __future__ import annotations
 
@@ -21,67 +21,77 @@ if TYPE_CHECKING:
     from ...broker import Broker
     from ..dispatch import RequestContext
 
-#: Kafka's numbers of the types that a setting can have.
+#: Kafka's numbers of config types.
 _TYPES = {"bool": 1, "string": 2, "int": 3, "long": 5, "double": 6, "list": 7}
 
 
 def handle(
     broker: Broker, _context: RequestContext, request: DescribeConfigsRequest
 ) -> DescribeConfigsResponse:
-    """Answer DescribeConfigs."""
+    """Handle DescribeConfigs."""
     describer = ConfigDescriber(broker.config)
-    # Each once: an answer is far longer than a question.
-    wanted = dict.fromkeys(
-        (asked.resource_type, asked.resource_name, frozenset(asked.configuration_keys or ()))
-        for asked in request.resources
+    # Deduplicated, since a response is far larger than a request.
+    resources = dict.fromkeys(
+        (
+            resource.resource_type,
+            resource.resource_name,
+            frozenset(resource.configuration_keys or ()),
+        )
+        for resource in request.resources
     )
     results = []
-    for kind, name, keys in wanted:
+    for resource_type, name, keys in resources:
         try:
-            described = _describe(broker, describer, kind, name)
+            configs = _describe(broker, describer, resource_type, name)
         except EXPECTED_ERRORS as error:
             results.append(
                 DescribeConfigsResult(
                     error_code=error_code_of(error),
                     error_message=error_message_of(error),
-                    resource_type=kind,
+                    resource_type=resource_type,
                     resource_name=name,
                 )
             )
             continue
-        configs = [_result(one, request) for one in described if not keys or one.key.name in keys]
         results.append(
             DescribeConfigsResult(
-                error_message=None, resource_type=kind, resource_name=name, configs=configs
+                error_message=None,
+                resource_type=resource_type,
+                resource_name=name,
+                configs=[
+                    _result(config, request)
+                    for config in configs
+                    if not keys or config.key.name in keys
+                ],
             )
         )
     return DescribeConfigsResponse(results=results)
 
 
 def _describe(
-    broker: Broker, describer: ConfigDescriber, kind: int, name: str
+    broker: Broker, describer: ConfigDescriber, resource_type: int, name: str
 ) -> Iterable[DescribedConfig]:
-    if kind == ResourceType.TOPIC:
+    if resource_type == ResourceType.TOPIC:
         return describer.topic(find_topic(broker, name).configs)
-    if kind == ResourceType.BROKER and not name:
-        return ()  # what was altered for all brokers at once, which cannot be
-    check_broker(kind, name, [broker.id])
+    if resource_type == ResourceType.BROKER and not name:
+        return ()  # Cluster-wide dynamic configs, which are not supported: there are none.
+    check_broker(resource_type, name, [broker.id])
     return describer.broker()
 
 
 def _result(
-    described: DescribedConfig, request: DescribeConfigsRequest
+    config: DescribedConfig, request: DescribeConfigsRequest
 ) -> DescribeConfigsResourceResult:
-    synonyms = described.synonyms if request.include_synonyms else ()
+    synonyms = config.synonyms if request.include_synonyms else ()
     return DescribeConfigsResourceResult(
-        name=described.key.name,
-        value=described.value,
-        read_only=described.is_read_only,
-        config_source=described.source,
+        name=config.key.name,
+        value=config.value,
+        read_only=config.is_read_only,
+        config_source=config.source,
         synonyms=[
             DescribeConfigsSynonym(name=name, value=value, source=source)
             for name, value, source in synonyms
         ],
-        config_type=_TYPES[described.key.type],
-        documentation=described.key.doc if request.include_documentation else None,
+        config_type=_TYPES[config.key.type],
+        documentation=config.key.doc if request.include_documentation else None,
     )

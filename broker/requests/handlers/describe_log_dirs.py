@@ -1,6 +1,6 @@
-"""DescribeLogDirs: what partitions take on disk, and how much room there is.
+"""DescribeLogDirs: the size of partitions on disk, and the free space of the disk.
 
-There is one log directory. A partition that is not in it is left out, as Kafka does.
+There is one log directory. As in Kafka, partitions that are not in it are omitted.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 def handle(
     broker: Broker, _context: RequestContext, request: DescribeLogDirsRequest
 ) -> DescribeLogDirsResponse:
-    """Answer DescribeLogDirs."""
+    """Handle DescribeLogDirs."""
     image = broker.topics.image
-    wanted: Mapping[str, Iterable[int]]
+    requested: Mapping[str, Iterable[int]]
     if request.topics is None:
-        wanted = {topic.name: range(len(topic.replicas)) for topic in image.topics.values()}
+        requested = {topic.name: range(len(topic.replicas)) for topic in image.topics.values()}
     else:
-        wanted = _distinct(request.topics)
+        requested = _deduplicate(request.topics)
     error_code, total_bytes, usable_bytes = ErrorCode.NONE, -1, -1
     path = broker.logs.path.absolute()
     try:
@@ -44,8 +44,8 @@ def handle(
         error_code=error_code,
         log_dir=str(path),
         topics=[
-            DescribeLogDirsTopic(name=name, partitions=_sizes(broker, name, indexes))
-            for name, indexes in wanted.items()
+            DescribeLogDirsTopic(name=name, partitions=_partitions(broker, name, indexes))
+            for name, indexes in requested.items()
             if name in image.topics
         ],
         total_bytes=total_bytes,
@@ -54,19 +54,20 @@ def handle(
     return DescribeLogDirsResponse(results=[result])
 
 
-def _distinct(asked: Iterable[DescribableLogDirTopic]) -> dict[str, Iterable[int]]:
-    """Give each partition that is asked for once."""
-    wanted: dict[str, dict[int, None]] = {}
-    for topic in asked:
-        wanted.setdefault(topic.topic, {}).update(dict.fromkeys(topic.partitions))
-    return {name: indexes.keys() for name, indexes in wanted.items()}
+def _deduplicate(topics: Iterable[DescribableLogDirTopic]) -> dict[str, Iterable[int]]:
+    indexes_by_name: dict[str, dict[int, None]] = {}
+    for topic in topics:
+        indexes_by_name.setdefault(topic.topic, {}).update(dict.fromkeys(topic.partitions))
+    return {name: indexes.keys() for name, indexes in indexes_by_name.items()}
 
 
-def _sizes(broker: Broker, name: str, indexes: Iterable[int]) -> list[DescribeLogDirsPartition]:
-    partitions = broker.topics.led_partitions(broker.topics.image.topics[name])
-    found = (partitions.get(index) for index in indexes)
+def _partitions(
+    broker: Broker, name: str, indexes: Iterable[int]
+) -> list[DescribeLogDirsPartition]:
+    led = broker.topics.led_partitions(broker.topics.image.topics[name])
+    partitions = (led.get(index) for index in indexes)
     return [
         DescribeLogDirsPartition(partition_index=partition.index, partition_size=partition.log.size)
-        for partition in found
+        for partition in partitions
         if partition is not None
     ]

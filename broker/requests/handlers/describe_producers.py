@@ -1,4 +1,4 @@
-"""DescribeProducers: the idempotent producers that a partition remembers."""
+"""DescribeProducers: the idempotent producers of partitions."""
 
 from __future__ import annotations
 
@@ -18,26 +18,28 @@ if TYPE_CHECKING:
     from ...broker import Broker
     from ..dispatch import RequestContext
 
-_NO_COORDINATOR = -1
+_NO_COORDINATOR_EPOCH = -1
 
 
 def handle(
     broker: Broker, _context: RequestContext, request: DescribeProducersRequest
 ) -> DescribeProducersResponse:
-    """Answer DescribeProducers."""
-    # Each partition once: an answer is far longer than a question.
-    wanted: dict[str, dict[int, None]] = {}
+    """Handle DescribeProducers."""
+    # Deduplicated, since a response is far larger than a request.
+    requested: dict[str, dict[int, None]] = {}
     for topic in request.topics:
-        wanted.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
+        requested.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
     return DescribeProducersResponse(
         topics=[
-            TopicResponse(name=name, partitions=[_answer(broker, name, index) for index in indexes])
-            for name, indexes in wanted.items()
+            TopicResponse(
+                name=name, partitions=[_describe(broker, name, index) for index in indexes]
+            )
+            for name, indexes in requested.items()
         ]
     )
 
 
-def _answer(broker: Broker, topic: str, index: int) -> PartitionResponse:
+def _describe(broker: Broker, topic: str, index: int) -> PartitionResponse:
     try:
         partition = broker.topics.find(topic, index)
     except EXPECTED_ERRORS as error:
@@ -54,7 +56,7 @@ def _answer(broker: Broker, topic: str, index: int) -> PartitionResponse:
                 producer_epoch=producer.epoch,
                 last_sequence=producer.last_sequence,
                 last_timestamp=producer.last_timestamp,
-                coordinator_epoch=_NO_COORDINATOR,
+                coordinator_epoch=_NO_COORDINATOR_EPOCH,
             )
             for producer in partition.log.producer_states
         ],

@@ -1,6 +1,6 @@
-"""InitProducerId: a number for a producer that wants each record to be written once.
+"""InitProducerId: a producer id for an idempotent producer.
 
-It is new each time, whatever number a client says that it had.
+The id is a new one, even if the client sends one that it had before.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from ottla.protocol.api.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from ottla.protocol.errors import ErrorCode
 
+from ...observability.logging import log_limited
 from ..errors import EXPECTED_ERRORS, error_code_of
 
 if TYPE_CHECKING:
@@ -23,23 +24,26 @@ logger = logging.getLogger(__name__)
 async def handle(
     broker: Broker, context: RequestContext, request: InitProducerIdRequest
 ) -> InitProducerIdResponse:
-    """Answer InitProducerId."""
+    """Handle InitProducerId."""
     if request.transactional_id == "":
-        return _failed(ErrorCode.INVALID_REQUEST)
+        return _error_response(ErrorCode.INVALID_REQUEST)
     if request.transactional_id is not None:
-        # There are no transactions. This code ends the matter at once in all clients that we know;
-        # UNSUPPORTED_VERSION would say it better, but librdkafka tries again until it times out.
-        logger.warning(
-            "%r has the transactional id %.100r, and there are no transactions here",
-            context,
-            request.transactional_id,
+        # Transactions are not supported. All known clients fail at once with this code.
+        # UNSUPPORTED_VERSION would say it better, but librdkafka retries it until it times out.
+        log_limited(
+            logger,
+            "Transactions are not supported; refused a transactional producer",
+            extra={
+                "transactional_id": request.transactional_id[:100],
+                **context.log_fields(),
+            },
         )
-        return _failed(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        return _error_response(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     try:
         return InitProducerIdResponse(producer_id=await broker.producer_ids.generate())
     except EXPECTED_ERRORS as error:
-        return _failed(error_code_of(error))
+        return _error_response(error_code_of(error))
 
 
-def _failed(code: ErrorCode) -> InitProducerIdResponse:
+def _error_response(code: ErrorCode) -> InitProducerIdResponse:
     return InitProducerIdResponse(error_code=code, producer_epoch=-1)

@@ -1,7 +1,7 @@
-"""ListOffsets: either end of a log, or the first record that is not older than a time.
+"""ListOffsets: the start or end of a log, or the first record at or after a timestamp.
 
-What consumers may not see yet, behind the high watermark, is not found. There are no transactions,
-so the last stable offset is the high watermark, and the isolation level makes no difference.
+Offsets at or above the high watermark are not returned. Without transactions the last stable offset
+is the high watermark, so the isolation level makes no difference.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from ..dispatch import RequestContext
 
 
-class Place(IntEnum):
-    """What a negative timestamp asks for."""
+class OffsetSpec(IntEnum):
+    """Timestamps with a special meaning."""
 
     LATEST = -1
     EARLIEST = -2
@@ -39,78 +39,79 @@ class Place(IntEnum):
     LATEST_TIERED = -5
 
 
-#: The version from which on a place can be asked for.
-_SINCE: Mapping[int, int] = {
-    Place.LATEST: 1,
-    Place.EARLIEST: 1,
-    Place.MAX_TIMESTAMP: 7,
-    Place.EARLIEST_LOCAL: 8,
-    Place.LATEST_TIERED: 9,
+_FIRST_VERSIONS: Mapping[int, int] = {
+    OffsetSpec.LATEST: 1,
+    OffsetSpec.EARLIEST: 1,
+    OffsetSpec.MAX_TIMESTAMP: 7,
+    OffsetSpec.EARLIEST_LOCAL: 8,
+    OffsetSpec.LATEST_TIERED: 9,
 }
-_FIRST_WITH_EPOCHS = 4
+_FIRST_VERSION_WITH_LEADER_EPOCH = 4
 _NO_TIMESTAMP = -1
-_NOTHING = TimestampAndOffset(-1, _NO_TIMESTAMP)
+_NOT_FOUND = TimestampAndOffset(-1, _NO_TIMESTAMP)
 
 
 def handle(
     broker: Broker, context: RequestContext, request: ListOffsetsRequest
 ) -> ListOffsetsResponse:
-    """Answer ListOffsets."""
-    times_asked = Counter(
-        (topic.name, asked.partition_index)
+    """Handle ListOffsets."""
+    counts = Counter(
+        (topic.name, partition.partition_index)
         for topic in request.topics
-        for asked in topic.partitions
+        for partition in topic.partitions
     )
     topics = []
     for topic in request.topics:
-        answers = []
-        for asked in topic.partitions:
-            index = asked.partition_index
+        responses = []
+        for partition in topic.partitions:
+            index = partition.partition_index
             try:
-                if times_asked[topic.name, index] > 1:
+                if counts[topic.name, index] > 1:
                     raise ApiError(ErrorCode.INVALID_REQUEST)
-                answers.append(_answer(broker, context.version, topic.name, asked))
+                responses.append(_list_offset(broker, context.version, topic.name, partition))
             except EXPECTED_ERRORS as error:
-                answers.append(
+                responses.append(
                     ListOffsetsPartitionResponse(
                         partition_index=index, error_code=error_code_of(error)
                     )
                 )
-        topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=answers))
+        topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=responses))
     return ListOffsetsResponse(topics=topics)
 
 
-def _answer(
-    broker: Broker, version: int, topic: str, asked: ListOffsetsPartition
+def _list_offset(
+    broker: Broker, version: int, topic: str, request: ListOffsetsPartition
 ) -> ListOffsetsPartitionResponse:
-    partition = broker.topics.find(topic, asked.partition_index)
-    partition.check_epoch(asked.current_leader_epoch)
-    if asked.timestamp < 0 and version < _SINCE.get(asked.timestamp, version + 1):
+    partition = broker.topics.find(topic, request.partition_index)
+    partition.check_epoch(request.current_leader_epoch)
+    timestamp = request.timestamp
+    if timestamp < 0 and version < _FIRST_VERSIONS.get(timestamp, version + 1):
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
-    found = _look_up(partition, asked.timestamp)
+    result = _find_offset(partition, timestamp)
+    has_leader_epoch = version >= _FIRST_VERSION_WITH_LEADER_EPOCH
     return ListOffsetsPartitionResponse(
-        partition_index=asked.partition_index,
-        timestamp=found.timestamp,
-        offset=found.offset,
-        leader_epoch=_epoch_of(partition, found.offset) if version >= _FIRST_WITH_EPOCHS else -1,
+        partition_index=request.partition_index,
+        timestamp=result.timestamp,
+        offset=result.offset,
+        leader_epoch=_leader_epoch_of(partition, result.offset) if has_leader_epoch else -1,
     )
 
 
-def _look_up(partition: Partition, timestamp: int) -> TimestampAndOffset:
-    if timestamp == Place.LATEST:
+def _find_offset(partition: Partition, timestamp: int) -> TimestampAndOffset:
+    if timestamp == OffsetSpec.LATEST:
         return TimestampAndOffset(partition.high_watermark, _NO_TIMESTAMP)
-    if timestamp in (Place.EARLIEST, Place.EARLIEST_LOCAL):
+    if timestamp in (OffsetSpec.EARLIEST, OffsetSpec.EARLIEST_LOCAL):
         return TimestampAndOffset(partition.log.start_offset, _NO_TIMESTAMP)
-    if timestamp == Place.LATEST_TIERED:
-        return _NOTHING
-    if timestamp == Place.MAX_TIMESTAMP:
-        found = partition.log.offset_for_max_timestamp()
+    if timestamp == OffsetSpec.LATEST_TIERED:
+        return _NOT_FOUND
+    if timestamp == OffsetSpec.MAX_TIMESTAMP:
+        result = partition.log.offset_for_max_timestamp()
     else:
-        found = partition.log.offset_for_timestamp(timestamp)
-    return _NOTHING if found is None or found.offset >= partition.high_watermark else found
+        result = partition.log.offset_for_timestamp(timestamp)
+    return _NOT_FOUND if result is None or result.offset >= partition.high_watermark else result
 
 
-def _epoch_of(partition: Partition, offset: int) -> int:
-    """Give the epoch in which an offset was, or will be, written; -1 where none is known."""
-    known = [epoch for epoch, start in partition.log.leader_epochs if start <= offset]
-    return known[-1] if known else -1
+def _leader_epoch_of(partition: Partition, offset: int) -> int:
+    """Return the leader epoch of the record at an offset, written or not; -1 if unknown."""
+    epochs = [epoch for epoch, start in partition.log.leader_epochs if start <= offset]
+    return epochs[-1] if epochs else -1

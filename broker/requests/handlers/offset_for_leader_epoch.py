@@ -1,4 +1,7 @@
-"""OffsetForLeaderEpoch: where a leader epoch ended, so that a client sees if it read on past it."""
+"""OffsetForLeaderEpoch: the end offset of a leader epoch.
+
+Clients detect with it that a log was truncated below their position (KIP-320).
+"""
 
 from __future__ import annotations
 
@@ -22,28 +25,30 @@ if TYPE_CHECKING:
 def handle(
     broker: Broker, _context: RequestContext, request: OffsetForLeaderEpochRequest
 ) -> OffsetForLeaderEpochResponse:
-    """Answer OffsetForLeaderEpoch."""
+    """Handle OffsetForLeaderEpoch."""
     return OffsetForLeaderEpochResponse(
         topics=[
             OffsetForLeaderTopicResult(
                 topic=topic.topic,
-                partitions=[_answer(broker, topic.topic, asked) for asked in topic.partitions],
+                partitions=[
+                    _end_offset(broker, topic.topic, partition) for partition in topic.partitions
+                ],
             )
             for topic in request.topics
         ]
     )
 
 
-def _answer(broker: Broker, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
+def _end_offset(broker: Broker, topic: str, request: OffsetForLeaderPartition) -> EpochEndOffset:
     try:
-        partition = broker.topics.find(topic, asked.partition)
-        partition.check_epoch(asked.current_leader_epoch)
+        partition = broker.topics.find(topic, request.partition)
+        partition.check_epoch(request.current_leader_epoch)
     except EXPECTED_ERRORS as error:
-        return EpochEndOffset(partition=asked.partition, error_code=error_code_of(error))
+        return EpochEndOffset(partition=request.partition, error_code=error_code_of(error))
     log = partition.log
-    if asked.leader_epoch == partition.leader_epoch:
-        # The log does not know of it before something was written in it.
-        epoch, end_offset = asked.leader_epoch, log.end_offset
+    if request.leader_epoch == partition.leader_epoch:
+        # The log does not have the current epoch before the first append in it.
+        epoch, end_offset = request.leader_epoch, log.end_offset
     else:
-        epoch, end_offset = log.leader_epochs.end_of(asked.leader_epoch, log.end_offset)
-    return EpochEndOffset(partition=asked.partition, leader_epoch=epoch, end_offset=end_offset)
+        epoch, end_offset = log.leader_epochs.end_of(request.leader_epoch, log.end_offset)
+    return EpochEndOffset(partition=request.partition, leader_epoch=epoch, end_offset=end_offset)
