@@ -197,7 +197,7 @@ class Broker:
         """Let every long poll end, and every wait of a group: the broker is stopping."""
         for partition in (*self.topics.online_partitions(), self.topics.metadata_log.partition):
             partition.wake_all()
-        self.groups.let_go()
+        self.groups.refuse_waiting()
 
     def start_task(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Run something that belongs to this broker, and ends with it."""

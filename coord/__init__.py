@@ -1,5 +1,5 @@
-"""Who does what: the topics, their partitions, and the brokers that own them.
+"""Coordination: the metadata image, replica placement, consumer groups and committed offsets.
 
-Nothing here does I/O or knows a clock. What changes is told as records, which the broker writes to
-a log before it lets them take effect.
+Nothing here does I/O or reads a clock. A state machine validates an event and returns effects:
+records to append and responses to send. The broker appends the records, then replays them.
 """

@@ -1,8 +1,8 @@
-"""Deadlines by key: one heap for all of them, and a clock that is somebody else's.
+"""Deadlines by key, in one heap. The caller supplies the clock.
 
-A deadline that is moved further away, as each heartbeat does, costs no work on the heap: its old
-entry is found out of date when its time comes, and put back. When most entries are out of date, as
-after many short visits, the heap is made anew.
+Moving a deadline further away, as each heartbeat does, does not touch the heap: the stale entry is
+recognized when its time comes, and queued again. When most entries are stale, as after many
+short-lived members, the heap is rebuilt.
 """
 
 from __future__ import annotations
@@ -10,21 +10,28 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 from heapq import heapify, heappop, heappush
 from itertools import count
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 
-#: So many entries may be out of date before it is worth a look.
+#: Stale entries that are tolerated before the heap is rebuilt.
 _SLACK = 64
 
 
+class Now(NamedTuple):
+    """The time of an event: monotonic, for deadlines, and of the day, for records."""
+
+    tick_ms: int
+    time_ms: int
+
+
 class Deadlines(Generic[K]):
-    """Times, in milliseconds on any clock that does not go back, at which keys are due."""
+    """The times at which keys are due, in milliseconds of any monotonic clock."""
 
     def __init__(self) -> None:
         self._due: dict[K, int] = {}
         self._heap: list[tuple[int, int, K]] = []
-        # Of each key, the earliest entry in the heap: there may be later ones, which are stale.
+        # The earliest heap entry of each key. Later entries of the key are stale.
         self._queued: dict[K, int] = {}
         self._numbers = count()
 
@@ -35,32 +42,32 @@ class Deadlines(Generic[K]):
         return key in self._due
 
     def set(self, key: K, when_ms: int) -> None:
-        """Let a key be due then, and not when it was before."""
+        """Set or move the deadline of a key."""
         self._due[key] = when_ms
         queued = self._queued.get(key)
         if queued is None or when_ms < queued:
             self._queue(key, when_ms)
 
     def postpone(self, key: K, when_ms: int) -> None:
-        """Let a key be due then, if it is not due later anyway."""
+        """Move the deadline of a key, if it has one that is earlier."""
         if when_ms > self._due.get(key, when_ms - 1):
             self.set(key, when_ms)
 
     def cancel(self, key: K) -> None:
-        """Let a key not be due."""
+        """Remove the deadline of a key."""
         self._due.pop(key, None)
 
     def next(self) -> int | None:
-        """Give a time before which nothing is due; None if nothing ever is."""
+        """Return a time before which nothing is due, or None if there are no deadlines."""
         while self._heap and self._heap[0][2] not in self._due:
             self._pop()
         return self._heap[0][0] if self._heap else None
 
     def due(self, now_ms: int) -> Iterator[K]:
-        """Give the keys that are due, the earliest first; they are so no more.
+        """Remove and yield the keys that are due, earliest first.
 
-        Each is looked for when it is asked for: one that is cancelled, or moved away, because of
-        another one that was due is not given.
+        The caller may cancel or move deadlines between two keys: each key is looked up when the
+        iterator reaches it.
         """
         while self._heap and self._heap[0][0] <= now_ms:
             queued_ms, key = self._pop()

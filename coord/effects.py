@@ -1,31 +1,49 @@
-"""What a coordinator wants done. It does nothing itself; the broker does it, in order."""
+"""Effects: what an event of a coordinator shard asks the broker to do, in order.
+
+A shard does no I/O. To change durable state, an event returns `Append`. The broker appends the
+records to the shard's partition, passes each one to `replay`, and calls `complete` for what
+follows, usually the response. If the append fails, nothing is replayed, and `complete` gets the
+error. An append may complete later: events that arrive meanwhile see the state before it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from ottla.protocol.schema import Message
+from ottla.protocol.errors import ErrorCode
 
-from .metadata_image import KeyValue
+from .records import CoordinatorRecord
 
 
 class Reply(NamedTuple):
-    """Answer a request, which is known by whatever the broker gave with it."""
+    """Send a response to the request that `token` stands for."""
 
     token: Any
-    response: Message
+    response: Any
+
+
+def _no_effects(_code: ErrorCode) -> list[Effect]:
+    return []
 
 
 class Append(NamedTuple):
-    """Write records, and say whether they are written: that gives more effects.
+    """Append records and replay them, then call `complete` for more effects.
 
-    Nothing that depends on them has happened before.
+    `complete` gets NONE once the records are replayed. If they are not, it gets one of:
+    MESSAGE_TOO_LARGE, COORDINATOR_NOT_AVAILABLE (the append failed), NOT_COORDINATOR (the shard was
+    unloaded meanwhile). It changes no durable state.
     """
 
-    group_id: str
-    records: Sequence[KeyValue]
-    stored: Callable[[Exception | None], list[Effect]]
+    records: Sequence[CoordinatorRecord]
+    complete: Callable[[ErrorCode], list[Effect]] = _no_effects
 
 
 Effect = Reply | Append
+
+
+def append_error(code: ErrorCode) -> ErrorCode:
+    """Return the error code of a request whose append failed with `code`."""
+    if code is ErrorCode.MESSAGE_TOO_LARGE:
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    return code

@@ -1,97 +1,68 @@
-"""One consumer group of the classic protocol: a rendezvous that computes nothing itself.
+"""One consumer group of the classic protocol: the state machine of its rebalances.
 
-Members join. When all of them have, or those who have not have had their time, the group has a new
-generation: one protocol that all know, and one member that leads. The leader gets to know what each
-member said when it joined, decides who gets what, and hands that in with its SyncGroup; everybody
-else's SyncGroup is answered with it. From then on members send heartbeats, and whoever joins,
-leaves, falls silent or wants something else starts it over.
+Members join. When all of them have, or the rebalance timeout of the missing ones has passed, the
+group has a new generation: one protocol that all members support, and one member that leads. The
+leader gets the metadata of all members, computes the assignment, and sends it with its SyncGroup;
+everybody else's SyncGroup is answered from it. From then on members send heartbeats. A member that
+joins, leaves, expires or changes its subscription starts the next rebalance. The coordinator itself
+assigns nothing.
 
-Every method is an event: it takes the time, changes the group, and gives effects. Requests that
-must wait are parked as tokens in their member; each is answered exactly once, by some later event.
-See `states` for what each request gets in each state.
+Every method is an event: it takes the time, and returns effects. A request that has to wait is kept
+as a token in its member, and answered exactly once, by a later event. See `states` for the response
+to each request in each state.
+
+Of a group, a completed generation is durable: `replay` applies its record, and so makes the group
+Stable. Everything before that is soft state: who has joined, which generation, leader and protocol
+come next, and the timers. A restart in the middle of a rebalance returns to the generation before.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
 from ottla.protocol.api.heartbeat import HeartbeatResponse
-from ottla.protocol.api.join_group import JoinGroupResponse, JoinGroupResponseMember
 from ottla.protocol.api.sync_group import SyncGroupResponse
 from ottla.protocol.errors import ErrorCode
 
-from .deadlines import Deadlines
-from .effects import Append, Effect, Reply
+from .config import ClassicGroupConfig
+from .deadlines import Deadlines, Now
+from .effects import Append, Effect, Reply, append_error
+from .errors import GroupError
+from .group_timers import GroupTimers, Timer
 from .member import Join, Member
-from .records import group_record
+from .membership import Membership
+from .records import GroupMetadataValue, GroupRecord
+from .responses import join_error, join_response, sync_response
 from .states import PREDECESSORS, GroupState
-
-#: How long a new member may be parked in its first join: nothing else shows that it is alive.
-NEW_MEMBER_TIMEOUT_MS = 5 * 60 * 1000
-
-
-@dataclass(frozen=True, slots=True)
-class ClassicGroupConfig:
-    """What a group may be like."""
-
-    min_session_timeout_ms: int = 6_000
-    max_session_timeout_ms: int = 1_800_000
-    initial_rebalance_delay_ms: int = 3_000
-    max_size: int = 1_000
-
-
-class Now(NamedTuple):
-    """The time: on a clock that never jumps, for deadlines, and of the day, for what is stored."""
-
-    tick_ms: int
-    time_ms: int
-
-
-class Timer(NamedTuple):
-    """What is due: `kind` is session, pending, join or sync; the first two are a member's."""
-
-    group_id: str
-    kind: str
-    member_id: str = ""
-
-
-class GroupError(Exception):
-    """A request that gets this code."""
-
-    def __init__(self, code: ErrorCode) -> None:
-        self.code = code
-        super().__init__(code.message)
 
 
 class Group:
-    """A group. Its deadlines are set in `timers`, and come back through `expire`."""
+    """A group. Its timers are among `deadlines`; when one is due, the shard calls `expire`."""
 
-    def __init__(self, group_id: str, config: ClassicGroupConfig, timers: Deadlines[Timer]) -> None:
+    def __init__(
+        self, group_id: str, config: ClassicGroupConfig, deadlines: Deadlines[Timer]
+    ) -> None:
         self.id = group_id
         self.config = config
         self.state = GroupState.EMPTY
-        #: When its last member left, by the time of day: its offsets expire some time after that.
+        #: When the last member left, by the time of day; its offsets expire some time after that.
         self.empty_since_ms = -1
         self.generation = 0
-        #: None for a group that has never had a member.
+        #: None for a group that never had a member.
         self.protocol_type: str | None = None
         self.protocol: str | None = None
         self.leader: str | None = None
-        self.members: dict[str, Member] = {}
-        #: Ids that were given out, and have not come back to join.
-        self.pending: dict[str, int] = {}
-        self._timers = timers
-        self._static: dict[str, str] = {}
-        # In the first rebalance of an empty group: how much longer it may be delayed, and whether
-        # somebody came during the delay.
+        self.membership = Membership()
+        # Soft state of the rebalance in progress.
+        self._timers = GroupTimers(group_id, deadlines)
+        # Initial delay of an empty group: how much longer it may be extended, and whether a member
+        # joined since it was last extended.
         self._delay_left_ms: int | None = None
-        self._has_newcomer = False
+        self._has_new_member = False
         self._not_synced: set[str] = set()
-        # Whether the leader of this generation has said who gets what: it says so once.
-        self._is_assigned = False
+        # Whether the leader of this generation has sent the assignment: the first one counts.
+        self._has_assignment = False
 
     def __repr__(self) -> str:
         return (
@@ -99,17 +70,85 @@ class Group:
             f" {len(self.members)} members>"
         )
 
+    @property
+    def members(self) -> dict[str, Member]:
+        """The members by id."""
+        return self.membership.members
+
+    @property
+    def pending(self) -> set[str]:
+        """Member ids that were handed out, but that nobody joined with yet."""
+        return self.membership.pending
+
+    # Durable state.
+
+    def restore(self, metadata: GroupMetadataValue) -> None:
+        """Become what a record describes. Called while the shard loads, before any request."""
+        self.protocol_type = metadata.protocol_type or None
+        self.protocol = metadata.protocol
+        self.empty_since_ms = metadata.current_state_timestamp
+        self.generation = metadata.generation
+        self.leader = metadata.leader
+        self.membership = Membership(
+            Member.from_record(member, metadata.protocol) for member in metadata.members
+        )
+        self.state = GroupState.STABLE if self.members else GroupState.EMPTY
+
+    def replay(self, metadata: GroupMetadataValue) -> None:
+        """Apply a record that was just appended: the generation that it describes is complete.
+
+        The record was made from this group. If the group has moved on since, its state is newer
+        than the record, which then changes nothing.
+        """
+        if self.state is GroupState.COMPLETING_REBALANCE and metadata.generation == self.generation:
+            for member in metadata.members:
+                self.members[member.member_id].assignment = bytes(member.assignment)
+            self._become(GroupState.STABLE)
+
+    def start_sessions(self, now: Now) -> None:
+        """Start the sessions of all members, after a load: they have not been heard of yet."""
+        for member in self.members.values():
+            self._timers.start_session(member, now)
+
+    def die(self) -> None:
+        """End, without members: the group was removed from its shard."""
+        for member_id in list(self.pending):
+            self._remove_pending(member_id)
+        self._become(GroupState.DEAD)
+
+    def _record(self, now: Now, assignments: Mapping[str, bytes] | None = None) -> GroupRecord:
+        """Return the record of this generation, with `assignments` if they are new."""
+        return GroupRecord(
+            self.id,
+            GroupMetadataValue(
+                protocol_type=self.protocol_type or "",
+                generation=self.generation,
+                protocol=self.protocol,
+                leader=self.leader,
+                current_state_timestamp=now.time_ms,
+                members=[
+                    member.to_record(
+                        self.protocol,
+                        member.assignment
+                        if assignments is None
+                        else assignments.get(member.id, b""),
+                    )
+                    for member in self.members.values()
+                ],
+            ),
+        )
+
     # Requests.
 
     def join(self, join: Join, token: Any, now: Now) -> list[Effect]:
-        """Take a JoinGroup."""
+        """Handle JoinGroup."""
         try:
-            self._check_joins(join)
+            self._check_join(join)
             if not join.member_id:
-                return self._join_unknown(join, token, now)
+                return self._join_new(join, token, now)
             return self._join_known(join, token, now)
         except GroupError as error:
-            return [Reply(token, refused_join(error.code, join.member_id))]
+            return [Reply(token, join_error(error.code, join.member_id))]
 
     def sync(
         self,
@@ -121,13 +160,13 @@ class Group:
         token: Any,
         now: Now,
     ) -> list[Effect]:
-        """Take a SyncGroup; `protocol` is its type and name, where they are given."""
+        """Handle SyncGroup. `protocol` is the type and the name, None where not sent."""
         try:
-            member = self._member(member_id, instance_id)
+            member = self._find(member_id, instance_id)
             self._check_generation(generation)
             if any(
-                given is not None and given != own
-                for given, own in zip(protocol, (self.protocol_type, self.protocol), strict=True)
+                sent is not None and sent != current
+                for sent, current in zip(protocol, (self.protocol_type, self.protocol), strict=True)
             ):
                 raise GroupError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
             if self.state is GroupState.PREPARING_REBALANCE:
@@ -136,31 +175,25 @@ class Group:
             return [Reply(token, SyncGroupResponse(error_code=error.code))]
         self._not_synced.discard(member_id)
         if self.state is GroupState.STABLE:
-            self._restart_session(member, now)
-            return [Reply(token, self._synced(member))]
-        effects = self._unpark_sync(member, ErrorCode.REBALANCE_IN_PROGRESS)
-        member.sync = token
-        if member_id == self.leader and not self._is_assigned:
-            self._is_assigned = True
-            generation = self.generation
-            given = {name: assignments.get(name, b"") for name in self.members}
-
-            def stored(error: Exception | None) -> list[Effect]:
-                return self._assigned(generation, given, error, now)
-
-            effects.append(Append(self.id, [group_record(self, now.time_ms, given)], stored))
+            self._timers.start_session(member, now)
+            return [Reply(token, sync_response(self, member))]
+        effects = self._refuse_sync(member, ErrorCode.REBALANCE_IN_PROGRESS)
+        member.waiting_sync = token
+        if member_id == self.leader and not self._has_assignment:
+            self._has_assignment = True
+            effects.append(self._append_assignments(assignments, now))
         return effects
 
     def heartbeat(
         self, member_id: str, instance_id: str | None, generation: int, token: Any, now: Now
     ) -> list[Effect]:
-        """Take a Heartbeat."""
+        """Handle Heartbeat."""
         try:
-            member = self._member(member_id, instance_id)
+            member = self._find(member_id, instance_id)
             self._check_generation(generation)
         except GroupError as error:
             return [Reply(token, HeartbeatResponse(error_code=error.code))]
-        self._restart_session(member, now)
+        self._timers.start_session(member, now)
         is_rebalancing = self.state is GroupState.PREPARING_REBALANCE
         code = ErrorCode.REBALANCE_IN_PROGRESS if is_rebalancing else ErrorCode.NONE
         return [Reply(token, HeartbeatResponse(error_code=code))]
@@ -168,425 +201,329 @@ class Group:
     def leave(
         self, member_id: str, instance_id: str | None, now: Now
     ) -> tuple[ErrorCode, list[Effect]]:
-        """Take one member of a LeaveGroup. Without an id, it is whoever has the instance id."""
+        """Handle one member of a LeaveGroup. It may be named by its instance id alone."""
         try:
             if not member_id and instance_id is not None:
-                member_id = self._static.get(instance_id, "")
+                member_id = self.membership.static_member_id(instance_id) or ""
             if member_id in self.pending:
-                self._forget_pending(member_id)
-                return ErrorCode.NONE, self._complete_if_all_joined(now)
-            member = self._member(member_id, instance_id)
+                self._remove_pending(member_id)
+                return ErrorCode.NONE, self._complete_join_if_all_joined(now)
+            member = self._find(member_id, instance_id)
         except GroupError as error:
             return error.code, []
-        return ErrorCode.NONE, self._remove_and_go_on(member, now)
+        return ErrorCode.NONE, self._remove_and_rebalance(member, now)
 
     def check_commit(
         self, member_id: str, instance_id: str | None, generation: int, now: Now
     ) -> None:
-        """Take note of an OffsetCommit. Raises GroupError if it may not be."""
+        """Check an OffsetCommit, and restart the member's session. Raises GroupError."""
         if generation < 0 and self.state is GroupState.EMPTY:
-            return  # from somebody whose partitions are not assigned here
-        member = self._member(member_id, instance_id)
+            return  # A consumer that assigns itself partitions, without being a member.
+        member = self._find(member_id, instance_id)
         self._check_generation(generation)
         if self.state is GroupState.COMPLETING_REBALANCE:
             raise GroupError(ErrorCode.REBALANCE_IN_PROGRESS)
-        self._restart_session(member, now)
+        self._timers.start_session(member, now)
 
     def expire(self, timer: Timer, now: Now) -> list[Effect]:
-        """Take note that a time is over."""
+        """Handle a timer that is due."""
         if timer.kind == "join":
-            return self._join_is_over(now)
+            return self._expire_join(now)
         if timer.kind == "sync":
-            return self._sync_is_over(now)
+            return self._expire_sync(now)
         if timer.kind == "pending":
-            self.pending.pop(timer.member_id, None)
-            return self._complete_if_all_joined(now)
+            self.pending.discard(timer.member_id)
+            return self._complete_join_if_all_joined(now)
         member = self.members.get(timer.member_id)
         if member is None:
             return []
-        if member.is_parked and not member.is_new:
-            self._restart_session(member, now)
+        if member.is_waiting and not member.is_new:
+            self._timers.start_session(member, now)
             return []
-        return self._remove_and_go_on(member, now)
-
-    def die(self) -> None:
-        """End; there are no members."""
-        for member_id in list(self.pending):
-            self._forget_pending(member_id)
-        self._become(GroupState.DEAD)
-
-    # Questions.
-
-    @property
-    def is_dead(self) -> bool:
-        """Whether it is being removed."""
-        return self.state is GroupState.DEAD
-
-    @property
-    def rebalance_timeout_ms(self) -> int:
-        """How long its members may take to join again."""
-        return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
-
-    # What a start reads.
-
-    def restore(self, generation: int, leader: str | None, members: Iterable[Member]) -> None:
-        """Be what a record says; called before any request."""
-        self.generation = generation
-        self.leader = leader
-        for member in members:
-            member.is_new = False
-            self.members[member.id] = member
-            if member.instance_id is not None:
-                self._static[member.instance_id] = member.id
-        self.state = GroupState.STABLE if self.members else GroupState.EMPTY
-
-    def restart_sessions(self, now: Now) -> None:
-        """Give everybody who was there before a restart the time to say that they still are."""
-        for member in self.members.values():
-            self._restart_session(member, now)
+        return self._remove_and_rebalance(member, now)
 
     # Joining.
 
-    def _check_joins(self, join: Join) -> None:
+    def _check_join(self, join: Join) -> None:
         if self.state is GroupState.DEAD:
             raise GroupError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         low, high = self.config.min_session_timeout_ms, self.config.max_session_timeout_ms
         if not low <= join.session_timeout_ms <= high:
             raise GroupError(ErrorCode.INVALID_SESSION_TIMEOUT)
-        names = {name for name, _data in join.protocols}
-        if not join.protocol_type or not names:
+        if not join.protocol_type or not join.protocols:
             raise GroupError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         if self.members and join.protocol_type != self.protocol_type:
             raise GroupError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-        others = [member for member in self.members.values() if member.id != join.member_id]
-        if others and not names & self._candidates(others):
-            raise GroupError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-        is_known = (
-            join.member_id in self.members
-            or join.member_id in self.pending
-            or (not join.member_id and join.instance_id in self._static)
-        )
-        if not is_known and len(self.members) + len(self.pending) >= self.config.max_size:
-            raise GroupError(ErrorCode.GROUP_MAX_SIZE_REACHED)
+        self.membership.check_join(join, self.config.max_size)
 
-    def _join_unknown(self, join: Join, token: Any, now: Now) -> list[Effect]:
+    def _join_new(self, join: Join, token: Any, now: Now) -> list[Effect]:
         if join.instance_id is not None:
             member_id = f"{join.instance_id}-{join.unique}"
-            if join.instance_id in self._static:
-                return self._replace(self._static[join.instance_id], member_id, join, token, now)
+            old_id = self.membership.static_member_id(join.instance_id)
+            if old_id is not None:
+                return self._replace_static(self.members[old_id], member_id, join, token, now)
             return self._add(member_id, join, token, now)
         member_id = f"{join.client_id}-{join.unique}"
         if not join.requires_known_id:
             return self._add(member_id, join, token, now)
-        self.pending[member_id] = join.session_timeout_ms
-        self._set_timer("pending", now.tick_ms + join.session_timeout_ms, member_id)
-        return [Reply(token, refused_join(ErrorCode.MEMBER_ID_REQUIRED, member_id))]
+        self.pending.add(member_id)
+        self._timers.start_pending(member_id, join.session_timeout_ms, now)
+        return [Reply(token, join_error(ErrorCode.MEMBER_ID_REQUIRED, member_id))]
 
     def _join_known(self, join: Join, token: Any, now: Now) -> list[Effect]:
         if join.member_id in self.pending and join.instance_id is None:
-            self._forget_pending(join.member_id)
+            self._remove_pending(join.member_id)
             return self._add(join.member_id, join, token, now)
-        member = self._member(join.member_id, join.instance_id)
-        has_changed = member.protocols != join.protocols
+        member = self._find(join.member_id, join.instance_id)
+        is_unchanged = member.protocols == join.protocols
         if self.state is GroupState.PREPARING_REBALANCE:
             member.update(join)
-            return self._park_join(member, token) + self._complete_if_all_joined(now)
-        is_lost_answer = not has_changed and (
+            return self._wait_in_join(member, token) + self._complete_join_if_all_joined(now)
+        is_retry = is_unchanged and (
             self.state is GroupState.COMPLETING_REBALANCE or member.id != self.leader
         )
-        if is_lost_answer:
-            self._restart_session(member, now)
-            return [Reply(token, self._joined(member))]
+        if is_retry:
+            self._timers.start_session(member, now)
+            return [Reply(token, join_response(self, member))]
         member.update(join)
-        return self._park_join(member, token) + self._prepare(now)
+        return self._wait_in_join(member, token) + self._prepare_rebalance(now)
 
     def _add(self, member_id: str, join: Join, token: Any, now: Now) -> list[Effect]:
         if not self.members:
             self.protocol_type = join.protocol_type
-        member = self.members[member_id] = Member.of(member_id, join)
-        if member.instance_id is not None:
-            self._static[member.instance_id] = member_id
+        member = Member.from_join(member_id, join)
+        self.membership.add(member)
         if self.leader is None:
             self.leader = member_id
-        self._has_newcomer = True
-        effects = self._park_join(member, token)
-        self._set_timer("session", now.tick_ms + NEW_MEMBER_TIMEOUT_MS, member_id)
-        if self.state is GroupState.PREPARING_REBALANCE:
-            return effects + self._complete_if_all_joined(now)
-        return effects + self._prepare(now)
+        self._has_new_member = True
+        effects = self._wait_in_join(member, token)
+        self._timers.start_first_session(member, now)
+        return effects + self._rebalance(now)
 
-    def _replace(self, old_id: str, new_id: str, join: Join, token: Any, now: Now) -> list[Effect]:
-        """Let a static member come back under another id: its old one is fenced."""
-        old = self.members.pop(old_id)
-        self._timers.cancel(Timer(self.id, "session", old_id))
-        effects = self._unpark(old, ErrorCode.FENCED_INSTANCE_ID)
-        was_leader = self.leader == old_id
+    def _replace_static(
+        self, old: Member, new_id: str, join: Join, token: Any, now: Now
+    ) -> list[Effect]:
+        """Replace a static member that restarted: it gets a new id, and the old one is fenced."""
+        effects = self._refuse_waiting(old, ErrorCode.FENCED_INSTANCE_ID)
         old_leader = self.leader or ""
-        member = self.members[new_id] = Member.of(new_id, join)
+        was_leader = self.leader == old.id
+        member = Member.from_join(new_id, join)
         member.assignment, member.is_new = old.assignment, False
-        assert join.instance_id is not None
-        self._static[join.instance_id] = new_id
+        self.membership.remove(old)
+        self.membership.add(member)
         if was_leader:
             self.leader = new_id
-        if old_id in self._not_synced:
-            self._not_synced.remove(old_id)
+        if old.id in self._not_synced:
+            self._not_synced.remove(old.id)
             self._not_synced.add(new_id)
-        self._restart_session(member, now)
-        if self.state is GroupState.STABLE and self._choose() == self.protocol:
-            # Nothing changes for the others. One that leads must not assign anew: newer clients
-            # can be told so; older ones are told that somebody else leads.
-            skips = was_leader and join.can_skip_assignment
-            member.join = token
+        self._timers.cancel_session(old.id)
+        self._timers.start_session(member, now)
+        if self.state is GroupState.STABLE and self.membership.choose_protocol() == self.protocol:
+            append = self._append_replacement(member, join, old_leader, token, now)
+            return [*effects, append]
+        return effects + self._wait_in_join(member, token) + self._rebalance(now)
 
-            def stored(error: Exception | None) -> list[Effect]:
-                if self.state is not GroupState.STABLE or member.join is not token:
-                    return []  # it waits with the others, or has been answered
-                member.join = None
-                self._prolong_session(member, now)
-                if error is not None:
-                    return [Reply(token, refused_join(ErrorCode.COORDINATOR_NOT_AVAILABLE))]
-                answer = self._joined(member, leader=None if skips else old_leader, skips=skips)
-                return [Reply(token, answer)]
+    def _append_replacement(
+        self, member: Member, join: Join, old_leader: str, token: Any, now: Now
+    ) -> Append:
+        """Append the new id of a static member, then answer its join without a rebalance."""
+        # A leader must not assign again. Newer clients understand SkipAssignment; older ones are
+        # told that somebody else leads.
+        skip_assignment = self.leader == member.id and join.can_skip_assignment
+        member.waiting_join = token
 
-            return [*effects, Append(self.id, [group_record(self, now.time_ms)], stored)]
-        effects += self._park_join(member, token)
-        if self.state is GroupState.PREPARING_REBALANCE:
-            return effects + self._complete_if_all_joined(now)
-        return effects + self._prepare(now)
+        def complete(code: ErrorCode) -> list[Effect]:
+            if self.state is not GroupState.STABLE or member.waiting_join is not token:
+                return []  # A rebalance has started, which answers the join, or did.
+            member.waiting_join = None
+            self._timers.extend_session(member, now)
+            if code is not ErrorCode.NONE:
+                return [Reply(token, join_error(append_error(code)))]
+            leader = None if skip_assignment else old_leader
+            return [
+                Reply(
+                    token,
+                    join_response(self, member, leader=leader, skip_assignment=skip_assignment),
+                )
+            ]
+
+        return Append([self._record(now)], complete)
 
     # Rebalancing.
 
-    def _prepare(self, now: Now) -> list[Effect]:
-        """Begin a rebalance."""
+    def _rebalance(self, now: Now) -> list[Effect]:
+        """Start a rebalance, or complete the one in progress if this was its last join."""
+        if self.state is GroupState.PREPARING_REBALANCE:
+            return self._complete_join_if_all_joined(now)
+        return self._prepare_rebalance(now)
+
+    def _prepare_rebalance(self, now: Now) -> list[Effect]:
+        """Start a rebalance: wait for the members to join."""
         effects: list[Effect] = []
         if self.state is GroupState.COMPLETING_REBALANCE:
             for member in self.members.values():
                 member.assignment = b""
-                if member.sync is not None:
-                    self._prolong_session(member, now)
-                effects += self._unpark_sync(member, ErrorCode.REBALANCE_IN_PROGRESS)
-        self._cancel_timer("sync")
+                if member.waiting_sync is not None:
+                    self._timers.extend_session(member, now)
+                effects += self._refuse_sync(member, ErrorCode.REBALANCE_IN_PROGRESS)
+        self._timers.cancel_sync()
         self._not_synced.clear()
         was_empty = self.state is GroupState.EMPTY
         self._become(GroupState.PREPARING_REBALANCE)
-        timeout = self.rebalance_timeout_ms
-        delay = min(self.config.initial_rebalance_delay_ms, timeout)
-        if was_empty and delay > 0:
-            # Members of a new group come one after the other: one rebalance for all of them.
-            self._delay_left_ms = timeout - delay
-            self._has_newcomer = False
-            self._set_timer("join", now.tick_ms + delay)
+        timeout_ms = self.membership.rebalance_timeout_ms
+        delay_ms = min(self.config.initial_rebalance_delay_ms, timeout_ms)
+        if was_empty and delay_ms > 0:
+            # The first members of a group join one after another: one rebalance for all of them.
+            self._delay_left_ms = timeout_ms - delay_ms
+            self._has_new_member = False
+            self._timers.start_join(delay_ms, now)
             return effects
         self._delay_left_ms = None
-        self._set_timer("join", now.tick_ms + timeout)
-        return effects + self._complete_if_all_joined(now)
+        self._timers.start_join(timeout_ms, now)
+        return effects + self._complete_join_if_all_joined(now)
 
-    def _complete_if_all_joined(self, now: Now) -> list[Effect]:
+    def _complete_join_if_all_joined(self, now: Now) -> list[Effect]:
         if (
             self.state is not GroupState.PREPARING_REBALANCE
             or self._delay_left_ms is not None
             or self.pending
-            or any(member.join is None for member in self.members.values())
+            or any(member.waiting_join is None for member in self.members.values())
         ):
             return []
-        return self._complete(now)
+        return self._complete_join(now)
 
-    def _join_is_over(self, now: Now) -> list[Effect]:
-        if self._delay_left_ms and self._has_newcomer:
-            delay = min(self.config.initial_rebalance_delay_ms, self._delay_left_ms)
-            self._delay_left_ms -= delay
-            self._has_newcomer = False
-            self._set_timer("join", now.tick_ms + delay)
+    def _expire_join(self, now: Now) -> list[Effect]:
+        if self._delay_left_ms and self._has_new_member:
+            delay_ms = min(self.config.initial_rebalance_delay_ms, self._delay_left_ms)
+            self._delay_left_ms -= delay_ms
+            self._has_new_member = False
+            self._timers.start_join(delay_ms, now)
             return []
-        return self._complete(now)
+        return self._complete_join(now)
 
-    def _complete(self, now: Now) -> list[Effect]:
-        """End the wait for joins: there is a new generation."""
+    def _complete_join(self, now: Now) -> list[Effect]:
+        """Stop waiting for joins, and start a new generation with the members that joined."""
         self._delay_left_ms = None
-        self._cancel_timer("join")
-        for member in [m for m in self.members.values() if m.join is None]:
-            if member.instance_id is None:
-                self._remove(member)  # nothing of it is parked
-        joined = [member for member in self.members.values() if member.join is not None]
+        self._timers.cancel_join()
+        for member in list(self.members.values()):
+            if member.waiting_join is None and member.instance_id is None:
+                self._remove(member)  # None of its requests is waiting.
+        joined = self.membership.joined
         if self.members and not joined:
-            # Static members have until the end of their session to come back.
-            timeout = max(self.rebalance_timeout_ms, self.config.min_session_timeout_ms)
-            self._set_timer("join", now.tick_ms + timeout)
+            # Static members may come back until their sessions end.
+            timeout_ms = max(
+                self.membership.rebalance_timeout_ms, self.config.min_session_timeout_ms
+            )
+            self._timers.start_join(timeout_ms, now)
             return []
         self.generation += 1
         if not self.members:
             self._become(GroupState.EMPTY)
             self.empty_since_ms = now.time_ms
             self.protocol = self.leader = None
-            return [Append(self.id, [group_record(self, now.time_ms)], lambda _error: [])]
-        if self.leader not in self.members or self.members[self.leader].join is None:
+            return [Append([self._record(now)])]
+        if self.leader not in self.members or self.members[self.leader].waiting_join is None:
             self.leader = joined[0].id
-        self.protocol = self._choose()
+        self.protocol = self.membership.choose_protocol()
         self._become(GroupState.COMPLETING_REBALANCE)
-        self._is_assigned = False
+        self._has_assignment = False
         self._not_synced = set(self.members)
-        self._set_timer("sync", now.tick_ms + self.rebalance_timeout_ms)
+        self._timers.start_sync(self.membership.rebalance_timeout_ms, now)
         effects: list[Effect] = []
         for member in self.members.values():
-            token, member.join = member.join, None
+            token, member.waiting_join = member.waiting_join, None
             member.is_new = False
             if token is not None:
-                effects.append(Reply(token, self._joined(member)))
-                self._restart_session(member, now)
+                effects.append(Reply(token, join_response(self, member)))
+                self._timers.start_session(member, now)
         return effects
 
-    def _assigned(
-        self, generation: int, given: Mapping[str, bytes], error: Exception | None, now: Now
-    ) -> list[Effect]:
-        """Hand out the assignments that the leader made, now that they are written down."""
-        if self.state is not GroupState.COMPLETING_REBALANCE or generation != self.generation:
-            return []  # it has gone on since, and answered those who waited
-        if error is not None:
-            return self._prepare(now)
-        for member in self.members.values():
-            member.assignment = given.get(member.id, b"")
-        self._become(GroupState.STABLE)
+    def _append_assignments(self, assignments: Mapping[str, bytes], now: Now) -> Append:
+        """Append the leader's assignments, then answer the members that wait for theirs."""
+        generation = self.generation
+
+        def complete(code: ErrorCode) -> list[Effect]:
+            if generation != self.generation:
+                return []
+            if code is not ErrorCode.NONE:
+                is_current = self.state is GroupState.COMPLETING_REBALANCE
+                return self._prepare_rebalance(now) if is_current else []
+            return self._answer_syncs(now) if self.state is GroupState.STABLE else []
+
+        return Append([self._record(now, assignments)], complete)
+
+    def _answer_syncs(self, now: Now) -> list[Effect]:
         effects: list[Effect] = []
         for member in self.members.values():
-            token, member.sync = member.sync, None
+            token, member.waiting_sync = member.waiting_sync, None
             if token is not None:
-                effects.append(Reply(token, self._synced(member)))
-                self._prolong_session(member, now)
+                effects.append(Reply(token, sync_response(self, member)))
+                self._timers.extend_session(member, now)
         return effects
 
-    def _sync_is_over(self, now: Now) -> list[Effect]:
-        """Remove who was given a generation and never asked for its assignment."""
+    def _expire_sync(self, now: Now) -> list[Effect]:
+        """Remove the members that joined the generation, but did not sync."""
         effects: list[Effect] = []
         late = [self.members[name] for name in self._not_synced if name in self.members]
         self._not_synced.clear()
         for member in late:
             effects += self._remove(member)
-        return effects + self._prepare(now) if late else effects
+        return effects + self._prepare_rebalance(now) if late else effects
 
-    def _remove_and_go_on(self, member: Member, now: Now) -> list[Effect]:
+    def _remove_and_rebalance(self, member: Member, now: Now) -> list[Effect]:
         effects = self._remove(member)
         if self.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
-            return effects + self._prepare(now)
-        return effects + self._complete_if_all_joined(now)
+            return effects + self._prepare_rebalance(now)
+        return effects + self._complete_join_if_all_joined(now)
 
     def _remove(self, member: Member) -> list[Effect]:
-        del self.members[member.id]
-        self._timers.cancel(Timer(self.id, "session", member.id))
+        self.membership.remove(member)
+        self._timers.cancel_session(member.id)
         self._not_synced.discard(member.id)
-        if member.instance_id is not None:
-            self._static.pop(member.instance_id, None)
         if self.leader == member.id:
-            joined = (m.id for m in self.members.values() if m.join is not None)
-            self.leader = next(joined, next(iter(self.members), None))
-        return self._unpark(member, ErrorCode.UNKNOWN_MEMBER_ID)
+            joined = self.membership.joined
+            self.leader = joined[0].id if joined else next(iter(self.members), None)
+        return self._refuse_waiting(member, ErrorCode.UNKNOWN_MEMBER_ID)
 
-    # Small things.
+    def _remove_pending(self, member_id: str) -> None:
+        self.pending.remove(member_id)
+        self._timers.cancel_pending(member_id)
+
+    # Waiting requests.
+
+    def _wait_in_join(self, member: Member, token: Any) -> list[Effect]:
+        """Let a join wait. It replaces an earlier request, which the client has given up on."""
+        effects: list[Effect] = []
+        if member.waiting_join is not None:
+            response = join_error(ErrorCode.REBALANCE_IN_PROGRESS, member.id)
+            effects.append(Reply(member.waiting_join, response))
+        effects += self._refuse_sync(member, ErrorCode.REBALANCE_IN_PROGRESS)
+        member.waiting_join = token
+        return effects
+
+    def _refuse_sync(self, member: Member, code: ErrorCode) -> list[Effect]:
+        token, member.waiting_sync = member.waiting_sync, None
+        return [] if token is None else [Reply(token, SyncGroupResponse(error_code=code))]
+
+    def _refuse_waiting(self, member: Member, code: ErrorCode) -> list[Effect]:
+        """Answer the waiting requests of a member that was removed."""
+        token, member.waiting_join = member.waiting_join, None
+        effects = self._refuse_sync(member, code)
+        return effects if token is None else [*effects, Reply(token, join_error(code, member.id))]
+
+    # Checks.
 
     def _become(self, state: GroupState) -> None:
         if state is not self.state:
             assert self.state in PREDECESSORS[state], f"{self.state} → {state}"
             self.state = state
 
-    def _member(self, member_id: str, instance_id: str | None) -> Member:
-        """Give a member that is who it says it is. Raises GroupError."""
+    def _find(self, member_id: str, instance_id: str | None) -> Member:
+        """Return the member that a request comes from. Raises GroupError."""
         if self.state is GroupState.DEAD:
             raise GroupError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        if instance_id is not None:
-            current = self._static.get(instance_id)
-            if current is not None and current != member_id:
-                raise GroupError(ErrorCode.FENCED_INSTANCE_ID)
-            if current is None:
-                raise GroupError(ErrorCode.UNKNOWN_MEMBER_ID)
-        member = self.members.get(member_id)
-        if member is None:
-            raise GroupError(ErrorCode.UNKNOWN_MEMBER_ID)
-        return member
+        return self.membership.find(member_id, instance_id)
 
     def _check_generation(self, generation: int) -> None:
         if generation != self.generation:
             raise GroupError(ErrorCode.ILLEGAL_GENERATION)
-
-    def _candidates(self, members: Iterable[Member]) -> frozenset[str]:
-        """Give the protocols that all of these have."""
-        return frozenset.intersection(*{member.names for member in members})
-
-    def _choose(self) -> str | None:
-        """Choose a protocol that all have: each votes for its favourite of those."""
-        candidates = self._candidates(self.members.values())
-        if not candidates:
-            return None
-        votes = Counter(member.vote(candidates) for member in self.members.values())
-        return votes.most_common(1)[0][0]
-
-    def _joined(
-        self, member: Member, *, leader: str | None = None, skips: bool = False
-    ) -> JoinGroupResponse:
-        leader = leader or self.leader or ""
-        return JoinGroupResponse(
-            generation_id=self.generation,
-            protocol_type=self.protocol_type,
-            protocol_name=self.protocol,
-            leader=leader,
-            skip_assignment=skips,
-            member_id=member.id,
-            members=[
-                JoinGroupResponseMember(
-                    member_id=other.id,
-                    group_instance_id=other.instance_id,
-                    metadata=other.metadata(self.protocol),
-                )
-                for other in self.members.values()
-            ]
-            if leader == member.id
-            else (),
-        )
-
-    def _synced(self, member: Member) -> SyncGroupResponse:
-        return SyncGroupResponse(
-            protocol_type=self.protocol_type,
-            protocol_name=self.protocol,
-            assignment=member.assignment,
-        )
-
-    def _park_join(self, member: Member, token: Any) -> list[Effect]:
-        """Park a join in the place of one that the member must have given up on."""
-        effects: list[Effect] = []
-        if member.join is not None:
-            answer = refused_join(ErrorCode.REBALANCE_IN_PROGRESS, member.id)
-            effects.append(Reply(member.join, answer))
-        effects += self._unpark_sync(member, ErrorCode.REBALANCE_IN_PROGRESS)
-        member.join = token
-        return effects
-
-    def _unpark_sync(self, member: Member, code: ErrorCode) -> list[Effect]:
-        token, member.sync = member.sync, None
-        return [] if token is None else [Reply(token, SyncGroupResponse(error_code=code))]
-
-    def _unpark(self, member: Member, code: ErrorCode) -> list[Effect]:
-        """Answer whatever a member that is no more was waiting for."""
-        token, member.join = member.join, None
-        effects = self._unpark_sync(member, code)
-        return effects if token is None else [*effects, Reply(token, refused_join(code, member.id))]
-
-    def _restart_session(self, member: Member, now: Now) -> None:
-        self._set_timer("session", now.tick_ms + member.session_timeout_ms, member.id)
-
-    def _prolong_session(self, member: Member, now: Now) -> None:
-        """Restart a session, but not from a time that was long ago: writing may take its time."""
-        timer = Timer(self.id, "session", member.id)
-        self._timers.postpone(timer, now.tick_ms + member.session_timeout_ms)
-
-    def _forget_pending(self, member_id: str) -> None:
-        del self.pending[member_id]
-        self._timers.cancel(Timer(self.id, "pending", member_id))
-
-    def _set_timer(self, kind: str, when: int, member_id: str = "") -> None:
-        self._timers.set(Timer(self.id, kind, member_id), when)
-
-    def _cancel_timer(self, kind: str) -> None:
-        self._timers.cancel(Timer(self.id, kind))
-
-
-def refused_join(code: ErrorCode, member_id: str = "") -> JoinGroupResponse:
-    """Give the answer to a join that gets an error."""
-    return JoinGroupResponse(error_code=code, member_id=member_id, protocol_name="")

@@ -1,13 +1,18 @@
-"""All groups of a broker, and the offsets that they have committed.
+"""The groups of one partition of `__consumer_offsets`, and the offsets that they committed.
 
-Requests are events, as in `group`: they give effects. What must survive is in records, and takes
-effect when they are stored: `replay` reads the same records when a broker starts.
+A shard is loaded by replaying the log of its partition, and unloaded by dropping it. Between the
+two, requests and timers are events: each validates, and returns effects (see `effects`).
+
+`replay` is the only method that changes durable state: which groups exist, their completed
+generations, and committed offsets. It applies the same records in both phases. While the shard
+loads, a group is what its last record says. Once it is active, a group's members are in memory, and
+a record completes the generation that they negotiated. Soft state (members in a rebalance, waiting
+requests, timers) is changed by the events themselves, and is lost with the shard.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ottla.protocol.api.heartbeat import HeartbeatResponse
@@ -17,43 +22,25 @@ from ottla.protocol.compiler import codec
 from ottla.protocol.consumer import ConsumerProtocolSubscription
 from ottla.protocol.errors import DecodeError, ErrorCode
 
-from .deadlines import Deadlines
-from .effects import Append, Effect, Reply
-from .group import ClassicGroupConfig, Group, GroupError, Now, Timer, refused_join
+from .config import GroupCoordinatorConfig
+from .deadlines import Deadlines, Now
+from .effects import Append, Effect, Reply, append_error
+from .errors import GroupError
+from .group import Group
+from .group_timers import Timer
 from .member import Join
-from .metadata_image import KeyValue
-from .records import (
-    CommittedOffset,
-    GroupMetadataKey,
-    OffsetCommitKey,
-    decode_group,
-    decode_key,
-    decode_offset,
-    group_key,
-    members_of,
-    offset_key,
-    offset_record,
-)
+from .metadata_image import TopicPartition
+from .offsets import CommittedOffsets, tombstones
+from .records import CommittedOffset, CoordinatorRecord, GroupRecord, OffsetRecord
+from .responses import join_error
 from .states import GroupState
 
-#: A topic and a partition.
-TopicPartition = tuple[str, int]
-#: What becomes of each partition of a commit.
-Codes = dict[TopicPartition, ErrorCode]
-
-
-@dataclass(frozen=True, slots=True)
-class GroupCoordinatorConfig:
-    """What the coordinator allows."""
-
-    group: ClassicGroupConfig = field(default_factory=ClassicGroupConfig)
-    max_groups: int = 10_000
-    offset_metadata_max_bytes: int = 4096
-    offsets_retention_ms: int = 7 * 24 * 60 * 60 * 1000
+#: The result of each partition of a request.
+PartitionErrors = dict[TopicPartition, ErrorCode]
 
 
 class MemberIdentity(NamedTuple):
-    """Who a request says it comes from."""
+    """The member that a request claims to come from."""
 
     member_id: str
     instance_id: str | None
@@ -61,17 +48,26 @@ class MemberIdentity(NamedTuple):
 
 
 class GroupShard:
-    """The groups, by id. `config` may be replaced at any time."""
+    """The groups of a partition by id. `config` may be replaced at any time.
 
-    def __init__(self, config: GroupCoordinatorConfig) -> None:
+    `count_groups` returns the number of groups that `max_groups` limits: those of all shards of the
+    broker.
+    """
+
+    def __init__(
+        self, config: GroupCoordinatorConfig, count_groups: Callable[[], int] | None = None
+    ) -> None:
         self._config = config
+        self._count_groups = count_groups or (lambda: len(self.groups))
+        #: Whether the log was replayed, so that requests can be handled.
+        self.is_active = False
         self.groups: dict[str, Group] = {}
-        self.offsets: dict[str, dict[TopicPartition, CommittedOffset]] = {}
-        self.timers: Deadlines[Timer] = Deadlines()
+        self.offsets = CommittedOffsets()
+        self.deadlines: Deadlines[Timer] = Deadlines()
 
     @property
     def config(self) -> GroupCoordinatorConfig:
-        """What is allowed."""
+        """The limits in force."""
         return self._config
 
     @config.setter
@@ -80,21 +76,59 @@ class GroupShard:
         for group in self.groups.values():
             group.config = config.group
 
+    # Durable state.
+
+    def replay(self, record: CoordinatorRecord) -> None:
+        """Apply a record: of the log, while the shard loads, or one that was just appended."""
+        if isinstance(record, OffsetRecord):
+            self.offsets.replay(record)
+            if record.committed is not None and record.group_id not in self.groups:
+                self._add_group(record.group_id)
+        elif record.metadata is None:
+            self._replay_group_tombstone(record.group_id)
+        elif not self.is_active:
+            self._add_group(record.group_id).restore(record.metadata)
+        elif record.group_id in self.groups:
+            self.groups[record.group_id].replay(record.metadata)
+
+    def activate(self, now: Now) -> None:
+        """Start to handle requests, after a load. Members have a session timeout to appear."""
+        for group in list(self.groups.values()):
+            self._drop_if_unused(group)
+            group.start_sessions(now)
+        self.is_active = True
+
+    def _replay_group_tombstone(self, group_id: str) -> None:
+        group = self.groups.get(group_id)
+        if group is None:
+            return
+        if self.is_active:
+            if group.state is not GroupState.EMPTY:
+                return  # Members have joined since the tombstone was appended.
+            group.die()
+        del self.groups[group_id]
+        if group_id in self.offsets:
+            self._add_group(group_id)  # For offsets whose commit was in flight meanwhile.
+
+    def _add_group(self, group_id: str) -> Group:
+        group = self.groups[group_id] = Group(group_id, self._config.group, self.deadlines)
+        return group
+
     # Membership.
 
     def join(self, group_id: str, join: Join, token: Any, now: Now) -> list[Effect]:
-        """Take a JoinGroup."""
+        """Handle JoinGroup."""
         if not group_id:
-            return [Reply(token, refused_join(ErrorCode.INVALID_GROUP_ID, join.member_id))]
+            return [Reply(token, join_error(ErrorCode.INVALID_GROUP_ID, join.member_id))]
         group = self.groups.get(group_id)
         if group is None:
             if join.member_id:
-                return [Reply(token, refused_join(ErrorCode.UNKNOWN_MEMBER_ID, join.member_id))]
-            if len(self.groups) >= self._config.max_groups:
-                return [Reply(token, refused_join(ErrorCode.GROUP_MAX_SIZE_REACHED))]
-            group = self._make(group_id)
+                return [Reply(token, join_error(ErrorCode.UNKNOWN_MEMBER_ID, join.member_id))]
+            if self._count_groups() >= self._config.max_groups:
+                return [Reply(token, join_error(ErrorCode.GROUP_MAX_SIZE_REACHED))]
+            group = self._add_group(group_id)
         effects = group.join(join, token, now)
-        self._drop_if_void(group)
+        self._drop_if_unused(group)
         return effects
 
     def sync(
@@ -106,9 +140,9 @@ class GroupShard:
         token: Any,
         now: Now,
     ) -> list[Effect]:
-        """Take a SyncGroup."""
+        """Handle SyncGroup."""
         try:
-            group = self._group(group_id)
+            group = self._find_group(group_id)
         except GroupError as error:
             return [Reply(token, SyncGroupResponse(error_code=error.code))]
         return group.sync(*identity, protocol, assignments, token, now)
@@ -116,9 +150,9 @@ class GroupShard:
     def heartbeat(
         self, group_id: str, identity: MemberIdentity, token: Any, now: Now
     ) -> list[Effect]:
-        """Take a Heartbeat."""
+        """Handle Heartbeat."""
         try:
-            group = self._group(group_id)
+            group = self._find_group(group_id)
         except GroupError as error:
             return [Reply(token, HeartbeatResponse(error_code=error.code))]
         return group.heartbeat(*identity, token, now)
@@ -126,7 +160,7 @@ class GroupShard:
     def leave(
         self, group_id: str, members: Sequence[tuple[str, str | None]], token: Any, now: Now
     ) -> list[Effect]:
-        """Take a LeaveGroup of members, by their ids and instance ids."""
+        """Handle LeaveGroup of members, given by member id and instance id."""
         if not group_id:
             return [Reply(token, LeaveGroupResponse(error_code=ErrorCode.INVALID_GROUP_ID))]
         group = self.groups.get(group_id)
@@ -135,201 +169,40 @@ class GroupShard:
         for member_id, instance_id in members:
             code = ErrorCode.UNKNOWN_MEMBER_ID
             if group is not None:
-                code, more = group.leave(member_id, instance_id, now)
-                effects += more
+                code, member_effects = group.leave(member_id, instance_id, now)
+                effects += member_effects
             results.append(
                 MemberResponse(member_id=member_id, group_instance_id=instance_id, error_code=code)
             )
         if group is not None:
-            self._drop_if_void(group)
+            self._drop_if_unused(group)
         return [*effects, Reply(token, LeaveGroupResponse(members=results))]
 
     def expire(self, now: Now) -> list[Effect]:
-        """Take note of all times that are over."""
+        """Handle all timers that are due."""
         effects: list[Effect] = []
-        for timer in self.timers.due(now.tick_ms):
+        for timer in self.deadlines.due(now.tick_ms):
             group = self.groups.get(timer.group_id)
             if group is not None:
                 effects += group.expire(timer, now)
-                self._drop_if_void(group)
+                self._drop_if_unused(group)
         return effects
 
-    # Offsets.
+    def refuse_waiting(self, code: ErrorCode) -> list[Effect]:
+        """Answer all waiting joins and syncs with an error: the shard or the broker stops.
 
-    def commit(
-        self,
-        group_id: str,
-        identity: MemberIdentity,
-        offsets: Mapping[TopicPartition, CommittedOffset],
-        finish: Callable[[Codes], Effect],
-        now: Now,
-        *,
-        knows_missing_groups: bool,
-    ) -> list[Effect]:
-        """Take an OffsetCommit; `finish` makes the answer from what became of each partition."""
-        try:
-            self._check_commit(group_id, identity, now, knows_missing_groups=knows_missing_groups)
-        except GroupError as error:
-            return [finish(dict.fromkeys(offsets, error.code))]
-        limit = self._config.offset_metadata_max_bytes
-        codes: Codes = {}
-        accepted: dict[TopicPartition, CommittedOffset] = {}
-        for place, committed in offsets.items():
-            if len(committed.metadata.encode()) > limit:
-                codes[place] = ErrorCode.OFFSET_METADATA_TOO_LARGE
-            else:
-                codes[place] = ErrorCode.NONE
-                accepted[place] = committed
-        if not accepted:
-            return [finish(codes)]
-
-        def stored(error: Exception | None) -> list[Effect]:
-            if isinstance(error, GroupError):
-                codes.update(dict.fromkeys(accepted, error.code))
-            elif error is not None:
-                codes.update(dict.fromkeys(accepted, ErrorCode.COORDINATOR_NOT_AVAILABLE))
-            else:
-                if group_id not in self.groups:
-                    self._make(group_id)  # now, as it may have been deleted meanwhile
-                self.offsets.setdefault(group_id, {}).update(accepted)
-            return [finish(codes)]
-
-        records = [
-            offset_record(group_id, topic, partition, committed)
-            for (topic, partition), committed in accepted.items()
-        ]
-        return [Append(group_id, records, stored)]
-
-    def committed(self, group_id: str) -> Mapping[TopicPartition, CommittedOffset]:
-        """Give what a group has committed."""
-        return self.offsets.get(group_id, {})
-
-    def delete_groups(
-        self, group_ids: Iterable[str], finish: Callable[[dict[str, ErrorCode]], Effect]
-    ) -> list[Effect]:
-        """Delete groups that have no members, and all that they have committed."""
-        codes: dict[str, ErrorCode] = {}
-        stores: list[Effect] = []
-        waiting: set[str] = set()
-
-        def stored_of(group_id: str) -> Callable[[Exception | None], list[Effect]]:
-            def stored(error: Exception | None) -> list[Effect]:
-                waiting.discard(group_id)
-                if error is not None:
-                    codes[group_id] = ErrorCode.COORDINATOR_NOT_AVAILABLE
-                return [] if waiting else [finish(codes)]
-
-            return stored
-
-        for group_id in group_ids:
-            group = self.groups.get(group_id)
-            if not group_id:
-                codes[group_id] = ErrorCode.INVALID_GROUP_ID
-            elif group is None or group.is_dead:
-                codes[group_id] = ErrorCode.GROUP_ID_NOT_FOUND
-            elif group.state is not GroupState.EMPTY:
-                codes[group_id] = ErrorCode.NON_EMPTY_GROUP
-            elif group_id not in codes:
-                codes[group_id] = ErrorCode.NONE
-                waiting.add(group_id)
-                stores.append(self._removing(group_id, stored_of(group_id)))
-        return stores or [finish(codes)]
-
-    def delete_offsets(
-        self,
-        group_id: str,
-        places: Sequence[TopicPartition],
-        finish: Callable[[ErrorCode, Codes], Effect],
-    ) -> list[Effect]:
-        """Take an OffsetDelete; `finish` gets the error of all, and those of the partitions."""
-        group = self.groups.get(group_id)
-        if group is None or group.is_dead:
-            return [finish(ErrorCode.GROUP_ID_NOT_FOUND, {})]
-        subscribed: set[str] | None = set()
-        if group.state is not GroupState.EMPTY:
-            if group.protocol_type != "consumer":
-                return [finish(ErrorCode.NON_EMPTY_GROUP, {})]
-            subscribed = topics_of(group)
-        codes = {
-            (topic, partition): (
-                ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
-                if subscribed is None or topic in subscribed
-                else ErrorCode.NONE
-            )
-            for topic, partition in places
-        }
-        known = self.offsets.get(group_id, {})
-        gone = [p for p, code in codes.items() if code is ErrorCode.NONE and p in known]
-        if not gone:
-            return [finish(ErrorCode.NONE, codes)]
-
-        def stored(error: Exception | None) -> list[Effect]:
-            if error is not None:
-                return [finish(ErrorCode.COORDINATOR_NOT_AVAILABLE, {})]
-            self._forget(group_id, gone)
-            return [finish(ErrorCode.NONE, codes)]
-
-        return [self._forgetting(group_id, gone, stored)]
-
-    def forget_topic(self, name: str) -> list[Effect]:
-        """Drop all offsets of a topic that is gone."""
+        The groups stay as they are, so that nothing follows from it.
+        """
         effects: list[Effect] = []
-        for group_id, offsets in self.offsets.items():
-            gone = [place for place in offsets if place[0] == name]
-            if gone:
-                effects.append(self._forgetting(group_id, gone, self._forgot(group_id, gone)))
+        for group in self.groups.values():
+            for member in group.members.values():
+                if member.waiting_join is not None:
+                    effects.append(Reply(member.waiting_join, join_error(code, member.id)))
+                if member.waiting_sync is not None:
+                    effects.append(Reply(member.waiting_sync, SyncGroupResponse(error_code=code)))
         return effects
 
-    def clean_up(self, now: Now) -> list[Effect]:
-        """Drop offsets that have expired, and groups that have nothing left."""
-        effects: list[Effect] = []
-        for group_id, group in list(self.groups.items()):
-            gone = self._expired(group, now.time_ms)
-            left = len(self.offsets.get(group_id, {})) - len(gone)
-            if group.state is GroupState.EMPTY and not left and not group.pending:
-                effects.append(self._removing(group_id, lambda _error: []))
-            elif gone:
-                effects.append(self._forgetting(group_id, gone, self._forgot(group_id, gone)))
-        return effects
-
-    # What a start reads.
-
-    def replay(self, key: bytes, value: bytes | None) -> None:
-        """Take in a record that was stored before. Raises DecodeError."""
-        found = decode_key(key)
-        if isinstance(found, OffsetCommitKey):
-            place = (found.topic, found.partition)
-            if value is not None:
-                self.offsets.setdefault(found.group, {})[place] = decode_offset(value)
-            elif place in self.offsets.get(found.group, {}):
-                self._forget(found.group, [place])
-        elif isinstance(found, GroupMetadataKey):
-            self.groups.pop(found.group, None)
-            if value is not None:
-                self._restore(found.group, value)
-
-    def loaded(self, group_ids: Iterable[str], now: Now) -> None:
-        """Begin to serve groups that were read: their members have a session's time to appear."""
-        for group_id in group_ids:
-            group = self.groups.get(group_id) or self._make(group_id)
-            group.restart_sessions(now)
-
-    def _restore(self, group_id: str, value: bytes) -> None:
-        content = decode_group(value)
-        group = self._make(group_id)
-        group.protocol_type = content.protocol_type or None
-        group.protocol = content.protocol
-        group.empty_since_ms = content.current_state_timestamp
-        group.restore(content.generation, content.leader, members_of(content))
-
-    # Small things.
-
-    def _make(self, group_id: str) -> Group:
-        group = self.groups[group_id] = Group(group_id, self._config.group, self.timers)
-        return group
-
-    def _group(self, group_id: str) -> Group:
-        """Give a group whose members may speak. Raises GroupError."""
+    def _find_group(self, group_id: str) -> Group:
         if not group_id:
             raise GroupError(ErrorCode.INVALID_GROUP_ID)
         group = self.groups.get(group_id)
@@ -337,23 +210,8 @@ class GroupShard:
             raise GroupError(ErrorCode.UNKNOWN_MEMBER_ID)
         return group
 
-    def _check_commit(
-        self, group_id: str, identity: MemberIdentity, now: Now, *, knows_missing_groups: bool
-    ) -> None:
-        group = self.groups.get(group_id)
-        if group is not None:
-            group.check_commit(*identity, now)
-        elif identity.generation >= 0:
-            raise GroupError(
-                ErrorCode.GROUP_ID_NOT_FOUND
-                if knows_missing_groups
-                else ErrorCode.ILLEGAL_GENERATION
-            )
-        elif len(self.groups) >= self._config.max_groups:
-            raise GroupError(ErrorCode.GROUP_MAX_SIZE_REACHED)
-
-    def _drop_if_void(self, group: Group) -> None:
-        """Forget a group that never was: nobody is in it, and nothing of it is stored."""
+    def _drop_if_unused(self, group: Group) -> None:
+        """Drop a group that has neither members nor records."""
         if (
             group.state is GroupState.EMPTY
             and group.generation == 0
@@ -362,84 +220,175 @@ class GroupShard:
         ):
             self.groups.pop(group.id, None)
 
-    def _expired(self, group: Group, time_ms: int) -> list[TopicPartition]:
-        """Give what has been there for too long, unless somebody may still be at it."""
-        retention = self._config.offsets_retention_ms
-        offsets = self.offsets.get(group.id, {})
-        if group.state is GroupState.EMPTY and group.protocol_type is not None:
-            # A consumer that committed long ago may have been there until just now.
-            if time_ms - group.empty_since_ms < retention:
-                return []
-            return [p for p, c in offsets.items() if time_ms - c.timestamp_ms >= retention]
-        subscribed: set[str] | None = None
-        if group.protocol_type is None:
-            subscribed = set()
-        elif group.protocol_type == "consumer" and group.state is GroupState.STABLE:
-            subscribed = topics_of(group)
-        if subscribed is None:
-            return []
-        return [
-            place
-            for place, committed in offsets.items()
-            if place[0] not in subscribed and time_ms - committed.timestamp_ms >= retention
-        ]
+    # Offsets.
 
-    def _removing(self, group_id: str, then: Callable[[Exception | None], list[Effect]]) -> Append:
-        """Write that a group is gone, and all that it has committed until now."""
-        places = list(self.offsets.get(group_id, {}))
-        records: list[KeyValue] = [(offset_key(group_id, *place), None) for place in places]
-
-        def stored(error: Exception | None) -> list[Effect]:
-            if error is None:
-                self._remove(group_id, places)
-            return then(error)
-
-        return Append(group_id, [*records, (group_key(group_id), None)], stored)
-
-    def _forgetting(
+    def commit(
         self,
         group_id: str,
-        places: Iterable[TopicPartition],
-        stored: Callable[[Exception | None], list[Effect]],
-    ) -> Append:
-        return Append(group_id, [(offset_key(group_id, *place), None) for place in places], stored)
+        identity: MemberIdentity,
+        offsets: Mapping[TopicPartition, CommittedOffset],
+        reply: Callable[[PartitionErrors], Reply],
+        now: Now,
+        *,
+        knows_group_id_not_found: bool,
+    ) -> list[Effect]:
+        """Handle OffsetCommit; `reply` makes the response from the result of each partition."""
+        try:
+            self._check_commit(group_id, identity, now, knows_group_id_not_found)
+        except GroupError as error:
+            return [reply(dict.fromkeys(offsets, error.code))]
+        max_bytes = self._config.offset_metadata_max_bytes
+        codes: PartitionErrors = {}
+        records: list[OffsetRecord] = []
+        for tp, committed in offsets.items():
+            if len(committed.metadata.encode()) > max_bytes:
+                codes[tp] = ErrorCode.OFFSET_METADATA_TOO_LARGE
+            else:
+                codes[tp] = ErrorCode.NONE
+                records.append(OffsetRecord(group_id, tp, committed))
+        if not records:
+            return [reply(codes)]
 
-    def _forgot(
-        self, group_id: str, places: Iterable[TopicPartition]
-    ) -> Callable[[Exception | None], list[Effect]]:
-        def stored(error: Exception | None) -> list[Effect]:
-            if error is None:
-                self._forget(group_id, places)
-            return []
+        def complete(code: ErrorCode) -> list[Effect]:
+            if code is ErrorCode.MESSAGE_TOO_LARGE:
+                code = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+            codes.update((record.topic_partition, code) for record in records)
+            return [reply(codes)]
 
-        return stored
+        return [Append(records, complete)]
 
-    def _forget(self, group_id: str, places: Iterable[TopicPartition]) -> None:
-        offsets = self.offsets.get(group_id, {})
-        for place in places:
-            offsets.pop(place, None)
-        if not offsets:
-            self.offsets.pop(group_id, None)
+    def delete_groups(
+        self, group_ids: Iterable[str], reply: Callable[[dict[str, ErrorCode]], Reply]
+    ) -> list[Effect]:
+        """Handle DeleteGroups: remove groups without members, and their committed offsets."""
+        codes: dict[str, ErrorCode] = {}
+        appends: list[Effect] = []
+        in_flight: set[str] = set()
 
-    def _remove(self, group_id: str, places: Iterable[TopicPartition]) -> None:
-        self._forget(group_id, places)
+        def complete_deletion_of(group_id: str) -> Callable[[ErrorCode], list[Effect]]:
+            def complete(code: ErrorCode) -> list[Effect]:
+                in_flight.discard(group_id)
+                codes[group_id] = append_error(code)
+                return [] if in_flight else [reply(codes)]
+
+            return complete
+
+        for group_id in group_ids:
+            group = self.groups.get(group_id)
+            if not group_id:
+                codes[group_id] = ErrorCode.INVALID_GROUP_ID
+            elif group is None or group.state is GroupState.DEAD:
+                codes[group_id] = ErrorCode.GROUP_ID_NOT_FOUND
+            elif group.state is not GroupState.EMPTY:
+                codes[group_id] = ErrorCode.NON_EMPTY_GROUP
+            elif group_id not in codes:
+                codes[group_id] = ErrorCode.NONE
+                in_flight.add(group_id)
+                records = self._group_tombstones(group_id)
+                appends.append(Append(records, complete_deletion_of(group_id)))
+        return appends or [reply(codes)]
+
+    def delete_offsets(
+        self,
+        group_id: str,
+        topic_partitions: Sequence[TopicPartition],
+        reply: Callable[[ErrorCode, PartitionErrors], Reply],
+    ) -> list[Effect]:
+        """Handle OffsetDelete; `reply` gets the error of the request and of each partition."""
         group = self.groups.get(group_id)
-        if group is not None and group.state is GroupState.EMPTY:
-            group.die()
-            del self.groups[group_id]
-            if group_id in self.offsets:
-                self._make(group_id)  # for what was being written when the group was removed
+        if group is None or group.state is GroupState.DEAD:
+            return [reply(ErrorCode.GROUP_ID_NOT_FOUND, {})]
+        subscribed: set[str] | None = set()
+        if group.state is not GroupState.EMPTY:
+            if group.protocol_type != "consumer":
+                return [reply(ErrorCode.NON_EMPTY_GROUP, {})]
+            subscribed = subscribed_topics(group)
+        codes = {
+            tp: (
+                ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+                if subscribed is None or tp.topic in subscribed
+                else ErrorCode.NONE
+            )
+            for tp in topic_partitions
+        }
+        committed = self.offsets.of_group(group_id)
+        deleted = [tp for tp, code in codes.items() if code is ErrorCode.NONE and tp in committed]
+        if not deleted:
+            return [reply(ErrorCode.NONE, codes)]
+
+        def complete(code: ErrorCode) -> list[Effect]:
+            if code is not ErrorCode.NONE:
+                return [reply(append_error(code), {})]
+            return [reply(ErrorCode.NONE, codes)]
+
+        return [Append(tombstones(group_id, deleted), complete)]
+
+    def delete_topics(self, names: Collection[str]) -> list[Effect]:
+        """Remove all committed offsets of topics that were deleted."""
+        return [
+            Append(tombstones(group_id, deleted))
+            for group_id, _offsets in self.offsets.all()
+            if (deleted := self.offsets.of_topics(group_id, names))
+        ]
+
+    def clean_up(self, now: Now) -> list[Effect]:
+        """Remove expired offsets, and groups that have neither members nor offsets left."""
+        effects: list[Effect] = []
+        for group_id, group in self.groups.items():
+            expired = self._expired(group, now.time_ms)
+            has_offsets = len(self.offsets.of_group(group_id)) > len(expired)
+            if group.state is GroupState.EMPTY and not has_offsets and not group.pending:
+                effects.append(Append(self._group_tombstones(group_id)))
+            elif expired:
+                effects.append(Append(tombstones(group_id, expired)))
+        return effects
+
+    def _check_commit(
+        self, group_id: str, identity: MemberIdentity, now: Now, knows_group_id_not_found: bool
+    ) -> None:
+        group = self.groups.get(group_id)
+        if group is not None:
+            group.check_commit(*identity, now)
+        elif identity.generation >= 0:
+            raise GroupError(
+                ErrorCode.GROUP_ID_NOT_FOUND
+                if knows_group_id_not_found
+                else ErrorCode.ILLEGAL_GENERATION
+            )
+        elif self._count_groups() >= self._config.max_groups:
+            raise GroupError(ErrorCode.GROUP_MAX_SIZE_REACHED)
+
+    def _expired(self, group: Group, time_ms: int) -> list[TopicPartition]:
+        """Return the partitions whose offsets are older than the retention, and not in use."""
+        retention_ms = self._config.offsets_retention_ms
+        expired = self.offsets.older_than(group.id, time_ms - retention_ms)
+        if group.protocol_type is None:
+            return expired  # Never had members: only commits count.
+        if group.state is GroupState.EMPTY:
+            # A member that committed long ago may have left just now.
+            return expired if time_ms - group.empty_since_ms >= retention_ms else []
+        if group.protocol_type != "consumer" or group.state is not GroupState.STABLE:
+            return []
+        subscribed = subscribed_topics(group)
+        return [] if subscribed is None else [tp for tp in expired if tp.topic not in subscribed]
+
+    def _group_tombstones(self, group_id: str) -> list[CoordinatorRecord]:
+        """Return the records that remove a group, and the offsets it has committed so far."""
+        return [
+            *tombstones(group_id, self.offsets.of_group(group_id)),
+            GroupRecord(group_id, None),
+        ]
 
 
-def topics_of(group: Group) -> set[str] | None:
-    """Give the topics that the members of a consumer group are subscribed to; None: all may be."""
+def subscribed_topics(group: Group) -> set[str] | None:
+    """Return the topics that the members of a consumer group subscribe to; None if unknown."""
     topics: set[str] = set()
     for member in group.members.values():
         metadata = memoryview(member.metadata(group.protocol))
         try:
-            # All versions begin like the first, and some clients are wrong about what follows.
-            found, _end = codec(ConsumerProtocolSubscription, 0).decode(metadata, 2)
+            # All versions begin like the first, and some clients get the rest wrong.
+            subscription, _end = codec(ConsumerProtocolSubscription, 0).decode(metadata, 2)
         except DecodeError:
-            return None  # not what consumers say, whatever it is
-        topics.update(found.topics)
+            return None
+        topics.update(subscription.topics)
     return topics

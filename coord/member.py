@@ -6,13 +6,15 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
-#: Names and metadata, the member's favourite first.
+from .records import MemberMetadata
+
+#: Names and metadata, in the member's order of preference.
 Protocols = tuple[tuple[str, bytes], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """A JoinGroup request, and what the broker knows of who sent it."""
+    """A JoinGroup request, and what the broker knows of its sender."""
 
     member_id: str
     instance_id: str | None
@@ -22,17 +24,17 @@ class Join:
     rebalance_timeout_ms: int
     protocol_type: str
     protocols: Protocols
-    #: Something that nobody else has, for the member's id if it needs one.
+    #: Makes the member id unique, if the coordinator has to generate one.
     unique: str
-    #: Whether it is to be given its id first, and to come again with that (KIP-394).
+    #: Whether a new member first gets its id, and joins again with it (KIP-394).
     requires_known_id: bool = False
-    #: Whether it understands that it leads, and is not to assign anything (KIP-814).
+    #: Whether the client understands SkipAssignment (KIP-814).
     can_skip_assignment: bool = False
 
 
 @dataclass(slots=True, eq=False)
 class Member:
-    """One member. `join` and `sync` are the tokens of its parked requests."""
+    """A member, as of its last JoinGroup."""
 
     id: str
     instance_id: str | None
@@ -42,19 +44,21 @@ class Member:
     rebalance_timeout_ms: int
     protocols: Protocols
     assignment: bytes = b""
-    join: Any = field(default=None, repr=False)
-    sync: Any = field(default=None, repr=False)
-    #: Whether it has never had an answer to its join.
+    # Soft state: not in records.
+    #: The tokens of its waiting requests.
+    waiting_join: Any = field(default=None, repr=False)
+    waiting_sync: Any = field(default=None, repr=False)
+    #: Whether no JoinGroup of it was answered yet.
     is_new: bool = True
-    #: The names of its protocols: each join of another is held against those of all members.
-    names: frozenset[str] = field(init=False, repr=False)
+    #: Cached: each join is checked against the protocol names of all members.
+    protocol_names: frozenset[str] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self.names = frozenset(name for name, _data in self.protocols)
+        self.protocol_names = frozenset(name for name, _metadata in self.protocols)
 
     @classmethod
-    def of(cls, member_id: str, join: Join) -> Member:
-        """Make the member that a request describes."""
+    def from_join(cls, member_id: str, join: Join) -> Member:
+        """Return the member that a request describes."""
         return cls(
             id=member_id,
             instance_id=join.instance_id,
@@ -65,24 +69,57 @@ class Member:
             protocols=join.protocols,
         )
 
+    @classmethod
+    def from_record(cls, metadata: MemberMetadata, protocol: str | None) -> Member:
+        """Return the member that a record describes. It has only the chosen protocol."""
+        return cls(
+            id=metadata.member_id,
+            instance_id=metadata.group_instance_id,
+            client_id=metadata.client_id,
+            client_host=metadata.client_host,
+            session_timeout_ms=metadata.session_timeout,
+            # Version 0 has no rebalance timeout.
+            rebalance_timeout_ms=(
+                metadata.session_timeout
+                if metadata.rebalance_timeout < 0
+                else metadata.rebalance_timeout
+            ),
+            protocols=((protocol or "", bytes(metadata.subscription)),),
+            assignment=bytes(metadata.assignment),
+            is_new=False,
+        )
+
+    def to_record(self, protocol: str | None, assignment: bytes) -> MemberMetadata:
+        """Return the member as part of a group's record."""
+        return MemberMetadata(
+            member_id=self.id,
+            group_instance_id=self.instance_id,
+            client_id=self.client_id,
+            client_host=self.client_host,
+            rebalance_timeout=self.rebalance_timeout_ms,
+            session_timeout=self.session_timeout_ms,
+            subscription=self.metadata(protocol),
+            assignment=assignment,
+        )
+
     @property
-    def is_parked(self) -> bool:
-        """Whether a request of it waits here, which shows that it is alive."""
-        return self.join is not None or self.sync is not None
+    def is_waiting(self) -> bool:
+        """Whether one of its requests is waiting, which shows that it is alive."""
+        return self.waiting_join is not None or self.waiting_sync is not None
 
     def update(self, join: Join) -> None:
-        """Take over what a later request says."""
+        """Apply what a later JoinGroup says."""
         self.client_id, self.client_host = join.client_id, join.client_host
         self.session_timeout_ms = join.session_timeout_ms
         self.rebalance_timeout_ms = join.rebalance_timeout_ms
         if self.protocols != join.protocols:
             self.protocols = join.protocols
-            self.names = frozenset(name for name, _data in join.protocols)
+            self.protocol_names = frozenset(name for name, _metadata in join.protocols)
 
     def metadata(self, protocol: str | None) -> bytes:
-        """Give what the member says under a protocol."""
+        """Return the member's metadata for a protocol."""
         return next((data for name, data in self.protocols if name == protocol), b"")
 
     def vote(self, candidates: Collection[str]) -> str:
-        """Give the member's favourite of these, of which it has all."""
-        return next(name for name, _data in self.protocols if name in candidates)
+        """Return the member's preferred protocol of `candidates`, all of which it supports."""
+        return next(name for name, _metadata in self.protocols if name in candidates)

@@ -18,7 +18,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 _NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
@@ -29,8 +29,15 @@ INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, "__transaction_state"})
 #: The log of this image, which is no topic.
 METADATA_TOPIC = "__cluster_metadata"
 
-#: A key and a value; a value of None says that the thing is gone.
+#: The key and the value of a record; a value of None is a tombstone.
 KeyValue = tuple[bytes, bytes | None]
+
+
+class TopicPartition(NamedTuple):
+    """A partition of a topic."""
+
+    topic: str
+    partition: int
 
 
 class InvalidTopicError(ValueError):
@@ -101,6 +108,11 @@ class MetadataImage:
         for broker_id, configs in self.broker_configs.items():
             yield broker_record(broker_id, configs)
         yield producer_ids_record(self.next_producer_id)
+
+    def has_partition(self, topic_name: str, index: int) -> bool:
+        """Whether a partition exists."""
+        topic = self.topics.get(topic_name)
+        return topic is not None and 0 <= index < len(topic.replicas)
 
     def check_new_name(self, name: str) -> None:
         """Raise InvalidTopicError for a name that a new topic cannot have.

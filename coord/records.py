@@ -1,17 +1,17 @@
-"""The records of `__consumer_offsets`, in Kafka's own format, so that its tools can read them.
+"""The records of `__consumer_offsets`, in Kafka's format, so that its tools can read them.
 
     key version 1      group, topic, partition     value: the committed offset
     key version 2      group                       value: the group, its members and assignments
 
 A key and a value are a version (int16) and a struct, as in `ottla.protocol.consumer`. A value of
-None says that the offset, or the group, is gone.
+None is a tombstone: the offset or the group was removed.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from collections.abc import Sequence
+from typing import NamedTuple, TypeVar
 
 from ottla.protocol.compiler import codec
 from ottla.protocol.errors import DecodeError
@@ -27,11 +27,7 @@ from ottla.protocol.schema import (
     field,
 )
 
-from .member import Member
-from .metadata_image import KeyValue
-
-if TYPE_CHECKING:
-    from .group import Group
+from .metadata_image import KeyValue, TopicPartition
 
 M = TypeVar("M", bound=Message)
 
@@ -42,7 +38,7 @@ _VALUE = 3
 
 
 class OffsetCommitKey(Message, versions=Versions(0, 1)):
-    """Of which group, and of which partition, an offset is."""
+    """The key of a committed offset."""
 
     group: str = field(String)
     topic: str = field(String)
@@ -50,7 +46,7 @@ class OffsetCommitKey(Message, versions=Versions(0, 1)):
 
 
 class OffsetCommitValue(Message, versions=Versions(0, 3)):
-    """A committed offset."""
+    """The value of a committed offset."""
 
     offset: int = field(Int64)
     leader_epoch: int = field(Int32, since=3, default=-1, ignorable=True)
@@ -60,13 +56,13 @@ class OffsetCommitValue(Message, versions=Versions(0, 3)):
 
 
 class GroupMetadataKey(Message, versions=Versions(2, 2)):
-    """Which group it is."""
+    """The key of a group."""
 
     group: str = field(String)
 
 
 class MemberMetadata(Message):
-    """A member of a group."""
+    """A member in the record of its group."""
 
     member_id: str = field(String)
     group_instance_id: str | None = field(String, since=3, nullable=3, default=None, ignorable=True)
@@ -79,7 +75,7 @@ class MemberMetadata(Message):
 
 
 class GroupMetadataValue(Message, versions=Versions(0, 3)):
-    """A group, in one generation."""
+    """The value of a group: one generation of it."""
 
     protocol_type: str = field(String)
     generation: int = field(Int32)
@@ -90,7 +86,7 @@ class GroupMetadataValue(Message, versions=Versions(0, 3)):
 
 
 class CommittedOffset(NamedTuple):
-    """An offset that a group has committed."""
+    """An offset that a group committed for a partition."""
 
     offset: int
     leader_epoch: int
@@ -98,54 +94,59 @@ class CommittedOffset(NamedTuple):
     timestamp_ms: int
 
 
-def offset_key(group: str, topic: str, partition: int) -> bytes:
-    """Give the key of a committed offset."""
-    return _encode(OffsetCommitKey(group=group, topic=topic, partition=partition), _OFFSET_KEY)
+class OffsetRecord(NamedTuple):
+    """An offset that a group committed; None for a tombstone."""
+
+    group_id: str
+    topic_partition: TopicPartition
+    committed: CommittedOffset | None
 
 
-def offset_record(group: str, topic: str, partition: int, committed: CommittedOffset) -> KeyValue:
-    """Say what a group has committed."""
+class GroupRecord(NamedTuple):
+    """A group in one generation; None for a tombstone."""
+
+    group_id: str
+    metadata: GroupMetadataValue | None
+
+
+CoordinatorRecord = OffsetRecord | GroupRecord
+
+
+def encode_record(record: CoordinatorRecord) -> KeyValue:
+    """Encode a record for the log."""
+    if isinstance(record, GroupRecord):
+        key = _encode(GroupMetadataKey(group=record.group_id), _GROUP_KEY)
+        return key, None if record.metadata is None else _encode(record.metadata, _VALUE)
+    topic, partition = record.topic_partition
+    offset_key = OffsetCommitKey(group=record.group_id, topic=topic, partition=partition)
+    committed = record.committed
+    if committed is None:
+        return _encode(offset_key, _OFFSET_KEY), None
     value = OffsetCommitValue(
         offset=committed.offset,
         leader_epoch=committed.leader_epoch,
         metadata=committed.metadata,
         commit_timestamp=committed.timestamp_ms,
     )
-    return offset_key(group, topic, partition), _encode(value, _VALUE)
+    return _encode(offset_key, _OFFSET_KEY), _encode(value, _VALUE)
 
 
-def group_key(group: str) -> bytes:
-    """Give the key of a group."""
-    return _encode(GroupMetadataKey(group=group), _GROUP_KEY)
-
-
-def group_record(group: Group, time_ms: int, given: Mapping[str, bytes] | None = None) -> KeyValue:
-    """Say what a group is like; with assignments that it is about to hand out, if any are given."""
-    value = GroupMetadataValue(
-        protocol_type=group.protocol_type or "",
-        generation=group.generation,
-        protocol=group.protocol,
-        leader=group.leader,
-        current_state_timestamp=time_ms,
-        members=[
-            MemberMetadata(
-                member_id=member.id,
-                group_instance_id=member.instance_id,
-                client_id=member.client_id,
-                client_host=member.client_host,
-                rebalance_timeout=member.rebalance_timeout_ms,
-                session_timeout=member.session_timeout_ms,
-                subscription=member.metadata(group.protocol),
-                assignment=member.assignment if given is None else given.get(member.id, b""),
-            )
-            for member in group.members.values()
-        ],
-    )
-    return group_key(group.id), _encode(value, _VALUE)
+def decode_record(key: bytes, value: bytes | None) -> CoordinatorRecord | None:
+    """Decode a record of the log; None for a key of an unknown version. Raises DecodeError."""
+    decoded = decode_key(key)
+    if isinstance(decoded, OffsetCommitKey):
+        return OffsetRecord(
+            decoded.group,
+            TopicPartition(decoded.topic, decoded.partition),
+            None if value is None else decode_offset(value),
+        )
+    if isinstance(decoded, GroupMetadataKey):
+        return GroupRecord(decoded.group, None if value is None else decode_group(value))
+    return None
 
 
 def decode_key(key: bytes) -> OffsetCommitKey | GroupMetadataKey | None:
-    """Give the key of a record; None for one of a version that is not known. Raises DecodeError."""
+    """Decode the key of a record; None for an unknown version. Raises DecodeError."""
     version = _version(key)
     if version in (0, _OFFSET_KEY):
         return _decode(OffsetCommitKey, key)
@@ -155,34 +156,16 @@ def decode_key(key: bytes) -> OffsetCommitKey | GroupMetadataKey | None:
 
 
 def decode_offset(value: bytes) -> CommittedOffset:
-    """Give the committed offset of a record. Raises DecodeError."""
-    found = _decode(OffsetCommitValue, value)
-    return CommittedOffset(found.offset, found.leader_epoch, found.metadata, found.commit_timestamp)
+    """Decode the value of a committed offset. Raises DecodeError."""
+    decoded = _decode(OffsetCommitValue, value)
+    return CommittedOffset(
+        decoded.offset, decoded.leader_epoch, decoded.metadata, decoded.commit_timestamp
+    )
 
 
 def decode_group(value: bytes) -> GroupMetadataValue:
-    """Give the group of a record. Raises DecodeError."""
+    """Decode the value of a group. Raises DecodeError."""
     return _decode(GroupMetadataValue, value)
-
-
-def members_of(value: GroupMetadataValue) -> list[Member]:
-    """Give the members that a record speaks of. Of their protocols only the chosen one is known."""
-    return [
-        Member(
-            id=member.member_id,
-            instance_id=member.group_instance_id,
-            client_id=member.client_id,
-            client_host=member.client_host,
-            session_timeout_ms=member.session_timeout,
-            # Version 0 does not say.
-            rebalance_timeout_ms=(
-                member.session_timeout if member.rebalance_timeout < 0 else member.rebalance_timeout
-            ),
-            protocols=((value.protocol or "", bytes(member.subscription)),),
-            assignment=bytes(member.assignment),
-        )
-        for member in value.members
-    ]
 
 
 def _encode(message: Message, version: int) -> bytes:
@@ -193,7 +176,7 @@ def _encode(message: Message, version: int) -> bytes:
 
 def _version(data: bytes) -> int:
     if len(data) < _VERSION.size:
-        raise DecodeError(f"{len(data)} bytes have no version")
+        raise DecodeError(f"{len(data)} bytes are too few for a version")
     version: int = _VERSION.unpack_from(data)[0]
     return version
 
@@ -201,7 +184,7 @@ def _version(data: bytes) -> int:
 def _decode(kind: type[M], data: bytes) -> M:
     version = _version(data)
     if kind.versions is None or version not in kind.versions:
-        raise DecodeError(f"version {version} is not known", kind.__name__)
+        raise DecodeError(f"version {version} is not supported", kind.__name__)
     message: M
     message, _end = codec(kind, version).decode(memoryview(data), _VERSION.size)
     return message

@@ -1,1 +1,1 @@
-"""Coordinators: the I/O that runs the state machines of `ottla.coord`."""
+"""Coordinators: run the state machines of `ottla.coord` on the logs of their partitions."""

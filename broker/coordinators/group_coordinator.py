@@ -1,33 +1,27 @@
-"""Consumer groups: runs what the coordinator wants done, on the logs of `__consumer_offsets`.
+"""The group coordinator: the shards that this broker leads, by partition of `__consumer_offsets`.
 
-The coordinator decides, and this does: requests are answered, records are appended, and one timer
-is set to the next deadline of all groups. Which group is kept in which partition follows from its
-id. A partition is read before its groups are served; until then they get
-COORDINATOR_LOAD_IN_PROGRESS.
+The partition of a group follows from its id, and the partition's leader is the group's coordinator.
+A shard is loaded from its partition's log before its groups are served; until then they get
+COORDINATOR_LOAD_IN_PROGRESS. Each shard is loaded and unloaded by itself.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import time
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
-from ottla.coord.effects import Append, Effect, Reply
-from ottla.coord.group import ClassicGroupConfig, GroupError, Now, refused_join
-from ottla.coord.group_shard import GroupCoordinatorConfig, GroupShard
-from ottla.coord.metadata_image import OFFSETS_TOPIC, Topic
+from ottla.coord.config import ClassicGroupConfig, GroupCoordinatorConfig
+from ottla.coord.group import Group
+from ottla.coord.group_shard import GroupShard
+from ottla.coord.metadata_image import OFFSETS_TOPIC, Topic, TopicPartition
 from ottla.coord.placement import partition_of_group
-from ottla.protocol.api.sync_group import SyncGroupResponse
-from ottla.protocol.compression import Compression
-from ottla.protocol.errors import BatchError, DecodeError, ErrorCode
-from ottla.protocol.schema import Message
-from ottla.storage.errors import BatchTooLargeError
+from ottla.coord.records import CommittedOffset
+from ottla.protocol.errors import ErrorCode
 
-from ..cluster.metadata_log import build_key_value_batch, read_key_values
-from ..requests.errors import EXPECTED_ERRORS, ApiError
+from ..requests.errors import EXPECTED_ERRORS
+from .shard_runtime import Event, ShardRuntime, current_time
 
 if TYPE_CHECKING:
     from ..broker import Broker
@@ -36,256 +30,224 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_RECORDS_BETWEEN_BREATHS = 1000
-
-R = TypeVar("R", bound=Message)
+R = TypeVar("R")
 
 
 class GroupCoordinator:
-    """All groups of this broker."""
+    """The groups that this broker coordinates."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self.coordinator = GroupShard(_config_of(broker.config))
-        #: Whether there may be groups that are not known yet.
-        self.is_loading = True
-        self._loaded: set[int] = set()
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_ms = 0
-        self._is_stopping = False
+        self._config = _coordinator_config(broker.config)
+        #: The shards that serve requests, by partition.
+        self.shards: dict[int, ShardRuntime] = {}
+        self._loading: dict[int, ShardRuntime] = {}
+        # Whether `load` has not completed yet.
+        self._is_starting = True
+        self._is_stopped = False
 
     def apply_config(self, config: BrokerConfig) -> None:
-        """Take over settings that were altered."""
-        self.coordinator.config = _config_of(config)
+        """Apply the broker's dynamic configs."""
+        self._config = _coordinator_config(config)
+        for runtime in (*self.shards.values(), *self._loading.values()):
+            runtime.shard.config = self._config
 
-    async def load(self) -> None:
-        """Read all that was stored, one partition after the other."""
-        topic = self._topic
-        own = {} if topic is None else self._broker.topics.led_partitions(topic)
-        for partition in list(own.values()):
-            if partition is not None:
-                try:
-                    await self._load(partition)
-                except EXPECTED_ERRORS:
-                    # Its groups are not served; all others are.
-                    logger.exception("%r cannot be read", partition)
-        if self._is_stopping:
-            return
-        self.is_loading = False
-        self._forget_missing_topics()
-
-    async def ensure_topic(self) -> None:
-        """Make `__consumer_offsets`, if it is not there. Raises what making a topic does."""
-        controller, config = self._broker.controller, self._broker.config
-        if self.has_topic:
-            return
-        settings = {
-            "cleanup.policy": "compact",
-            "segment.bytes": str(config.offsets_topic_segment_bytes),
-            # A commit that a power cut takes back is a record that is seen twice. Whoever minds
-            # that more than the time of a sync alters this.
-            "durability": "page-cache",
-        }
-        topic = controller.plan_internal_topic(
-            OFFSETS_TOPIC, config.offsets_topic_num_partitions, settings
-        )
-        (error,) = await controller.create_topics([topic])
-        if error is not None and not self.has_topic:
-            raise error
+    # Shards.
 
     @property
-    def has_topic(self) -> bool:
-        """Whether there is a place for what groups commit."""
-        return self._topic is not None
+    def is_loading(self) -> bool:
+        """Whether there may be groups that are not loaded yet."""
+        return self._is_starting or bool(self._loading)
+
+    async def load(self) -> None:
+        """Load all shards that this broker leads, one after another."""
+        for index in list(self._led_partitions()):
+            if self._is_stopped:
+                return
+            await self.load_shard(index)
+        self._is_starting = self._is_stopped
+
+    async def load_shard(self, index: int) -> None:
+        """Load the shard of a partition, unless it is loaded.
+
+        If the log cannot be read, the groups of this shard get COORDINATOR_NOT_AVAILABLE.
+        """
+        partition = self._led_partitions().get(index)
+        if partition is None or index in self.shards or index in self._loading:
+            return
+        runtime = self._loading[index] = self._new_runtime(partition)
+        try:
+            await runtime.load()
+        except EXPECTED_ERRORS:
+            logger.exception("%r cannot be read: its groups are not available", partition)
+            return
+        finally:
+            if self._loading.get(index) is runtime:
+                del self._loading[index]
+        if runtime.is_closed:
+            return
+        self.shards[index] = runtime
+        # Topics that were deleted while no coordinator was there to remove their offsets.
+        deleted = runtime.shard.offsets.topics() - self._broker.topics.image.topics.keys()
+        runtime.run(runtime.shard.delete_topics(deleted))
+
+    def unload_shard(self, index: int) -> None:
+        """Unload the shard of a partition. Waiting members get NOT_COORDINATOR."""
+        for runtimes in (self.shards, self._loading):
+            runtime = runtimes.pop(index, None)
+            if runtime is not None:
+                runtime.unload()
+
+    def refuse_waiting(self) -> None:
+        """Answer all waiting members with COORDINATOR_NOT_AVAILABLE: the broker is stopping."""
+        for runtime in self.shards.values():
+            runtime.run(runtime.shard.refuse_waiting(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+
+    def stop(self) -> None:
+        """Stop loading, and stop all timers."""
+        self._is_stopped = True
+        for runtime in (*self.shards.values(), *self._loading.values()):
+            runtime.close()
+
+    def clean_up(self) -> None:
+        """Remove expired offsets and empty groups."""
+        for runtime in self.shards.values():
+            runtime.run(runtime.shard.clean_up(current_time()))
+
+    def _new_runtime(self, partition: Partition) -> ShardRuntime:
+        return ShardRuntime(GroupShard(self._config, self._count_groups), partition)
+
+    def _count_groups(self) -> int:
+        return sum(len(runtime.shard.groups) for runtime in self.shards.values())
+
+    # Routing.
 
     def coordinator_of(self, group_id: str) -> int:
-        """Give the broker that looks after a group: who owns its partition; -1 if there is none."""
+        """Return the broker that coordinates a group; -1 while there is no offsets topic."""
         topic = self._topic
         if topic is None:
             return -1
         return topic.replicas[partition_of_group(group_id, len(topic.replicas))][0]
 
+    def shard_of(self, group_id: str) -> ShardRuntime | None:
+        """Return the shard that serves a group, if it is here and loaded."""
+        topic = self._topic
+        if topic is None:
+            return None
+        return self.shards.get(partition_of_group(group_id, len(topic.replicas)))
+
     def check(self, group_id: str) -> ErrorCode:
-        """Say whether requests for a group can be dealt with here and now."""
+        """Return NONE if a group is served here, else the error for its requests."""
         topic = self._topic
         if topic is None:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         index = partition_of_group(group_id, len(topic.replicas))
-        if index in self._loaded:
+        if index in self.shards:
             return ErrorCode.NONE
         if not self._broker.topics.leads(topic, index):
             return ErrorCode.NOT_COORDINATOR
-        if self.is_loading:
+        if self._is_starting or index in self._loading:
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        return ErrorCode.COORDINATOR_NOT_AVAILABLE  # its log could not be opened, or read
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE  # Its log could not be opened or read.
 
     def check_existence(self, group_id: str) -> ErrorCode:
-        """Say whether it is known here and now if there is such a group.
+        """Return NONE if it is known here whether a group exists, else the error.
 
-        Where there has never been any group, this one is not there either.
+        Without an offsets topic no group exists.
         """
         return self.check(group_id) if self.has_topic else ErrorCode.NONE
 
-    def ask(
-        self,
-        group_id: str,
-        event: Callable[[asyncio.Future[R], Now], list[Effect]],
-        refuse: Callable[[ErrorCode], R],
+    def submit(
+        self, group_id: str, event: Event[R], error_response: Callable[[ErrorCode], R]
     ) -> R | asyncio.Future[R]:
-        """Have the coordinator deal with a request; `refuse` makes the answer if it cannot be."""
+        """Handle a request in the shard of its group; return its response, or a future of it."""
         code = self.check(group_id)
         if code is not ErrorCode.NONE:
-            return refuse(code)
-        future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
-        self.run(event(future, now()))
-        return future.result() if future.done() else future
+            return error_response(code)
+        runtime = self.shard_of(group_id)
+        assert runtime is not None
+        return runtime.submit(event)
 
-    def run(self, effects: Iterable[Effect]) -> None:
-        """Do what the coordinator wants done."""
-        todo = deque(effects)
-        while todo:
-            effect = todo.popleft()
-            if isinstance(effect, Reply):
-                if not effect.token.done():
-                    effect.token.set_result(effect.response)
-            else:
-                todo.extend(self._store(effect))
-        self._set_timer()
+    # Queries.
 
-    def let_go(self) -> None:
-        """Answer all who wait for their group to gather: the broker is stopping."""
-        code = ErrorCode.COORDINATOR_NOT_AVAILABLE
-        effects: list[Effect] = []
-        for group in self.coordinator.groups.values():
-            for member in group.members.values():
-                if member.join is not None:
-                    effects.append(Reply(member.join, refused_join(code, member.id)))
-                if member.sync is not None:
-                    effects.append(Reply(member.sync, SyncGroupResponse(error_code=code)))
-        self.run(effects)
+    def group(self, group_id: str) -> Group | None:
+        """Return a group that is served here."""
+        runtime = self.shard_of(group_id)
+        return None if runtime is None else runtime.shard.groups.get(group_id)
 
-    def stop(self) -> None:
-        """End: no deadline matters any more, nor what has not been read yet."""
-        self._is_stopping = True
-        if self._timer is not None:
-            self._timer.cancel()
+    def groups(self) -> list[Group]:
+        """Return all groups that are served here. Safe to call from another thread."""
+        return [
+            group
+            for runtime in list(self.shards.values())
+            for group in list(runtime.shard.groups.values())
+        ]
 
-    def topic_created(self, topic: Topic) -> None:
-        """Take note of a new topic: if it is that of offsets, there is nothing to read in it."""
-        if topic.name == OFFSETS_TOPIC:
-            own = self._broker.topics.led_partitions(topic)
-            self._loaded.update(index for index, one in own.items() if one is not None)
+    def committed(self, group_id: str) -> Mapping[TopicPartition, CommittedOffset]:
+        """Return the committed offsets of a group."""
+        runtime = self.shard_of(group_id)
+        return {} if runtime is None else runtime.shard.offsets.of_group(group_id)
 
-    def topic_deleted(self, topic: Topic) -> None:
-        """Drop the offsets of a topic that is gone."""
-        self.run(self.coordinator.forget_topic(topic.name))
+    def all_committed(self) -> list[tuple[str, Mapping[TopicPartition, CommittedOffset]]]:
+        """Return the committed offsets of all groups. Safe to call from another thread."""
+        return [
+            offsets
+            for runtime in list(self.shards.values())
+            for offsets in runtime.shard.offsets.all()
+        ]
 
-    def clean_up(self) -> None:
-        """Drop what has expired."""
-        if not self.is_loading:
-            self.run(self.coordinator.clean_up(now()))
+    # Topics.
+
+    @property
+    def has_topic(self) -> bool:
+        """Whether the offsets topic exists."""
+        return self._topic is not None
 
     @property
     def _topic(self) -> Topic | None:
         return self._broker.topics.image.topics.get(OFFSETS_TOPIC)
 
-    def _forget_missing_topics(self) -> None:
-        """Drop the offsets of topics that went just before the broker did."""
-        offsets = self.coordinator.offsets.values()
-        names = {name for committed in offsets for name, _index in committed}
-        for name in names - self._broker.topics.image.topics.keys():
-            self.run(self.coordinator.forget_topic(name))
-
-    def _store(self, store: Append) -> list[Effect]:
-        """Write records, and give what follows; later, if it is to be on the device first."""
-        try:
-            partition = self._partition_of(store.group_id)
-            time_ms = self._broker.now_ms()
-            try:
-                appended = partition.append(build_key_value_batch(store.records, time_ms), time_ms)
-            except BatchTooLargeError:
-                # The members of a large group say much, and all of them the same.
-                packed = build_key_value_batch(store.records, time_ms, Compression.ZSTD)
-                appended = partition.append(packed, time_ms)
-        except BatchTooLargeError as error:
-            logger.warning("group %s: nothing was stored: %s", store.group_id, error)
-            return store.stored(GroupError(ErrorCode.INVALID_COMMIT_OFFSET_SIZE))
-        except EXPECTED_ERRORS as error:
-            logger.warning("group %s: nothing was stored: %s", store.group_id, error)
-            return store.stored(error)
-        if not partition.acks_all_means_fsync:
-            return store.stored(None)
-        partition.when_flushed(appended.last_offset, lambda error: self.run(store.stored(error)))
-        return []
-
-    def _partition_of(self, group_id: str) -> Partition:
+    def _led_partitions(self) -> Mapping[int, Partition | None]:
         topic = self._topic
-        if topic is None:
-            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        index = partition_of_group(group_id, len(topic.replicas))
-        return self._broker.topics.find(OFFSETS_TOPIC, index)
+        return {} if topic is None else self._broker.topics.led_partitions(topic)
 
-    async def _load(self, partition: Partition) -> None:
-        started = time.perf_counter()
-        count = 0
-        # Of what is not compacted yet most is outdated: only the last record of a key is looked at.
-        latest: dict[bytes, bytes | None] = {}
-        async for batch in partition.batches():
-            if self._is_stopping:
-                return
-            try:
-                records = read_key_values(batch)
-            except BatchError as error:
-                logger.error("%r: %r is not understood: %s", partition, batch, error)
-                continue
-            count += len(records)
-            latest.update(records)
-        for number, (key, value) in enumerate(latest.items(), start=1):
-            try:
-                self.coordinator.replay(key, value)
-            except DecodeError as error:
-                logger.error("%r: the record of %r is not understood: %s", partition, key, error)
-            if number % _RECORDS_BETWEEN_BREATHS == 0:
-                await asyncio.sleep(0)
-        topic = self._broker.topics.image.topics[OFFSETS_TOPIC]
-        groups = {*self.coordinator.groups, *self.coordinator.offsets}
-        size = len(topic.replicas)
-        own = [name for name in groups if partition_of_group(name, size) == partition.index]
-        self.coordinator.loaded(own, now())
-        self._loaded.add(partition.index)
-        self._set_timer()
-        if count:
-            logger.info(
-                "groups loaded",
-                extra={
-                    "partition": partition.index,
-                    "groups": len(own),
-                    "records": count,
-                    "milliseconds": round((time.perf_counter() - started) * 1000),
-                },
-            )
-
-    def _set_timer(self) -> None:
-        due_ms = self.coordinator.timers.next()
-        if due_ms is None or (self._timer is not None and self._timer_ms <= due_ms):
+    async def ensure_topic(self) -> None:
+        """Create `__consumer_offsets` if it does not exist. Raises what creating a topic raises."""
+        controller, config = self._broker.controller, self._broker.config
+        if self.has_topic:
             return
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer_ms = due_ms
-        seconds = max(due_ms - now().tick_ms, 0) / 1000
-        self._timer = asyncio.get_running_loop().call_later(seconds, self._expire)
+        configs = {
+            "cleanup.policy": "compact",
+            "segment.bytes": str(config.offsets_topic_segment_bytes),
+            # A commit that is lost in a power cut makes consumers read records twice. Who minds
+            # that more than an fsync per commit alters this config.
+            "durability": "page-cache",
+        }
+        topic = controller.plan_internal_topic(
+            OFFSETS_TOPIC, config.offsets_topic_num_partitions, configs
+        )
+        (error,) = await controller.create_topics([topic])
+        if error is not None and not self.has_topic:
+            raise error
 
-    def _expire(self) -> None:
-        self._timer = None
-        self.run(self.coordinator.expire(now()))
+    def topic_created(self, topic: Topic) -> None:
+        """Serve the shards of a new offsets topic: there is nothing to load."""
+        if topic.name == OFFSETS_TOPIC:
+            for index, partition in self._led_partitions().items():
+                if partition is not None:
+                    self.shards[index] = self._new_runtime(partition)
+                    self.shards[index].activate()
+
+    def topic_deleted(self, topic: Topic) -> None:
+        """Remove the committed offsets of a topic."""
+        if topic.name == OFFSETS_TOPIC:
+            for index in list(self.shards):
+                self.unload_shard(index)
+        for runtime in self.shards.values():
+            runtime.run(runtime.shard.delete_topics({topic.name}))
 
 
-def now() -> Now:
-    """Give the time."""
-    return Now(int(time.monotonic() * 1000), int(time.time() * 1000))
-
-
-def _config_of(config: BrokerConfig) -> GroupCoordinatorConfig:
+def _coordinator_config(config: BrokerConfig) -> GroupCoordinatorConfig:
     return GroupCoordinatorConfig(
         group=ClassicGroupConfig(
             min_session_timeout_ms=config.group_min_session_timeout_ms,

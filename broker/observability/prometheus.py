@@ -119,8 +119,8 @@ class _BrokerCollector(Collector):
         )
 
     def _groups(self) -> Iterator[Metric]:
-        coordinator = self._broker.groups.coordinator
-        states = Counter(group.state.value for group in list(coordinator.groups.values()))
+        coordinator = self._broker.groups
+        states = Counter(group.state.value for group in coordinator.groups())
         groups = GaugeMetricFamily(
             "ottla_groups", "Groups that are coordinated here.", labels=["state"]
         )
@@ -132,7 +132,7 @@ class _BrokerCollector(Collector):
             "The offset up to which a group has consumed.",
             labels=["group", *_PLACE],
         )
-        for group_id, places in list(coordinator.offsets.items()):
-            for (topic, index), one in list(places.items()):
-                committed.add_metric([group_id, topic, str(index)], one.offset)
+        for group_id, offsets in coordinator.all_committed():
+            for (topic, index), offset in list(offsets.items()):
+                committed.add_metric([group_id, topic, str(index)], offset.offset)
         yield committed

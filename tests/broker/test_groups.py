@@ -17,7 +17,7 @@ from harness.requests import create_topic, topic_metadata
 from harness.waiting import eventually
 from harness.wire import connect
 from ottla.broker import Broker, BrokerConfig
-from ottla.coord.group import Now
+from ottla.coord.deadlines import Now
 from ottla.coord.metadata_image import topic_tombstone
 from ottla.protocol.api import incremental_alter_configs as incremental
 from ottla.protocol.api.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
@@ -1214,9 +1214,8 @@ async def test_what_expires_is_gone_for_good(tmp_path):
         assert await group_requests.committed(client, "g") == {T0: 1}
         # An hour later, by the clock of the coordinator.
         now = int(time.time() * 1000) + 60 * 60_000
-        broker.groups.run(
-            broker.groups.coordinator.clean_up(Now(int(time.monotonic() * 1000), now))
-        )
+        for runtime in broker.groups.shards.values():
+            runtime.run(runtime.shard.clean_up(Now(int(time.monotonic() * 1000), now)))
         assert await group_requests.committed(client, "g") == {}
         assert await group_requests.list_groups(client) == {}
 

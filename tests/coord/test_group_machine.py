@@ -20,11 +20,18 @@ from itertools import count
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from harness.group_stage import MINUTE_MS, Call, Stage, a_config, replayed
-from ottla.coord.group import Timer
+from harness.group_stage import MINUTE_MS, Call, Stage, a_config, loaded
 from ottla.coord.group_shard import MemberIdentity
-from ottla.coord.records import GroupMetadataKey, OffsetCommitKey, decode_key, decode_offset
+from ottla.coord.group_timers import Timer
+from ottla.coord.records import (
+    GroupMetadataKey,
+    GroupRecord,
+    OffsetCommitKey,
+    decode_key,
+    decode_offset,
+)
 from ottla.coord.states import GroupState
+from ottla.protocol.errors import ErrorCode
 
 PARTITIONS = 4
 #: Consumers by name; those in capitals are static.
@@ -257,7 +264,7 @@ class GroupMachine(RuleBasedStateMachine):
         elif what == "offset":
             self.stage.delete_offsets("admin", ("orders", partition))
         else:
-            self.stage.forget_topic("orders")
+            self.stage.delete_topic("orders")
 
     # Time.
 
@@ -267,7 +274,7 @@ class GroupMachine(RuleBasedStateMachine):
 
     @rule()
     def wait_for_the_next_deadline(self):
-        next_ms = self.stage.coordinator.timers.next()
+        next_ms = self.stage.shard.deadlines.next()
         if next_ms is not None:
             self.stage.jump(next_ms - self.stage.tick_ms)
 
@@ -294,10 +301,9 @@ class GroupMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.stage.held)
     @rule()
     def a_write_fails(self):
-        store = self.stage.held[0]
-        if isinstance(decode_key(store.records[-1][0]), GroupMetadataKey):
+        if isinstance(self.stage.held[0].records[-1], GroupRecord):
             self.failed_at = len(self.stage.log)
-        self.stage.release(OSError("no space"))
+        self.stage.release(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
     @rule(survivors=st.integers(0, 3))
     def the_coordinator_restarts(self, survivors):
@@ -309,7 +315,7 @@ class GroupMachine(RuleBasedStateMachine):
         self.failed_at = 0
         if not any(value is not None for value in self.written_groups()[-1:]):
             self.life += 1
-        self.group = self.stage.coordinator.groups.get("g")
+        self.group = self.stage.shard.groups.get("g")
 
     # What is always so.
 
@@ -328,11 +334,11 @@ class GroupMachine(RuleBasedStateMachine):
 
     @invariant()
     def a_stable_group_is_what_was_written(self):
-        group = self.stage.coordinator.groups.get("g")
+        group = self.stage.shard.groups.get("g")
         is_written = self.failed_at == 0 or self.written_groups(self.failed_at)
         if self.stage.held or not is_written or self.stage.state is not GroupState.STABLE:
             return
-        again = replayed(self.stage.log, self.stage.config).groups["g"]
+        again = loaded(self.stage.log, self.stage.config, self.stage.now).groups["g"]
         assert (again.generation, again.protocol) == (group.generation, group.protocol)
         assert again.leader == group.leader
         assert {m.id: m.assignment for m in again.members.values()} == {
@@ -341,8 +347,8 @@ class GroupMachine(RuleBasedStateMachine):
 
     @invariant()
     def whatever_is_waited_for_has_a_deadline(self):
-        timers = self.stage.coordinator.timers
-        group = self.stage.coordinator.groups.get("g")
+        timers = self.stage.shard.deadlines
+        group = self.stage.shard.groups.get("g")
         due = set()
         if group is not None:
             due |= {Timer("g", "session", member_id) for member_id in group.members}
@@ -362,16 +368,16 @@ class GroupMachine(RuleBasedStateMachine):
     @invariant()
     def whoever_waits_is_known(self):
         parked = set()
-        for group in self.stage.coordinator.groups.values():
+        for group in self.stage.shard.groups.values():
             for member in group.members.values():
-                parked |= {member.join, member.sync} - {None}
+                parked |= {member.waiting_join, member.waiting_sync} - {None}
         waiting = {call for call in self.stage.waiting if call.what in ("join", "sync")}
         assert parked == waiting
         assert self.stage.held or len(waiting) == len(self.stage.waiting)
 
     @invariant()
     def a_group_that_is_made_again_is_another_one(self):
-        group = self.stage.coordinator.groups.get("g")
+        group = self.stage.shard.groups.get("g")
         if group is not self.group:
             self.life += self.group is not None
             self.group = group
@@ -397,7 +403,7 @@ class GroupMachine(RuleBasedStateMachine):
         self.stage.wait(10 * MINUTE_MS)
         assert self.stage.state in (None, GroupState.EMPTY)
         assert self.stage.waiting == []
-        assert self.stage.coordinator.timers.next() is None
+        assert self.stage.shard.deadlines.next() is None
 
     def is_settled(self) -> bool:
         """Whether all who live, and nobody else, have everything, and nobody waits."""

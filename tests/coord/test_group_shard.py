@@ -5,9 +5,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from harness.group_stage import DAY_MS, EPOCH_MS, Stage, a_config, subscription
-from ottla.coord.group import Now
-from ottla.coord.group_shard import GroupShard, MemberIdentity, topics_of
-from ottla.coord.records import CommittedOffset, offset_record
+from ottla.coord.group_shard import MemberIdentity, subscribed_topics
+from ottla.coord.metadata_image import TopicPartition
+from ottla.coord.records import CommittedOffset, OffsetRecord, decode_record, encode_record
 from ottla.coord.states import GroupState
 from ottla.protocol.errors import DecodeError, ErrorCode
 
@@ -48,7 +48,7 @@ def test_a_group_that_is_not_there_has_no_members():
     assert stage.sync("anna", SOMEBODY).code == "UNKNOWN_MEMBER_ID"
     assert stage.heartbeat("anna", SOMEBODY).code == "UNKNOWN_MEMBER_ID"
     assert codes_of(stage.commit("anna", SOMEBODY, {("orders", 0): 1})) == ["GROUP_ID_NOT_FOUND"]
-    assert stage.coordinator.groups == {}
+    assert stage.shard.groups == {}
 
 
 def test_each_who_leaves_a_group_that_is_not_there_is_told_so():
@@ -94,7 +94,7 @@ def test_a_session_is_neither_too_short_nor_too_long(session_ms):
     code = stage.join("anna", version=3, session_ms=session_ms).code
 
     assert code == "INVALID_SESSION_TIMEOUT"
-    assert stage.coordinator.groups == {}
+    assert stage.shard.groups == {}
 
 
 @pytest.mark.parametrize("session_ms", [10, 20])
@@ -109,7 +109,7 @@ def test_settings_may_change_at_any_time():
     a_member(stage)
     assert stage.join("bert").code == "GROUP_MAX_SIZE_REACHED"
 
-    stage.coordinator.config = a_config(max_size=2)
+    stage.shard.config = a_config(max_size=2)
 
     assert stage.join("bert").code == "MEMBER_ID_REQUIRED"
 
@@ -120,7 +120,7 @@ def test_text_with_a_commit_has_a_largest_size_in_bytes():
     assert codes_of(stage.commit("somebody", NOBODY, {("orders", 0): 1}, "née")) == ["NONE"]
     refused = stage.commit("somebody", NOBODY, {("orders", 0): 2}, "nées")
     assert codes_of(refused) == ["OFFSET_METADATA_TOO_LARGE"]
-    assert stage.coordinator.committed("g")["orders", 0].metadata == "née"
+    assert stage.shard.offsets.of_group("g")["orders", 0].metadata == "née"
 
 
 def test_a_group_whose_only_commit_was_refused_is_not_there():
@@ -128,7 +128,7 @@ def test_a_group_whose_only_commit_was_refused_is_not_there():
 
     stage.commit("somebody", NOBODY, {("orders", 0): 1}, "much too long")
 
-    assert stage.coordinator.groups == {}
+    assert stage.shard.groups == {}
 
 
 def test_a_group_whose_only_commit_was_not_written_is_not_there():
@@ -136,10 +136,10 @@ def test_a_group_whose_only_commit_was_not_written_is_not_there():
     stage.holds = True
     call = stage.commit("somebody", NOBODY, {("orders", 0): 1})
 
-    stage.release(OSError("no space"))
+    stage.release(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
     assert codes_of(call) == ["COORDINATOR_NOT_AVAILABLE"]
-    assert stage.coordinator.groups == {}
+    assert stage.shard.groups == {}
 
 
 def test_a_group_that_was_refused_while_its_first_commit_is_written_is_there_for_that():
@@ -154,6 +154,51 @@ def test_a_group_that_was_refused_while_its_first_commit_is_written_is_there_for
     assert stage.committed() == {("orders", 0): 1}
 
 
+def test_assignments_are_handed_out_when_their_record_is_replayed():
+    stage = a_stage()
+    anna = a_member(stage)
+    joins = [stage.join("bert", version=3), stage.join("anna", anna.member_id)]
+    bert, anna = (MemberIdentity(c.answer.member_id, None, c.answer.generation_id) for c in joins)
+    stage.holds = True
+    call = stage.sync("anna", anna, {anna.member_id: b"new"})
+    waiting = stage.sync("bert", bert)
+    (append,) = stage.held
+
+    assert [m.assignment for m in append.records[0].metadata.members] == [b"new", b""]
+    assert [m.assignment for m in stage.group.members.values()] == [b"", b""]
+    assert stage.state is GroupState.COMPLETING_REBALANCE
+    stage.release()
+
+    assert stage.state is GroupState.STABLE
+    assert [call.answer.assignment, waiting.answer.assignment] == [b"new", b""]
+
+
+def test_waiting_members_are_refused_when_the_shard_is_unloaded():
+    stage = a_stage()
+    anna = a_member(stage)
+    call = stage.join("bert", version=3)
+
+    effects = stage.shard.refuse_waiting(ErrorCode.NOT_COORDINATOR)
+
+    assert [(e.token, e.response.error_code) for e in effects] == [
+        (call, ErrorCode.NOT_COORDINATOR)
+    ]
+    assert stage.heartbeat("anna", anna).code == "REBALANCE_IN_PROGRESS"
+
+
+def test_a_record_that_is_replayed_twice_changes_nothing():
+    stage = a_stage()
+    anna = a_member(stage)
+    stage.commit("anna", anna, {("orders", 0): 1})
+    group, committed = stage.group, stage.committed()
+
+    for key, value in stage.log:
+        stage.shard.replay(decode_record(key, value))
+
+    assert (stage.group, stage.state, stage.group.generation) == (group, GroupState.STABLE, 1)
+    assert stage.committed() == committed
+
+
 def test_groups_are_deleted_one_by_one_and_answered_together():
     stage = a_stage()
     a_member(stage, group_id="lively")
@@ -162,7 +207,7 @@ def test_groups_are_deleted_one_by_one_and_answered_together():
     stage.holds = True
     call = stage.delete_groups("admin", "first", "lively", "second", "missing")
 
-    stage.release(OSError("no space"))
+    stage.release(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     assert call.answer is None
     stage.release()
 
@@ -172,7 +217,7 @@ def test_groups_are_deleted_one_by_one_and_answered_together():
         "second": "NONE",
         "missing": "GROUP_ID_NOT_FOUND",
     }
-    assert set(stage.coordinator.groups) == {"first", "lively"}
+    assert set(stage.shard.groups) == {"first", "lively"}
 
 
 def test_a_topic_that_is_deleted_is_forgotten_by_all_groups():
@@ -182,7 +227,7 @@ def test_a_topic_that_is_deleted_is_forgotten_by_all_groups():
         stage.commit("somebody", NOBODY, offsets, group_id=group_id)
     stage.commit("somebody", NOBODY, {("refunds", 1): 1}, group_id="third")
 
-    stage.forget_topic("orders")
+    stage.delete_topic("orders")
 
     assert stage.committed("first") == stage.committed("second") == {("refunds", 0): 1}
     assert stage.committed("third") == {("refunds", 1): 1}
@@ -202,7 +247,7 @@ def test_whatever_members_say_the_others_do_not_suffer(metadata):
     stage.clean_up()
     (deleted,) = stage.delete_offsets("admin", ("orders", 0)).answer[1].values()
 
-    topics = topics_of(stage.group)
+    topics = subscribed_topics(stage.group)
     assert ("orders" in topics if topics is not None else True) == bool(stage.committed())
     assert (deleted is ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC) == bool(stage.committed())
 
@@ -213,28 +258,24 @@ def test_of_a_subscription_it_matters_how_it_begins(version):
     stage = a_stage()
     a_member(stage, protocols=(("range", metadata),))
 
-    assert topics_of(stage.group) == {"orders", "refunds"}
+    assert subscribed_topics(stage.group) == {"orders", "refunds"}
 
 
 def test_offsets_of_a_group_that_nothing_else_is_known_of_expire_after_a_restart():
     stage = a_stage(offsets_retention_ms=7 * DAY_MS)
-    stage.log.append(offset_record("g", "orders", 0, CommittedOffset(5, -1, "", EPOCH_MS)))
+    committed = CommittedOffset(5, -1, "", EPOCH_MS)
+    stage.log.append(encode_record(OffsetRecord("g", TopicPartition("orders", 0), committed)))
     stage.restart()
 
     stage.wait(7 * DAY_MS)
     stage.clean_up()
 
-    assert stage.coordinator.groups == {}
+    assert stage.shard.groups == {}
     assert stage.committed() == {}
 
 
 def test_records_of_unknown_kinds_are_left_alone_and_broken_ones_are_refused():
-    coordinator = GroupShard(a_config())
-
-    coordinator.replay(b"\0\x03whatever", b"")
+    assert decode_record(b"\0\x03whatever", b"") is None
     for key in (b"", b"\0\1\0\5"):
         with pytest.raises(DecodeError):
-            coordinator.replay(key, b"")
-
-    coordinator.loaded({*coordinator.groups, *coordinator.offsets}, Now(0, EPOCH_MS))
-    assert coordinator.groups == {}
+            decode_record(key, b"")

@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 import pytest
 
 from harness.group_stage import Call, Stage, subscription
-from ottla.coord.group import Group, Timer
+from ottla.coord.group import Group
 from ottla.coord.group_shard import MemberIdentity
+from ottla.coord.group_timers import Timer
 from ottla.coord.states import PREDECESSORS, GroupState
 
 #: What a cell says: what the one who asks gets, and the state after it, if it is another one.
@@ -270,9 +271,9 @@ def outcome(cast: Cast, row: str) -> str:
 
 def fire(cast: Cast, kind: str, name: str) -> str:
     timer = Timer("g", kind, cast.ids.get(name, ""))
-    if timer not in cast.stage.coordinator.timers:
+    if timer not in cast.stage.shard.deadlines:
         return "–"
-    cast.stage.coordinator.timers.set(timer, cast.stage.tick_ms)
+    cast.stage.shard.deadlines.set(timer, cast.stage.tick_ms)
     cast.stage.wait(0)
     return "over"
 
@@ -336,7 +337,7 @@ def test_from_everywhere_it_is_empty_when_all_have_left(state):
 
     assert cast.stage.state is GroupState.EMPTY
     assert cast.stage.waiting == []
-    assert len(cast.stage.coordinator.timers) == 0
+    assert len(cast.stage.shard.deadlines) == 0
 
 
 @pytest.mark.parametrize("state", STATES)
@@ -347,4 +348,4 @@ def test_from_everywhere_it_is_empty_when_all_fall_silent(state):
 
     assert cast.stage.state in (GroupState.EMPTY, GroupState.DEAD)
     assert cast.stage.waiting == []
-    assert len(cast.stage.coordinator.timers) == 0
+    assert len(cast.stage.shard.deadlines) == 0

@@ -1,4 +1,4 @@
-"""The records of `__consumer_offsets` are Kafka's, byte for byte, and come back as they went.
+"""The records of `__consumer_offsets` have Kafka's format, byte for byte, and survive a round trip.
 
 The hex was written by Kafka 4.3's own classes (GroupCoordinatorRecordSerde).
 """
@@ -7,21 +7,23 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from ottla.coord.config import ClassicGroupConfig
 from ottla.coord.deadlines import Deadlines
-from ottla.coord.group import ClassicGroupConfig, Group
+from ottla.coord.group import Group
 from ottla.coord.member import Member
+from ottla.coord.metadata_image import TopicPartition
 from ottla.coord.records import (
     CommittedOffset,
     GroupMetadataKey,
+    GroupMetadataValue,
+    GroupRecord,
     OffsetCommitKey,
+    OffsetRecord,
     decode_group,
     decode_key,
     decode_offset,
-    group_key,
-    group_record,
-    members_of,
-    offset_key,
-    offset_record,
+    decode_record,
+    encode_record,
 )
 from ottla.coord.states import GroupState
 from ottla.protocol.errors import DecodeError
@@ -93,45 +95,55 @@ BERT_2 = {
 }
 
 
-def a_group(*members: Member, generation: int = 5, protocol: str | None = "range") -> Group:
-    group = Group("billing", ClassicGroupConfig(), Deadlines())
-    group.protocol_type, group.protocol = "consumer", protocol
-    group.restore(generation, members[0].id if members else None, members)
-    return group
+def a_group(
+    *members: Member, generation: int = 5, protocol: str | None = "range", time_ms: int = TIME_MS
+) -> GroupRecord:
+    metadata = GroupMetadataValue(
+        protocol_type="consumer",
+        generation=generation,
+        protocol=protocol,
+        leader=members[0].id if members else None,
+        current_state_timestamp=time_ms,
+        members=[member.to_record(protocol, member.assignment) for member in members],
+    )
+    return GroupRecord("billing", metadata)
 
 
-def test_a_commit_is_written_as_kafka_writes_it():
-    key, value = offset_record("billing", "orders", 7, COMMITTED)
+def members_of(value: GroupMetadataValue) -> list[Member]:
+    return [Member.from_record(member, value.protocol) for member in value.members]
 
-    assert key == offset_key("billing", "orders", 7) == bytes.fromhex(OFFSET_KEY)
+
+def test_a_commit_is_encoded_as_by_kafka():
+    key, value = encode_record(OffsetRecord("billing", TopicPartition("orders", 7), COMMITTED))
+
+    assert key == bytes.fromhex(OFFSET_KEY)
     assert value == bytes.fromhex(OFFSET_VALUES[3])
 
 
-def test_a_group_is_written_as_kafka_writes_it():
-    group = a_group(a_member("anna-1"), a_member("bert-2", **BERT_2))
+def test_a_group_is_encoded_as_by_kafka():
+    key, value = encode_record(a_group(a_member("anna-1"), a_member("bert-2", **BERT_2)))
 
-    key, value = group_record(group, TIME_MS)
-
-    assert key == group_key("billing") == bytes.fromhex(GROUP_KEY)
+    assert key == bytes.fromhex(GROUP_KEY)
     assert value == bytes.fromhex(GROUP_VALUES[3])
 
 
-def test_an_empty_group_is_written_as_kafka_writes_it():
-    _key, value = group_record(a_group(generation=6, protocol=None), TIME_MS)
+def test_an_empty_group_is_encoded_as_by_kafka():
+    _key, value = encode_record(a_group(generation=6, protocol=None))
 
     assert value == bytes.fromhex(EMPTY_GROUP_VALUE)
 
 
-def test_assignments_that_are_about_to_be_handed_out_are_written_in_the_place_of_the_old():
-    group = a_group(a_member("anna-1"), a_member("bert-2"), a_member("carl-3"))
+def test_a_tombstone_has_a_key_and_no_value():
+    offset = OffsetRecord("billing", TopicPartition("orders", 7), None)
+    group = GroupRecord("billing", None)
 
-    _key, value = group_record(group, TIME_MS, {"anna-1": b"new", "bert-2": b""})
+    assert encode_record(offset) == (bytes.fromhex(OFFSET_KEY), None)
+    assert encode_record(group) == (bytes.fromhex(GROUP_KEY), None)
+    assert decode_record(*encode_record(offset)) == offset
+    assert decode_record(*encode_record(group)) == group
 
-    assert [m.assignment for m in members_of(decode_group(value))] == [b"new", b"", b""]
-    assert group.members["anna-1"].assignment == b"\x09\x08"
 
-
-def test_keys_are_told_apart():
+def test_keys_are_decoded_by_their_version():
     assert decode_key(bytes.fromhex(OFFSET_KEY)) == OffsetCommitKey(
         group="billing", topic="orders", partition=7
     )
@@ -140,14 +152,14 @@ def test_keys_are_told_apart():
 
 
 @pytest.mark.parametrize("version", OFFSET_VALUES)
-def test_commits_of_all_older_brokers_are_read(version):
+def test_commits_of_all_older_versions_are_decoded(version):
     committed = decode_offset(bytes.fromhex(OFFSET_VALUES[version]))
 
     assert committed == COMMITTED._replace(leader_epoch=3 if version == 3 else -1)
 
 
 @pytest.mark.parametrize("version", GROUP_VALUES)
-def test_groups_of_all_older_brokers_are_read(version):
+def test_groups_of_all_older_versions_are_decoded(version):
     value = decode_group(bytes.fromhex(GROUP_VALUES[version]))
 
     assert (value.protocol_type, value.generation) == ("consumer", 5)
@@ -163,21 +175,22 @@ def test_groups_of_all_older_brokers_are_read(version):
         assert (anna.rebalance_timeout_ms, bert.rebalance_timeout_ms) == (60_000, 300_000)
 
 
-def test_before_there_was_a_rebalance_timeout_the_session_timeout_served_for_both():
+def test_in_version_0_the_session_timeout_is_also_the_rebalance_timeout():
     anna, bert = members_of(decode_group(bytes.fromhex(GROUP_VALUES[0])))
 
     assert (anna.rebalance_timeout_ms, bert.rebalance_timeout_ms) == (10_000, 45_000)
 
 
-def test_a_group_comes_back_as_it_was_with_the_one_protocol_that_is_written_down():
-    group = a_group(a_member("anna-1"), a_member("bert-2", **BERT_2))
+def test_a_member_is_restored_with_the_chosen_protocol_only():
+    record = a_group(a_member("anna-1"), a_member("bert-2", **BERT_2))
+    group = Group("billing", ClassicGroupConfig(), Deadlines())
 
-    value = decode_group(group_record(group, TIME_MS)[1])
-    again = a_group(*members_of(value))
+    group.restore(decode_record(*encode_record(record)).metadata)
 
-    assert again.state is GroupState.STABLE
-    assert group_record(again, TIME_MS) == group_record(group, TIME_MS)
-    assert again.members["anna-1"].protocols == (("range", b"\0\1\2"),)
+    assert (group.state, group.generation) == (GroupState.STABLE, 5)
+    assert (group.leader, group.protocol) == ("anna-1", "range")
+    assert group.members["anna-1"].protocols == (("range", b"\0\1\2"),)
+    assert encode_record(a_group(*group.members.values())) == encode_record(record)
 
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
@@ -197,23 +210,21 @@ MEMBERS = st.builds(
 
 
 @given(TEXT, TEXT, INT32, st.builds(CommittedOffset, INT64, INT32, TEXT, INT64))
-def test_any_commit_comes_back(group, topic, partition, committed):
-    key, value = offset_record(group, topic, partition, committed)
+def test_any_commit_survives_a_round_trip(group, topic, partition, committed):
+    record = OffsetRecord(group, TopicPartition(topic, partition), committed)
 
-    assert decode_key(key) == OffsetCommitKey(group=group, topic=topic, partition=partition)
-    assert decode_offset(value) == committed
+    assert decode_record(*encode_record(record)) == record
 
 
 @given(st.lists(MEMBERS, max_size=4, unique_by=lambda member: member.id), INT32, INT64)
-def test_any_group_comes_back(members, generation, time_ms):
-    group = a_group(*members, generation=generation)
+def test_any_group_survives_a_round_trip(members, generation, time_ms):
+    key, value = encode_record(a_group(*members, generation=generation, time_ms=time_ms))
 
-    value = decode_group(group_record(group, time_ms)[1])
+    decoded = decode_group(value)
 
-    assert (value.generation, value.current_state_timestamp) == (generation, time_ms)
-    assert group_record(a_group(*members_of(value), generation=generation), time_ms) == (
-        group_record(group, time_ms)
-    )
+    assert (decoded.generation, decoded.current_state_timestamp) == (generation, time_ms)
+    again = a_group(*members_of(decoded), generation=generation, time_ms=time_ms)
+    assert encode_record(again) == (key, value)
 
 
 READERS = [decode_key, decode_offset, decode_group]

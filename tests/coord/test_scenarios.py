@@ -34,9 +34,10 @@ import pytest
 
 from harness.group_stage import DAY_MS, Call, Stage, a_config, subscription
 from ottla.coord.effects import Append
-from ottla.coord.group_shard import MemberIdentity, TopicPartition
+from ottla.coord.group_shard import MemberIdentity
 from ottla.coord.member import Protocols
-from ottla.coord.records import OffsetCommitKey, decode_group, decode_key, decode_offset
+from ottla.coord.metadata_image import TopicPartition
+from ottla.coord.records import OffsetRecord
 from ottla.protocol.errors import ErrorCode
 
 SCENARIOS = sorted((Path(__file__).parent / "scenarios").glob("*.txt"))
@@ -128,7 +129,7 @@ class Play:
 
     def listen(self) -> None:
         self.stage.on_answer = self.answered
-        self.stage.on_write = lambda store: self.lines.append(written(store, held=self.stage.holds))
+        self.stage.on_append = self.appended
 
     def do(self, line: str) -> list[str]:
         self.lines = []
@@ -194,11 +195,11 @@ class Play:
         who = self.person(name).as_of(exceptions)
         self.stage.leave(name, (who.member_id, who.instance_id))
 
-    def commit(self, name: str, places: str, offset: str, exceptions: str) -> None:
+    def commit(self, name: str, topic_partitions: str, offset: str, exceptions: str) -> None:
         nobody = MemberIdentity("", None, -1)
         who = nobody if name == "somebody" else self.person(name).as_of(exceptions)
         version = 8 if "(v8)" in exceptions else 9
-        offsets = {place_of(text): int(offset) for text in places.split()}
+        offsets = {parse_tp(text): int(offset) for text in topic_partitions.split()}
         self.waits(self.stage.commit(name, who, offsets, version=version))
 
     def remove_instance(self, instance: str) -> None:
@@ -207,11 +208,11 @@ class Play:
     def delete_group(self, *group_ids: str) -> None:
         self.waits(self.stage.delete_groups("admin", *" ".join(group_ids).split()))
 
-    def delete_offsets(self, places: str) -> None:
-        self.waits(self.stage.delete_offsets("admin", *map(place_of, places.split())))
+    def delete_offsets(self, topic_partitions: str) -> None:
+        self.waits(self.stage.delete_offsets("admin", *map(parse_tp, topic_partitions.split())))
 
     def delete_topic(self, name: str) -> None:
-        self.stage.forget_topic(name)
+        self.stage.delete_topic(name)
 
     def clean_up(self) -> None:
         self.stage.clean_up()
@@ -221,7 +222,7 @@ class Play:
             self.stage.jump(milliseconds(time))
             return
         end_ms = self.stage.tick_ms + milliseconds(time)
-        while (next_ms := self.stage.coordinator.timers.next()) is not None and next_ms <= end_ms:
+        while (next_ms := self.stage.shard.deadlines.next()) is not None and next_ms <= end_ms:
             seen = len(self.lines)
             passed_ms = milliseconds(time) - end_ms + next_ms
             self.stage.jump(next_ms - self.stage.tick_ms)
@@ -236,7 +237,9 @@ class Play:
         self.stage.release_all()
 
     def write(self, how: str) -> None:
-        self.stage.release(None if how == "is done" else OSError("no space"))
+        self.stage.release(
+            ErrorCode.NONE if how == "is done" else ErrorCode.COORDINATOR_NOT_AVAILABLE
+        )
 
     def restart(self) -> None:
         for call in self.stage.restart():
@@ -244,7 +247,7 @@ class Play:
         self.show()
 
     def show(self) -> None:
-        group = self.stage.coordinator.groups.get("g")
+        group = self.stage.shard.groups.get("g")
         if group is None:
             self.lines.append("there is no group")
             return
@@ -252,8 +255,8 @@ class Play:
         for member in group.members.values():
             title = ", the leader," if member.id == group.leader else ""
             self.lines.append(f"{member.id}{title} has {shown(member.assignment)}")
-        for place, offset in sorted(self.stage.committed().items()):
-            self.lines.append(f"{shown_place(place)} at {offset}")
+        for tp, offset in sorted(self.stage.committed().items()):
+            self.lines.append(f"{shown_tp(tp)} at {offset}")
 
     # What follows.
 
@@ -273,6 +276,9 @@ class Play:
         if call.answer is None:
             self.lines.append(f"{call.who} waits")
 
+    def appended(self, append: Append) -> None:
+        self.lines.append(written(append, held=self.stage.holds))
+
     def answered(self, call: Call) -> None:
         tell = getattr(self, "answered_" + call.what.replace(" ", "_"))
         self.lines += tell(call)
@@ -285,12 +291,12 @@ class Play:
         if answer.error_code:
             return [f"{call.who} cannot join: {call.code}"]
         who.member_id, who.generation = answer.member_id, answer.generation_id
-        place = f"generation {answer.generation_id}, {answer.protocol_name}"
+        generation = f"generation {answer.generation_id}, {answer.protocol_name}"
         if answer.leader != answer.member_id:
-            return [f"{call.who} is {answer.member_id} in {place}, led by {answer.leader}"]
+            return [f"{call.who} is {answer.member_id} in {generation}, led by {answer.leader}"]
         members = ", ".join(member.member_id for member in answer.members)
         but = " and is not to assign" if answer.skip_assignment else ""
-        return [f"{call.who} leads {place}{but}: {members}"]
+        return [f"{call.who} leads {generation}{but}: {members}"]
 
     def answered_sync(self, call: Call) -> list[str]:
         if call.answer.error_code:
@@ -306,8 +312,8 @@ class Play:
 
     def answered_commit(self, call: Call) -> list[str]:
         return [
-            f"{call.who}: {shown_place(place)} {told('is committed', code)}"
-            for place, code in call.answer.items()
+            f"{call.who}: {shown_tp(tp)} {told('is committed', code)}"
+            for tp, code in call.answer.items()
         ]
 
     def answered_delete_groups(self, call: Call) -> list[str]:
@@ -317,7 +323,7 @@ class Play:
         code, codes = call.answer
         if code:
             return [code.name]
-        return [f"{shown_place(place)}: {told('deleted', code)}" for place, code in codes.items()]
+        return [f"{shown_tp(tp)}: {told('deleted', code)}" for tp, code in codes.items()]
 
     def person(self, name: str) -> Person:
         return self.people.setdefault(name, Person(name))
@@ -348,22 +354,21 @@ PHRASES = [
 ]
 
 
-def written(store: Append, *, held: bool) -> str:
-    said = []
-    for key, value in store.records:
-        found = decode_key(key)
-        if isinstance(found, OffsetCommitKey):
-            place = shown_place((found.topic, found.partition))
-            said.append(
-                f"{place} {'is gone' if value is None else f'at {decode_offset(value).offset}'}"
+def written(append: Append, *, held: bool) -> str:
+    shown_records = []
+    for record in append.records:
+        if isinstance(record, OffsetRecord):
+            tp, committed = shown_tp(record.topic_partition), record.committed
+            shown_records.append(
+                f"{tp} is gone" if committed is None else f"{tp} at {committed.offset}"
             )
-        elif value is None:
-            said.append(f"{store.group_id} is gone")
+        elif record.metadata is None:
+            shown_records.append(f"{record.group_id} is gone")
         else:
-            group = decode_group(value)
+            group = record.metadata
             members = [f"{m.member_id} has {shown(m.assignment)}" for m in group.members]
-            said.append(f"generation {group.generation}, {', '.join(members) or 'nobody'}")
-    return f"{'to be written' if held else 'written'}: {', '.join(said)}"
+            shown_records.append(f"generation {group.generation}, {', '.join(members) or 'nobody'}")
+    return f"{'to be written' if held else 'written'}: {', '.join(shown_records)}"
 
 
 def told(good: str, code: int) -> str:
@@ -374,13 +379,13 @@ def shown(assignment: Any) -> str:
     return bytes(assignment).decode() or "nothing"
 
 
-def shown_place(place: TopicPartition) -> str:
-    return f"{place[0]}-{place[1]}"
+def shown_tp(tp: TopicPartition) -> str:
+    return f"{tp.topic}-{tp.partition}"
 
 
-def place_of(text: str) -> TopicPartition:
+def parse_tp(text: str) -> TopicPartition:
     topic, _, partition = text.rpartition("-")
-    return topic, int(partition)
+    return TopicPartition(topic, int(partition))
 
 
 def milliseconds(text: str) -> int:

@@ -1,7 +1,7 @@
-"""A stage for the group coordinator: a clock, a log, and calls that are answered exactly once.
+"""A stage for a group shard: a clock, a log, and calls that are answered exactly once.
 
-Nothing here is the coordinator's: the stage does what a broker does with its effects, in order, and
-lets a test say when time passes, when a write is done, and when the coordinator is another one.
+The stage does what a broker does with the effects of a shard, in order. A test decides when time
+passes, when an append completes, and when the shard is loaded again from the log.
 """
 
 from __future__ import annotations
@@ -12,22 +12,20 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
+from ottla.coord.config import ClassicGroupConfig, GroupCoordinatorConfig
+from ottla.coord.deadlines import Now
 from ottla.coord.effects import Append, Effect, Reply
-from ottla.coord.group import ClassicGroupConfig, Group, Now
-from ottla.coord.group_shard import (
-    GroupCoordinatorConfig,
-    GroupShard,
-    MemberIdentity,
-    TopicPartition,
-)
+from ottla.coord.group import Group
+from ottla.coord.group_shard import GroupShard, MemberIdentity
 from ottla.coord.member import Join, Protocols
-from ottla.coord.metadata_image import KeyValue
-from ottla.coord.records import CommittedOffset
+from ottla.coord.metadata_image import KeyValue, TopicPartition
+from ottla.coord.records import CommittedOffset, decode_record, encode_record
 from ottla.coord.states import GroupState
 from ottla.protocol.compiler import codec
 from ottla.protocol.consumer import ConsumerProtocolSubscription
+from ottla.protocol.errors import ErrorCode
 
-#: The time of day when the clock is at 0.
+#: The time of day when the monotonic clock is at 0.
 EPOCH_MS = 1_700_000_000_000
 HOST = "/10.0.0.1"
 MINUTE_MS = 60_000
@@ -35,7 +33,7 @@ DAY_MS = 24 * 60 * MINUTE_MS
 
 
 def subscription(*topics: str) -> bytes:
-    """What a consumer says that it wants."""
+    """The metadata of a consumer that subscribes to these topics."""
     message = ConsumerProtocolSubscription(topics=topics)
     return bytes(codec(ConsumerProtocolSubscription, 0).encode(message, bytearray(b"\0\0"), []))
 
@@ -43,17 +41,17 @@ def subscription(*topics: str) -> bytes:
 RANGE: Protocols = (("range", subscription("orders")),)
 
 
-def a_config(**changes: Any) -> GroupCoordinatorConfig:
-    """Settings, with those of groups among the others."""
-    of_groups = {
-        name: changes.pop(name) for name in list(changes) if hasattr(ClassicGroupConfig, name)
+def a_config(**configs: Any) -> GroupCoordinatorConfig:
+    """A config, with those of a single group among the others."""
+    group_configs = {
+        name: configs.pop(name) for name in list(configs) if hasattr(ClassicGroupConfig, name)
     }
-    return GroupCoordinatorConfig(group=ClassicGroupConfig(**of_groups), **changes)
+    return GroupCoordinatorConfig(group=ClassicGroupConfig(**group_configs), **configs)
 
 
 @dataclass(eq=False)
 class Call:
-    """A request: its answer is None for as long as it waits."""
+    """A request: its answer is None while it waits."""
 
     who: str
     what: str
@@ -65,19 +63,19 @@ class Call:
 
 
 class Stage:
-    """One coordinator and its surroundings. `log` has what was written."""
+    """One shard and its surroundings. `log` has what was appended."""
 
     def __init__(self, config: GroupCoordinatorConfig | None = None) -> None:
         self.tick_ms = 0
         self.config = config or a_config()
-        self.coordinator = GroupShard(self.config)
         self.log: list[KeyValue] = []
-        #: Writes that are not done yet, while `holds`.
+        self.shard = loaded([], self.config, self.now)
+        #: Appends that have not completed yet, while `holds`.
         self.held: deque[Append] = deque()
         self.holds = False
         self.waiting: list[Call] = []
         self.on_answer: Callable[[Call], None] = lambda call: None
-        self.on_write: Callable[[Append], None] = lambda store: None
+        self.on_append: Callable[[Append], None] = lambda append: None
         self._uniques: defaultdict[str, count[int]] = defaultdict(lambda: count(1))
 
     @property
@@ -86,11 +84,11 @@ class Stage:
 
     @property
     def group(self) -> Group:
-        return self.coordinator.groups["g"]
+        return self.shard.groups["g"]
 
     @property
     def state(self) -> GroupState | None:
-        group = self.coordinator.groups.get("g")
+        group = self.shard.groups.get("g")
         return group and group.state
 
     # Requests.
@@ -121,9 +119,7 @@ class Stage:
             requires_known_id=version >= 4,
             can_skip_assignment=version >= 9,
         )
-        return self._call(
-            who, "join", lambda call: self.coordinator.join(group_id, join, call, self.now)
-        )
+        return self._call(who, "join", lambda call: self.shard.join(group_id, join, call, self.now))
 
     def sync(
         self,
@@ -134,9 +130,7 @@ class Stage:
         group_id: str = "g",
     ) -> Call:
         def event(call: Call) -> list[Effect]:
-            return self.coordinator.sync(
-                group_id, identity, protocol, assignments or {}, call, self.now
-            )
+            return self.shard.sync(group_id, identity, protocol, assignments or {}, call, self.now)
 
         return self._call(who, "sync", event)
 
@@ -144,19 +138,19 @@ class Stage:
         return self._call(
             who,
             "heartbeat",
-            lambda call: self.coordinator.heartbeat(group_id, identity, call, self.now),
+            lambda call: self.shard.heartbeat(group_id, identity, call, self.now),
         )
 
     def leave(self, who: str, *members: tuple[str, str | None], group_id: str = "g") -> Call:
         return self._call(
-            who, "leave", lambda call: self.coordinator.leave(group_id, members, call, self.now)
+            who, "leave", lambda call: self.shard.leave(group_id, members, call, self.now)
         )
 
     def commit(
         self,
         who: str,
         identity: MemberIdentity,
-        offsets: Mapping[TopicPartition, int],
+        offsets: Mapping[tuple[str, int], int],
         metadata: str = "",
         version: int = 9,
         group_id: str = "g",
@@ -164,16 +158,16 @@ class Stage:
         time_ms = self.now.time_ms
 
         def event(call: Call) -> list[Effect]:
-            return self.coordinator.commit(
+            return self.shard.commit(
                 group_id,
                 identity,
                 {
-                    place: CommittedOffset(at, -1, metadata, time_ms)
-                    for place, at in offsets.items()
+                    TopicPartition(*tp): CommittedOffset(offset, -1, metadata, time_ms)
+                    for tp, offset in offsets.items()
                 },
                 lambda codes: Reply(call, codes),
                 self.now,
-                knows_missing_groups=version >= 9,
+                knows_group_id_not_found=version >= 9,
             )
 
         return self._call(who, "commit", event)
@@ -182,48 +176,52 @@ class Stage:
         return self._call(
             who,
             "delete groups",
-            lambda call: self.coordinator.delete_groups(
+            lambda call: self.shard.delete_groups(
                 group_ids, lambda codes: Reply(call, dict(codes))
             ),
         )
 
-    def delete_offsets(self, who: str, *places: TopicPartition, group_id: str = "g") -> Call:
+    def delete_offsets(
+        self, who: str, *topic_partitions: tuple[str, int], group_id: str = "g"
+    ) -> Call:
         return self._call(
             who,
             "delete offsets",
-            lambda call: self.coordinator.delete_offsets(
-                group_id, places, lambda code, codes: Reply(call, (code, codes))
+            lambda call: self.shard.delete_offsets(
+                group_id,
+                [TopicPartition(*tp) for tp in topic_partitions],
+                lambda code, codes: Reply(call, (code, codes)),
             ),
         )
 
-    def forget_topic(self, name: str) -> None:
-        self._run(self.coordinator.forget_topic(name))
+    def delete_topic(self, name: str) -> None:
+        self._run(self.shard.delete_topics([name]))
 
     def clean_up(self) -> None:
-        self._run(self.coordinator.clean_up(self.now))
+        self._run(self.shard.clean_up(self.now))
 
     def committed(self, group_id: str = "g") -> dict[TopicPartition, int]:
-        return {p: c.offset for p, c in self.coordinator.committed(group_id).items()}
+        return {tp: c.offset for tp, c in self.shard.offsets.of_group(group_id).items()}
 
     # Time.
 
     def wait(self, ms: int) -> None:
-        """Let time pass, and each deadline be noticed when it is there."""
+        """Let time pass, with each timer handled when it is due."""
         end_ms = self.tick_ms + ms
-        while (next_ms := self.coordinator.timers.next()) is not None and next_ms <= end_ms:
+        while (next_ms := self.shard.deadlines.next()) is not None and next_ms <= end_ms:
             self.jump(next_ms - self.tick_ms)
         self.jump(end_ms - self.tick_ms)
 
     def jump(self, ms: int) -> None:
-        """Let time pass that nobody looks at: what is due is noticed at the end."""
+        """Let time pass at once: timers that are due are handled at the end."""
         self.tick_ms += max(ms, 0)
-        self._run(self.coordinator.expire(self.now))
+        self._run(self.shard.expire(self.now))
 
-    # Writing.
+    # Appends.
 
-    def release(self, error: Exception | None = None) -> None:
-        """Let the first of the writes that are held be done, or fail."""
-        self._done(self.held.popleft(), error)
+    def release(self, code: ErrorCode = ErrorCode.NONE) -> None:
+        """Complete the first append that is held, or let it fail."""
+        self._run(self._complete(self.held.popleft(), code))
 
     def release_all(self) -> None:
         while self.held:
@@ -232,15 +230,14 @@ class Stage:
     # The end.
 
     def restart(self, survivors: int = 0) -> list[Call]:
-        """Be another coordinator, which reads the log, with so many writes that were not done.
+        """Load the shard again from the log, to which so many held appends were written.
 
-        Gives the calls that get no answer any more.
+        Returns the calls that are never answered.
         """
-        for store in list(self.held)[:survivors]:
-            self.log.extend(store.records)
+        for append in list(self.held)[:survivors]:
+            self.log.extend(map(encode_record, append.records))
         self.held.clear()
-        self.coordinator = replayed(self.log, self.config)
-        self.coordinator.loaded({*self.coordinator.groups, *self.coordinator.offsets}, self.now)
+        self.shard = loaded(self.log, self.config, self.now)
         lost, self.waiting = self.waiting, []
         return lost
 
@@ -260,23 +257,27 @@ class Stage:
                 self.waiting.remove(call)
                 call.answer = effect.response
                 self.on_answer(call)
-            elif self.holds or self.held:
+                continue
+            self.on_append(effect)
+            if self.holds or self.held:
                 self.held.append(effect)
-                self.on_write(effect)
             else:
-                self.on_write(effect)
-                self.log.extend(effect.records)
-                todo.extend(effect.stored(None))
+                todo.extend(self._complete(effect, ErrorCode.NONE))
 
-    def _done(self, store: Append, error: Exception | None) -> None:
-        if error is None:
-            self.log.extend(store.records)
-        self._run(store.stored(error))
+    def _complete(self, append: Append, code: ErrorCode) -> list[Effect]:
+        if code is ErrorCode.NONE:
+            self.log.extend(map(encode_record, append.records))
+            for record in append.records:
+                self.shard.replay(record)
+        return append.complete(code)
 
 
-def replayed(log: Iterable[KeyValue], config: GroupCoordinatorConfig) -> GroupShard:
-    """Give a coordinator that has read a log."""
-    coordinator = GroupShard(config)
+def loaded(log: Iterable[KeyValue], config: GroupCoordinatorConfig, now: Now) -> GroupShard:
+    """A shard that has replayed a log."""
+    shard = GroupShard(config)
     for key, value in log:
-        coordinator.replay(key, value)
-    return coordinator
+        record = decode_record(key, value)
+        if record is not None:
+            shard.replay(record)
+    shard.activate(now)
+    return shard

@@ -1,9 +1,11 @@
-"""DeleteGroups: groups without members go, with all that they have committed."""
+"""DeleteGroups: delete groups without members, and their committed offsets."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections import defaultdict
+from collections.abc import Coroutine, Sequence
+from typing import TYPE_CHECKING, Any
 
 from ottla.coord.effects import Reply
 from ottla.protocol.api.delete_groups import (
@@ -15,30 +17,47 @@ from ottla.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
     from ...broker import Broker
+    from ...coordinators.shard_runtime import Event, ShardRuntime
     from ..dispatch import RequestContext
+
+#: The result of each group.
+_GroupErrors = dict[str, ErrorCode]
 
 
 def handle(
     broker: Broker, _context: RequestContext, request: DeleteGroupsRequest
-) -> DeleteGroupsResponse | asyncio.Future[DeleteGroupsResponse]:
-    """Answer DeleteGroups."""
-    groups = broker.groups
-    refused = {
-        name: code for name in request.groups_names if (code := groups.check_existence(name))
-    }
-    future: asyncio.Future[DeleteGroupsResponse] = asyncio.get_running_loop().create_future()
+) -> Coroutine[Any, Any, DeleteGroupsResponse]:
+    """Handle DeleteGroups: submit the groups of each shard, then wait for all of them."""
+    codes: _GroupErrors = {}
+    by_shard: defaultdict[ShardRuntime, list[str]] = defaultdict(list)
+    for group_id in request.groups_names:
+        runtime = broker.groups.shard_of(group_id)
+        if runtime is not None:
+            by_shard[runtime].append(group_id)
+        elif code := broker.groups.check_existence(group_id):
+            codes[group_id] = code
+        else:
+            codes[group_id] = (
+                ErrorCode.GROUP_ID_NOT_FOUND if group_id else ErrorCode.INVALID_GROUP_ID
+            )
+    results = [runtime.submit(_deletion(group_ids)) for runtime, group_ids in by_shard.items()]
+    return _respond(codes, results)
 
-    def finish(codes: dict[str, ErrorCode]) -> Reply:
-        return Reply(future, _response({**codes, **refused}))
 
-    wanted = [name for name in request.groups_names if name not in refused]
-    groups.run(groups.coordinator.delete_groups(wanted, finish))
-    return future.result() if future.done() else future
+def _deletion(group_ids: Sequence[str]) -> Event[_GroupErrors]:
+    return lambda shard, token, _now: shard.delete_groups(
+        group_ids, lambda codes: Reply(token, codes)
+    )
 
 
-def _response(codes: dict[str, ErrorCode]) -> DeleteGroupsResponse:
+async def _respond(
+    codes: _GroupErrors, results: Sequence[_GroupErrors | asyncio.Future[_GroupErrors]]
+) -> DeleteGroupsResponse:
+    for result in results:
+        codes |= await result if isinstance(result, asyncio.Future) else result
     return DeleteGroupsResponse(
         results=[
-            DeletableGroupResult(group_id=name, error_code=code) for name, code in codes.items()
+            DeletableGroupResult(group_id=group_id, error_code=code)
+            for group_id, code in codes.items()
         ]
     )

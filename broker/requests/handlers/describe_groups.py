@@ -1,4 +1,4 @@
-"""DescribeGroups: the state of groups, their members, and what these have."""
+"""DescribeGroups: the state of groups, their members and assignments."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def handle(
     broker: Broker, _context: RequestContext, request: DescribeGroupsRequest
 ) -> DescribeGroupsResponse:
-    """Answer DescribeGroups."""
+    """Handle DescribeGroups."""
     operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_REQUESTED
     return DescribeGroupsResponse(
         groups=[_describe(broker, group_id, operations) for group_id in request.groups]
@@ -33,9 +33,9 @@ def handle(
 
 def _describe(broker: Broker, group_id: str, operations: int) -> DescribedGroup:
     code = broker.groups.check_existence(group_id) if group_id else ErrorCode.INVALID_GROUP_ID
-    group = broker.groups.coordinator.groups.get(group_id)
+    group = broker.groups.group(group_id)
     if group is None or code is not ErrorCode.NONE:
-        # A group that does not exist is no error, in these versions, but dead.
+        # Up to version 5, a group that does not exist is Dead, not an error.
         state = GroupState.DEAD.value if code is ErrorCode.NONE else ""
         return DescribedGroup(
             error_code=code,

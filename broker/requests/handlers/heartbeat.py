@@ -1,4 +1,4 @@
-"""Heartbeat: a member is alive, and learns whether its group is rebalancing."""
+"""Heartbeat: keep a member's session alive, and learn whether its group is rebalancing."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ if TYPE_CHECKING:
 def handle(
     broker: Broker, _context: RequestContext, request: HeartbeatRequest
 ) -> HeartbeatResponse | asyncio.Future[HeartbeatResponse]:
-    """Answer Heartbeat."""
-    groups = broker.groups
+    """Handle Heartbeat."""
     identity = MemberIdentity(request.member_id, request.group_instance_id, request.generation_id)
-    return groups.ask(
+    return broker.groups.submit(
         request.group_id,
-        lambda token, now: groups.coordinator.heartbeat(request.group_id, identity, token, now),
+        lambda shard, token, now: shard.heartbeat(request.group_id, identity, token, now),
         lambda code: HeartbeatResponse(error_code=code),
     )

@@ -1,4 +1,4 @@
-"""ListGroups: the groups that this broker looks after, all or those in some states."""
+"""ListGroups: the groups that this broker coordinates, filtered by state and type."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
     from ...broker import Broker
     from ..dispatch import RequestContext
 
-#: The only type that there is here.
+#: The only group type that is supported.
 _CLASSIC = "classic"
 
 
 def handle(
     broker: Broker, _context: RequestContext, request: ListGroupsRequest
 ) -> ListGroupsResponse:
-    """Answer ListGroups."""
+    """Handle ListGroups."""
     states = {state.lower() for state in request.states_filter}
     types = {kind.lower() for kind in request.types_filter}
     code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if broker.groups.is_loading else ErrorCode.NONE
@@ -33,7 +33,7 @@ def handle(
                 group_state=group.state.value,
                 group_type=_CLASSIC,
             )
-            for group in broker.groups.coordinator.groups.values()
+            for group in broker.groups.groups()
             if not states or group.state.value.lower() in states
         ],
     )

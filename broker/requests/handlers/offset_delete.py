@@ -1,4 +1,4 @@
-"""OffsetDelete: forget what a group has committed of some partitions."""
+"""OffsetDelete: delete committed offsets of a group."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from ottla.coord.effects import Reply
-from ottla.coord.group_shard import Codes
+from ottla.coord.group_shard import PartitionErrors
+from ottla.coord.metadata_image import TopicPartition
 from ottla.protocol.api.offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteResponse,
@@ -23,29 +24,30 @@ if TYPE_CHECKING:
 def handle(
     broker: Broker, _context: RequestContext, request: OffsetDeleteRequest
 ) -> OffsetDeleteResponse | asyncio.Future[OffsetDeleteResponse]:
-    """Answer OffsetDelete."""
-    groups, topics = broker.groups, broker.topics.image.topics
+    """Handle OffsetDelete."""
+    image = broker.topics.image
     if not request.group_id:
         return OffsetDeleteResponse(error_code=ErrorCode.INVALID_GROUP_ID)
-    places = [
-        (topic.name, partition.partition_index)
+    topic_partitions = [
+        TopicPartition(topic.name, partition.partition_index)
         for topic in request.topics
         for partition in topic.partitions
-        if topic.name in topics
-        and 0 <= partition.partition_index < len(topics[topic.name].replicas)
+        if image.has_partition(topic.name, partition.partition_index)
     ]
-    return groups.ask(
+    return broker.groups.submit(
         request.group_id,
-        lambda token, _now: groups.coordinator.delete_offsets(
+        lambda shard, token, _now: shard.delete_offsets(
             request.group_id,
-            places,
+            topic_partitions,
             lambda code, codes: Reply(token, _response(request, code, codes)),
         ),
         lambda code: OffsetDeleteResponse(error_code=code),
     )
 
 
-def _response(request: OffsetDeleteRequest, code: ErrorCode, codes: Codes) -> OffsetDeleteResponse:
+def _response(
+    request: OffsetDeleteRequest, code: ErrorCode, codes: PartitionErrors
+) -> OffsetDeleteResponse:
     if code is not ErrorCode.NONE:
         return OffsetDeleteResponse(error_code=code)
     return OffsetDeleteResponse(
@@ -56,7 +58,7 @@ def _response(request: OffsetDeleteRequest, code: ErrorCode, codes: Codes) -> Of
                     OffsetDeleteResponsePartition(
                         partition_index=partition.partition_index,
                         error_code=codes.get(
-                            (topic.name, partition.partition_index),
+                            TopicPartition(topic.name, partition.partition_index),
                             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
                         ),
                     )

@@ -1,6 +1,6 @@
-"""OffsetFetch: how far groups have come. One group in old versions, several since 8.
+"""OffsetFetch: the committed offsets of groups. One group before version 8, several since.
 
-There are no transactions, so no offset is ever about to change: RequireStable changes nothing.
+There are no transactions, so RequireStable has no effect: no offset is ever pending.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from ottla.coord.group_shard import TopicPartition
+from ottla.coord.metadata_image import TopicPartition
 from ottla.coord.records import CommittedOffset
 from ottla.protocol.api.offset_fetch import (
     OffsetFetchRequest,
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
     from ...broker import Broker
     from ..dispatch import RequestContext
 
-_FIRST_WITH_MANY_GROUPS = 8
-_NOTHING = CommittedOffset(-1, -1, "", -1)
+_FIRST_WITH_GROUPS = 8
+_NO_OFFSET = CommittedOffset(-1, -1, "", -1)
 
-#: Partitions by topic.
-Wanted = Mapping[str, Iterable[int]]
+#: Partition indexes by topic.
+TopicPartitions = Mapping[str, Iterable[int]]
 
 
 def handle(
     broker: Broker, context: RequestContext, request: OffsetFetchRequest
 ) -> OffsetFetchResponse:
-    """Answer OffsetFetch."""
-    if context.version >= _FIRST_WITH_MANY_GROUPS:
+    """Handle OffsetFetch."""
+    if context.version >= _FIRST_WITH_GROUPS:
         return OffsetFetchResponse(
             groups=[
                 _group(
@@ -49,13 +49,13 @@ def handle(
                 for group in request.groups
             ]
         )
-    wanted = (
+    topics = (
         None
         if request.topics is None
         else {topic.name: topic.partition_indexes for topic in request.topics}
     )
-    group = _group(broker, request.group_id, wanted)
-    # Version 1 has no error for the group: it is told with each partition.
+    group = _group(broker, request.group_id, topics)
+    # Version 1 has no error of the group, but one of each partition.
     return OffsetFetchResponse(
         error_code=group.error_code,
         topics=[
@@ -63,13 +63,13 @@ def handle(
                 name=topic.name,
                 partitions=[
                     OffsetFetchResponsePartition(
-                        partition_index=found.partition_index,
-                        committed_offset=found.committed_offset,
-                        committed_leader_epoch=found.committed_leader_epoch,
-                        metadata=found.metadata,
-                        error_code=found.error_code,
+                        partition_index=partition.partition_index,
+                        committed_offset=partition.committed_offset,
+                        committed_leader_epoch=partition.committed_leader_epoch,
+                        metadata=partition.metadata,
+                        error_code=partition.error_code,
                     )
-                    for found in topic.partitions
+                    for partition in topic.partitions
                 ],
             )
             for topic in group.topics
@@ -77,13 +77,13 @@ def handle(
     )
 
 
-def _group(broker: Broker, group_id: str, wanted: Wanted | None) -> OffsetFetchResponseGroup:
+def _group(
+    broker: Broker, group_id: str, topics: TopicPartitions | None
+) -> OffsetFetchResponseGroup:
     code = broker.groups.check(group_id) if group_id else ErrorCode.INVALID_GROUP_ID
-    committed = broker.groups.coordinator.committed(group_id)
-    if code is not ErrorCode.NONE:
-        committed = {}
-    if wanted is None:
-        wanted = _all(committed)
+    committed = broker.groups.committed(group_id) if code is ErrorCode.NONE else {}
+    if topics is None:
+        topics = _all_topics(committed)
     return OffsetFetchResponseGroup(
         group_id=group_id,
         error_code=code,
@@ -91,29 +91,29 @@ def _group(broker: Broker, group_id: str, wanted: Wanted | None) -> OffsetFetchR
             OffsetFetchResponseTopics(
                 name=name,
                 partitions=[
-                    _partition(index, committed.get((name, index), _NOTHING), code)
+                    _partition(index, committed.get(TopicPartition(name, index), _NO_OFFSET), code)
                     for index in indexes
                 ],
             )
-            for name, indexes in wanted.items()
+            for name, indexes in topics.items()
         ],
     )
 
 
-def _all(committed: Mapping[TopicPartition, CommittedOffset]) -> Wanted:
+def _all_topics(committed: Mapping[TopicPartition, CommittedOffset]) -> TopicPartitions:
     topics: dict[str, list[int]] = {}
-    for name, index in sorted(committed):
-        topics.setdefault(name, []).append(index)
+    for topic, partition in sorted(committed):
+        topics.setdefault(topic, []).append(partition)
     return topics
 
 
 def _partition(
-    index: int, found: CommittedOffset, code: ErrorCode
+    index: int, committed: CommittedOffset, code: ErrorCode
 ) -> OffsetFetchResponsePartitions:
     return OffsetFetchResponsePartitions(
         partition_index=index,
-        committed_offset=found.offset,
-        committed_leader_epoch=found.leader_epoch,
-        metadata=found.metadata,
+        committed_offset=committed.offset,
+        committed_leader_epoch=committed.leader_epoch,
+        metadata=committed.metadata,
         error_code=code,
     )

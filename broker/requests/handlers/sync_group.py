@@ -1,4 +1,4 @@
-"""SyncGroup: get one's assignment; from the leader, hand in everybody's."""
+"""SyncGroup: fetch a member's assignment. The leader sends the assignments of all members."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ if TYPE_CHECKING:
 def handle(
     broker: Broker, _context: RequestContext, request: SyncGroupRequest
 ) -> SyncGroupResponse | asyncio.Future[SyncGroupResponse]:
-    """Answer SyncGroup."""
-    groups = broker.groups
+    """Handle SyncGroup."""
     identity = MemberIdentity(request.member_id, request.group_instance_id, request.generation_id)
     protocol = (request.protocol_type, request.protocol_name)
-    assignments = {given.member_id: bytes(given.assignment) for given in request.assignments}
-    return groups.ask(
+    assignments = {each.member_id: bytes(each.assignment) for each in request.assignments}
+    return broker.groups.submit(
         request.group_id,
-        lambda token, now: groups.coordinator.sync(
+        lambda shard, token, now: shard.sync(
             request.group_id, identity, protocol, assignments, token, now
         ),
         lambda code: SyncGroupResponse(error_code=code),

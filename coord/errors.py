@@ -1,0 +1,13 @@
+"""Errors of the group coordinator."""
+
+from __future__ import annotations
+
+from ottla.protocol.errors import ErrorCode
+
+
+class GroupError(Exception):
+    """A request that is answered with this error code."""
+
+    def __init__(self, code: ErrorCode) -> None:
+        self.code = code
+        super().__init__(code.message)
