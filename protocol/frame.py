@@ -132,7 +132,8 @@ class Framer:
             self.filled_bytes = filled = len(data)
             if buffer_bytes > filled:
                 self._frame = bytearray(min(buffer_bytes, self.frame_bytes))
-                self._frame[:filled] = data
+                # Assigning to a slice of the bytearray itself would copy `data` twice.
+                memoryview(self._frame)[:filled] = data
             else:
                 self._frame = bytearray(data)
             self._data = _EMPTY
@@ -146,7 +147,7 @@ class Framer:
         assert self._frame is not None
         filled = self.filled_bytes
         grown = bytearray(min(self.frame_bytes, max(buffer_bytes, 2 * filled)))
-        grown[:filled] = memoryview(self._frame)[:filled]
+        memoryview(grown)[:filled] = memoryview(self._frame)[:filled]
         self._frame = grown
 
     def _completed_frame(self) -> bytearray | None:
