@@ -1,6 +1,7 @@
-"""What the bytes mean: the messages of the Kafka protocol, their codecs, and record batches.
+"""The Kafka wire protocol: messages, their codecs, frames and record batches. No I/O.
 
-Nothing here does I/O. Messages are declared in `api/`, one module each; `registry` lists them;
-`codec` turns them into frames and back; `batch` is what a partition's records are made of; `errors`
-is what can be wrong. Api modules are imported when they are first used.
+`api/` declares the messages, one module per API; `registry` lists the APIs and their versions;
+`codec` encodes and decodes requests and responses; `frame` splits a stream into frames; `batch` and
+`records` are the record batch format; `consumer` is the protocol between members of a group;
+`errors` has the error codes and exceptions. API modules are imported on first use.
 """

@@ -32,7 +32,7 @@ ctypedef const uint8_t *Bytes
 
 # A record is seven numbers of one byte at least, a header is two.
 cdef enum:
-    SMALLEST_RECORD_BYTES = 7
+    MIN_RECORD_BYTES = 7
     SMALLEST_HEADER_BYTES = 2
     LARGEST_VARINT_BYTES = 10
     # Of a record as an object: offset, timestamp, key, value, headers.
@@ -225,7 +225,7 @@ def decode_records(
     if not open_buffer(payload, &view):
         return None
     try:
-        if not 0 <= number <= view.len // SMALLEST_RECORD_BYTES:
+        if not 0 <= number <= view.len // MIN_RECORD_BYTES:
             return None
         return decode_list(
             record_type, before, after, &view, number, offset, timestamp, append_time
@@ -640,7 +640,7 @@ cdef bint open_source(batch, Source *source) except -1:
     if not int_of(timestamp, &source.base_timestamp) or not open_buffer(payload, &source.view):
         return False
     source.count = number
-    if 0 <= number <= source.view.len // SMALLEST_RECORD_BYTES:
+    if 0 <= number <= source.view.len // MIN_RECORD_BYTES:
         return True
     PyBuffer_Release(&source.view)
     return False

@@ -1,10 +1,10 @@
-"""A record batch, as it is on the wire and on disk: magic 2.
+"""The record batch format, magic 2, on the wire and on disk.
 
     0   base offset            int64    ┐ assigned by the broker
     8   batch length           int32    │ bytes that follow this field
     12  partition leader epoch int32    │ assigned by the broker
     16  magic                  int8     ┘ 2
-    17  CRC-32C                uint32   of all that follows
+    17  CRC-32C                uint32   of everything that follows
     21  attributes             int16    0-2 codec, 3 append time, 4 transactional, 5 control,
                                         6 base timestamp is a delete horizon
     23  last offset delta      int32
@@ -14,11 +14,11 @@
     51  producer epoch         int16    -1 none
     53  base sequence          int32    -1 none
     57  record count           int32
-    61  records, perhaps compressed all together
+    61  records, compressed as a whole if the codec is not 0
 
-The CRC starts behind what a broker assigns, so that it can write an offset into a batch and store
-it without looking at the records. `RecordBatch` is a view: it copies nothing and decodes no record
-until it is asked for them.
+The CRC does not cover the fields that the broker assigns, so the broker writes the base offset into
+a batch and stores it without looking at the records. `RecordBatch` is a view: it copies nothing and
+decodes no record until asked to.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from crc32c import crc32c
 from .compression import Compression, DecompressionError, compress, decompress
 from .errors import BatchError, ErrorCode
 from .outline import outlines
-from .records import SMALLEST_RECORD_BYTES, Buffer, Record, Row, T, decode_as, encode_records
+from .records import MIN_RECORD_BYTES, Buffer, Record, Row, T, decode_as, encode_records
 
 __all__ = ["HEADER_BYTES", "BatchError", "Record", "RecordBatch", "build_batch", "split_batches"]
 
 HEADER_BYTES = 61
-#: What comes before the length has been read: base offset and batch length.
+#: Base offset and batch length: the bytes needed to know how large the batch is.
 LOG_OVERHEAD_BYTES = 12
-#: What the records of one batch may decompress to, unless a caller says otherwise.
-DECOMPRESSED_LIMIT_BYTES = 128 * 1024 * 1024
+#: Default limit on the decompressed size of the records of one batch.
+MAX_DECOMPRESSED_BYTES = 128 * 1024 * 1024
 
-#: Records of one batch, at most: as many as clients can be told to put into one.
+#: Maximum number of records in one batch: the largest that clients can be configured to send.
 MAX_RECORDS = 1_000_000
 
-#: Bytes from here to the end of a batch are covered by its CRC.
+#: The CRC covers the batch from here to its end.
 CRC_COVERS_FROM = 21
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
@@ -56,7 +56,7 @@ _INT32 = struct.Struct(">i")
 _UINT32 = struct.Struct(">I")
 _INT16 = struct.Struct(">h")
 
-#: Reads a header in place, without checks, for scans over stored or fetched batches. Called as
+#: Reads a header in place, unchecked, for scans over stored or fetched batches. Called as
 #: `unpack_header(buffer, position)`; returns base offset, batch length, partition leader epoch,
 #: magic, CRC, last offset delta, max timestamp, producer id, and record count.
 unpack_header: Callable[[Buffer, int], tuple[int, int, int, int, int, int, int, int, int]] = (
@@ -76,9 +76,9 @@ _DELETE_HORIZON = 0x40
 
 
 class RecordBatch:
-    """One batch at the start of a buffer, of which it takes as much as its length says.
+    """A view of the batch at the start of a buffer.
 
-    Making one checks that it is whole and of magic 2, no more; see `validate`.
+    The constructor checks only that the batch is complete and has magic 2; see `validate`.
     """
 
     __slots__ = (
@@ -108,17 +108,17 @@ class RecordBatch:
     producer_epoch: int
     base_sequence: int
     record_count: int
-    #: Bytes in all, header included.
+    #: Size in bytes, including the header.
     size: int
 
     def __init__(self, buffer: Buffer) -> None:
         view = memoryview(buffer)
-        # All formats have their magic at the same place, so an old one can be told from damage.
+        # Every format has its magic at the same position: tells old formats from corruption.
         if len(view) > _MAGIC_AT and view[_MAGIC_AT] != 2:
-            reason = f"magic {view[_MAGIC_AT]}: only batches of magic 2 are supported"
+            reason = f"unsupported magic {view[_MAGIC_AT]}: only magic 2 is supported"
             raise BatchError(reason, ErrorCode.INVALID_RECORD, position=_MAGIC_AT)
         if len(view) < HEADER_BYTES:
-            reason = f"{len(view)} bytes, a header alone has {HEADER_BYTES}"
+            reason = f"{len(view)} bytes are too few: the header has {HEADER_BYTES}"
             raise BatchError(reason, ErrorCode.CORRUPT_MESSAGE)
         (
             self.base_offset,
@@ -137,36 +137,36 @@ class RecordBatch:
         ) = _HEADER.unpack_from(view)
         size = LOG_OVERHEAD_BYTES + length
         if not HEADER_BYTES <= size <= len(view):
-            reason = f"batch length {length} in a buffer of {len(view)} bytes"
+            reason = f"invalid batch length {length} in a buffer of {len(view)} bytes"
             raise BatchError(reason, ErrorCode.CORRUPT_MESSAGE, position=8)
         self.view = view[:size]
         self.size = size
 
     @property
     def last_offset(self) -> int:
-        """Offset of the last record, be it still there or compacted away."""
+        """Offset of the last record, even if compaction removed it."""
         return self.base_offset + self.last_offset_delta
 
     @property
     def next_offset(self) -> int:
-        """Offset that follows the batch."""
+        """Offset after the last record."""
         return self.base_offset + self.last_offset_delta + 1
 
     @property
     def last_sequence(self) -> int:
-        """Sequence number of the last record; numbers wrap around to 0. -1 where there are none."""
+        """Sequence number of the last record, wrapping around to 0; -1 without a producer id."""
         if self.base_sequence < 0:
             return -1
         return (self.base_sequence + self.last_offset_delta) & 0x7FFFFFFF
 
     @property
     def compression(self) -> Compression:
-        """The codec; `validate` has made sure that there is such a one."""
+        """The compression codec; `validate` checks that it is known."""
         return Compression(self.attributes & _CODEC)
 
     @property
     def has_append_time(self) -> bool:
-        """Whether `max_timestamp` is the broker's time, and that of every record."""
+        """Whether every record has `max_timestamp`, the broker's time (LogAppendTime)."""
         return bool(self.attributes & _APPEND_TIME)
 
     @property
@@ -176,53 +176,61 @@ class RecordBatch:
 
     @property
     def is_control(self) -> bool:
-        """Whether the batch is a marker for clients to act on, and not to hand on."""
+        """Whether the batch is a control batch: a transaction marker, not data."""
         return bool(self.attributes & _CONTROL)
 
     @property
     def has_delete_horizon(self) -> bool:
-        """Whether `base_timestamp` is when tombstones in the batch may go (set by compaction)."""
+        """Whether `base_timestamp` is when tombstones may be removed (set by compaction)."""
         return bool(self.attributes & _DELETE_HORIZON)
 
     def validate(self) -> None:
-        """Check all that can be checked without decoding records. Raises BatchError."""
+        """Check everything that does not require decoding records. Raises BatchError."""
         if crc32c(self.view[_ATTRIBUTES_AT:]) != self.crc:
-            raise BatchError("the CRC does not match", ErrorCode.CORRUPT_MESSAGE, position=_CRC_AT)
+            raise BatchError("CRC mismatch", ErrorCode.CORRUPT_MESSAGE, position=_CRC_AT)
         if self.attributes & _CODEC > Compression.ZSTD:
-            reason = f"codec {self.attributes & _CODEC} is unknown"
+            reason = f"unknown compression codec {self.attributes & _CODEC}"
             raise BatchError(reason, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, position=21)
-        # Compaction removes records and leaves the offsets; it may even leave an empty batch.
+        # Compaction removes records and keeps the offsets, down to a batch without records.
         if not 0 <= self.record_count <= self.last_offset_delta + 1:
-            reason = f"{self.record_count} records, last offset delta {self.last_offset_delta}"
+            reason = (
+                f"record count {self.record_count} does not match"
+                f" last offset delta {self.last_offset_delta}"
+            )
             raise BatchError(reason, ErrorCode.INVALID_RECORD, position=57)
 
     def validate_produced(self) -> None:
-        """Check what must hold, beyond `validate`, for a batch that a client made."""
+        """Check a batch sent by a producer: `validate`, and stricter rules. Raises BatchError."""
         self.validate()
         if self.record_count < 1 or self.record_count != self.last_offset_delta + 1:
-            reason = f"{self.record_count} records, last offset delta {self.last_offset_delta}"
+            reason = (
+                f"record count {self.record_count} does not match"
+                f" last offset delta {self.last_offset_delta}"
+            )
             raise BatchError(reason, ErrorCode.INVALID_RECORD, position=57)
         is_compressed = self.attributes & _CODEC
-        room = MAX_RECORDS if is_compressed else (self.size - HEADER_BYTES) // SMALLEST_RECORD_BYTES
-        if self.record_count > min(room, MAX_RECORDS):
-            reason = f"{self.record_count} records: there is room for {min(room, MAX_RECORDS)}"
+        max_records = MAX_RECORDS
+        if not is_compressed:
+            max_records = min(max_records, (self.size - HEADER_BYTES) // MIN_RECORD_BYTES)
+        if self.record_count > max_records:
+            reason = f"record count {self.record_count} is more than {max_records}"
             raise BatchError(reason, ErrorCode.INVALID_RECORD, position=57)
         if self.attributes & (_CONTROL | _DELETE_HORIZON):
-            reason = f"attributes {self.attributes:#x}: control batches are not for producers"
+            reason = f"attributes {self.attributes:#x}: producers cannot write control batches"
             raise BatchError(reason, ErrorCode.INVALID_RECORD, position=_ATTRIBUTES_AT)
         if self.producer_id >= 0 and (self.base_sequence < 0 or self.producer_epoch < 0):
-            reason = f"producer id {self.producer_id} without a sequence or an epoch"
+            reason = f"producer id {self.producer_id} without a base sequence or epoch"
             raise BatchError(reason, ErrorCode.INVALID_RECORD, position=43)
 
     def assign(self, base_offset: int, leader_epoch: int) -> None:
-        """Write the offset and the leader epoch into the buffer, which must be writable."""
+        """Write base offset and leader epoch into the buffer, which must be writable."""
         length = self.size - LOG_OVERHEAD_BYTES
         _ASSIGNED.pack_into(self.view, 0, base_offset, length, leader_epoch)
         self.base_offset = base_offset
         self.partition_leader_epoch = leader_epoch
 
     def stamp_append_time(self, timestamp: int) -> None:
-        """Write the broker's time into the buffer, as that of all records, and a new CRC."""
+        """Write the append time of all records, and the new CRC, into the buffer."""
         self.attributes |= _APPEND_TIME
         self.max_timestamp = timestamp
         _INT16.pack_into(self.view, _ATTRIBUTES_AT, self.attributes)
@@ -230,43 +238,45 @@ class RecordBatch:
         self.crc = crc32c(self.view[_ATTRIBUTES_AT:])
         _UINT32.pack_into(self.view, _CRC_AT, self.crc)
 
-    def payload(self, limit: int = DECOMPRESSED_LIMIT_BYTES) -> Buffer:
-        """Give the bytes of the records, decompressed to at most `limit`. Raises BatchError."""
+    def payload(self, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> Buffer:
+        """Return the encoded records, decompressed to at most `max_bytes`. Raises BatchError."""
         payload: Buffer = self.view[HEADER_BYTES:]
         if self.attributes & _CODEC:
             try:
-                payload = decompress(self.compression, payload, limit)
+                payload = decompress(self.compression, payload, max_bytes)
             except (DecompressionError, ValueError) as error:
                 raise BatchError(str(error), ErrorCode.CORRUPT_MESSAGE) from error
         return payload
 
     def outlines(self) -> Iterator[tuple[int, int, bool]]:
-        """Give each record's offset, its time, and whether it has a key. Raises BatchError."""
-        time = self.max_timestamp if self.has_append_time else None
-        for offset, timestamp, has_key in outlines(self.payload(), self.record_count):
-            yield (
-                self.base_offset + offset,
-                self.base_timestamp + timestamp if time is None else time,
-                has_key,
-            )
+        """Yield the offset, the timestamp, and whether there is a key, of each record.
 
-    def records(self, limit: int = DECOMPRESSED_LIMIT_BYTES) -> list[Record]:
-        """Decode the records, which may decompress to at most `limit` bytes. Raises BatchError."""
-        return self.records_as(Record, (), (), limit)
+        Raises BatchError.
+        """
+        append_time = self.max_timestamp if self.has_append_time else None
+        for offset_delta, timestamp_delta, has_key in outlines(self.payload(), self.record_count):
+            timestamp = (
+                self.base_timestamp + timestamp_delta if append_time is None else append_time
+            )
+            yield self.base_offset + offset_delta, timestamp, has_key
+
+    def records(self, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> list[Record]:
+        """Decode the records, decompressed to at most `max_bytes`. Raises BatchError."""
+        return self.records_as(Record, (), (), max_bytes)
 
     def records_as(
         self,
         kind: type[T],
         before: tuple[Any, ...],
         after: tuple[Any, ...],
-        limit: int = DECOMPRESSED_LIMIT_BYTES,
+        max_bytes: int = MAX_DECOMPRESSED_BYTES,
     ) -> list[T]:
-        """Decode the records as `records.decode_as` does, which see."""
+        """Decode the records as named tuples of another class; see `records.decode_as`."""
         return decode_as(
             kind,
             before,
             after,
-            self.payload(limit),
+            self.payload(max_bytes),
             self.record_count,
             self.base_offset,
             self.base_timestamp,
@@ -281,14 +291,14 @@ class RecordBatch:
 
 
 def batch_size(buffer: Buffer, position: int = 0) -> int:
-    """Return the size of the batch at `position`, header included, as its length field says."""
+    """Return the size of the batch at `position`, including the header, from its length field."""
     return LOG_OVERHEAD_BYTES + int(_INT32.unpack_from(buffer, position + 8)[0])
 
 
 def split_batches(buffer: Buffer) -> Iterator[RecordBatch]:
-    """Give the batches that lie one after the other in the records of a fetch.
+    """Yield the batches in the records of a fetch response.
 
-    A last one that is cut off is left out: brokers may cut at the size that was asked for.
+    An incomplete last batch is skipped: brokers may cut the records at the requested size.
     """
     view = memoryview(buffer)
     while len(view) >= LOG_OVERHEAD_BYTES:
@@ -315,11 +325,11 @@ def build_batch(
     delete_horizon: int | None = None,
     max_timestamp: int = -1,
 ) -> bytearray:
-    """Build a batch from records whose offsets go up.
+    """Build a batch from records in ascending order of offsets.
 
-    It spans the offsets of its records, or more if `base_offset` and `last_offset` say so: what
-    compaction rewrites keeps the span that it had. `delete_horizon` takes the place of the base
-    timestamp, and `max_timestamp` is that of a batch of which no record is left.
+    The batch spans the offsets of its records, or `base_offset` to `last_offset`: compaction keeps
+    the span of the batches it rewrites. `delete_horizon` replaces the base timestamp, and
+    `max_timestamp` applies to a batch without records.
     """
     if base_offset is None:
         base_offset = records[0][0]
@@ -334,7 +344,7 @@ def build_batch(
         base_timestamp = delete_horizon
         attributes |= _DELETE_HORIZON
     payload = compress(compression, encode_records(records, base_offset, base_timestamp), level)
-    rest = (
+    fields = (
         attributes,
         last_offset - base_offset,
         base_timestamp,
@@ -344,7 +354,7 @@ def build_batch(
         base_sequence,
         len(records),
     )
-    return _assembled(base_offset, leader_epoch, rest, payload)
+    return _assemble(base_offset, leader_epoch, fields, payload)
 
 
 def wrap_records(
@@ -358,16 +368,16 @@ def wrap_records(
     producer_epoch: int = -1,
     base_sequence: int = -1,
 ) -> bytearray:
-    """Build a batch from records that are encoded already, with offsets from 0 on."""
+    """Build a batch from records that are already encoded, with offsets from 0."""
     producer = (producer_id, producer_epoch, base_sequence)
-    rest = (compression, count - 1, base_timestamp, max_timestamp, *producer, count)
-    return _assembled(0, -1, rest, compress(compression, payload))
+    fields = (compression, count - 1, base_timestamp, max_timestamp, *producer, count)
+    return _assemble(0, -1, fields, compress(compression, payload))
 
 
-def _assembled(
-    base_offset: int, leader_epoch: int, rest: tuple[int, ...], payload: Buffer
+def _assemble(
+    base_offset: int, leader_epoch: int, fields: tuple[int, ...], payload: Buffer
 ) -> bytearray:
-    checked = _AFTER_CRC.pack(*rest)
+    checked = _AFTER_CRC.pack(*fields)
     length = HEADER_BYTES - LOG_OVERHEAD_BYTES + len(payload)
     crc = crc32c(payload, crc32c(checked))
     batch = bytearray(struct.pack(">qiibI", base_offset, length, leader_epoch, 2, crc))

@@ -1,8 +1,7 @@
-"""Whole frames: what a broker and a client do with the messages of `protocol/api/`.
+"""Encode and decode requests and responses: a header, then a body.
 
-A frame on the wire is an int32 size and that many bytes: a header, then a body. `encode_*` give the
-whole of it as a list of buffers, size in front, for one `writelines`; large byte fields are in that
-list as they were in the message. `decode_*` take what follows the size.
+`encode_*` return a frame, size included, as a list of buffers for one `writelines`; large byte
+fields are in that list uncopied. `decode_*` take a frame without its size; see `frame`.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _SIZE = struct.Struct(">i")
 def encode_request(
     request: Message, version: int, correlation_id: int, client_id: str | None
 ) -> list[Buffer]:
-    """Encode a request, header and size included."""
+    """Encode a request, including size and header."""
     api = _api_of(type(request))
     header = RequestHeader(
         request_api_key=api.key,
@@ -41,15 +40,15 @@ def encode_request(
 def decode_request(frame: Buffer) -> tuple[RequestHeader, Message]:
     """Decode a request. Its byte fields are slices of `frame`.
 
-    Bytes after the last known field are left alone: librdkafka sends some. Raises DecodeError, and
-    of that UnsupportedVersionError where the body cannot be looked at, but an answer may be owed.
+    Bytes after the last known field are ignored: librdkafka sends some. Raises DecodeError; of that
+    UnsupportedVersionError, which has the correlation id for a response, if the version is unknown.
     """
     view = memoryview(frame)
     try:
-        # All versions of the header begin alike; which one it is follows from what that says.
+        # The header version depends on the API key and version, which all headers start with.
         key, version, correlation_id = _HEADER_START.unpack_from(view)
     except struct.error:
-        codec(RequestHeader, 1).decode(view)  # raises, and says what is missing
+        codec(RequestHeader, 1).decode(view)  # raises an error that names the missing field
         raise
     try:
         header_codec, body_codec = _request_codecs(key, version)
@@ -61,8 +60,8 @@ def decode_request(frame: Buffer) -> tuple[RequestHeader, Message]:
 
 
 def encode_response(response: Message, version: int, correlation_id: int) -> list[Buffer]:
-    """Encode a response, header and size included."""
-    # The header is so simple that a codec for it would only cost time.
+    """Encode a response, including size and header."""
+    # Written by hand: the header is too simple to be worth a codec call.
     tail = bytearray(_RESPONSE_START.pack(0, correlation_id))
     body_codec, has_tags = _response_codec(type(response), version)
     if has_tags:
@@ -71,16 +70,16 @@ def encode_response(response: Message, version: int, correlation_id: int) -> lis
 
 
 def decode_response(response: type[M], version: int, frame: Buffer) -> tuple[int, M]:
-    """Decode a response of a known kind; give its correlation id too. Raises DecodeError.
+    """Decode a response; return its correlation id and body. Raises DecodeError.
 
-    A response is all that was announced: bytes left over mean that it was misread.
+    A response fills its frame: trailing bytes mean that it was decoded wrongly.
     """
     view = memoryview(frame)
     header_version = _api_of(response).response_header_version(version)
     header, position = codec(ResponseHeader, header_version).decode(view)
     body, position = codec(response, version).decode(view, position)
     if position != len(view):
-        reason = f"{len(view) - position} bytes left over"
+        reason = f"{len(view) - position} trailing bytes"
         raise DecodeError(reason, response.__name__, version, position=position)
     return header.correlation_id, body
 
@@ -95,18 +94,18 @@ def _finish(parts: list[Buffer], tail: bytearray, body: M, codec: Codec[M]) -> l
     tail = codec.encode(body, tail, parts)
     if tail:
         parts.append(tail)
-    # The first part is always ours: it starts with the room for the size.
+    # The first part is our own buffer, and starts with four bytes reserved for the size.
     _SIZE.pack_into(parts[0], 0, sum(map(len, parts)) - 4)
     return parts
 
 
-# What follows from the kind of a message and its version, asked for with each of them. Only what
-# there is finds its way into these caches: a failure is not kept.
+# Looked up for every message. The caches are bounded by the supported APIs and versions, because
+# exceptions are not cached.
 
 
 @cache
 def _request_codecs(key: int, version: int) -> tuple[Codec[RequestHeader], Codec[Any]]:
-    """Give the codecs of a request's header and body. Raises LookupError if there are none."""
+    """Return the codecs of header and body. Raises LookupError if the version is unsupported."""
     api = APIS[key]
     if version not in api.versions:
         raise LookupError(version)
@@ -116,11 +115,11 @@ def _request_codecs(key: int, version: int) -> tuple[Codec[RequestHeader], Codec
 
 @cache
 def _response_codec(response: type[M], version: int) -> tuple[Codec[M], int]:
-    """Give the codec of a response's body, and the version of its header."""
+    """Return the codec of a response body, and the version of the response header."""
     return codec(response, version), _api_of(response).response_header_version(version)
 
 
 def _api_of(message: type[Message]) -> Api:
     if message.api is None:
-        raise TypeError(f"{message.__name__} is not a request or response by itself")
+        raise TypeError(f"{message.__name__} is neither a request nor a response")
     return message.api

@@ -1,8 +1,8 @@
-"""Whether there is a compiled module: `fast` is it, or None.
+"""The compiled module as `fast`, or None if it is not available.
 
-It is absent where no compiler was at hand when ottla was installed, and where ottla is imported
-from a zip file. What it does is then done in Python, with the same results. Whoever wants that (a
-test, or a search for a fault) sets `fast` to None: it is looked up here at every use.
+It is missing if no C compiler was available at installation, or if ottla is imported from a zip
+file. Pure Python then does the same work with the same results. To force that, in a test or while
+debugging, set `fast` to None: it is looked up here on every use.
 """
 
 from __future__ import annotations
@@ -12,4 +12,4 @@ __all__ = ["fast"]
 try:
     from . import _fast as fast
 except ImportError:
-    fast = None  # type: ignore[assignment]  # the stub is always there
+    fast = None  # type: ignore[assignment]  # the stub always exists

@@ -1,14 +1,14 @@
-"""The codecs of record batches: gzip, snappy, lz4 and zstd, as other people's clients write them.
+"""Compression codecs of record batches: gzip, snappy, lz4 and zstd, compatible with all clients.
 
-Snappy comes in two forms. The Java client and most others put raw blocks into a frame of their own
-("xerial"); librdkafka writes one raw block. Both are read; the frame is what we write:
+Snappy comes in two forms. The Java client and most others put raw blocks into a "xerial" frame;
+librdkafka writes one raw block. We read both and write the frame:
 
     82 53 4e 41 50 50 59 00 | int32 version 1 | int32 compatible 1 | (int32 size, raw block) …
 
-LZ4 is the standard frame, with independent blocks because the Java client reads no others.
+LZ4 is the standard frame format, with independent blocks: the Java client reads no others.
 
-Decompression never makes more than `limit` bytes, whatever the input promises: a batch of a few
-kilobytes can announce gigabytes.
+Decompression never produces more than `max_bytes`, whatever size the input claims: a batch of a few
+kilobytes can claim gigabytes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK_BYTES = 32 * 1024
 _SIZE = struct.Struct(">i")
 
-# How much room the first try at decompression gets. Batches of logs and JSON shrink to a tenth.
+# Output buffer of the first attempt. Batches of log lines and JSON compress to a tenth.
 _FIRST_TRY_RATIO = 16
 _FIRST_TRY_BYTES = 64 * 1024
 
@@ -43,11 +43,11 @@ class Compression(IntEnum):
 
 
 class DecompressionError(Exception):
-    """The bytes are no output of the codec, or there are more of them than the limit allows."""
+    """The data is corrupt, or decompresses to more than the limit."""
 
 
 def compress(codec: Compression, data: Buffer, level: int | None = None) -> Buffer:
-    """Compress; `level` is the codec's own, where it has levels. None is what most clients use."""
+    """Compress; `level` is that of the codec, if it has levels. None is what most clients use."""
     match codec:
         case Compression.NONE:
             return data
@@ -63,39 +63,41 @@ def compress(codec: Compression, data: Buffer, level: int | None = None) -> Buff
             return _bytes(cramjam.zstd.compress(data, 3 if level is None else level))
 
 
-def decompress(codec: Compression, data: Buffer, limit: int) -> Buffer:
-    """Decompress to at most `limit` bytes. Raises DecompressionError."""
+def decompress(codec: Compression, data: Buffer, max_bytes: int) -> Buffer:
+    """Decompress to at most `max_bytes`. Raises DecompressionError."""
     match codec:
         case Compression.NONE:
             return data
         case Compression.GZIP:
-            return _decompress_within(limit, cramjam.gzip.decompress_into, data)
+            return _decompress_within(max_bytes, cramjam.gzip.decompress_into, data)
         case Compression.SNAPPY:
-            return _decompress_snappy(data, limit)
+            return _decompress_snappy(data, max_bytes)
         case Compression.LZ4:
-            return _decompress_within(limit, cramjam.lz4.decompress_into, data)
+            return _decompress_within(max_bytes, cramjam.lz4.decompress_into, data)
         case Compression.ZSTD:
-            return _decompress_within(limit, cramjam.zstd.decompress_into, data)
+            return _decompress_within(max_bytes, cramjam.zstd.decompress_into, data)
 
 
-def _decompress_within(limit: int, into: Callable[[Buffer, bytearray], int], data: Buffer) -> bytes:
-    """Decompress into a buffer that is likely large enough, and if it is not, into one of `limit`.
+def _decompress_within(
+    max_bytes: int, decompress_into: Callable[[Buffer, bytearray], int], data: Buffer
+) -> bytes:
+    """Decompress into a buffer that is probably large enough, else into one of `max_bytes`.
 
-    The codecs do not tell how much they will need in a way that one could believe.
+    The size that a codec reports for its output cannot be trusted.
     """
-    room = min(limit, max(_FIRST_TRY_BYTES, _FIRST_TRY_RATIO * len(data)))
+    output_bytes = min(max_bytes, max(_FIRST_TRY_BYTES, _FIRST_TRY_RATIO * len(data)))
     while True:
-        output = bytearray(room)
+        output = bytearray(output_bytes)
         try:
-            size = into(data, output)
+            size = decompress_into(data, output)
         except cramjam.DecompressionError as error:
-            # A buffer that is too small and damaged bytes look alike: only with all the room that
-            # there may be do we know that it is not the room.
-            if room == limit:
+            # The codec raises the same error for a full buffer and for corrupt data: only with a
+            # buffer of the maximum size is the error final.
+            if output_bytes == max_bytes:
                 raise DecompressionError(
-                    f"not decompressed within {limit} bytes: {error}"
+                    f"cannot decompress to at most {max_bytes} bytes: {error}"
                 ) from error
-            room = limit
+            output_bytes = max_bytes
         else:
             return bytes(memoryview(output)[:size])
 
@@ -109,31 +111,32 @@ def _compress_xerial(data: Buffer) -> bytes:
     return b"".join(parts)
 
 
-def _decompress_snappy(data: Buffer, limit: int) -> bytes:
+def _decompress_snappy(data: Buffer, max_bytes: int) -> bytes:
     view = memoryview(data)
     if view[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
-        return _decompress_raw(view, 0, limit)
+        return _decompress_raw(view, 0, max_bytes)
     parts: list[bytes] = []
-    made = 0
+    decompressed_bytes = 0
     position = len(_XERIAL_HEADER)
     while position < len(view):
         if len(view) - position < _SIZE.size:
-            raise DecompressionError("a snappy frame ends inside the size of a block")
+            raise DecompressionError("snappy frame ends within a block size")
         (size,) = _SIZE.unpack_from(view, position)
         position += _SIZE.size
         if not 0 <= size <= len(view) - position:
-            raise DecompressionError(f"a snappy block of {size} bytes, {len(view) - position} left")
-        parts.append(_decompress_raw(view[position : position + size], made, limit))
-        made += len(parts[-1])
+            raise DecompressionError(f"snappy block of {size} bytes, {len(view) - position} remain")
+        block = view[position : position + size]
+        parts.append(_decompress_raw(block, decompressed_bytes, max_bytes))
+        decompressed_bytes += len(parts[-1])
         position += size
     return b"".join(parts)
 
 
-def _decompress_raw(block: memoryview, made: int, limit: int) -> bytes:
-    """Decompress a block, which says first how large it will be: not to be believed unchecked."""
+def _decompress_raw(block: memoryview, decompressed_bytes: int, max_bytes: int) -> bytes:
+    """Decompress a raw block, which starts with its decompressed size: check that first."""
     try:
-        if made + cramjam.snappy.decompress_raw_len(block) > limit:
-            raise DecompressionError(f"not decompressed within {limit} bytes")
+        if decompressed_bytes + cramjam.snappy.decompress_raw_len(block) > max_bytes:
+            raise DecompressionError(f"cannot decompress to at most {max_bytes} bytes")
         return _bytes(cramjam.snappy.decompress_raw(block))
     except cramjam.DecompressionError as error:
         raise DecompressionError(str(error)) from error

@@ -1,8 +1,8 @@
-"""The headers in front of every request and response.
+"""Request and response headers.
 
-Two habits of history live here and in `Api.response_header_version`: the client id keeps its legacy
-length in the flexible request header, because a broker reads it before it knows whether it
-understands the version; and ApiVersions is answered with header 0 in all its versions.
+Two exceptions, here and in `Api.response_header_version`, exist for compatibility. The client id
+keeps its legacy length in the flexible request header, because a broker reads it before it knows
+whether it supports the version. And ApiVersions responses have header version 0 in all versions.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from .schema import Int16, Int32, LegacyString, Message, Versions, field
 
 
 class RequestHeader(Message, versions=Versions(1, 2, flexible_since=2)):
-    """In front of every request."""
+    """The header of a request."""
 
     request_api_key: int = field(Int16)
     request_api_version: int = field(Int16)
@@ -20,6 +20,6 @@ class RequestHeader(Message, versions=Versions(1, 2, flexible_since=2)):
 
 
 class ResponseHeader(Message, versions=Versions(0, 1, flexible_since=1)):
-    """In front of every response."""
+    """The header of a response."""
 
     correlation_id: int = field(Int32)

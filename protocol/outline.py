@@ -1,7 +1,8 @@
-"""What can be told of records without making them: a broker that must look inside a batch.
+"""Scan the records of a batch without decoding them.
 
-Only compacted topics and look-ups by time need that. A batch may have a million records, and the
-event loop waits meanwhile, so nothing is made of a record but three numbers.
+For brokers, which look inside a batch only for compacted topics and lookups by timestamp. A batch
+may have a million records and the scan blocks the event loop, so it builds no object per record but
+a tuple of two numbers and a flag.
 """
 
 from __future__ import annotations
@@ -13,26 +14,26 @@ from .records import Buffer
 
 
 def outlines(payload: Buffer, count: int) -> Iterator[tuple[int, int, bool]]:
-    """Give, of each of `count` records, its offset and its time, and whether it has a key.
+    """Yield offset delta, timestamp delta, and whether there is a key, of `count` records.
 
-    Both are relative to the batch. Raises BatchError.
+    Raises BatchError.
     """
     view, position, end = memoryview(payload), 0, len(payload)
     try:
         for _ in range(count):
             size, position = _varint(view, position)
-            following = position + size
-            if size < 0 or following > end:
-                raise _damaged(position)
-            timestamp_delta, position = _varint(view, position + 1)  # behind the attributes
+            next_record = position + size
+            if size < 0 or next_record > end:
+                raise _invalid(position)
+            timestamp_delta, position = _varint(view, position + 1)  # after the attributes
             offset_delta, position = _varint(view, position)
             key_size, position = _varint(view, position)
-            if position > following or key_size > following - position:
-                raise _damaged(position)
+            if position > next_record or key_size > next_record - position:
+                raise _invalid(position)
             yield offset_delta, timestamp_delta, key_size >= 0
-            position = following
+            position = next_record
     except IndexError:
-        raise _damaged(position) from None
+        raise _invalid(position) from None
 
 
 def _varint(view: memoryview, position: int) -> tuple[int, int]:
@@ -42,7 +43,7 @@ def _varint(view: memoryview, position: int) -> tuple[int, int]:
     shift = 7
     while byte & 0x80:
         if shift > 63:
-            raise _damaged(position)
+            raise _invalid(position)
         byte = view[position]
         position += 1
         number |= (byte & 0x7F) << shift
@@ -50,5 +51,5 @@ def _varint(view: memoryview, position: int) -> tuple[int, int]:
     return (number >> 1) ^ -(number & 1), position
 
 
-def _damaged(position: int) -> BatchError:
-    return BatchError("a record makes no sense", ErrorCode.INVALID_RECORD, position=position)
+def _invalid(position: int) -> BatchError:
+    return BatchError("invalid record", ErrorCode.INVALID_RECORD, position=position)

@@ -1,12 +1,12 @@
-"""The construct types of the Kafka wire: the reference for every byte.
+"""The types of the Kafka protocol as constructs: the reference for every byte.
 
-A message of a version is a `Body`: a construct `Struct` of its fields, and in a flexible version a
-`TagSection` that closes it. These classes are written to be read and compared against, not to be
-fast; `compiler` reads the same objects and writes the code that the broker runs.
+A message in one version is a `Body`: a construct `Struct` of its fields, and in flexible versions a
+`TagSection` at the end. These classes are written for reading and for comparison in tests, not for
+speed; `compiler` generates the code that runs from the same objects.
 
-A byte string or an array is a length, then its content. The length of null is -1:
+Strings, bytes and arrays are a length and then the content. The length of null is -1:
 
-    legacy     int16 (text) or int32 (bytes, arrays), -1 for null
+    legacy     int16 (strings) or int32 (bytes, arrays), -1 for null
     compact    unsigned varint of length + 1, so 0 for null        (flexible versions)
 """
 
@@ -57,15 +57,15 @@ __all__ = [
 
 NIL_UUID = uuid.UUID(int=0)
 _UVARINT_MAX_BYTES = 5
-_TAGS = "tagged fields"  # no field of a message can have this name
+_TAGS = "tagged fields"  # not an identifier, so no field has this name
 
 
 class LossError(ConstructError):  # type: ignore[misc]  # construct is untyped
-    """A field that the version lacks holds a value that must not be lost."""
+    """A field that does not exist in the version has a value other than its default."""
 
 
 class UnsignedVarint(Construct):  # type: ignore[misc]
-    """Base 128, low group first, the high bit set on all bytes but the last; five bytes at most.
+    """Base 128, least significant group first, high bit set on all but the last byte; 1 to 5 bytes.
 
     300 = 0b10_0101100  →  ac 02
     """
@@ -78,11 +78,11 @@ class UnsignedVarint(Construct):  # type: ignore[misc]
             value |= (byte & 0x7F) << shift
             if byte < 0x80:
                 return value
-        raise RangeError("a varint of more than five bytes", path=path)
+        raise RangeError("varint longer than 5 bytes", path=path)
 
     def _build(self, obj: int, stream: Any, context: Any, path: str) -> int:
         if obj < 0:
-            raise RangeError(f"{obj} is negative", path=path)
+            raise RangeError(f"negative value {obj}", path=path)
         rest = obj
         while rest > 0x7F:
             stream_write(stream, bytes((rest & 0x7F | 0x80,)), 1, path)
@@ -95,7 +95,7 @@ Unsigned = UnsignedVarint()
 
 
 class _CompactLength(Adapter):  # type: ignore[misc]
-    """A length as flexible versions write it: one more than it is, so that null (-1) is 0."""
+    """A length in flexible versions: stored plus one, so that null (-1) is 0."""
 
     def _decode(self, obj: int, context: Any, path: str) -> int:
         return obj - 1
@@ -108,7 +108,7 @@ CompactLength = _CompactLength(Unsigned)
 
 
 class _UuidBytes(Adapter):  # type: ignore[misc]
-    """Sixteen bytes, the most significant first; all zero means that there is no id."""
+    """Sixteen bytes, most significant first; all zero means no id."""
 
     def _decode(self, obj: bytes, context: Any, path: str) -> uuid.UUID:
         return uuid.UUID(bytes=obj)
@@ -120,8 +120,8 @@ class _UuidBytes(Adapter):  # type: ignore[misc]
 UuidBytes = _UuidBytes(Bytes(16))
 
 
-class _Measured(Construct):  # type: ignore[misc]
-    """A length, then that many bytes or elements; null has the length -1 and no content."""
+class _LengthPrefixed(Construct):  # type: ignore[misc]
+    """A length, then that many bytes or elements; null has length -1 and no content."""
 
     def __init__(self, length: Construct, nullable: bool) -> None:
         super().__init__()
@@ -133,13 +133,13 @@ class _Measured(Construct):  # type: ignore[misc]
         if length == -1 and self.nullable:
             return None
         if length < 0:
-            raise RangeError(f"length {length}", path=path)
+            raise RangeError(f"invalid length {length}", path=path)
         return self._parse_content(length, stream, context, path)
 
     def _build(self, obj: Any, stream: Any, context: Any, path: str) -> Any:
         if obj is None:
             if not self.nullable:
-                raise RangeError("null where the version allows none", path=path)
+                raise RangeError("not nullable in this version", path=path)
             self.length._build(-1, stream, context, path)
         else:
             self._build_content(obj, stream, context, path)
@@ -152,8 +152,8 @@ class _Measured(Construct):  # type: ignore[misc]
         raise NotImplementedError
 
 
-class Blob(_Measured):
-    """Bytes, records among them: opaque here."""
+class Blob(_LengthPrefixed):
+    """Bytes, or records, which are opaque here."""
 
     def _parse_content(self, length: int, stream: Any, context: Any, path: str) -> bytes:
         content: bytes = stream_read(stream, length, path)
@@ -164,8 +164,8 @@ class Blob(_Measured):
         stream_write(stream, bytes(obj), len(obj), path)
 
 
-class Text(_Measured):
-    """UTF-8."""
+class Text(_LengthPrefixed):
+    """A UTF-8 string."""
 
     def _parse_content(self, length: int, stream: Any, context: Any, path: str) -> str:
         content: bytes = stream_read(stream, length, path)
@@ -180,15 +180,15 @@ class Text(_Measured):
         stream_write(stream, content, len(content), path)
 
 
-class ArrayOf(_Measured):
-    """Elements of one type, one after the other."""
+class ArrayOf(_LengthPrefixed):
+    """An array of elements of one type."""
 
     def __init__(self, length: Construct, element: Construct, nullable: bool) -> None:
         super().__init__(length, nullable)
         self.element = element
 
     def _parse_content(self, length: int, stream: Any, context: Any, path: str) -> list[Any]:
-        # No list is made for the count's sake: a false one runs out of bytes first.
+        # Nothing is allocated up front: a false count runs out of bytes first.
         return [
             self.element._parsereport(stream, context, f"{path}[{index}]")
             for index in range(length)
@@ -201,10 +201,10 @@ class ArrayOf(_Measured):
 
 
 class TagSection(Construct):  # type: ignore[misc]
-    """What closes every struct of a flexible version: a count, then (tag, size, payload) each.
+    """The end of every struct in flexible versions: a count, then (tag, size, payload) per tag.
 
-    A known tagged field that holds its default is left out. Tags that nobody here knows are kept
-    as (tag, payload) pairs and written back in their place: tags go up.
+    Known tagged fields are omitted if they have their default. Unknown tags are kept as (tag,
+    payload) pairs and written back, in ascending order of tags.
     """
 
     def __init__(self, fields: dict[int, tuple[str, Construct, Any]]) -> None:
@@ -222,7 +222,7 @@ class TagSection(Construct):  # type: ignore[misc]
                 content = io.BytesIO(payload)
                 values[name] = subcon.parse_stream(content)
                 if content.tell() != len(payload):
-                    raise StreamError(f"bytes left over in tag {tag}", path=path)
+                    raise StreamError(f"trailing bytes in tag {tag}", path=path)
             else:
                 unknown.append((tag, payload))
         if unknown:
@@ -243,10 +243,11 @@ class TagSection(Construct):  # type: ignore[misc]
 
 
 class Body(Adapter):  # type: ignore[misc]
-    """One message class in one version: its struct, and the fields which that version lacks.
+    """One message class in one version.
 
-    Parsing gives a message in which all that was not on the wire has its default. `absent` maps
-    each field that the version lacks, and must not lose, to that default.
+    Parsing returns a message in which every field that is not on the wire has its default. `absent`
+    has the defaults of fields that do not exist in this version and are not ignorable: building
+    fails if one has another value.
     """
 
     def __init__(
@@ -277,18 +278,18 @@ class Body(Adapter):  # type: ignore[misc]
     def _encode(self, obj: Any, context: Any, path: str) -> dict[str, Any]:
         for name, default in self.absent.items():
             if not _is_default(getattr(obj, name), default):
-                raise LossError(f"{name} is not in this version", path=path)
+                raise LossError(f"{name} does not exist in this version", path=path)
         values = {name: getattr(obj, name) for name, _subcon in self.fields}
         if self.tags is not None:
             tagged = {name: getattr(obj, name) for name, _, _ in self.tags.fields.values()}
             values[_TAGS] = tagged | {"unknown_tagged_fields": obj.unknown_tagged_fields}
         elif obj.unknown_tagged_fields:
-            raise LossError("tagged fields are not in this version", path=path)
+            raise LossError("tagged fields do not exist in this version", path=path)
         return values
 
 
 class NullableBody(Subconstruct):  # type: ignore[misc]
-    """A struct that may be null: one byte before it says so (-1 null, 1 present)."""
+    """A nullable struct: preceded by one byte, -1 for null and 1 for present."""
 
     def _parse(self, stream: Any, context: Any, path: str) -> Any:
         if Int8sb._parse(stream, context, path) < 0:
@@ -303,5 +304,5 @@ class NullableBody(Subconstruct):  # type: ignore[misc]
 
 
 def _is_default(value: Any, default: Any) -> bool:
-    # An empty array is one in a list as well as in a tuple.
+    # Arrays may be lists or tuples; defaults are tuples.
     return bool((tuple(value) if isinstance(value, list) else value) == default)

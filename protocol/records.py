@@ -1,16 +1,16 @@
-"""The records inside a batch: bytes to `Record` and back.
+"""Encode and decode the records inside a batch.
 
-A record, all of whose numbers are zigzag varints (n ≥ 0 is 2n, -1 is 1) but for one byte:
+Every number in a record but the attributes is a zigzag varint (n ≥ 0 is 2n, -1 is 1):
 
     length │ attributes (int8, 0) │ timestamp delta │ offset delta │ key length, key │
     value length, value │ header count │ per header: key length, key, value length, value
 
-A length of -1 is null; a header's key has none.
+Length -1 is null; header keys are not nullable.
 
-This is per-record work: the broker's produce and fetch paths do not come here. `encode_records` and
-`decode_records` let the compiled module do it where there is one. It does the plain case; what it
-declines, because it is odd or makes no sense, is left to `encode_in_python` and `decode_in_python`,
-so that these two say what is right, what is wrong, and in which words.
+This is work per record: the broker's produce and fetch paths do not use it. `encode_records` and
+`decode_records` use the compiled module, if there is one, for the common case. It leaves everything
+unusual or invalid to `encode_in_python` and `decode_in_python`, so these two alone define what is
+valid, and the error messages.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ T = TypeVar("T", bound=tuple[Any, ...])
 
 Buffer = bytes | bytearray | memoryview
 
-#: What one record takes at least: seven numbers of one byte.
-SMALLEST_RECORD_BYTES = 7
+#: The smallest record: seven numbers of one byte.
+MIN_RECORD_BYTES = 7
 
 
 class Record(NamedTuple):
-    """One record: where it is in its partition, when it was made, and what it says."""
+    """A record: its offset in the partition, its timestamp (ms) and its content."""
 
     offset: int
     timestamp: int
@@ -39,12 +39,12 @@ class Record(NamedTuple):
     headers: Sequence[tuple[str, bytes | None]] = ()
 
 
-#: A record, or a tuple of the same: who makes many to encode them does not need their names.
+#: A `Record` or a plain tuple of the same fields, which is cheaper to create.
 Row = tuple[int, int, bytes | None, bytes | None, Sequence[tuple[str, bytes | None]]]
 
 
 def encode_records(records: Iterable[Row], base_offset: int, base_timestamp: int) -> bytes:
-    """Encode records one after the other, uncompressed, as deltas to the base of their batch."""
+    """Encode records, uncompressed, with offsets and timestamps as deltas to those of the batch."""
     rows = records if isinstance(records, (list, tuple)) else list(records)
     if compiled.fast is not None:
         encoded = compiled.fast.encode_records(Record, rows, base_offset, base_timestamp)
@@ -58,10 +58,9 @@ def decode_records(
 ) -> list[Record]:
     """Decode exactly `count` records, which must fill `payload`. Raises BatchError.
 
-    `append_time` is the timestamp of every record of a batch that has the broker's time.
+    `append_time`, unless None, is the timestamp of every record (LogAppendTime).
     """
-    packed = (payload, count, base_offset, base_timestamp, append_time)
-    return decode_as(Record, (), (), *packed)
+    return decode_as(Record, (), (), payload, count, base_offset, base_timestamp, append_time)
 
 
 def decode_as(
@@ -74,9 +73,9 @@ def decode_as(
     base_timestamp: int,
     append_time: int | None,
 ) -> list[T]:
-    """Decode records to named tuples of another kind, which has more fields than `Record` has.
+    """Decode records as named tuples of a class with more fields than `Record`.
 
-    What they have before and after those is the same for all: strings and numbers.
+    The fields `before` and `after` those of `Record` are the same for all: strings and numbers.
     """
     if compiled.fast is not None:
         records = compiled.fast.decode_records(
@@ -90,7 +89,7 @@ def decode_as(
 
 
 def encode_in_python(records: Iterable[Row], base_offset: int, base_timestamp: int) -> bytes:
-    """Do what `encode_records` does."""
+    """Encode as `encode_records` does, in pure Python."""
     parts: list[bytes] = []
     append = parts.append
     join = b"".join
@@ -130,19 +129,19 @@ def decode_in_python(
     base_timestamp: int,
     append_time: int | None,
 ) -> list[T]:
-    """Do what `decode_as` does."""
+    """Decode as `decode_as` does, in pure Python."""
     data = payload if isinstance(payload, bytes) else bytes(payload)
     end = len(data)
-    if not 0 <= count <= end // SMALLEST_RECORD_BYTES:
-        raise _invalid(f"{count} records in {end} bytes", 0)
+    if not 0 <= count <= end // MIN_RECORD_BYTES:
+        raise _invalid(f"record count {count} in {end} bytes", 0)
     records: list[T] = []
     append = records.append
     new = tuple.__new__
     p = 0
     try:
         for _ in range(count):
-            # Every number is a varint, nearly always of one or two bytes: those are read in line,
-            # because a call costs more than all else. _read_varint has the longer ones.
+            # Every number is a varint, nearly always of one or two bytes: those are decoded inline,
+            # because a call costs more than the rest. _read_varint decodes the longer ones.
             n = data[p]
             p += 1
             if n > 127:
@@ -153,8 +152,8 @@ def decode_in_python(
                     n, p = _read_varint(data, p, n, 5)
             stop = p + (n >> 1)
             if n & 1 or stop > end:
-                raise _invalid("a record of a length that cannot be", p)
-            n = data[p + 1]  # the byte before it are attributes, of which none is defined
+                raise _invalid("invalid record length", p)
+            n = data[p + 1]  # skips the attributes: no bit is defined
             p += 2
             if n > 127:
                 if (m := data[p]) < 128:
@@ -172,7 +171,7 @@ def decode_in_python(
                 else:
                     n, p = _read_varint(data, p, n, 5)
             if n & 1:
-                raise _invalid("a negative offset delta", p)
+                raise _invalid("negative offset delta", p)
             offset = base_offset + (n >> 1)
             n = data[p]
             p += 1
@@ -186,7 +185,7 @@ def decode_in_python(
                     else:
                         n, p = _read_varint(data, p, n, 5)
                 if n & 1:
-                    raise _invalid("a negative key length", p)
+                    raise _invalid("negative key length", p)
                 q = p + (n >> 1)
                 key = data[p:q]
                 p = q
@@ -202,7 +201,7 @@ def decode_in_python(
                     else:
                         n, p = _read_varint(data, p, n, 5)
                 if n & 1:
-                    raise _invalid("a negative value length", p)
+                    raise _invalid("negative value length", p)
                 q = p + (n >> 1)
                 value = data[p:q]
                 p = q
@@ -211,16 +210,16 @@ def decode_in_python(
             headers: Sequence[tuple[str, bytes | None]] = ()
             if n:
                 headers, p = _decode_headers(data, p, n, stop)
-            # A slice that ran over the end was cut short; then p is past it, and we see it here.
+            # Slices past the end come out shorter, without an error; p is then larger than stop.
             if p != stop:
-                raise _invalid(f"a record of another length than it says ({p - stop:+} bytes)", p)
+                raise _invalid(f"record length does not match its fields ({p - stop:+} bytes)", p)
             if append_time is not None:
                 timestamp = append_time
             append(new(kind, (*before, offset, timestamp, key, value, headers, *after)))
     except IndexError as error:
-        raise _invalid("a record is cut short", p) from error
+        raise _invalid("record is cut off", p) from error
     if p != end:
-        raise _invalid(f"{end - p} bytes behind the last record", p)
+        raise _invalid(f"{end - p} bytes after the last record", p)
     return records
 
 
@@ -238,30 +237,30 @@ def _decode_headers(
 ) -> tuple[Sequence[tuple[str, bytes | None]], int]:
     count, p = _read_signed(data, p, first)
     if not 0 <= count <= (stop - p) // 2:
-        raise _invalid(f"{count} headers in {stop - p} bytes", p)
+        raise _invalid(f"header count {count} in {stop - p} bytes", p)
     headers: list[tuple[str, bytes | None]] = []
     for _ in range(count):
         size, p = _read_signed(data, p + 1, data[p])
         if not 0 <= size <= stop - p:
-            raise _invalid(f"a header key of {size} bytes, {stop - p} left", p)
+            raise _invalid(f"header key length {size}, but {stop - p} bytes remain", p)
         try:
             key = data[p : p + size].decode()
         except UnicodeDecodeError as error:
-            raise _invalid(f"a header key is not UTF-8: {error}", p) from error
+            raise _invalid(f"header key is not UTF-8: {error}", p) from error
         p += size
         size, p = _read_signed(data, p + 1, data[p])
         value = None
         if size != -1:
             if not 0 <= size <= stop - p:
-                raise _invalid(f"a header value of {size} bytes, {stop - p} left", p)
+                raise _invalid(f"header value length {size}, but {stop - p} bytes remain", p)
             value = data[p : p + size]
             p += size
         headers.append((key, value))
     return tuple(headers), p
 
 
-def _read_varint(data: bytes, p: int, first: int, most: int) -> tuple[int, int]:
-    """Read on in a varint of at most `most` bytes whose first byte is over 127."""
+def _read_varint(data: bytes, p: int, first: int, max_bytes: int) -> tuple[int, int]:
+    """Read the remainder of a varint whose first byte is over 127."""
     value = first & 0x7F
     shift = 7
     while True:
@@ -269,13 +268,13 @@ def _read_varint(data: bytes, p: int, first: int, most: int) -> tuple[int, int]:
         p += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            # The last of ten bytes can carry one bit, the last of five can carry four.
-            if value >> (64 if most == 10 else 32):
-                raise _invalid("a varint out of range", p)
+            # The last of ten bytes may carry one bit, the last of five may carry four.
+            if value >> (64 if max_bytes == 10 else 32):
+                raise _invalid("varint out of range", p)
             return value, p
         shift += 7
-        if shift == 7 * most:
-            raise _invalid(f"a varint of more than {most} bytes", p)
+        if shift == 7 * max_bytes:
+            raise _invalid(f"varint longer than {max_bytes} bytes", p)
 
 
 def _read_signed(data: bytes, p: int, first: int) -> tuple[int, int]:
@@ -297,9 +296,9 @@ def _varint(value: int) -> bytes:
 
 
 def _invalid(reason: str, position: int) -> BatchError:
-    return BatchError(f"{reason}, at byte {position} of its records", ErrorCode.INVALID_RECORD)
+    return BatchError(f"{reason}, at byte {position} of the records", ErrorCode.INVALID_RECORD)
 
 
 _NULL = _varint(-1)
-# Lengths and deltas are mostly small: they are looked up, not computed.
+# Lengths and deltas are mostly small: look them up.
 _VARINTS = [_varint(value) for value in range(1024)]

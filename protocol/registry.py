@@ -1,7 +1,7 @@
-"""Which apis ottla speaks, and in which versions: the only list.
+"""The APIs and versions that ottla supports: the only list of them.
 
-An entry names a module of `protocol/api/`, which is imported when one of its messages is first
-needed: a process pays for the apis that it uses. A broker advertises those entries that it serves.
+An entry names a module of `protocol/api/`, which is imported on first use: a process pays only for
+the APIs it uses. A broker advertises the entries that it serves.
 """
 
 from __future__ import annotations
@@ -20,45 +20,45 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Api:
-    """One kind of request and its response: Kafka's key and name for it."""
+    """A Kafka API: a request and its response."""
 
     key: int
     name: str
     versions: Versions
-    #: What ApiVersions says is the first version, where that is a white lie.
+    #: The first version that ApiVersions advertises, if it is not the first that is supported.
     advertised_since: int | None = None
 
     @property
     def advertised(self) -> Versions:
-        """The range that ApiVersions tells clients."""
+        """The versions that ApiVersions advertises to clients."""
         if self.advertised_since is None:
             return self.versions
         return replace(self.versions, first=self.advertised_since)
 
     @property
     def module_name(self) -> str:
-        """The module in `protocol/api/` that declares the messages."""
+        """The module of `protocol/api/` that declares the messages."""
         return re.sub(r"(?<!^)(?=[A-Z])", "_", self.name).lower()
 
     @cached_property
     def request(self) -> type[Message]:
-        """The class of the request."""
+        """The request class."""
         return self._message("Request")
 
     @cached_property
     def response(self) -> type[Message]:
-        """The class of the response."""
+        """The response class."""
         return self._message("Response")
 
     def request_header_version(self, version: int) -> int:
-        """Version of the request header: 2, with tags, for a flexible request; else 1."""
+        """Return the version of the request header: 2 (tagged fields) if flexible, else 1."""
         return 2 if self.versions.is_flexible(version) else 1
 
     def response_header_version(self, version: int) -> int:
-        """Version of the response header: 1, with tags, for a flexible response; else 0.
+        """Return the version of the response header: 1 (tagged fields) if flexible, else 0.
 
-        ApiVersions has 0 always: a client asks before it knows what the broker understands, and
-        must be able to read the answer of a broker that is older than its question (KIP-511).
+        Always 0 for ApiVersions: a client sends it before it knows the versions of the broker, and
+        must be able to read the response of a broker older than its request (KIP-511).
         """
         return 1 if self.versions.is_flexible(version) and self is not API_VERSIONS else 0
 
@@ -68,11 +68,11 @@ class Api:
         return message
 
 
-# Lower ends are the baseline that Kafka 4.0 set (KIP-896). The upper ends are those with which all
-# clients that we know of work; a higher one may switch a client to behaviour that needs more.
+# The minimum versions are the baseline of Kafka 4.0 (KIP-896). The maximum versions are the highest
+# that work with all tested clients: a higher one may make a client rely on features not served.
 #
-# Produce is advertised from 0, as Kafka 4 does, and 0 to 2 are refused: librdkafka before 2.12
-# looks at the lower end to decide whether the broker can take compressed batches.
+# Produce is advertised from version 0, as in Kafka 4, but 0 to 2 are rejected: librdkafka before
+# 2.12 derives from the minimum version whether the broker accepts compressed batches.
 PRODUCE = Api(0, "Produce", Versions(3, 11, 9), advertised_since=0)
 FETCH = Api(1, "Fetch", Versions(4, 12, 12))
 LIST_OFFSETS = Api(2, "ListOffsets", Versions(1, 9, 6))
@@ -93,7 +93,7 @@ DELETE_TOPICS = Api(20, "DeleteTopics", Versions(1, 6, 4))
 DELETE_RECORDS = Api(21, "DeleteRecords", Versions(0, 2, 2))
 INIT_PRODUCER_ID = Api(22, "InitProducerId", Versions(0, 5, 2))
 OFFSET_FOR_LEADER_EPOCH = Api(23, "OffsetForLeaderEpoch", Versions(2, 4, 4))
-# From version 4 on brokers ask in batches, and a client that sees it offered asks so too.
+# Version 4 batches several transactions, for brokers; clients would use it if it were advertised.
 ADD_PARTITIONS_TO_TXN = Api(24, "AddPartitionsToTxn", Versions(0, 3, 3))
 ADD_OFFSETS_TO_TXN = Api(25, "AddOffsetsToTxn", Versions(0, 4, 3))
 END_TXN = Api(26, "EndTxn", Versions(0, 4, 3))
@@ -102,7 +102,7 @@ DESCRIBE_ACLS = Api(29, "DescribeAcls", Versions(1, 3, 2))
 CREATE_ACLS = Api(30, "CreateAcls", Versions(1, 3, 2))
 DELETE_ACLS = Api(31, "DeleteAcls", Versions(1, 3, 2))
 DESCRIBE_CONFIGS = Api(32, "DescribeConfigs", Versions(1, 4, 4))
-# Version 2 only adds flexibility, and sarama writes it wrongly.
+# Version 2 only adds flexible encoding, and sarama encodes it incorrectly.
 ALTER_CONFIGS = Api(33, "AlterConfigs", Versions(0, 1, 2))
 DESCRIBE_LOG_DIRS = Api(35, "DescribeLogDirs", Versions(1, 4, 2))
 SASL_AUTHENTICATE = Api(36, "SaslAuthenticate", Versions(0, 2, 2))
@@ -119,5 +119,5 @@ CONSUMER_GROUP_HEARTBEAT = Api(68, "ConsumerGroupHeartbeat", Versions(0, 1, 0))
 CONSUMER_GROUP_DESCRIBE = Api(69, "ConsumerGroupDescribe", Versions(0, 1, 0))
 DESCRIBE_TOPIC_PARTITIONS = Api(75, "DescribeTopicPartitions", Versions(0, 0, 0))
 
-#: All of the above by key.
+#: All APIs by key.
 APIS = {entry.key: entry for entry in list(globals().values()) if isinstance(entry, Api)}

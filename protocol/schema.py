@@ -1,4 +1,4 @@
-"""How a message is declared: once, with the versions in which each of its fields exists.
+"""Declare messages: once for all versions, each field with the versions that have it.
 
     class HeartbeatRequest(Message, api=HEARTBEAT):
         group_id: str = field(String)
@@ -6,14 +6,14 @@
         member_id: str = field(String)
         group_instance_id: str | None = field(String, since=3, nullable=3, default=None)
 
-The declaration gives three things: a class with typed, keyword-only, defaulted attributes
-(`HeartbeatRequest(group_id="g")`), in which versions play no part; the construct of any version,
-`HeartbeatRequest.struct(4)`, which is the reference; and, made from that construct by `compiler`,
-the codec that runs.
+A declaration yields three things: a class with typed, keyword-only attributes that have defaults
+(`HeartbeatRequest(group_id="g")`), the same for all versions; the construct of each version,
+`HeartbeatRequest.struct(4)`, which is the reference; and the codec that runs, which `compiler`
+generates from that construct.
 
-Messages are values: the type checker lets nobody assign to a field, and arrays are Sequences.
-That is why defaults can be shared. At run time nothing is frozen, because the codecs fill in
-messages field by field.
+Messages are values: type checkers reject assignments to fields, and arrays are Sequences, so
+defaults can be shared. At run time nothing is frozen, because codecs fill in messages field by
+field.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 M = TypeVar("M", bound="Message")
 
-#: What a field of bytes may hold: a memoryview of the frame when it was decoded.
+#: The value of a bytes field; in a decoded message, a memoryview of the frame.
 Buffer = bytes | bytearray | memoryview
 
 
 @dataclass(frozen=True, slots=True)
 class Versions:
-    """A range of versions, both ends in it, and the first flexible one (None: there is none)."""
+    """An inclusive range of versions, and the first flexible version (None: no version is)."""
 
     first: int
     last: int
@@ -58,35 +58,35 @@ class Versions:
         return str(self.first) if self.first == self.last else f"{self.first}-{self.last}"
 
     def is_flexible(self, version: int) -> bool:
-        """Whether this version has compact lengths and tagged fields."""
+        """Whether a version has compact lengths and tagged fields."""
         return self.flexible_since is not None and version >= self.flexible_since
 
 
-class Kind(Generic[T]):
-    """A type of the wire. `T` is the type of its values in Python."""
+class FieldType(Generic[T]):
+    """A type of the Kafka protocol. `T` is the Python type of its values."""
 
     def __init__(self, zero: T) -> None:
         self.zero = zero
 
     def struct(self, version: int, *, flexible: bool, nullable: bool) -> Construct:
-        """Give the construct of this type."""
+        """Return the construct of this type."""
         raise NotImplementedError
 
 
-class _Fixed(Kind[T]):
-    """A type that looks the same in all versions."""
+class _Fixed(FieldType[T]):
+    """A type of fixed size, the same in all versions."""
 
     def __init__(self, construct: Construct, zero: T) -> None:
         super().__init__(zero)
         self._construct = construct
 
     def struct(self, version: int, *, flexible: bool, nullable: bool) -> Construct:
-        assert not nullable, "a number has no null"
+        assert not nullable, "fixed-size types are not nullable"
         return self._construct
 
 
-class _Measured(Kind[T]):
-    """A type with a length in front: legacy, or compact in flexible versions."""
+class _LengthPrefixed(FieldType[T]):
+    """A type with a length prefix: legacy, or compact in flexible versions."""
 
     def __init__(self, construct: Any, legacy_length: Construct, zero: T) -> None:
         super().__init__(zero)
@@ -98,46 +98,48 @@ class _Measured(Kind[T]):
         return self._construct(length, nullable)
 
 
-class _LegacyString(_Measured[str]):
+class _LegacyString(_LengthPrefixed[str]):
     """A string that keeps its legacy length even in flexible versions."""
 
     def struct(self, version: int, *, flexible: bool, nullable: bool) -> Construct:
         return super().struct(version, flexible=False, nullable=nullable)
 
 
-Bool: Kind[bool] = _Fixed(primitives.Flag, zero=False)
-Int8: Kind[int] = _Fixed(primitives.Int8sb, zero=0)
-Int16: Kind[int] = _Fixed(primitives.Int16sb, zero=0)
-Int32: Kind[int] = _Fixed(primitives.Int32sb, zero=0)
-Int64: Kind[int] = _Fixed(primitives.Int64sb, zero=0)
-Uuid: Kind[UUID] = _Fixed(primitives.UuidBytes, zero=primitives.NIL_UUID)
-String: Kind[str] = _Measured(primitives.Text, primitives.Int16sb, zero="")
-LegacyString: Kind[str] = _LegacyString(primitives.Text, primitives.Int16sb, zero="")
-Bytes: Kind[Buffer] = _Measured(primitives.Blob, primitives.Int32sb, zero=b"")
+Bool: FieldType[bool] = _Fixed(primitives.Flag, zero=False)
+Int8: FieldType[int] = _Fixed(primitives.Int8sb, zero=0)
+Int16: FieldType[int] = _Fixed(primitives.Int16sb, zero=0)
+Int32: FieldType[int] = _Fixed(primitives.Int32sb, zero=0)
+Int64: FieldType[int] = _Fixed(primitives.Int64sb, zero=0)
+Uuid: FieldType[UUID] = _Fixed(primitives.UuidBytes, zero=primitives.NIL_UUID)
+String: FieldType[str] = _LengthPrefixed(primitives.Text, primitives.Int16sb, zero="")
+LegacyString: FieldType[str] = _LegacyString(primitives.Text, primitives.Int16sb, zero="")
+Bytes: FieldType[Buffer] = _LengthPrefixed(primitives.Blob, primitives.Int32sb, zero=b"")
 
 
-class Struct(Kind[M]):
-    """A message inside a message."""
+class Struct(FieldType[M]):
+    """A nested message."""
 
     def __init__(self, message: type[M]) -> None:
         super().__init__(zero=message())
         self.message = message
 
     def struct(self, version: int, *, flexible: bool, nullable: bool) -> Construct:
-        """Give the message's own, with a byte in front where it may be null."""
+        """Return the construct of the message, preceded by one byte if it is nullable."""
         body = _body(self.message, version, flexible=flexible)
         return primitives.NullableBody(body) if nullable else body
 
 
-class Array(Kind[Sequence[T]]):
-    """Elements of one type, or of one message class."""
+class Array(FieldType[Sequence[T]]):
+    """An array of one type or message class."""
 
-    def __init__(self, element: Kind[T] | type[T]) -> None:
+    def __init__(self, element: FieldType[T] | type[T]) -> None:
         super().__init__(zero=())
-        self.element: Kind[Any] = element if isinstance(element, Kind) else Struct(element)
+        self.element: FieldType[Any] = (
+            element if isinstance(element, FieldType) else Struct(element)
+        )
 
     def struct(self, version: int, *, flexible: bool, nullable: bool) -> Construct:
-        """Give a count and the elements."""
+        """Return the construct of a count and the elements."""
         length = primitives.CompactLength if flexible else primitives.Int32sb
         element = self.element.struct(version, flexible=flexible, nullable=False)
         return primitives.ArrayOf(length, element, nullable)
@@ -145,9 +147,9 @@ class Array(Kind[Sequence[T]]):
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """What `field` was told."""
+    """A field declared by `field`."""
 
-    kind: Kind[Any]
+    type: FieldType[Any]
     since: int
     until: int | None
     nullable: int | None
@@ -156,17 +158,17 @@ class Field:
     default: Any
 
     def exists_in(self, version: int) -> bool:
-        """Whether the field is on the wire in this version."""
+        """Whether the version has the field."""
         return self.since <= version and (self.until is None or version <= self.until)
 
     def nullable_in(self, version: int) -> bool:
-        """Whether the field may be null in this version."""
+        """Whether the field is nullable in the version."""
         return self.nullable is not None and version >= self.nullable
 
     def struct(self, version: int, *, flexible: bool) -> Construct:
-        """Give the construct of the field."""
+        """Return the construct of the field."""
         nullable = self.nullable_in(version)
-        return self.kind.struct(version, flexible=flexible, nullable=nullable)
+        return self.type.struct(version, flexible=flexible, nullable=nullable)
 
 
 _ZERO: Any = object()
@@ -174,7 +176,7 @@ _ZERO: Any = object()
 
 @overload
 def field(
-    kind: Kind[T],
+    field_type: FieldType[T],
     *,
     since: int = 0,
     until: int | None = None,
@@ -184,7 +186,7 @@ def field(
 ) -> T: ...
 @overload
 def field(
-    kind: Kind[T],
+    field_type: FieldType[T],
     *,
     since: int = 0,
     until: int | None = None,
@@ -194,7 +196,7 @@ def field(
     default: T | None = ...,
 ) -> T | None: ...
 def field(
-    kind: Kind[Any],
+    field_type: FieldType[Any],
     *,
     since: int = 0,
     until: int | None = None,
@@ -206,18 +208,18 @@ def field(
     """Declare a field.
 
     `since` and `until` are the first and last version that have it. `nullable` is the first version
-    in which it may be null. `tag` puts it into the tag section. `default` is what the message holds
-    where the field is absent: zero, empty or false unless said. `ignorable` says that a value may
-    be dropped when the version has no place for it; for any other field that is an error.
+    in which it is nullable. `tag` makes it a tagged field. `default` is its value in messages of
+    versions without it: zero, empty or false if not given. `ignorable` allows to drop the value in
+    versions without the field; for other fields, encoding a non-default value is then an error.
     """
     if default is _ZERO:
-        default = kind.zero
-    return Field(kind, since, until, nullable, tag, ignorable, default)
+        default = field_type.zero
+    return Field(field_type, since, until, nullable, tag, ignorable, default)
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 class _MessageType(type):
-    """Turns declared fields into slots, and writes `__init__`."""
+    """Turns declared fields into slots, and generates `__init__`."""
 
     def __new__(
         cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **options: Any
@@ -233,7 +235,7 @@ class _MessageType(type):
 
 
 def _make_init(fields: Mapping[str, Field]) -> Any:
-    """Write the `__init__` that a person would write: keyword-only, with the defaults."""
+    """Generate `__init__` with a keyword-only, defaulted parameter per field."""
     names = [*fields, "unknown_tagged_fields"]
     defaults = {f"_{name}": spec.default for name, spec in fields.items()}
     defaults["_unknown_tagged_fields"] = ()
@@ -245,14 +247,14 @@ def _make_init(fields: Mapping[str, Field]) -> Any:
 
 
 class Message(metaclass=_MessageType):
-    """What all messages share: equality by value, a readable repr, and their constructs."""
+    """Base class of messages: equality by value, a short repr, and a construct per version."""
 
-    #: Tagged fields that we do not know, as (tag, payload): kept, and written back.
+    #: Unknown tagged fields as (tag, payload); kept, and written back.
     unknown_tagged_fields: Sequence[tuple[int, bytes]] = ()
 
     fields: ClassVar[Mapping[str, Field]]
     api: ClassVar[Api | None] = None
-    #: The versions in which the message can travel by itself; a part of another one has none.
+    #: The versions of the message; None for a message that is only part of others.
     versions: ClassVar[Versions | None] = None
 
     def __init_subclass__(cls, *, api: Api | None = None, versions: Versions | None = None) -> None:
@@ -261,10 +263,10 @@ class Message(metaclass=_MessageType):
 
     @classmethod
     def struct(cls, version: int) -> Construct:
-        """Give the construct of a version: the reference, readable and slow."""
+        """Return the construct of a version: the readable, slow reference."""
         versions = cls.versions
         if versions is None or version not in versions:
-            raise ValueError(f"{cls.__name__} has no version {version}; it has {versions}")
+            raise ValueError(f"{cls.__name__} has no version {version}: supported are {versions}")
         return _body(cls, version, flexible=versions.is_flexible(version))
 
     def __eq__(self, other: object) -> bool:
@@ -275,7 +277,7 @@ class Message(metaclass=_MessageType):
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        # Only what differs from the defaults: that is what a reader looks for.
+        # Fields with their default value are noise.
         shown = [
             f"{name}={getattr(self, name)!r}"
             for name, spec in self.fields.items()
@@ -288,7 +290,7 @@ class Message(metaclass=_MessageType):
     def _values(self) -> list[Any]:
         values = [getattr(self, name) for name in self.fields]
         values.append(self.unknown_tagged_fields)
-        # An array is equal to another by its elements, be they in a list or in a tuple.
+        # Arrays may be lists or tuples.
         return [tuple(value) if isinstance(value, list) else value for value in values]
 
 

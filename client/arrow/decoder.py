@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from ottla.protocol import compiled
-from ottla.protocol.batch import DECOMPRESSED_LIMIT_BYTES, RecordBatch, split_batches
+from ottla.protocol.batch import MAX_DECOMPRESSED_BYTES, RecordBatch, split_batches
 from ottla.protocol.errors import BatchError, ErrorCode, error_of
 from ottla.protocol.records import Buffer, Record, decode_records
 
@@ -50,7 +50,7 @@ class ArrowDecoder:
     #: What the records of one Arrow batch may take, unless a single Kafka batch has more.
     batch_bytes: int = 64 * 1024 * 1024
     #: What the records of one Kafka batch may decompress to.
-    decompressed_limit_bytes: int = DECOMPRESSED_LIMIT_BYTES
+    decompressed_limit_bytes: int = MAX_DECOMPRESSED_BYTES
     #: Whether each Kafka batch is held against its checksum.
     check_crcs: bool = True
 

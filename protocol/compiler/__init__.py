@@ -1,22 +1,22 @@
-"""From a construct to straight-line Python: the codec of one message in one version.
+"""Compile a construct to straight-line Python: the codec of one message in one version.
 
-`Codec` walks the construct that `Message.struct(version)` gives and writes two functions,
-`decode(b, p, end)` and `encode(m, w, parts)`. What makes them fast:
+`Codec` walks the construct that `Message.struct(version)` returns, and generates two functions,
+`decode(b, p, end)` and `encode(m, w, parts)`. They are fast because:
 
-- neighbouring fields of fixed size, and the lengths behind them, are one struct call;
+- adjacent fields of fixed size, and the length that follows them, are one struct call;
 - nested messages and arrays are loops in the same function, not calls;
-- bytes are slices of the frame going in, and are passed on uncopied going out.
+- decoded bytes are slices of the frame, and large ones are encoded without a copy.
 
-What makes them safe: fixed fields are read by `unpack_from`, which knows where the frame ends; each
-length is compared with what is left before it is used; each count with how many of the smallest
-possible elements could still follow; and all counts together with what a message of that size may
-have.
+They are safe because fixed-size fields are read by `unpack_from`, which checks the end of the
+frame; every length is checked against the remaining bytes before it is used; every count against
+the number of smallest possible elements in the remaining bytes; and the sum of all counts against
+the limit for a message of that size.
 
-Nothing is spent on saying what went wrong until it does: every generated line is noted down
-together with the field that it handles, so that a traceback's line number names the field, and the
-frame's local variables say at which byte and at which element of which array.
+Error reports cost nothing until there is an error: the field of every generated line is recorded,
+so the line number in a traceback identifies the field, and the local variables of the frame give
+the byte position and the array indexes.
 
-`Codec.decode_source` is worth a look: `print(codec(HeartbeatRequest, 4).decode_source)`.
+To see the generated code: `print(codec(HeartbeatRequest, 4).decode_source)`.
 """
 
 from __future__ import annotations
@@ -49,26 +49,26 @@ class Codec(Generic[M]):
         label = f"{message.__name__} v{version}"
         self._decoder = DecoderWriter(f"<decode {label}>")
         self._encoder = EncoderWriter(f"<encode {label}>")
-        # Each is compiled when it is first used: who decodes a message seldom encodes it, too.
+        # Compiled on first use: a process that decodes a message seldom encodes it.
         self._decode: Callable[[memoryview, int, int], tuple[M, int]] = self._first_decode
         self._encode: Callable[[M, bytearray, list[Buffer]], bytearray] = self._first_encode
 
     @property
     def decode_source(self) -> str:
-        """The generated decoder, to read."""
+        """The source of the generated decoder."""
         if not self._decoder.lines:
             self._compile_decoder()
         return self._decoder.source
 
     @property
     def encode_source(self) -> str:
-        """The generated encoder, to read."""
+        """The source of the generated encoder."""
         if not self._encoder.lines:
             self._compile_encoder()
         return self._encoder.source
 
     def decode(self, buffer: memoryview, position: int = 0) -> tuple[M, int]:
-        """Decode the message at `position`; give it, and the position behind it.
+        """Decode the message at `position`; return it and the position after it.
 
         Byte fields are slices of `buffer`. Raises DecodeError.
         """
@@ -78,17 +78,17 @@ class Codec(Generic[M]):
             raise self._decode_error(error, len(buffer)) from error
 
     def encode(self, message: M, tail: bytearray, parts: list[Buffer]) -> bytearray:
-        """Write the message behind `tail`, and give the new tail.
+        """Append the message to `tail`, and return the new tail.
 
-        What must not be copied is appended to `parts`, and before it the tail of that moment: the
-        encoded bytes are those of all parts, then those of the tail. Raises EncodeError.
+        A large byte field is appended to `parts` uncopied, after the tail so far: the encoded bytes
+        are those of all parts, then those of the tail. Raises EncodeError.
         """
         try:
             return self._encode(message, tail, parts)
         except (MalformedError, struct.error, AttributeError, TypeError, ValueError) as error:
             raise self._encode_error(error) from error
 
-    # Two threads may be at it at a time: both write the same, and the last one has its way.
+    # Two threads may compile at the same time: both results are equal, and the last one is kept.
 
     def _compile_decoder(self) -> None:
         writer = DecoderWriter(self._decoder.filename)
@@ -110,17 +110,17 @@ class Codec(Generic[M]):
 
     def _decode_error(self, error: Exception, end: int) -> DecodeError:
         line, frame = _innermost(error.__traceback__, self._decoder.filename)
-        place = self._decoder.places[line]
+        fields = self._decoder.fields[line]
         position: int = frame["p"]
         if isinstance(error, struct.error):
-            # One of several fields that are read together runs over the end: which?
-            for size, field in place.run:
+            # One of several fields that are read together is past the end: find it.
+            for size, field in fields.run:
                 if position + size > end:
-                    reason = f"needs {size} bytes, {end - position} left"
+                    reason = f"needs {size} bytes, but {end - position} remain"
                     return self._decode_error_at(field, frame, position, reason)
                 position += size
-        reason = "the bytes end here" if isinstance(error, IndexError) else str(error)
-        return self._decode_error_at(place.field, frame, position, reason)
+        reason = "unexpected end of the frame" if isinstance(error, IndexError) else str(error)
+        return self._decode_error_at(fields.field, frame, position, reason)
 
     def _decode_error_at(
         self, field: str, frame: dict[str, Any], position: int, reason: str
@@ -130,11 +130,11 @@ class Codec(Generic[M]):
 
     def _encode_error(self, error: Exception) -> EncodeError:
         line, frame = _innermost(error.__traceback__, self._encoder.filename)
-        place = self._encoder.places[line]
-        name, reason = place.field, str(error)
+        fields = self._encoder.fields[line]
+        name, reason = fields.field, str(error)
         if isinstance(error, struct.error):
-            for (_size, field), (code, expression) in zip(place.run, place.packed, strict=True):
-                value = eval(expression, {}, frame)  # noqa: S307  # our own expression
+            for (_size, field), (code, expression) in zip(fields.run, fields.packed, strict=True):
+                value = eval(expression, {}, frame)  # noqa: S307  # generated by us
                 try:
                     struct.pack(">" + code, value)
                 except struct.error as refusal:
@@ -145,14 +145,14 @@ class Codec(Generic[M]):
 
 @cache
 def codec(message: type[M], version: int) -> Codec[M]:
-    """Give the codec of a message in a version."""
+    """Return the codec of a message in a version."""
     return Codec(message, version)
 
 
 def _innermost(traceback: TracebackType | None, filename: str) -> tuple[int, dict[str, Any]]:
-    """Find the generated function in a traceback: its line, and its local variables."""
+    """Return the line and the local variables of the generated function in a traceback."""
     while traceback is not None:
         if traceback.tb_frame.f_code.co_filename == filename:
             return traceback.tb_lineno, traceback.tb_frame.f_locals
         traceback = traceback.tb_next
-    raise AssertionError("the generated function is not in the traceback of its own error")
+    raise AssertionError("no frame of the generated function in the traceback")

@@ -1,4 +1,4 @@
-"""Writes decoders: from a construct to the lines that read it."""
+"""Generate decoders from constructs."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from ..primitives import (
     Text,
 )
 from .source import (
+    LineFields,
     MalformedError,
-    Place,
     SourceWriter,
     identifier,
-    smallest,
+    min_size,
     struct_code,
     struct_of,
 )
 
-# An element of one byte can become an object of two hundred: to compare a count with the bytes that
-# are left is not enough (CVE-2026-111108). A message may have this many elements and tags for
-# nothing, some sixteen megabytes of them; any more it must pay for in bytes, and that not for ever:
-# so many take a third of a second to read.
+# An element of one byte can become an object of two hundred bytes, so checking a count against the
+# remaining bytes is not enough (CVE-2026-111108). A message of any size may have FREE_ELEMENTS
+# elements and tags, some 16 MB of objects, and one more for every BYTES_PER_ELEMENT bytes of its
+# size, up to PAID_ELEMENTS: decoding that many takes a third of a second.
 FREE_ELEMENTS = 65_536
 BYTES_PER_ELEMENT = 16
 PAID_ELEMENTS = 1_000_000
 
 
 class DecoderWriter(SourceWriter):
-    """Writes `decode(b, p, end)`: b is the frame, p where we are, end how far it goes.
+    """Generates `decode(b, p, end)`: b is the frame, p the position in it, end its length.
 
-    In it, `room` is how many more elements and tags the message may have.
+    In the generated code, `room` is how many more elements and tags the message may have.
     """
 
     def __init__(self, filename: str) -> None:
@@ -52,7 +52,7 @@ class DecoderWriter(SourceWriter):
             unpack=_unpack_array,
             read_tags=_read_tags,
         )
-        # Assignments that follow when what is pending has been read: (line, field).
+        #: Assignments to write after the pending values are read: (line, field).
         self.deferred: list[tuple[str, str]] = []
 
     def function(self, body: Body) -> Any:
@@ -93,14 +93,14 @@ class DecoderWriter(SourceWriter):
             self.struct(body, target, path)
 
     def flush(self) -> None:
-        """Read what is pending, in one call."""
+        """Read the pending values in one call."""
         if self.pending:
             codes = "".join(code for code, _target, _path in self.pending)
             unpack_from = self.constant(f"read_{identifier(codes)}", struct_of(codes).unpack_from)
             targets = ", ".join(target for _code, target, _path in self.pending)
             comma = "," if len(self.pending) == 1 else ""
             run = tuple((calcsize(">" + code), path) for code, _target, path in self.pending)
-            self.write(f"{targets}{comma} = {unpack_from}(b, p)", Place(run[0][1], run))
+            self.write(f"{targets}{comma} = {unpack_from}(b, p)", LineFields(run[0][1], run))
             self.write(f"p += {sum(size for size, _path in run)}", run[0][1])
             self.pending.clear()
         for line, path in self.deferred:
@@ -108,7 +108,7 @@ class DecoderWriter(SourceWriter):
         self.deferred.clear()
 
     def length(self, length: Construct, path: str) -> None:
-        """Read a length or count into n; -1 is null."""
+        """Read a length or count into `n`; -1 is null."""
         if length is CompactLength:
             self.flush()
             self.write("n = b[p] - 1; p += 1", path)
@@ -123,7 +123,7 @@ class DecoderWriter(SourceWriter):
         self.length(subcon.length, path)
         with self.unless_null(subcon.nullable, target, path):
             self.write("q = p + n", path)
-            self.refuse_if("not p <= q <= end", "length {n}, {end - p} bytes left", path)
+            self.raise_if("not p <= q <= end", "length {n}, but {end - p} bytes remain", path)
             content = "str(b[p:q], 'utf-8')" if isinstance(subcon, Text) else "b[p:q]"
             self.write(f"{target} = {content}; p = q", path)
 
@@ -131,8 +131,9 @@ class DecoderWriter(SourceWriter):
         element = subcon.element
         self.length(subcon.length, path)
         with self.unless_null(subcon.nullable, target, path):
-            most = f"(end - p) // {smallest(element)}"
-            self.refuse_if(f"not 0 <= n <= {most}", "{n} elements, {end - p} bytes left", path)
+            max_count = f"(end - p) // {min_size(element)}"
+            reason = "{n} elements, but {end - p} bytes remain"
+            self.raise_if(f"not 0 <= n <= {max_count}", reason, path)
             code = struct_code(element)
             if code is not None:
                 self.write(f"{target}, p = unpack({code!r}, n, b, p)", path)
@@ -148,7 +149,7 @@ class DecoderWriter(SourceWriter):
                 self.write(f"a{depth}.append({item})", inner)
 
     def struct(self, body: Body, target: str, path: str) -> None:
-        """Read a message; its fields are assigned to a local, which is faster."""
+        """Read a message into a local variable first: assigning its fields is faster."""
         self.flush()
         item = target if "." not in target else self.name("m")
         self.body(body, item, path + ".")
@@ -172,16 +173,16 @@ class DecoderWriter(SourceWriter):
                 self.write(f"{tag}, p = uvarint(b, p + 1, b[p])", path)
                 self.write("n, p = uvarint(b, p + 1, b[p])", path)
                 self.write(f"{stop} = p + n", path)
-                reason = f"tag {{{tag}}} has {{n}} bytes, {{end - p}} left"
-                self.refuse_if(f"{stop} > end", reason, path)
+                reason = f"tag {{{tag}}} has {{n}} bytes, but {{end - p}} remain"
+                self.raise_if(f"{stop} > end", reason, path)
                 word = "if"
                 for number, (name, subcon, _default) in tags.fields.items():
                     self.write(f"{word} {tag} == {number}:", path + name)
                     with self.block():
                         self.value(subcon, f"{target}.{name}", path + name)
                         self.flush()
-                        reason = f"tag {number} ends {{{stop} - p}} bytes further"
-                        self.refuse_if(f"p != {stop}", reason, path + name)
+                        reason = f"{{{stop} - p}} trailing bytes in tag {number}"
+                        self.raise_if(f"p != {stop}", reason, path + name)
                     word = "elif"
                 self.write("else:", path)
                 with self.block():
@@ -190,14 +191,14 @@ class DecoderWriter(SourceWriter):
                     self.write(f"{unknown}.append(({tag}, bytes(b[p:{stop}]))); p = {stop}", path)
 
     def count_tags(self, path: str) -> None:
-        """Read the rest of a count of tags into n, and see that they can be there."""
+        """Read the remainder of a tag count into `n`, and check it."""
         self.write("if n > 127: n, p = uvarint(b, p, n)", path)
-        self.refuse_if("n > (end - p) // 2", "{n} tags, {end - p} bytes left", path)
+        self.raise_if("n > (end - p) // 2", "{n} tags, but {end - p} bytes remain", path)
         self.take_room(path)
 
     def take_room(self, path: str) -> None:
         self.write("room -= n", path)
-        self.refuse_if("room < 0", "{n} more is too many for a message of {end} bytes", path)
+        self.raise_if("room < 0", "{n} more elements are too many in {end} bytes", path)
 
     def unless_null(self, nullable: bool, target: str, path: str) -> AbstractContextManager[None]:
         if not nullable:
@@ -207,17 +208,17 @@ class DecoderWriter(SourceWriter):
         return self.block()
 
 
-# What generated code calls, for the rare and the long.
+# Called by generated code for the less common cases.
 
 
 def _uvarint(b: memoryview, p: int, first: int) -> tuple[int, int]:
-    """Read the rest of an unsigned varint whose first byte has been read."""
+    """Read the remainder of an unsigned varint after its first byte."""
     value = first & 0x7F
     shift = 7
     byte = first
     while byte > 0x7F:
         if shift > 28:
-            raise MalformedError("a varint of more than five bytes")
+            raise MalformedError("varint longer than 5 bytes")
         byte = b[p]
         p += 1
         value |= (byte & 0x7F) << shift
@@ -231,13 +232,13 @@ def _unpack_array(code: str, n: int, b: memoryview, p: int) -> tuple[Any, int]:
 
 
 def _read_tags(b: memoryview, p: int, n: int, end: int) -> tuple[list[tuple[int, bytes]], int]:
-    """Read n tags of which none is known."""
+    """Read `n` unknown tags."""
     tags = []
     for _ in range(n):
         tag, p = _uvarint(b, p + 1, b[p])
         size, p = _uvarint(b, p + 1, b[p])
         if p + size > end:
-            raise MalformedError(f"tag {tag} has {size} bytes, {end - p} left")
+            raise MalformedError(f"tag {tag} has {size} bytes, but {end - p} remain")
         tags.append((tag, bytes(b[p : p + size])))
         p += size
     return tags, p

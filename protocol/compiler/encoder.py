@@ -1,4 +1,4 @@
-"""Writes encoders: from a construct to the lines that write it."""
+"""Generate encoders from constructs."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from ..primitives import (
     Text,
 )
 from ..schema import Message
-from .source import MalformedError, Place, SourceWriter, identifier, struct_code, struct_of
+from .source import LineFields, MalformedError, SourceWriter, identifier, struct_code, struct_of
 
-#: A byte field of at least this size leaves the encoder as it came, a buffer of its own. Below it,
-#: copying costs less than one more buffer does.
+#: Byte fields of at least this size are passed through uncopied, as a buffer of their own. For
+#: smaller ones, the copy costs less than one more buffer.
 PASS_THROUGH_BYTES = 4096
 
 
 class EncoderWriter(SourceWriter):
-    """Writes `encode(m0, w, parts)`: w takes the bytes, parts what is not to be copied."""
+    """Generates `encode(m0, w, parts)`: w takes the bytes, parts the buffers passed through."""
 
     def __init__(self, filename: str) -> None:
         super().__init__(filename)
@@ -45,22 +45,22 @@ class EncoderWriter(SourceWriter):
     def body(self, body: Body, source: str, path: str) -> None:
         for name, default in body.absent.items():
             value = f"{source}.{name}"
-            reason = f"the version has no place for {{{value}!r}}"
-            self.refuse_if(self.differs(value, default), reason, path + name)
+            reason = f"does not exist in this version, but is {{{value}!r}}"
+            self.raise_if(self.differs(value, default), reason, path + name)
         for name, subcon in body.fields:
             self.value(subcon, f"{source}.{name}", path + name)
         self.flush()
         if body.tags is not None:
             self.tags(body.tags, source, path)
         else:
-            reason = "the version has no place for tagged fields"
-            self.refuse_if(f"{source}.unknown_tagged_fields", reason, path)
+            reason = "tagged fields do not exist in this version"
+            self.raise_if(f"{source}.unknown_tagged_fields", reason, path)
 
     def differs(self, value: str, default: Any) -> str:
         if default is None:
             return f"{value} is not None"
         if default in ((), "", b"", 0):
-            # Truth is cheaper than comparison, and None stands for a loss as well.
+            # A truth test is cheaper than a comparison; None differs from the default, too.
             return f"{value} or {value} is None" if default != 0 else value
         if isinstance(default, Message):
             name = self.literal(default)
@@ -85,7 +85,7 @@ class EncoderWriter(SourceWriter):
             self.body(body, item, path + ".")
 
     def flush(self) -> None:
-        """Write what is pending, in one call."""
+        """Write the pending values in one call."""
         if not self.pending:
             return
         codes = "".join(code for code, _source, _path in self.pending)
@@ -93,11 +93,11 @@ class EncoderWriter(SourceWriter):
         sources = ", ".join(source for _code, source, _path in self.pending)
         run = tuple((calcsize(">" + code), path) for code, _source, path in self.pending)
         packed = tuple((code, source) for code, source, _path in self.pending)
-        self.write(f"w += {packer}({sources})", Place(run[0][1], run, packed))
+        self.write(f"w += {packer}({sources})", LineFields(run[0][1], run, packed))
         self.pending.clear()
 
     def length(self, length: Construct, name: str, path: str) -> None:
-        """Write the length or count that is in the local `name`; -1 is null."""
+        """Write the length or count in the local variable `name`; -1 is null."""
         if length is CompactLength:
             self.flush()
             self.write(f"if {name} < 127: w.append({name} + 1)", path)
@@ -175,7 +175,7 @@ class EncoderWriter(SourceWriter):
         self.write(f"else: write_tags(w, {known} or [], {unknown})", path)
 
 
-# What generated code calls, for the rare and the long.
+# Called by generated code for the less common cases.
 
 
 def _write_uvarint(w: bytearray, value: int) -> None:

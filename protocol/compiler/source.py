@@ -1,4 +1,4 @@
-"""Python under construction: lines, each with the field that it handles."""
+"""Base class of the code generators: writes lines, and records the field of each line."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from ..primitives import ArrayOf, Blob, Body, CompactLength, Flag, NullableBody,
 
 
 class MalformedError(Exception):
-    """Raised inside generated code; `Codec` turns it into an error that says where."""
+    """Raised by generated code; `Codec` turns it into an error that names the field."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """What a generated line handles: a field, or a run of (size, field) that go together.
+class LineFields:
+    """What a generated line handles: a field, or a run of (size, field) in one struct call.
 
-    A field is written as its path, with the loop variables of arrays in braces:
-    `topics[{i1}].partitions[{i2}].index`. `packed` has the (struct code, expression) of each.
+    A field is its path, with the loop variables of arrays in braces:
+    `topics[{i1}].partitions[{i2}].index`. `packed` is (struct code, expression) of each in the run.
     """
 
     field: str
@@ -33,20 +33,21 @@ class Place:
 
 
 class SourceWriter(ABC):
-    """Lines of Python with the field that each one handles."""
+    """Writes the source of one function."""
 
     def __init__(self, filename: str) -> None:
         self.filename = filename
         self.lines: list[str] = []
-        self.places: dict[int, Place] = {}
+        #: The fields that each line handles, by line number.
+        self.fields: dict[int, LineFields] = {}
         self.namespace: dict[str, Any] = {}
         self.indent = 1
         self.names = 0
-        # Values of fixed size that wait to be handled together: (struct code, expression, field).
+        #: Fixed-size values not written yet, for one struct call: (struct code, expression, field).
         self.pending: list[tuple[str, str, str]] = []
 
     def value(self, subcon: Construct, expression: str, path: str) -> None:
-        """Handle one value: `expression` is where it goes to, or comes from."""
+        """Write the code for one value; `expression` is its target or its source."""
         if (code := struct_code(subcon)) is not None:
             self.pending.append((code, expression, path))
         elif subcon is UuidBytes:
@@ -80,39 +81,39 @@ class SourceWriter(ABC):
     def source(self) -> str:
         return "\n".join(self.lines) + "\n"
 
-    def write(self, line: str, place: Place | str) -> None:
+    def write(self, line: str, field: LineFields | str) -> None:
         self.lines.append("    " * self.indent + line)
-        self.places[len(self.lines)] = place if isinstance(place, Place) else Place(place)
+        self.fields[len(self.lines)] = field if isinstance(field, LineFields) else LineFields(field)
 
-    def refuse_if(self, condition: str, reason: str, place: Place | str) -> None:
-        """Write a check; `reason` may have names of the generated code in braces."""
-        self.write(f'if {condition}: raise MalformedError(f"{reason}")', place)
+    def raise_if(self, condition: str, reason: str, field: LineFields | str) -> None:
+        """Write a check; `reason` may have expressions of the generated code in braces."""
+        self.write(f'if {condition}: raise MalformedError(f"{reason}")', field)
 
     @contextmanager
     def block(self) -> Iterator[None]:
-        """Indent what is written inside."""
+        """Indent the lines written in the block."""
         self.indent += 1
         yield
         self.indent -= 1
 
     def name(self, prefix: str) -> str:
-        """Make a new local name."""
+        """Return a new local name."""
         self.names += 1
         return f"{prefix}{self.names}"
 
     def constant(self, name: str, value: object) -> str:
-        """Let generated code find this object under that name."""
-        assert self.namespace.setdefault(name, value) == value, f"{name} has two meanings"
+        """Make an object available to the generated code under a name."""
+        assert self.namespace.setdefault(name, value) == value, f"two values for constant {name}"
         return name
 
     def literal(self, value: object) -> str:
-        """Write a default: numbers, text and the empty things as they are, others by name."""
+        """Return a default as source: a literal, or the name of a constant."""
         if value is None or isinstance(value, int | str | bytes) or value == ():
             return repr(value)
         return self.constant(f"default_{type(value).__name__}", value)
 
     def build(self) -> Any:
-        """Compile what was written, and let tracebacks and debuggers show it."""
+        """Compile the function, and register its source for tracebacks and debuggers."""
         source = self.source
         linecache.cache[self.filename] = (len(source), None, source.splitlines(True), self.filename)
         scope: dict[str, Any] = {}
@@ -125,39 +126,39 @@ _STRUCTS: dict[str, Struct] = {}
 
 
 def struct_of(codes: str) -> Struct:
-    """Give the struct of some codes, big-endian as the wire is; always the same one.
+    """Return the big-endian struct of some codes, always the same object.
 
-    Threads that compile at a time get the same as well, which they need not from functools.cache.
+    Also for threads that compile at the same time, which functools.cache does not guarantee.
     """
     return _STRUCTS.get(codes) or _STRUCTS.setdefault(codes, Struct(">" + codes))
 
 
 def identifier(codes: str) -> str:
-    """Write the codes of a struct so that they can be part of a name."""
+    """Return struct codes as part of an identifier."""
     return codes.replace("?", "o")
 
 
 def struct_code(subcon: Construct) -> str | None:
-    """Give the code by which the struct module knows a type of fixed size, if it does."""
+    """Return the struct module's code of a type, or None if it has none."""
     if subcon is Flag:
         return "?"
     if isinstance(subcon, FormatField):
         code: str = subcon.fmtstr
-        assert code[0] == ">", "the wire is big-endian"
+        assert code[0] == ">", "the protocol is big-endian"
         return code[1:]
     return None
 
 
-def smallest(subcon: Construct) -> int:
-    """How many bytes a value of this type takes at least."""
+def min_size(subcon: Construct) -> int:
+    """Return the minimum encoded size of a type in bytes."""
     if (code := struct_code(subcon)) is not None:
         return calcsize(">" + code)
     if subcon is UuidBytes:
         return 16
     if isinstance(subcon, Text | Blob | ArrayOf):
-        return 1 if subcon.length is CompactLength else smallest(subcon.length)
+        return 1 if subcon.length is CompactLength else min_size(subcon.length)
     if isinstance(subcon, NullableBody):
         return 1
     assert isinstance(subcon, Body), subcon
     tags = 0 if subcon.tags is None else 1
-    return sum(smallest(field) for _name, field in subcon.fields) + tags
+    return sum(min_size(field) for _name, field in subcon.fields) + tags

@@ -66,7 +66,7 @@ FULL = KafkaError(ErrorCode.NON_EMPTY_GROUP)
     [
         (GONE, Exit.NOT_FOUND, "there is no group 'g'; list groups: ottla group list"),
         (FULL, Exit.REJECTED, "ottla group describe GROUP"),
-        (KafkaError(ErrorCode.POLICY_VIOLATION), Exit.REJECTED, "a policy of the broker refused"),
+        (KafkaError(ErrorCode.POLICY_VIOLATION), Exit.REJECTED, "broker policy rejected"),
         (ConnectionLostError("gone"), Exit.UNREACHABLE, "--bootstrap HOST:PORT"),
         (
             caused(DeadlineError("late"), ConnectionLostError("gone")),
@@ -84,7 +84,7 @@ FULL = KafkaError(ErrorCode.NON_EMPTY_GROUP)
         (FileNotFoundError(2, "No such file", "f"), Exit.FAILED, "f: No such file"),
         (ExceptionGroup("several", [GONE]), Exit.NOT_FOUND, "there is no group"),
         (PartialError({"a": GONE, "b": GONE}, {}), Exit.NOT_FOUND, "a: there is no group"),
-        (PartialError({"a": GONE, "b": FULL}, {}), Exit.PARTIAL, "; b: the group has members"),
+        (PartialError({"a": GONE, "b": FULL}, {}), Exit.PARTIAL, "; b: the group is not empty"),
         (PartialError({"a": GONE}, {"b": None}), Exit.PARTIAL, "a: there is no group"),
     ],
 )

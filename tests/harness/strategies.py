@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ottla.protocol import consumer, header, schema
 from ottla.protocol.batch import Record
 from ottla.protocol.registry import APIS
-from ottla.protocol.schema import Array, Field, Kind, Message, Struct
+from ottla.protocol.schema import Array, Field, FieldType, Message, Struct
 
 #: Every message that travels by itself, in every version in which it does.
 ALL_MESSAGES: list[tuple[type[Message], int]] = [
@@ -58,15 +58,15 @@ def _messages(message: type[Message], version: int, flexible: bool) -> st.Search
 
 
 def _field(field: Field, version: int, flexible: bool) -> st.SearchStrategy[Any]:
-    values = st.just(field.default) | _values(field.kind, version, flexible)
+    values = st.just(field.default) | _values(field.type, version, flexible)
     if field.nullable_in(version):
         return st.none() | values
     if field.default is None:  # null only where the field is absent
-        return _values(field.kind, version, flexible)
+        return _values(field.type, version, flexible)
     return values
 
 
-def _values(kind: Kind[Any], version: int, flexible: bool) -> st.SearchStrategy[Any]:
+def _values(kind: FieldType[Any], version: int, flexible: bool) -> st.SearchStrategy[Any]:
     if kind in _INTEGERS:
         bound = 2 ** (_INTEGERS[kind] - 1)
         return st.integers(-bound, bound - 1)

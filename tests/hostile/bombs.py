@@ -27,7 +27,7 @@ def array_paths(message: type[Message], version: int) -> Iterator[tuple[str, ...
     for name, field in message.fields.items():
         if not field.exists_in(version):
             continue
-        inner = field.kind
+        inner = field.type
         if isinstance(inner, Array):
             yield (name,)
             inner = inner.element
@@ -44,7 +44,7 @@ def smallest(
     for name, field in message.fields.items():
         if not field.exists_in(version):
             continue
-        inner = field.kind.element if isinstance(field.kind, Array) else field.kind
+        inner = field.type.element if isinstance(field.type, Array) else field.type
         if path[:1] == (name,):
             is_last = len(path) == 1
             element = (
@@ -52,12 +52,12 @@ def smallest(
                 if isinstance(inner, Struct)
                 else inner.zero
             )
-            if isinstance(field.kind, Array):
+            if isinstance(field.type, Array):
                 values[name] = [element] * (count if is_last else 1)
             else:
                 values[name] = element
         elif field.default is None and not field.nullable_in(version):
-            values[name] = field.kind.zero
+            values[name] = field.type.zero
     return message(**values)
 
 
@@ -102,7 +102,7 @@ def ends(broker: Daemon, frame: bytes) -> bytes:
 
 def is_plain(message: type[Message], path: tuple[str, ...]) -> bool:
     """Whether an array is of numbers, which cost no more than their bytes."""
-    kind = message.fields[path[0]].kind
+    kind = message.fields[path[0]].type
     inner = kind.element if isinstance(kind, Array) else kind
     if len(path) > 1:
         return is_plain(inner.message, path[1:])

@@ -1,4 +1,4 @@
-"""Record batches: what we build comes back, and nonsense is refused."""
+"""Record batches: round trips, and invalid bytes are rejected."""
 
 from contextlib import suppress
 
@@ -11,13 +11,13 @@ from ottla.protocol.batch import RecordBatch, build_batch
 from ottla.protocol.compression import Compression
 from ottla.protocol.errors import BatchError
 from ottla.protocol.outline import outlines
-from ottla.protocol.records import SMALLEST_RECORD_BYTES, decode_records, encode_records
+from ottla.protocol.records import MIN_RECORD_BYTES, decode_records, encode_records
 
 
 @pytest.mark.parametrize("compression", Compression, ids=lambda codec: codec.name.lower())
 @given(rows=records())
 @settings(max_examples=25)
-def test_records_come_back(compression, rows):
+def test_records_round_trip(compression, rows):
     batch = RecordBatch(build_batch(rows, compression=compression, base_offset=0))
     batch.validate_produced()
 
@@ -28,7 +28,7 @@ def test_records_come_back(compression, rows):
 
 @given(rows=records(), data=st.data())
 @settings(max_examples=100)
-def test_damaged_records_are_refused_or_read_whole(rows, data):
+def test_corrupt_records_are_rejected_or_decoded_completely(rows, data):
     payload = bytearray(encode_records(rows, 0, rows[0].timestamp))
     for _ in range(data.draw(st.integers(1, 3))):
         payload[data.draw(st.integers(0, len(payload) - 1))] = data.draw(st.integers(0, 255))
@@ -36,20 +36,20 @@ def test_damaged_records_are_refused_or_read_whole(rows, data):
     count = data.draw(st.integers(-1, len(rows) + 1))
 
     try:
-        read = decode_records(payload, count, 0, 0, None)
+        decoded = decode_records(payload, count, 0, 0, None)
     except BatchError:
         with suppress(BatchError):
             list(outlines(payload, count))
         return
     assert list(outlines(payload, count)) == [
-        (record.offset, record.timestamp, record.key is not None) for record in read
+        (record.offset, record.timestamp, record.key is not None) for record in decoded
     ]
-    assert len(read) == count
-    assert len(payload) >= count * SMALLEST_RECORD_BYTES
+    assert len(decoded) == count
+    assert len(payload) >= count * MIN_RECORD_BYTES
 
 
 @given(data=st.binary(max_size=200))
 @settings(max_examples=200)
-def test_any_bytes_are_a_batch_or_refused(data):
+def test_random_bytes_are_rejected(data):
     with pytest.raises(BatchError):
         RecordBatch(data).validate()

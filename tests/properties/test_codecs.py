@@ -1,4 +1,4 @@
-"""For every message and version: compiled equals construct, and nonsense is refused."""
+"""Every message and version: generated codecs equal the constructs, and reject invalid bytes."""
 
 import tracemalloc
 
@@ -34,7 +34,7 @@ def encoded(compiled: Codec[Message], value: Message) -> bytes:
 
 @EVERY
 @given(data=st.data())
-def test_compiled_equals_construct_and_comes_back(message, version, data):
+def test_generated_codec_equals_construct_and_round_trips(message, version, data):
     value = data.draw(messages(message, version))
     compiled, reference = codec(message, version), message.struct(version)
 
@@ -47,17 +47,17 @@ def test_compiled_equals_construct_and_comes_back(message, version, data):
 
 @EVERY
 @given(data=st.data())
-def test_damaged_bytes_are_refused_or_read_as_construct_reads_them(message, version, data):
+def test_corrupt_bytes_are_rejected_or_decoded_as_the_construct_does(message, version, data):
     value = data.draw(messages(message, version))
     compiled, reference = codec(message, version), message.struct(version)
     wire = encoded(compiled, value)
 
     for _ in range(6):
-        damaged = bytearray(wire[: data.draw(st.integers(0, len(wire)))])
-        for _ in range(data.draw(st.integers(0, 2)) if damaged else 0):
-            damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
+        corrupt = bytearray(wire[: data.draw(st.integers(0, len(wire)))])
+        for _ in range(data.draw(st.integers(0, 2)) if corrupt else 0):
+            corrupt[data.draw(st.integers(0, len(corrupt) - 1))] = data.draw(st.integers(0, 255))
 
-        assert outcome_of_compiled(compiled, damaged) == outcome_of_construct(reference, damaged)
+        assert outcome_of_compiled(compiled, corrupt) == outcome_of_construct(reference, corrupt)
 
 
 def outcome_of_compiled(compiled, wire):
@@ -67,18 +67,18 @@ def outcome_of_compiled(compiled, wire):
         assert error.message == compiled.message.__name__
         assert error.version == compiled.version
         assert 0 <= error.position <= len(wire)
-        return "refused"
+        return "rejected"
 
 
 def outcome_of_construct(reference, wire):
     try:
         return reference.parse(bytes(wire))
     except ConstructError:
-        return "refused"
+        return "rejected"
 
 
 @EVERY
-def test_every_prefix_is_refused(message, version):
+def test_every_truncated_message_is_rejected(message, version):
     value = crowded(message, version, elements=2)
     compiled = codec(message, version)
     wire = encoded(compiled, value)
@@ -92,16 +92,16 @@ def test_every_prefix_is_refused(message, version):
 def test_false_lengths_and_counts_allocate_nothing(message, version):
     compiled = codec(message, version)
     wire = encoded(compiled, crowded(message, version, elements=2))
-    compiled.decode(memoryview(wire))  # so that it is compiled
-    lies = [b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff\x07", b"\x7f\xff", b"\xff\xff\xff\xfe"]
-    damaged = [
-        wire[:position] + lie + wire[position + len(lie) :]
+    compiled.decode(memoryview(wire))  # compiles it
+    false_lengths = [b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff\x07", b"\x7f\xff", b"\xff\xff\xff\xfe"]
+    corrupt = [
+        wire[:position] + length + wire[position + len(length) :]
         for position in range(len(wire))
-        for lie in lies
+        for length in false_lengths
     ]
 
     tracemalloc.start()
-    for attempt in damaged:
+    for attempt in corrupt:
         outcome_of_compiled(compiled, attempt)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
@@ -116,7 +116,7 @@ NEWEST = pytest.mark.parametrize(
         for message, version in ALL_MESSAGES
         if version == message.versions.last
         and any(
-            isinstance(field.kind, Array) and isinstance(field.kind.element, Struct)
+            isinstance(field.type, Array) and isinstance(field.type.element, Struct)
             for field in message.fields.values()
         )
     ],
@@ -125,10 +125,10 @@ NEWEST = pytest.mark.parametrize(
 
 
 @NEWEST
-def test_the_memory_for_a_crowd_of_smallest_elements_is_bounded(message, version):
-    """The worst that a peer can do: arrays of structs in which everything is empty."""
+def test_memory_for_arrays_of_empty_elements_is_bounded(message, version):
+    """The worst case: arrays of structs whose fields are all empty."""
     compiled = codec(message, version)
-    arrays = sum(isinstance(field.kind, Array) for field in message.fields.values())
+    arrays = sum(isinstance(field.type, Array) for field in message.fields.values())
     wire = memoryview(encoded(compiled, crowded(message, version, elements=500, nested=0)))
 
     tracemalloc.start()
@@ -136,37 +136,37 @@ def test_the_memory_for_a_crowd_of_smallest_elements_is_bounded(message, version
     allocated, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
 
-    # A third of a kilobyte for each element makes 22 MiB for all that come for nothing.
+    # A third of a kilobyte per element is 22 MiB for FREE_ELEMENTS.
     assert allocated < 340 * 500 * arrays + 16 * 1024
 
 
 @NEWEST
-def test_more_elements_than_a_message_of_its_size_may_have_are_refused(message, version):
+def test_more_elements_than_the_size_of_the_message_allows_are_rejected(message, version):
     compiled = codec(message, version)
     few, more = (len(encoded(compiled, crowded(message, version, n, nested=0))) for n in (10, 60))
     if (more - few) / 50 > 8:
-        return  # so many bytes in each element that they are paid for
+        return  # elements of this size are within the limit
 
     wire = encoded(compiled, crowded(message, version, elements=150_000, nested=0))
 
-    with pytest.raises(DecodeError, match="is too many for a message of"):
+    with pytest.raises(DecodeError, match="more elements are too many in"):
         compiled.decode(memoryview(wire))
 
 
-def test_the_budget_is_that_of_the_whole_message():
-    """Tags count too, and so do the elements of nested arrays."""
+def test_the_element_limit_is_for_the_whole_message():
+    """Tags and elements of nested arrays count, too."""
     tags = bytes.fromhex("00000000 80f104") + bytes.fromhex("64 00") * 80_000
 
-    with pytest.raises(DecodeError, match="is too many"):
+    with pytest.raises(DecodeError, match="are too many"):
         codec(ResponseHeader, 1).decode(memoryview(tags))
 
     topic = ListOffsetsTopic(partitions=[ListOffsetsPartition()] * 300)
     request = ListOffsetsRequest(topics=[topic] * 300)
-    assert decoded(request, 6) == request  # 90,300 elements, all paid for
+    assert decoded(request, 6) == request  # 90,300 elements, within the limit
 
     group = OffsetFetchRequestGroup(topics=[OffsetFetchRequestTopics()] * 300)
     request = OffsetFetchRequest(groups=[group] * 300)
-    with pytest.raises(DecodeError, match=r"groups\[2\d\d\]\.topics .* is too many"):
+    with pytest.raises(DecodeError, match=r"groups\[2\d\d\]\.topics .* are too many"):
         decoded(request, 8)
 
 
@@ -176,14 +176,14 @@ def decoded(value, version):
 
 
 def crowded(message, version, elements, nested=2):
-    """A message whose arrays have so many elements, and all else is as small as can be."""
+    """A message whose arrays have `elements` elements, with all other fields empty."""
     values = {}
     for name, field in message.fields.items():
-        if field.exists_in(version) and isinstance(field.kind, Array):
-            element = field.kind.element
+        if field.exists_in(version) and isinstance(field.type, Array):
+            element = field.type.element
             inner = getattr(element, "message", None)
-            one = element.zero if inner is None else crowded(inner, version, nested, nested)
-            values[name] = [one] * elements
+            value = element.zero if inner is None else crowded(inner, version, nested, nested)
+            values[name] = [value] * elements
         elif field.exists_in(version) and field.default is None and not field.nullable_in(version):
-            values[name] = field.kind.zero
+            values[name] = field.type.zero
     return message(**values)

@@ -1,4 +1,4 @@
-"""The compiled module and its twin in Python: the same results, the same errors, for any bytes."""
+"""The compiled module equals pure Python: same results and same errors for any bytes."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from ottla.protocol.records import (
 
 fast = pytest.importorskip("ottla.protocol._fast", reason="the compiled module was not built")
 
-ROOM = partial(pa.allocate_buffer, resizable=True)
+ALLOCATE = partial(pa.allocate_buffer, resizable=True)
 NOW = 1_700_000_000_000
 INT64 = st.integers(-(2**63), 2**63 - 1)
-#: What a client makes of records: their place before them, and their leader epoch behind.
-LONGER = (ConsumerRecord, ("orders", 3), (9,))
+#: As the consumer decodes: topic and partition before the fields of Record, leader epoch after.
+AS_CONSUMER_RECORD = (ConsumerRecord, ("orders", 3), (9,))
 SAMPLE = [
     Record(0, NOW, b"key", b"v" * 70, (("a", b"1"), ("ü€😀", None), ("", b""))),
     Record(1, NOW - 70_000, None, b""),
@@ -37,7 +37,7 @@ SAMPLE = [
 
 
 def outcome(function: Callable[..., Any], *arguments: Any) -> Any:
-    """What a call gives, or what it raises, in a form that can be compared."""
+    """Return the result of a call, or its exception in a form that can be compared."""
     try:
         return function(*arguments)
     except BatchError as error:
@@ -51,19 +51,19 @@ def in_64_bits(rows: list[Record]) -> bool:
 
 
 def check_decoding(payload: Any, count: int, *bases: Any) -> None:
-    """See that the compiled module declines what its twin refuses, and nothing else."""
-    wanted = outcome(decode_in_python, Record, (), (), payload, count, *bases)
+    """Check that the compiled module declines exactly what pure Python rejects."""
+    expected = outcome(decode_in_python, Record, (), (), payload, count, *bases)
     got = fast.decode_records(Record, (), (), payload, count, *bases)
-    longer = fast.decode_records(*LONGER, payload, count, *bases)
+    longer = fast.decode_records(*AS_CONSUMER_RECORD, payload, count, *bases)
     columns = fast.decode_columns(
-        ROOM, [(payload, count, *bases)], -(2**63), 2**63 - 1, 1, with_headers=True
+        ALLOCATE, [(payload, count, *bases)], -(2**63), 2**63 - 1, 1, with_headers=True
     )
 
-    assert outcome(decode_records, payload, count, *bases) == wanted
-    if isinstance(wanted, list) and in_64_bits(wanted):
-        assert got == wanted
+    assert outcome(decode_records, payload, count, *bases) == expected
+    if isinstance(expected, list) and in_64_bits(expected):
+        assert got == expected
         assert [type(row) for row in got] == [Record] * count
-        assert longer == decode_in_python(*LONGER, payload, count, *bases)
+        assert longer == decode_in_python(*AS_CONSUMER_RECORD, payload, count, *bases)
         assert [type(row) for row in longer] == [ConsumerRecord] * count
         assert [tuple(row[2:7]) for row in longer] == got
         assert {(*row[:2], *row[7:]) for row in longer} <= {("orders", 3, 9)}
@@ -79,48 +79,48 @@ def check_decoding(payload: Any, count: int, *bases: Any) -> None:
     rows=records(min_size=0), base_offset=INT64, base_timestamp=INT64, append_time=st.none() | INT64
 )
 @settings(max_examples=100)
-def test_what_one_writes_the_other_writes_and_both_read(
-    rows, base_offset, base_timestamp, append_time
-):
+def test_both_encode_the_same_bytes_and_decode_them(rows, base_offset, base_timestamp, append_time):
     written = encode_in_python(rows, 0, NOW)
 
     assert fast.encode_records(Record, rows, 0, NOW) == written
     check_decoding(written, len(rows), base_offset, base_timestamp, append_time)
 
 
-def test_the_plain_case_is_not_declined_whatever_buffer_it_is_in():
+def test_the_compiled_module_accepts_any_contiguous_buffer():
     written = fast.encode_records(Record, SAMPLE, 0, NOW)
     padded = memoryview(b"\xff" + written + b"\xff")[1:-1]
 
     for payload in (written, bytearray(written), memoryview(written), padded):
         assert fast.decode_records(Record, (), (), payload, 3, 0, NOW, None) == SAMPLE
-        assert fast.decode_columns(ROOM, [(payload, 3, 0, NOW, None)], 0, 9, 1, False)[0] == 2
+        assert fast.decode_columns(ALLOCATE, [(payload, 3, 0, NOW, None)], 0, 9, 1, False)[0] == 2
 
 
-def test_a_buffer_with_gaps_is_left_to_the_twin():
+def test_a_strided_buffer_is_left_to_pure_python():
     written = encode_in_python(SAMPLE, 0, NOW)
-    gaps = memoryview(bytes(byte for pair in zip(written, written, strict=True) for byte in pair))
+    strided = memoryview(
+        bytes(byte for pair in zip(written, written, strict=True) for byte in pair)
+    )
 
-    assert fast.decode_records(Record, (), (), gaps[::2], 3, 0, NOW, None) is None
-    assert fast.decode_columns(ROOM, [(gaps[::2], 3, 0, NOW, None)], 0, 9, 1, False) is None
-    assert decode_records(gaps[::2], 3, 0, NOW, None) == SAMPLE
+    assert fast.decode_records(Record, (), (), strided[::2], 3, 0, NOW, None) is None
+    assert fast.decode_columns(ALLOCATE, [(strided[::2], 3, 0, NOW, None)], 0, 9, 1, False) is None
+    assert decode_records(strided[::2], 3, 0, NOW, None) == SAMPLE
 
 
-def test_no_reference_is_lost_or_kept():
+def test_no_reference_is_leaked():
     value = bytes(1000)
     rows = [Record(0, NOW, None, value, (("a", value),))]
     payload = bytearray(encode_records(rows, 0, NOW))
 
     for count in (1, 2):
         for _ in range(100):
-            fast.decode_records(*LONGER, payload, count, 0, NOW, None)
-            fast.decode_columns(ROOM, [(payload, count, 0, NOW, None)], 0, 9, 1, True)
-    payload += b"no buffer of it is held"
+            fast.decode_records(*AS_CONSUMER_RECORD, payload, count, 0, NOW, None)
+            fast.decode_columns(ALLOCATE, [(payload, count, 0, NOW, None)], 0, 9, 1, True)
+    payload += b"raises BufferError if a view of it is still exported"
 
     assert rows == [Record(0, NOW, None, value, (("a", value),))]
 
 
-# What callers should not give, and might.
+# Values of wrong types and ranges.
 NUMBERS = st.integers(-(2**70), 2**70) | INT64 | st.booleans() | st.just(1.5)
 BLOBS = (
     st.none()
@@ -138,26 +138,26 @@ ODD = ROWS | ROWS.map(lambda row: Record(*row)) | ROWS.map(list) | ROWS.map(lamb
 @example(rows=[Record(0, 0, None, None)], base_offset=-(2**63), base_timestamp=-(2**63))
 @example(rows=[Record(2**63 - 1, 0, None, None)], base_offset=-1, base_timestamp=0)
 @settings(max_examples=400)
-def test_odd_objects_are_written_as_the_twin_writes_them(rows, base_offset, base_timestamp):
-    wanted = outcome(encode_in_python, rows, base_offset, base_timestamp)
+def test_unusual_values_are_encoded_as_pure_python_does(rows, base_offset, base_timestamp):
+    expected = outcome(encode_in_python, rows, base_offset, base_timestamp)
 
-    for given_as in (list, tuple, iter):
-        assert outcome(encode_records, given_as(rows), base_offset, base_timestamp) == wanted
+    for collection in (list, tuple, iter):
+        assert outcome(encode_records, collection(rows), base_offset, base_timestamp) == expected
 
 
-def test_every_byte_of_a_payload_can_be_any_other():
+def test_every_byte_of_a_payload_may_be_corrupt():
     payload = encode_in_python(SAMPLE, 0, NOW)
-    short = payload.replace(b"v" * 70, b"v" * 2)  # of another length than it says, too
+    short = payload.replace(b"v" * 70, b"v" * 2)  # with a length field that does not match, too
 
     for start in (payload, short):
         for position in [*range(12), *range(len(start) - 60, len(start))]:
             for byte in range(256):
-                damaged = bytearray(start)
-                damaged[position] = byte
-                check_decoding(damaged, 3, 0, NOW, None)
+                corrupt = bytearray(start)
+                corrupt[position] = byte
+                check_decoding(corrupt, 3, 0, NOW, None)
 
 
-def test_every_length_of_a_payload_is_told_from_the_right_one():
+def test_truncated_payloads_and_wrong_counts_are_rejected():
     payload = encode_in_python(SAMPLE, 0, NOW)
 
     for size in range(len(payload)):
@@ -169,7 +169,7 @@ def test_every_length_of_a_payload_is_told_from_the_right_one():
 
 @given(rows=records(), data=st.data())
 @settings(max_examples=200)
-def test_damaged_payloads_are_refused_in_the_same_words(rows, data):
+def test_corrupt_payloads_raise_the_same_errors(rows, data):
     payload = bytearray(encode_in_python(rows, 0, rows[0].timestamp))
     for _ in range(data.draw(st.integers(0, 3))):
         position = data.draw(st.integers(0, len(payload) - 1))
@@ -184,7 +184,7 @@ def test_damaged_payloads_are_refused_in_the_same_words(rows, data):
 
 @st.composite
 def varints(draw: st.DrawFn, numbers: st.SearchStrategy[int]) -> bytes:
-    """A number, sometimes in more bytes than it needs or may have."""
+    """A varint, sometimes with more bytes than necessary or allowed."""
     rest = draw(numbers)
     rest = rest << 1 if rest >= 0 else (-rest << 1) - 1
     out = bytearray()
@@ -197,27 +197,27 @@ def varints(draw: st.DrawFn, numbers: st.SearchStrategy[int]) -> bytes:
 
 @st.composite
 def blobs(draw: st.DrawFn) -> bytes:
-    """A length and bytes, mostly as many as it says."""
+    """A length and bytes, mostly of that length."""
     content = draw(st.binary(max_size=3) | st.just(b"\xc3\xbc"))
-    says = st.sampled_from([len(content)] * 4 + [-1, -2, len(content) + 1, 2**31, -(2**31) - 1])
-    return draw(varints(says)) + content
+    lengths = st.sampled_from([len(content)] * 4 + [-1, -2, len(content) + 1, 2**31, -(2**31) - 1])
+    return draw(varints(lengths)) + content
 
 
 @st.composite
-def crooked_records(draw: st.DrawFn) -> bytes:
-    """A record that is nearly right."""
+def nearly_valid_records(draw: st.DrawFn) -> bytes:
+    """A record that is nearly valid."""
     times = st.sampled_from([0, 1, -1, 2**62, 2**63 - 1, -(2**63), 2**63, 2**69])
     deltas = st.sampled_from([0, 1, 200, 2**31 - 1, 2**31, -1])
     headers = draw(st.lists(st.tuples(blobs(), blobs()).map(b"".join), max_size=2))
-    announced = st.sampled_from([len(headers)] * 6 + [len(headers) + 1, -1, 2**31])
-    parts = [varints(times), varints(deltas), blobs(), blobs(), varints(announced)]
+    counts = st.sampled_from([len(headers)] * 6 + [len(headers) + 1, -1, 2**31])
+    parts = [varints(times), varints(deltas), blobs(), blobs(), varints(counts)]
     body = b"\0" + b"".join(draw(part) for part in parts) + b"".join(headers)
     size = st.sampled_from([len(body)] * 8 + [len(body) + 1, len(body) - 1, -1, 2**32])
     return draw(varints(size)) + body
 
 
 @given(
-    parts=st.lists(crooked_records(), min_size=1, max_size=3),
+    parts=st.lists(nearly_valid_records(), min_size=1, max_size=3),
     bases=st.tuples(
         st.sampled_from([0, -5, 2**63 - 2, -(2**63)]),
         st.sampled_from([0, NOW, 2**63 - 1, -(2**63)]),
@@ -225,24 +225,24 @@ def crooked_records(draw: st.DrawFn) -> bytes:
     ),
 )
 @settings(max_examples=150)
-def test_records_that_are_nearly_right_are_judged_alike(parts, bases):
+def test_nearly_valid_records_have_the_same_outcome(parts, bases):
     check_decoding(b"".join(parts), len(parts), *bases)
 
 
 @given(names=st.lists(st.binary(max_size=5), max_size=3))
-@example(names=[b"\xed\xa0\x80", b"\xed\x9f\xbf"])  # the first surrogate, and what is before it
-@example(names=[b"\xf4\x90\x80\x80", b"\xf4\x8f\xbf\xbf"])  # behind the last character, and that
-@example(names=[b"\xc0\x80", b"\xe0\x80\x80", b"\xf0\x80\x80\x80"])  # longer than need be
+@example(names=[b"\xed\xa0\x80", b"\xed\x9f\xbf"])  # the first surrogate, and before it
+@example(names=[b"\xf4\x90\x80\x80", b"\xf4\x8f\xbf\xbf"])  # past the last character, and the last
+@example(names=[b"\xc0\x80", b"\xe0\x80\x80", b"\xf0\x80\x80\x80"])  # overlong
 @example(names=[b"\xe2\x82", b"\xf0\x9f\x98", b"\xc3"])  # cut off
 @settings(max_examples=500)
-def test_a_header_key_is_utf8_to_the_one_if_it_is_to_the_other(names):
+def test_utf8_header_keys_have_the_same_outcome(names):
     for name in names:
         body = b"\0\0\0\x01\x01\x02" + bytes([2 * len(name)]) + name + b"\x01"
 
         check_decoding(bytes([2 * len(body)]) + body, 1, 0, 0, None)
 
 
-def test_every_two_bytes_are_utf8_to_both_or_to_neither():
+def test_every_two_byte_prefix_is_utf8_to_both_or_to_neither():
     for number in range(0x8000, 0x10000):
         name = number.to_bytes(2) + b"\x80"
         body = b"\0\0\0\x01\x01\x02\x06" + name + b"\x01"

@@ -27,7 +27,7 @@ MARKER = bytes.fromhex(
 )
 
 
-def test_a_batch_of_another_client_is_read():
+def test_a_batch_of_librdkafka_is_decoded():
     batch = RecordBatch(PRODUCED)
     batch.validate_produced()
 
@@ -39,7 +39,7 @@ def test_a_batch_of_another_client_is_read():
     assert batch.records() == [Record(0, NOW, b"k", b"hello", (("h", b"1"),))]
 
 
-def test_the_same_record_builds_the_same_bytes():
+def test_the_same_record_encodes_to_the_bytes_of_librdkafka():
     record = Record(0, NOW, b"k", b"hello", (("h", b"1"),))
 
     batch = build_batch(
@@ -49,7 +49,7 @@ def test_the_same_record_builds_the_same_bytes():
     assert batch == PRODUCED
 
 
-def test_a_control_batch_is_valid_and_not_for_producers_to_send():
+def test_a_control_batch_is_valid_but_rejected_from_producers():
     marker = RecordBatch(MARKER)
     marker.validate()
 
@@ -64,7 +64,7 @@ def test_a_control_batch_is_valid_and_not_for_producers_to_send():
 
 
 @pytest.mark.parametrize("compression", Compression)
-def test_records_come_back_through_every_codec(compression):
+def test_records_round_trip_through_every_codec(compression):
     batch = RecordBatch(build_batch(RECORDS, compression=compression))
     batch.validate_produced()
 
@@ -73,7 +73,7 @@ def test_records_come_back_through_every_codec(compression):
     assert (batch.base_timestamp, batch.max_timestamp) == (NOW, NOW + 5)
 
 
-def test_assigning_changes_offsets_and_epoch_in_place_and_no_crc():
+def test_assign_writes_offset_and_epoch_in_place_and_keeps_the_crc():
     wire = build_batch(RECORDS)
     batch = RecordBatch(wire)
 
@@ -88,7 +88,7 @@ def test_assigning_changes_offsets_and_epoch_in_place_and_no_crc():
 
 
 @pytest.mark.parametrize("compression", [Compression.NONE, Compression.ZSTD])
-def test_append_time_is_that_of_every_record(compression):
+def test_append_time_applies_to_every_record(compression):
     wire = build_batch(RECORDS, compression=compression)
 
     RecordBatch(wire).stamp_append_time(NOW + 999)
@@ -102,7 +102,7 @@ def test_append_time_is_that_of_every_record(compression):
     assert again.compression is compression
 
 
-def test_a_view_copies_nothing_and_a_frozen_one_cannot_be_assigned():
+def test_a_batch_is_a_view_and_a_read_only_one_cannot_be_assigned():
     wire = build_batch(RECORDS)
 
     assert RecordBatch(wire).view.obj is wire
@@ -110,7 +110,7 @@ def test_a_view_copies_nothing_and_a_frozen_one_cannot_be_assigned():
         RecordBatch(bytes(wire)).assign(1, 1)
 
 
-def test_batches_that_lie_behind_each_other_are_split_and_a_cut_one_is_left_out():
+def test_consecutive_batches_are_split_and_an_incomplete_last_one_is_skipped():
     first, second = build_batch(RECORDS), build_batch(RECORDS[:1])
     wire = bytes(first + second)
 
@@ -120,7 +120,7 @@ def test_batches_that_lie_behind_each_other_are_split_and_a_cut_one_is_left_out(
     assert list(split_batches(b"")) == []
 
 
-def test_compaction_can_keep_the_span_of_offsets_that_a_batch_had():
+def test_a_compacted_batch_keeps_its_offset_span():
     kept = [Record(12, NOW, b"k", b"v"), Record(17, NOW, b"l", b"v")]
 
     batch = RecordBatch(build_batch(kept, base_offset=10, last_offset=19))
@@ -134,7 +134,7 @@ def test_compaction_can_keep_the_span_of_offsets_that_a_batch_had():
         batch.validate_produced()
 
 
-def test_a_delete_horizon_takes_the_place_of_the_base_timestamp_and_changes_no_other():
+def test_a_delete_horizon_replaces_only_the_base_timestamp():
     records = [Record(0, NOW, b"k", None), Record(1, NOW - 5, b"l", b"v")]
 
     batch = RecordBatch(build_batch(records, delete_horizon=NOW + 86_400_000))
@@ -146,7 +146,7 @@ def test_a_delete_horizon_takes_the_place_of_the_base_timestamp_and_changes_no_o
     assert not RecordBatch(build_batch(records)).has_delete_horizon
 
 
-def test_a_batch_without_records_can_have_the_time_of_those_it_had():
+def test_a_batch_without_records_keeps_its_max_timestamp():
     batch = RecordBatch(build_batch([], base_offset=3, last_offset=5, max_timestamp=NOW))
     batch.validate()
 
@@ -188,9 +188,9 @@ def rewritten(at: int, code: str, value: int, *, crc: bool = True) -> bytearray:
         (rewritten(21, ">h", 5), ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "codec 5"),
         (rewritten(21, ">h", 0x20), ErrorCode.INVALID_RECORD, "control"),
         (rewritten(21, ">h", 0x40), ErrorCode.INVALID_RECORD, "attributes 0x40"),
-        (rewritten(57, ">i", -1), ErrorCode.INVALID_RECORD, "-1 records"),
-        (rewritten(57, ">i", 0), ErrorCode.INVALID_RECORD, "0 records"),
-        (rewritten(57, ">i", 4), ErrorCode.INVALID_RECORD, "4 records"),
+        (rewritten(57, ">i", -1), ErrorCode.INVALID_RECORD, "record count -1 "),
+        (rewritten(57, ">i", 0), ErrorCode.INVALID_RECORD, "record count 0 "),
+        (rewritten(57, ">i", 4), ErrorCode.INVALID_RECORD, "record count 4 "),
         (rewritten(23, ">i", 5), ErrorCode.INVALID_RECORD, "last offset delta 5"),
         (rewritten(23, ">i", -1), ErrorCode.INVALID_RECORD, "last offset delta -1"),
         (rewritten(43, ">q", 7), ErrorCode.INVALID_RECORD, "producer id 7"),
@@ -199,14 +199,14 @@ def rewritten(at: int, code: str, value: int, *, crc: bool = True) -> bytearray:
         (PRODUCED[:77], ErrorCode.CORRUPT_MESSAGE, "batch length 66"),
     ],
 )
-def test_a_batch_that_is_not_valid_has_the_code_to_answer_with(wire, code, reason):
+def test_an_invalid_batch_raises_the_error_code_of_the_response(wire, code, reason):
     with pytest.raises(BatchError, match=reason) as caught:
         RecordBatch(wire).validate_produced()
 
     assert caught.value.code is code
 
 
-def test_every_flipped_bit_behind_the_crc_is_noticed():
+def test_the_crc_detects_every_flipped_bit():
     for position in range(17, len(PRODUCED)):
         for bit in range(8):
             wire = bytearray(PRODUCED)
@@ -218,35 +218,35 @@ def test_every_flipped_bit_behind_the_crc_is_noticed():
 @pytest.mark.parametrize(
     ("payload", "count"),
     [
-        ("0c00000001010000", 1),  # one byte more than the records need
-        ("0c000000010100", 2),  # one record where two are announced
-        ("0e000000010100", 1),  # a record that is longer than the batch
-        ("0a000000010100", 1),  # a record that is longer than it says
-        ("0b000000010100", 1),  # of a negative length
-        ("0c000001010100", 1),  # with a negative offset delta
-        ("0c000000030100", 1),  # a key of -2 bytes
-        ("0c000000010300", 1),  # a value of -2 bytes
-        ("0c0000007e0100", 1),  # a key that is longer than the batch
-        ("0c000000010102", 1),  # a header that is not there
-        ("0c000000010101", 1),  # -1 headers
+        ("0c00000001010000", 1),  # a trailing byte
+        ("0c000000010100", 2),  # two records, but only one in the payload
+        ("0e000000010100", 1),  # a record longer than the payload
+        ("0a000000010100", 1),  # a record longer than its length field
+        ("0b000000010100", 1),  # a negative record length
+        ("0c000001010100", 1),  # a negative offset delta
+        ("0c000000030100", 1),  # key length -2
+        ("0c000000010300", 1),  # value length -2
+        ("0c0000007e0100", 1),  # a key longer than the payload
+        ("0c000000010102", 1),  # a missing header
+        ("0c000000010101", 1),  # header count -1
         ("100000000101020101", 1),  # a header with a null key
         ("120000000101020203ff", 1),
         ("12000000010102 02ff 01".replace(" ", ""), 1),  # a header key that is not UTF-8
-        ("ffffffffff7f", 1),  # a varint that goes on and on
+        ("ffffffffff7f", 1),  # a varint that is too long
         ("1800ffffffffffffffffff7f000101", 1),  # a timestamp of more than 64 bits
         ("", 1),
         ("0c000000010100", -1),
         ("0c000000010100", 2**31 - 1),
     ],
 )
-def test_records_that_make_no_sense_are_refused(payload, count):
+def test_invalid_records_are_rejected(payload, count):
     with pytest.raises(BatchError) as caught:
         decode_records(bytes.fromhex(payload), count, 0, 0, None)
 
     assert caught.value.code is ErrorCode.INVALID_RECORD
 
 
-def test_timestamps_and_offsets_may_be_far_apart():
+def test_timestamp_and_offset_deltas_may_be_large():
     records = [
         Record(0, 0, None, None),
         Record(2**31 - 1, 2**62, None, None),
@@ -256,17 +256,17 @@ def test_timestamps_and_offsets_may_be_far_apart():
     assert decode_records(encode_records(records, 0, 0), 3, 0, 0, None) == records
 
 
-def test_a_bomb_is_an_error():
+def test_a_decompression_bomb_is_an_error():
     bomb = [Record(0, NOW, None, bytes(8 * 1024 * 1024))]
     for compression in (Compression.GZIP, Compression.SNAPPY, Compression.LZ4, Compression.ZSTD):
         batch = RecordBatch(build_batch(bomb, compression=compression))
 
         with pytest.raises(BatchError, match="1048576") as caught:
-            batch.records(limit=1024 * 1024)
+            batch.records(max_bytes=1024 * 1024)
 
         assert caught.value.code is ErrorCode.CORRUPT_MESSAGE
         assert batch.records()[0].value == bomb[0].value
 
 
-def test_a_header_has_the_size_that_it_is_said_to_have():
+def test_header_bytes_is_the_size_of_a_batch_without_records():
     assert len(build_batch([], base_offset=0, last_offset=0)) == HEADER_BYTES

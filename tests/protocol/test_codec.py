@@ -1,4 +1,4 @@
-"""Whole frames: known bytes, headers and their habits, errors that say where."""
+"""Requests and responses: known bytes, header versions, and errors that name the field."""
 
 from struct import Struct
 
@@ -21,13 +21,13 @@ def frame(text: str) -> bytes:
 
 
 def joined(parts) -> bytes:
-    """A whole frame, without the size in front, which is checked."""
+    """Join the parts of a frame, check its size and strip it."""
     whole = b"".join(parts)
     assert int.from_bytes(whole[:4], "big") == len(whole) - 4
     return whole[4:]
 
 
-# Frames of librdkafka 2.16, and the answers that it understood.
+# Requests of librdkafka 2.16, and responses that it accepted.
 API_VERSIONS_V3 = frame(
     "0012 0003 00000001 0007 72646b61666b61 00"
     "| 17 636f6e666c75656e742d6b61666b612d707974686f6e"
@@ -67,7 +67,7 @@ PRODUCE_V9_ANSWER = frame(
     [API_VERSIONS_V3, METADATA_V9, INIT_PRODUCER_ID_V4, PRODUCE_V9],
     ids=["ApiVersions", "Metadata", "InitProducerId", "Produce"],
 )
-def test_known_requests_come_back_byte_for_byte(wire):
+def test_known_requests_round_trip(wire):
     header, body = decode_request(wire)
 
     version = header.request_api_version
@@ -87,13 +87,13 @@ def test_known_requests_come_back_byte_for_byte(wire):
     ],
     ids=["ApiVersions", "Metadata", "InitProducerId", "Produce"],
 )
-def test_known_responses_come_back_byte_for_byte(response, version, wire):
+def test_known_responses_round_trip(response, version, wire):
     correlation_id, body = decode_response(response, version, wire)
 
     assert joined(encode_response(body, version, correlation_id)) == wire
 
 
-def test_what_is_in_known_frames():
+def test_fields_of_known_frames():
     _, produce = decode_request(PRODUCE_V9)
     _, metadata = decode_response(MetadataResponse, 9, METADATA_V9_ANSWER)
 
@@ -117,7 +117,7 @@ def test_records_are_slices_of_the_frame():
     assert records[16] == 99
 
 
-def test_large_bytes_are_passed_through_and_small_ones_are_not():
+def test_large_byte_fields_are_passed_through_and_small_ones_are_copied():
     large, small = bytes(PASS_THROUGH_BYTES), bytes(PASS_THROUGH_BYTES - 1)
     partitions = [PartitionData(records=large), PartitionData(records=small)]
     response = FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=partitions)])
@@ -129,8 +129,8 @@ def test_large_bytes_are_passed_through_and_small_ones_are_not():
     assert decode_response(FetchResponse, 11, joined(parts)) == (5, response)
 
 
-def test_bytes_behind_a_request_are_left_alone():
-    """Asking for all topics, librdkafka since 2.1 writes a null of four bytes where one belongs."""
+def test_trailing_bytes_of_a_request_are_ignored():
+    """For all topics, librdkafka since 2.1 writes a null of four bytes instead of one."""
     wire = frame("0003 000c 00000003 0007 72646b61666b61 00 | 00 00 00 00 01 00 00")
 
     header, body = decode_request(wire)
@@ -139,12 +139,12 @@ def test_bytes_behind_a_request_are_left_alone():
     assert body == MetadataRequest(topics=None, allow_auto_topic_creation=False)
 
 
-def test_bytes_behind_a_response_are_an_error():
-    with pytest.raises(DecodeError, match="HeartbeatResponse v0: at byte 6: 1 bytes left over"):
+def test_trailing_bytes_of_a_response_are_an_error():
+    with pytest.raises(DecodeError, match="HeartbeatResponse v0: at byte 6: 1 trailing bytes"):
         decode_response(HeartbeatResponse, 0, frame("00000001 | 0000 00"))
 
 
-def test_unknown_tags_are_kept_and_written_back_in_their_place():
+def test_unknown_tagged_fields_are_kept_and_written_back():
     wire = frame(
         "0012 0003 00000001 0002 6d65 01 07 02 beef | 02 61 02 62 02 05 01 ff 80 01 03 616263"
     )
@@ -158,7 +158,7 @@ def test_unknown_tags_are_kept_and_written_back_in_their_place():
     assert codec(ApiVersionsRequest, 3).encode(body, tail, parts) == wire
 
 
-def test_tags_are_written_in_their_order_whatever_order_they_have():
+def test_tags_are_written_in_ascending_order():
     request = ApiVersionsRequest(unknown_tagged_fields=[(9, b"b"), (5, b"a")])
 
     wire = b"".join(encode_request(request, 3, 1, None))
@@ -166,7 +166,7 @@ def test_tags_are_written_in_their_order_whatever_order_they_have():
     assert wire.endswith(bytes.fromhex("02 05 01 61 09 01 62"))
 
 
-def test_header_versions_follow_from_the_api_and_its_version():
+def test_header_versions_depend_on_api_and_version():
     assert (PRODUCE.request_header_version(8), PRODUCE.request_header_version(9)) == (1, 2)
     assert (FETCH.response_header_version(11), FETCH.response_header_version(12)) == (0, 1)
     assert [API_VERSIONS.response_header_version(version) for version in range(5)] == [0] * 5
@@ -181,7 +181,7 @@ def test_the_client_id_may_be_null():
 
 
 @pytest.mark.parametrize("key_and_version", ["0012 0063", "0000 0002", "7fff 0000", "0001 ffff"])
-def test_an_api_or_version_that_is_not_spoken_says_what_was_asked(key_and_version):
+def test_an_unsupported_api_or_version_raises_with_the_correlation_id(key_and_version):
     with pytest.raises(UnsupportedVersionError) as caught:
         decode_request(frame(f"{key_and_version} 0000002a 0000 deadbeef"))
 
@@ -192,33 +192,33 @@ def test_an_api_or_version_that_is_not_spoken_says_what_was_asked(key_and_versio
     )
 
 
-def test_only_produce_is_advertised_from_further_down_than_it_is_served():
-    odd = [api for api in APIS.values() if api.advertised != api.versions]
+def test_only_produce_advertises_versions_it_does_not_support():
+    different = [api for api in APIS.values() if api.advertised != api.versions]
 
-    assert odd == [PRODUCE]
+    assert different == [PRODUCE]
     assert (PRODUCE.advertised.first, PRODUCE.versions.first) == (0, 3)
 
 
 @pytest.mark.parametrize(
     ("wire", "message"),
     [
-        ("0012 0003", "RequestHeader v1: correlation_id at byte 4: needs 4 bytes, 0 left"),
-        ("0012 0003 00000001 0007 72", "RequestHeader v2: client_id at byte 10: length 7, 1 byte"),
+        ("0012 0003", "RequestHeader v1: correlation_id at byte 4: needs 4 bytes, but 0 remain"),
+        ("0012 0003 00000001 0007 72", "RequestHeader v2: client_id at byte 10: length 7, but 1 "),
         (
             "000b 0001 00000001 ffff | 0001 67 00001770",
-            "JoinGroupRequest v1: rebalance_timeout_ms at byte 17: needs 4 bytes, 0 left",
+            "JoinGroupRequest v1: rebalance_timeout_ms at byte 17: needs 4 bytes, but 0 remain",
         ),
         (
             "0001 000b 00000001 ffff | ffffffff 000001f4 00000001 7fffffff 00 00000000 ffffffff"
             " 7fffffff 0001",
-            "FetchRequest v11: topics at byte 39: 2147483647 elements, 2 bytes left",
+            "FetchRequest v11: topics at byte 39: 2147483647 elements, but 2 bytes remain",
         ),
         ("0010 0004 00000001 ffff 00 | 02 02", "ListGroupsRequest v4: states_filter.0. at byte 13"),
         ("0010 0004 00000001 ffff 00 | 02 02 ff 00", "utf-8"),
-        ("0010 0004 00000001 ffff 00 | ffffffffff01", "a varint of more than five bytes"),
-        ("0010 0004 00000001 ffff 00 | 01", "the bytes end here"),
-        ("0010 0004 00000001 ffff 00 | 01 05 00", "5 tags, 1 bytes left"),
-        ("0010 0004 00000001 ffff 00 | 01 01 00 09 61", "tag 0 has 9 bytes, 1 left"),
+        ("0010 0004 00000001 ffff 00 | ffffffffff01", "varint longer than 5 bytes"),
+        ("0010 0004 00000001 ffff 00 | 01", "unexpected end of the frame"),
+        ("0010 0004 00000001 ffff 00 | 01 05 00", "5 tags, but 1 bytes remain"),
+        ("0010 0004 00000001 ffff 00 | 01 01 00 09 61", "tag 0 has 9 bytes, but 1 remain"),
         ("0012 0003 00000001 ffff 00 | 00 01 00", "software_name at byte 12: length -1"),
     ],
 )
@@ -228,17 +228,17 @@ def test_an_error_names_message_version_field_and_position(wire, message):
 
 
 def test_a_tagged_field_must_fill_its_payload():
-    """Fetch v12 with a cluster id, tag 0, of two letters in three bytes."""
+    """Fetch v12 whose cluster id, tag 0, has two letters in a payload of four bytes."""
     wire = frame(
         "0001 000c 00000001 ffff 00 | ffffffff 00000000 00000000 00000000 00 00000000 00000000"
         " 01 01 01 01 00 04 03 6162 00"
     )
 
-    with pytest.raises(DecodeError, match="cluster_id at byte 45: tag 0 ends 1 bytes further"):
+    with pytest.raises(DecodeError, match="cluster_id at byte 45: 1 trailing bytes in tag 0"):
         decode_request(wire)
 
 
-def test_generated_code_can_be_read():
+def test_the_generated_source_is_available():
     heartbeat = codec(HeartbeatResponse, 1)
 
     assert "def decode(b, p, end):" in heartbeat.decode_source
@@ -246,7 +246,7 @@ def test_generated_code_can_be_read():
     assert codec(HeartbeatResponse, 1) is heartbeat
 
 
-def test_threads_that_compile_at_a_time_get_the_same_struct(monkeypatch):
+def test_threads_that_compile_at_the_same_time_get_the_same_struct(monkeypatch):
     other = []
 
     def interrupted(codes):

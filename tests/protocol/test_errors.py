@@ -1,4 +1,4 @@
-"""Error codes and the exceptions that clients see."""
+"""Error codes and their exceptions."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from ottla.protocol.errors import (
 )
 
 
-def test_a_code_is_its_number_and_knows_its_name_and_what_to_do():
+def test_an_error_code_is_an_int_with_a_name_a_message_and_a_retry_rule():
     code = ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     assert code == 6
@@ -21,7 +21,7 @@ def test_a_code_is_its_number_and_knows_its_name_and_what_to_do():
     assert all(code.message for code in ErrorCode)
 
 
-def test_codes_are_complete_and_each_number_is_there_once():
+def test_the_error_codes_are_complete():
     assert [code.value for code in ErrorCode] == list(range(-1, 134))
 
 
@@ -33,7 +33,7 @@ def test_codes_are_complete_and_each_number_is_there_once():
         (ErrorCode.NOT_COORDINATOR, RefreshError),
     ],
 )
-def test_an_error_in_a_response_is_an_exception_of_its_family(code, kind):
+def test_the_exception_class_follows_from_the_retry_rule(code, kind):
     error = error_of(code)
 
     assert type(error) is kind
@@ -42,28 +42,28 @@ def test_an_error_in_a_response_is_an_exception_of_its_family(code, kind):
     assert str(error) == f"{code.name} ({code.value}): {code.message}"
 
 
-def test_no_error_is_no_exception():
+def test_no_error_has_no_exception():
     assert error_of(0) is None
 
 
-def test_the_message_of_the_broker_is_shown():
-    error = error_of(ErrorCode.INVALID_CONFIG, "no setting retention.mx")
+def test_the_error_message_of_the_response_is_shown():
+    error = error_of(ErrorCode.INVALID_CONFIG, "Unknown config retention.mx")
 
-    assert str(error) == "INVALID_CONFIG (40): no setting retention.mx"
+    assert str(error) == "INVALID_CONFIG (40): Unknown config retention.mx"
 
 
-def test_a_code_from_the_future_is_an_unknown_error_that_says_its_number():
+def test_an_unknown_error_code_is_unknown_server_error_and_shows_the_code():
     error = error_of(12345)
 
     assert error.code is ErrorCode.UNKNOWN_SERVER_ERROR
     assert "12345" in str(error)
 
 
-def test_codes_are_those_of_kafka_python():
+def test_error_codes_are_those_of_kafka_python():
     from kafka import errors as theirs  # noqa: PLC0415
 
     for code in ErrorCode:
         other = theirs.for_code(code)
         if code.value >= 0 and other is not theirs.UnknownError:
-            # Where one writes INVALID_TOPIC_EXCEPTION, the other writes InvalidTopicError.
+            # Names are spelled differently: INVALID_TOPIC_EXCEPTION is InvalidTopicError.
             assert other.errno == code

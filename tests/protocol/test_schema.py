@@ -1,4 +1,4 @@
-"""How messages are declared, and what a declaration gives."""
+"""Message declarations: attributes, defaults, versions, and what may be dropped."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from ottla.protocol.registry import APIS
 from ottla.protocol.schema import Array, Message, Struct
 
 
-def test_a_message_has_named_attributes_with_kafkas_defaults():
+def test_a_message_has_attributes_with_the_defaults_of_kafka():
     request = FetchRequest(max_wait_ms=500)
 
     assert request.max_wait_ms == 500
@@ -21,7 +21,7 @@ def test_a_message_has_named_attributes_with_kafkas_defaults():
     assert list(request.topics) == []
 
 
-def test_a_message_takes_no_field_that_it_does_not_have():
+def test_unknown_fields_are_rejected():
     with pytest.raises(TypeError, match="topicz"):
         FetchRequest(topicz=[])
     with pytest.raises(TypeError, match="positional"):
@@ -30,7 +30,7 @@ def test_a_message_takes_no_field_that_it_does_not_have():
         FetchRequest().topicz = []
 
 
-def test_messages_are_equal_by_value_whatever_holds_their_elements():
+def test_messages_are_equal_by_value_with_lists_and_tuples():
     assert HeartbeatRequest(group_id="g") == HeartbeatRequest(group_id="g")
     assert HeartbeatRequest(group_id="g") != HeartbeatRequest(group_id="h")
     assert FetchRequest(topics=[]) == FetchRequest(topics=())
@@ -40,7 +40,7 @@ def test_messages_are_equal_by_value_whatever_holds_their_elements():
         hash(HeartbeatRequest())
 
 
-def test_repr_shows_what_is_not_as_usual():
+def test_repr_shows_fields_that_differ_from_their_default():
     message = PartitionData(partition_index=3, current_leader=LeaderIdAndEpoch(leader_id=1))
 
     assert repr(message) == (
@@ -49,8 +49,8 @@ def test_repr_shows_what_is_not_as_usual():
     assert "unknown_tagged_fields" in repr(HeartbeatRequest(unknown_tagged_fields=[(7, b"x")]))
 
 
-def test_a_version_that_is_not_spoken_is_refused():
-    with pytest.raises(ValueError, match="FetchRequest has no version 13; it has 4-12"):
+def test_an_unsupported_version_is_rejected():
+    with pytest.raises(ValueError, match="FetchRequest has no version 13: supported are 4-12"):
         FetchRequest.struct(13)
     with pytest.raises(ValueError, match="PartitionData has no version"):
         PartitionData.struct(4)
@@ -62,7 +62,7 @@ def encode(message, version):
     return b"".join(parts)
 
 
-def test_a_value_that_the_version_cannot_carry_is_an_error():
+def test_a_value_of_a_field_that_the_version_lacks_is_an_error():
     request = HeartbeatRequest(group_id="g", group_instance_id="i")
 
     with pytest.raises(EncodeError) as caught:
@@ -70,28 +70,27 @@ def test_a_value_that_the_version_cannot_carry_is_an_error():
 
     assert caught.value.field == "group_instance_id"
     assert str(caught.value) == (
-        "HeartbeatRequest v2: group_instance_id: the version has no place for 'i'"
+        "HeartbeatRequest v2: group_instance_id: does not exist in this version, but is 'i'"
     )
 
 
-def test_a_value_that_may_be_lost_is_dropped():
-    """Kafka calls such fields ignorable: an old peer does well without them."""
+def test_ignorable_fields_are_dropped_in_versions_without_them():
     assert encode(FetchRequest(rack_id="r"), 10) == encode(FetchRequest(), 10)
     assert encode(FetchRequest(rack_id="r"), 11) != encode(FetchRequest(), 11)
 
 
-def test_loss_is_noticed_in_nested_messages_and_in_tags():
+def test_values_that_would_be_dropped_are_detected_in_nested_messages_and_tags():
     partition = PartitionData(current_leader=LeaderIdAndEpoch(leader_id=1))
-    response = FetchResponse(responses=[FetchResponse.fields["responses"].kind.element.message()])
+    response = FetchResponse(responses=[FetchResponse.fields["responses"].type.element.message()])
     topic = type(response.responses[0])(topic="t", partitions=[partition])
 
     with pytest.raises(EncodeError, match=r"responses\[\]\.partitions\[\]\.current_leader"):
         encode(FetchResponse(responses=[topic]), 11)
-    with pytest.raises(EncodeError, match="no place for tagged fields"):
+    with pytest.raises(EncodeError, match="tagged fields do not exist in this version"):
         encode(HeartbeatRequest(unknown_tagged_fields=[(9, b"")]), 3)
 
 
-def test_null_is_refused_where_the_version_has_none():
+def test_null_is_rejected_in_versions_where_the_field_is_not_nullable():
     with pytest.raises(EncodeError, match="MetadataRequest v0: topics"):
         encode(MetadataRequest(topics=None), 0)
 
@@ -109,13 +108,13 @@ def test_null_is_refused_where_the_version_has_none():
         (FetchRequest(topics=[None]), r"topics\[\]"),
     ],
 )
-def test_a_value_of_the_wrong_kind_is_an_error_that_names_the_field(request_, field):
+def test_an_invalid_value_is_an_error_that_names_the_field(request_, field):
     with pytest.raises(EncodeError, match=f"FetchRequest v11: {field}"):
         encode(request_, 11)
 
 
 @pytest.mark.parametrize("api", APIS.values(), ids=lambda api: api.name)
-def test_a_declaration_is_consistent(api):
+def test_declarations_are_consistent(api):
     for message in (api.request, api.response):
         assert message.api is api
         assert message.versions == api.versions
@@ -131,6 +130,6 @@ def check_fields(message: type[Message], versions):
         assert field.nullable is None or field.nullable >= field.since, name
         assert field.tag is None or versions.is_flexible(max(field.since, versions.first)), name
         assert field.default is not None or field.nullable is not None, name
-        kind = field.kind.element if isinstance(field.kind, Array) else field.kind
-        if isinstance(kind, Struct):
-            check_fields(kind.message, versions)
+        field_type = field.type.element if isinstance(field.type, Array) else field.type
+        if isinstance(field_type, Struct):
+            check_fields(field_type.message, versions)
