@@ -29,7 +29,7 @@ from uuid import uuid4
 from ottla.broker.broker import Broker
 from ottla.broker.config.broker_config import BrokerConfig
 from ottla.client.admin import Admin
-from ottla.client.blocking.portal import Portal
+from ottla.client.blocking.loop_thread import LoopThread
 from ottla.client.consumer.consumer import Consumer
 from ottla.client.errors import ErrorCode, KafkaError
 from ottla.client.producer.producer import Producer, ProducerRecord
@@ -68,7 +68,7 @@ class RunningBroker:
         BrokerConfig.of(self._settings)  # what is wrong is told where it is said
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._port: int | None = None
-        self._portal: Portal | None = None
+        self._loop_thread: LoopThread | None = None
         self._broker: Broker
         self._admin: Admin
         self._producer: Producer
@@ -80,7 +80,7 @@ class RunningBroker:
     @property
     def is_running(self) -> bool:
         """Whether it can be reached."""
-        return self._portal is not None
+        return self._loop_thread is not None
 
     @property
     def bootstrap(self) -> str:
@@ -92,24 +92,24 @@ class RunningBroker:
 
     def start(self) -> Self:
         """Start, or start again after a stop."""
-        assert self._portal is None, "the broker runs already"
-        portal = Portal("ottla-broker")
+        assert self._loop_thread is None, "the broker runs already"
+        loop_thread = LoopThread("ottla-broker")
         try:
-            portal.run(self._start())
+            loop_thread.run(self._start())
         except BaseException:
-            portal.stop()
+            loop_thread.stop()
             raise
-        self._portal = portal
+        self._loop_thread = loop_thread
         return self
 
     def stop(self) -> None:
         """Stop, as a daemon does that is told to. Data stay where they are."""
-        portal, self._portal = self._portal, None
-        if portal is not None:
+        loop_thread, self._loop_thread = self._loop_thread, None
+        if loop_thread is not None:
             try:
-                portal.run(self._stop())
+                loop_thread.run(self._stop())
             finally:
-                portal.stop()
+                loop_thread.stop()
 
     def close(self) -> None:
         """Stop, and delete the data."""
@@ -164,10 +164,10 @@ class RunningBroker:
             await self._broker.stop()
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        if self._portal is None:
+        if self._loop_thread is None:
             work.close()
             raise AssertionError(f"{self!r}: start it first")
-        return self._portal.run(work)
+        return self._loop_thread.run(work)
 
     # Topics.
 

@@ -1,15 +1,16 @@
-"""Fetched batches to Arrow: the columns of a partition's records, without an object for each.
+"""Fetched batches to Arrow: the columns of a partition's records, without an object per record.
 
     decoder = ArrowDecoder()
     for columns in decoder.decode(fetched, topic="rides", partition=0, start_offset=position):
         ...
 
-It needs pyarrow (`pip install "ottla[arrow]"`). The columns are those of Spark's Kafka source, in
-its order and of its types: with `ArrowDecoder(timestamp=pa.timestamp("us", "UTC"))` Spark takes the
-batches as they are. The topic is a plain string in every row for the same reason.
+Requires pyarrow (`pip install "ottla[arrow]"`). The columns are those of Spark's Kafka source, in
+the same order and with the same types: with `ArrowDecoder(timestamp=pa.timestamp("us", "UTC"))`,
+Spark uses the batches without conversion. For the same reason, the topic is a plain string in every
+row.
 
 Offsets into a column have 32 bits (the type is `binary`; Spark has no `large_binary`), so a fetch
-may give more than one `pyarrow.RecordBatch`: one ends before its records would take `batch_bytes`.
+may yield more than one `pyarrow.RecordBatch`, each of up to `batch_bytes`.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 _MAX_INT32 = 2**31 - 1
 _MIN_INT64, _MAX_INT64 = -(2**63), 2**63 - 1
-# What a millisecond is.
+# Units per millisecond.
 _TIME_SCALES = {"ms": 1, "us": 1000}
 _allocate = partial(pa.allocate_buffer, resizable=True)
 _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -41,25 +42,27 @@ _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 @dataclass(frozen=True)
 class ArrowDecoder:
-    """How batches are to be decoded. It keeps nothing between calls, and threads may share one."""
+    """Decodes record batches into Arrow batches. Stateless, so threads may share one."""
 
-    #: The type of the timestamps: milliseconds or microseconds, with a time zone or without.
+    #: Type of the timestamps: milliseconds or microseconds, with or without a time zone.
     timestamp: pa.TimestampType = pa.timestamp("ms")  # noqa: RUF009, a type does not change
-    #: Whether there is a column of headers. A record that has none has an empty list.
+    #: Whether to add a column of headers. A record without headers has an empty list.
     headers: bool = False
-    #: What the records of one Arrow batch may take, unless a single Kafka batch has more.
+    #: Maximum size of an Arrow batch, unless a single record batch is larger.
     batch_bytes: int = 64 * 1024 * 1024
-    #: What the records of one Kafka batch may decompress to.
+    #: Maximum decompressed size of a record batch.
     decompressed_limit_bytes: int = MAX_DECOMPRESSED_BYTES
-    #: Whether each Kafka batch is held against its checksum.
+    #: Whether to verify the CRC of each record batch.
     check_crcs: bool = True
 
     def __post_init__(self) -> None:
         if self.timestamp.unit not in _TIME_SCALES:
-            raise ValueError(f"timestamp is in {self.timestamp.unit}: ms or us only")
+            raise ValueError(f"Invalid timestamp unit {self.timestamp.unit!r}: expected ms or us")
         for name in ("batch_bytes", "decompressed_limit_bytes"):
             if not 1 <= getattr(self, name) <= _MAX_INT32:
-                raise ValueError(f"{name} is {getattr(self, name)}: 1 to {_MAX_INT32} only")
+                raise ValueError(
+                    f"Invalid {name}={getattr(self, name)}: expected 1 to {_MAX_INT32}"
+                )
 
     @cached_property
     def schema(self) -> pa.Schema:
@@ -84,14 +87,14 @@ class ArrowDecoder:
         start_offset: int = 0,
         end_offset: int | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """Give the records from `start_offset` up to `end_offset`, the latter not included.
+        """Yield the records from `start_offset` up to, but not including, `end_offset`.
 
-        `records` is what a fetch brought, of which a last batch that is cut off does not count; or
-        it is the batches in it, without those of aborted transactions if the caller does not want
-        them. Control batches are passed over, and no Arrow batch is empty.
+        `records` is fetched data, whose last batch may be incomplete and is then ignored; or the
+        batches in it, from which the caller may have removed those of aborted transactions. Control
+        batches are skipped, and no Arrow batch is empty.
 
-        Raises BatchError, with a note that says where. A batch that fails its checksum or cannot be
-        decompressed takes nothing with it: what lies before it is given first.
+        Raises BatchError, with a note that names the batch. Records before a batch with a wrong CRC
+        or damaged compression are yielded first.
         """
         first = max(start_offset, _MIN_INT64)
         last = _MAX_INT64 if end_offset is None else min(end_offset - 1, _MAX_INT64)
@@ -108,7 +111,7 @@ class ArrowDecoder:
     def _groups(
         self, batches: Iterable[RecordBatch], first: int, last: int
     ) -> Iterator[list[Packed]]:
-        """Decompress, and put together what goes into one Arrow batch."""
+        """Decompress batches, and group those of one Arrow batch."""
         group: list[Packed] = []
         size = 0
         for batch in batches:
@@ -121,7 +124,7 @@ class ArrowDecoder:
             except BatchError as error:
                 if group:
                     yield group
-                error.add_note(_place(batch.base_offset))
+                error.add_note(_location(batch.base_offset))
                 raise
             if group and size + len(payload) > self.batch_bytes:
                 yield group
@@ -135,7 +138,7 @@ class ArrowDecoder:
             yield group
 
     def _columns(self, group: list[Packed], first: int, last: int) -> list[pa.Array]:
-        """Decode all columns but topic and partition."""
+        """Decode all columns except topic and partition."""
         scale = _TIME_SCALES[self.timestamp.unit]
         if compiled.fast is not None:
             columns = compiled.fast.decode_columns(
@@ -143,11 +146,11 @@ class ArrowDecoder:
             )
             if columns is not None:
                 return self._wrap(columns)
-        # There is no compiled module, or it has met something odd: this will say what.
+        # No compiled module, or invalid records: then this raises the error.
         return self._columns_in_python(group, first, last, scale)
 
     def _wrap(self, columns: Columns) -> list[pa.Array]:
-        """Make arrays of the buffers, which copies nothing."""
+        """Return arrays over the buffers, without copying."""
         count, keys, values, offsets, timestamps, timestamp_types, headers = columns
         arrays = [
             _binary_array(pa.binary(), count, keys),
@@ -171,7 +174,7 @@ class ArrowDecoder:
     def _columns_in_python(
         self, group: list[Packed], first: int, last: int, scale: int
     ) -> list[pa.Array]:
-        """Do the same, with an object for each record."""
+        """Decode the same columns with an object per record."""
         rows: list[Record] = []
         timestamp_types: list[int] = []
         for packed in group:
@@ -181,7 +184,7 @@ class ArrowDecoder:
                         _check_time(row, scale)
                         rows.append(row)
             except BatchError as error:
-                error.add_note(_place(packed[2]))
+                error.add_note(_location(packed[2]))
                 raise
             timestamp_types += [int(packed[4] is not None)] * (len(rows) - len(timestamp_types))
         arrays = [
@@ -197,10 +200,10 @@ class ArrowDecoder:
         return arrays
 
 
-def damage_of(place: TopicPartition, error: BatchError) -> Exception:
-    """Give what the SDK raises for a batch that cannot be decoded: it says where that is."""
-    where = ", ".join([str(place), *getattr(error, "__notes__", ())])
-    return error_of(error.code, f"{where}: {error}") or error
+def corrupt_batch_error(tp: TopicPartition, error: BatchError) -> Exception:
+    """Return the KafkaError for a batch that cannot be decoded, with its location."""
+    location = ", ".join([str(tp), *getattr(error, "__notes__", ())])
+    return error_of(error.code, f"{location}: {error}") or error
 
 
 def _binary_array(kind: pa.DataType, count: int, column: Binary) -> pa.Array:
@@ -214,5 +217,5 @@ def _check_time(record: Record, scale: int) -> None:
         raise BatchError(reason, ErrorCode.INVALID_TIMESTAMP)
 
 
-def _place(base_offset: int) -> str:
+def _location(base_offset: int) -> str:
     return f"in the batch at offset {base_offset}"

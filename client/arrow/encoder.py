@@ -1,11 +1,10 @@
-"""Arrow columns to records: those of each partition in packs, without an object for each.
+"""Arrow columns to encoded records, grouped by partition, without an object per record.
 
-It needs pyarrow. Columns are taken by name: `value`, and where they are there `key`, `headers`,
-`partition` and `timestamp`; they are those that `Consumer.arrow_batches` and Spark give. All others
-are passed by.
+Requires pyarrow. Columns are matched by name: `value`, and optionally `key`, `headers`, `partition`
+and `timestamp`, as in the batches of `Consumer.arrow_batches` and of Spark. Others are ignored.
 
-The compiled module makes the packs. What it leaves alone, and where it is not, rows become
-`ProducerRecord`s, which any producer takes.
+The compiled module encodes the records. Where it is missing or leaves rows alone, they become
+`ProducerRecord`s.
 """
 
 from __future__ import annotations
@@ -23,29 +22,28 @@ if TYPE_CHECKING:
 _BINARY = pa.binary()
 _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _TIMES = pa.timestamp("ms", "UTC")
-#: What is made into packs at a time, more or less.
-_PART_BYTES = 8 * 1024 * 1024
+#: Approximate size of the slices that rows are encoded in.
+_SLICE_BYTES = 8 * 1024 * 1024
 
 
-class Pack(NamedTuple):
-    """Records of one partition, encoded, with offsets from 0 on."""
+class EncodedRecords(NamedTuple):
+    """Encoded records of one partition, with offsets from 0."""
 
-    #: None: any will do.
+    #: None: any partition.
     partition: int | None
     payload: bytes
-    #: How many there are.
-    records: int
+    record_count: int
     base_timestamp: int
     max_timestamp: int
 
 
 class Rows:
-    """The columns of an Arrow batch that records are made of. Raises what is wrong with them."""
+    """The columns of an Arrow batch that records are made of."""
 
     def __init__(self, batch: pa.RecordBatch) -> None:
         names = batch.schema.names
         if "value" not in names:
-            raise ValueError(f"a column 'value' is needed, and there are {', '.join(names)}")
+            raise ValueError(f"Missing column 'value'; the columns are {', '.join(names)}")
         self.count: int = batch.num_rows
         self.values = _column(batch, "value", _BINARY)
         self.keys = _column(batch, "key", _BINARY)
@@ -54,58 +52,60 @@ class Rows:
         times = _column(batch, "timestamp", _TIMES)
         self.timestamps = None if times is None else times.cast(pa.int64())
 
-    def packs(self, partitions: int, *, now_ms: int, limit: int, largest: int) -> list[Pack] | None:
-        """Encode them for so many partitions, in packs of up to `limit` bytes.
+    def encode(
+        self, partition_count: int, *, now_ms: int, max_bytes: int, max_record_bytes: int
+    ) -> list[EncodedRecords] | None:
+        """Encode all rows by partition, in parts of up to `max_bytes`.
 
-        Gives None where that is left to `records`: one takes more than `largest` bytes, perhaps, or
-        makes no sense.
+        Returns None if the rows have to go through `records`: there is no compiled module, a record
+        is larger than `max_record_bytes`, or a row is invalid, which is reported there.
         """
-        if compiled.fast is None or partitions < 1:
+        if compiled.fast is None or partition_count < 1:
             return None
         headers = None
         if self.headers is not None:
             pairs = self.headers.values
             if pairs.null_count:
                 return None
-            given = self.headers.buffers()
-            lists: Given = (given[0], given[1], None, self.headers.offset)
-            headers = (lists, _binaries(pairs.field(0)), _binaries(pairs.field(1)))
-        packs = compiled.fast.pack_columns(
-            None if self.keys is None else _binaries(self.keys),
-            _binaries(self.values),
-            _numbers(self.partitions),
-            _numbers(self.timestamps),
+            buffers = self.headers.buffers()
+            lists: Given = (buffers[0], buffers[1], None, self.headers.offset)
+            headers = (lists, _binary(pairs.field(0)), _binary(pairs.field(1)))
+        parts = compiled.fast.pack_columns(
+            None if self.keys is None else _binary(self.keys),
+            _binary(self.values),
+            _integers(self.partitions),
+            _integers(self.timestamps),
             headers,
             self.count,
-            partitions,
+            partition_count,
             now_ms,
-            limit,
-            largest,
+            max_bytes,
+            max_record_bytes,
         )
-        return None if packs is None else [Pack(*one) for one in packs]
+        return None if parts is None else [EncodedRecords(*part) for part in parts]
 
     def records(self) -> list[tuple[Any, ...]]:
-        """Give the fields of a `ProducerRecord` for each row."""
-        nothing = [None] * self.count
+        """Return the fields of a `ProducerRecord` for each row."""
+        nulls = [None] * self.count
         headers = [()] * self.count if self.headers is None else map(_pairs, _list(self.headers))
-        rest = [
-            nothing if column is None else _list(column)
+        keys, partitions, timestamps = (
+            nulls if column is None else _list(column)
             for column in (self.keys, self.partitions, self.timestamps)
-        ]
-        keys, places, times = rest
-        return list(zip(_list(self.values), keys, headers, places, times, strict=True))
+        )
+        values = _list(self.values)
+        return list(zip(values, keys, headers, partitions, timestamps, strict=True))
 
 
 def batches_of(
     rows: pa.RecordBatch | pa.Table | Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
-    """Give rows in batches that are not large, whatever they come in: each is copied as a whole."""
+    """Yield rows in small slices, as each is copied when it is encoded."""
     if isinstance(rows, pa.Table):
         rows = rows.to_batches()
     elif isinstance(rows, pa.RecordBatch):
         rows = [rows]
     for batch in rows:
-        step = max(1, batch.num_rows * _PART_BYTES // max(1, batch.nbytes))
+        step = max(1, batch.num_rows * _SLICE_BYTES // max(1, batch.nbytes))
         for start in range(0, batch.num_rows, step):
             yield batch.slice(start, step)
 
@@ -115,18 +115,18 @@ def _column(batch: pa.RecordBatch, name: str, kind: pa.DataType) -> pa.Array | N
         return None
     column = batch.column(name)
     if column.type != kind:
-        # What is finer than a millisecond is cut off.
+        # Truncates to milliseconds.
         column = column.cast(kind, safe=kind != _TIMES)
     column.validate(full=True)
     return column
 
 
-def _binaries(column: pa.Array) -> Given:
+def _binary(column: pa.Array) -> Given:
     validity, ends, content = column.buffers()
     return validity, ends, content, column.offset
 
 
-def _numbers(column: pa.Array | None) -> Given | None:
+def _integers(column: pa.Array | None) -> Given | None:
     if column is None:
         return None
     validity, numbers = column.buffers()
@@ -134,9 +134,9 @@ def _numbers(column: pa.Array | None) -> Given | None:
 
 
 def _list(column: pa.Array) -> list[Any]:
-    found: list[Any] = column.to_pylist()
-    return found
+    values: list[Any] = column.to_pylist()
+    return values
 
 
 def _pairs(headers: list[dict[str, Any]] | None) -> tuple[tuple[str, bytes | None], ...]:
-    return tuple((one["key"], one["value"]) for one in headers or ())
+    return tuple((header["key"], header["value"]) for header in headers or ())

@@ -1,4 +1,4 @@
-"""What was fetched, as Arrow record batches: no record becomes an object on the way."""
+"""Fetched data as Arrow record batches, without an object per record."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ..consumer.delivery import Delivery
 from ..consumer.fetched_data import FetchedData
 from ..consumer.positions import AssignedPartition
 from ..errors import KafkaError
-from .decoder import ArrowDecoder, damage_of
+from .decoder import ArrowDecoder, corrupt_batch_error
 
 
-class Tables:
-    """The way from what was fetched to an application that wants tables."""
+class ArrowStream:
+    """Turns a consumer's fetched data into Arrow record batches."""
 
     def __init__(self, delivery: Delivery, decoder: ArrowDecoder | None) -> None:
         self._delivery = delivery
@@ -27,7 +27,7 @@ class Tables:
         self._tables: Iterator[pa.RecordBatch] = iter(())
 
     def take(self) -> pa.RecordBatch | None:
-        """Give the next table, if there is one. Raises KafkaError for damage."""
+        """Return the next batch, or None. Raises KafkaError for a corrupt batch."""
         while True:
             table = self._next_of_chunk()
             if table is not None:
@@ -45,18 +45,18 @@ class Tables:
             )
 
     def leave(self) -> None:
-        """Take note that the application reads in another way: what is left is fetched again."""
+        """Discard the rest, which is fetched again: the application has stopped reading Arrow."""
         partition, self._partition = self._partition, None
         if partition is not None and partition.fetch_epoch == self._fetch_epoch:
             partition.discard()
 
     def _next_of_chunk(self) -> pa.RecordBatch | None:
-        """Give the next table of a chunk, which nearly always has but one."""
+        """Return the next batch of the fetched data, which nearly always has only one."""
         partition = self._partition
         if partition is None:
             return None
         if partition.fetch_epoch != self._fetch_epoch or not partition.is_deliverable:
-            # It is read elsewhere, or not now: then what is left is fetched again.
+            # Sought, revoked or paused meanwhile. The rest is fetched again.
             if partition.fetch_epoch == self._fetch_epoch:
                 partition.discard()
             self._partition = None
@@ -67,7 +67,7 @@ class Tables:
             self._partition = None
             partition.discard()
             if isinstance(error, BatchError):
-                raise damage_of(partition.tp, error) from error
+                raise corrupt_batch_error(partition.tp, error) from error
             raise
         chunk_end = self._chunk.next_offset
         if table is None:

@@ -1,12 +1,12 @@
-"""The same verbs without `await`, for scripts, notebooks, Spark workers and the command line.
+"""The blocking clients, for scripts, notebooks, Spark workers and the command line.
 
     with Producer("localhost:9092") as producer:
-        receipt = producer.send("orders", b"…", key=b"user-1")
+        metadata = producer.send("orders", b"…", key=b"user-1")
 
-There is one implementation, the asynchronous one. A blocking client runs it on an event loop of its
-own, in a thread of its own, and waits for what comes of it: so it may be used where a loop runs
-already, and by several threads. Ctrl-C ends what is waited for; the client can still be used, or
-closed. A process that was forked makes its own clients.
+There is one implementation, the asynchronous one. A blocking client runs it on an event loop in a
+thread of its own, and waits for the results: so it also works where a loop is running, and several
+threads may share it. Ctrl-C cancels the call; the client can still be used and closed. After a
+fork, the child process creates its own clients.
 """
 
 from __future__ import annotations

@@ -1,68 +1,67 @@
-"""The producer without `await`."""
+"""The blocking producer."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..producer import producer as there
+from ..producer.bulk import BulkSend, OffsetRange
+from ..producer.producer import Producer as AsyncProducer
 from ..types import Headers, RecordMetadata
-from .backlog import Backlog
-from .portal import Blocking, Verb, like
+from .client import BlockingClient, blocking, signature_of
+from .handoff import HandoffQueue
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
-# What is taken from an iterator before it is sent.
+# Records that are taken from an iterator before they are sent.
 _CHUNK_RECORDS = 5000
 
 
-class _Behind(Verb[P, T]):
-    """A verb that comes behind all that was queued before it."""
+class _OrderedProducer(AsyncProducer):
+    """A producer whose methods run after the records that threads have handed over before."""
 
-    async def there(self, client: Any, args: Any, kwargs: Any) -> T:
-        """Wait for its turn, and await it."""
-        await client._client.backlog.moved()
-        return await super().there(client, args, kwargs)
+    handoff: HandoffQueue
 
+    async def send(self, *args: Any, **kwargs: Any) -> RecordMetadata:
+        """Send a record."""
+        await self.handoff.drained()
+        return await super().send(*args, **kwargs)
 
-class _Producer(there.Producer):
-    """The one that sends."""
-
-    backlog: Backlog
+    async def flush(self) -> None:
+        """Flush."""
+        await self.handoff.drained()
+        await super().flush()
 
     async def close(self) -> None:
-        """Take in what threads have queued, and close as any producer does."""
+        """Close."""
         try:
-            await self.backlog.moved()
+            await self.handoff.drained()
         except asyncio.CancelledError:
-            await self._end()
+            await self._abort()
             raise
         await super().close()
 
 
-class Producer(Blocking[_Producer]):
-    """As `ottla.client.Producer`, which says what the verbs do.
+class Producer(BlockingClient[_OrderedProducer]):
+    """Like `ottla.client.Producer`, where the methods are documented.
 
-    `enqueue` gives a `concurrent.futures.Future`, which is also told of what is found out when the
-    record has left this thread: that there is no such topic, for example.
+    `enqueue` returns a `concurrent.futures.Future`, which also raises what goes wrong after the
+    record has left the calling thread: an unknown topic, for example.
     """
 
-    @like(_Producer)
+    @signature_of(_OrderedProducer)
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 
-    send = _Behind(there.Producer.send)
-    flush = _Behind(there.Producer.flush)
-    _queue_many = _Behind(there.Producer._queue_many)
-    _queue_arrow = _Behind(there.Producer._queue_arrow)
-    _finish = _Behind(there.Producer._finish)
+    send = blocking(AsyncProducer.send)
+    flush = blocking(AsyncProducer.flush)
 
     def enqueue(
         self,
@@ -74,42 +73,54 @@ class Producer(Blocking[_Producer]):
         partition: int | None = None,
         timestamp: int | None = None,
     ) -> Future[RecordMetadata]:
-        """Queue a record when there is room for it, and give what will be its receipt."""
-        return self._client.backlog.add(topic, value, key, headers, partition, timestamp)
+        """Queue a record, and return the future of its metadata."""
+        return self._client.handoff.put(topic, value, key, headers, partition, timestamp)
 
-    def send_many(self, topic: str, records: Iterable[Any]) -> list[there.OffsetRange]:
-        """Send many records; what an iterator gives is taken here, in the caller's thread."""
-        return self._send_all(self._queue_many, topic, _chunks(records))
+    def send_many(self, topic: str, records: Iterable[Any]) -> list[OffsetRange]:
+        """Send many records. An iterator runs in the calling thread."""
+        append = self._client.accumulator.append_many
+        return self._send_bulk(append, topic, _chunks(records))
 
     def send_arrow(
         self, topic: str, rows: pa.RecordBatch | pa.Table | Iterable[pa.RecordBatch]
-    ) -> list[there.OffsetRange]:
-        """Send rows; what an iterator gives is taken here, in the caller's thread."""
-        from ..arrow.encoder import batches_of  # noqa: PLC0415  # pyarrow need not be there
+    ) -> list[OffsetRange]:
+        """Send rows. An iterator runs in the calling thread."""
+        from ..arrow.encoder import batches_of  # noqa: PLC0415  # pyarrow is optional
 
-        return self._send_all(self._queue_arrow, topic, batches_of(rows))
+        return self._send_bulk(self._client.accumulator.append_arrow, topic, batches_of(rows))
 
-    def _send_all(
+    def _send_bulk(
         self,
-        queue: Callable[[str, T, there.Many], None],
+        append: Callable[[str, T, BulkSend], Coroutine[Any, Any, None]],
         topic: str,
         parts: Iterable[T],
-    ) -> list[there.OffsetRange]:
-        many = there.Many()
+    ) -> list[OffsetRange]:
+        bulk = BulkSend()
+        finish = partial(self._client.accumulator.finish, bulk)
         try:
             for part in parts:
-                if many.has_failed:
+                if bulk.error is not None:
                     break
-                queue(topic, part, many)
+                self._run_in_order(partial(append, topic, part, bulk))
         except Exception:
             with suppress(Exception):
-                self._finish(many)
+                self._run_in_order(finish)
             raise
-        return self._finish(many)
+        return self._run_in_order(finish)
 
-    def _start(self, make: Callable[[], _Producer]) -> None:
-        super()._start(make)
-        self._client.backlog = Backlog(self._portal, self._client)
+    def _run_in_order(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Call and await after the records that were queued before."""
+
+        async def run() -> T:
+            await self._client.handoff.drained()
+            return await call()
+
+        return self._loop_thread.run(run())
+
+    def _start(self, create: Callable[[], _OrderedProducer]) -> None:
+        super()._start(create)
+        accumulator = self._client.accumulator
+        self._client.handoff = HandoffQueue(self._loop_thread, accumulator)
 
 
 def _chunks(records: Iterable[Any]) -> Iterator[Sequence[Any]]:

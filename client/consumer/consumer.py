@@ -395,9 +395,9 @@ class Consumer:
         The columns are those of `ArrowDecoder`, with headers unless a decoder is given. Keys and
         values are bytes: deserializers are not applied.
         """
-        from ..arrow.stream import Tables  # noqa: PLC0415  # pyarrow is optional
+        from ..arrow.stream import ArrowStream  # noqa: PLC0415  # pyarrow is optional
 
-        tables = Tables(self._delivery, decoder)
+        tables = ArrowStream(self._delivery, decoder)
 
         async def next_table() -> pa.RecordBatch:
             return await self._poller.poll_table(tables)

@@ -15,7 +15,7 @@ from .fetcher import Fetcher
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ..arrow.stream import Tables
+    from ..arrow.stream import ArrowStream
 
 T = TypeVar("T")
 
@@ -43,7 +43,7 @@ class Poller:
         #: Raises if the consumer cannot deliver records any more.
         self._check_readable = check_readable
         # The stream of Arrow tables that was read last.
-        self._tables: Tables | None = None
+        self._tables: ArrowStream | None = None
         self._turn_end = 0.0
 
     async def poll(self, max_records: int, timeout: float | None = None) -> ReadyRecords | None:
@@ -57,12 +57,12 @@ class Poller:
                 return ready
             await self._handle_bad_record(ready, ready.error)
 
-    async def poll_table(self, tables: Tables) -> pa.RecordBatch:
+    async def poll_table(self, tables: ArrowStream) -> pa.RecordBatch:
         """Return the next records as an Arrow record batch."""
         self._switch_to(tables)
         return await self._wait_for(tables.take)
 
-    def _switch_to(self, tables: Tables | None) -> None:
+    def _switch_to(self, tables: ArrowStream | None) -> None:
         """Discard what another stream of tables has not delivered: it is fetched again."""
         if self._tables is not tables:
             if self._tables is not None:

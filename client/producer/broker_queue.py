@@ -1,7 +1,7 @@
-"""What goes to one broker: partitions that can send, in a queue, and the requests under way.
+"""The partition queues that can send to one broker, and its Produce requests in flight.
 
-A task takes what is due of all that queue, one batch of each, encodes them, and sends them as one
-request, while there are fewer than five under way. Answers come by callback.
+A task takes one batch of each queue, encodes them, and sends them as one request, while fewer than
+five requests are in flight. Responses arrive by callback.
 """
 
 from __future__ import annotations
@@ -23,18 +23,17 @@ from ottla.protocol.registry import PRODUCE
 from ..connection import BrokerConnection
 from ..errors import ClientError, ClosedError, KafkaError
 from .batch import Batch
-from .partition_queue import MOST_IN_FLIGHT, Lane
+from .partition_queue import MAX_IN_FLIGHT, PartitionQueue
 
 if TYPE_CHECKING:
     from .sender import Sender
 
 _CHANNEL = "produce"
 _NO_ACKS = 0
-# What a broker may take of the time that its answer is waited for.
-_BROKERS_SHARE = 0.8
-# Compressing so much takes about a millisecond; more than that is done in a thread. Snappy, which
-# comes in many small blocks, is quicker here than in a thread that has to ask for the interpreter
-# after each of them.
+# The share of the request timeout that the broker may wait for acks.
+_BROKER_TIMEOUT_SHARE = 0.8
+# Compressing this much takes about a millisecond; more is done in a thread. Snappy compresses in
+# many small blocks, and is faster here than in a thread that acquires the GIL after each of them.
 _BYTES_PER_MILLISECOND = {
     Compression.GZIP: 20_000,
     Compression.LZ4: 500_000,
@@ -42,83 +41,83 @@ _BYTES_PER_MILLISECOND = {
 }
 
 
-class Outbox:
-    """What goes to one broker."""
+class BrokerQueue:
+    """The partition queues that can send to one broker."""
 
     def __init__(self, sender: Sender, node_id: int) -> None:
         self._sender = sender
-        self._id = node_id
-        self._queue: deque[Lane] = deque()
+        self._node_id = node_id
+        self._queues: deque[PartitionQueue] = deque()
         self._in_flight = 0
         self._may_send = asyncio.Event()
-        # By the clock of the event loop: a broker may ask to be left in peace for a while.
+        # By the clock of the event loop, from throttle_time_ms.
         self._throttled_until = 0.0
 
-    def offer(self, lane: Lane) -> None:
-        """Queue a lane that can send."""
-        lane.is_offered = True
-        self._queue.append(lane)
-        if self._in_flight < MOST_IN_FLIGHT:
+    def add(self, queue: PartitionQueue) -> None:
+        """Add a partition queue that can send."""
+        queue.is_scheduled = True
+        self._queues.append(queue)
+        if self._in_flight < MAX_IN_FLIGHT:
             self._may_send.set()
 
     async def run(self) -> None:
-        """Send what is offered, as long as there is a producer."""
+        """Send requests until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
             await self._may_send.wait()
-            if (rest := self._throttled_until - loop.time()) > 0:
-                await asyncio.sleep(rest)
-            while self._queue and self._in_flight < MOST_IN_FLIGHT:
+            if (throttle := self._throttled_until - loop.time()) > 0:
+                await asyncio.sleep(throttle)
+            while self._queues and self._in_flight < MAX_IN_FLIGHT:
                 try:
-                    connection = await self._sender.cluster.connect(self._id, _CHANNEL)
+                    connection = await self._sender.cluster.connect(self._node_id, _CHANNEL)
                 except (KafkaError, ClientError) as error:
-                    self._put_off(error)
+                    self._back_off(error)
                     break
                 if batches := self._collect(connection):
                     await self._send(connection, batches)
             self._may_send.clear()
 
-    def let_go(self) -> None:
-        """Offer lanes that another broker leads by now. There may be no connection to this one."""
-        for _ in range(len(self._queue)):
-            lane = self._queue.popleft()
-            if self._sender.is_led_by(lane, self._id):
-                self._queue.append(lane)
+    def reschedule_moved(self) -> None:
+        """Schedule queues with another leader by now. This broker may not be reachable."""
+        for _ in range(len(self._queues)):
+            queue = self._queues.popleft()
+            if self._sender.is_led_by(queue, self._node_id):
+                self._queues.append(queue)
             else:
-                lane.is_offered = False
-                self._sender.offer(lane)
+                queue.is_scheduled = False
+                self._sender.schedule(queue)
 
-    def _put_off(self, error: Exception) -> None:
-        """Let all lanes wait: there is no connection."""
-        self._sender.refresh()
-        while self._queue:
-            lane = self._queue.popleft()
-            lane.is_offered = False
-            lane.note(error)
-            self._sender.pause(lane)
+    def _back_off(self, error: Exception) -> None:
+        """Have all queues back off: there is no connection."""
+        self._sender.request_metadata_refresh()
+        while self._queues:
+            queue = self._queues.popleft()
+            queue.is_scheduled = False
+            queue.set_error(error)
+            self._sender.back_off(queue)
 
     def _collect(self, connection: BrokerConnection) -> list[Batch]:
-        """Take one batch of each lane that can send, as many as a request has room for."""
+        """Take one batch of each queue that can send, up to the size of a request."""
         batches: list[Batch] = []
-        room = self._sender.config.request_bytes
-        for _ in range(len(self._queue)):
-            lane = self._queue.popleft()
-            lane.is_offered = False
-            if not lane.can_send or not self._sender.is_led_by(lane, self._id):
-                # Something has happened since. It may need a producer id, or another broker.
-                self._sender.offer(lane)
+        free_bytes = self._sender.config.request_bytes
+        for _ in range(len(self._queues)):
+            queue = self._queues.popleft()
+            queue.is_scheduled = False
+            if not queue.can_send or not self._sender.is_led_by(queue, self._node_id):
+                # Something has changed. It may need a producer id, or another broker.
+                self._sender.schedule(queue)
                 continue
-            if lane.in_flight and lane.connection is not connection:
-                continue  # it will be offered again when that has been answered
-            if batches and lane.waiting[0].size > room:
-                self.offer(lane)
+            if queue.in_flight and queue.connection is not connection:
+                continue  # scheduled again by the response on the other connection
+            if batches and queue.waiting[0].size > free_bytes:
+                self.add(queue)
                 break
-            lane.connection = connection
-            batch = lane.take()
-            room -= batch.size
+            queue.connection = connection
+            batch = queue.take()
+            free_bytes -= batch.size
             batches.append(batch)
-            if lane.can_send:
-                self.offer(lane)
+            if queue.can_send:
+                self.add(queue)
         return batches
 
     async def _send(self, connection: BrokerConnection, batches: list[Batch]) -> None:
@@ -130,25 +129,26 @@ class Outbox:
             started = time.perf_counter()
             if sender.acks == _NO_ACKS:
                 await connection.send_oneway(version, request)
-                self._sent_and_forgotten(batches, started)
+                self._complete_unacknowledged(batches, started)
                 return
             future = connection.send_nowait(version, request, ProduceResponse)
         except (KafkaError, ClientError) as error:
-            sender.refuse(batches, error, was_sent=False)
+            sender.handle_request_error(batches, error, was_sent=False)
             return
         except asyncio.CancelledError:
-            sender.refuse(batches, ClosedError("the producer was closed"), was_sent=False)
+            closed = ClosedError("The producer was closed")
+            sender.handle_request_error(batches, closed, was_sent=False)
             raise
         self._in_flight += 1
-        future.add_done_callback(lambda done: self._answered(batches, done, started))
+        future.add_done_callback(lambda done: self._on_response(batches, done, started))
 
     async def _encode(self, batches: list[Batch]) -> None:
         codec = self._sender.compression
         limit = _BYTES_PER_MILLISECOND.get(codec)
         slow = []
         for batch in batches:
-            if batch.wire is not None:
-                continue  # it is sent again
+            if batch.encoded is not None:
+                continue  # a retry
             if limit is not None and batch.size > limit:
                 slow.append(asyncio.to_thread(batch.encode, codec))
             else:
@@ -160,36 +160,37 @@ class Outbox:
         sender = self._sender
         topics: dict[str, list[PartitionProduceData]] = {}
         for batch in batches:
-            data = PartitionProduceData(index=batch.lane.partition, records=batch.wire)
-            topics.setdefault(batch.lane.topic, []).append(data)
+            data = PartitionProduceData(index=batch.queue.partition, records=batch.encoded)
+            topics.setdefault(batch.queue.topic, []).append(data)
+        timeout = sender.cluster.config.timeouts.request * _BROKER_TIMEOUT_SHARE
         return ProduceRequest(
             acks=sender.acks,
-            timeout_ms=int(sender.cluster.config.timeouts.request * _BROKERS_SHARE * 1000),
+            timeout_ms=int(timeout * 1000),
             topic_data=[
                 TopicProduceData(name=name, partition_data=data) for name, data in topics.items()
             ],
         )
 
-    def _sent_and_forgotten(self, batches: list[Batch], started: float) -> None:
+    def _complete_unacknowledged(self, batches: list[Batch], started: float) -> None:
         for batch in batches:
-            batch.lane.succeed(batch, -1, -1)
-            self._sender.offer(batch.lane)
-        self._sender.cluster.report(PRODUCE, self._id, started, None)
+            batch.queue.complete(batch, -1, -1)
+            self._sender.schedule(batch.queue)
+        self._sender.cluster.report(PRODUCE, self._node_id, started, None)
 
-    def _answered(
+    def _on_response(
         self, batches: list[Batch], future: asyncio.Future[ProduceResponse], started: float
     ) -> None:
         self._in_flight -= 1
         error = future.exception()
         assert error is None or isinstance(error, Exception)
         if error is None:
-            answer = future.result()
-            if answer.throttle_time_ms > 0:
+            response = future.result()
+            if response.throttle_time_ms > 0:
                 now = asyncio.get_running_loop().time()
-                self._throttled_until = now + answer.throttle_time_ms / 1000
-            self._sender.take_answer(batches, answer)
+                self._throttled_until = now + response.throttle_time_ms / 1000
+            self._sender.handle_response(batches, response)
         else:
-            self._sender.refuse(batches, error, was_sent=True)
-        if self._queue:
+            self._sender.handle_request_error(batches, error, was_sent=True)
+        if self._queues:
             self._may_send.set()
-        self._sender.cluster.report(PRODUCE, self._id, started, error)
+        self._sender.cluster.report(PRODUCE, self._node_id, started, error)

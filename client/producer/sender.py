@@ -1,8 +1,8 @@
-"""Batches on their way: which broker they go to, when, and what becomes of them.
+"""The sender: which broker batches go to and when, and the handling of responses.
 
-A partition that may have something to send is *offered*: it is put into the outbox of the broker
-that leads it, or waits for metadata or for a producer id, and is offered again when those are
-there. Nothing here runs for each record.
+A partition queue that may have something to send is *scheduled*: it is added to the queue of the
+broker that leads the partition. If the leader or the producer id is not known, it waits for that
+and is scheduled again. Nothing here runs per record.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ from ..errors import (
     KafkaError,
     RefreshError,
 )
-from .batch import Batch, BatchConfig, ProducerIdAndEpoch, Room
-from .broker_queue import Outbox
-from .partition_queue import Lane
+from .batch import Batch, BatchConfig, BatchState, ProducerIdAndEpoch
+from .broker_queue import BrokerQueue
+from .buffer_pool import BufferPool
+from .partition_queue import PartitionQueue
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +43,7 @@ _INT32_MAX = 0x7FFFFFFF
 
 
 class Sender:
-    """Sends what is in the lanes of a producer."""
+    """Sends the batches of a producer's partition queues."""
 
     def __init__(
         self,
@@ -58,283 +59,287 @@ class Sender:
         self.acks = acks
         self.compression = compression
         self.is_idempotent = is_idempotent
-        self.room = Room(config.buffer_bytes)
-        self.lanes: dict[str, list[Lane]] = {}
-        self._seconds = cluster.config.timeouts.operation
-        self._identity: ProducerIdAndEpoch | None = None
-        self._outboxes: dict[int, Outbox] = {}
+        self.pool = BufferPool(config.buffer_bytes, config.batch_bytes)
+        #: By topic and partition.
+        self.queues: dict[str, list[PartitionQueue]] = {}
+        self._delivery_timeout = cluster.config.timeouts.operation
+        self._producer: ProducerIdAndEpoch | None = None
+        self._broker_queues: dict[int, BrokerQueue] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        # Lanes that wait for a producer id, and those that wait for a leader.
-        self._nameless: set[Lane] = set()
-        self._homeless: set[Lane] = set()
-        self._is_stale = asyncio.Event()
-        self._is_watching = False
-        self._expiry: asyncio.TimerHandle | None = None
+        self._waiting_for_producer_id: set[PartitionQueue] = set()
+        self._waiting_for_leader: set[PartitionQueue] = set()
+        self._refresh_requested = asyncio.Event()
+        self._is_refreshing = False
+        self._expiry_timer: asyncio.TimerHandle | None = None
         self._is_closed = False
-        #: A bug of ours, after which nothing can be sent.
+        #: Set if a task of the producer has raised, which is a bug: nothing can be sent any more.
         self.failure: ClientError | None = None
 
-    # Lanes and batches.
+    # Queues and batches.
 
-    def lanes_of(self, topic: str, count: int) -> list[Lane]:
-        """Give the lanes of a topic, for at least so many partitions."""
-        self._watch()
-        lanes = self.lanes.setdefault(topic, [])
-        for partition in range(len(lanes), count):
-            lanes.append(Lane(topic, partition, is_idempotent=self.is_idempotent))
-        return lanes
+    def queues_of(self, topic: str, count: int) -> list[PartitionQueue]:
+        """Return the queues of a topic, of at least `count` partitions."""
+        self._start_refreshing()
+        queues = self.queues.setdefault(topic, [])
+        for partition in range(len(queues), count):
+            queues.append(PartitionQueue(topic, partition, is_idempotent=self.is_idempotent))
+        return queues
 
-    def open_batch(self, lane: Lane) -> Batch:
-        """Begin a new batch, behind the one that is open, which is full then."""
+    def open_batch(self, queue: PartitionQueue) -> Batch:
+        """Open a new batch of a partition. The one that was open, if any, is full."""
         loop = asyncio.get_running_loop()
-        full = lane.open
-        deadline = loop.time() + self._seconds
-        batch = lane.open = Batch(lane, deadline, self._release)
-        lane.waiting.append(batch)
+        full = queue.open
+        deadline = loop.time() + self._delivery_timeout
         linger = self.config.linger
+        state = BatchState.LINGERING if linger else BatchState.READY
+        batch = queue.open = Batch(queue, deadline, self._release, state)
+        queue.waiting.append(batch)
         if linger:
-            loop.call_later(linger, self.hurry, batch)
-        if full is not None:
-            full.is_due = True
-        batch.is_due = not linger
+            loop.call_later(linger, self.expedite, batch)
+        if full is not None and full.state is BatchState.LINGERING:
+            full.move_to(BatchState.READY)
         if full is not None or not linger:
-            self.offer(lane)
-        if self._expiry is None:
-            self._expiry = loop.call_at(deadline, self._expire)
+            self.schedule(queue)
+        if self._expiry_timer is None:
+            self._expiry_timer = loop.call_at(deadline, self._expire)
         return batch
 
-    def hurry(self, batch: Batch) -> None:
-        """Let a batch be sent though it is not full."""
-        batch.is_due = True
-        if not batch.is_settled:
-            self.offer(batch.lane)
+    def expedite(self, batch: Batch) -> None:
+        """Send a batch without further lingering."""
+        if batch.state is BatchState.LINGERING:
+            batch.move_to(BatchState.READY)
+        if not batch.is_done:
+            self.schedule(batch.queue)
 
-    def hurry_all(self, lanes: Iterable[Lane]) -> None:
-        """Let nothing linger in these."""
+    def expedite_all(self, queues: Iterable[PartitionQueue]) -> None:
+        """Send the open batches of some queues without further lingering."""
         if self.config.linger:
-            for lane in lanes:
-                if lane.open is not None:
-                    self.hurry(lane.open)
+            for queue in queues:
+                if queue.open is not None:
+                    self.expedite(queue.open)
 
     async def flush(self) -> None:
-        """Send all that waits now, and wait until it is settled."""
-        # What is opened later has a later deadline; the halves of what is split have the same.
-        deadline = asyncio.get_running_loop().time() + self._seconds
-        while batches := [batch for batch in self._unsettled() if batch.deadline <= deadline]:
+        """Send all batches that exist now, and wait until they are done."""
+        # Batches opened later have a later deadline; the halves of a split batch have the same.
+        deadline = asyncio.get_running_loop().time() + self._delivery_timeout
+        while batches := [batch for batch in self._unfinished() if batch.deadline <= deadline]:
             for batch in batches:
-                self.hurry(batch)
-            await asyncio.wait([batch.settled() for batch in batches])
+                self.expedite(batch)
+            await asyncio.wait([batch.done() for batch in batches])
 
-    def _unsettled(self) -> Iterator[Batch]:
-        for lanes in self.lanes.values():
-            for lane in lanes:
-                for batch in (*lane.in_flight, *lane.failed, *lane.waiting):
-                    if not batch.is_settled:
+    def _unfinished(self) -> Iterator[Batch]:
+        for queues in self.queues.values():
+            for queue in queues:
+                for batch in (*queue.in_flight, *queue.failed, *queue.waiting):
+                    if not batch.is_done:
                         yield batch
 
     def _release(self, batch: Batch) -> None:
-        self.room.give(batch.charge)
+        self.pool.release(batch.buffered_bytes)
 
     def _expire(self) -> None:
-        """Give up what has waited for too long."""
+        """Abort batches past their deadline."""
         loop = asyncio.get_running_loop()
         now = loop.time()
-        late: list[Batch] = []
-        later: list[Batch] = []
-        for batch in self._unsettled():
-            (late if batch.deadline <= now else later).append(batch)
-        for batch in late:
-            reason = f"{batch.lane}: not acknowledged in {self._seconds:g} s"
+        expired: list[Batch] = []
+        remaining: list[Batch] = []
+        for batch in self._unfinished():
+            (expired if batch.deadline <= now else remaining).append(batch)
+        for batch in expired:
+            reason = f"{batch.queue}: not acknowledged within {self._delivery_timeout:g} s"
             if batch.error is not None:
                 reason += f": {batch.error}"
-            if batch.is_uncertain or batch in batch.lane.in_flight:
+            if batch.may_be_written or batch in batch.queue.in_flight:
                 reason += "; it may or may not have been written"
             error = DeadlineError(reason)
             error.__cause__ = batch.error
-            batch.lane.give_up(batch, error)
-            self._go_on(batch.lane)
-        deadline = min((batch.deadline for batch in later), default=None)
-        self._expiry = None if deadline is None else loop.call_at(deadline, self._expire)
+            batch.queue.abort(batch, error)
+            self._advance(batch.queue)
+        deadline = min((batch.deadline for batch in remaining), default=None)
+        self._expiry_timer = None if deadline is None else loop.call_at(deadline, self._expire)
 
-    # Who may send, and where to.
+    # Scheduling.
 
-    def offer(self, lane: Lane) -> None:
-        """Let a lane send, if it has something to send."""
-        if lane.is_offered or not lane.waiting or self._is_closed:
+    def schedule(self, queue: PartitionQueue) -> None:
+        """Add a queue to that of its leader, if it can send."""
+        if queue.is_scheduled or not queue.waiting or self._is_closed:
             return
-        if lane.needs_identity and not (self._identity and lane.identify(self._identity)):
-            if not self._nameless:
-                self._start(self._identify(), "producer id")
-            self._nameless.add(lane)
-        elif lane.can_send:
-            leader = self._leader_of(lane)
+        if queue.needs_producer_id and not (self._producer and queue.set_producer(self._producer)):
+            if not self._waiting_for_producer_id:
+                self._start(self._init_producer_id(), "producer id")
+            self._waiting_for_producer_id.add(queue)
+        elif queue.can_send:
+            leader = self._leader_of(queue)
             if leader is None:
-                lane.note(RefreshError(ErrorCode.LEADER_NOT_AVAILABLE, f"{lane} has no leader"))
-                self._homeless.add(lane)
-                self.refresh()
+                reason = f"{queue} has no leader"
+                queue.set_error(RefreshError(ErrorCode.LEADER_NOT_AVAILABLE, reason))
+                self._waiting_for_leader.add(queue)
+                self.request_metadata_refresh()
             else:
-                self._outbox(leader).offer(lane)
+                self._broker_queue(leader).add(queue)
 
-    def refresh(self) -> None:
-        """Look metadata up again, soon."""
-        self._is_stale.set()
+    def request_metadata_refresh(self) -> None:
+        """Refresh metadata as soon as the backoff allows."""
+        self._refresh_requested.set()
 
-    def is_led_by(self, lane: Lane, node_id: int) -> bool:
-        """Whether a broker leads a partition, as far as we know."""
-        return self._leader_of(lane) == node_id
+    def is_led_by(self, queue: PartitionQueue, node_id: int) -> bool:
+        """Whether a broker leads a partition, according to the metadata."""
+        return self._leader_of(queue) == node_id
 
-    def _leader_of(self, lane: Lane) -> int | None:
-        info = self.cluster.metadata.topics.get(lane.topic)
-        if info is None or info.error or lane.partition >= len(info.partitions):
+    def _leader_of(self, queue: PartitionQueue) -> int | None:
+        info = self.cluster.metadata.topics.get(queue.topic)
+        if info is None or info.error or queue.partition >= len(info.partitions):
             return None
-        leader = info.partitions[lane.partition].leader
+        leader = info.partitions[queue.partition].leader
         return leader if leader >= 0 else None
 
-    def _outbox(self, node_id: int) -> Outbox:
-        outbox = self._outboxes.get(node_id)
-        if outbox is None:
-            outbox = self._outboxes[node_id] = Outbox(self, node_id)
-            self._start(outbox.run(), f"broker {node_id}")
-        return outbox
+    def _broker_queue(self, node_id: int) -> BrokerQueue:
+        broker_queue = self._broker_queues.get(node_id)
+        if broker_queue is None:
+            broker_queue = self._broker_queues[node_id] = BrokerQueue(self, node_id)
+            self._start(broker_queue.run(), f"broker {node_id}")
+        return broker_queue
 
-    def _go_on(self, lane: Lane) -> None:
-        """See what a lane may do, now that something about it has changed."""
-        if lane.is_recovering and not lane.in_flight:
-            if (reason := lane.recover()) is not None:
-                logger.warning("%s goes on under a new producer id: %s", lane, reason)
-            if lane.must_pause:
-                self.pause(lane)
-        self.offer(lane)
+    def _advance(self, queue: PartitionQueue) -> None:
+        """Recover a queue if nothing is in flight any more, and schedule it."""
+        if queue.is_recovering and not queue.in_flight:
+            if (reason := queue.recover()) is not None:
+                logger.warning("%s continues with a new producer id: %s", queue, reason)
+            if queue.needs_backoff:
+                self.back_off(queue)
+        self.schedule(queue)
 
-    def pause(self, lane: Lane) -> None:
-        """Let a lane wait before it tries again, the longer the more often it has failed."""
-        lane.must_pause = False
-        if not lane.is_paused:
-            lane.is_paused = True
-            seconds = self.cluster.config.retry.delay(lane.tries, random.random())  # noqa: S311
-            lane.tries += 1
-            asyncio.get_running_loop().call_later(seconds, self._resume, lane)
+    def back_off(self, queue: PartitionQueue) -> None:
+        """Delay the next attempt, the longer the more attempts have failed."""
+        queue.needs_backoff = False
+        if not queue.in_backoff:
+            queue.in_backoff = True
+            delay = self.cluster.config.retry.delay(queue.failures, random.random())  # noqa: S311
+            queue.failures += 1
+            asyncio.get_running_loop().call_later(delay, self._end_backoff, queue)
 
-    def _resume(self, lane: Lane) -> None:
-        lane.is_paused = False
-        self.offer(lane)
+    def _end_backoff(self, queue: PartitionQueue) -> None:
+        queue.in_backoff = False
+        self.schedule(queue)
 
-    # What becomes of a request.
+    # Responses.
 
-    def refuse(self, batches: Iterable[Batch], error: Exception, *, was_sent: bool) -> None:
-        """Take note that a whole request has failed."""
+    def handle_request_error(
+        self, batches: Iterable[Batch], error: Exception, *, was_sent: bool
+    ) -> None:
+        """Handle the failure of a whole request."""
         if needs_metadata_refresh(error):
-            self.refresh()
+            self.request_metadata_refresh()
         for batch in batches:
-            batch.lane.refuse(batch, error, was_sent=was_sent)
-            self._go_on(batch.lane)
+            batch.queue.handle_error(batch, error, was_sent=was_sent)
+            self._advance(batch.queue)
 
-    def take_answer(self, batches: Sequence[Batch], answer: ProduceResponse) -> None:
-        """Take note of what a broker says of each batch of a request."""
-        told = {
+    def handle_response(self, batches: Sequence[Batch], response: ProduceResponse) -> None:
+        """Handle the result of each batch of a request."""
+        results = {
             (topic.name, partition.index): partition
-            for topic in answer.responses
+            for topic in response.responses
             for partition in topic.partition_responses
         }
         for batch in batches:
-            lane = batch.lane
-            self._take_result(batch, told.get((lane.topic, lane.partition)))
-            self._go_on(lane)
+            queue = batch.queue
+            self._handle_result(batch, results.get((queue.topic, queue.partition)))
+            self._advance(queue)
 
-    def _take_result(self, batch: Batch, result: PartitionProduceResponse | None) -> None:
-        lane = batch.lane
+    def _handle_result(self, batch: Batch, result: PartitionProduceResponse | None) -> None:
+        queue = batch.queue
         if result is None:
-            lane.refuse(batch, ConnectionLostError(f"{lane} was left out of the answer"))
+            queue.handle_error(batch, ConnectionLostError(f"{queue} is missing in the response"))
         elif result.error_code == ErrorCode.NONE:
-            lane.succeed(batch, result.base_offset, result.log_append_time_ms)
+            queue.complete(batch, result.base_offset, result.log_append_time_ms)
         elif result.error_code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
-            # It was written, so long ago that the broker cannot say where.
-            lane.succeed(batch, -1, -1)
+            # It was written, so long ago that the broker no longer knows its offset.
+            queue.complete(batch, -1, -1)
         else:
-            error = error_of(result.error_code, _detail_of(lane, result))
+            error = error_of(result.error_code, _message(queue, result))
             assert error is not None
             if isinstance(error, RefreshError):
-                self.refresh()
-            lane.refuse(batch, error)
+                self.request_metadata_refresh()
+            queue.handle_error(batch, error)
 
-    # What runs beside.
+    # Background tasks.
 
-    def _start(self, work: Coroutine[Any, Any, None], what: str) -> None:
-        task = asyncio.get_running_loop().create_task(work, name=f"ottla producer: {what}")
+    def _start(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.get_running_loop().create_task(work, name=f"ottla producer: {name}")
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._on_task_done)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (bug := task.exception()) is not None:
-            # Nothing would be sent any more. Whoever waits or comes is told, and it is not hidden.
-            self.failure = ClientError(f"the producer has failed: {bug!r}")
+            # Nothing would be sent any more: fail all records, now and later, and report the bug.
+            self.failure = ClientError(f"The producer failed: {bug!r}")
             self._fail_all(self.failure)
-            self.room.close()
+            self.pool.close()
             task.get_loop().call_exception_handler(
-                {"message": f"{task.get_name()} has failed", "exception": bug, "task": task}
+                {"message": f"{task.get_name()} failed", "exception": bug, "task": task}
             )
 
-    async def _identify(self) -> None:
-        """Get a producer id for the lanes that need one."""
+    async def _init_producer_id(self) -> None:
+        """Get a producer id for the queues that need one."""
         request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=_INT32_MAX)
 
         async def attempt() -> ProducerIdAndEpoch:
-            answer = await self.cluster.send_to_any(request, InitProducerIdResponse)
-            if error := error_of(answer.error_code, "cannot get a producer id"):
+            response = await self.cluster.send_to_any(request, InitProducerIdResponse)
+            if error := error_of(response.error_code, "InitProducerId failed"):
                 raise error
-            return ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch)
+            return ProducerIdAndEpoch(response.producer_id, response.producer_epoch)
 
         try:
-            self._identity = await self.cluster.retry(attempt, what="getting a producer id")
+            self._producer = await self.cluster.retry(attempt, what="InitProducerId")
         except (KafkaError, ClientError) as error:
-            lanes, self._nameless = self._nameless, set()
-            for lane in lanes:
-                for batch in list(lane.waiting):
-                    lane.give_up(batch, error)
-                self._go_on(lane)
+            queues, self._waiting_for_producer_id = self._waiting_for_producer_id, set()
+            for queue in queues:
+                for batch in list(queue.waiting):
+                    queue.abort(batch, error)
+                self._advance(queue)
             return
-        lanes, self._nameless = self._nameless, set()
-        for lane in lanes:
-            self.offer(lane)
+        queues, self._waiting_for_producer_id = self._waiting_for_producer_id, set()
+        for queue in queues:
+            self.schedule(queue)
 
-    def _watch(self) -> None:
-        if not self._is_watching:
-            self._is_watching = True
-            self._start(self._keep_fresh(), "metadata")
+    def _start_refreshing(self) -> None:
+        if not self._is_refreshing:
+            self._is_refreshing = True
+            self._start(self._refresh_metadata(), "metadata")
 
-    async def _keep_fresh(self) -> None:
-        """Look metadata up when something is wrong with them, or they are old."""
+    async def _refresh_metadata(self) -> None:
+        """Refresh metadata on request, and when it is older than `metadata_max_age`."""
         config = self.cluster.config
         failures = 0
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(config.metadata_max_age):
-                    await self._is_stale.wait()
-            # A topic that was deleted is made again for what is to be written to it: then something
-            # is wrong. That metadata are old is no reason.
-            may_create = self._is_stale.is_set()
-            self._is_stale.clear()
+                    await self._refresh_requested.wait()
+            # A topic that was deleted is created again only if there is something to write to it,
+            # which is why a refresh was requested. Old metadata alone is no reason.
+            may_create = self._refresh_requested.is_set()
+            self._refresh_requested.clear()
             try:
-                await self.cluster.refresh(list(self.lanes), may_create=may_create)
+                await self.cluster.refresh(list(self.queues), may_create=may_create)
                 failures = 0
             except (KafkaError, ClientError) as error:
                 failures += 1
-                for lane in self._homeless:
-                    lane.note(error)
-            lanes, self._homeless = self._homeless, set()
-            for lane in lanes:
-                if self._leader_of(lane) is None:
-                    self.pause(lane)
+                for queue in self._waiting_for_leader:
+                    queue.set_error(error)
+            queues, self._waiting_for_leader = self._waiting_for_leader, set()
+            for queue in queues:
+                if self._leader_of(queue) is None:
+                    self.back_off(queue)
                 else:
-                    self.offer(lane)
-            for outbox in self._outboxes.values():
-                outbox.let_go()
-            # However much goes wrong, it is not asked for more often than this.
+                    self.schedule(queue)
+            for broker_queue in self._broker_queues.values():
+                broker_queue.reschedule_moved()
+            # The minimum interval between refreshes, whatever goes wrong.
             await asyncio.sleep(config.retry.delay(failures, random.random()))  # noqa: S311
 
     async def close(self) -> None:
-        """Stop. What has not been acknowledged fails."""
+        """Stop all tasks. Batches that are not acknowledged fail."""
         self._is_closed = True
         tasks = list(self._tasks)
         for task in tasks:
@@ -342,20 +347,20 @@ class Sender:
         try:
             await asyncio.gather(*tasks, return_exceptions=True)
         finally:
-            if self._expiry is not None:
-                self._expiry.cancel()
-            self._fail_all(ClosedError("the producer was closed before this was acknowledged"))
+            if self._expiry_timer is not None:
+                self._expiry_timer.cancel()
+            self._fail_all(ClosedError("The producer was closed before the acknowledgement"))
 
     def _fail_all(self, error: Exception) -> None:
-        for batch in list(self._unsettled()):
+        for batch in list(self._unfinished()):
             batch.fail(error)
 
 
-def _detail_of(lane: Lane, result: PartitionProduceResponse) -> str:
-    """Say what a broker has to say about a batch that it refused."""
-    detail = f"{lane}: {result.error_message or ErrorCode.of(result.error_code).message}"
-    wrong = [
-        f"record {record.batch_index} of its batch: {record.batch_index_error_message}"
+def _message(queue: PartitionQueue, result: PartitionProduceResponse) -> str:
+    """Return a broker's error message for a batch, with the first record errors."""
+    message = f"{queue}: {result.error_message or ErrorCode.of(result.error_code).message}"
+    record_errors = [
+        f"record {record.batch_index} of the batch: {record.batch_index_error_message}"
         for record in result.record_errors[:3]
     ]
-    return "; ".join([detail, *wrong])
+    return "; ".join([message, *record_errors])

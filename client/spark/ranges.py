@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from ottla.protocol.api.fetch import FetchResponse, PartitionData
 from ottla.protocol.errors import BatchError
 
-from ..arrow.decoder import ArrowDecoder, damage_of
+from ..arrow.decoder import ArrowDecoder, corrupt_batch_error
 from ..consumer.fetched_data import FetchedData
 from ..errors import ClientError, ErrorCode, KafkaError, RefreshError
 from ..fetch_request import PartitionFetch, fetch_request
@@ -106,7 +106,7 @@ class _Reader:
             ):
                 yield _without_empty_headers(batch) if self._decoder.headers else batch
         except BatchError as error:
-            raise damage_of(place, error) from error
+            raise corrupt_batch_error(place, error) from error
 
     async def _fetch(self, offset: int) -> _Answer:
         """Fetch until there is something."""

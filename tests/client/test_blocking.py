@@ -17,6 +17,7 @@ from harness.daemon import Daemon, shown_on_failure
 from ottla import client
 from ottla.client import ClosedError, KafkaError, ProducerRecord, TopicPartition, blocking
 from ottla.client.blocking import Admin, Consumer, Producer
+from ottla.client.blocking.client import BlockingMethod
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +53,7 @@ def verbs(kind):
         name
         for name, value in inspect.getmembers(kind)
         if not name.startswith("_")
-        and (inspect.isfunction(value) or isinstance(value, property) or hasattr(value, "method"))
+        and (inspect.isfunction(value) or isinstance(value, (property, BlockingMethod)))
     }
 
 
@@ -75,7 +76,7 @@ def test_records_go_round(broker, topic):
         producer.flush()
 
     assert receipt.offset == 0
-    assert sum(part.records for part in written) == 12_000
+    assert sum(part.record_count for part in written) == 12_000
     found = []
     with Consumer(broker.address, topic) as consumer:
         for record in consumer:
@@ -202,7 +203,7 @@ def test_a_forked_process_is_told_to_make_its_own(broker):
     with Admin(broker.address) as admin:
         child = context.Process(target=use_in_a_child, args=(admin, answers))
         child.start()
-        assert "before this process was forked" in answers.get(timeout=30)
+        assert "created before a fork" in answers.get(timeout=30)
         child.join(30)
         assert child.exitcode == 0
         assert admin.describe_cluster().brokers

@@ -172,7 +172,7 @@ async def test_a_send_of_a_producer_that_others_use(broker, topic):
         assert await at_each_await(story) > 2
         receipts = await asyncio.gather(*later)
         await producer.flush()
-        assert producer._sender.room.free == 400
+        assert producer._sender.pool.free == 400
 
     stored = (await values_in(broker, topic))[1:]
     assert [int(value) for value in stored] == sorted({int(value) for value in stored})
@@ -191,7 +191,7 @@ async def test_send_many_and_flush(broker, topic):
 
         assert await at_each_await(story) > 2
         await producer.flush()
-        assert producer._sender.room.free == 1000
+        assert producer._sender.pool.free == 1000
 
     by_round = {}
     for value in (await values_in(broker, topic))[1:]:

@@ -30,7 +30,7 @@ SCHEMA = pa.schema(
     ]
 )
 NOW = 1_700_000_000_000
-LARGE = {"limit": 1 << 20, "largest": 1 << 20}
+LARGE = {"max_bytes": 1 << 20, "max_record_bytes": 1 << 20}
 
 _BYTES = st.none() | st.binary(max_size=9) | st.sampled_from([b"y" * n for n in (63, 64, 9000)])
 _PAIRS = st.fixed_dictionaries({"key": st.text(max_size=3), "value": _BYTES})
@@ -56,7 +56,7 @@ def decoded(packs):
     """Give the records of each partition, without their offsets, which are looked at."""
     found = defaultdict(list)
     for pack in packs:
-        base, count = pack.base_timestamp, pack.records
+        base, count = pack.base_timestamp, pack.record_count
         records = decode_records(pack.payload, count, 0, base, None)
         assert [record.offset for record in records] == list(range(count))
         assert base == records[0].timestamp
@@ -89,10 +89,10 @@ def test_packs_have_the_records_that_rows_say(rows, names, limit, data):
     start = data.draw(st.integers(0, len(rows)))
     part = Rows(batch.slice(start, data.draw(st.integers(0, len(rows)))))
 
-    packs = part.packs(5, now_ms=NOW, limit=limit, largest=1 << 20)
+    packs = part.encode(5, now_ms=NOW, max_bytes=limit, max_record_bytes=1 << 20)
 
     assert decoded(packs) == expected(part, 5)
-    assert all(len(pack.payload) <= limit or pack.records == 1 for pack in packs)
+    assert all(len(pack.payload) <= limit or pack.record_count == 1 for pack in packs)
 
 
 @needs_compiled
@@ -110,7 +110,7 @@ def test_other_types_of_columns_will_do():
     rows = Rows(batch)
 
     assert rows.records() == [(b"1", b"a", (), 1, 1), (b"2", None, (), None, 2)]
-    assert decoded(rows.packs(2, now_ms=NOW, **LARGE)) == expected(rows, 2)
+    assert decoded(rows.encode(2, now_ms=NOW, **LARGE)) == expected(rows, 2)
 
 
 @needs_compiled
@@ -128,8 +128,10 @@ def test_other_types_of_columns_will_do():
     ],
 )
 def test_what_may_be_wrong_is_left_to_the_plain_way(row):
-    assert Rows(a_batch([{}, row])).packs(3, now_ms=NOW, limit=500, largest=900) is None
-    assert Rows(a_batch([{}])).packs(3, now_ms=NOW, limit=500, largest=900) is not None
+    limits = {"now_ms": NOW, "max_bytes": 500, "max_record_bytes": 900}
+
+    assert Rows(a_batch([{}, row])).encode(3, **limits) is None
+    assert Rows(a_batch([{}])).encode(3, **limits) is not None
 
 
 def test_what_is_large_is_taken_in_parts():
@@ -146,7 +148,7 @@ def test_what_is_large_is_taken_in_parts():
 
 
 def test_a_column_of_values_is_needed():
-    with pytest.raises(ValueError, match="a column 'value' is needed, and there are key, topic"):
+    with pytest.raises(ValueError, match="Missing column 'value'; the columns are key, topic"):
         Rows(pa.record_batch({"key": [b""], "topic": ["t"]}))
 
 

@@ -100,7 +100,9 @@ async def test_send_many_goes_on_when_the_broker_comes_back(broker):
 
     found = await read(broker, "orders")
     assert found[0] == values * len(written)
-    assert [sum(part.records for part in parts) for parts in written] == [30_000] * len(written)
+    assert [sum(part.record_count for part in parts) for parts in written] == [30_000] * len(
+        written
+    )
 
 
 async def test_records_fail_in_time_when_the_broker_stays_away(broker):

@@ -23,7 +23,7 @@ from ottla.client import (
     TimeoutConfig,
 )
 from ottla.client.blocking import Producer
-from ottla.client.blocking.backlog import _MOST_BYTES
+from ottla.client.blocking.handoff import _MAX_BYTES
 from ottla.client.serializers import serialize_json
 from ottla.protocol.api.produce import ProduceRequest
 
@@ -165,12 +165,12 @@ async def test_whoever_queues_too_much_has_to_wait():
     async with Stage() as stage, a_producer(stage, batch) as producer:
         gate = await held_back(stage, producer)
         working = asyncio.create_task(asyncio.to_thread(work))
-        await eventually(lambda: queued * len(value) > _MOST_BYTES / 2)
+        await eventually(lambda: queued * len(value) > _MAX_BYTES / 2)
         done, _ = await asyncio.wait([working], timeout=0.3)
         most = queued * len(value)
         gate.set()
         assert not done
-        assert _MOST_BYTES / 2 < most < _MOST_BYTES + 100_000
+        assert _MAX_BYTES / 2 < most < _MAX_BYTES + 100_000
         assert await working == list(range(1, count + 1))
 
 
@@ -211,7 +211,7 @@ def test_closing_a_producer_whose_broker_hangs_sends_everybody_away(tmp_path):
 
         thread = threading.Thread(target=work, daemon=True)
         thread.start()
-        while len(futures) * 1000 < _MOST_BYTES:
+        while len(futures) * 1000 < _MAX_BYTES:
             thread.join(0.01)
         producer.close()
         thread.join(30)

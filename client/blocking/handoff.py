@@ -1,0 +1,157 @@
+"""Records on their way from threads to the event loop, handed over many at a time.
+
+A round trip to another thread takes as long as sending a hundred records. So a thread that appends
+a record does not wait for the producer, unless many records are on the way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import deque
+from concurrent.futures import Future
+from typing import Any
+
+from ..errors import BufferFullError, ClosedError
+from ..producer.accumulator import RecordAccumulator
+from ..types import Headers, RecordMetadata
+from .loop_thread import LoopThread
+
+# Maximum size of records on the way, besides the producer's own buffer.
+_MAX_BYTES = 1024 * 1024
+# Between two handovers: waking the loop for each record would keep both threads busy with that.
+_INTERVAL_SECONDS = 0.001
+
+
+# The topic, the future, and the other arguments of `RecordAccumulator.append`. (A tuple and no
+# object: there may be many, and the garbage collector visits each.)
+_Entry = tuple[str, Future[RecordMetadata], *tuple[Any, ...]]
+# An event marks a position, and is set when the records before it were handed over.
+_Entries = deque[_Entry | asyncio.Event]
+
+
+class HandoffQueue:
+    """Records that threads have sent and the producer does not have yet."""
+
+    def __init__(self, loop_thread: LoopThread, accumulator: RecordAccumulator) -> None:
+        self._loop_thread = loop_thread
+        self._accumulator = accumulator
+        # Guards the fields below; notified when there is room, or when it is closed.
+        self._changed = threading.Condition()
+        self._entries: _Entries = deque()
+        # Of the entries, and of those that were taken and are being appended.
+        self._bytes = 0
+        self._taken_bytes = 0
+        self._is_draining = False
+        self._is_closed = False
+        loop_thread.on_stop(self._close)
+
+    def put(
+        self,
+        topic: str,
+        value: Any,
+        key: Any,
+        headers: Headers,
+        partition: int | None,
+        timestamp: int | None,
+    ) -> Future[RecordMetadata]:
+        """Queue a record, waiting while too many are on the way, and return its future."""
+        self._loop_thread.check()
+        key, value, pairs, size = self._accumulator.serialize(key, value, headers, timestamp)
+        if timestamp is None:
+            timestamp = time.time_ns() // 1_000_000
+        future: Future[RecordMetadata] = Future()
+        future.set_running_or_notify_cancel()  # it cannot be cancelled
+        with self._changed:
+            while self._bytes >= _MAX_BYTES and not self._is_closed:
+                self._changed.wait()
+            if self._is_closed:
+                raise ClosedError("The producer is closed")
+            self._entries.append((topic, future, key, value, pairs, size, partition, timestamp))
+            self._bytes += size
+            if not self._is_draining:
+                self._is_draining = True
+                self._loop_thread.call_soon(self._start_draining)
+        return future
+
+    async def drained(self) -> None:
+        """Wait, on the loop, until the producer has all records that were put before."""
+        with self._changed:
+            if not self._is_draining:
+                return
+            reached = asyncio.Event()
+            self._entries.append(reached)
+        await reached.wait()
+
+    def _start_draining(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._drain())
+
+    async def _drain(self) -> None:
+        entries: _Entries = deque()
+        try:
+            while entries := self._take():
+                while entries:
+                    await self._append_next(entries)
+                await asyncio.sleep(_INTERVAL_SECONDS)
+        finally:
+            _fail(entries, ClosedError("The producer was closed before the record was sent"))
+
+    def _take(self) -> _Entries:
+        with self._changed:
+            entries, self._entries = self._entries, deque()
+            self._bytes -= self._taken_bytes
+            self._taken_bytes = self._bytes
+            self._is_draining = bool(entries)
+            self._changed.notify_all()
+            return entries
+
+    async def _append_next(self, entries: _Entries) -> None:
+        entry = entries[0]
+        if isinstance(entry, asyncio.Event):
+            entry.set()
+            entries.popleft()
+            return
+        accumulator = self._accumulator
+        topic, future, *record = entry
+        try:
+            queues = accumulator.topics.get(topic) or await accumulator.queues_of(topic)
+        except Exception as error:  # noqa: BLE001  # raised by the futures
+            # All records of the topic fail: another lookup for each would delay all the others.
+            _fail(_remove_topic(entries, topic), error)
+            return
+        try:
+            await accumulator.append(queues, future, *record)
+        except BufferFullError as error:
+            # The other records have waited for as long.
+            _fail(entries, error)
+            return
+        except Exception as error:  # noqa: BLE001  # raised by the future
+            future.set_exception(error)
+        entries.popleft()
+
+    def _close(self) -> None:
+        """Accept no more records: the loop has stopped."""
+        with self._changed:
+            self._is_closed = True
+            _fail(self._entries, ClosedError("The producer is closed"))
+            self._changed.notify_all()
+
+
+def _remove_topic(entries: _Entries, topic: str) -> _Entries:
+    """Remove the records of a topic, and return them."""
+    removed: _Entries = deque()
+    for _ in range(len(entries)):
+        entry = entries.popleft()
+        is_of_topic = not isinstance(entry, asyncio.Event) and entry[0] == topic
+        (removed if is_of_topic else entries).append(entry)
+    return removed
+
+
+def _fail(entries: _Entries, error: Exception) -> None:
+    while entries:
+        entry = entries.popleft()
+        if isinstance(entry, asyncio.Event):
+            entry.set()
+        else:
+            entry[1].set_exception(error)
