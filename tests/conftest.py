@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, settings
 from harness.markers import sleeps, starts_processes
 
 if TYPE_CHECKING:
-    from compat.everybody import Pipes
+    from harness.clients.registry import AgentProcesses
 
 pytest_plugins = ("ottla.testing.pytest_plugin", "pytester")
 
@@ -56,7 +56,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if sleeps(item):
             item.add_marker("sleeps")
         if starts_processes(item):
-            item.add_marker("daemon")
+            item.add_marker("process")
             if folder in REAL_TIME_FOLDERS:
                 item.add_marker("real_time")
 
@@ -97,10 +97,10 @@ def name(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="session")
-def pipes() -> Iterator[Pipes]:
+def agent_processes() -> Iterator[AgentProcesses]:
     """The processes of clients in other languages, shared because they start slowly."""
-    from compat.everybody import Pipes  # noqa: PLC0415  # imports all other clients
+    from harness.clients.registry import AgentProcesses  # noqa: PLC0415  # imports all other clients
 
-    started = Pipes()
+    started = AgentProcesses()
     yield started
     started.close()

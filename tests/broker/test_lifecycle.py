@@ -19,10 +19,10 @@ from pathlib import Path
 
 import pytest
 
-from compat.clients import RefusedError, Row
-from compat.confluent import Confluent
 from crash.load import producing, read_all
 from golden.corpus import Record
+from harness.clients.base import ConsumedRecord, RequestError
+from harness.clients.confluent import Confluent
 from harness.daemon import HOST, Daemon, free_port, shown_on_failure
 from harness.wire import connect, error_codes, fetch_request, fetched_partitions
 from ottla.protocol.api.metadata import MetadataRequest, MetadataResponseTopic
@@ -51,7 +51,7 @@ def daemons(tmp_path: Path, request) -> Iterator[Callable[..., Daemon]]:
 
 
 def values(client: Confluent, topic: str, count: int, start: int | None = 0) -> list[bytes | None]:
-    return [row.value for row in client.read({(topic, 0): start}, count)[topic, 0]]
+    return [row.value for row in client.consume({(topic, 0): start}, count)[topic, 0]]
 
 
 def lines_of(broker: Daemon, message: str) -> list[str]:
@@ -94,7 +94,7 @@ def test_it_starts_and_says_what_clients_will_be_told(daemons):
 def test_a_signal_ends_it_and_leaves_the_directory_clean(daemons, number):
     broker = daemons().start()
     client = Confluent(broker.address)
-    client.write("t", FEW, acks="1")
+    client.produce("t", FEW, acks="1")
     assert not (broker.data / "clean-shutdown").exists()
 
     assert broker.stop(number) == 0
@@ -108,7 +108,7 @@ def test_a_signal_ends_it_and_leaves_the_directory_clean(daemons, number):
 
 async def test_a_stop_answers_those_who_wait_for_records(daemons):
     broker = daemons().start()
-    Confluent(broker.address).write("t", FEW)
+    Confluent(broker.address).produce("t", FEW)
     async with connect(broker.address) as one, connect(broker.address) as other:
         for client in (one, other):
             client.send(fetch_request(5, max_wait_ms=60_000), 12)
@@ -170,7 +170,7 @@ def test_a_signal_while_it_starts_ends_it_or_stops_it_but_nothing_in_between(dae
     broker = daemons().start()
     client = Confluent(broker.address)
     client.create_topic("t", 500)
-    client.write("t", FEW)
+    client.produce("t", FEW)
     for after in (0.2, 0.3, 0.4, 0.5):
         broker.kill()
         before = broker.log.stat().st_size
@@ -242,12 +242,12 @@ async def test_a_restart_keeps_topics_with_their_ids_settings_and_records(daemon
     client = Confluent(broker.address)
     client.create_topic("one", 3, {"retention.ms": "86400000"})
     client.create_topic("two")
-    client.add_partitions("two", 2)
-    client.write("one", FEW, partition=2, codec="zstd")
-    client.write("two", FEW[:2], acks="1")
+    client.create_partitions("two", 2)
+    client.produce("one", FEW, partition=2, codec="zstd")
+    client.produce("two", FEW[:2], acks="1")
     client.delete_records("two", 1)
     before, cluster = await topics_of(broker.address), client.cluster()
-    rows = client.read({("one", 2): 0}, 5)
+    rows = client.consume({("one", 2): 0}, 5)
 
     for _ in range(2):
         getattr(broker, end)()
@@ -256,11 +256,11 @@ async def test_a_restart_keeps_topics_with_their_ids_settings_and_records(daemon
         assert await topics_of(broker.address) == before
         assert client.cluster() == cluster
         assert client.configs("one")["retention.ms"] == "86400000"
-        assert client.read({("one", 2): 0}, 5) == rows
-        assert client.ends("two") == (1, 2)
+        assert client.consume({("one", 2): 0}, 5) == rows
+        assert client.watermarks("two") == (1, 2)
 
-    client.write("one", FEW[:1], partition=2)
-    assert [row.offset for row in client.read({("one", 2): 4}, 2)["one", 2]] == [4, 5]
+    client.produce("one", FEW[:1], partition=2)
+    assert [row.offset for row in client.consume({("one", 2): 4}, 2)["one", 2]] == [4, 5]
 
 
 @ENDINGS
@@ -276,19 +276,19 @@ def test_settings_that_were_altered_count_at_once_and_after_a_restart(daemons, e
 
     for _ in range(2):
         for topic in ("own", "default"):
-            with pytest.raises(RefusedError) as refused:
-                client.write(topic, large)
+            with pytest.raises(RequestError) as refused:
+                client.produce(topic, large)
             assert refused.value.code == MESSAGE_TOO_LARGE
         assert client.configs("own")["max.message.bytes"] == "2000"
         assert client.configs("default")["max.message.bytes"] == "3000"
-        client.write("default", [Record(None, b"x" * 2500)])
+        client.produce("default", [Record(None, b"x" * 2500)])
         getattr(broker, end)()
         broker.start()
-    client.write("made-by-itself", FEW)
+    client.produce("made-by-itself", FEW)
     assert client.topics()["made-by-itself"] == 3
 
     client.alter_configs("own", {"max.message.bytes": "10000"})
-    client.write("own", large)
+    client.produce("own", large)
 
 
 def test_it_logs_as_much_as_it_was_altered_to(daemons):
@@ -310,7 +310,7 @@ def test_producer_ids_are_never_given_out_twice(daemons, end):
     broker = daemons().start()
     client = Confluent(broker.address)
     for _ in range(2):
-        client.write("t", FEW, idempotent=True)
+        client.produce("t", FEW, idempotent=True)
         getattr(broker, end)()
         broker.start()
 
@@ -354,7 +354,7 @@ def test_a_second_broker_on_the_same_port_is_refused(daemons, tmp_path):
 )
 def test_somebody_elses_directory_is_refused(daemons, wrong, message):
     broker = daemons().start()
-    Confluent(broker.address).write("t", FEW)
+    Confluent(broker.address).produce("t", FEW)
     broker.stop()
 
     assert broker.spawn(*wrong).wait(30) == 1
@@ -373,7 +373,7 @@ def test_a_new_directory_is_of_the_cluster_and_broker_that_it_is_told(daemons):
     client = Confluent(broker.address)
 
     assert client.cluster() == (cluster_id, 3, [(3, broker.address)])
-    client.write("t", FEW)
+    client.produce("t", FEW)
     assert len(values(client, "t", 5)) == 5
 
 
@@ -401,7 +401,7 @@ async def test_each_listener_tells_its_own_address(daemons):
     assert await told_at(HOST, third) == f"localhost:{third}"
     for port in (inside, third):
         client = Confluent(f"{HOST}:{port}")
-        client.write(f"by-{port}", FEW)
+        client.produce(f"by-{port}", FEW)
         assert len(values(client, f"by-{port}", 5)) == 5
     logged = broker.log.read_text()
     assert f"listener=INSIDE on={HOST}:{inside} clients_are_told=INSIDE://{HOST}:{inside}" in logged
@@ -417,7 +417,7 @@ async def test_a_wildcard_tells_the_address_that_the_client_came_by(daemons):
     for host in (HOST, "127.0.0.2"):
         assert await told_at(host, port) == f"{host}:{port}"
         client = Confluent(f"{host}:{port}")
-        client.write(f"by-{host}", FEW)
+        client.produce(f"by-{host}", FEW)
         assert len(values(client, f"by-{host}", 5)) == 5
     logged = broker.log.read_text()
     assert f'clients_are_told="PLAINTEXT://<address the client connected to>:{port}"' in logged
@@ -440,7 +440,7 @@ def test_it_listens_on_ipv6_too(daemons):
     ).start()
 
     client = Confluent(f"[::1]:{six}")
-    client.write("t", FEW)
+    client.produce("t", FEW)
 
     assert f"clients_are_told=SIX://[::1]:{six}" in lines_of(broker, "listening")[1]
     assert client.cluster().brokers == [(0, f"::1:{six}")]
@@ -455,7 +455,7 @@ def test_a_topic_whose_deletion_was_answered_stays_deleted(daemons):
     client = Confluent(broker.address)
     for number in range(4):
         topic = f"doomed-{number}"
-        client.write(topic, FEW)
+        client.produce(topic, FEW)
 
         client.delete_topic(topic)
         broker.kill()
@@ -474,14 +474,14 @@ def test_a_kill_amid_deletions_leaves_each_topic_whole_or_gone(daemons):
         topics = [f"doomed-{cycle}-{number}" for number in range(60)]
         client.create_topics(topics)
         for topic in topics[::6]:
-            client.write(topic, FEW)
+            client.produce(topic, FEW)
         answered: list[str] = []
 
         def delete(client=client, topics=topics, answered=answered) -> None:
             for topic in topics:
                 try:
                     client.delete_topic(topic)
-                except RefusedError:
+                except RequestError:
                     return
                 answered.append(topic)
 
@@ -499,7 +499,7 @@ def test_a_kill_amid_deletions_leaves_each_topic_whole_or_gone(daemons):
         assert not set(answered) & set(there)
         for topic in there:
             count = 5 if topic in topics[::6] else 0
-            assert client.ends(topic) == (0, count)
+            assert client.watermarks(topic) == (0, count)
         kept = {path.name.rpartition("-")[0] for path in broker.data.glob("doomed-*")}
         assert kept == set(there) | {
             name for name in kept if not name.startswith(f"doomed-{cycle}")
@@ -512,8 +512,8 @@ def test_a_log_of_a_deleted_topic_that_comes_back_is_removed(daemons, tmp_path, 
     """As after a crash between the record that says so and the removal of the files."""
     broker = daemons().start()
     client = Confluent(broker.address)
-    client.write("t", FEW)
-    client.write("other", FEW)
+    client.produce("t", FEW)
+    client.produce("other", FEW)
     broker.stop()
     shutil.copytree(broker.data / "t-0", tmp_path / "kept")
     broker.start()
@@ -526,7 +526,7 @@ def test_a_log_of_a_deleted_topic_that_comes_back_is_removed(daemons, tmp_path, 
     assert client.topics() == {"other": 1}
     assert not (broker.data / "t-0").exists()
     client.create_topic("t")
-    assert client.ends("t") == (0, 0)
+    assert client.watermarks("t") == (0, 0)
     assert values(client, "other", 5) == [record.value for record in FEW]
 
 
@@ -534,7 +534,7 @@ def test_a_log_of_a_deleted_topic_that_comes_back_is_removed(daemons, tmp_path, 
 def test_a_log_that_nobody_knows_is_set_aside(daemons, tmp_path, end):
     broker = daemons().start()
     client = Confluent(broker.address)
-    client.write("t", FEW)
+    client.produce("t", FEW)
     broker.stop()
     shutil.copytree(broker.data / "t-0", tmp_path / "kept")
     (broker.data / "lost+found").mkdir()
@@ -558,10 +558,10 @@ def test_a_log_that_nobody_knows_is_set_aside(daemons, tmp_path, end):
         broker.log.read_text().replace('"', "")
     )
     # The name is free; what is set aside stays there.
-    client.write("stranger", FEW[:1])
-    client.add_partitions("t", 2)
+    client.produce("stranger", FEW[:1])
+    client.create_partitions("t", 2)
     broker.restart()
-    assert client.ends("stranger") == (0, 1)
+    assert client.watermarks("stranger") == (0, 1)
     assert {path.name for path in broker.data.glob("*.stray/*")} == {"stranger-0", "t-1"}
 
 
@@ -577,7 +577,7 @@ def test_a_topic_that_was_half_made_is_made_or_not(daemons):
             for number in range(100):
                 try:
                     client.create_topic(f"new-{cycle}-{number}", 3)
-                except RefusedError:
+                except RequestError:
                     return
                 answered.append(f"new-{cycle}-{number}")
 
@@ -610,24 +610,24 @@ def test_old_segments_are_deleted_while_it_runs(daemons):
     now, hour_ago = (int(time.time() * 1000) - back for back in (0, 3_600_000))
     for topic, timestamp in (("old", hour_ago), ("large", now)):
         for number in range(10):
-            client.write(topic, [Record(None, b"%d" % number * 6000, (), timestamp)])
-    client.write("old", [Record(None, b"new" * 2000, (), now)])
+            client.produce(topic, [Record(None, b"%d" % number * 6000, (), timestamp)])
+    client.produce("old", [Record(None, b"new" * 2000, (), now)])
 
-    until(lambda: client.ends("old") == (10, 11), "retention by time")
-    until(lambda: client.ends("large") == (5, 10), "retention by size")
+    until(lambda: client.watermarks("old") == (10, 11), "retention by time")
+    until(lambda: client.watermarks("large") == (5, 10), "retention by size")
 
     assert values(client, "old", 1, None) == [b"new" * 2000]
     broker.kill()
     broker.start()
-    assert client.ends("old") == (10, 11)
-    assert client.ends("large") == (5, 10)
+    assert client.watermarks("old") == (10, 11)
+    assert client.watermarks("large") == (5, 10)
     assert values(client, "large", 1, 5) == [b"5" * 6000]
 
     client.alter_configs("large", {"retention.bytes": "13000"})
-    until(lambda: client.ends("large")[0] > 5, "the altered retention")
+    until(lambda: client.watermarks("large")[0] > 5, "the altered retention")
 
 
-def last_of_each_key(rows: list[Row]) -> dict[bytes | None, bytes | None]:
+def last_of_each_key(rows: list[ConsumedRecord]) -> dict[bytes | None, bytes | None]:
     return {row.key: row.value for row in rows}
 
 
@@ -648,7 +648,7 @@ def test_a_compacted_topic_keeps_the_last_of_each_key_whatever_happens(daemons):
                 Record(b"key %d" % chance.randrange(50), b"%d" % chance.getrandbits(800))
                 for _ in range(20)
             ]
-            client.write("t", batch, codec=chance.choice(["none", "gzip"]))
+            client.produce("t", batch, codec=chance.choice(["none", "gzip"]))
             written += len(batch)
             wanted |= {record.key: record.value for record in batch}
         if cycle < 2:
@@ -661,10 +661,10 @@ def test_a_compacted_topic_keeps_the_last_of_each_key_whatever_happens(daemons):
     until(is_compacted, "compaction")
     assert "t-0: compacted:" in broker.log.read_text()
     broker.restart()
-    client.write("t", [Record(b"end", b"end")])
-    rows: list[Row] = []
+    client.produce("t", [Record(b"end", b"end")])
+    rows: list[ConsumedRecord] = []
     while not rows or rows[-1].key != b"end":
-        rows += client.read({("t", 0): rows[-1].offset + 1 if rows else 0}, 1)["t", 0]
+        rows += client.consume({("t", 0): rows[-1].offset + 1 if rows else 0}, 1)["t", 0]
     offsets = [row.offset for row in rows]
     assert offsets == sorted(set(offsets))
     assert offsets[-1] == written
@@ -703,8 +703,8 @@ def test_topics_come_and_go_while_housekeeping_is_at_work(daemons):
         while not done.is_set():
             topic = topics[int(time.monotonic() * 50) % 4]
             rows = [Record(b"%d" % n, b"x" * 2000) for n in range(5)]
-            with suppress(RefusedError):  # which is what it is if the topic is just not there
-                own.write(topic, rows)
+            with suppress(RequestError):  # which is what it is if the topic is just not there
+                own.produce(topic, rows)
 
     for topic in topics:
         make(topic)
@@ -724,11 +724,11 @@ def test_topics_come_and_go_while_housekeeping_is_at_work(daemons):
         writer.join()
 
     for topic in topics:
-        client.write(topic, [Record(b"last", b"last")])
-    ends = {topic: client.ends(topic)[1] for topic in topics}
+        client.produce(topic, [Record(b"last", b"last")])
+    ends = {topic: client.watermarks(topic)[1] for topic in topics}
     broker.kill()
     broker.start()
-    assert {topic: client.ends(topic)[1] for topic in topics} == ends
+    assert {topic: client.watermarks(topic)[1] for topic in topics} == ends
     for topic in topics:
         assert values(client, topic, 1, ends[topic] - 1) == [b"last"]
     assert broker.stop() == 0

@@ -24,7 +24,7 @@ def play(row: Row, tmp_path, brokers: int) -> Run:
     return run
 
 
-@pytest.mark.daemon
+@pytest.mark.process
 @pytest.mark.real_time
 @pytest.mark.parametrize("row", chosen(""), ids=str)
 def test_one_broker_survives(row, tmp_path):
@@ -34,7 +34,7 @@ def test_one_broker_survives(row, tmp_path):
     assert run.figures.acked > 0
 
 
-@pytest.mark.daemon
+@pytest.mark.process
 @pytest.mark.real_time
 @pytest.mark.parametrize("number", IN_A_CLUSTER)
 def test_others_serve_on_whatever_happens_to_one_of_three(number, tmp_path):

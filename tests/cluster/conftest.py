@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from compat.clients import Client
-from compat.everybody import Everybody, Pipes
+from harness.clients.base import Client
+from harness.clients.registry import AgentProcesses, Clients
 from harness.daemon import Cluster, shown_on_failure
 
 
@@ -36,13 +36,13 @@ def cluster(request: Any, cluster_of_the_module: Cluster) -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="module")
-def everybody(cluster_of_the_module: Cluster, pipes: Pipes) -> Iterator[Everybody]:
+def clients(cluster_of_the_module: Cluster, agent_processes: AgentProcesses) -> Iterator[Clients]:
     # By one address only: the others they have to find out.
-    clients = Everybody(cluster_of_the_module[1].address, pipes)
+    clients = Clients(cluster_of_the_module[1].address, agent_processes)
     yield clients
     clients.close()
 
 
 @pytest.fixture
-def client(request: Any, everybody: Everybody, cluster: Cluster) -> Client:
-    return everybody[request.param]
+def client(request: Any, clients: Clients, cluster: Cluster) -> Client:
+    return clients[request.param]

@@ -7,9 +7,9 @@ from collections import Counter
 
 import pytest
 
-from compat.everybody import told_of
 from golden.corpus import Record
 from harness import group_requests
+from harness.clients.registry import with_every_client
 from harness.daemon import partitions_on_disk
 from harness.requests import (
     OK,
@@ -46,14 +46,14 @@ BROKERS = [0, 1, 2]
 NOT_OWNER = ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-@told_of("write", "read", "create_topic")
+@with_every_client("produce", "consume", "create_topic")
 def test_clients_find_the_owner_of_each_partition(client, cluster, name):
     client.create_topic(name, 6)
 
     for index in range(6):
         rows = [Record(None, b"%d-%d" % (index, number), ()) for number in range(5)]
-        client.write(name, rows, partition=index)
-    found = client.read({(name, index): 0 for index in range(6)}, 30)
+        client.produce(name, rows, partition=index)
+    found = client.consume({(name, index): 0 for index in range(6)}, 30)
 
     for index in range(6):
         values = [row.value for row in found[name, index]]

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from compat.clients import RefusedError
-from compat.everybody import told_of
 from golden.corpus import Record
+from harness.clients.base import RequestError
+from harness.clients.registry import with_every_client
 
 OFFSET_OUT_OF_RANGE = 1
 UNKNOWN_TOPIC = 3
@@ -20,7 +20,7 @@ INVALID_CONFIG = 40
 FEW = tuple(Record(b"key %d" % n, b"value %d" % n) for n in range(5))
 
 
-@told_of("cluster")
+@with_every_client("cluster")
 def test_the_cluster_is_this_broker(client, broker):
     found = client.cluster()
 
@@ -30,7 +30,7 @@ def test_the_cluster_is_this_broker(client, broker):
     assert found.id == ("" if client.name == "kcat" else meta["cluster_id"])
 
 
-@told_of("create_topic")
+@with_every_client("create_topic")
 def test_a_topic_is_made_as_it_was_ordered(client, name):
     client.create_topic(name, 3, {"retention.ms": "86400000", "cleanup.policy": "compact,delete"})
 
@@ -41,15 +41,15 @@ def test_a_topic_is_made_as_it_was_ordered(client, name):
     assert configs["segment.bytes"] == str(2**30)
 
 
-@told_of("create_topic")
+@with_every_client("create_topic")
 def test_a_topic_is_not_made_twice(client, topic):
-    with pytest.raises(RefusedError) as refused:
+    with pytest.raises(RequestError) as refused:
         client.create_topic(topic)
 
     assert refused.value.code == TOPIC_EXISTS, refused.value
 
 
-@told_of("create_topic")
+@with_every_client("create_topic")
 @pytest.mark.parametrize(
     ("wrong", "partitions", "configs", "code"),
     [
@@ -60,95 +60,95 @@ def test_a_topic_is_not_made_twice(client, topic):
     ],
 )
 def test_a_topic_that_cannot_be_is_not_made(client, wrong, partitions, configs, code):
-    with pytest.raises(RefusedError) as refused:
+    with pytest.raises(RequestError) as refused:
         client.create_topic(wrong, partitions, configs)
 
     assert refused.value.code == code, refused.value
     assert wrong not in client.topics()
 
 
-@told_of("alter_configs")
+@with_every_client("alter_configs")
 def test_a_setting_counts_as_soon_as_it_is_altered(client, helper, name):
     helper.create_topic(name, configs={"retention.ms": "86400000"})
-    helper.write(name, [Record(None, b"x" * 2000)])
+    helper.produce(name, [Record(None, b"x" * 2000)])
 
     client.alter_configs(name, {"max.message.bytes": "1000"})
 
     configs = client.configs(name)
     assert configs["max.message.bytes"] == "1000"
     is_kept = configs["retention.ms"] == "86400000"
-    assert is_kept != client.alters_configs_as_a_whole
-    with pytest.raises(RefusedError) as refused:
-        helper.write(name, [Record(None, b"x" * 2000)])
+    assert is_kept != client.replaces_all_configs
+    with pytest.raises(RequestError) as refused:
+        helper.produce(name, [Record(None, b"x" * 2000)])
     assert refused.value.code == MESSAGE_TOO_LARGE
-    helper.write(name, [Record(None, b"x" * 500)])
+    helper.produce(name, [Record(None, b"x" * 500)])
 
 
-@told_of("alter_configs")
+@with_every_client("alter_configs")
 def test_a_setting_that_cannot_be_changes_nothing(client, name, helper):
     helper.create_topic(name, configs={"max.message.bytes": "1000"})
 
     for wrong in ({"retention.ms": "soon"}, {"no.such": "1"}):
-        with pytest.raises(RefusedError) as refused:
+        with pytest.raises(RequestError) as refused:
             client.alter_configs(name, wrong)
         assert refused.value.code == INVALID_CONFIG, refused.value
 
     assert helper.configs(name)["max.message.bytes"] == "1000"
 
 
-@told_of("add_partitions")
+@with_every_client("create_partitions")
 def test_partitions_are_added_and_never_taken_away(client, helper, topic):
-    helper.write(topic, FEW)
+    helper.produce(topic, FEW)
 
-    client.add_partitions(topic, 3)
+    client.create_partitions(topic, 3)
 
     assert client.topics()[topic] == 3
-    helper.write(topic, FEW[:2], partition=2)
-    found = helper.read({(topic, partition): None for partition in range(3)}, 7)
+    helper.produce(topic, FEW[:2], partition=2)
+    found = helper.consume({(topic, partition): None for partition in range(3)}, 7)
     assert [len(found[topic, partition]) for partition in range(3)] == [5, 0, 2]
     for total in (3, 2):
-        with pytest.raises(RefusedError) as refused:
-            client.add_partitions(topic, total)
+        with pytest.raises(RequestError) as refused:
+            client.create_partitions(topic, total)
         assert refused.value.code == INVALID_PARTITIONS, refused.value
 
 
-@told_of("delete_records")
+@with_every_client("delete_records")
 def test_records_are_deleted_up_to_an_offset(client, helper, topic):
-    helper.write(topic, FEW)
+    helper.produce(topic, FEW)
 
     assert client.delete_records(topic, 3) == 3
 
-    assert client.ends(topic) == (3, 5)
-    rows = client.read({(topic, 0): None}, 2)[topic, 0]
+    assert client.watermarks(topic) == (3, 5)
+    rows = client.consume({(topic, 0): None}, 2)[topic, 0]
     assert [(row.offset, row.value) for row in rows] == [(3, b"value 3"), (4, b"value 4")]
-    with pytest.raises(RefusedError) as refused:
+    with pytest.raises(RequestError) as refused:
         client.delete_records(topic, 100)
     assert refused.value.code == OFFSET_OUT_OF_RANGE, refused.value
     assert client.delete_records(topic, -1) == 5
-    assert client.ends(topic) == (5, 5)
+    assert client.watermarks(topic) == (5, 5)
 
 
-@told_of("delete_topic")
+@with_every_client("delete_topic")
 def test_a_topic_that_is_deleted_is_gone_and_a_new_one_is_empty(client, helper, topic):
-    helper.write(topic, FEW)
+    helper.produce(topic, FEW)
 
     client.delete_topic(topic)
 
     assert topic not in client.topics()
     client.create_topic(topic, 2)
     assert client.topics()[topic] == 2
-    assert client.ends(topic) == (0, 0)
+    assert client.watermarks(topic) == (0, 0)
 
 
-@told_of("delete_topic")
+@with_every_client("delete_topic")
 def test_what_is_not_there_is_not_changed(client):
     for attempt in (
         lambda: client.delete_topic("missing"),
-        lambda: client.add_partitions("missing", 2),
+        lambda: client.create_partitions("missing", 2),
         lambda: client.configs("missing"),
         lambda: client.alter_configs("missing", {"retention.ms": "1"}),
     ):
-        with pytest.raises(RefusedError) as refused:
+        with pytest.raises(RequestError) as refused:
             attempt()
         assert refused.value.code == UNKNOWN_TOPIC, refused.value
     assert "missing" not in client.topics()

@@ -9,7 +9,7 @@ from uuid import uuid4
 import confluent_kafka
 import pytest
 
-from compat.apache import ApacheKafka
+from harness.apache_kafka import ApacheKafka
 from harness.command import Command
 from harness.waiting import eventually
 from ottla.client import (
@@ -32,7 +32,7 @@ CLIENT = ClientConfig(
     timeouts=TimeoutConfig(connect=5, request=10, operation=60),
 )
 QUICK = GroupConfig(session_timeout=3.0, heartbeat_interval=0.1, rebalance_timeout=10.0)
-PATIENCE_SECONDS = 30
+TIMEOUT_SECONDS = 30
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ async def topic(admin: Admin) -> str:
 
 async def heard(condition):
     """Wait for what Kafka's controller has decided, and its broker has not heard of yet."""
-    await eventually(condition, PATIENCE_SECONDS)
+    await eventually(condition, TIMEOUT_SECONDS)
 
 
 async def is_known(admin, name, *, partitions):
@@ -82,7 +82,7 @@ def a_consumer(kafka, *topics, **settings):
 
 
 async def take(consumer, count):
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         return [await anext(consumer) for _ in range(count)]
 
 
@@ -125,7 +125,7 @@ async def test_a_group_shares_a_topic_and_goes_on_where_it_was(kafka, admin, top
         tasks = [asyncio.create_task(read(first))]
         await second.start()
         tasks.append(asyncio.create_task(read(second)))
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             while not (first.assignment and second.assignment and len(seen) >= 300):
                 await asyncio.sleep(0.02)
             described = (await admin.describe_groups(group))[group]
@@ -156,22 +156,22 @@ async def test_what_was_aborted_is_not_read(kafka, topic, tmp_path):
         producer = confluent_kafka.Producer(
             {"bootstrap.servers": kafka.address, "transactional.id": topic}
         )
-        producer.init_transactions(PATIENCE_SECONDS)
+        producer.init_transactions(TIMEOUT_SECONDS)
         for number in range(6):
             producer.begin_transaction()
             for at in range(3):
                 producer.produce(topic, b"%d:%d" % (number, at), partition=0)
-            producer.flush(PATIENCE_SECONDS)
+            producer.flush(TIMEOUT_SECONDS)
             if number % 2:
-                producer.abort_transaction(PATIENCE_SECONDS)
+                producer.abort_transaction(TIMEOUT_SECONDS)
             else:
-                producer.commit_transaction(PATIENCE_SECONDS)
+                producer.commit_transaction(TIMEOUT_SECONDS)
         return producer
 
     def write_and_wait():
         opened.begin_transaction()
         opened.produce(topic, b"not yet", partition=0)
-        opened.flush(PATIENCE_SECONDS)
+        opened.flush(TIMEOUT_SECONDS)
 
     opened = await asyncio.to_thread(write)
 
@@ -187,7 +187,7 @@ async def test_what_was_aborted_is_not_read(kafka, topic, tmp_path):
     await asyncio.to_thread(write_and_wait)
     shown = await asyncio.to_thread(run, "consume", topic, "--committed")
     assert shown.encode().splitlines() == values
-    await asyncio.to_thread(opened.abort_transaction, PATIENCE_SECONDS)
+    await asyncio.to_thread(opened.abort_transaction, TIMEOUT_SECONDS)
 
 
 async def test_records_come_as_tables(kafka, topic):
@@ -196,7 +196,7 @@ async def test_records_come_as_tables(kafka, topic):
         await producer.send_many(topic, [ProducerRecord(b"%d" % n, b"k") for n in range(1000)])
 
     values = []
-    async with a_consumer(kafka, topic) as consumer, asyncio.timeout(PATIENCE_SECONDS):
+    async with a_consumer(kafka, topic) as consumer, asyncio.timeout(TIMEOUT_SECONDS):
         async for table in consumer.arrow_batches():
             assert set(table.column("key").to_pylist()) == {b"k"}
             values += table.column("value").to_pylist()

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from compat.clients import Row
-from compat.everybody import told_of
+from harness.clients.base import ConsumedRecord
+from harness.clients.registry import with_every_client
 from harness.wire import connect, produce_request, produce_results
 from ottla.protocol.batch import Record, build_batch
 from ottla.protocol.compression import Compression
@@ -27,11 +27,11 @@ RECORDS = [written(offset) for offset in range(40)]
 
 
 @pytest.fixture(scope="module")
-def shelves(everybody, broker_of_the_module) -> None:
+def shelves(clients, module_broker) -> None:
     """A topic for each codec, with two batches of ours."""
 
     async def fill(topic: str, codec: Compression) -> None:
-        async with connect(broker_of_the_module.address) as client:
+        async with connect(module_broker.address) as client:
             for part in (RECORDS[:25], RECORDS[25:]):
                 # An offset in a batch that is sent begins at 0; the broker says where that is.
                 rows = [record._replace(offset=n) for n, record in enumerate(part)]
@@ -42,16 +42,16 @@ def shelves(everybody, broker_of_the_module) -> None:
                 assert (result.error_code, result.base_offset) == (0, part[0].offset)
 
     for topic, codec in TOPICS.items():
-        everybody.confluent.create_topic(topic)
+        clients.confluent.create_topic(topic)
         asyncio.run(fill(topic, codec))
 
 
-@told_of("read")
+@with_every_client("consume")
 @pytest.mark.parametrize("topic", TOPICS)
 def test_everybody_reads_what_we_write(client, shelves, topic):
-    if topic not in client.reads:
+    if topic not in client.readable_codecs:
         pytest.skip(f"{client.name} does not read {topic}")
 
-    rows = client.read({(topic, 0): 0}, len(RECORDS))[topic, 0]
+    rows = client.consume({(topic, 0): 0}, len(RECORDS))[topic, 0]
 
-    assert rows == [Row(*record) for record in RECORDS]
+    assert rows == [ConsumedRecord(*record) for record in RECORDS]

@@ -6,19 +6,19 @@ import time
 
 import pytest
 
-from compat.everybody import told_of
+from harness.clients.registry import with_every_client
 
 MANY = [f"topic-{number:04}" for number in range(1000)]
 
 
 @pytest.fixture(scope="module")
-def many(everybody) -> None:
+def many(clients) -> None:
     started = time.perf_counter()
-    everybody.confluent.create_topics(MANY)
+    clients.confluent.create_topics(MANY)
     print(f"{len(MANY)} topics made in {time.perf_counter() - started:.2f} s")
 
 
-@told_of("topics")
+@with_every_client("topics")
 def test_everybody_is_told_of_all_of_them(client, many):
     started = time.perf_counter()
 

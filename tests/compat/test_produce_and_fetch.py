@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 import pytest
 
-from compat.clients import Client, RefusedError, Row
-from compat.everybody import CLIENTS, Everybody, told_of
 from golden import corpus
 from golden.corpus import Record
+from harness.clients.base import Client, ConsumedRecord, RequestError
+from harness.clients.registry import CLIENTS, Clients, with_every_client
 from harness.daemon import Daemon
 from ottla.broker.requests.dispatch import SUPPORTED_APIS
 from ottla.protocol.registry import FIND_COORDINATOR
@@ -42,15 +42,15 @@ class Shelf(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def library(everybody: Everybody) -> list[Shelf]:
-    """The corpus, as everybody writes it."""
+def library(clients: Clients) -> list[Shelf]:
+    """The corpus, as clients writes it."""
     shelves = []
-    for writer in everybody.here():
+    for writer in clients.installed():
         for codec in codecs_of(writer):
             since_ms = int(time.time() * 1000)
             shelf = Shelf(f"{writer}-{codec}", codec, corpus.expected(writer), since_ms)
-            everybody.confluent.create_topic(shelf.topic)
-            everybody[writer].write(shelf.topic, shelf.records, codec=codec)
+            clients.confluent.create_topic(shelf.topic)
+            clients[writer].produce(shelf.topic, shelf.records, codec=codec)
             shelves.append(shelf)
     return shelves
 
@@ -60,7 +60,7 @@ def codecs_of(client: str) -> Sequence[str]:
     return corpus.CODECS.get(client, corpus.CODECS["java"])
 
 
-def as_shown_by(reader: Client, record: Record, row: Row) -> Record:
+def as_shown_by(reader: Client, record: Record, row: ConsumedRecord) -> Record:
     """Give a record as this client can show it, with the time of a row that had none."""
     headers = record.headers
     if reader.name == "kcat":
@@ -70,7 +70,7 @@ def as_shown_by(reader: Client, record: Record, row: Row) -> Record:
     return Record(record.key, record.value, headers, timestamp)
 
 
-def assert_read(reader: Client, rows: Sequence[Row], records: Sequence[Record]) -> None:
+def assert_read(reader: Client, rows: Sequence[ConsumedRecord], records: Sequence[Record]) -> None:
     assert [row.offset for row in rows] == list(range(len(records)))
     found = [Record(row.key, row.value, row.headers, row.timestamp) for row in rows]
     assert found == [
@@ -84,7 +84,7 @@ def stored(broker: Daemon, topic: str, partition: int = 0) -> list[DumpedBatch]:
     return [batch for path in sorted(folder.glob("*.log")) for batch in dump(path) if batch.facts]
 
 
-@told_of("write")
+@with_every_client("produce")
 def test_what_is_compressed_is_stored_as_it_came(client, library, broker):
     for codec in codecs_of(client.name):
         batches = stored(broker, f"{client.name}-{codec}")
@@ -105,12 +105,12 @@ def as_sent(client: Client, codec: str) -> str:
     return "none" if codec == "lz4" and is_too_old else codec
 
 
-@told_of("read")
+@with_every_client("consume")
 def test_everybody_reads_what_anybody_wrote(client, library):
-    shelves = [shelf for shelf in library if shelf.codec in client.reads]
+    shelves = [shelf for shelf in library if shelf.codec in client.readable_codecs]
     count = sum(len(shelf.records) for shelf in shelves)
 
-    found = client.read({(shelf.topic, 0): None for shelf in shelves}, count)
+    found = client.consume({(shelf.topic, 0): None for shelf in shelves}, count)
 
     for shelf in shelves:
         rows = found[shelf.topic, 0]
@@ -120,14 +120,14 @@ def test_everybody_reads_what_anybody_wrote(client, library):
                 assert shelf.since_ms <= row.timestamp <= time.time() * 1000
 
 
-@told_of("write")
+@with_every_client("produce")
 @pytest.mark.parametrize("acks", ["0", "1", "all"])
 def test_a_record_arrives_with_any_acks(client, helper, topic, acks):
     records = [as_written_by(client, record) for record in FEW]
 
-    offsets = client.write(topic, records, acks=acks)
+    offsets = client.produce(topic, records, acks=acks)
 
-    found = helper.read({(topic, 0): 0}, len(FEW))[topic, 0]
+    found = helper.consume({(topic, 0): 0}, len(FEW))[topic, 0]
     assert_read(helper, found, records)
     assert offsets in ([0, 1, 2], [None] * 3)
     assert acks == "0" or client.name == "kcat" or offsets == [0, 1, 2]
@@ -140,13 +140,13 @@ def as_written_by(client: Client, record: Record) -> Record:
     return record
 
 
-@told_of("write")
+@with_every_client("produce")
 def test_an_idempotent_producer_numbers_its_records(client, helper, topic, broker):
     records = [as_written_by(client, record) for record in FEW]
 
-    client.write(topic, records, idempotent=True)
+    client.produce(topic, records, idempotent=True)
 
-    assert_read(helper, helper.read({(topic, 0): 0}, len(FEW))[topic, 0], records)
+    assert_read(helper, helper.consume({(topic, 0): 0}, len(FEW))[topic, 0], records)
     batches = stored(broker, topic)
     assert all(batch.facts["producer_id"] > 0 for batch in batches)
     assert all(batch.facts["producer_epoch"] == 0 for batch in batches)
@@ -155,124 +155,126 @@ def test_an_idempotent_producer_numbers_its_records(client, helper, topic, broke
     ]
 
 
-@told_of("read")
+@with_every_client("consume")
 def test_a_consumer_begins_where_it_wants(client, helper, topic):
-    helper.write(topic, [Record(None, b"%d" % n) for n in range(10)])
-    helper.write(topic, [Record(None, b"%d" % n) for n in range(10, 20)])
+    helper.produce(topic, [Record(None, b"%d" % n) for n in range(10)])
+    helper.produce(topic, [Record(None, b"%d" % n) for n in range(10, 20)])
 
     for start in (0, 3, 10, 19):
-        rows = client.read({(topic, 0): start}, 20 - start)[topic, 0]
+        rows = client.consume({(topic, 0): start}, 20 - start)[topic, 0]
 
         assert [(row.offset, row.value) for row in rows] == [
             (n, b"%d" % n) for n in range(start, 20)
         ]
 
 
-@told_of("read")
+@with_every_client("consume")
 def test_nobody_reads_behind_the_end(client, helper, topic):
-    helper.write(topic, FEW)
+    helper.produce(topic, FEW)
 
-    with pytest.raises(RefusedError) as refused:
-        client.read({(topic, 0): 1000}, 1)
+    with pytest.raises(RequestError) as refused:
+        client.consume({(topic, 0): 1000}, 1)
 
     assert refused.value.code in (OFFSET_OUT_OF_RANGE, AUTO_OFFSET_RESET), refused.value
 
 
-@told_of("offset_at", "ends")
+@with_every_client("offset_for_time", "watermarks")
 def test_offsets_are_found_by_time(client, helper, topic):
-    assert client.ends(topic) == (0, 0)
-    helper.write(topic, [Record(None, b"v", (), NOW + 1000 * n) for n in range(5)], codec="gzip")
-    helper.write(topic, [Record(None, b"v", (), NOW + 1000 * n) for n in range(5, 10)])
+    assert client.watermarks(topic) == (0, 0)
+    helper.produce(topic, [Record(None, b"v", (), NOW + 1000 * n) for n in range(5)], codec="gzip")
+    helper.produce(topic, [Record(None, b"v", (), NOW + 1000 * n) for n in range(5, 10)])
 
-    assert client.ends(topic) == (0, 10)
-    assert client.offset_at(topic, NOW - 5000) == 0
-    assert [client.offset_at(topic, NOW + 1000 * n) for n in (0, 3, 7)] == [0, 3, 7]
-    assert client.offset_at(topic, NOW + 3001) == 4
-    later = 10 if client.gives_the_end_for_a_later_time else None
-    assert client.offset_at(topic, NOW + 9001) == later
+    assert client.watermarks(topic) == (0, 10)
+    assert client.offset_for_time(topic, NOW - 5000) == 0
+    assert [client.offset_for_time(topic, NOW + 1000 * n) for n in (0, 3, 7)] == [0, 3, 7]
+    assert client.offset_for_time(topic, NOW + 3001) == 4
+    later = 10 if client.returns_end_for_later_time else None
+    assert client.offset_for_time(topic, NOW + 9001) == later
 
 
-@told_of("youngest")
+@with_every_client("max_timestamp_offset")
 def test_the_youngest_record_need_not_be_the_last_one(client, helper, topic):
     for codec in ("none", "zstd"):
         times = [NOW + 5, NOW + 9000, NOW + 7, NOW + 6]
-        helper.write(topic, [Record(None, b"v", (), time) for time in times], codec=codec)
-        assert client.youngest(topic) == 1
-    helper.write(topic, [Record(None, b"v", (), NOW + 9001)])
-    assert client.youngest(topic) == 8
+        helper.produce(topic, [Record(None, b"v", (), time) for time in times], codec=codec)
+        assert client.max_timestamp_offset(topic) == 1
+    helper.produce(topic, [Record(None, b"v", (), NOW + 9001)])
+    assert client.max_timestamp_offset(topic) == 8
 
 
-@told_of("read")
+@with_every_client("consume")
 def test_a_consumer_that_waits_is_told_at_once(client, helper, topic):
     """It would be told after 20 seconds anyway, being ready to wait for so long."""
-    helper.write(topic, FEW)
-    client.read({(topic, 0): 0}, 1)
+    helper.produce(topic, FEW)
+    client.consume({(topic, 0): 0}, 1)
     produced = []
 
     def produce() -> None:
         time.sleep(0.5)
         produced.append(time.monotonic())
-        helper.write(topic, [Record(b"late", b"comer", (), NOW)])
+        helper.produce(topic, [Record(b"late", b"comer", (), NOW)])
 
     thread = threading.Thread(target=produce)
     thread.start()
-    rows = client.read({(topic, 0): 3}, 1, max_wait_ms=20_000)[topic, 0]
+    rows = client.consume({(topic, 0): 3}, 1, max_wait_ms=20_000)[topic, 0]
     read = time.monotonic()
     thread.join()
 
-    assert rows == [Row(3, NOW, b"late", b"comer", ())]
+    assert rows == [ConsumedRecord(3, NOW, b"late", b"comer", ())]
     assert produced[0] < read < produced[0] + 10
 
 
-@told_of("read")
+@with_every_client("consume")
 def test_records_have_the_brokers_time_if_the_topic_wants_that(client, helper, name):
     helper.create_topic(name, configs={"message.timestamp.type": "LogAppendTime"})
     since_ms = int(time.time() * 1000)
-    for codec in sorted(client.reads):
-        helper.write(name, FEW, codec=codec)
+    for codec in sorted(client.readable_codecs):
+        helper.produce(name, FEW, codec=codec)
 
     # Readers check that the batches are not damaged.
-    rows = client.read({(name, 0): 0}, 3 * len(client.reads))[name, 0]
+    rows = client.consume({(name, 0): 0}, 3 * len(client.readable_codecs))[name, 0]
 
-    assert [row.value for row in rows] == [record.value for record in FEW] * len(client.reads)
+    assert [row.value for row in rows] == [record.value for record in FEW] * len(
+        client.readable_codecs
+    )
     assert all(since_ms <= row.timestamp <= time.time() * 1000 for row in rows)
 
 
-@told_of("write", "read")
+@with_every_client("produce", "consume")
 def test_a_record_may_be_nearly_as_large_as_the_limit(client, topic):
     value = bytes(range(1, 251)) * 4194
     value = value[: MAX_MESSAGE_BYTES - OVERHEAD_BYTES - 50 - 30 * (client.name == "kcat")]
     record = as_written_by(client, Record(None, value, (), NOW))
 
-    client.write(topic, [record])
+    client.produce(topic, [record])
 
-    assert_read(client, client.read({(topic, 0): 0}, 1)[topic, 0], [record])
+    assert_read(client, client.consume({(topic, 0): 0}, 1)[topic, 0], [record])
 
 
-@told_of("write")
+@with_every_client("produce")
 def test_a_record_over_the_limit_is_refused_as_too_large(client, helper, topic):
-    with pytest.raises(RefusedError) as refused:
-        client.write(topic, [Record(None, b"x" * MAX_MESSAGE_BYTES, (), NOW)])
+    with pytest.raises(RequestError) as refused:
+        client.produce(topic, [Record(None, b"x" * MAX_MESSAGE_BYTES, (), NOW)])
 
     assert refused.value.code == MESSAGE_TOO_LARGE, refused.value
-    assert helper.ends(topic) == (0, 0)
+    assert helper.watermarks(topic) == (0, 0)
 
 
-@told_of("write")
+@with_every_client("produce")
 def test_a_topic_that_is_not_there_is_made_when_it_is_written_to(client, helper, name):
-    client.write(name, [as_written_by(client, record) for record in FEW])
+    client.produce(name, [as_written_by(client, record) for record in FEW])
 
     assert helper.topics()[name] == 1
-    assert len(helper.read({(name, 0): 0}, 3)[name, 0]) == 3
+    assert len(helper.consume({(name, 0): 0}, 3)[name, 0]) == 3
 
 
-@told_of("write", "read")
+@with_every_client("produce", "consume")
 def test_partitions_are_logs_of_their_own(client, helper, name):
     helper.create_topic(name, 3)
     for partition in (2, 0, 1, 2):
-        client.write(name, [Record(None, b"to %d" % partition)], partition=partition)
+        client.produce(name, [Record(None, b"to %d" % partition)], partition=partition)
 
-    found = client.read({(name, partition): None for partition in range(3)}, 4)
+    found = client.consume({(name, partition): None for partition in range(3)}, 4)
 
     assert {
         place[1]: [(row.offset, row.value) for row in rows] for place, rows in found.items()

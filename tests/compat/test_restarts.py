@@ -9,10 +9,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from compat.agents import Agent
-from compat.clients import PATIENCE_SECONDS, Row
-from compat.everybody import CLIENTS
 from golden.corpus import Record
+from harness.clients.agents import Agent
+from harness.clients.base import TIMEOUT_SECONDS, ConsumedRecord
+from harness.clients.registry import CLIENTS
 
 pytestmark = pytest.mark.real_time
 
@@ -32,24 +32,27 @@ def leaks() -> Iterator[None]:
 @pytest.mark.usefixtures("leaks")
 @pytest.mark.parametrize("client", PATIENT, indirect=True)
 def test_a_consumer_goes_on_where_it_was(client, helper, broker, topic):
-    helper.write(topic, [Record(None, b"before", (), NOW)])
-    rows: list[Row] = []
+    helper.produce(topic, [Record(None, b"before", (), NOW)])
+    rows: list[ConsumedRecord] = []
 
     def read() -> None:
-        rows.extend(client.read({(topic, 0): 0}, 2, max_wait_ms=500)[topic, 0])
+        rows.extend(client.consume({(topic, 0): 0}, 2, max_wait_ms=500)[topic, 0])
 
-    client.has_read.clear()
+    client.has_consumed.clear()
     reader = threading.Thread(target=read)
     reader.start()
     # A client that has not come so far yet would find no broker to begin with.
     if isinstance(client, Agent):
         time.sleep(3)
     else:
-        assert client.has_read.wait(PATIENCE_SECONDS)
+        assert client.has_consumed.wait(TIMEOUT_SECONDS)
     broker.kill()
     time.sleep(0.2)
     broker.start()
-    helper.write(topic, [Record(None, b"after", (), NOW)])
+    helper.produce(topic, [Record(None, b"after", (), NOW)])
     reader.join()
 
-    assert rows == [Row(0, NOW, None, b"before", ()), Row(1, NOW, None, b"after", ())]
+    assert rows == [
+        ConsumedRecord(0, NOW, None, b"before", ()),
+        ConsumedRecord(1, NOW, None, b"after", ()),
+    ]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from compat.clients import RefusedError
-from compat.everybody import told_of
 from golden.corpus import Record
+from harness.clients.base import RequestError
+from harness.clients.registry import with_every_client
 
 UNKNOWN_TOPIC = 3
 # librdkafka's own: "unknown topic", "unknown partition".
@@ -14,16 +14,16 @@ LOCALLY_UNKNOWN = (-188, -190)
 
 
 @pytest.fixture(scope="module")
-def settings():
+def broker_flags():
     return ("--set", "auto.create.topics.enable=false")
 
 
-@told_of("write")
+@with_every_client("produce")
 def test_nobody_writes_to_a_topic_that_is_not_there(client, helper, name):
-    client.topic_seconds = 2.0
+    client.topic_timeout_seconds = 2.0
 
-    with pytest.raises(RefusedError) as refused:
-        client.write(name, [Record(None, b"value")])
+    with pytest.raises(RequestError) as refused:
+        client.produce(name, [Record(None, b"value")])
 
     # Java and kafka-python only say that the metadata had no such topic in time.
     told = str(refused.value)

@@ -1,26 +1,18 @@
-"""A broker for each module that lets members be impatient, and a group for each test."""
+"""A broker per module that allows short session timeouts, and clients of it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from groups.company import BROKER, remove_java_classes
-from harness.daemon import Daemon, shown_on_failure
+from harness.fixtures import broker, client, clients, module_broker  # noqa: F401
 
 
 @pytest.fixture(scope="module")
-def broker_of_the_module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    with Daemon(tmp_path_factory.mktemp("broker"), *BROKER) as started:
-        yield started
-
-
-@pytest.fixture
-def broker(request: Any, broker_of_the_module: Daemon) -> Iterator[Daemon]:
-    with shown_on_failure(request, [broker_of_the_module]):
-        yield broker_of_the_module
+def broker_flags() -> tuple[str, ...]:
+    return BROKER
 
 
 @pytest.fixture(scope="session", autouse=True)

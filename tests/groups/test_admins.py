@@ -1,4 +1,4 @@
-"""Admin clients: they see groups as they are, move them, and delete what nobody uses."""
+"""Group administration with every client: list, describe, alter offsets, delete, remove members."""
 
 from __future__ import annotations
 
@@ -6,22 +6,24 @@ from collections.abc import Iterator
 
 import pytest
 from confluent_kafka import ConsumerGroupState, ConsumerGroupType
+from confluent_kafka.admin import AdminClient
 
-from groups.admins import ADMINS, Admin, RefusedError
-from groups.company import Company, admin_of, create_topic, missing, producing
+from groups.company import Company, create_topic, producing
+from harness.clients.base import RequestError
+from harness.clients.registry import with_every_client
 from ottla.protocol.errors import ErrorCode
 
 PARTITIONS = 4
 TOPIC = "watched"
 BUSY = "busy"
-#: Long enough to be removed before it is missed.
+#: Long enough for a member to be removed before its session expires.
 SESSION_MS = 30_000
 
 
 @pytest.fixture(scope="module")
-def company(broker_of_the_module, tmp_path_factory) -> Iterator[Company]:
-    """Two members that read."""
-    address = broker_of_the_module.address
+def company(module_broker, tmp_path_factory) -> Iterator[Company]:
+    """Two static members that consume."""
+    address = module_broker.address
     create_topic(address, TOPIC, PARTITIONS)
     folder = tmp_path_factory.mktemp("members")
     with (
@@ -36,116 +38,91 @@ def company(broker_of_the_module, tmp_path_factory) -> Iterator[Company]:
         company.stop()
 
 
-@pytest.fixture(scope="module")
-def admins(broker_of_the_module) -> Iterator[dict[str, Admin]]:
-    made: dict[str, Admin] = {}
-    yield made
-    for admin in made.values():
-        admin.close()
-
-
 @pytest.fixture
-def admin(request, broker, admins) -> Admin:
-    if reason := missing(request.param):
-        pytest.skip(reason)
-    if request.param not in admins:
-        admins[request.param] = ADMINS[request.param](broker.address)
-    return admins[request.param]
-
-
-def told_of(*verbs: str) -> pytest.MarkDecorator:
-    """Let a test have `admin`, one after the other all that have these verbs."""
-    names = [
-        name for name, kind in ADMINS.items() if all(getattr(kind, verb, None) for verb in verbs)
-    ]
-    return pytest.mark.parametrize("admin", names, indirect=True)
-
-
-@pytest.fixture
-def idle(broker, name) -> str:
-    """A group that has committed, and has no members."""
-    ADMINS["confluent"](broker.address).alter(name, TOPIC, {0: 10, 1: 11})
+def idle(clients, name) -> str:
+    """A group with committed offsets and without members."""
+    clients.confluent.alter_group_offsets(name, TOPIC, {0: 10, 1: 11})
     return name
 
 
-@told_of("groups", "describe")
-def test_groups_are_listed_and_described(company, admin, idle):
-    assert {BUSY, idle} <= admin.groups()
-    busy = admin.describe(BUSY)
+@with_every_client("list_groups", "describe_group")
+def test_groups_are_listed_and_described(company, client, idle):
+    assert {BUSY, idle} <= client.list_groups()
+    busy = client.describe_group(BUSY)
     assert (busy.state, busy.assignor) == ("Stable", "range")
-    assert {name: sorted(share[TOPIC]) for name, share in busy.shares.items()} == {
+    assert {name: sorted(assigned[TOPIC]) for name, assigned in busy.assignments.items()} == {
         name: sorted(company.events.assigned[name]) for name in ("a", "b")
     }
-    assert admin.describe(idle).state == "Empty"
+    assert client.describe_group(idle).state == "Empty"
 
 
-@told_of("offsets")
-def test_offsets_are_listed(company, admin, idle):
-    assert admin.offsets(idle, TOPIC) == {0: 10, 1: 11}
+@with_every_client("group_offsets")
+def test_committed_offsets_are_listed(company, client, idle):
+    assert client.group_offsets(idle, TOPIC) == {0: 10, 1: 11}
     company.events.read()
     before = dict(company.events.committed)
 
-    found = admin.offsets(BUSY, TOPIC)
+    offsets = client.group_offsets(BUSY, TOPIC)
 
     company.events.read()
-    assert all(before[number] <= found[number] for number in before)
-    assert found.keys() == set(range(PARTITIONS))
+    assert all(before[partition] <= offsets[partition] for partition in before)
+    assert offsets.keys() == set(range(PARTITIONS))
 
 
-@told_of("alter")
-def test_offsets_of_a_group_without_members_can_be_altered(company, admin, idle):
-    admin.alter(idle, TOPIC, {1: 5, 2: 7})
+@with_every_client("alter_group_offsets")
+def test_offsets_of_an_empty_group_can_be_altered(company, client, idle):
+    client.alter_group_offsets(idle, TOPIC, {1: 5, 2: 7})
 
-    assert admin.offsets(idle, TOPIC) == {0: 10, 1: 5, 2: 7}
-    with pytest.raises(RefusedError):
-        admin.alter(BUSY, TOPIC, {0: 0})
-    assert admin.offsets(BUSY, TOPIC)[0] > 0
-
-
-@told_of("forget")
-def test_offsets_can_be_deleted_where_nobody_reads(company, admin, idle):
-    admin.forget(idle, TOPIC, [1, 2])
-
-    assert admin.offsets(idle, TOPIC) == {0: 10}
-    with pytest.raises(RefusedError) as refused:
-        admin.forget(BUSY, TOPIC, [0])
-    assert refused.value.code == ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+    assert client.group_offsets(idle, TOPIC) == {0: 10, 1: 5, 2: 7}
+    with pytest.raises(RequestError):
+        client.alter_group_offsets(BUSY, TOPIC, {0: 0})
+    assert client.group_offsets(BUSY, TOPIC)[0] > 0
 
 
-@told_of("delete")
-def test_groups_without_members_can_be_deleted(company, admin, idle):
-    admin.delete(idle)
+@with_every_client("delete_group_offsets")
+def test_offsets_can_be_deleted_for_topics_without_subscribers(company, client, idle):
+    client.delete_group_offsets(idle, TOPIC, [1, 2])
 
-    assert idle not in admin.groups()
-    assert admin.offsets(idle, TOPIC) == {}
+    assert client.group_offsets(idle, TOPIC) == {0: 10}
+    with pytest.raises(RequestError) as error:
+        client.delete_group_offsets(BUSY, TOPIC, [0])
+    assert error.value.code == ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+
+
+@with_every_client("delete_group")
+def test_empty_groups_can_be_deleted(company, client, idle):
+    client.delete_group(idle)
+
+    assert idle not in client.list_groups()
+    assert client.group_offsets(idle, TOPIC) == {}
     for group, code in (
         (idle, ErrorCode.GROUP_ID_NOT_FOUND),
         (BUSY, ErrorCode.NON_EMPTY_GROUP),
     ):
-        with pytest.raises(RefusedError) as refused:
-            admin.delete(group)
-        assert refused.value.code == code
+        with pytest.raises(RequestError) as error:
+            client.delete_group(group)
+        assert error.value.code == code
 
 
-@told_of("remove")
-def test_a_static_member_can_be_removed(broker, company, admin, name, tmp_path):
+@with_every_client("remove_member")
+def test_a_static_member_can_be_removed(broker, company, client, name, tmp_path):
     with Company(broker.address, tmp_path, name, TOPIC, assignors=["range"]) as others:
         for member in ("c", "d"):
             others.start(member, "confluent", instance=member, session_ms=SESSION_MS)
         others.wait_until_shared(PARTITIONS)
-        others.kill("c")  # nobody would miss it for a long time
+        others.kill("c")  # its session expires much later
 
-        admin.remove(name, "c")
+        client.remove_member(name, "c")
 
         others.wait_until_shared(PARTITIONS)
         assert others.events.assigned["d"] == set(range(PARTITIONS))
-        with pytest.raises(RefusedError) as refused:
-            admin.remove(name, "c")
-        assert refused.value.code in (ErrorCode.UNKNOWN_MEMBER_ID, -1)
+        with pytest.raises(RequestError) as error:
+            client.remove_member(name, "c")
+        assert error.value.code in (ErrorCode.UNKNOWN_MEMBER_ID, -1)
 
 
-def test_groups_can_be_listed_by_what_they_are(broker, company, idle):
-    admin = admin_of(broker.address)
+def test_groups_can_be_listed_by_state_and_type(broker, company, idle):
+    admin = AdminClient({"bootstrap.servers": broker.address, "log_level": 0})
 
     def names(**filters):
         return {group.group_id for group in admin.list_consumer_groups(**filters).result(20).valid}

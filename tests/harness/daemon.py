@@ -137,7 +137,7 @@ class Daemon:
 
     def spawn(self, *arguments: str) -> subprocess.Popen[bytes]:
         """Start a process, and do not wait for it."""
-        assert "TEST_NO_DAEMONS" not in os.environ, "this test lacks the marker `daemon`"
+        assert "TEST_NO_DAEMONS" not in os.environ, "this test lacks the marker `process`"
         command = [sys.executable, *self.program, "broker", "start", "--data-dir", str(self.data)]
         listen = () if "--listen" in self.arguments else ("--listen", self.address)
         self.folder.mkdir(parents=True, exist_ok=True)

@@ -20,8 +20,8 @@ TESTS = Path(__file__).resolve().parent.parent
 
 
 def starts_processes(item: pytest.Item) -> bool:
-    """Whether a test reaches `subprocess.Popen`, itself or through a fixture."""
-    return any("Popen" in reachable(function) for function in _functions_of(item))
+    """Whether a test reaches `subprocess.Popen` or `run`, itself or through a fixture."""
+    return any("process" in reachable(function) for function in _functions_of(item))
 
 
 def sleeps(item: pytest.Item) -> bool:
@@ -41,16 +41,16 @@ _reached: dict[int, frozenset[str]] = {}
 
 
 def reachable(thing: Any) -> frozenset[str]:
-    """Return which of "Popen" and "sleep" a function or class of the tests reaches."""
+    """Return which of "process" and "sleep" a function or class of the tests reaches."""
     thing = getattr(thing, "__func__", thing)
     thing = getattr(thing, "__wrapped__", thing)
     if id(thing) not in _reached:
         _reached[id(thing)] = frozenset()  # a cycle adds nothing
         found = set()
         for reference in _references_of(thing):
-            if reference is subprocess.Popen:
-                found.add("Popen")
-            elif reference in (time.sleep, asyncio.sleep):
+            if any(reference is starts for starts in (subprocess.Popen, subprocess.run)):
+                found.add("process")
+            elif any(reference is sleeps for sleeps in (time.sleep, asyncio.sleep)):
                 if _waits(thing.__code__):
                     found.add("sleep")
             else:

@@ -1,25 +1,24 @@
-// kafkajs, at the other end of a pipe: see agents.py.
+// kafkajs as an agent process: see agents.py.
 //
-// Its consumer reads in a group or not at all. What lies beneath, which asks and understands, is
-// the same without one: Cluster and its brokers.
+// Its consumer always joins a group, so that `consume` uses the layer below: Cluster and its brokers.
 'use strict'
 
 const readline = require('readline')
-const { Kafka, CompressionTypes, ConfigResourceTypes, logLevel } = require('kafkajs')
+const { Kafka, AssignerProtocol, CompressionTypes, ConfigResourceTypes, logLevel } = require('kafkajs')
 const Cluster = require('kafkajs/src/cluster')
 const { createLogger } = require('kafkajs/src/loggers')
 const silent = require('kafkajs/src/loggers/console')
 const socketFactory = require('kafkajs/src/network/socketFactory')
 
 const retry = { retries: 2, initialRetryTime: 50, maxRetryTime: 200 }
-let bootstrap, kafka, admin // of the broker that is talked to
+let bootstrap, kafka, admin // of the current broker
 const codecs = { none: CompressionTypes.None, gzip: CompressionTypes.GZIP }
 const READ_COMMITTED = 1
 
 const decode = text => (text === null ? null : Buffer.from(text, 'base64'))
 const encode = bytes => (bytes === null || bytes === undefined ? null : bytes.toString('base64'))
 
-// kafkajs takes headers as an object, and gives them as one.
+// kafkajs represents headers as an object.
 function headersOf(record) {
   const headers = {}
   for (const [name, value] of record.headers) {
@@ -56,30 +55,30 @@ async function withCluster(use) {
   }
 }
 
-async function firstOffsets(cluster, places) {
-  const asked = places.map(({ topic, partition }) => ({ topic, partitions: [{ partition }], fromBeginning: true }))
-  const found = await cluster.fetchTopicsOffset(asked)
-  return new Map(found.flatMap(({ topic, partitions }) => partitions.map(p => [`${topic}/${p.partition}`, p.offset])))
+async function firstOffsets(cluster, partitions) {
+  const requested = partitions.map(({ topic, partition }) => ({ topic, partitions: [{ partition }], fromBeginning: true }))
+  const offsets = await cluster.fetchTopicsOffset(requested)
+  return new Map(offsets.flatMap(({ topic, partitions }) => partitions.map(p => [`${topic}/${p.partition}`, p.offset])))
 }
 
-async function enter(address) {
+async function connect(address) {
   if (address === bootstrap) return
-  await leave()
+  await close()
   kafka = new Kafka({ clientId: 'compat', brokers: [address], logLevel: logLevel.NOTHING, retry })
   admin = kafka.admin()
   await admin.connect()
   bootstrap = address
 }
 
-async function leave() {
+async function close() {
   if (bootstrap !== undefined) await admin.disconnect()
   bootstrap = undefined
 }
 
-const verbs = {
-  leave,
+const methods = {
+  close,
 
-  async write({ topic, records, codec, acks, idempotent, partition }) {
+  async produce({ topic, records, codec, acks, idempotent, partition }) {
     const producer = kafka.producer({ idempotent, ...(idempotent && { maxInFlightRequests: 1 }) })
     await producer.connect()
     try {
@@ -101,18 +100,18 @@ const verbs = {
     }
   },
 
-  read: ({ starts, count, maxWaitMs, patienceMs }) =>
+  consume: ({ starts, count, maxWaitMs, timeoutMs }) =>
     withCluster(async cluster => {
       await cluster.addMultipleTargetTopics([...new Set(starts.map(({ topic }) => topic))])
       const first = await firstOffsets(cluster, starts.filter(({ start }) => start === null))
       const next = new Map(
         starts.map(({ topic, partition, start }) => {
-          const place = `${topic}/${partition}`
-          return [place, start === null ? Number(first.get(place)) : start]
+          const key = `${topic}/${partition}`
+          return [key, start === null ? Number(first.get(key)) : start]
         })
       )
       const rows = []
-      const deadline = Date.now() + patienceMs
+      const deadline = Date.now() + timeoutMs
       while (rows.length < count && Date.now() < deadline) {
         const responses = []
         for (const { nodeId } of cluster.brokerPool.metadata.brokers) {
@@ -121,7 +120,7 @@ const verbs = {
           )
           if (!led.length) continue
           const broker = await cluster.findBroker({ nodeId })
-          const answer = await broker.fetch({
+          const response = await broker.fetch({
             maxWaitTime: maxWaitMs,
             minBytes: 1,
             maxBytes: 10485760,
@@ -131,15 +130,15 @@ const verbs = {
               partitions: [{ partition, fetchOffset: next.get(`${topic}/${partition}`), maxBytes: 1048576 }],
             })),
           })
-          responses.push(...answer.responses)
+          responses.push(...response.responses)
         }
         for (const { topicName: topic, partitions } of responses) {
           for (const { partition, messages } of partitions) {
-            const place = `${topic}/${partition}`
+            const key = `${topic}/${partition}`
             for (const message of messages) {
               const offset = Number(message.offset)
-              if (offset < next.get(place)) continue // of a batch that begins before
-              next.set(place, offset + 1)
+              if (offset < next.get(key)) continue // from a batch that starts before
+              next.set(key, offset + 1)
               rows.push({
                 topic,
                 partition,
@@ -156,12 +155,12 @@ const verbs = {
       return rows
     }),
 
-  async ends({ topic }) {
+  async watermarks({ topic }) {
     const [{ low, high }] = await admin.fetchTopicOffsets(topic)
     return [Number(low), Number(high)]
   },
 
-  async offsetAt({ topic, timestamp }) {
+  async offsetForTime({ topic, timestamp }) {
     const [{ offset }] = await admin.fetchTopicOffsetsByTimestamp(topic, timestamp)
     return Number(offset)
   },
@@ -179,17 +178,17 @@ const verbs = {
   async createTopic({ topic, partitions, configs }) {
     const configEntries = Object.entries(configs).map(([name, value]) => ({ name, value }))
     const topics = [{ topic, numPartitions: partitions, replicationFactor: 1, configEntries }]
-    // It tells false, and not an error, of a topic that is there.
-    if (!(await admin.createTopics({ topics }))) throw Object.assign(new Error('it is there'), { code: 36 })
+    // It returns false for a topic that exists, instead of an error.
+    if (!(await admin.createTopics({ topics }))) throw Object.assign(new Error('topic exists'), { code: 36 })
   },
 
   deleteTopic: ({ topic }) => admin.deleteTopics({ topics: [topic] }),
 
-  addPartitions: ({ topic, total }) => admin.createPartitions({ topicPartitions: [{ topic, count: total }] }),
+  createPartitions: ({ topic, total }) => admin.createPartitions({ topicPartitions: [{ topic, count: total }] }),
 
   async configs({ topic }) {
-    const asked = [{ type: ConfigResourceTypes.TOPIC, name: topic }]
-    const { resources } = await admin.describeConfigs({ includeSynonyms: false, resources: asked })
+    const requested = [{ type: ConfigResourceTypes.TOPIC, name: topic }]
+    const { resources } = await admin.describeConfigs({ includeSynonyms: false, resources: requested })
     return Object.fromEntries(resources[0].configEntries.map(entry => [entry.configName, entry.configValue]))
   },
 
@@ -205,34 +204,61 @@ const verbs = {
       ],
     }),
 
-  // It must have heard of the topic before, and gives nothing back.
+  // It must know the topic's metadata, and returns nothing.
   async deleteRecords({ topic, offset }) {
-    await verbs.ends({ topic })
+    await methods.watermarks({ topic })
     await admin.deleteTopicRecords({ topic, partitions: [{ partition: 0, offset: String(offset) }] })
-    return (await verbs.ends({ topic }))[0]
+    return (await methods.watermarks({ topic }))[0]
   },
+
+  async listGroups() {
+    const { groups } = await admin.listGroups()
+    return groups.map(({ groupId }) => groupId)
+  },
+
+  async describeGroup({ group }) {
+    const { groups } = await admin.describeGroups([group])
+    const [{ state, protocol, members }] = groups
+    const assignments = members.map(({ clientId, memberAssignment }) => [
+      clientId,
+      memberAssignment.length ? AssignerProtocol.MemberAssignment.decode(memberAssignment).assignment : {},
+    ])
+    return { state, assignor: protocol, assignments: Object.fromEntries(assignments) }
+  },
+
+  async groupOffsets({ group, topic }) {
+    const [{ partitions }] = await admin.fetchOffsets({ groupId: group, topics: [topic] })
+    return partitions.map(({ partition, offset }) => [partition, Number(offset)]).filter(([, offset]) => offset >= 0)
+  },
+
+  async alterGroupOffsets({ group, topic, offsets }) {
+    const partitions = offsets.map(([partition, offset]) => ({ partition, offset: String(offset) }))
+    await admin.setOffsets({ groupId: group, topic, partitions })
+  },
+
+  deleteGroup: ({ group }) => admin.deleteGroups([group]),
 }
 
-// The number may be in what caused it, or in the first of several.
+// The code may be in the cause, or in the first of several errors.
 function codeOf(error) {
   if (!error) return null
   if (typeof error.code === 'number') return error.code
-  const ofPartitions = (error.partitions || []).map(partition => partition.error)
-  const codes = [error.cause, ...(error.errors || []), ...ofPartitions].map(codeOf)
+  const nested = [...(error.partitions || []), ...(error.groups || [])].map(part => part.error)
+  const codes = [error.cause, ...(error.errors || []), ...nested].map(codeOf)
   return codes.find(code => code !== null) ?? null
 }
 
 async function main() {
   for await (const line of readline.createInterface({ input: process.stdin })) {
-    const { do: verb, bootstrap: address, ...args } = JSON.parse(line)
-    let answer
+    const { method, bootstrap: address, ...args } = JSON.parse(line)
+    let response
     try {
-      await enter(address)
-      answer = { done: (await verbs[verb](args)) ?? null }
+      await connect(address)
+      response = { result: (await methods[method](args)) ?? null }
     } catch (error) {
-      answer = { refused: codeOf(error), message: `${error.name}: ${error.message}` }
+      response = { error: codeOf(error), message: `${error.name}: ${error.message}` }
     }
-    process.stdout.write(JSON.stringify(answer) + '\n')
+    process.stdout.write(JSON.stringify(response) + '\n')
   }
   process.exit(0)
 }

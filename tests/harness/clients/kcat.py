@@ -1,4 +1,4 @@
-"""kcat: a command line, and an old librdkafka (2.0)."""
+"""kcat: a command line tool with an old librdkafka (2.0)."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 
-from compat.clients import (
-    PATIENCE_SECONDS,
+from golden.corpus import KCAT_HEADERS
+from harness.clients.base import (
+    TIMEOUT_SECONDS,
     Client,
-    Cluster,
-    Place,
+    ClusterDescription,
+    ConsumedRecord,
+    Partition,
+    ProduceOptions,
     Records,
-    RefusedError,
-    Row,
-    Starts,
-    Wishes,
+    RequestError,
+    StartOffsets,
     without_internal,
 )
-from golden.corpus import KCAT_HEADERS
 
-# Between keys and values, and between records: bytes that no record has in this order.
+# Separators of keys and values, and of records: byte sequences that no record contains.
 _KEY_END, _RECORD_END = b"\x01\x02\x03", b"\x03\x02\x01"
 _HEAD = re.compile(rb"(\d+) (-?\d+) (-?\d+) (-?\d+) ([^\n]*)\n")
-# Its words for what it is told, and Kafka's numbers.
+# Its error messages, and Kafka's error codes.
 _CODES = {
     "Broker: Message size too large": 10,
     "Broker: Unknown topic or partition": 3,
@@ -42,34 +42,38 @@ class Kcat(Client):
     def missing() -> str | None:
         return None if shutil.which("kcat") else "kcat is not installed"
 
-    def _write(self, topic: str, records: Records, wishes: Wishes) -> Sequence[int | None]:
-        """Write records, with the headers that kcat puts on all of them, at its own time."""
+    def _produce(
+        self, topic: str, records: Records, options: ProduceOptions
+    ) -> Sequence[int | None]:
+        """Produce records with kcat's own timestamps, and with KCAT_HEADERS on all of them."""
         lines = [
             b"%b%b%b" % (record.key or b"", _KEY_END, record.value or b"") for record in records
         ]
         settings = {
-            "acks": wishes.acks,
-            "enable.idempotence": str(wishes.idempotent).lower(),
+            "acks": options.acks,
+            "enable.idempotence": str(options.idempotent).lower(),
             "linger.ms": "20",
             "message.max.bytes": "10000000",
-            "topic.metadata.propagation.max.ms": str(int(self.topic_seconds * 1000)),
+            "topic.metadata.propagation.max.ms": str(int(self.topic_timeout_seconds * 1000)),
         }
         headers = [
             name if value is None else f"{name}={value.decode()}" for name, value in KCAT_HEADERS
         ]
         self._run(
-            *("-P", "-t", topic, "-p", str(wishes.partition), "-z", wishes.codec, "-Z"),
+            *("-P", "-t", topic, "-p", str(options.partition), "-z", options.codec, "-Z"),
             *("-K", _escaped(_KEY_END), "-D", _escaped(_RECORD_END)),
             *(part for name, value in settings.items() for part in ("-X", f"{name}={value}")),
             *(part for header in headers for part in ("-H", header)),
-            given=_RECORD_END.join(lines),
+            stdin=_RECORD_END.join(lines),
         )
         return [None] * len(records)
 
-    def read(self, starts: Starts, count: int, *, max_wait_ms: int = 10) -> dict[Place, list[Row]]:
-        """Read; from one partition after the other, as kcat does. If there are several, to the end.
+    def consume(
+        self, starts: StartOffsets, count: int, *, max_wait_ms: int = 10
+    ) -> dict[Partition, list[ConsumedRecord]]:
+        """Consume one partition after the other; to the end, if there are several.
 
-        What it prints has the lengths in front, so that any bytes can be told apart.
+        The output format starts with the lengths, so that keys and values may have any bytes.
         """
         limit = ("-c", str(count)) if len(starts) == 1 else ("-e",)
         found = {}
@@ -84,13 +88,13 @@ class Kcat(Client):
             found[topic, partition] = _rows(text)
         return found
 
-    def ends(self, topic: str) -> tuple[int, int]:
+    def watermarks(self, topic: str) -> tuple[int, int]:
         start, end = self._query(topic, -2), self._query(topic, -1)
         assert start is not None
         assert end is not None
         return start, end
 
-    def offset_at(self, topic: str, timestamp: int) -> int | None:
+    def offset_for_time(self, topic: str, timestamp: int) -> int | None:
         found = self._query(topic, timestamp)
         return found if found is not None and found >= 0 else None
 
@@ -102,31 +106,31 @@ class Kcat(Client):
         found = self._list()["topics"]
         return without_internal({topic["topic"]: len(topic["partitions"]) for topic in found})
 
-    def cluster(self) -> Cluster:
+    def cluster(self) -> ClusterDescription:
         found = self._list()
         brokers = [(broker["id"], broker["name"]) for broker in found["brokers"]]
-        return Cluster("", found["controllerid"], brokers)
+        return ClusterDescription("", found["controllerid"], brokers)
 
     def _list(self):
         return json.loads(self._run("-L", "-J"))
 
-    def _run(self, *arguments: str, given: bytes = b"") -> bytes:
+    def _run(self, *arguments: str, stdin: bytes = b"") -> bytes:
         command = ["kcat", "-b", self.address, *arguments]
         try:
             done = subprocess.run(
                 command,
-                input=given,
+                input=stdin,
                 capture_output=True,
                 check=False,
-                timeout=PATIENCE_SECONDS,
+                timeout=TIMEOUT_SECONDS,
                 env={"HOME": "/nonexistent"},
             )
-        except subprocess.TimeoutExpired as problem:
-            raise AssertionError(f"{command} does not end: {problem.stderr!r}") from None
-        words = done.stderr.decode()
-        if done.returncode or "Delivery failed" in words or "ERROR" in words:
-            code = next((code for said, code in _CODES.items() if said in words), None)
-            raise RefusedError(code, words)
+        except subprocess.TimeoutExpired as error:
+            raise AssertionError(f"{command} does not end: {error.stderr!r}") from None
+        errors = done.stderr.decode()
+        if done.returncode or "Delivery failed" in errors or "ERROR" in errors:
+            code = next((code for text, code in _CODES.items() if text in errors), None)
+            raise RequestError(code, errors)
         return done.stdout
 
 
@@ -134,7 +138,7 @@ def _escaped(delimiter: bytes) -> str:
     return "".join(f"\\x{byte:02x}" for byte in delimiter)
 
 
-def _rows(text: bytes) -> list[Row]:
+def _rows(text: bytes) -> list[ConsumedRecord]:
     rows, position = [], 0
     while position < len(text):
         head = _HEAD.match(text, position)
@@ -145,7 +149,7 @@ def _rows(text: bytes) -> list[Row]:
         end = value_at + max(value_length, 0)
         key = None if key_length < 0 else text[key_at:value_at]
         value = None if value_length < 0 else text[value_at:end]
-        rows.append(Row(offset, timestamp, key, value, _headers(head[5])))
+        rows.append(ConsumedRecord(offset, timestamp, key, value, _headers(head[5])))
         position = end + 1
     return rows
 

@@ -1,4 +1,4 @@
-"""Apache Kafka itself, from its jars: broker and controller in one JVM.
+"""Apache Kafka from its jars: broker and controller in one JVM.
 
     with ApacheKafka(tmp_path) as kafka:
         kafka.address       # "127.0.0.1:20123"
@@ -16,11 +16,11 @@ import time
 from pathlib import Path
 from typing import Self
 
-from compat.clients import folder_from
+from harness.clients.agents import JAVA
+from harness.clients.base import kafka_libs
 from harness.daemon import HOST, answers, free_port
 
 START_SECONDS = 60
-_QUICK = ("-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 _PROPERTIES = """
 process.roles=broker,controller
 node.id=0
@@ -42,7 +42,7 @@ group.min.session.timeout.ms=100
 
 
 class ApacheKafka:
-    """A broker that runs, is killed and started again; always the same one."""
+    """One broker that can be started and killed repeatedly, on the same data and port."""
 
     def __init__(self, folder: Path) -> None:
         self.log = folder / "kafka.log"
@@ -56,11 +56,11 @@ class ApacheKafka:
 
     @staticmethod
     def missing() -> str | None:
-        """Say why it cannot be had."""
+        """Return why it is not available here; None: it is."""
         if shutil.which("java") is None:
             return "java is not installed"
-        if folder_from("TEST_KAFKA_LIBS") is None:
-            return "TEST_KAFKA_LIBS does not name the folder with the jars of Apache Kafka"
+        if kafka_libs() is None:
+            return "TEST_KAFKA_LIBS does not name the folder of Apache Kafka's jars"
         return None
 
     @property
@@ -81,7 +81,7 @@ class ApacheKafka:
         self.kill()
 
     def start(self) -> Self:
-        """Start it, and wait until it answers."""
+        """Start it and wait until it answers ApiVersions."""
         with self.log.open("ab") as log:
             command = self._java("kafka.Kafka", str(self._properties))
             self._process = subprocess.Popen(
@@ -96,12 +96,11 @@ class ApacheKafka:
         return self
 
     def kill(self) -> None:
-        """End it as a crash does."""
+        """Send SIGKILL and wait for the process."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
             self._process = None
 
     def _java(self, *arguments: str) -> list[str]:
-        libs = folder_from("TEST_KAFKA_LIBS")
-        return ["java", *_QUICK, "-cp", f"{libs}/*", *arguments]
+        return [*JAVA, "-Xmx512m", "-cp", f"{kafka_libs()}/*", *arguments]

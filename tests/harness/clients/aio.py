@@ -1,4 +1,4 @@
-"""aiokafka, in an event loop of its own: the stories are told by those who do not know of it."""
+"""aiokafka, on an event loop in a thread, so that tests need not be coroutines."""
 
 from __future__ import annotations
 
@@ -10,18 +10,20 @@ from typing import Any, TypeVar
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic, RecordsToDelete
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment
 from aiokafka.errors import KafkaError
 
-from compat.clients import (
-    PATIENCE_SECONDS,
+from harness.clients.base import (
+    TIMEOUT_SECONDS,
     Client,
-    Cluster,
-    Place,
+    ClusterDescription,
+    ConsumedRecord,
+    GroupDescription,
+    Partition,
+    ProduceOptions,
     Records,
-    RefusedError,
-    Row,
-    Starts,
-    Wishes,
+    RequestError,
+    StartOffsets,
     without_internal,
 )
 
@@ -30,7 +32,7 @@ T = TypeVar("T")
 
 class Aiokafka(Client):
     name = "aiokafka"
-    alters_configs_as_a_whole = True
+    replaces_all_configs = True
 
     def __init__(self, address: str) -> None:
         super().__init__(address)
@@ -51,80 +53,84 @@ class Aiokafka(Client):
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         async def in_time() -> T:
-            async with asyncio.timeout(PATIENCE_SECONDS):
+            async with asyncio.timeout(TIMEOUT_SECONDS):
                 return await work
 
         try:
             return asyncio.run_coroutine_threadsafe(in_time(), self._loop).result()
-        except KafkaError as problem:
-            raise RefusedError(getattr(problem, "errno", None), repr(problem)) from None
+        except KafkaError as error:
+            raise RequestError(getattr(error, "errno", None), repr(error)) from None
 
-    def _write(self, topic: str, records: Records, wishes: Wishes) -> Sequence[int | None]:
+    def _produce(
+        self, topic: str, records: Records, options: ProduceOptions
+    ) -> Sequence[int | None]:
         async def work() -> list[int | None]:
             async with AIOKafkaProducer(
                 **self._base,
-                compression_type=None if wishes.codec == "none" else wishes.codec,
-                acks=wishes.acks if wishes.acks == "all" else int(wishes.acks),
-                enable_idempotence=wishes.idempotent,
+                compression_type=None if options.codec == "none" else options.codec,
+                acks=options.acks if options.acks == "all" else int(options.acks),
+                enable_idempotence=options.idempotent,
                 linger_ms=20,
                 max_request_size=10_000_000,
                 max_batch_size=65_536,
-                request_timeout_ms=int(self.topic_seconds * 1000),
+                request_timeout_ms=int(self.topic_timeout_seconds * 1000),
             ) as producer:
                 sent = [
                     await producer.send(
                         topic,
                         record.value,
                         record.key,
-                        partition=wishes.partition,
+                        partition=options.partition,
                         timestamp_ms=record.timestamp,
                         headers=list(record.headers),
                     )
                     for record in records
                 ]
-                told = [await future for future in sent]
-            return [None if one is None else one.offset for one in told]
+                results = [await future for future in sent]
+            return [None if metadata is None else metadata.offset for metadata in results]
 
         return self._run(work())
 
-    def read(self, starts: Starts, count: int, *, max_wait_ms: int = 100) -> dict[Place, list[Row]]:
-        async def work() -> dict[Place, list[Row]]:
-            found: dict[Place, list[Row]] = {place: [] for place in starts}
+    def consume(
+        self, starts: StartOffsets, count: int, *, max_wait_ms: int = 100
+    ) -> dict[Partition, list[ConsumedRecord]]:
+        async def work() -> dict[Partition, list[ConsumedRecord]]:
+            found: dict[Partition, list[ConsumedRecord]] = {partition: [] for partition in starts}
             async with AIOKafkaConsumer(
                 **self._base, fetch_max_wait_ms=max_wait_ms, auto_offset_reset="none"
             ) as consumer:
-                consumer.assign([TopicPartition(*place) for place in starts])
-                for place, start in starts.items():
+                consumer.assign([TopicPartition(*partition) for partition in starts])
+                for partition, start in starts.items():
                     if start is None:
-                        await consumer.seek_to_beginning(TopicPartition(*place))
+                        await consumer.seek_to_beginning(TopicPartition(*partition))
                     else:
-                        consumer.seek(TopicPartition(*place), start)
+                        consumer.seek(TopicPartition(*partition), start)
                 while sum(map(len, found.values())) < count:
                     m = await consumer.getone()
-                    row = Row(m.offset, m.timestamp, m.key, m.value, tuple(m.headers))
+                    row = ConsumedRecord(m.offset, m.timestamp, m.key, m.value, tuple(m.headers))
                     found[m.topic, m.partition].append(row)
-                    self.has_read.set()
+                    self.has_consumed.set()
             return found
 
         return self._run(work())
 
-    def ends(self, topic: str) -> tuple[int, int]:
-        place = TopicPartition(topic, 0)
+    def watermarks(self, topic: str) -> tuple[int, int]:
+        partition = TopicPartition(topic, 0)
 
         async def work() -> tuple[int, int]:
             async with AIOKafkaConsumer(**self._base) as consumer:
-                start = await consumer.beginning_offsets([place])
-                end = await consumer.end_offsets([place])
-            return start[place], end[place]
+                start = await consumer.beginning_offsets([partition])
+                end = await consumer.end_offsets([partition])
+            return start[partition], end[partition]
 
         return self._run(work())
 
-    def offset_at(self, topic: str, timestamp: int) -> int | None:
-        place = TopicPartition(topic, 0)
+    def offset_for_time(self, topic: str, timestamp: int) -> int | None:
+        partition = TopicPartition(topic, 0)
 
         async def work() -> int | None:
             async with AIOKafkaConsumer(**self._base) as consumer:
-                found = (await consumer.offsets_for_times({place: timestamp}))[place]
+                found = (await consumer.offsets_for_times({partition: timestamp}))[partition]
             return None if found is None else found.offset
 
         return self._run(work())
@@ -133,12 +139,12 @@ class Aiokafka(Client):
         found = self._run(self._admin.describe_topics())
         return without_internal({topic["topic"]: len(topic["partitions"]) for topic in found})
 
-    def cluster(self) -> Cluster:
+    def cluster(self) -> ClusterDescription:
         found = self._run(self._admin.describe_cluster())
         brokers = [(node["node_id"], f"{node['host']}:{node['port']}") for node in found["brokers"]]
-        return Cluster(found["cluster_id"], found["controller_id"], brokers)
+        return ClusterDescription(found["cluster_id"], found["controller_id"], brokers)
 
-    # Answers are given as they are, with the codes that are in them.
+    # Most admin methods return the response as it is, error codes included.
 
     def create_topic(
         self, topic: str, partitions: int = 1, configs: Mapping[str, str] | None = None
@@ -151,7 +157,7 @@ class Aiokafka(Client):
         ((_name, code),) = self._run(self._admin.delete_topics([topic])).topic_error_codes
         _check(code, topic)
 
-    def add_partitions(self, topic: str, total: int) -> None:
+    def create_partitions(self, topic: str, total: int) -> None:
         self._run(self._admin.create_partitions({topic: NewPartitions(total)}))
 
     def configs(self, topic: str) -> dict[str, str]:
@@ -168,8 +174,29 @@ class Aiokafka(Client):
         _check(code, message)
 
     def delete_records(self, topic: str, offset: int) -> int:
-        place = TopicPartition(topic, 0)
-        return self._run(self._admin.delete_records({place: RecordsToDelete(offset)}))[place]
+        partition = TopicPartition(topic, 0)
+        return self._run(self._admin.delete_records({partition: RecordsToDelete(offset)}))[
+            partition
+        ]
+
+    # It has no methods that change groups.
+
+    def list_groups(self) -> set[str]:
+        return {name for name, *_ in self._run(self._admin.list_consumer_groups())}
+
+    def describe_group(self, group: str) -> GroupDescription:
+        (response,) = self._run(self._admin.describe_consumer_groups([group]))
+        (description,) = response.groups
+        _error, _group, state, _kind, assignor, members = description[:6]
+        assignments = {}
+        for _id, client_id, _host, _metadata, data in (member[-5:] for member in members):
+            assigned = ConsumerProtocolMemberAssignment.decode(data).assignment
+            assignments[client_id] = {topic: list(indexes) for topic, indexes in assigned}
+        return GroupDescription(state, assignor, assignments)
+
+    def group_offsets(self, group: str, _topic: str) -> dict[int, int]:
+        committed = self._run(self._admin.list_consumer_group_offsets(group))
+        return {partition.partition: offset.offset for partition, offset in committed.items()}
 
     def close(self) -> None:
         self._run(_wait(self._admin.close()))
@@ -187,4 +214,4 @@ async def _wait(work: Awaitable[T]) -> T:
 
 def _check(code: int, message: str | None) -> None:
     if code:
-        raise RefusedError(code, message)
+        raise RequestError(code, message)

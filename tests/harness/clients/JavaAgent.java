@@ -1,8 +1,8 @@
-// Apache Kafka's client, at the other end of a pipe: see agents.py.
+// Apache Kafka's client as an agent process: see agents.py.
 //
 //     java -cp 'LIBS/*' JavaAgent.java
 //
-// LIBS are the jars that Apache Kafka comes with: its clients, and Jackson for JSON.
+// LIBS is the folder of Apache Kafka's jars, which include Jackson.
 
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
@@ -13,9 +13,11 @@ import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.HashMap;
+import java.util.HashSet;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
@@ -23,13 +25,19 @@ import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.AlterConfigOp;
 import org.apache.kafka.clients.admin.Config;
 import org.apache.kafka.clients.admin.ConfigEntry;
+import org.apache.kafka.clients.admin.ConsumerGroupDescription;
+import org.apache.kafka.clients.admin.GroupListing;
+import org.apache.kafka.clients.admin.MemberDescription;
+import org.apache.kafka.clients.admin.MemberToRemove;
 import org.apache.kafka.clients.admin.NewPartitions;
 import org.apache.kafka.clients.admin.NewTopic;
 import org.apache.kafka.clients.admin.OffsetSpec;
 import org.apache.kafka.clients.admin.RecordsToDelete;
+import org.apache.kafka.clients.admin.RemoveMembersFromConsumerGroupOptions;
 import org.apache.kafka.clients.consumer.CloseOptions;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
+import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.clients.consumer.OffsetOutOfRangeException;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
@@ -46,14 +54,14 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
 
 class JavaAgent {
     static final ObjectMapper JSON = new ObjectMapper();
-    static final int PATIENCE_MS = 20_000;
+    static final int TIMEOUT_MS = 20_000;
 
     final String bootstrap;
     final Admin admin;
 
     JavaAgent(String bootstrap) {
         this.bootstrap = bootstrap;
-        admin = Admin.create(with(Map.of("default.api.timeout.ms", PATIENCE_MS, "request.timeout.ms", PATIENCE_MS)));
+        admin = Admin.create(with(Map.of("default.api.timeout.ms", TIMEOUT_MS, "request.timeout.ms", TIMEOUT_MS)));
     }
 
     public static void main(String[] arguments) throws Exception {
@@ -61,57 +69,69 @@ class JavaAgent {
         var input = new InputStreamReader(System.in, StandardCharsets.UTF_8);
         var lines = new BufferedReader(input);
         for (String line = lines.readLine(); line != null; line = lines.readLine()) {
-            JsonNode asked = JSON.readTree(line);
+            JsonNode request = JSON.readTree(line);
             JavaAgent agent =
-                agents.computeIfAbsent(asked.get("bootstrap").asText(), JavaAgent::new);
-            System.out.println(JSON.writeValueAsString(agent.answer(asked)));
+                agents.computeIfAbsent(request.get("bootstrap").asText(), JavaAgent::new);
+            System.out.println(JSON.writeValueAsString(agent.respond(request)));
         }
-        // Threads of a client that could not be closed must not keep the others waiting.
+        // Do not wait for threads of clients that could not be closed.
         System.exit(0);
     }
 
-    Map<String, Object> answer(JsonNode asked) {
-        Map<String, Object> answer = new HashMap<>();
+    Map<String, Object> respond(JsonNode request) {
+        Map<String, Object> response = new HashMap<>();
         try {
-            answer.put("done", perform(asked));
+            response.put("result", perform(request));
         } catch (Exception error) {
             Throwable cause = error instanceof ExecutionException ? error.getCause() : error;
-            // The consumer has an exception of its own for this.
+            // The consumer has its own exception for this code.
             Errors known = cause instanceof OffsetOutOfRangeException
                 ? Errors.OFFSET_OUT_OF_RANGE : Errors.forException(cause);
-            // A time-out is the client's own, and says nothing of what the broker said.
-            boolean isTold =
+            // A timeout is raised by the client: the broker sent no error code.
+            boolean isFromBroker =
                 known != Errors.UNKNOWN_SERVER_ERROR && !(cause instanceof TimeoutException);
-            answer.put("refused", isTold ? known.code() : null);
-            answer.put("message", cause.getClass().getSimpleName() + ": " + cause.getMessage());
+            response.put("error", isFromBroker ? known.code() : null);
+            response.put("message", cause.getClass().getSimpleName() + ": " + cause.getMessage());
         }
-        return answer;
+        return response;
     }
 
-    Object perform(JsonNode asked) throws Exception {
-        String topic = asked.path("topic").asText();
-        return switch (asked.get("do").asText()) {
-            case "leave" -> leave();
-            case "write" -> write(asked);
-            case "read" -> read(asked);
-            case "ends" -> List.of(
+    Object perform(JsonNode request) throws Exception {
+        String topic = request.path("topic").asText();
+        String group = request.path("group").asText();
+        return switch (request.get("method").asText()) {
+            case "close" -> close();
+            case "produce" -> produce(request);
+            case "consume" -> consume(request);
+            case "watermarks" -> List.of(
                 offset(topic, OffsetSpec.earliest()), offset(topic, OffsetSpec.latest()));
-            case "youngest" -> offset(topic, OffsetSpec.maxTimestamp());
-            case "offsetAt" -> offsetAt(topic, asked.get("timestamp").asLong());
+            case "maxTimestampOffset" -> offset(topic, OffsetSpec.maxTimestamp());
+            case "offsetForTime" -> offsetForTime(topic, request.get("timestamp").asLong());
             case "topics" -> topics();
             case "cluster" -> cluster();
-            case "createTopic" -> createTopic(asked);
+            case "createTopic" -> createTopic(request);
             case "deleteTopic" -> admin.deleteTopics(List.of(topic)).all().get();
-            case "addPartitions" -> admin.createPartitions(
-                Map.of(topic, NewPartitions.increaseTo(asked.get("total").asInt()))).all().get();
+            case "createPartitions" -> admin.createPartitions(
+                Map.of(topic, NewPartitions.increaseTo(request.get("total").asInt()))).all().get();
             case "configs" -> configs(topic);
-            case "alterConfigs" -> alterConfigs(topic, asked.get("changes"));
-            case "deleteRecords" -> deleteRecords(topic, asked.get("offset").asLong());
-            default -> throw new IllegalArgumentException(asked.toString());
+            case "alterConfigs" -> alterConfigs(topic, request.get("changes"));
+            case "deleteRecords" -> deleteRecords(topic, request.get("offset").asLong());
+            case "listGroups" ->
+                admin.listGroups().all().get().stream().map(GroupListing::groupId).toList();
+            case "describeGroup" -> describeGroup(group);
+            case "groupOffsets" -> groupOffsets(group);
+            case "alterGroupOffsets" -> alterGroupOffsets(group, topic, request.get("offsets"));
+            case "deleteGroupOffsets" -> deleteGroupOffsets(group, topic, request.get("partitions"));
+            case "deleteGroup" -> admin.deleteConsumerGroups(List.of(group)).all().get();
+            case "removeMember" -> admin.removeMembersFromConsumerGroup(
+                group,
+                new RemoveMembersFromConsumerGroupOptions(
+                    Set.of(new MemberToRemove(request.get("instance").asText())))).all().get();
+            default -> throw new IllegalArgumentException(request.toString());
         };
     }
 
-    Object leave() {
+    Object close() {
         admin.close(Duration.ZERO);
         return null;
     }
@@ -128,11 +148,11 @@ class JavaAgent {
         return node.isNull() ? null : node.binaryValue();
     }
 
-    List<Long> write(JsonNode asked) throws Exception {
+    List<Long> produce(JsonNode request) throws Exception {
         Map<String, Object> settings = with(new HashMap<>());
-        settings.put("compression.type", asked.get("codec").asText());
-        settings.put("acks", asked.get("acks").asText());
-        settings.put("enable.idempotence", asked.get("idempotent").asBoolean());
+        settings.put("compression.type", request.get("codec").asText());
+        settings.put("acks", request.get("acks").asText());
+        settings.put("enable.idempotence", request.get("idempotent").asBoolean());
         settings.put("linger.ms", 20);
         settings.put("max.request.size", 10_000_000);
         settings.put("max.block.ms", 1_000); // an unknown topic is an error when this has passed
@@ -140,54 +160,54 @@ class JavaAgent {
         try (var producer =
                 new KafkaProducer<>(settings, new ByteArraySerializer(), new ByteArraySerializer())) {
             List<Future<RecordMetadata>> sent = new ArrayList<>();
-            for (JsonNode record : asked.get("records")) {
-                sent.add(producer.send(recordOf(asked, record)));
+            for (JsonNode record : request.get("records")) {
+                sent.add(producer.send(recordOf(request, record)));
             }
             for (Future<RecordMetadata> one : sent) {
-                RecordMetadata told = one.get(PATIENCE_MS, TimeUnit.MILLISECONDS);
-                offsets.add(told.hasOffset() ? told.offset() : -1);
+                RecordMetadata metadata = one.get(TIMEOUT_MS, TimeUnit.MILLISECONDS);
+                offsets.add(metadata.hasOffset() ? metadata.offset() : -1);
             }
         }
         return offsets;
     }
 
-    ProducerRecord<byte[], byte[]> recordOf(JsonNode asked, JsonNode record) throws Exception {
+    ProducerRecord<byte[], byte[]> recordOf(JsonNode request, JsonNode record) throws Exception {
         List<Header> headers = new ArrayList<>();
         for (JsonNode pair : record.get("headers")) {
             headers.add(new RecordHeader(pair.get(0).textValue(), bytes(pair.get(1))));
         }
         JsonNode time = record.get("timestamp");
         return new ProducerRecord<>(
-            asked.get("topic").asText(),
-            asked.get("partition").isNull() ? null : (Integer) asked.get("partition").asInt(),
+            request.get("topic").asText(),
+            request.get("partition").isNull() ? null : (Integer) request.get("partition").asInt(),
             time.isNull() ? null : time.longValue(),
             bytes(record.get("key")),
             bytes(record.get("value")),
             headers);
     }
 
-    List<Object> read(JsonNode asked) {
+    List<Object> consume(JsonNode request) {
         Map<String, Object> settings = with(new HashMap<>());
         settings.put("auto.offset.reset", "none");
-        settings.put("fetch.max.wait.ms", asked.get("maxWaitMs").asInt());
+        settings.put("fetch.max.wait.ms", request.get("maxWaitMs").asInt());
         settings.put("enable.auto.commit", false);
         List<Object> rows = new ArrayList<>();
-        int count = asked.get("count").asInt();
-        long deadline = System.currentTimeMillis() + asked.get("patienceMs").asLong();
+        int count = request.get("count").asInt();
+        long deadline = System.currentTimeMillis() + request.get("timeoutMs").asLong();
         var consumer =
             new KafkaConsumer<>(settings, new ByteArrayDeserializer(), new ByteArrayDeserializer());
         try {
             Map<TopicPartition, JsonNode> starts = new LinkedHashMap<>();
-            for (JsonNode node : asked.get("starts")) {
-                var place = new TopicPartition(node.get("topic").asText(), node.get("partition").asInt());
-                starts.put(place, node.get("start"));
+            for (JsonNode node : request.get("starts")) {
+                var partition = new TopicPartition(node.get("topic").asText(), node.get("partition").asInt());
+                starts.put(partition, node.get("start"));
             }
             consumer.assign(starts.keySet());
-            starts.forEach((place, start) -> {
+            starts.forEach((partition, start) -> {
                 if (start.isNull()) {
-                    consumer.seekToBeginning(List.of(place));
+                    consumer.seekToBeginning(List.of(partition));
                 } else {
-                    consumer.seek(place, start.asLong());
+                    consumer.seek(partition, start.asLong());
                 }
             });
             while (rows.size() < count && System.currentTimeMillis() < deadline) {
@@ -216,23 +236,23 @@ class JavaAgent {
     // Offsets
 
     long offset(String topic, OffsetSpec spec) throws Exception {
-        var place = new TopicPartition(topic, 0);
-        return admin.listOffsets(Map.of(place, spec)).partitionResult(place).get().offset();
+        var partition = new TopicPartition(topic, 0);
+        return admin.listOffsets(Map.of(partition, spec)).partitionResult(partition).get().offset();
     }
 
-    Object offsetAt(String topic, long timestamp) {
-        var place = new TopicPartition(topic, 0);
+    Object offsetForTime(String topic, long timestamp) {
+        var partition = new TopicPartition(topic, 0);
         try (var consumer = new KafkaConsumer<>(
                 with(new HashMap<>()), new ByteArrayDeserializer(), new ByteArrayDeserializer())) {
-            var found = consumer.offsetsForTimes(Map.of(place, timestamp)).get(place);
+            var found = consumer.offsetsForTimes(Map.of(partition, timestamp)).get(partition);
             return found == null ? null : found.offset();
         }
     }
 
     long deleteRecords(String topic, long offset) throws Exception {
-        var place = new TopicPartition(topic, 0);
-        var deleted = admin.deleteRecords(Map.of(place, RecordsToDelete.beforeOffset(offset)));
-        return deleted.lowWatermarks().get(place).get().lowWatermark();
+        var partition = new TopicPartition(topic, 0);
+        var deleted = admin.deleteRecords(Map.of(partition, RecordsToDelete.beforeOffset(offset)));
+        return deleted.lowWatermarks().get(partition).get().lowWatermark();
     }
 
     // Topics and the cluster
@@ -245,22 +265,22 @@ class JavaAgent {
     }
 
     Map<String, Object> cluster() throws Exception {
-        var found = admin.describeCluster();
+        var cluster = admin.describeCluster();
         List<Object> brokers = new ArrayList<>();
-        found.nodes().get().forEach(
+        cluster.nodes().get().forEach(
             node -> brokers.add(List.of(node.id(), node.host() + ":" + node.port())));
         return Map.of(
-            "id", found.clusterId().get(),
-            "controller", found.controller().get().id(),
+            "id", cluster.clusterId().get(),
+            "controller", cluster.controller().get().id(),
             "brokers", brokers);
     }
 
-    Object createTopic(JsonNode asked) throws Exception {
+    Object createTopic(JsonNode request) throws Exception {
         Map<String, String> configs = new HashMap<>();
-        asked.get("configs").properties()
+        request.get("configs").properties()
             .forEach(entry -> configs.put(entry.getKey(), entry.getValue().asText()));
         var topic =
-            new NewTopic(asked.get("topic").asText(), asked.get("partitions").asInt(), (short) 1);
+            new NewTopic(request.get("topic").asText(), request.get("partitions").asInt(), (short) 1);
         return admin.createTopics(List.of(topic.configs(configs))).all().get();
     }
 
@@ -281,5 +301,47 @@ class JavaAgent {
         changes.properties().forEach(entry -> operations.add(new AlterConfigOp(
             new ConfigEntry(entry.getKey(), entry.getValue().asText()), AlterConfigOp.OpType.SET)));
         return admin.incrementalAlterConfigs(Map.of(resourceOf(topic), operations)).all().get();
+    }
+
+    // Groups
+
+    Object describeGroup(String group) throws Exception {
+        ConsumerGroupDescription description =
+            admin.describeConsumerGroups(List.of(group)).all().get().get(group);
+        Map<String, Map<String, List<Integer>>> assignments = new HashMap<>();
+        for (MemberDescription member : description.members()) {
+            Map<String, List<Integer>> assigned = new HashMap<>();
+            for (TopicPartition partition : member.assignment().topicPartitions()) {
+                assigned.computeIfAbsent(partition.topic(), topic -> new ArrayList<>())
+                    .add(partition.partition());
+            }
+            assignments.put(member.clientId(), assigned);
+        }
+        return Map.of(
+            "state", description.groupState().toString(),
+            "assignor", description.partitionAssignor(),
+            "assignments", assignments);
+    }
+
+    Object groupOffsets(String group) throws Exception {
+        List<List<Number>> rows = new ArrayList<>();
+        admin.listConsumerGroupOffsets(group).partitionsToOffsetAndMetadata().get().forEach(
+            (partition, committed) -> rows.add(List.of(partition.partition(), committed.offset())));
+        return rows;
+    }
+
+    Object alterGroupOffsets(String group, String topic, JsonNode rows) throws Exception {
+        Map<TopicPartition, OffsetAndMetadata> offsets = new HashMap<>();
+        for (JsonNode row : rows) {
+            var partition = new TopicPartition(topic, row.get(0).asInt());
+            offsets.put(partition, new OffsetAndMetadata(row.get(1).asLong()));
+        }
+        return admin.alterConsumerGroupOffsets(group, offsets).all().get();
+    }
+
+    Object deleteGroupOffsets(String group, String topic, JsonNode numbers) throws Exception {
+        Set<TopicPartition> partitions = new HashSet<>();
+        numbers.forEach(number -> partitions.add(new TopicPartition(topic, number.asInt())));
+        return admin.deleteConsumerGroupOffsets(group, partitions).all().get();
     }
 }
