@@ -1,4 +1,4 @@
-"""The daemon: sockets, requests, partitions.
+"""The broker: listeners, request handlers, partitions, coordinators, cluster membership.
 
 from . import Broker, BrokerConfig
 

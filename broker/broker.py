@@ -1,9 +1,9 @@
-"""A whole broker: its data directory, its topics, its listeners, in the current event loop.
+"""A broker: its data directory, topics, coordinators and listeners, in the running event loop.
 
     async with Broker(BrokerConfig(log_dir=…, listeners="PLAINTEXT://127.0.0.1:0")) as broker:
         broker.address      # "127.0.0.1:40123"
 
-The daemon is this and signals; see `daemon`.
+`daemon` runs one in a process of its own, with signal handling.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ T = TypeVar("T")
 
 
 class Broker:
-    """One broker, from `start` to `stop`. `obey` is told of settings that were altered."""
+    """One broker. `on_config_change` is called when its dynamic configs change."""
 
     def __init__(
         self,
         config: BrokerConfig | None = None,
         *,
         disk: Disk | None = None,
-        obey: Callable[[BrokerConfig], None] = lambda _config: None,
+        on_config_change: Callable[[BrokerConfig], None] = lambda _config: None,
     ) -> None:
-        #: The settings in force: those of the start, and what was altered since.
+        #: The effective config: static and dynamic configs.
         self.config = config or BrokerConfig()
         self._disk = disk
-        self._obey_outside = obey
+        self._on_config_change = on_config_change
         self.cluster = ClusterMembership(self.config)
         self.metrics = Metrics()
         self.fetch_sessions = FetchSessionCache()
@@ -65,12 +65,12 @@ class Broker:
         self.server = Server(self)
         self.logs: LogDirectory
         self.topics: Topics
-        #: Changes metadata; those of a broker that follows another are for that one to change.
+        #: Commits metadata changes, on the controller only.
         self.controller: Controller
-        #: To the controller, for one that is not.
+        #: To the controller, on all other brokers.
         self.controller_channel: ControllerChannel
         self.producer_ids: ProducerIdManager
-        self._following: MetadataFollower | None = None
+        self._metadata_follower: MetadataFollower | None = None
         self._exporter: Exporter | None = None
         self._housekeeping = Housekeeping(self)
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -82,25 +82,24 @@ class Broker:
 
     @property
     def cluster_id(self) -> str:
-        """The id of the cluster, as the data directory has it."""
+        """The id of the cluster, as stored in the data directory."""
         return self.logs.cluster_id
 
     @property
     def address(self) -> str:
-        """Where the first listener listens, as host:port."""
+        """The bound address of the first listener, as host:port."""
         return self.server.addresses[0]
 
     @staticmethod
     def now_ms() -> int:
-        """Give the time of day, as records have it."""
+        """Return the wall clock in milliseconds since the epoch, as in record timestamps."""
         return int(time.time() * 1000)
 
     async def start(self, progress: LoadProgress = lambda _done, _all: None) -> None:
-        """Take the addresses and the data directory, open everything, and serve.
+        """Bind the listeners, open the data directory, catch up with the controller, and serve.
 
-        A broker that follows another hears first what is new. Raises OSError for an address that is
-        taken, and DataDirectoryError for a directory that is, or is of another broker or cluster,
-        or whose metadata make no sense.
+        Raises OSError if an address is in use, and DataDirectoryError if the data directory is in
+        use, belongs to another broker or cluster, or has unreadable metadata.
         """
         config = self.config
         async with AsyncExitStack() as undo:
@@ -113,18 +112,18 @@ class Broker:
                 disk=self._disk,
             )
             undo.callback(self.logs.abandon)
-            self.topics = Topics(config, self.logs, self._obey, self.groups)
+            self.topics = Topics(config, self.logs, self._apply_config, self.groups)
             await self.topics.load(progress)
             self.controller = Controller(self.topics, self.cluster)
-            if self._following is not None:
+            if self._metadata_follower is not None:
                 undo.callback(self.controller_channel.close)
-                undo.push_async_callback(self._following.stop)
-                await self._following.start(
+                undo.push_async_callback(self._metadata_follower.stop)
+                await self._metadata_follower.start(
                     self.topics, self.cluster_id, config.controller_wait_ms / 1000
                 )
-            self._stock_producer_ids()
+            self.producer_ids = self._producer_id_manager()
             undo.push_async_callback(self.producer_ids.stop)
-            self._exporter = self._export()
+            self._exporter = self._start_exporter()
             if self._exporter is not None:
                 undo.callback(self._exporter.close)
             await self.server.listen()
@@ -132,76 +131,78 @@ class Broker:
         self._housekeeping.start()
         self.start_task(self.groups.load())
 
-    def _export(self) -> Exporter | None:
-        """Begin to show metrics, if that is wanted. Raises ConfigError, OSError."""
-        address = self.config.metrics_endpoint
-        if address is None:
+    def _start_exporter(self) -> Exporter | None:
+        """Start the Prometheus endpoint, if it is configured. Raises ConfigError or OSError."""
+        endpoint = self.config.metrics_endpoint
+        if endpoint is None:
             return None
         try:
-            from .observability.prometheus import Exporter  # noqa: PLC0415  # few want it, and it takes long
+            # Optional, and slow to import.
+            from .observability.prometheus import Exporter  # noqa: PLC0415
         except ImportError:
-            needed = "metrics.listener: it needs prometheus-client: pip install 'ottla[metrics]'"
-            raise ConfigError(needed) from None
-        with naming_address(address):
-            exporter = Exporter(self, address)
-        place = f"http://{format_host(address.host)}:{exporter.port}/metrics"
-        logger.info("showing metrics", extra={"on": place})
+            raise ConfigError(
+                "metrics.listener requires prometheus-client: pip install 'ottla[metrics]'"
+            ) from None
+        with naming_address(endpoint):
+            exporter = Exporter(self, endpoint)
+        url = f"http://{format_host(endpoint.host)}:{exporter.port}/metrics"
+        logger.info("serving metrics", extra={"url": url})
         return exporter
 
     async def _find_cluster_id(self) -> str | None:
-        """Say of which cluster this is to be: a new broker that follows another asks that one."""
+        """Return the configured cluster id, or the controller's for a new data directory."""
         config = self.config
         if not self.cluster.is_controller:
-            # A broker that is alone does not pay for them.
+            # A single broker does not need these.
             from .cluster.forwarding import ControllerChannel  # noqa: PLC0415
             from .cluster.metadata_follower import MetadataFollower  # noqa: PLC0415
 
-            self._following = MetadataFollower(self.cluster)
+            self._metadata_follower = MetadataFollower(self.cluster)
             self.controller_channel = ControllerChannel(self.cluster)
             if not config.cluster_id and read_cluster_id(Path(config.log_dir)) is None:
-                return await self._following.find_cluster_id()
+                return await self._metadata_follower.find_cluster_id()
         return config.cluster_id or None
 
-    def _stock_producer_ids(self) -> None:
-        if self._following is None:
-            self.producer_ids = ProducerIdManager(self.controller.allocate_producer_ids)
-        else:
-            self.producer_ids = ProducerIdManager(self.controller_channel.allocate_producer_ids)
-            self.producer_ids.prefetch()
+    def _producer_id_manager(self) -> ProducerIdManager:
+        if self._metadata_follower is None:
+            return ProducerIdManager(self.controller.allocate_producer_ids)
+        manager = ProducerIdManager(self.controller_channel.allocate_producer_ids)
+        manager.prefetch()
+        return manager
 
     async def stop(self) -> None:
-        """Answer what is under way, flush, and leave the data directory clean."""
+        """Complete in-flight requests, flush all logs, and mark the data directory clean."""
         await self._housekeeping.stop()
-        if self._following is not None:
-            await self._following.stop()
-        seconds = self.config.shutdown_timeout_ms / 1000
-        await self.server.stop(seconds)
+        if self._metadata_follower is not None:
+            await self._metadata_follower.stop()
+        timeout_seconds = self.config.shutdown_timeout_ms / 1000
+        await self.server.stop(timeout_seconds)
         self.groups.stop()
         await self.producer_ids.stop()
-        if self._following is not None:
+        if self._metadata_follower is not None:
             self.controller_channel.close()
         if self._tasks:
-            await asyncio.wait(self._tasks, timeout=seconds)
+            await asyncio.wait(self._tasks, timeout=timeout_seconds)
         for task in self._tasks:
             task.cancel()
         if self._exporter is not None:
             await asyncio.to_thread(self._exporter.close)
         await asyncio.to_thread(self.logs.close)
 
-    def _obey(self, config: BrokerConfig) -> None:
+    def _apply_config(self, config: BrokerConfig) -> None:
         self.config = self.server.config = config
         self.groups.apply_config(config)
-        self._obey_outside(config)
+        self._on_config_change(config)
 
     def wake_all(self) -> None:
-        """Let every long poll end, and every wait of a group: the broker is stopping."""
+        """Complete all delayed fetches, joins and syncs: the broker is stopping."""
         for partition in (*self.topics.online_partitions(), self.topics.metadata_log.partition):
             partition.wake_all()
         self.groups.refuse_waiting()
 
-    def start_task(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Run something that belongs to this broker, and ends with it."""
-        task = asyncio.get_running_loop().create_task(work)
+    def start_task(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Run a task that `stop` waits for, and cancels after the shutdown timeout."""
+        task = asyncio.get_running_loop().create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task

@@ -1,4 +1,4 @@
-"""The daemon: a broker, an event loop of uvloop's, and signals."""
+"""The broker process: one broker on a uvloop event loop, with signal handling."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 def run(config: BrokerConfig) -> int:
-    """Run a broker until SIGTERM or SIGINT; give the exit code.
+    """Run a broker until SIGTERM or SIGINT and return the exit code.
 
     Raises what `Broker.start` does.
     """
@@ -35,45 +35,45 @@ def run(config: BrokerConfig) -> int:
 
 async def _serve(config: BrokerConfig) -> int:
     started = time.perf_counter()
-    # Until it serves, a signal ends the process at once. The event loop would hear of it only when
-    # all logs are open, and then cancel what serves instead of stopping it.
+    # Until the broker serves, a signal ends the process at once. The event loop would handle it
+    # only after all logs are open, and then cancel the broker instead of stopping it.
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda number, _frame: _end_by(number))
-    broker = Broker(config, obey=lambda altered: logging.getLogger().setLevel(altered.log_level))
-    await broker.start(_Progress())
+        signal.signal(number, lambda number, _frame: _exit_by_signal(number))
+    broker = Broker(config, on_config_change=_set_log_level)
+    await broker.start(_ProgressLogger())
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, _ask_to_stop, stop)
+        loop.add_signal_handler(number, _handle_stop_signal, stop)
     for listener, address, advertised in zip(
         config.parsed_listeners, broker.server.addresses, broker.server.advertised, strict=True
     ):
         logger.info(
             "listening",
-            extra={"listener": listener.name, "on": address, "clients_are_told": advertised},
+            extra={"listener": listener.name, "address": address, "advertised": advertised},
         )
         if not _is_loopback(listener.host):
             logger.warning(
-                "anybody who can reach this address can read, write and delete everything",
-                extra={"on": address},
+                "listener is reachable from other hosts, without encryption or authentication",
+                extra={"listener": listener.name, "address": address},
             )
     logger.info(
         "ready",
         extra={
             "broker_id": broker.id,
             "cluster_id": broker.cluster_id,
-            "data": config.log_dir,
+            "log_dir": config.log_dir,
             "topics": len(broker.topics.image.topics),
-            "milliseconds": round((time.perf_counter() - started) * 1000),
+            "duration_ms": round((time.perf_counter() - started) * 1000),
         },
     )
-    # What is there now stays: the collector need not look at it again and again.
+    # Exclude everything allocated so far, which stays, from garbage collection.
     gc.freeze()
     await stop.wait()
     logger.info("stopping")
     started = time.perf_counter()
     await broker.stop()
-    logger.info("stopped", extra={"milliseconds": round((time.perf_counter() - started) * 1000)})
+    logger.info("stopped", extra={"duration_ms": round((time.perf_counter() - started) * 1000)})
     return 0
 
 
@@ -84,41 +84,45 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _ask_to_stop(stop: asyncio.Event) -> None:
+def _set_log_level(config: BrokerConfig) -> None:
+    logging.getLogger().setLevel(config.log_level)
+
+
+def _handle_stop_signal(stop: asyncio.Event) -> None:
     if stop.is_set():
-        # The second time somebody means it. The next start will look at the logs.
-        logger.warning("stopped at once, without flushing")
+        # The second signal. The next start recovers the logs.
+        logger.warning("second signal: exiting without flushing")
         sys.stderr.flush()
-        _end_by(signal.SIGKILL)
+        _exit_by_signal(signal.SIGKILL)
     stop.set()
 
 
-def _end_by(number: int) -> NoReturn:
-    """End as a signal does that nobody handles."""
+def _exit_by_signal(number: int) -> NoReturn:
+    """End the process as an unhandled signal does."""
     if number != signal.SIGKILL:
         signal.signal(number, signal.SIG_DFL)
     signal.raise_signal(number)
-    # The first process of a container is still here: such signals do nothing to it.
+    # PID 1 of a container ignores unhandled signals.
     os._exit(128 + number)
 
 
 def _raise_descriptor_limit() -> None:
-    """Take as many descriptors as we may have: there are few at first, and a client needs one."""
+    """Raise the soft limit of open files: the default is low, and each connection needs one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    # macOS says that there is no limit, and has one.
-    wanted = 65_536 if hard == resource.RLIM_INFINITY else min(hard, 1_048_576)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
+    # macOS reports no hard limit, but has one.
+    limit = 65_536 if hard == resource.RLIM_INFINITY else min(hard, 1_048_576)
+    if soft != resource.RLIM_INFINITY and soft < limit:
         with suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
 
-class _Progress:
-    """Says now and then how far opening the logs has come."""
+class _ProgressLogger:
+    """Logs once per second how many logs are open."""
 
     def __init__(self) -> None:
         self._next = time.monotonic() + 1
 
-    def __call__(self, done: int, of: int) -> None:
+    def __call__(self, opened: int, total: int) -> None:
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + 1
-            logger.info("opening logs", extra={"done": done, "of": of})
+            logger.info("opening logs", extra={"opened": opened, "total": total})

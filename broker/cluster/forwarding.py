@@ -1,8 +1,8 @@
-"""What a broker that is not the controller asks the controller for, on behalf of its clients.
+"""Forwarding of clients' requests to the controller.
 
-The request goes on as it came, and the answer comes back as it is. While the controller is down
-each thing that was asked for is answered with BROKER_NOT_AVAILABLE, and says which broker that is:
-clients take it for final, and their user knows.
+Requests are forwarded unchanged, and so are the responses. While the controller is down each topic
+or resource of a request fails with BROKER_NOT_AVAILABLE and a message that names the controller:
+clients do not retry it, and their users see why.
 """
 
 from __future__ import annotations
@@ -40,83 +40,86 @@ if TYPE_CHECKING:
 M = TypeVar("M", bound=Message)
 
 _CLIENT_ID = "ottla-broker-"
-#: How long the controller may take, beyond what the client allows it; and the most of that.
+#: Added to the client's timeout_ms, of which at most _MAX_TIMEOUT_SECONDS count.
 _GRACE_SECONDS = 5.0
-_MOST_SECONDS = 120.0
-_REQUEST_SECONDS = 30.0
+_MAX_TIMEOUT_SECONDS = 120.0
+_DEFAULT_TIMEOUT_SECONDS = 30.0
 
 
 class ControllerChannel:
-    """A connection to the controller, made when it is needed, and again when it was lost."""
+    """A connection to the controller, opened on demand and reopened when it is lost."""
 
     def __init__(self, cluster: ClusterMembership) -> None:
         self._cluster = cluster
         self._config = client_config(cluster.broker_id)
         self._connection: BrokerConnection | None = None
-        self._connecting = asyncio.Lock()
+        self._connect_lock = asyncio.Lock()
 
-    async def request(
-        self, request: Message, response: type[M], *, version: int | None = None
-    ) -> M:
-        """Ask the controller. Raises ApiError if it is down."""
+    async def send(self, request: Message, response: type[M], *, version: int | None = None) -> M:
+        """Send a request and return the response. Raises ApiError if the controller is down."""
         timeout_ms: int = getattr(request, "timeout_ms", 0)
-        allowed = min(timeout_ms / 1000, _MOST_SECONDS)
-        seconds = allowed + _GRACE_SECONDS if timeout_ms > 0 else _REQUEST_SECONDS
+        timeout_seconds = _DEFAULT_TIMEOUT_SECONDS
+        if timeout_ms > 0:
+            timeout_seconds = min(timeout_ms / 1000, _MAX_TIMEOUT_SECONDS) + _GRACE_SECONDS
         try:
             connection = await self._connected()
-            return await connection.send(request, response, timeout=seconds, max_version=version)
+            return await connection.send(
+                request, response, timeout=timeout_seconds, max_version=version
+            )
         except (ClientError, KafkaError) as error:
             raise ApiError(
                 ErrorCode.BROKER_NOT_AVAILABLE,
-                f"broker {self._cluster.controller_id}, the controller, is not available: {error}",
+                f"The controller, broker {self._cluster.controller_id}, is not available: {error}",
             ) from error
 
     async def allocate_producer_ids(self) -> range:
-        """Get a block of producer ids. Raises ApiError."""
+        """Request a block of producer ids. Raises ApiError."""
         request = AllocateProducerIdsRequest(broker_id=self._cluster.broker_id)
-        answer = await self.request(request, AllocateProducerIdsResponse)
-        if answer.error_code:
-            raise ApiError(ErrorCode(answer.error_code))
-        return range(answer.producer_id_start, answer.producer_id_start + answer.producer_id_len)
+        response = await self.send(request, AllocateProducerIdsResponse)
+        if response.error_code:
+            raise ApiError(ErrorCode(response.error_code))
+        start = response.producer_id_start
+        return range(start, start + response.producer_id_len)
 
     def close(self) -> None:
-        """End."""
+        """Close the connection."""
         if self._connection is not None:
             self._connection.close()
 
     async def _connected(self) -> BrokerConnection:
-        async with self._connecting:
+        async with self._connect_lock:
             if self._connection is None or not self._connection.is_open:
-                address = self._cluster.controller_endpoint
+                endpoint = self._cluster.controller_endpoint
                 self._connection = await BrokerConnection.open(
-                    address.host, address.port, self._config
+                    endpoint.host, endpoint.port, self._config
                 )
             return self._connection
 
 
 def client_config(broker_id: int) -> ClientConfig:
-    """Give what a broker is as a client of another one."""
+    """Return the client config for connections between brokers."""
     return ClientConfig(client_id=f"{_CLIENT_ID}{broker_id}", timeouts=TimeoutConfig(connect=3.0))
 
 
 async def forward(broker: Broker, context: RequestContext, request: Message) -> Message:
-    """Have the controller answer a request."""
+    """Forward a request to the controller and return its response."""
     try:
         if (context.client_id or "").startswith(_CLIENT_ID):
             raise ApiError(
                 ErrorCode.NOT_CONTROLLER,
-                f"{context.client_id} takes broker {broker.id} for the controller, which"
-                f" {broker.cluster.controller_id} is: the lists of brokers differ",
+                f"{context.client_id} expects broker {broker.id} to be the controller, but it is"
+                f" broker {broker.cluster.controller_id}: cluster.brokers must be the same on all"
+                " brokers",
             )
-        return await broker.controller_channel.request(
+        return await broker.controller_channel.send(
             request, context.api.response, version=context.version
         )
     except ApiError as error:
-        refuse = FORWARDED[context.api.key]
-        return refuse(cast(Any, request), error)
+        error_response = FORWARDED[context.api.key]
+        return error_response(cast(Any, request), error)
 
 
-def _no_topics(
+def _create_topics_error(
     request: create_topics.CreateTopicsRequest, error: ApiError
 ) -> create_topics.CreateTopicsResponse:
     return create_topics.CreateTopicsResponse(
@@ -129,11 +132,11 @@ def _no_topics(
     )
 
 
-def _no_deletions(
+def _delete_topics_error(
     request: delete_topics.DeleteTopicsRequest, error: ApiError
 ) -> delete_topics.DeleteTopicsResponse:
-    named = [(topic.name, topic.topic_id) for topic in request.topics]
-    nil = delete_topics.DeletableTopicResult().topic_id
+    topics = [(topic.name, topic.topic_id) for topic in request.topics]
+    no_id = delete_topics.DeletableTopicResult().topic_id
     return delete_topics.DeleteTopicsResponse(
         responses=[
             delete_topics.DeletableTopicResult(
@@ -142,12 +145,12 @@ def _no_deletions(
                 error_code=error.code,
                 error_message=error_message_of(error),
             )
-            for name, topic_id in named or [(name, nil) for name in request.topic_names]
+            for name, topic_id in topics or [(name, no_id) for name in request.topic_names]
         ]
     )
 
 
-def _no_partitions(
+def _create_partitions_error(
     request: create_partitions.CreatePartitionsRequest, error: ApiError
 ) -> create_partitions.CreatePartitionsResponse:
     return create_partitions.CreatePartitionsResponse(
@@ -160,8 +163,10 @@ def _no_partitions(
     )
 
 
-def _no_configs(response: Callable[..., Message], request: Any, error: ApiError) -> Message:
-    """Refuse to alter settings: the two apis for that have the same answer, by other names."""
+def _alter_configs_error(
+    response: Callable[..., Message], request: Any, error: ApiError
+) -> Message:
+    """Both APIs that alter configs have the same response fields."""
     results = [
         alter_configs.AlterConfigsResourceResponse(
             error_code=error.code,
@@ -174,13 +179,13 @@ def _no_configs(response: Callable[..., Message], request: Any, error: ApiError)
     return response(responses=results)
 
 
-#: The apis whose requests are for the controller, and how one is refused while that is down.
+#: The APIs that are forwarded, each with the function that builds its error response.
 FORWARDED: Mapping[int, Callable[[Any, ApiError], Message]] = {
-    registry.CREATE_TOPICS.key: _no_topics,
-    registry.DELETE_TOPICS.key: _no_deletions,
-    registry.CREATE_PARTITIONS.key: _no_partitions,
-    registry.ALTER_CONFIGS.key: partial(_no_configs, alter_configs.AlterConfigsResponse),
+    registry.CREATE_TOPICS.key: _create_topics_error,
+    registry.DELETE_TOPICS.key: _delete_topics_error,
+    registry.CREATE_PARTITIONS.key: _create_partitions_error,
+    registry.ALTER_CONFIGS.key: partial(_alter_configs_error, alter_configs.AlterConfigsResponse),
     registry.INCREMENTAL_ALTER_CONFIGS.key: partial(
-        _no_configs, incremental_alter_configs.IncrementalAlterConfigsResponse
+        _alter_configs_error, incremental_alter_configs.IncrementalAlterConfigsResponse
     ),
 }

@@ -1,7 +1,8 @@
-"""How far the other brokers are with the metadata, as the controller hears from their fetches.
+"""Broker liveness on the controller: heartbeats and metadata offsets of the other brokers.
 
-A fetch from an offset says that all before it was taken over. A broker that is up fetches all the
-time, so one that has not for a while is down, or might as well be.
+A broker's fetch of the metadata log is its heartbeat, and its fetch offset is the metadata offset
+up to which it has replayed. A live broker fetches all the time; one that has not for a session is
+considered down.
 """
 
 from __future__ import annotations
@@ -11,45 +12,52 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
-#: How often it is looked whether somebody who is waited for has gone.
-_LOOK_SECONDS = 0.1
+#: How often a wait checks whether a broker's session has expired.
+_CHECK_SECONDS = 0.1
 
 
 class BrokerLiveness:
-    """The other brokers. Right after the start they are taken to be up: they have a chance yet."""
+    """The sessions of the other brokers. All of them start alive, to give them time to connect."""
 
     def __init__(
         self,
-        ids: Iterable[int],
+        broker_ids: Iterable[int],
         session_seconds: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._clock = clock
         self._session_seconds = session_seconds
-        self._heard = dict.fromkeys(ids, clock())
-        self._offsets = dict.fromkeys(self._heard, -1)
-        self._changed = asyncio.Event()
+        self._last_heartbeats = dict.fromkeys(broker_ids, clock())
+        self._metadata_offsets = dict.fromkeys(self._last_heartbeats, -1)
+        self._heartbeat_received = asyncio.Event()
 
     def __contains__(self, broker_id: int) -> bool:
-        return broker_id in self._heard
+        return broker_id in self._last_heartbeats
 
     @property
     def alive(self) -> frozenset[int]:
-        """Those that were heard of lately."""
+        """The brokers with a heartbeat within the session timeout."""
         since = self._clock() - self._session_seconds
-        return frozenset(broker_id for broker_id, at in self._heard.items() if at >= since)
+        return frozenset(
+            broker_id
+            for broker_id, heartbeat_at in self._last_heartbeats.items()
+            if heartbeat_at >= since
+        )
 
-    def record_heartbeat(self, broker_id: int, offset: int) -> None:
-        """Take note that a broker has asked for what begins at an offset."""
-        self._heard[broker_id] = self._clock()
-        self._offsets[broker_id] = offset
-        self._changed.set()
+    def record_heartbeat(self, broker_id: int, metadata_offset: int) -> None:
+        """Record a broker's fetch of the metadata log from this offset."""
+        self._last_heartbeats[broker_id] = self._clock()
+        self._metadata_offsets[broker_id] = metadata_offset
+        self._heartbeat_received.set()
 
-    async def wait_for_offset(self, offset: int) -> None:
-        """Wait until all who are up are here; nobody is waited for longer than a session."""
+    async def wait_for_offset(self, metadata_offset: int) -> None:
+        """Wait until all live brokers have replayed up to an offset, at most one session."""
         with suppress(TimeoutError):
             async with asyncio.timeout(self._session_seconds):
-                while any(self._offsets[broker_id] < offset for broker_id in self.alive):
-                    self._changed.clear()
+                while self._is_any_behind(metadata_offset):
+                    self._heartbeat_received.clear()
                     with suppress(TimeoutError):
-                        await asyncio.wait_for(self._changed.wait(), _LOOK_SECONDS)
+                        await asyncio.wait_for(self._heartbeat_received.wait(), _CHECK_SECONDS)
+
+    def _is_any_behind(self, metadata_offset: int) -> bool:
+        return any(self._metadata_offsets[broker_id] < metadata_offset for broker_id in self.alive)

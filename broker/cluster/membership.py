@@ -1,6 +1,6 @@
-"""The brokers of the cluster, as this one sees them: who is up, and who is the controller.
+"""The brokers of the cluster as this broker sees them: which are alive, which is the controller.
 
-A broker that is alone is its own controller, and knows no other.
+The controller is the broker with the lowest id. A single broker is its own controller.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Node(NamedTuple):
-    """A broker, as clients are told of it."""
+    """A broker as clients see it."""
 
     id: int
     host: str
@@ -28,72 +28,73 @@ class Node(NamedTuple):
 
 
 class ClusterMembership:
-    """Who there is."""
+    """The static list of brokers, and which of them are alive."""
 
     def __init__(self, config: BrokerConfig) -> None:
-        roster = config.cluster_file
+        self._cluster_file = config.cluster_file
         self.broker_id = config.broker_id
-        #: All brokers, up or down.
-        self.broker_ids = roster.broker_ids or (self.broker_id,)
-        #: The broker that changes the metadata.
+        #: All brokers, alive or not.
+        self.broker_ids = self._cluster_file.broker_ids or (self.broker_id,)
         self.controller_id = min(self.broker_ids)
         self.is_controller = self.broker_id == self.controller_id
-        self._roster = roster
         self._config = config
         self._session_seconds = config.broker_session_timeout_ms / 1000
-        others = [broker_id for broker_id in self.broker_ids if broker_id != self.broker_id]
-        self.liveness = BrokerLiveness(others if self.is_controller else (), self._session_seconds)
-        # What a broker that follows was told by the controller, and when.
-        self._told = frozenset(self.broker_ids)
-        self._told_at = time.monotonic()
+        other_ids = [broker_id for broker_id in self.broker_ids if broker_id != self.broker_id]
+        #: The sessions of the other brokers, on the controller; empty elsewhere.
+        self.liveness = BrokerLiveness(
+            other_ids if self.is_controller else (), self._session_seconds
+        )
+        # The controller's latest answer, elsewhere.
+        self._reported_alive = frozenset(self.broker_ids)
+        self._reported_at = time.monotonic()
 
     @property
     def alive(self) -> frozenset[int]:
-        """The brokers that are up, as far as is known."""
+        """The brokers that are alive, as far as this broker knows."""
         if self.is_controller:
             return self.liveness.alive | {self.broker_id}
-        if time.monotonic() - self._told_at > self._session_seconds:
-            # Nobody says who else is down by now, or up again.
+        if time.monotonic() - self._reported_at > self._session_seconds:
+            # The controller is down, and it alone knows about the others.
             return frozenset(self.broker_ids) - {self.controller_id}
-        return self._told
+        return self._reported_alive
 
     @property
     def advertised_controller_id(self) -> int:
-        """Whom clients are told to ask for changes.
+        """The controller that clients are referred to.
 
-        While the controller is down it is this broker: it can say so, and nobody else would.
+        While the controller is down it is this broker, which answers that it is unavailable.
         """
         return self.controller_id if self.controller_id in self.alive else self.broker_id
 
     @property
     def controller_endpoint(self) -> Endpoint:
-        """Where the controller is for other brokers."""
+        """The controller's address for other brokers."""
         listener = self._config.inter_broker_listener
-        return self._roster.brokers[self.controller_id][listener]
+        return self._cluster_file.brokers[self.controller_id][listener]
 
     def nodes(self, context: RequestContext) -> list[Node]:
-        """Give the brokers that are up, with the addresses for whoever asks."""
+        """Return the live brokers, with their addresses for the client of a request."""
         alive = self.alive
         return [
             self.node(broker_id, context) for broker_id in self.broker_ids if broker_id in alive
         ]
 
     def node(self, broker_id: int, context: RequestContext) -> Node:
-        """Give a broker, with its address for whoever asks: by the listener that he came by."""
+        """Return a broker with its address on the listener that the client connected through."""
         if broker_id == self.broker_id:
             return Node(broker_id, *context.connection.advertised)
-        address = self._roster.brokers[broker_id][context.connection.listener.name]
-        return Node(broker_id, address.host, address.port)
+        endpoint = self._cluster_file.brokers[broker_id][context.connection.listener.name]
+        return Node(broker_id, endpoint.host, endpoint.port)
 
-    def update_alive(self, alive: Collection[int]) -> None:
-        """Take note of what the controller says of who is up."""
-        self._told = frozenset(alive) | {self.broker_id, self.controller_id}
-        self._told_at = time.monotonic()
+    def update_alive(self, broker_ids: Collection[int]) -> None:
+        """Record which brokers the controller reports as alive."""
+        self._reported_alive = frozenset(broker_ids) | {self.broker_id, self.controller_id}
+        self._reported_at = time.monotonic()
 
     def controller_unreachable(self) -> None:
-        """Take note that the controller does not answer."""
-        self._told_at = -math.inf
+        """Record that the controller does not answer."""
+        self._reported_at = -math.inf
 
     async def wait_for_metadata(self, offset: int) -> None:
-        """Wait until all brokers that are up have the metadata up to an offset."""
+        """Wait until all live brokers have replayed the metadata log up to an offset."""
         await self.liveness.wait_for_offset(offset)

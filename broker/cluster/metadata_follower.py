@@ -1,12 +1,13 @@
-"""Following the controller: a broker fetches the journal of the controller, and does what it says.
+"""The metadata follower: fetches the controller's metadata log and replays it on this broker.
 
-Each connection begins with the whole journal, of which only the last record of each key counts:
-what was deleted long ago has left no trace in it, and is found by its absence. From then on it
-fetches what is new, all the time, which tells the controller that this broker is up and how far it
-has come. In return it asks who else is.
+Each connection starts with the whole log, of which only the last record of each key counts.
+Compaction may have removed the tombstones of old deletions, so a key that is missing from the log
+is deleted here too. After that the follower fetches new records all the time. Its fetches are this
+broker's heartbeats, and their offset is its metadata offset; between them it asks the controller
+which brokers are alive.
 
-A controller that has less than this broker took over before has lost something. It is not followed:
-its topics would take the place of those that are here.
+A controller whose log ends before this broker's metadata offset has lost data. It is not followed:
+its topics would replace the ones on this broker.
 """
 
 from __future__ import annotations
@@ -40,191 +41,207 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: How long a fetch waits for news. A broker is heard of as often.
-_WAIT_MS = 500
-_FETCH_BYTES = 8 * 1024 * 1024
-_ANSWER_SECONDS = 5.0
+#: Maximum wait of a fetch, and so the heartbeat interval.
+_FETCH_WAIT_MS = 500
+_FETCH_MAX_BYTES = 8 * 1024 * 1024
+_REQUEST_SECONDS = 5.0
 _RETRY = RetryConfig(backoff=0.05, max_backoff=1.0)
 
 
 class MetadataFollower:
-    """Follows the controller until it is stopped."""
+    """Follows the controller's metadata log until it is stopped."""
 
     def __init__(self, cluster: ClusterMembership) -> None:
         self._cluster = cluster
         self._config = client_config(cluster.broker_id)
         self._task: asyncio.Task[None] | None = None
-        self._adopting: asyncio.Task[None] | None = None
+        self._commit_task: asyncio.Task[None] | None = None
         self._caught_up = asyncio.Event()
-        self._refusal: DataDirectoryError | None = None
+        self._mismatch: DataDirectoryError | None = None
 
     async def find_cluster_id(self) -> str:
-        """Ask the controller of which cluster this is, until it answers."""
-        tries = 0
+        """Return the cluster id of the controller; retry until it answers."""
+        failures = 0
         while True:
             try:
                 connection = await self._connect()
                 try:
-                    return (await self._describe(connection)).cluster_id
+                    return (await self._describe_cluster(connection)).cluster_id
                 finally:
                     connection.close()
             except (ClientError, KafkaError, ApiError) as error:
-                level = logging.DEBUG if tries else logging.WARNING
+                level = logging.DEBUG if failures else logging.WARNING
                 logger.log(level, "waiting for the controller", extra={"reason": str(error)})
-                await asyncio.sleep(_RETRY.delay(tries, random.random()))  # noqa: S311
-                tries += 1
+                await asyncio.sleep(_RETRY.delay(failures, random.random()))  # noqa: S311
+                failures += 1
 
-    async def start(self, topics: Topics, cluster_id: str, seconds: float) -> None:
-        """Begin, and wait until all that is new has been taken over, for so long at most.
+    async def start(self, topics: Topics, cluster_id: str, timeout_seconds: float) -> None:
+        """Start, and wait until this broker has caught up, or for the timeout.
 
-        Raises DataDirectoryError if this broker and the controller do not belong together.
+        Raises DataDirectoryError if the controller belongs to another cluster or has lost data.
         """
-        self._task = asyncio.get_running_loop().create_task(self._run(topics, cluster_id))
-        waiting = asyncio.get_running_loop().create_task(self._caught_up.wait())
+        loop = asyncio.get_running_loop()
+        self._task = loop.create_task(self._run(topics, cluster_id))
+        caught_up = loop.create_task(self._caught_up.wait())
         await asyncio.wait(
-            (self._task, waiting), timeout=seconds, return_when=asyncio.FIRST_COMPLETED
+            (self._task, caught_up), timeout=timeout_seconds, return_when=asyncio.FIRST_COMPLETED
         )
-        waiting.cancel()
-        if self._refusal is not None:
-            raise self._refusal
+        caught_up.cancel()
+        if self._mismatch is not None:
+            raise self._mismatch
         if not self._caught_up.is_set():
             logger.warning(
-                "the controller does not answer: this broker serves what it knew last",
+                "controller does not answer: serving the last known metadata",
                 extra={"controller": self._cluster.controller_id},
             )
 
     async def stop(self) -> None:
-        """End; what is being taken over is so to the end."""
+        """Stop; a commit under way completes first."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        if self._adopting is not None:
-            await asyncio.gather(self._adopting, return_exceptions=True)
+        if self._commit_task is not None:
+            await asyncio.gather(self._commit_task, return_exceptions=True)
 
     async def _run(self, topics: Topics, cluster_id: str) -> None:
-        tries = 0
+        failures = 0
         while True:
             try:
                 connection = await self._connect()
                 try:
-                    await self._check(connection, cluster_id)
-                    offset = await self._take_all(connection, topics)
+                    await self._check_cluster_id(connection, cluster_id)
+                    offset = await self._catch_up(connection, topics)
                     self._caught_up.set()
-                    tries = 0
-                    logger.info("following the controller", extra={"at": connection.address})
+                    failures = 0
+                    logger.info(
+                        "following the controller",
+                        extra={"controller": connection.address, "offset": offset},
+                    )
                     await self._follow(connection, topics, offset)
                 finally:
                     connection.close()
             except DataDirectoryError as error:
-                self._refusal = error
+                self._mismatch = error
                 self._caught_up.set()
-                log_limited(logger, "the controller is not followed", extra={"reason": str(error)})
+                log_limited(logger, "not following the controller", extra={"reason": str(error)})
             except (ClientError, KafkaError, ApiError, StorageError) as error:
                 self._cluster.controller_unreachable()
-                level = logging.DEBUG if tries else logging.WARNING  # not over and over
-                logger.log(level, "the controller cannot be followed", extra={"reason": str(error)})
-            except Exception:  # whatever it is, this broker is not to be left behind for good
+                # Warn once, not for each attempt.
+                level = logging.DEBUG if failures else logging.WARNING
+                logger.log(level, "controller is unreachable", extra={"reason": str(error)})
+            except Exception:
+                # Keep following after a bug: the broker's metadata would stay stale for good.
                 logger.exception("following the controller failed")
-            await asyncio.sleep(_RETRY.delay(tries, random.random()))  # noqa: S311
-            tries += 1
+            await asyncio.sleep(_RETRY.delay(failures, random.random()))  # noqa: S311
+            failures += 1
 
     async def _connect(self) -> BrokerConnection:
-        address = self._cluster.controller_endpoint
-        return await BrokerConnection.open(address.host, address.port, self._config)
+        endpoint = self._cluster.controller_endpoint
+        return await BrokerConnection.open(endpoint.host, endpoint.port, self._config)
 
-    async def _describe(self, connection: BrokerConnection) -> DescribeClusterResponse:
-        answer = await connection.send(
-            DescribeClusterRequest(), DescribeClusterResponse, timeout=_ANSWER_SECONDS
+    async def _describe_cluster(self, connection: BrokerConnection) -> DescribeClusterResponse:
+        response = await connection.send(
+            DescribeClusterRequest(), DescribeClusterResponse, timeout=_REQUEST_SECONDS
         )
-        if answer.error_code:
-            raise ApiError(ErrorCode(answer.error_code), answer.error_message)
-        return answer
+        if response.error_code:
+            raise ApiError(ErrorCode(response.error_code), response.error_message)
+        return response
 
-    async def _check(self, connection: BrokerConnection, cluster_id: str) -> None:
-        answer = await self._describe(connection)
-        if answer.cluster_id != cluster_id:
+    async def _check_cluster_id(self, connection: BrokerConnection, cluster_id: str) -> None:
+        response = await self._describe_cluster(connection)
+        if response.cluster_id != cluster_id:
             raise DataDirectoryError(
-                f"the data directory is of the cluster {cluster_id}, and the controller at"
-                f" {connection.address} of {answer.cluster_id}"
+                f"The data directory belongs to cluster {cluster_id}, but the controller at"
+                f" {connection.address} to cluster {response.cluster_id}"
             )
-        self._cluster.update_alive([broker.broker_id for broker in answer.brokers])
+        self._update_alive(response)
 
-    async def _take_all(self, connection: BrokerConnection, topics: Topics) -> int:
-        """Take over the whole journal; give where it ends."""
+    async def _refresh_alive(self, connection: BrokerConnection) -> None:
+        self._update_alive(await self._describe_cluster(connection))
+
+    def _update_alive(self, response: DescribeClusterResponse) -> None:
+        self._cluster.update_alive([broker.broker_id for broker in response.brokers])
+
+    async def _catch_up(self, connection: BrokerConnection, topics: Topics) -> int:
+        """Commit what differs between the controller's whole log and the image.
+
+        Returns the end offset of the controller's log.
+        """
         latest: dict[bytes, bytes | None] = {}
         offset = 0
         while True:
-            records, next_offset, end = await self._fetch(connection, offset, 0)
-            if end < topics.image.controller_offset:
+            records, next_offset, end_offset = await self._fetch(connection, offset, 0)
+            if end_offset < topics.image.controller_offset:
                 raise DataDirectoryError(
-                    f"the controller at {connection.address} has metadata up to {end}, and this"
-                    f" broker has seen them up to {topics.image.controller_offset}: the controller"
-                    " has lost its data, or was given older ones"
+                    f"The metadata log of the controller at {connection.address} ends at offset"
+                    f" {end_offset}, but this broker has replayed it up to"
+                    f" {topics.image.controller_offset}: the controller has lost data or was"
+                    " restored from an older copy"
                 )
             latest.update(records)
-            if next_offset is None or next_offset >= end:
+            if next_offset is None or next_offset >= end_offset:
                 break
             offset = next_offset
-        there_is = dict(topics.image.records())
-        news: list[KeyValue] = [(key, None) for key in there_is if latest.get(key) is None]
-        news += [
+        current = dict(topics.image.records())
+        changes: list[KeyValue] = [(key, None) for key in current if latest.get(key) is None]
+        changes += [
             (key, value)
             for key, value in latest.items()
-            if value is not None and there_is.get(key) != value
+            if value is not None and current.get(key) != value
         ]
-        if news or end != topics.image.controller_offset:
-            await asyncio.shield(self._adopt(topics, news, end))
-        return end
+        if changes or end_offset != topics.image.controller_offset:
+            await asyncio.shield(self._commit(topics, changes, end_offset))
+        return end_offset
 
     async def _follow(self, connection: BrokerConnection, topics: Topics, offset: int) -> None:
         while True:
-            records, next_offset, _end = await self._fetch(connection, offset, _WAIT_MS)
+            records, next_offset, _end_offset = await self._fetch(
+                connection, offset, _FETCH_WAIT_MS
+            )
             if next_offset is not None:
-                adopting = self._adopt(topics, records, next_offset)
-                # To make thousands of logs takes longer than one may be silent.
-                while not (await asyncio.wait((adopting,), timeout=_WAIT_MS / 1000))[0]:
+                commit = self._commit(topics, records, next_offset)
+                # Creating thousands of logs takes longer than a session: send heartbeats meanwhile.
+                while not (await asyncio.wait((commit,), timeout=_FETCH_WAIT_MS / 1000))[0]:
                     with suppress(ClientError, KafkaError, ApiError):
-                        await self._fetch(connection, offset, 0, most_bytes=1)
-                        await self._hear(connection)
-                await adopting
+                        await self._fetch(connection, offset, 0, max_bytes=1)
+                        await self._refresh_alive(connection)
+                await commit
                 offset = next_offset
-            await self._hear(connection)
+            await self._refresh_alive(connection)
 
-    async def _hear(self, connection: BrokerConnection) -> None:
-        """Ask who is up."""
-        answer = await self._describe(connection)
-        self._cluster.update_alive([broker.broker_id for broker in answer.brokers])
-
-    def _adopt(
-        self, topics: Topics, records: Sequence[KeyValue], followed: int
+    def _commit(
+        self, topics: Topics, records: Sequence[KeyValue], controller_offset: int
     ) -> asyncio.Task[None]:
-        """Take over records. A stop does not leave logs half made, in threads that go on."""
-        adopting = topics.adopt(records, followed)
-        self._adopting = asyncio.get_running_loop().create_task(adopting)
-        return self._adopting
+        """Commit records in a task of its own: a cancelled one would leave threads behind."""
+        commit = topics.commit_from_controller(records, controller_offset)
+        self._commit_task = asyncio.get_running_loop().create_task(commit)
+        return self._commit_task
 
     async def _fetch(
         self,
         connection: BrokerConnection,
         offset: int,
-        wait_ms: int,
-        most_bytes: int = _FETCH_BYTES,
+        max_wait_ms: int,
+        max_bytes: int = _FETCH_MAX_BYTES,
     ) -> tuple[Sequence[KeyValue], int | None, int]:
-        """Give the records from an offset on, where they end, and where the journal does."""
+        """Fetch records of the metadata log from an offset.
+
+        Returns the records, the offset after them (None if there are none), and the log's end.
+        """
         request = fetch_request(
-            [PartitionFetch(METADATA_TOPIC, 0, offset, most_bytes)],
+            [PartitionFetch(METADATA_TOPIC, 0, offset, max_bytes)],
             replica_id=self._cluster.broker_id,
-            max_wait_ms=wait_ms,
+            max_wait_ms=max_wait_ms,
         )
-        answer = await connection.send(request, FetchResponse, timeout=_ANSWER_SECONDS)
-        (data,) = (one for topic in answer.responses for one in topic.partitions)
+        response = await connection.send(request, FetchResponse, timeout=_REQUEST_SECONDS)
+        (data,) = (data for topic in response.responses for data in topic.partitions)
         if data.error_code:
             code = ErrorCode(data.error_code)
-            reason = f"fetching {METADATA_TOPIC} from {offset}: {code.message}"
+            reason = f"Fetch of {METADATA_TOPIC} at offset {offset} failed: {code.message}"
             if code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
                 reason = (
-                    f"{connection.address} does not know broker {self._cluster.broker_id}: all"
-                    " brokers need the same list"
+                    f"{connection.address} does not know broker {self._cluster.broker_id}:"
+                    " cluster.brokers must be the same on all brokers"
                 )
             raise ApiError(code, reason)
         records: list[KeyValue] = []

@@ -1,7 +1,7 @@
-"""Producer ids: each is given out once in the whole cluster.
+"""Producer ids, each of which is assigned once in the whole cluster.
 
-They come from the controller in blocks. Each broker has one in stock, and asks for the next before
-that is used up: so that producers can start while the controller is down.
+The controller allocates them in blocks. Each broker requests the next block before its current one
+is used up, so that producers can start while the controller is down.
 """
 
 from __future__ import annotations
@@ -15,45 +15,47 @@ from ..requests.errors import EXPECTED_ERRORS
 
 logger = logging.getLogger(__name__)
 
-#: With fewer than these left, more are asked for.
-_FEW = 100
+#: The next block is requested when fewer ids than this remain.
+_PREFETCH_BELOW = 100
 
 
 class ProducerIdManager:
-    """A stock of ids, and how to get more. `reserve` raises what `take` may then raise."""
+    """Assigns producer ids from blocks; `allocate` returns the next block.
 
-    def __init__(self, reserve: Callable[[], Awaitable[range]]) -> None:
-        self._reserve = reserve
-        self._stock: deque[int] = deque()
-        self._getting: asyncio.Task[None] | None = None
+    `generate` raises what `allocate` does.
+    """
+
+    def __init__(self, allocate: Callable[[], Awaitable[range]]) -> None:
+        self._allocate = allocate
+        self._available: deque[int] = deque()
+        self._prefetching: asyncio.Task[None] | None = None
 
     async def generate(self) -> int:
-        """Give an id that nobody was ever given."""
-        if len(self._stock) < _FEW:
+        """Return a producer id that was never assigned before."""
+        if len(self._available) < _PREFETCH_BELOW:
             self.prefetch()
-        while not self._stock:
-            getting = self.prefetch()
-            await asyncio.shield(getting)
-        return self._stock.popleft()
+        while not self._available:
+            await asyncio.shield(self.prefetch())
+        return self._available.popleft()
 
     def prefetch(self) -> asyncio.Task[None]:
-        """Begin to get more, unless that is under way."""
-        if self._getting is None or self._getting.done():
-            self._getting = asyncio.get_running_loop().create_task(self._get())
-            self._getting.add_done_callback(_note)
-        return self._getting
+        """Request the next block, unless a request is in flight."""
+        if self._prefetching is None or self._prefetching.done():
+            self._prefetching = asyncio.get_running_loop().create_task(self._allocate_block())
+            self._prefetching.add_done_callback(_log_unexpected_error)
+        return self._prefetching
 
     async def stop(self) -> None:
-        """End."""
-        if self._getting is not None:
-            self._getting.cancel()
-            await asyncio.gather(self._getting, return_exceptions=True)
+        """Cancel a request that is in flight."""
+        if self._prefetching is not None:
+            self._prefetching.cancel()
+            await asyncio.gather(self._prefetching, return_exceptions=True)
 
-    async def _get(self) -> None:
-        self._stock.extend(await self._reserve())
+    async def _allocate_block(self) -> None:
+        self._available.extend(await self._allocate())
 
 
-def _note(getting: asyncio.Task[None]) -> None:
-    error = None if getting.cancelled() else getting.exception()
+def _log_unexpected_error(prefetch: asyncio.Task[None]) -> None:
+    error = None if prefetch.cancelled() else prefetch.exception()
     if error is not None and not isinstance(error, EXPECTED_ERRORS):
-        logger.error("producer ids cannot be had", exc_info=error)
+        logger.error("allocating producer ids failed", exc_info=error)

@@ -1,12 +1,12 @@
-"""How the broker logs: one line for each event, as text or as JSON, with fields for what varies.
+"""Structured logging: one line per event, as text or JSON, with the variable parts as fields.
 
-    log = logging.getLogger(__name__)
-    log.info("listening", extra={"listener": "PLAINTEXT", "address": "127.0.0.1:9092"})
+    logger = logging.getLogger(__name__)
+    logger.info("listening", extra={"listener": "PLAINTEXT", "address": "127.0.0.1:9092"})
 
     2026-11-16T12:00:00.123Z INFO  broker.server  listening  listener=PLAINTEXT address=…
 
-A field may not be called like an attribute of a log record (`name`, `args`, `module` and such):
-logging refuses it. What a peer can provoke at will is logged through `log_limited`.
+A field cannot have the name of a log record's attribute (`name`, `args`, `module` …): logging
+raises KeyError. Events that a peer can trigger at will are logged with `log_limited`.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
-# Attributes that every record has: all others are fields.
-_STANDARD = {*logging.makeLogRecord({}).__dict__, "asctime", "message", "taskName"}
+# The attributes of every log record; all others are fields.
+_STANDARD_ATTRIBUTES = {*logging.makeLogRecord({}).__dict__, "asctime", "message", "taskName"}
 
 
 def configure_logging(level: str, format: str, stream: TextIO | None = None) -> None:  # noqa: A002
-    """Send what is logged to a stream, stderr unless told otherwise; a second call replaces."""
+    """Log to a stream, by default stderr. A second call replaces the first one's handler."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.set_name("ottla")
     handler.setFormatter(JsonFormatter() if format == "json" else TextFormatter())
@@ -36,45 +36,45 @@ def configure_logging(level: str, format: str, stream: TextIO | None = None) -> 
 
 
 class TextFormatter(logging.Formatter):
-    """Lines for people. Nothing that a peer sent can start a line of its own."""
+    """Formats lines for people. Values are escaped: a peer cannot forge a line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Give the line, and a traceback below it."""
-        facts = _facts(record)
-        moment, level, name, message = (facts.pop(key) for key in _HEAD)
-        problem = str(facts.pop("exception", "")).splitlines()
-        fields = " ".join(f"{key}={_plain(value)}" for key, value in facts.items())
-        line = f"{moment} {level:<5} {name}  {_escaped(message)}" + (fields and f"  {fields}")
-        return "\n    ".join([line, *problem])
+        """Return the line, with the traceback below it."""
+        fields = _fields(record)
+        time_text, level, name, message = (fields.pop(key) for key in _HEADER)
+        traceback = str(fields.pop("exception", "")).splitlines()
+        pairs = " ".join(f"{key}={_quoted(value)}" for key, value in fields.items())
+        line = f"{time_text} {level:<5} {name}  {_escaped(message)}" + (pairs and f"  {pairs}")
+        return "\n    ".join([line, *traceback])
 
 
 class JsonFormatter(logging.Formatter):
-    """Lines for programs: an object each."""
+    """Formats one JSON object per line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Give the line."""
-        return json.dumps(_facts(record), default=str)
+        """Return the line."""
+        return json.dumps(_fields(record), default=str)
 
 
 class RateLimiter:
-    """Lets at most so many of a kind pass in a while, and counts the others."""
+    """Lets at most `max_events` of a kind pass per window, and counts the others."""
 
-    def __init__(self, most: int, seconds: float) -> None:
-        self._most = most
-        self._seconds = seconds
+    def __init__(self, max_events: int, window_seconds: float) -> None:
+        self._max_events = max_events
+        self._window_seconds = window_seconds
         self._windows: dict[object, tuple[float, int]] = {}
 
-    def take(self, kind: object, now: float) -> int | None:
-        """Give how many were left out before this one, or None if this one is to be left out."""
+    def acquire(self, kind: object, now: float) -> int | None:
+        """Return how many events were suppressed before this one; None to suppress this one."""
         end, count = self._windows.get(kind, (now, 0))
         if now < end:
             self._windows[kind] = end, count + 1
-            return 0 if count < self._most else None
-        self._windows[kind] = now + self._seconds, 1
-        return max(count - self._most, 0)
+            return 0 if count < self._max_events else None
+        self._windows[kind] = now + self._window_seconds, 1
+        return max(count - self._max_events, 0)
 
 
-_RATION = RateLimiter(10, seconds=10)
+_RATE_LIMITER = RateLimiter(10, window_seconds=10)
 
 
 def log_limited(
@@ -85,40 +85,40 @@ def log_limited(
     level: int = logging.WARNING,
     exc_info: BaseException | None = None,
 ) -> None:
-    """Log what a peer can provoke at will: ten lines in ten seconds with the same message.
+    """Log an event that a peer can trigger at will: at most ten per message in ten seconds.
 
-    The next line says how many were left out. The message is a constant of the program, never
-    something that a peer chose: the number of kinds has no other bound.
+    The next line has the number of suppressed ones. The message must be a constant, never a peer's
+    data: the limiter keeps a window for each message.
     """
     if not logger.isEnabledFor(level):
         return
-    left_out = _RATION.take((logger.name, message), time.monotonic())
-    if left_out is not None:
-        more = {"left_out": left_out} if left_out else {}
-        logger.log(level, message, extra={**extra, **more}, exc_info=exc_info)
+    suppressed = _RATE_LIMITER.acquire((logger.name, message), time.monotonic())
+    if suppressed is not None:
+        fields = {**extra, "suppressed": suppressed} if suppressed else extra
+        logger.log(level, message, extra=fields, exc_info=exc_info)
 
 
-_HEAD = ("time", "level", "logger", "message")
+_HEADER = ("time", "level", "logger", "message")
 
 
-def _facts(record: logging.LogRecord) -> dict[str, Any]:
-    """Give what a line says, the head first."""
-    moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
-    facts: dict[str, Any] = {
-        "time": moment.replace("+00:00", "Z"),
+def _fields(record: logging.LogRecord) -> dict[str, Any]:
+    """Return the fields of a line, the header first."""
+    time_text = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+    fields: dict[str, Any] = {
+        "time": time_text.replace("+00:00", "Z"),
         "level": record.levelname,
         "logger": record.name.removeprefix("ottla."),
         "message": record.getMessage(),
     }
     for key, value in record.__dict__.items():
-        if key not in _STANDARD:
-            facts.setdefault(key, value)
+        if key not in _STANDARD_ATTRIBUTES:
+            fields.setdefault(key, value)
     if record.exc_info:
-        facts["exception"] = logging.Formatter().formatException(record.exc_info)
-    return facts
+        fields["exception"] = logging.Formatter().formatException(record.exc_info)
+    return fields
 
 
-def _plain(value: object) -> str:
+def _quoted(value: object) -> str:
     text = str(value)
     is_plain = text.isprintable() and text and not set(text) & set(' "=')
     return text if is_plain else json.dumps(text, ensure_ascii=not text.isprintable())

@@ -1,7 +1,7 @@
-"""What the broker counts: requests and their latency by api, connections, bytes.
+"""The broker's counters: request latency by API, errors, connections, bytes.
 
-Counting must cost next to nothing on the hot path: these are plain numbers. `exporter` makes a page
-of them.
+They are plain numbers, because counting must cost next to nothing on the hot path. `prometheus`
+exports them.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 
-#: Upper ends of the classes of a latency histogram, in seconds; the last class has none.
+#: Upper bounds of the latency buckets, in seconds; the last bucket is unbounded.
 BUCKETS = (
     0.00005,
     0.0001,
@@ -32,7 +32,7 @@ BUCKETS = (
 
 
 class Histogram:
-    """How many values fell into which class, how many there were, and their sum."""
+    """Counts of observations by bucket, and their sum."""
 
     __slots__ = ("counts", "sum")
 
@@ -41,32 +41,29 @@ class Histogram:
         self.sum = 0.0
 
     def observe(self, seconds: float) -> None:
-        """Count a value."""
+        """Count one observation."""
         self.counts[bisect_left(BUCKETS, seconds)] += 1
         self.sum += seconds
 
     @property
     def count(self) -> int:
-        """How many values there were."""
+        """The number of observations."""
         return sum(self.counts)
 
 
 class Metrics:
-    """All counters of one broker."""
+    """The counters of one broker."""
 
     def __init__(self) -> None:
-        #: By name of the api: from the last byte of the request to the response being handed over.
+        #: By API name: the time from the last byte of a request to its response.
         self.latency: dict[str, Histogram] = {}
-        #: By name of the api, and error code. Errors of a request as a whole, and bugs.
+        #: Requests that failed as a whole, by API name and error code.
         self.failures: Counter[tuple[str, str]] = Counter()
-        #: Connections by what became of them: accepted, refused, idle, stalled, malformed.
+        #: Connections by outcome: accepted, refused, idle, stalled, malformed.
         self.connections: Counter[str] = Counter()
         self.bytes_received = 0
         self.bytes_sent = 0
 
     def histogram_of(self, api: str) -> Histogram:
-        """Give the latency histogram of an api."""
-        found = self.latency.get(api)
-        if found is None:
-            found = self.latency[api] = Histogram()
-        return found
+        """Return the latency histogram of an API."""
+        return self.latency.setdefault(api, Histogram())

@@ -1,11 +1,11 @@
-"""A page of metrics, as Prometheus reads it: http://HOST:PORT/metrics.
+"""The Prometheus endpoint: http://HOST:PORT/metrics.
 
-It needs prometheus-client (`pip install "ottla[metrics]"`), and is served by a thread, where
-`metrics.listener` says. Nothing is counted for it that is not counted anyway, and the event loop
-has no part in it: what the loop may change meanwhile is copied before it is walked over.
+It requires prometheus-client (`pip install "ottla[metrics]"`) and is served by a thread of its own
+at `metrics.listener`. It only reads what the broker counts anyway, and does not involve the event
+loop: collections that the loop may change meanwhile are copied before they are iterated.
 
-A group is as far behind as the end of a partition, which its owner tells, is ahead of what the
-group committed, which its coordinator tells. `docs/operations.md` has the question to ask.
+Consumer lag is the log end offset, which the leader of a partition reports, minus the committed
+offset, which the group coordinator reports. `docs/operations.md` has the query.
 """
 
 from __future__ import annotations
@@ -30,109 +30,118 @@ if TYPE_CHECKING:
     from ..broker import Broker
     from ..net.listeners import Endpoint
 
-_ENDS = [*map(str, BUCKETS), "+Inf"]
-_PLACE = ("topic", "partition")
+_BUCKET_LABELS = [*map(str, BUCKETS), "+Inf"]
+_PARTITION_LABELS = ("topic", "partition")
 
 
 class Exporter:
-    """The page, from when it is made to `close`. Raises OSError if nobody may listen there."""
+    """The HTTP server of the endpoint. Raises OSError if the address cannot be bound."""
 
-    def __init__(self, broker: Broker, address: Endpoint) -> None:
+    def __init__(self, broker: Broker, endpoint: Endpoint) -> None:
         registry = CollectorRegistry()
         registry.register(_BrokerCollector(broker))
         ProcessCollector(registry=registry)
-        self._server, self._thread = start_http_server(address.port, address.host, registry)
-        #: Where it is; the port may have been any.
+        self._server, self._thread = start_http_server(endpoint.port, endpoint.host, registry)
+        #: The bound port, also if port 0 was configured.
         self.port: int = self._server.server_port
 
     def close(self) -> None:
-        """Serve nobody any more."""
+        """Stop the server and its thread."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
 
 
 class _BrokerCollector(Collector):
-    """Tells what a broker has counted, and how its partitions and groups are."""
+    """Collects the metrics of a broker, its partitions and its groups."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
 
     def describe(self) -> Iterator[Metric]:
-        """Promise nothing in advance, so that nothing is collected before it is asked for."""
+        """Return no metrics, so that registration does not call `collect`."""
         return iter(())
 
     def collect(self) -> Iterator[Metric]:
-        """Give all of it."""
-        yield from self._traffic()
+        """Yield all metrics."""
+        yield from self._requests()
+        yield from self._connections()
         yield from self._partitions()
         yield from self._groups()
 
-    def _traffic(self) -> Iterator[Metric]:
+    def _requests(self) -> Iterator[Metric]:
         metrics = self._broker.metrics
-        seconds = HistogramMetricFamily(
-            "ottla_request_seconds",
-            "From the last byte of a request to its response being handed over.",
+        durations = HistogramMetricFamily(
+            "ottla_request_duration_seconds",
+            "Time from the last byte of a request to its response.",
             labels=["api"],
         )
-        for api, found in list(metrics.latency.items()):
-            counts = zip(_ENDS, map(float, accumulate(found.counts)), strict=True)
-            seconds.add_metric([api], list(counts), found.sum)
-        yield seconds
+        for api, histogram in list(metrics.latency.items()):
+            counts = zip(_BUCKET_LABELS, map(float, accumulate(histogram.counts)), strict=True)
+            durations.add_metric([api], list(counts), histogram.sum)
+        yield durations
         errors = CounterMetricFamily(
-            "ottla_request_errors", "Requests that failed as a whole.", labels=["api", "code"]
+            "ottla_request_errors",
+            "Requests that failed as a whole, by error code.",
+            labels=["api", "error_code"],
         )
         for (api, code), count in list(metrics.failures.items()):
             errors.add_metric([api, code], count)
         yield errors
+
+    def _connections(self) -> Iterator[Metric]:
+        metrics = self._broker.metrics
         connections = CounterMetricFamily(
-            "ottla_connections", "Connections, by what became of them.", labels=["what"]
+            "ottla_connections", "Connections by outcome.", labels=["outcome"]
         )
-        for what, count in list(metrics.connections.items()):
-            connections.add_metric([what], count)
+        for outcome, count in list(metrics.connections.items()):
+            connections.add_metric([outcome], count)
         yield connections
-        opened = self._broker.server.connection_count
-        yield GaugeMetricFamily("ottla_connections_open", "Connections that there are.", opened)
-        for name, count in (("received", metrics.bytes_received), ("sent", metrics.bytes_sent)):
-            yield CounterMetricFamily(f"ottla_{name}_bytes", f"Bytes {name}, in frames.", count)
+        yield GaugeMetricFamily(
+            "ottla_open_connections", "Open connections.", self._broker.server.connection_count
+        )
+        yield CounterMetricFamily(
+            "ottla_received_bytes", "Bytes received from clients.", metrics.bytes_received
+        )
+        yield CounterMetricFamily("ottla_sent_bytes", "Bytes sent to clients.", metrics.bytes_sent)
 
     def _partitions(self) -> Iterator[Metric]:
-        starts = GaugeMetricFamily(
-            "ottla_partition_start_offset", "The first offset that there is.", labels=_PLACE
+        start_offsets = GaugeMetricFamily(
+            "ottla_partition_log_start_offset", "Log start offset.", labels=_PARTITION_LABELS
         )
-        ends = GaugeMetricFamily(
-            "ottla_partition_end_offset", "The offset that the next record gets.", labels=_PLACE
+        end_offsets = GaugeMetricFamily(
+            "ottla_partition_log_end_offset", "Log end offset.", labels=_PARTITION_LABELS
         )
         sizes = GaugeMetricFamily(
-            "ottla_partition_size_bytes", "What the log takes on disk.", labels=_PLACE
+            "ottla_partition_log_size_bytes", "Size of the log on disk.", labels=_PARTITION_LABELS
         )
         offline = len(self._broker.logs.failed)
         for partition in self._broker.topics.online_partitions():
-            place, opened = [partition.topic, str(partition.index)], partition.log
-            starts.add_metric(place, opened.start_offset)
-            ends.add_metric(place, opened.end_offset)
-            sizes.add_metric(place, opened.size)
-            offline += opened.offline_reason is not None
-        yield from (starts, ends, sizes)
+            labels, log = [partition.topic, str(partition.index)], partition.log
+            start_offsets.add_metric(labels, log.start_offset)
+            end_offsets.add_metric(labels, log.end_offset)
+            sizes.add_metric(labels, log.size)
+            offline += log.offline_reason is not None
+        yield from (start_offsets, end_offsets, sizes)
         yield GaugeMetricFamily(
-            "ottla_partitions_offline", "Partitions that cannot be written to.", offline
+            "ottla_offline_partitions", "Partitions whose log is offline.", offline
         )
 
     def _groups(self) -> Iterator[Metric]:
         coordinator = self._broker.groups
         states = Counter(group.state.value for group in coordinator.groups())
         groups = GaugeMetricFamily(
-            "ottla_groups", "Groups that are coordinated here.", labels=["state"]
+            "ottla_groups", "Groups coordinated by this broker, by state.", labels=["state"]
         )
         for state, count in states.items():
             groups.add_metric([state], count)
         yield groups
-        committed = GaugeMetricFamily(
+        committed_offsets = GaugeMetricFamily(
             "ottla_group_committed_offset",
-            "The offset up to which a group has consumed.",
-            labels=["group", *_PLACE],
+            "Committed offset of a group.",
+            labels=["group", *_PARTITION_LABELS],
         )
         for group_id, offsets in coordinator.all_committed():
             for (topic, index), offset in list(offsets.items()):
-                committed.add_metric([group_id, topic, str(index)], offset.offset)
-        yield committed
+                committed_offsets.add_metric([group_id, topic, str(index)], offset.offset)
+        yield committed_offsets

@@ -1,9 +1,9 @@
-"""A partition that this broker owns: its log, what consumers may see of it, and who waits for it.
+"""A partition that this broker leads: its log, its high watermark and its delayed fetches.
 
-What an ack means is the topic's `durability` (see storage/config.py). `append` returns when the
-operating system has the records; `when_flushed` tells when the device has them too. Of a topic with
-durability=fsync consumers see only what the device has: the high watermark is the flushed offset.
-Else it is the end of the log.
+What an ack promises is the topic's `durability` (see storage/config.py). `append` returns when the
+records are in the page cache; `when_flushed` calls back when they are fsynced. With
+durability=fsync consumers see only fsynced records: the high watermark is the flushed offset.
+Otherwise it is the log end offset.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from ottla.storage.log import Log, LogAppendInfo, LogSlice
 from ..requests.errors import ApiError
 from ..requests.waiters import Waiter
 
-#: What is read at once of a log that the broker itself wants to know.
+#: Read size of `batches`.
 _BLOCK_BYTES = 256 * 1024
 
-#: Told that the device has what was waited for, or why it has not.
-Flushed = Callable[[Exception | None], None]
+#: Called when the records are fsynced, or with the error that prevented it.
+FlushCallback = Callable[[Exception | None], None]
 
 #: Leadership is static, so the epoch never changes.
 LEADER_EPOCH = 0
 
 
 class Partition:
-    """One partition."""
+    """One partition and its leader state."""
 
     __slots__ = (
         "_flusher",
-        "_is_syncing",
+        "_is_flushing",
         "_loop",
         "_unflushed",
         "acks_all_means_fsync",
@@ -56,15 +56,15 @@ class Partition:
     def __init__(self, topic: str, index: int, log: Log, flusher: Flusher) -> None:
         self.topic = topic
         self.index = index
-        #: Whether only the broker writes to it.
+        #: Whether clients may not produce to it.
         self.is_internal = topic in INTERNAL_TOPICS
         self.log = log
         self.leader_epoch = LEADER_EPOCH
         self.waiters: set[Waiter] = set()
         self._flusher = flusher
         self._loop = asyncio.get_running_loop()
-        self._unflushed: deque[tuple[int, Flushed]] = deque()
-        self._is_syncing = False
+        self._unflushed: deque[tuple[int, FlushCallback]] = deque()
+        self._is_flushing = False
         self._read_config()
 
     def __repr__(self) -> str:
@@ -72,13 +72,13 @@ class Partition:
 
     @property
     def high_watermark(self) -> int:
-        """The end of what consumers may see."""
+        """The offset below which records are visible to consumers."""
         return self.log.recovery_point if self.is_fsynced else self.log.end_offset
 
     def check_epoch(self, leader_epoch: int) -> None:
-        """Raise ApiError if a client believes in another leader than this one; -1: it does not say.
+        """Raise ApiError if a client expects another leader epoch; -1 skips the check.
 
-        An older epoch means that its metadata is stale, a newer one that ours are.
+        An older epoch means that the client's metadata is stale, a newer one that ours is.
         """
         if leader_epoch not in (self.leader_epoch, -1):
             is_stale = leader_epoch < self.leader_epoch
@@ -87,50 +87,50 @@ class Partition:
             )
 
     def set_config(self, config: LogConfig) -> None:
-        """Obey other settings from now on."""
+        """Apply a changed config."""
         self.log.set_config(config)
         self._read_config()
 
     def append(self, records: Buffer, now_ms: int) -> LogAppendInfo:
-        """Append a batch, and wake who waits for it; see `Log.append` for what it raises."""
+        """Append a batch and notify delayed fetches. Raises what `Log.append` does."""
         appended = self.log.append(records, leader_epoch=self.leader_epoch, now_ms=now_ms)
         if self.is_fsynced:
             if not appended.is_duplicate:
                 size_bytes = len(records)
-                self.when_flushed(appended.last_offset, lambda _error: self._tell(size_bytes))
+                self.when_flushed(appended.last_offset, lambda _error: self._notify(size_bytes))
         elif self.waiters:
-            self._tell(len(records))
+            self._notify(len(records))
         return appended
 
     def read(self, offset: int, max_bytes: int) -> LogSlice:
-        """Read whole batches that consumers may see; see `Log.read`."""
+        """Read whole batches below the high watermark; see `Log.read`."""
         end = self.log.recovery_point if self.is_fsynced else None
         return self.log.read(offset, max_bytes, end)
 
     async def batches(self) -> AsyncIterator[RecordBatch]:
-        """Give all batches of the log, and let others have their turn now and then."""
+        """Yield all batches of the log, giving way to other tasks after each block."""
         offset = self.log.start_offset
         while (part := self.log.read(offset, _BLOCK_BYTES)).view:
             if not part.is_in_page_cache():
                 await asyncio.to_thread(part.load_into_page_cache)
-                part = self.log.read(offset, _BLOCK_BYTES)  # of a file that may be another by now
-            # Not from the view: a mapped page that the device fails to give ends the process.
+                part = self.log.read(offset, _BLOCK_BYTES)  # the segment may have been replaced
+            # Not from the mapped view: a read error of a mapped page kills the process (SIGBUS).
             for batch in split_batches(part.segment.read(part.position, len(part.view))):
                 yield batch
                 offset = batch.next_offset
             await asyncio.sleep(0)
 
-    def when_flushed(self, offset: int, flushed: Flushed) -> None:
-        """Have `flushed` called when the device has the record at `offset`; perhaps at once."""
+    def when_flushed(self, offset: int, callback: FlushCallback) -> None:
+        """Call `callback` when the record at `offset` is fsynced, which may be at once."""
         if self.log.recovery_point > offset:
-            flushed(None)
+            callback(None)
             return
-        self._unflushed.append((offset, flushed))
-        if not self._is_syncing:
-            self._sync()
+        self._unflushed.append((offset, callback))
+        if not self._is_flushing:
+            self._flush()
 
     def wake_all(self) -> None:
-        """Let all who wait look again: the partition is going away, or the broker is."""
+        """Complete all delayed fetches: the topic is deleted, or the broker stops."""
         for waiter in self.waiters:
             waiter.wake()
 
@@ -139,38 +139,40 @@ class Partition:
         self.is_fsynced = durability == "fsync"
         self.acks_all_means_fsync = durability != "page-cache"
 
-    def _tell(self, size_bytes: int) -> None:
+    def _notify(self, size_bytes: int) -> None:
         for waiter in self.waiters:
             waiter.appended(size_bytes)
 
-    def _sync(self) -> None:
-        """Ask for one sync, for all who have asked by now. Who asks later waits for the next."""
-        self._is_syncing = True
+    def _flush(self) -> None:
+        """Start one fsync for all callbacks so far; later ones wait for the next (group commit)."""
+        self._is_flushing = True
         try:
-            sync = self._flusher.flush(self.log)
+            flush = self._flusher.flush(self.log)
         except RuntimeError as error:  # the broker is stopping
-            self._give_up(LogOfflineError(str(error)))
+            self._fail_callbacks(LogOfflineError(str(error)))
             return
-        sync.add_done_callback(self._synced_in_thread)
+        flush.add_done_callback(self._flushed_in_thread)
 
-    def _synced_in_thread(self, sync: Future[int]) -> None:
-        self._loop.call_soon_threadsafe(self._synced, sync)
+    def _flushed_in_thread(self, flush: Future[int]) -> None:
+        self._loop.call_soon_threadsafe(self._flushed, flush)
 
-    def _synced(self, sync: Future[int]) -> None:
-        self._is_syncing = False
-        error = sync.exception()
+    def _flushed(self, flush: Future[int]) -> None:
+        self._is_flushing = False
+        error = flush.exception()
         if error is not None:
-            self._give_up(error if isinstance(error, StorageError) else LogOfflineError(str(error)))
+            self._fail_callbacks(
+                error if isinstance(error, StorageError) else LogOfflineError(str(error))
+            )
             return
-        flushed_offset = sync.result()
+        flushed_offset = flush.result()
         unflushed = self._unflushed
         while unflushed and unflushed[0][0] < flushed_offset:
             unflushed.popleft()[1](None)
         if unflushed:
-            self._sync()
+            self._flush()
 
-    def _give_up(self, error: StorageError) -> None:
-        self._is_syncing = False
+    def _fail_callbacks(self, error: StorageError) -> None:
+        self._is_flushing = False
         waiting, self._unflushed = self._unflushed, deque()
-        for _offset, flushed in waiting:
-            flushed(error)
+        for _offset, callback in waiting:
+            callback(error)

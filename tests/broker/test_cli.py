@@ -348,7 +348,7 @@ def test_a_line_of_json_has_the_same_fields(logged):
     }
 
 
-def test_what_a_peer_provokes_is_limited(logged):
+def test_events_that_a_peer_can_trigger_are_rate_limited(logged):
     stream = logged()
 
     for number in range(50):
@@ -361,10 +361,10 @@ def test_what_a_peer_provokes_is_limited(logged):
     assert lines[10].endswith("another kind")
 
 
-def test_a_ration_tells_how_many_were_left_out():
-    ration = RateLimiter(2, seconds=10)
+def test_the_rate_limiter_counts_suppressed_events():
+    limiter = RateLimiter(2, window_seconds=10)
 
-    assert [ration.take("a", now) for now in (0, 1, 2, 9)] == [0, 0, None, None]
-    assert ration.take("b", 9) == 0
-    assert [ration.take("a", now) for now in (10, 11, 12)] == [2, 0, None]
-    assert [ration.take("a", now) for now in (100, 200)] == [1, 0]
+    assert [limiter.acquire("a", now) for now in (0, 1, 2, 9)] == [0, 0, None, None]
+    assert limiter.acquire("b", 9) == 0
+    assert [limiter.acquire("a", now) for now in (10, 11, 12)] == [2, 0, None]
+    assert [limiter.acquire("a", now) for now in (100, 200)] == [1, 0]

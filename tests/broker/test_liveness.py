@@ -1,4 +1,4 @@
-"""What the controller hears of the other brokers, with a clock that is set by hand."""
+"""Broker liveness on the controller, with a manual clock."""
 
 import asyncio
 import time
@@ -10,7 +10,7 @@ from ottla.broker import Broker, BrokerConfig
 from ottla.broker.cluster.liveness import BrokerLiveness
 from ottla.storage.disk import Disk
 
-SESSION = 0.4
+SESSION_SECONDS = 0.4
 
 
 class Clock:
@@ -20,75 +20,75 @@ class Clock:
         return self.now
 
 
-def test_right_after_the_start_all_are_taken_to_be_up():
+def test_all_brokers_start_alive():
     clock = Clock()
-    followers = BrokerLiveness([1, 2], 3, clock)
+    liveness = BrokerLiveness([1, 2], 3, clock)
 
-    assert followers.alive == {1, 2}
+    assert liveness.alive == {1, 2}
     clock.now += 3.1
-    assert followers.alive == set()
+    assert liveness.alive == set()
 
 
-def test_who_fetches_is_up_for_as_long_as_he_does():
+def test_a_broker_is_alive_for_a_session_after_its_heartbeat():
     clock = Clock()
-    followers = BrokerLiveness([1, 2], 3, clock)
+    liveness = BrokerLiveness([1, 2], 3, clock)
 
     clock.now += 2
-    followers.record_heartbeat(1, 0)
+    liveness.record_heartbeat(1, 0)
     clock.now += 2
 
-    assert followers.alive == {1}
+    assert liveness.alive == {1}
     clock.now += 2
-    assert followers.alive == set()
+    assert liveness.alive == set()
 
 
-def test_only_those_of_the_list_are_followers():
-    followers = BrokerLiveness([1, 2], 3)
+def test_only_brokers_of_the_cluster_have_sessions():
+    liveness = BrokerLiveness([1, 2], 3)
 
-    assert 1 in followers
-    assert 0 not in followers
+    assert 1 in liveness
+    assert 0 not in liveness
 
 
-async def test_a_change_has_spread_when_all_ask_for_what_is_behind_it():
-    followers = BrokerLiveness([1, 2], 10)
-    spread = asyncio.create_task(followers.wait_for_offset(5))
+async def test_an_offset_is_reached_when_all_brokers_fetch_from_it():
+    liveness = BrokerLiveness([1, 2], 10)
+    wait = asyncio.create_task(liveness.wait_for_offset(5))
     await asyncio.sleep(0)
 
-    followers.record_heartbeat(1, 5)
-    followers.record_heartbeat(2, 4)
+    liveness.record_heartbeat(1, 5)
+    liveness.record_heartbeat(2, 4)
     await asyncio.sleep(0.01)
-    assert not spread.done()
+    assert not wait.done()
 
-    followers.record_heartbeat(2, 7)
+    liveness.record_heartbeat(2, 7)
     async with asyncio.timeout(5):
-        await spread
+        await wait
 
 
-async def test_who_is_not_heard_of_is_waited_for_a_session_and_no_longer():
-    followers = BrokerLiveness([1, 2], SESSION)
-    followers.record_heartbeat(1, 9)
+async def test_a_silent_broker_is_waited_for_at_most_one_session():
+    liveness = BrokerLiveness([1, 2], SESSION_SECONDS)
+    liveness.record_heartbeat(1, 9)
     started = asyncio.get_running_loop().time()
 
     async with asyncio.timeout(10):
-        await followers.wait_for_offset(5)
+        await liveness.wait_for_offset(5)
 
-    assert asyncio.get_running_loop().time() - started >= SESSION * 0.9
+    assert asyncio.get_running_loop().time() - started >= SESSION_SECONDS * 0.9
 
 
-async def test_alone_there_is_nobody_to_wait_for():
+async def test_a_single_broker_waits_for_nobody():
     async with asyncio.timeout(1):
         await BrokerLiveness([], 10).wait_for_offset(5)
 
 
 class SlowDisk(Disk):
-    """A log takes a while to make."""
+    """A disk on which creating a log takes a while."""
 
     def make_directory(self, path):
         time.sleep(0.3)
         super().make_directory(path)
 
 
-async def test_who_makes_logs_for_long_is_up_meanwhile(tmp_path):
+async def test_a_broker_stays_alive_while_it_creates_logs(tmp_path):
     ports = [free_port(), free_port()]
     brokers = ",".join(f"{number}@127.0.0.1:{port}" for number, port in enumerate(ports))
 
@@ -106,11 +106,11 @@ async def test_who_makes_logs_for_long_is_up_meanwhile(tmp_path):
         connect(controller.address) as client,
     ):
         alive = set()
-        asking = asyncio.ensure_future(create_topic(client, "t", 30))
-        while not (asking.done() and "t" in follower.topics.image.topics):
+        creation = asyncio.ensure_future(create_topic(client, "t", 30))
+        while not (creation.done() and "t" in follower.topics.image.topics):
             alive.add(controller.cluster.liveness.alive)
             await asyncio.sleep(0.05)
-        await asking
+        await creation
 
-    # Fifteen logs took more than two sessions.
+    # Creating 15 logs took longer than two sessions.
     assert alive == {frozenset({1})}

@@ -1,4 +1,4 @@
-"""The page of metrics, as a stranger reads it."""
+"""The Prometheus endpoint, as a scraper reads it."""
 
 import asyncio
 import sys
@@ -15,83 +15,88 @@ from ottla.broker.config.broker_config import ConfigError
 from ottla.client.blocking import Consumer, Producer
 from ottla.protocol.api.delete_topics import DeleteTopicsRequest, DeleteTopicState
 
-ANYWHERE = {"metrics.listener": "127.0.0.1:0"}
+METRICS_ON_ANY_PORT = {"metrics.listener": "127.0.0.1:0"}
 
 
-def page(port):
-    """Read the page: values by name and labels."""
-    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
-        text = answer.read().decode()
+def scrape(port):
+    """Return the samples by name and labels."""
+    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as response:
+        text = response.read().decode()
     return {
-        (sample.name, *sorted(sample.labels.items())): sample.value
+        (line.name, *sorted(line.labels.items())): line.value
         for family in text_string_to_metric_families(text)
-        for sample in family.samples
+        for line in family.samples
     }
 
 
-async def shown(broker):
-    return await asyncio.to_thread(page, broker._exporter.port)
+async def scraped(broker):
+    return await asyncio.to_thread(scrape, broker._exporter.port)
 
 
-def of(name, **labels):
+def sample(name, **labels):
     return (name, *sorted(labels.items()))
 
 
 async def test_requests_bytes_and_connections_are_counted(tmp_path):
-    async with broker_and_client(tmp_path, ANYWHERE) as (broker, client):
-        before = await shown(broker)
+    async with broker_and_client(tmp_path, METRICS_ON_ANY_PORT) as (broker, client):
+        before = await scraped(broker)
         for _ in range(3):
             await topic_metadata(client)
-        after = await shown(broker)
+        after = await scraped(broker)
 
-        def grown(key):
+        def increase(key):
             return after[key] - before.get(key, 0)
 
-        assert grown(of("ottla_request_seconds_count", api="Metadata")) == 3
-        assert grown(of("ottla_request_seconds_bucket", api="Metadata", le="+Inf")) == 3
-        assert after[of("ottla_request_seconds_sum", api="Metadata")] > 0
-        assert grown(of("ottla_received_bytes_total")) > 0
-        assert grown(of("ottla_sent_bytes_total")) > grown(of("ottla_received_bytes_total"))
-        assert after[of("ottla_connections_open")] == 1
-        assert after[of("ottla_connections_total", what="accepted")] == 1
+        assert increase(sample("ottla_request_duration_seconds_count", api="Metadata")) == 3
+        assert (
+            increase(sample("ottla_request_duration_seconds_bucket", api="Metadata", le="+Inf"))
+            == 3
+        )
+        assert after[sample("ottla_request_duration_seconds_sum", api="Metadata")] > 0
+        assert increase(sample("ottla_received_bytes_total")) > 0
+        assert increase(sample("ottla_sent_bytes_total")) > increase(
+            sample("ottla_received_bytes_total")
+        )
+        assert after[sample("ottla_open_connections")] == 1
+        assert after[sample("ottla_connections_total", outcome="accepted")] == 1
         buckets = [
             value
             for (name, *labels), value in after.items()
-            if name == "ottla_request_seconds_bucket" and ("api", "Metadata") in labels
+            if name == "ottla_request_duration_seconds_bucket" and ("api", "Metadata") in labels
         ]
         assert len(buckets) > 10
         assert buckets == sorted(buckets)
 
 
-async def test_partitions_tell_where_they_begin_and_end(tmp_path):
-    async with broker_and_client(tmp_path, ANYWHERE) as (broker, client):
+async def test_partitions_report_offsets_and_sizes(tmp_path):
+    async with broker_and_client(tmp_path, METRICS_ON_ANY_PORT) as (broker, client):
         await create_topic(client, "t", 2)
         await produce_batch(client, "t", 5, partition=1)
-        found = await shown(broker)
+        samples = await scraped(broker)
 
-        assert found[of("ottla_partition_end_offset", topic="t", partition="0")] == 0
-        assert found[of("ottla_partition_end_offset", topic="t", partition="1")] == 5
-        assert found[of("ottla_partition_start_offset", topic="t", partition="1")] == 0
-        assert found[of("ottla_partition_size_bytes", topic="t", partition="1")] > 61
-        assert found[of("ottla_partitions_offline")] == 0
+        assert samples[sample("ottla_partition_log_end_offset", topic="t", partition="0")] == 0
+        assert samples[sample("ottla_partition_log_end_offset", topic="t", partition="1")] == 5
+        assert samples[sample("ottla_partition_log_start_offset", topic="t", partition="1")] == 0
+        assert samples[sample("ottla_partition_log_size_bytes", topic="t", partition="1")] > 61
+        assert samples[sample("ottla_offline_partitions")] == 0
 
         await client.request(
             DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=5000)
         )
-        gone = await shown(broker)
-        assert not [key for key in gone if ("topic", "t") in key]
+        after_deletion = await scraped(broker)
+        assert not [key for key in after_deletion if ("topic", "t") in key]
 
 
-async def test_it_ends_with_the_broker(tmp_path):
-    async with broker_and_client(tmp_path, ANYWHERE) as (broker, _client):
+async def test_the_endpoint_stops_with_the_broker(tmp_path):
+    async with broker_and_client(tmp_path, METRICS_ON_ANY_PORT) as (broker, _client):
         port = broker._exporter.port
 
     with pytest.raises(OSError, match="refused"):
-        await asyncio.to_thread(page, port)
+        await asyncio.to_thread(scrape, port)
 
 
-async def test_an_address_that_is_taken_is_said_and_nothing_is_left(tmp_path):
-    async with broker_and_client(tmp_path / "one", ANYWHERE) as (broker, _client):
+async def test_a_metrics_address_in_use_fails_the_start_and_releases_everything(tmp_path):
+    async with broker_and_client(tmp_path / "one", METRICS_ON_ANY_PORT) as (broker, _client):
         taken = f"127.0.0.1:{broker._exporter.port}"
         with pytest.raises(OSError, match=f"cannot listen on {taken}"):
             async with broker_and_client(tmp_path / "two", {"metrics.listener": taken}):
@@ -102,12 +107,12 @@ async def test_an_address_that_is_taken_is_said_and_nothing_is_left(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["9404", "localhost", "http://localhost:1", "h:99999", ":x"])
-def test_an_address_that_is_none(text):
-    with pytest.raises(ConfigError, match=r"metrics.listener: '.*' is not HOST:PORT, as in"):
+def test_an_invalid_metrics_listener_is_an_error(text):
+    with pytest.raises(ConfigError, match=r"for metrics\.listener: expected HOST:PORT, as in"):
         BrokerConfig(metrics_listener=text)
 
 
-async def test_who_lacks_the_library_is_told_what_to_install(tmp_path, monkeypatch):
+async def test_without_prometheus_client_the_error_names_the_package(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     monkeypatch.delitem(sys.modules, "ottla.broker.observability.prometheus", raising=False)
     broker = Broker(
@@ -122,7 +127,7 @@ async def test_who_lacks_the_library_is_told_what_to_install(tmp_path, monkeypat
         await broker.start()
 
 
-def test_the_daemon_shows_them_while_a_group_consumes(tmp_path):
+def test_lag_is_log_end_offset_minus_committed_offset(tmp_path):
     port = free_port()
     with Daemon(tmp_path, "--metrics", f"127.0.0.1:{port}") as broker:
         with Producer(broker.address) as producer:
@@ -131,11 +136,11 @@ def test_the_daemon_shows_them_while_a_group_consumes(tmp_path):
             for _ in range(4):
                 consumer.getone(timeout=30)
             consumer.commit()
-            found = page(port)
+            samples = scrape(port)
 
-        place = {"topic": "t", "partition": "0"}
-        end = found[of("ottla_partition_end_offset", **place)]
-        assert end - found[of("ottla_group_committed_offset", group="g", **place)] == 6
-        assert found[of("ottla_groups", state="Stable")] == 1
+        labels = {"topic": "t", "partition": "0"}
+        end = samples[sample("ottla_partition_log_end_offset", **labels)]
+        assert end - samples[sample("ottla_group_committed_offset", group="g", **labels)] == 6
+        assert samples[sample("ottla_groups", state="Stable")] == 1
         if sys.platform == "linux":
-            assert found[of("process_resident_memory_bytes")] > 10_000_000
+            assert samples[sample("process_resident_memory_bytes")] > 10_000_000

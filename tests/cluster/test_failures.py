@@ -182,7 +182,7 @@ async def test_with_the_controller_down_all_else_goes_on_and_changes_wait(cluste
         ):
             code, message = refused
             assert code == ErrorCode.BROKER_NOT_AVAILABLE
-            assert "broker 0, the controller, is not available" in message
+            assert "The controller, broker 0, is not available" in message
         answer = await send_request(broker, InitProducerIdRequest(transactional_id=None))
         assert answer.error_code == ErrorCode.NONE
         [topic] = (await metadata(broker, "unheard-of", create=True)).topics
@@ -323,7 +323,7 @@ def test_a_data_directory_of_another_cluster_is_refused(cluster, tmp_path):
         other[1].data.rename(cluster[1].data)
 
     assert exit_code_of(cluster[1]) == 1
-    assert "error: the data directory is of the cluster" in cluster[1].last_words()
+    assert "error: The data directory belongs to cluster" in cluster[1].last_words()
 
 
 async def test_a_controller_that_has_lost_its_metadata_is_not_followed(tmp_path, request):
@@ -336,9 +336,9 @@ async def test_a_controller_that_has_lost_its_metadata_is_not_followed(tmp_path,
         cluster[0].start()
 
         async def refused() -> bool:
-            return "the controller is not followed" in cluster[1].last_words()
+            return "not following the controller" in cluster[1].last_words()
 
-        await until(refused, "the controller is not followed")
+        await until(refused, "not following the controller")
         assert (await fetch_partition(cluster[1], "orders", 0)).high_watermark == 1
         cluster[1].kill()
         assert exit_code_of(cluster[1]) == 1
@@ -379,7 +379,7 @@ async def test_brokers_with_different_lists_are_found_out(tmp_path):
         alone.start()
         cluster[1].launch("--set", "controller.wait.ms=200")
         cluster[1].wait_until_it_answers()
-        said = f"{alone.address} does not know broker 1: all brokers need the same list"
+        said = f"{alone.address} does not know broker 1: cluster.brokers must be the same"
 
         async def is_said() -> bool:
             return said in cluster[1].last_words()

@@ -244,7 +244,7 @@ def test_when_one_does_not_start_the_others_are_stopped(up, tmp_path):
     cluster = up(count=2).start()
 
     assert cluster.end() == 1
-    assert re.search(r"broker-1 \| error: the data directory is of the cluster", cluster.said())
+    assert re.search(r"broker-1 \| error: The data directory belongs to cluster", cluster.said())
     last = cluster.said().splitlines()[-1]
     assert last == "error: broker-1 did not start; stopped the other brokers"
     assert cluster.is_gone()

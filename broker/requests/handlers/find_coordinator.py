@@ -59,7 +59,7 @@ async def _ensure_topic(broker: Broker) -> None:
         await broker.groups.ensure_topic()
     elif not broker.groups.has_topic:
         # The controller creates the topic, and answers once this broker has it.
-        await broker.controller_channel.request(
+        await broker.controller_channel.send(
             FindCoordinatorRequest(key="any"),
             FindCoordinatorResponse,
             version=_FIRST_WITH_KEYS - 1,

@@ -107,7 +107,7 @@ async def _create_on_controller(broker: Broker, names: Sequence[str]) -> dict[st
     """
     topics = [MetadataRequestTopic(name=name) for name in names]
     try:
-        response = await broker.controller_channel.request(
+        response = await broker.controller_channel.send(
             MetadataRequest(topics=topics), MetadataResponse
         )
     except ApiError as error:
