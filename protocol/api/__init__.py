@@ -1,6 +1,6 @@
-"""The messages of the Kafka protocol, one module for each api.
+"""The messages of the Kafka protocol, one module per API.
 
-Names are Kafka's, in Python's spelling; so are defaults, and which fields may be dropped for a
-version that lacks them (`ignorable`). A field without `since` has been there in all versions that
-ottla speaks.
+Names, defaults and ignorable fields are those of Kafka's message schemas, with names in snake case.
+The notes at the top of each module list what each version adds, by Kafka's field names. A field
+without `since` exists in all versions that ottla supports.
 """

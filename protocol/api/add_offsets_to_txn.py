@@ -1,8 +1,8 @@
-"""AddOffsetsToTxn (key 25): name the group whose offsets a transaction is about to commit.
+"""AddOffsetsToTxn (key 25): add the offsets of a group to a transaction.
 
-Version 2 may answer PRODUCER_FENCED; before it, INVALID_PRODUCER_EPOCH says the same.
+Version 2 may return PRODUCER_FENCED instead of INVALID_PRODUCER_EPOCH.
 Version 3 is the first flexible version.
-Version 4 may answer TRANSACTION_ABORTABLE.
+Version 4 may return TRANSACTION_ABORTABLE.
 """
 
 from __future__ import annotations

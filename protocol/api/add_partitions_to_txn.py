@@ -1,6 +1,6 @@
-"""AddPartitionsToTxn (key 24): name the partitions that a transaction is about to write.
+"""AddPartitionsToTxn (key 24): add partitions to a transaction.
 
-Version 2 may answer PRODUCER_FENCED; before it, INVALID_PRODUCER_EPOCH says the same.
+Version 2 may return PRODUCER_FENCED instead of INVALID_PRODUCER_EPOCH.
 Version 3 is the first flexible version.
 """
 

@@ -1,4 +1,7 @@
-"""AlterConfigs (key 33): replace all settings of a topic or broker."""
+"""AlterConfigs (key 33): replace all configs of topics or brokers.
+
+Version 1 is the same as version 0.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,12 @@
-"""ApiVersions (key 18): what the broker speaks; the first request on most connections.
+"""ApiVersions (key 18): list the APIs and versions of a broker.
 
-Version 1 adds the throttle time to the response.
-Version 3 is the first flexible version, and adds the name and version of the client and the
-    features of the cluster. The header of the response stays as it was: see registry.py.
-Version 4 lets the lowest version of a feature be 0.
+The first request on most connections.
+
+Version 1 adds ThrottleTimeMs to the response.
+Version 2 is the same as version 1.
+Version 3 is the first flexible version; adds ClientSoftwareName and ClientSoftwareVersion to the
+    request, and features to the response. The response header stays at version 0: see registry.py.
+Version 4 allows a MinVersion of 0 in SupportedFeatures.
 """
 
 from __future__ import annotations
@@ -15,20 +18,20 @@ from ..schema import Array, Bool, Int16, Int32, Int64, Message, String, field
 
 
 class ApiVersionsRequest(Message, api=API_VERSIONS):
-    client_software_name: str = field(String, since=3, ignorable=True)  # client library name
-    client_software_version: str = field(String, since=3, ignorable=True)  # client library version
+    client_software_name: str = field(String, since=3, ignorable=True)
+    client_software_version: str = field(String, since=3, ignorable=True)
 
 
 class ApiVersion(Message):
-    api_key: int = field(Int16)  # API number
-    min_version: int = field(Int16)  # lowest version
-    max_version: int = field(Int16)  # highest version
+    api_key: int = field(Int16)
+    min_version: int = field(Int16)
+    max_version: int = field(Int16)
 
 
 class SupportedFeatureKey(Message):
     name: str = field(String)
-    min_version: int = field(Int16)  # lowest version
-    max_version: int = field(Int16)  # highest version
+    min_version: int = field(Int16)
+    max_version: int = field(Int16)
 
 
 class FinalizedFeatureKey(Message):
@@ -39,9 +42,9 @@ class FinalizedFeatureKey(Message):
 
 class ApiVersionsResponse(Message, api=API_VERSIONS):
     error_code: int = field(Int16)
-    api_keys: Sequence[ApiVersion] = field(Array(ApiVersion))  # supported APIs
+    api_keys: Sequence[ApiVersion] = field(Array(ApiVersion))
     throttle_time_ms: int = field(Int32, since=1, ignorable=True)
-    # features this broker knows
+    # features supported by this broker
     supported_features: Sequence[SupportedFeatureKey] = field(
         Array(SupportedFeatureKey), since=3, tag=0, ignorable=True
     )
@@ -51,4 +54,4 @@ class ApiVersionsResponse(Message, api=API_VERSIONS):
     finalized_features: Sequence[FinalizedFeatureKey] = field(
         Array(FinalizedFeatureKey), since=3, tag=2, ignorable=True
     )
-    zk_migration_ready: bool = field(Bool, since=3, tag=3, ignorable=True)  # always false today
+    zk_migration_ready: bool = field(Bool, since=3, tag=3, ignorable=True)  # always false

@@ -1,6 +1,6 @@
-"""ConsumerGroupDescribe (key 69): groups of the new protocol (KIP-848) and their members.
+"""ConsumerGroupDescribe (key 69): describe groups of the consumer protocol (KIP-848).
 
-Version 1 adds the type of a member.
+Version 1 adds MemberType.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ class Assignment(Message):
 
 class Member(Message):
     member_id: str = field(String)
-    instance_id: str | None = field(String, nullable=0, default=None)  # static member id
+    instance_id: str | None = field(String, nullable=0, default=None)  # null unless a static member
     rack_id: str | None = field(String, nullable=0, default=None)  # client rack
-    member_epoch: int = field(Int32)  # KIP-848 member epoch
+    member_epoch: int = field(Int32)
     client_id: str = field(String)  # client.id of member
     client_host: str = field(String)  # peer address
-    subscribed_topic_names: Sequence[str] = field(Array(String))  # topics, null = unchanged
-    # RE2 regex, null = unchanged
+    subscribed_topic_names: Sequence[str] = field(Array(String))
+    # RE2 regex, null = none
     subscribed_topic_regex: str | None = field(String, nullable=0, default=None)
-    assignment: Assignment = field(Struct(Assignment))  # opaque assignment bytes
-    target_assignment: Assignment = field(Struct(Assignment))  # where the group is heading
+    assignment: Assignment = field(Struct(Assignment))  # current assignment
+    target_assignment: Assignment = field(Struct(Assignment))
     # -1 unknown 0 classic 1 consumer
     member_type: int = field(Int8, since=1, ignorable=True, default=-1)
 
@@ -48,11 +48,11 @@ class DescribedGroup(Message):
     error_message: str | None = field(String, nullable=0, default=None)
     group_id: str = field(String)
     group_state: str = field(String)
-    group_epoch: int = field(Int32)  # KIP-848 group epoch
+    group_epoch: int = field(Int32)
     assignment_epoch: int = field(Int32)  # epoch of target assignment
     assignor_name: str = field(String)  # selected server assignor
     members: Sequence[Member] = field(Array(Member))
-    # ACL op bitfield, INT32_MIN = not requested
+    # ACL operation bitfield, INT32_MIN = not requested
     authorized_operations: int = field(Int32, default=-(2**31))
 
 

@@ -1,6 +1,6 @@
-"""ConsumerGroupHeartbeat (key 68): join, stay in and leave a group by the new protocol (KIP-848).
+"""ConsumerGroupHeartbeat (key 68): join, stay in or leave a group, consumer protocol (KIP-848).
 
-Version 1 adds subscription by pattern, and the client chooses its member id.
+Version 1 adds SubscribedTopicRegex, and requires the client to generate MemberId.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ class ConsumerGroupHeartbeatRequest(Message, api=CONSUMER_GROUP_HEARTBEAT):
     group_id: str = field(String)
     member_id: str = field(String)
     member_epoch: int = field(Int32)  # 0 join, -1 leave, -2 static leave, else echo
-    instance_id: str | None = field(String, nullable=0, default=None)  # static member id
+    instance_id: str | None = field(String, nullable=0, default=None)  # null unless a static member
     rack_id: str | None = field(String, nullable=0, default=None)  # client rack
     rebalance_timeout_ms: int = field(Int32, default=-1)  # -1 = unchanged
     # topics, null = unchanged
     subscribed_topic_names: Sequence[str] | None = field(Array(String), nullable=0, default=None)
     # RE2 regex, null = unchanged
     subscribed_topic_regex: str | None = field(String, since=1, nullable=1, default=None)
-    # wanted assignor, null = unchanged
+    # server-side assignor, null = unchanged
     server_assignor: str | None = field(String, nullable=0, default=None)
     # partitions owned now, null = unchanged
     topic_partitions: Sequence[TopicPartitions] | None = field(

@@ -1,8 +1,8 @@
-"""CreateAcls (key 30): add access rules.
+"""CreateAcls (key 30): create ACLs.
 
-Version 1 adds the pattern type.
+Version 1 adds ResourcePatternType.
 Version 2 is the first flexible version.
-Version 3 adds users as resources.
+Version 3 adds the user resource type.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class AclCreation(Message):
 
 
 class CreateAclsRequest(Message, api=CREATE_ACLS):
-    creations: Sequence[AclCreation] = field(Array(AclCreation))  # ACLs to add
+    creations: Sequence[AclCreation] = field(Array(AclCreation))
 
 
 class AclCreationResult(Message):

@@ -1,7 +1,7 @@
-"""CreatePartitions (key 37): give topics more partitions.
+"""CreatePartitions (key 37): add partitions to topics.
 
 Version 2 is the first flexible version.
-Version 3 may answer THROTTLING_QUOTA_EXCEEDED.
+Version 3 may return THROTTLING_QUOTA_EXCEEDED.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class CreatePartitionsAssignment(Message):
 class CreatePartitionsTopic(Message):
     name: str = field(String)
     count: int = field(Int32)  # new total partition count
-    # replicas of the NEW partitions, null = auto
+    # replicas of the new partitions, null = automatic
     assignments: Sequence[CreatePartitionsAssignment] | None = field(
         Array(CreatePartitionsAssignment), nullable=0
     )

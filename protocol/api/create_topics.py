@@ -1,10 +1,11 @@
 """CreateTopics (key 19): create topics.
 
-Version 2 adds the throttle time to the response.
-Version 4 lets -1 ask for the default number of partitions and replicas.
-Version 5 is the first flexible version, and returns the settings of the new topic.
-Version 6 may answer THROTTLING_QUOTA_EXCEEDED.
-Version 7 returns the id of the new topic.
+Version 2 adds ThrottleTimeMs to the response.
+Version 4 allows -1 in NumPartitions and ReplicationFactor, for the defaults of the broker.
+Version 5 is the first flexible version; adds NumPartitions, ReplicationFactor and Configs to the
+    response.
+Version 6 may return THROTTLING_QUOTA_EXCEEDED.
+Version 7 adds TopicId to the response.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class CreatableTopicConfigs(Message):
     name: str = field(String)
     value: str | None = field(String, nullable=5)
     read_only: bool = field(Bool)  # cannot be altered
-    config_source: int = field(Int8, default=-1)  # where the value comes from
+    config_source: int = field(Int8, default=-1)
     is_sensitive: bool = field(Bool)  # hide value
 
 
@@ -54,7 +55,7 @@ class CreatableTopicResult(Message):
     topic_id: UUID = field(Uuid, since=7, ignorable=True)
     error_code: int = field(Int16)
     error_message: str | None = field(String, nullable=2)
-    # non-zero if configs hidden
+    # set if configs could not be described
     topic_config_error_code: int = field(Int16, since=5, tag=0, ignorable=True)
     # partition count (-1 default/unknown)
     num_partitions: int = field(Int32, since=5, ignorable=True, default=-1)

@@ -1,8 +1,8 @@
-"""DeleteAcls (key 31): remove the access rules that match filters.
+"""DeleteAcls (key 31): delete the ACLs that match filters.
 
-Version 1 adds the pattern type.
+Version 1 adds PatternTypeFilter.
 Version 2 is the first flexible version.
-Version 3 adds users as resources.
+Version 3 adds the user resource type.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class DeleteAclsFilter(Message):
 
 
 class DeleteAclsRequest(Message, api=DELETE_ACLS):
-    filters: Sequence[DeleteAclsFilter] = field(Array(DeleteAclsFilter))  # ACL filters
+    filters: Sequence[DeleteAclsFilter] = field(Array(DeleteAclsFilter))
 
 
 class DeleteAclsMatchingAcl(Message):
@@ -42,7 +42,7 @@ class DeleteAclsMatchingAcl(Message):
 class DeleteAclsFilterResult(Message):
     error_code: int = field(Int16)
     error_message: str | None = field(String, nullable=1)
-    # ACLs removed
+
     matching_acls: Sequence[DeleteAclsMatchingAcl] = field(Array(DeleteAclsMatchingAcl))
 
 

@@ -1,4 +1,4 @@
-"""DeleteGroups (key 42): delete groups that have no members.
+"""DeleteGroups (key 42): delete empty groups.
 
 Version 2 is the first flexible version.
 """
@@ -12,7 +12,7 @@ from ..schema import Array, Int16, Int32, Message, String, field
 
 
 class DeleteGroupsRequest(Message, api=DELETE_GROUPS):
-    groups_names: Sequence[str] = field(Array(String))  # groups to delete
+    groups_names: Sequence[str] = field(Array(String))
 
 
 class DeletableGroupResult(Message):

@@ -1,4 +1,4 @@
-"""DeleteRecords (key 21): delete the records before an offset.
+"""DeleteRecords (key 21): delete all records before an offset.
 
 Version 2 is the first flexible version.
 """

@@ -1,10 +1,10 @@
 """DeleteTopics (key 20): delete topics.
 
-Version 1 adds the throttle time to the response.
-Version 3 may answer TOPIC_DELETION_DISABLED.
+Version 1 adds ThrottleTimeMs to the response.
+Version 3 may return TOPIC_DELETION_DISABLED.
 Version 4 is the first flexible version.
-Version 5 adds an error message.
-Version 6 lets a topic be named by its id.
+Version 5 adds ErrorMessage to the response.
+Version 6 adds TopicId, and allows topics to be deleted by id.
 """
 
 from __future__ import annotations

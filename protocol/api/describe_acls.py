@@ -1,8 +1,8 @@
-"""DescribeAcls (key 29): the access rules that match a filter.
+"""DescribeAcls (key 29): list the ACLs that match a filter.
 
-Version 1 adds the pattern type.
+Version 1 adds PatternTypeFilter and PatternType.
 Version 2 is the first flexible version.
-Version 3 adds users as resources.
+Version 3 adds the user resource type.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""DescribeCluster (key 60): the brokers of the cluster.
+"""DescribeCluster (key 60): describe the cluster and its brokers.
 
-Version 1 adds the type of endpoint: brokers or controllers.
+Version 1 adds EndpointType: brokers or controllers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class DescribeClusterResponse(Message, api=DESCRIBE_CLUSTER):
     error_message: str | None = field(String, nullable=0, default=None)
     endpoint_type: int = field(Int8, since=1, default=1)  # 1 brokers 2 controllers
     cluster_id: str = field(String)
-    controller_id: int = field(Int32, default=-1)  # controller node id
+    controller_id: int = field(Int32, default=-1)
     brokers: Sequence[DescribeClusterBroker] = field(Array(DescribeClusterBroker))  # live brokers
-    # ACL op bitfield, INT32_MIN = not requested
+    # ACL operation bitfield, INT32_MIN = not requested
     cluster_authorized_operations: int = field(Int32, default=-(2**31))

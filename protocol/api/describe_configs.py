@@ -1,7 +1,8 @@
-"""DescribeConfigs (key 32): the settings of topics and brokers.
+"""DescribeConfigs (key 32): describe the configs of topics and brokers.
 
-Version 1 adds the source of a value, and its synonyms.
-Version 3 adds types and documentation.
+Version 1 adds IncludeSynonyms to the request, and ConfigSource and Synonyms to the response.
+Version 3 adds IncludeDocumentation to the request, and ConfigType and Documentation to the
+    response.
 Version 4 is the first flexible version.
 """
 
@@ -16,7 +17,7 @@ from ..schema import Array, Bool, Int8, Int16, Int32, Message, String, field
 class DescribeConfigsResource(Message):
     resource_type: int = field(Int8)  # 2 topic 4 broker 8 broker-logger 16 client-metrics 32 group
     resource_name: str = field(String)
-    # keys wanted, null = all
+    # config names, null = all
     configuration_keys: Sequence[str] | None = field(Array(String), nullable=1)
 
 
@@ -29,18 +30,18 @@ class DescribeConfigsRequest(Message, api=DESCRIBE_CONFIGS):
 class DescribeConfigsSynonym(Message):
     name: str = field(String)
     value: str | None = field(String, nullable=1)
-    source: int = field(Int8)  # where the value comes from
+    source: int = field(Int8)
 
 
 class DescribeConfigsResourceResult(Message):
     name: str = field(String)
     value: str | None = field(String, nullable=1)
     read_only: bool = field(Bool)  # cannot be altered
-    config_source: int = field(Int8, default=-1)  # where the value comes from
+    config_source: int = field(Int8, default=-1)
     is_sensitive: bool = field(Bool)  # hide value
     synonyms: Sequence[DescribeConfigsSynonym] = field(Array(DescribeConfigsSynonym))
     config_type: int = field(Int8, since=3, ignorable=True)
-    # config help text
+
     documentation: str | None = field(String, since=3, nullable=3, ignorable=True)
 
 

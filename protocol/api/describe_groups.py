@@ -1,8 +1,8 @@
-"""DescribeGroups (key 15): the state and the members of groups.
+"""DescribeGroups (key 15): describe groups of the classic protocol and their members.
 
-Version 1 adds the throttle time to the response.
-Version 3 adds the authorized operations.
-Version 4 adds static members.
+Version 1 adds ThrottleTimeMs to the response.
+Version 3 adds IncludeAuthorizedOperations to the request, and AuthorizedOperations to the response.
+Version 4 adds GroupInstanceId to the response.
 Version 5 is the first flexible version.
 """
 
@@ -21,7 +21,7 @@ class DescribeGroupsRequest(Message, api=DESCRIBE_GROUPS):
 
 class DescribedGroupMember(Message):
     member_id: str = field(String)
-    # static member id
+    # null unless a static member
     group_instance_id: str | None = field(String, since=4, nullable=4, ignorable=True, default=None)
     client_id: str = field(String)  # client.id of member
     client_host: str = field(String)  # peer address
@@ -36,7 +36,7 @@ class DescribedGroup(Message):
     protocol_type: str = field(String)  # "consumer", "connect", ...
     protocol_data: str = field(String)  # selected protocol name
     members: Sequence[DescribedGroupMember] = field(Array(DescribedGroupMember))
-    # ACL op bitfield, INT32_MIN = not requested
+    # ACL operation bitfield, INT32_MIN = not requested
     authorized_operations: int = field(Int32, since=3, default=-(2**31))
 
 

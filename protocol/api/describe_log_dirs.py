@@ -1,9 +1,9 @@
-"""DescribeLogDirs (key 35): what the partitions take on disk.
+"""DescribeLogDirs (key 35): describe the log directories and the size of the partitions in them.
 
-Version 1 adds nothing but the throttle rule.
+Version 1 is the same as version 0.
 Version 2 is the first flexible version.
-Version 3 adds an error for the whole request.
-Version 4 adds the total and the usable bytes of the volume.
+Version 3 adds a top-level ErrorCode to the response.
+Version 4 adds TotalBytes and UsableBytes to the response.
 """
 
 from __future__ import annotations

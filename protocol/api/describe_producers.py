@@ -1,4 +1,7 @@
-"""DescribeProducers (key 61): the producers that a partition remembers."""
+"""DescribeProducers (key 61): describe the active producers of partitions.
+
+Version 0 is the first flexible version.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +22,12 @@ class DescribeProducersRequest(Message, api=DESCRIBE_PRODUCERS):
 
 class ProducerState(Message):
     producer_id: int = field(Int64)
-    producer_epoch: int = field(Int32)  # int32 here!
+    producer_epoch: int = field(Int32)  # int32 here, int16 elsewhere
     last_sequence: int = field(Int32, default=-1)  # last sequence, -1 none
     last_timestamp: int = field(Int64, default=-1)  # last append time
-    coordinator_epoch: int = field(Int32)  # epoch of txn coordinator
-    current_txn_start_offset: int = field(Int64, default=-1)  # first offset of open txn, -1 none
+    coordinator_epoch: int = field(Int32)  # epoch of the transaction coordinator
+    # first offset of the open transaction, -1 none
+    current_txn_start_offset: int = field(Int64, default=-1)
 
 
 class PartitionResponse(Message):

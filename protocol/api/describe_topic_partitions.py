@@ -1,4 +1,7 @@
-"""DescribeTopicPartitions (key 75): the partitions of topics, page by page."""
+"""DescribeTopicPartitions (key 75): describe the partitions of topics, in pages.
+
+Version 0 is the first flexible version.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +23,8 @@ class Cursor(Message):
 
 class DescribeTopicPartitionsRequest(Message, api=DESCRIBE_TOPIC_PARTITIONS):
     topics: Sequence[TopicRequest] = field(Array(TopicRequest))
-    response_partition_limit: int = field(Int32, default=2000)  # max partitions per answer
-    # resume point, null = start
+    response_partition_limit: int = field(Int32, default=2000)  # max partitions per response
+    # start of the page, null = first
     cursor: Cursor | None = field(Struct(Cursor), nullable=0, default=None)
 
 
@@ -31,7 +34,7 @@ class DescribeTopicPartitionsResponsePartition(Message):
     leader_id: int = field(Int32)  # leader node, -1 none
     leader_epoch: int = field(Int32, default=-1)  # leader epoch, -1 unknown
     replica_nodes: Sequence[int] = field(Array(Int32))
-    isr_nodes: Sequence[int] = field(Array(Int32))  # in-sync replicas
+    isr_nodes: Sequence[int] = field(Array(Int32))
     # ELR set
     eligible_leader_replicas: Sequence[int] | None = field(Array(Int32), nullable=0, default=None)
     last_known_elr: Sequence[int] | None = field(Array(Int32), nullable=0, default=None)
@@ -46,7 +49,7 @@ class DescribeTopicPartitionsResponseTopic(Message):
     partitions: Sequence[DescribeTopicPartitionsResponsePartition] = field(
         Array(DescribeTopicPartitionsResponsePartition)
     )
-    # ACL op bitfield, INT32_MIN = not requested
+    # ACL operation bitfield, INT32_MIN = not requested
     topic_authorized_operations: int = field(Int32, default=-(2**31))
 
 
@@ -55,5 +58,5 @@ class DescribeTopicPartitionsResponse(Message, api=DESCRIBE_TOPIC_PARTITIONS):
     topics: Sequence[DescribeTopicPartitionsResponseTopic] = field(
         Array(DescribeTopicPartitionsResponseTopic)
     )
-    # more to read from here, null = done
+    # start of the next page, null = no more
     next_cursor: Cursor | None = field(Struct(Cursor), nullable=0, default=None)

@@ -1,4 +1,7 @@
-"""DescribeTransactions (key 65): the state of transactions."""
+"""DescribeTransactions (key 65): describe the state of transactions.
+
+Version 0 is the first flexible version.
+"""
 
 from __future__ import annotations
 

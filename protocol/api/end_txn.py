@@ -1,8 +1,8 @@
 """EndTxn (key 26): commit or abort a transaction.
 
-Version 2 may answer PRODUCER_FENCED; before it, INVALID_PRODUCER_EPOCH says the same.
+Version 2 may return PRODUCER_FENCED instead of INVALID_PRODUCER_EPOCH.
 Version 3 is the first flexible version.
-Version 4 may answer TRANSACTION_ABORTABLE.
+Version 4 may return TRANSACTION_ABORTABLE.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ class EndTxnRequest(Message, api=END_TXN):
     transactional_id: str = field(String)
     producer_id: int = field(Int64)
     producer_epoch: int = field(Int16)
-    committed: bool = field(Bool)  # true commit / false abort
+    committed: bool = field(Bool)  # true = commit, false = abort
 
 
 class EndTxnResponse(Message, api=END_TXN):

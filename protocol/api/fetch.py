@@ -1,12 +1,13 @@
-"""Fetch (key 1): read record batches, waiting for them if need be.
+"""Fetch (key 1): fetch record batches from partitions, with long polling.
 
-Version 4 adds the isolation level, and returns batches of magic 2.
-Version 5 adds the log start offset.
-Version 7 adds fetch sessions, which let a request name only what changed.
-Version 9 adds the leader epoch that the client believes in, so that it can be fenced.
-Version 10 allows zstd.
-Version 11 adds the rack, and the replica that would be better to read from.
-Version 12 is the first flexible version, and adds the diverging epoch and the current leader.
+Version 4 adds IsolationLevel, LastStableOffset and AbortedTransactions; the first with magic 2.
+Version 5 adds LogStartOffset.
+Version 7 adds incremental fetch sessions: SessionId, SessionEpoch and ForgottenTopicsData.
+Version 9 adds CurrentLeaderEpoch to the request.
+Version 10 allows zstd compression.
+Version 11 adds RackId to the request, and PreferredReadReplica to the response.
+Version 12 is the first flexible version; adds ClusterId and LastFetchedEpoch to the request, and
+    DivergingEpoch, CurrentLeader and SnapshotId to the response.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from ..schema import Array, Buffer, Bytes, Int8, Int16, Int32, Int64, Message, S
 
 class FetchPartition(Message):
     partition: int = field(Int32)
-    # leader epoch client believes; -1 = skip check
+    # leader epoch known to the client, -1 = skip check
     current_leader_epoch: int = field(Int32, since=9, ignorable=True, default=-1)
-    fetch_offset: int = field(Int64)  # first offset wanted
+    fetch_offset: int = field(Int64)  # first offset to fetch
     # leader epoch of last record read, -1 none
     last_fetched_epoch: int = field(Int32, since=12, default=-1)
     # first retained offset
     log_start_offset: int = field(Int64, since=5, ignorable=True, default=-1)
-    partition_max_bytes: int = field(Int32)  # cap for this partition
+    partition_max_bytes: int = field(Int32)  # max bytes for this partition
 
 
 class FetchTopic(Message):
@@ -45,8 +46,8 @@ class FetchRequest(Message, api=FETCH):
     )
     replica_id: int = field(Int32, default=-1)  # -1 for consumers
     max_wait_ms: int = field(Int32)  # long-poll limit
-    min_bytes: int = field(Int32)  # answer once this many bytes are ready
-    max_bytes: int = field(Int32, default=2**31 - 1)  # soft cap on the whole response
+    min_bytes: int = field(Int32)  # respond once this many bytes are available
+    max_bytes: int = field(Int32, default=2**31 - 1)  # soft limit for the whole response
     isolation_level: int = field(Int8)  # 0 read_uncommitted 1 read_committed
     session_id: int = field(Int32, since=7, ignorable=True)  # fetch session id, 0 = none
     # fetch session epoch (0 new, -1 close/none)
@@ -74,7 +75,7 @@ class SnapshotId(Message):
 
 class AbortedTransaction(Message):
     producer_id: int = field(Int64)
-    first_offset: int = field(Int64)  # first offset of that aborted txn
+    first_offset: int = field(Int64)  # first offset of the aborted transaction
 
 
 class PartitionData(Message):
@@ -86,16 +87,16 @@ class PartitionData(Message):
     log_start_offset: int = field(Int64, since=5, ignorable=True, default=-1)
     # truncation hint: epoch + end offset
     diverging_epoch: EpochEndOffset = field(Struct(EpochEndOffset), since=12, tag=0)
-    # leader hint on NOT_LEADER/FENCED errors
+    # set on NOT_LEADER_OR_FOLLOWER and FENCED_LEADER_EPOCH
     current_leader: LeaderIdAndEpoch = field(Struct(LeaderIdAndEpoch), since=12, tag=1)
     snapshot_id: SnapshotId = field(Struct(SnapshotId), since=12, tag=2)  # KRaft only
-    # aborted txns overlapping the returned range (read_committed only)
+    # aborted transactions in the fetched range (read_committed only)
     aborted_transactions: Sequence[AbortedTransaction] | None = field(
         Array(AbortedTransaction), nullable=4
     )
     # other replica to read from, -1 none
     preferred_read_replica: int = field(Int32, since=11, default=-1)
-    records: Buffer | None = field(Bytes, nullable=4)  # batches; send EMPTY, never null
+    records: Buffer | None = field(Bytes, nullable=4)  # record batches; send empty, never null
 
 
 class FetchableTopicResponse(Message):

@@ -1,7 +1,7 @@
-"""Heartbeat (key 12): a member tells its coordinator that it is alive.
+"""Heartbeat (key 12): keep a member alive in its group.
 
-Version 1 adds the throttle time to the response.
-Version 3 adds static members.
+Version 1 adds ThrottleTimeMs to the response.
+Version 3 adds GroupInstanceId.
 Version 4 is the first flexible version.
 """
 
@@ -15,7 +15,7 @@ class HeartbeatRequest(Message, api=HEARTBEAT):
     group_id: str = field(String)
     generation_id: int = field(Int32)
     member_id: str = field(String)
-    # static member id
+    # null unless a static member
     group_instance_id: str | None = field(String, since=3, nullable=3, default=None)
 
 

@@ -1,4 +1,4 @@
-"""IncrementalAlterConfigs (key 44): change single settings of topics and brokers.
+"""IncrementalAlterConfigs (key 44): alter single configs of topics or brokers.
 
 Version 1 is the first flexible version.
 """

@@ -1,9 +1,9 @@
-"""InitProducerId (key 22): get a producer id for idempotence or transactions.
+"""InitProducerId (key 22): allocate a producer id and epoch.
 
 Version 2 is the first flexible version.
-Version 3 lets a producer bring the id and epoch that it has.
-Version 4 may answer PRODUCER_FENCED.
-Version 5 may answer TRANSACTION_ABORTABLE.
+Version 3 adds ProducerId and ProducerEpoch to the request, to bump the epoch of a producer.
+Version 4 may return PRODUCER_FENCED.
+Version 5 may return TRANSACTION_ABORTABLE.
 """
 
 from __future__ import annotations

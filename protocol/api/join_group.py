@@ -1,13 +1,13 @@
-"""JoinGroup (key 11): become a member of a group, and wait for its next generation.
+"""JoinGroup (key 11): join a group, and wait for its next generation.
 
-Version 1 adds the rebalance timeout; before it, the session timeout served for both.
-Version 2 adds the throttle time to the response.
-Version 4 answers a new member with MEMBER_ID_REQUIRED and an id to join with.
-Version 5 adds static members.
+Version 1 adds RebalanceTimeoutMs; before, SessionTimeoutMs was used for both.
+Version 2 adds ThrottleTimeMs to the response.
+Version 4 may return MEMBER_ID_REQUIRED with a MemberId to join with.
+Version 5 adds GroupInstanceId.
 Version 6 is the first flexible version.
-Version 7 adds the protocol type to the response, and lets the protocol name be null.
-Version 8 adds the reason for joining.
-Version 9 lets the coordinator tell the leader to assign nothing.
+Version 7 adds ProtocolType to the response, and makes ProtocolName nullable.
+Version 8 adds Reason.
+Version 9 adds SkipAssignment to the response.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class JoinGroupRequestProtocol(Message):
 class JoinGroupRequest(Message, api=JOIN_GROUP):
     group_id: str = field(String)
     session_timeout_ms: int = field(Int32)
-    # use SessionTimeoutMs when absent (v0)
+    # -1 = use SessionTimeoutMs
     rebalance_timeout_ms: int = field(Int32, since=1, ignorable=True, default=-1)
     member_id: str = field(String)  # empty on first join
-    # static member id
+    # null unless a static member
     group_instance_id: str | None = field(String, since=5, nullable=5, default=None)
     protocol_type: str = field(String)  # "consumer", "connect", ...
     # assignors offered, in preference order
@@ -38,8 +38,8 @@ class JoinGroupRequest(Message, api=JOIN_GROUP):
 
 
 class JoinGroupResponseMember(Message):
-    member_id: str = field(String)  # id the broker assigned / echoed
-    # static member id
+    member_id: str = field(String)  # assigned by the coordinator
+    # null unless a static member
     group_instance_id: str | None = field(String, since=5, nullable=5, ignorable=True, default=None)
     metadata: Buffer = field(Bytes)  # opaque subscription bytes
 
@@ -51,8 +51,8 @@ class JoinGroupResponse(Message, api=JOIN_GROUP):
     # "consumer", "connect", ...
     protocol_type: str | None = field(String, since=7, nullable=7, ignorable=True, default=None)
     protocol_name: str | None = field(String, nullable=7)  # selected assignor name
-    leader: str = field(String)  # leader member id
+    leader: str = field(String)
     skip_assignment: bool = field(Bool, since=9)  # leader must not compute assignment
-    member_id: str = field(String)  # id the broker assigned / echoed
+    member_id: str = field(String)  # assigned by the coordinator
     # filled only for the leader
     members: Sequence[JoinGroupResponseMember] = field(Array(JoinGroupResponseMember))

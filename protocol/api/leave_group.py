@@ -1,9 +1,9 @@
-"""LeaveGroup (key 13): members leave a group.
+"""LeaveGroup (key 13): leave a group.
 
-Version 1 adds the throttle time to the response.
-Version 3 lets many members leave at once, static ones by their instance id.
+Version 1 adds ThrottleTimeMs to the response.
+Version 3 replaces MemberId by Members, for several members in one request; adds GroupInstanceId.
 Version 4 is the first flexible version.
-Version 5 adds the reason for leaving.
+Version 5 adds Reason.
 """
 
 from __future__ import annotations
@@ -15,22 +15,21 @@ from ..schema import Array, Int16, Int32, Message, String, field
 
 
 class MemberIdentity(Message):
-    # v0-2 single member; v3+ per member (may be empty with instance id)
-    member_id: str = field(String)
-    group_instance_id: str | None = field(String, nullable=3, default=None)  # static member id
+    member_id: str = field(String)  # may be empty for a static member
+    # null unless a static member
+    group_instance_id: str | None = field(String, nullable=3, default=None)
     reason: str | None = field(String, since=5, nullable=5, ignorable=True, default=None)
 
 
 class LeaveGroupRequest(Message, api=LEAVE_GROUP):
     group_id: str = field(String)
-    # v0-2 single member; v3+ per member (may be empty with instance id)
     member_id: str = field(String, until=2)
     members: Sequence[MemberIdentity] = field(Array(MemberIdentity), since=3)
 
 
 class MemberResponse(Message):
     member_id: str = field(String)
-    group_instance_id: str | None = field(String, nullable=3)  # static member id
+    group_instance_id: str | None = field(String, nullable=3)  # null unless a static member
     error_code: int = field(Int16)
 
 

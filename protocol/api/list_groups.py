@@ -1,9 +1,9 @@
-"""ListGroups (key 16): the groups that a broker coordinates.
+"""ListGroups (key 16): list the groups that a broker coordinates.
 
-Version 1 adds the throttle time to the response.
+Version 1 adds ThrottleTimeMs to the response.
 Version 3 is the first flexible version.
-Version 4 adds the state, and a filter for it.
-Version 5 adds the type, and a filter for it.
+Version 4 adds StatesFilter to the request, and GroupState to the response.
+Version 5 adds TypesFilter to the request, and GroupType to the response.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""ListOffsets (key 2): find the offset of a time, or either end of a log.
+"""ListOffsets (key 2): look up offsets by timestamp, or the earliest or latest offset.
 
-Version 1 returns one offset and its timestamp.
-Version 2 adds the isolation level and the throttle time.
-Version 4 adds leader epochs.
-Version 5 may answer OFFSET_NOT_AVAILABLE.
+Version 1 returns one offset and its timestamp, instead of several offsets.
+Version 2 adds IsolationLevel to the request, and ThrottleTimeMs to the response.
+Version 4 adds CurrentLeaderEpoch to the request, and LeaderEpoch to the response.
+Version 5 may return OFFSET_NOT_AVAILABLE.
 Version 6 is the first flexible version.
-Version 7 lets -3 ask for the record with the largest timestamp.
-Version 8 lets -4 ask for the earliest offset on local disk.
-Version 9 lets -5 ask for the last offset in tiered storage.
+Version 7 adds timestamp -3: the record with the largest timestamp.
+Version 8 adds timestamp -4: the earliest offset on local disk.
+Version 9 adds timestamp -5: the last offset in tiered storage.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..schema import Array, Int8, Int16, Int32, Int64, Message, String, field
 
 class ListOffsetsPartition(Message):
     partition_index: int = field(Int32)
-    # leader epoch client believes; -1 = skip check
+    # leader epoch known to the client, -1 = skip check
     current_leader_epoch: int = field(Int32, since=4, ignorable=True, default=-1)
     timestamp: int = field(Int64)  # -1 latest -2 earliest -3 max-ts -4 local -5 tiered, else time
 
@@ -39,7 +39,7 @@ class ListOffsetsRequest(Message, api=LIST_OFFSETS):
 class ListOffsetsPartitionResponse(Message):
     partition_index: int = field(Int32)
     error_code: int = field(Int16)
-    timestamp: int = field(Int64, default=-1)  # ts of found record, -1 if none/special
+    timestamp: int = field(Int64, default=-1)  # timestamp of the record, -1 if none
     offset: int = field(Int64, default=-1)  # offset, -1 none
     leader_epoch: int = field(Int32, since=4, default=-1)  # leader epoch, -1 unknown
 

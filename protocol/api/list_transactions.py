@@ -1,6 +1,6 @@
-"""ListTransactions (key 66): the transactions that a broker coordinates.
+"""ListTransactions (key 66): list the transactions that a broker coordinates.
 
-Version 1 adds a filter by duration.
+Version 1 adds DurationFilter.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ..schema import Array, Int16, Int32, Int64, Message, String, field
 class ListTransactionsRequest(Message, api=LIST_TRANSACTIONS):
     state_filters: Sequence[str] = field(Array(String))  # only these states, empty = all
     producer_id_filters: Sequence[int] = field(Array(Int64))  # only these producers, empty = all
-    # only txns running at least this many ms, -1 off
+    # only transactions open for at least this many ms, -1 = all
     duration_filter: int = field(Int64, since=1, default=-1)
 
 
@@ -27,5 +27,5 @@ class TransactionState(Message):
 class ListTransactionsResponse(Message, api=LIST_TRANSACTIONS):
     throttle_time_ms: int = field(Int32)
     error_code: int = field(Int16)
-    unknown_state_filters: Sequence[str] = field(Array(String))  # filters not understood
+    unknown_state_filters: Sequence[str] = field(Array(String))
     transaction_states: Sequence[TransactionState] = field(Array(TransactionState))

@@ -1,17 +1,17 @@
-"""Metadata (key 3): the brokers of the cluster, the topics, and who leads each partition.
+"""Metadata (key 3): describe the brokers, the topics, and the leaders of their partitions.
 
-Version 1 lets null ask for all topics (an empty list asks for none), and adds rack, controller and
-    internal.
-Version 2 adds the cluster id.
-Version 3 adds the throttle time to the response.
-Version 4 lets the client forbid the creation of missing topics.
-Version 5 adds offline replicas.
-Version 7 adds leader epochs.
-Version 8 adds the authorized operations.
+Version 1 makes Topics nullable: null is all topics, and empty is none. Adds Rack, ControllerId and
+    IsInternal to the response.
+Version 2 adds ClusterId to the response.
+Version 3 adds ThrottleTimeMs to the response.
+Version 4 adds AllowAutoTopicCreation to the request.
+Version 5 adds OfflineReplicas to the response.
+Version 7 adds LeaderEpoch to the response.
+Version 8 adds the authorized operations of cluster and topics.
 Version 9 is the first flexible version.
-Version 10 adds topic ids.
-Version 11 drops the authorized operations of the cluster, which DescribeCluster has now.
-Version 12 lets a topic be asked for by its id.
+Version 10 adds TopicId, and makes Name nullable in the request.
+Version 11 removes the authorized operations of the cluster: see DescribeCluster.
+Version 12 allows requests by TopicId.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class MetadataResponsePartition(Message):
     # leader epoch, -1 unknown
     leader_epoch: int = field(Int32, since=7, ignorable=True, default=-1)
     replica_nodes: Sequence[int] = field(Array(Int32))
-    isr_nodes: Sequence[int] = field(Array(Int32))  # in-sync replicas
+    isr_nodes: Sequence[int] = field(Array(Int32))
     offline_replicas: Sequence[int] = field(Array(Int32), since=5, ignorable=True)
 
 
@@ -63,7 +63,7 @@ class MetadataResponseTopic(Message):
     topic_id: UUID = field(Uuid, since=10, ignorable=True)
     is_internal: bool = field(Bool, since=1, ignorable=True)
     partitions: Sequence[MetadataResponsePartition] = field(Array(MetadataResponsePartition))
-    # ACL op bitfield, INT32_MIN = not requested
+    # ACL operation bitfield, INT32_MIN = not requested
     topic_authorized_operations: int = field(Int32, since=8, default=-(2**31))
 
 
@@ -71,7 +71,7 @@ class MetadataResponse(Message, api=METADATA):
     throttle_time_ms: int = field(Int32, since=3, ignorable=True)
     brokers: Sequence[MetadataResponseBroker] = field(Array(MetadataResponseBroker))  # live brokers
     cluster_id: str | None = field(String, since=2, nullable=2, ignorable=True, default=None)
-    controller_id: int = field(Int32, since=1, ignorable=True, default=-1)  # controller node id
+    controller_id: int = field(Int32, since=1, ignorable=True, default=-1)
     topics: Sequence[MetadataResponseTopic] = field(Array(MetadataResponseTopic))
-    # ACL op bitfield, INT32_MIN = not requested
+    # ACL operation bitfield, INT32_MIN = not requested
     cluster_authorized_operations: int = field(Int32, since=8, until=10, default=-(2**31))

@@ -1,12 +1,12 @@
-"""OffsetCommit (key 8): store how far a group has read.
+"""OffsetCommit (key 8): commit offsets of a group.
 
-Version 2 lets the client choose how long the commit is kept.
-Version 3 adds the throttle time to the response.
-Version 5 drops that again.
-Version 6 adds leader epochs.
-Version 7 adds static members.
+Version 2 adds RetentionTimeMs.
+Version 3 adds ThrottleTimeMs to the response.
+Version 5 removes RetentionTimeMs.
+Version 6 adds CommittedLeaderEpoch.
+Version 7 adds GroupInstanceId.
 Version 8 is the first flexible version.
-Version 9 may be used by members of the new group protocol (KIP-848).
+Version 9 supports members of the consumer protocol (KIP-848).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class OffsetCommitRequest(Message, api=OFFSET_COMMIT):
     # generation (classic) or member epoch (KIP-848); -1 = simple commit
     generation_id_or_member_epoch: int = field(Int32, default=-1)
     member_id: str = field(String)
-    # static member id
+    # null unless a static member
     group_instance_id: str | None = field(String, since=7, nullable=7, default=None)
     # custom retention, -1 = broker default
     retention_time_ms: int = field(Int64, until=4, ignorable=True, default=-1)

@@ -1,4 +1,4 @@
-"""OffsetDelete (key 47): delete the committed offsets of a group."""
+"""OffsetDelete (key 47): delete committed offsets of a group."""
 
 from __future__ import annotations
 

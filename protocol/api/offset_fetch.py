@@ -1,12 +1,12 @@
-"""OffsetFetch (key 9): how far a group has read.
+"""OffsetFetch (key 9): fetch the committed offsets of groups.
 
-Version 2 lets null ask for all topics, and adds an error for the whole group.
-Version 3 adds the throttle time to the response.
-Version 5 adds leader epochs.
+Version 2 makes Topics nullable (null is all topics), and adds a top-level ErrorCode.
+Version 3 adds ThrottleTimeMs to the response.
+Version 5 adds CommittedLeaderEpoch to the response.
 Version 6 is the first flexible version.
-Version 7 lets the client refuse offsets that a transaction may still change.
-Version 8 asks for many groups at once; the fields for a single one are gone.
-Version 9 adds the member and its epoch (KIP-848).
+Version 7 adds RequireStable.
+Version 8 replaces GroupId and Topics by Groups, for several groups in one request.
+Version 9 adds MemberId and MemberEpoch (KIP-848).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class OffsetFetchRequestTopics(Message):
 class OffsetFetchRequestGroup(Message):
     group_id: str = field(String)
     member_id: str | None = field(String, since=9, nullable=9, ignorable=True, default=None)
-    member_epoch: int = field(Int32, since=9, ignorable=True, default=-1)  # KIP-848 member epoch
+    member_epoch: int = field(Int32, since=9, ignorable=True, default=-1)
     # null = everything committed
     topics: Sequence[OffsetFetchRequestTopics] | None = field(
         Array(OffsetFetchRequestTopics), nullable=8
@@ -44,7 +44,8 @@ class OffsetFetchRequest(Message, api=OFFSET_FETCH):
         Array(OffsetFetchRequestTopic), until=7, nullable=2
     )
     groups: Sequence[OffsetFetchRequestGroup] = field(Array(OffsetFetchRequestGroup), since=8)
-    require_stable: bool = field(Bool, since=7)  # refuse offsets with pending txn commits
+    # fail on offsets with pending transactional commits
+    require_stable: bool = field(Bool, since=7)
 
 
 class OffsetFetchResponsePartition(Message):

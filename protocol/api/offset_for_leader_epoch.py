@@ -1,9 +1,9 @@
-"""OffsetForLeaderEpoch (key 23): where a leader epoch ends.
+"""OffsetForLeaderEpoch (key 23): find the end offset of a leader epoch.
 
-A reader that knows can find out whether what it has read is still what the log has.
+A consumer detects with it whether the log was truncated below its position.
 
-Version 2 adds fencing by the current leader epoch, and the throttle time.
-Version 3 adds the replica id.
+Version 2 adds CurrentLeaderEpoch to the request, and ThrottleTimeMs to the response.
+Version 3 adds ReplicaId.
 Version 4 is the first flexible version.
 """
 
@@ -17,7 +17,7 @@ from ..schema import Array, Int16, Int32, Int64, Message, String, field
 
 class OffsetForLeaderPartition(Message):
     partition: int = field(Int32)
-    # leader epoch client believes; -1 = skip check
+    # leader epoch known to the client, -1 = skip check
     current_leader_epoch: int = field(Int32, default=-1)
     leader_epoch: int = field(Int32)  # epoch to look up
 
@@ -35,7 +35,7 @@ class OffsetForLeaderEpochRequest(Message, api=OFFSET_FOR_LEADER_EPOCH):
 class EpochEndOffset(Message):
     error_code: int = field(Int16)
     partition: int = field(Int32)
-    leader_epoch: int = field(Int32, default=-1)  # largest epoch <= asked
+    leader_epoch: int = field(Int32, default=-1)  # largest epoch <= the requested one
     end_offset: int = field(Int64, default=-1)  # end offset of that epoch
 
 

@@ -1,13 +1,13 @@
 """Produce (key 0): append record batches to partitions.
 
-Version 3 is the first that takes batches of magic 2, and adds the transactional id.
-Version 4 may answer KAFKA_STORAGE_ERROR.
-Version 5 adds the log start offset to the response.
-Version 7 allows zstd.
-Version 8 names the records that were refused, and why.
+Version 3 adds TransactionalId; the first with magic 2.
+Version 4 may return KAFKA_STORAGE_ERROR.
+Version 5 adds LogStartOffset to the response.
+Version 7 allows zstd compression.
+Version 8 adds RecordErrors and ErrorMessage to the response.
 Version 9 is the first flexible version.
-Version 10 adds hints at the current leader to the response.
-Version 11 may answer TRANSACTION_ABORTABLE.
+Version 10 adds CurrentLeader and NodeEndpoints to the response.
+Version 11 may return TRANSACTION_ABORTABLE.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..schema import Array, Buffer, Bytes, Int16, Int32, Int64, Message, String,
 
 class PartitionProduceData(Message):
     index: int = field(Int32)
-    records: Buffer | None = field(Bytes, nullable=3)  # record batches
+    records: Buffer | None = field(Bytes, nullable=3)
 
 
 class TopicProduceData(Message):
@@ -31,7 +31,7 @@ class TopicProduceData(Message):
 class ProduceRequest(Message, api=PRODUCE):
     # null unless transactional
     transactional_id: str | None = field(String, nullable=3, default=None)
-    acks: int = field(Int16)  # -1 all / 1 leader / 0 no reply
+    acks: int = field(Int16)  # -1 all, 1 leader, 0 no response
     timeout_ms: int = field(Int32)
     topic_data: Sequence[TopicProduceData] = field(Array(TopicProduceData))
 
@@ -50,17 +50,17 @@ class LeaderIdAndEpoch(Message):
 class PartitionProduceResponse(Message):
     index: int = field(Int32)
     error_code: int = field(Int16)
-    base_offset: int = field(Int64)  # offset given to first record (-1 on error)
+    base_offset: int = field(Int64)  # offset of the first record, -1 on error
     # append time if LogAppendTime topic, else -1
     log_append_time_ms: int = field(Int64, default=-1)
     # first retained offset
     log_start_offset: int = field(Int64, since=5, ignorable=True, default=-1)
-    # offending records
+    # records that caused the rejection
     record_errors: Sequence[BatchIndexAndErrorMessage] = field(
         Array(BatchIndexAndErrorMessage), since=8, ignorable=True
     )
     error_message: str | None = field(String, since=8, nullable=8, ignorable=True, default=None)
-    # leader hint on NOT_LEADER/FENCED errors
+    # set on NOT_LEADER_OR_FOLLOWER and FENCED_LEADER_EPOCH
     current_leader: LeaderIdAndEpoch = field(Struct(LeaderIdAndEpoch), since=10, tag=0)
 
 
@@ -79,5 +79,5 @@ class NodeEndpoint(Message):
 class ProduceResponse(Message, api=PRODUCE):
     responses: Sequence[TopicProduceResponse] = field(Array(TopicProduceResponse))
     throttle_time_ms: int = field(Int32)
-    # address of the hinted leaders
+    # addresses of the current leaders
     node_endpoints: Sequence[NodeEndpoint] = field(Array(NodeEndpoint), since=10, tag=0)

@@ -1,6 +1,6 @@
-"""SaslAuthenticate (key 36): one step of a SASL exchange.
+"""SaslAuthenticate (key 36): exchange SASL tokens.
 
-Version 1 adds the lifetime of the session.
+Version 1 adds SessionLifetimeMs to the response.
 Version 2 is the first flexible version.
 """
 

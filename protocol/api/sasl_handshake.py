@@ -1,6 +1,6 @@
-"""SaslHandshake (key 17): choose a SASL mechanism.
+"""SaslHandshake (key 17): select a SASL mechanism.
 
-Version 0 is followed by bare tokens on the connection.
+Version 0 is followed by SASL tokens in bare frames.
 Version 1 is followed by SaslAuthenticate requests.
 """
 
@@ -13,9 +13,9 @@ from ..schema import Array, Int16, Message, String, field
 
 
 class SaslHandshakeRequest(Message, api=SASL_HANDSHAKE):
-    mechanism: str = field(String)  # SASL mechanism
+    mechanism: str = field(String)
 
 
 class SaslHandshakeResponse(Message, api=SASL_HANDSHAKE):
     error_code: int = field(Int16)
-    mechanisms: Sequence[str] = field(Array(String))  # enabled mechanisms
+    mechanisms: Sequence[str] = field(Array(String))

@@ -1,9 +1,9 @@
-"""SyncGroup (key 14): the leader hands out the assignment, and each member receives its own.
+"""SyncGroup (key 14): distribute the leader's assignment to the members of a group.
 
-Version 1 adds the throttle time to the response.
-Version 3 adds static members.
+Version 1 adds ThrottleTimeMs to the response.
+Version 3 adds GroupInstanceId.
 Version 4 is the first flexible version.
-Version 5 says the protocol type and name in both directions, so that they can be compared.
+Version 5 adds ProtocolType and ProtocolName.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class SyncGroupRequest(Message, api=SYNC_GROUP):
     group_id: str = field(String)
     generation_id: int = field(Int32)
     member_id: str = field(String)
-    # static member id
+    # null unless a static member
     group_instance_id: str | None = field(String, since=3, nullable=3, default=None)
     # "consumer", "connect", ...
     protocol_type: str | None = field(String, since=5, nullable=5, ignorable=True, default=None)

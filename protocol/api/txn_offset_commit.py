@@ -1,9 +1,8 @@
-"""TxnOffsetCommit (key 28): store how far a group has read, as part of a transaction.
+"""TxnOffsetCommit (key 28): commit offsets of a group as part of a transaction.
 
-Version 2 adds leader epochs.
-Version 3 is the first flexible version, and adds the member and its generation, so that it can be
-    fenced.
-Version 4 may answer TRANSACTION_ABORTABLE.
+Version 2 adds CommittedLeaderEpoch.
+Version 3 is the first flexible version; adds GenerationId, MemberId and GroupInstanceId.
+Version 4 may return TRANSACTION_ABORTABLE.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class TxnOffsetCommitRequest(Message, api=TXN_OFFSET_COMMIT):
     producer_epoch: int = field(Int16)
     generation_id: int = field(Int32, since=3, default=-1)
     member_id: str = field(String, since=3)
-    # static member id
+    # null unless a static member
     group_instance_id: str | None = field(String, since=3, nullable=3, default=None)
     topics: Sequence[TxnOffsetCommitRequestTopic] = field(Array(TxnOffsetCommitRequestTopic))
 
