@@ -49,7 +49,7 @@ class Deadlines(Generic[K]):
             self._queue(key, when_ms)
 
     def postpone(self, key: K, when_ms: int) -> None:
-        """Move the deadline of a key, if it has one that is earlier."""
+        """Set the deadline of a key, unless it has a later one."""
         if when_ms > self._due.get(key, when_ms - 1):
             self.set(key, when_ms)
 

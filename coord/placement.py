@@ -1,4 +1,4 @@
-"""Which broker owns which partition: in turns, from a place that differs from topic to topic."""
+"""Placement: the replicas of new partitions, and the partition of a group."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from functools import lru_cache
 
 
 def assign_replicas(count: int, brokers: Sequence[int], start: int) -> tuple[tuple[int, ...], ...]:
-    """Give the replicas, of which there is one, of `count` partitions.
+    """Return the replicas of `count` new partitions: one each, round-robin.
 
-    `start` is any number: where the first one goes. The number of partitions that there are already
-    keeps the turns going over topics.
+    `start` is any number, which selects the first broker. With the number of existing partitions,
+    round-robin continues from topic to topic.
     """
     return tuple((brokers[(start + index) % len(brokers)],) for index in range(count))
 
 
 @lru_cache(maxsize=10_000)
 def partition_of_group(group_id: str, count: int) -> int:
-    """Give the partition of `__consumer_offsets` that a group is kept in: the same as in Kafka."""
-    number = 0
-    units = group_id.encode("utf-16-be", "surrogatepass")
-    for high, low in zip(units[::2], units[1::2], strict=True):
-        number = (31 * number + (high << 8) + low) & 0xFFFFFFFF
-    # As Java's absolute value of the hash of the string, which is signed.
-    signed = number - (1 << 32) if number >> 31 else number
+    """Return the partition of `__consumer_offsets` that holds a group, as in Kafka."""
+    code_units = group_id.encode("utf-16-be", "surrogatepass")
+    hash_code = 0  # Java's String.hashCode().
+    for high, low in zip(code_units[::2], code_units[1::2], strict=True):
+        hash_code = (31 * hash_code + (high << 8) + low) & 0xFFFFFFFF
+    signed = hash_code - (1 << 32) if hash_code >> 31 else hash_code
+    # As Kafka's Utils.abs: the smallest int has no absolute value.
     return 0 if signed == -(1 << 31) else abs(signed) % count

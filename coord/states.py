@@ -1,10 +1,10 @@
-"""The states of a consumer group: what each request gets in them, and where they lead.
+"""The states of a consumer group: how each request is answered, and the transitions.
 
 Empty ──first member──▶ PreparingRebalance ──all have joined──▶ CompletingRebalance
   ▲                       │    ▲      ▲                              │        │
-  └──nobody is left───────┘    │      └──join, leave, expiry─────────┘        │
+  └──no member is left────┘    │      └──join, leave, expiry─────────┘        │
   │                            └──join, leave, expiry, subscription── Stable ◀─┘
-  └──expired or deleted──▶ Dead                                    assignments are there
+  └──expired or deleted──▶ Dead                                assignments appended
 """
 
 from __future__ import annotations
@@ -16,41 +16,41 @@ class GroupState(Enum):
     """A state; its value is its name on the wire."""
 
     EMPTY = "Empty"
-    """No members. It may have committed offsets.
+    """No members. There may be committed offsets.
 
-    JoinGroup: the first member, which begins a rebalance. SyncGroup, Heartbeat, LeaveGroup:
-    UNKNOWN_MEMBER_ID. OffsetCommit: taken from anybody who claims no membership.
+    JoinGroup: the first member starts a rebalance. SyncGroup, Heartbeat, LeaveGroup:
+    UNKNOWN_MEMBER_ID. OffsetCommit: accepted from clients that claim no membership.
     """
 
     PREPARING_REBALANCE = "PreparingRebalance"
-    """Waits for its members to join, again or for the first time.
+    """Waiting for members to join or join again.
 
-    JoinGroup: parked until all have joined or the rebalance timeout is over. SyncGroup and
-    Heartbeat: REBALANCE_IN_PROGRESS. LeaveGroup: the member is gone, and need not be waited for.
-    OffsetCommit: taken, as members commit before they join again.
+    JoinGroup: waits until all have joined or the rebalance timeout has passed. SyncGroup and
+    Heartbeat: REBALANCE_IN_PROGRESS. LeaveGroup: the member is removed and no longer waited for.
+    OffsetCommit: accepted, as members commit before they join again.
     """
 
     COMPLETING_REBALANCE = "CompletingRebalance"
-    """Has a generation, and waits for its leader to say who gets what.
+    """A new generation, waiting for the assignment from its leader.
 
-    JoinGroup: the same answer again for a member that changes nothing; else a new rebalance.
-    SyncGroup: parked until the leader's comes, and with it the assignments. Heartbeat: fine.
-    LeaveGroup: a new rebalance. OffsetCommit: REBALANCE_IN_PROGRESS.
+    JoinGroup: the same response again for a member that changes nothing; otherwise a new rebalance.
+    SyncGroup: waits for the leader's, which carries the assignment. Heartbeat: NONE. LeaveGroup: a
+    new rebalance. OffsetCommit: REBALANCE_IN_PROGRESS.
     """
 
     STABLE = "Stable"
-    """Its members have their assignments.
+    """The members have their assignments.
 
-    JoinGroup: the same answer again for a follower that changes nothing; else a new rebalance.
-    SyncGroup: the assignment again. Heartbeat: fine. LeaveGroup: a new rebalance. OffsetCommit:
-    taken.
+    JoinGroup: the same response again for a follower that changes nothing; otherwise a new
+    rebalance. SyncGroup: the assignment again. Heartbeat: NONE. LeaveGroup: a new rebalance.
+    OffsetCommit: accepted.
     """
 
     DEAD = "Dead"
-    """It is being removed. Every request: COORDINATOR_NOT_AVAILABLE, or UNKNOWN_MEMBER_ID."""
+    """Removed. Every request: COORDINATOR_NOT_AVAILABLE or UNKNOWN_MEMBER_ID."""
 
 
-#: From which states one may come.
+#: The states from which each state is reached.
 PREDECESSORS = {
     GroupState.EMPTY: {GroupState.PREPARING_REBALANCE},
     GroupState.PREPARING_REBALANCE: {

@@ -203,7 +203,7 @@ class Controller:
         return current
 
     def _check_new_topic(self, name: str, partition_count: int) -> None:
-        self._image.check_new_name(name)
+        self._image.check_new_topic_name(name)
         if name in self._image.topics:
             raise ApiError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic {name!r} already exists")
         if name == METADATA_TOPIC:

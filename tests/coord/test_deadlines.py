@@ -1,4 +1,4 @@
-"""A key is due when it was last said to be, however often that was."""
+"""Deadlines: the last one that was set for a key counts."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from ottla.coord.deadlines import Deadlines
 
 
-def test_nothing_is_ever_due_where_nothing_was_set():
+def test_without_deadlines_nothing_is_due():
     deadlines = Deadlines()
 
     assert deadlines.next() is None
@@ -14,18 +14,18 @@ def test_nothing_is_ever_due_where_nothing_was_set():
     assert len(deadlines) == 0
 
 
-def test_a_key_is_due_once_from_its_time_on():
+def test_a_key_is_due_once():
     deadlines = Deadlines()
-    deadlines.set("tea", 100)
+    deadlines.set("key", 100)
 
     assert list(deadlines.due(99)) == []
-    assert "tea" in deadlines
-    assert list(deadlines.due(100)) == ["tea"]
-    assert "tea" not in deadlines
+    assert "key" in deadlines
+    assert list(deadlines.due(100)) == ["key"]
+    assert "key" not in deadlines
     assert list(deadlines.due(200)) == []
 
 
-def test_the_earliest_is_due_first():
+def test_keys_are_due_in_order_of_their_deadlines():
     deadlines = Deadlines()
     deadlines.set("late", 30)
     deadlines.set("early", 10)
@@ -35,74 +35,74 @@ def test_the_earliest_is_due_first():
     assert list(deadlines.due(30)) == ["early", "between", "late"]
 
 
-def test_a_key_that_was_put_off_is_due_in_its_new_place():
+def test_a_key_that_was_moved_is_due_in_its_new_order():
     deadlines = Deadlines()
-    deadlines.set("put off", 10)
+    deadlines.set("moved", 10)
     deadlines.set("other", 50)
-    deadlines.set("put off", 100)
+    deadlines.set("moved", 100)
 
-    assert list(deadlines.due(200)) == ["other", "put off"]
+    assert list(deadlines.due(200)) == ["other", "moved"]
 
 
-def test_a_key_that_was_put_off_is_not_due_at_its_old_time():
+def test_a_key_that_was_moved_is_not_due_at_its_old_time():
     deadlines = Deadlines()
-    deadlines.set("tea", 10)
-    deadlines.set("tea", 20)
+    deadlines.set("key", 10)
+    deadlines.set("key", 20)
 
     assert list(deadlines.due(19)) == []
-    assert list(deadlines.due(20)) == ["tea"]
+    assert list(deadlines.due(20)) == ["key"]
 
 
-def test_to_postpone_a_key_never_brings_it_forward():
+def test_postpone_never_moves_a_deadline_forward():
     deadlines = Deadlines()
-    deadlines.set("tea", 20)
+    deadlines.set("key", 20)
 
-    deadlines.postpone("tea", 10)
+    deadlines.postpone("key", 10)
     assert list(deadlines.due(19)) == []
-    deadlines.postpone("tea", 30)
+    deadlines.postpone("key", 30)
     assert list(deadlines.due(29)) == []
-    assert list(deadlines.due(30)) == ["tea"]
+    assert list(deadlines.due(30)) == ["key"]
 
-    deadlines.postpone("tea", 40)
-    assert list(deadlines.due(40)) == ["tea"]
+    deadlines.postpone("key", 40)
+    assert list(deadlines.due(40)) == ["key"]
 
 
-def test_a_key_that_was_brought_forward_is_due_once():
+def test_a_key_that_was_moved_forward_is_due_once():
     deadlines = Deadlines()
-    deadlines.set("tea", 20)
-    deadlines.set("tea", 10)
+    deadlines.set("key", 20)
+    deadlines.set("key", 10)
 
-    assert list(deadlines.due(10)) == ["tea"]
+    assert list(deadlines.due(10)) == ["key"]
     assert list(deadlines.due(20)) == []
 
 
-def test_a_cancelled_key_is_not_due_and_nobody_need_wake_up_for_it():
+def test_a_cancelled_key_is_not_due_and_needs_no_wake_up():
     deadlines = Deadlines()
-    deadlines.set("tea", 10)
-    deadlines.cancel("tea")
-    deadlines.cancel("coffee")
+    deadlines.set("key", 10)
+    deadlines.cancel("key")
+    deadlines.cancel("missing")
 
     assert deadlines.next() is None
     assert list(deadlines.due(10)) == []
 
 
-def test_what_is_cancelled_or_put_off_while_others_are_dealt_with_is_not_due():
+def test_keys_that_are_cancelled_or_moved_while_others_are_handled_are_not_due():
     deadlines = Deadlines()
-    for when, key in enumerate(["first", "cancelled", "put off", "last"]):
+    for when, key in enumerate(["first", "cancelled", "moved", "last"]):
         deadlines.set(key, when)
 
     seen = []
     for key in deadlines.due(10):
         seen.append(key)
         deadlines.cancel("cancelled")
-        deadlines.set("put off", 20)
+        deadlines.set("moved", 20)
 
     assert seen == ["first", "last"]
     assert deadlines.next() <= 20
-    assert list(deadlines.due(20)) == ["put off"]
+    assert list(deadlines.due(20)) == ["moved"]
 
 
-def test_heartbeats_cost_no_memory():
+def test_heartbeats_do_not_grow_the_heap():
     deadlines = Deadlines()
     for beat in range(10_000):
         deadlines.set("member", beat + 10_000)
@@ -110,26 +110,26 @@ def test_heartbeats_cost_no_memory():
     assert len(deadlines._heap) == 1
 
 
-def test_those_who_came_and_went_leave_no_memory_behind():
+def test_short_lived_keys_do_not_grow_the_heap():
     deadlines = Deadlines()
-    deadlines.set("who stays", 5)
-    for visitor in range(10_000):
-        deadlines.set(visitor, 300_000)
-        deadlines.cancel(visitor)
+    deadlines.set("permanent", 5)
+    for key in range(10_000):
+        deadlines.set(key, 300_000)
+        deadlines.cancel(key)
 
     assert len(deadlines._heap) < 200
     assert len(deadlines._queued) < 200
-    assert list(deadlines.due(300_000)) == ["who stays"]
+    assert list(deadlines.due(300_000)) == ["permanent"]
 
 
-def test_going_back_and_forth_costs_no_memory():
+def test_moving_a_deadline_back_and_forth_does_not_grow_the_heap():
     deadlines = Deadlines()
-    for turn in range(10_000):
-        deadlines.set("undecided", 1_000_000)
-        deadlines.set("undecided", 900_000 - turn)
+    for round_number in range(10_000):
+        deadlines.set("key", 1_000_000)
+        deadlines.set("key", 900_000 - round_number)
 
     assert len(deadlines._heap) < 200
-    assert list(deadlines.due(1_000_000)) == ["undecided"]
+    assert list(deadlines.due(1_000_000)) == ["key"]
 
 
 KEYS = st.sampled_from("abcd")
@@ -144,7 +144,7 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-def test_it_behaves_like_a_list_that_is_searched_each_time(steps):
+def test_deadlines_behave_like_a_dict_that_is_searched_each_time(steps):
     deadlines: Deadlines[str] = Deadlines()
     model: dict[str, int] = {}
     now = 0

@@ -1,4 +1,4 @@
-"""A group is kept in the partition that Kafka would keep it in."""
+"""A group is in the partition that Kafka would choose."""
 
 import pytest
 
@@ -21,21 +21,21 @@ from ottla.coord.placement import partition_of_group
         ("日本", 47, 3),
     ],
 )
-def test_a_group_is_where_kafka_has_it(group_id, of_50, of_7):
+def test_the_partition_of_a_group_is_that_of_kafka(group_id, of_50, of_7):
     assert partition_of_group(group_id, 50) == of_50
     assert partition_of_group(group_id, 7) == of_7
     assert partition_of_group(group_id, 1) == 0
 
 
-def test_a_character_beyond_16_bits_counts_as_the_two_that_it_is_in_java():
+def test_a_supplementary_character_counts_as_two_code_units():
     assert partition_of_group("😀", 50) == 49
     assert partition_of_group("a😀b", 50) == 44
 
 
-def test_the_one_hash_that_has_no_absolute_value_is_taken_for_0():
+def test_the_smallest_hash_has_no_absolute_value_and_becomes_0():
     assert partition_of_group("polygenelubricants", 50) == 0
     assert partition_of_group("polygenelubricants", 7) == 0
 
 
-def test_half_a_character_does_not_hurt():
+def test_a_lone_surrogate_is_accepted():
     assert partition_of_group("\ud83d", 50) == 7
