@@ -73,7 +73,7 @@ def describe_config(
 
 
 def _is_unset(entry: ConfigEntry, kind: str) -> bool:
-    return entry.source.name != "TOPIC" if kind == "topic" else entry.is_default
+    return entry.source.name != "DYNAMIC_TOPIC" if kind == "topic" else entry.is_default
 
 
 def _described(admin: Admin, kind: str, name: str) -> dict[str, ConfigEntry]:

@@ -174,7 +174,9 @@ def describe_topics(target: Target, topics: tuple[str, ...], show_all: bool, as_
         ]
         starts, ends = admin.beginning_offsets(*led), admin.end_offsets(*led)
     shown = {
-        name: [entry for entry in entries.values() if show_all or entry.source.name == "TOPIC"]
+        name: [
+            entry for entry in entries.values() if show_all or entry.source.name == "DYNAMIC_TOPIC"
+        ]
         for name, entries in configs.items()
     }
     if as_json:

@@ -144,7 +144,7 @@ def clone_topic(target: Target, source: str, copy: str, records: bool, as_json: 
         configs = {
             entry.name: entry.value
             for entry in admin.describe_topic_configs(source)[source].values()
-            if entry.source.name == "TOPIC" and entry.value is not None
+            if entry.source.name == "DYNAMIC_TOPIC" and entry.value is not None
         }
         admin.create_topics(
             NewTopic(copy, len(description.partitions), description.replication_factor, configs)

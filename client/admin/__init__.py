@@ -1,14 +1,14 @@
-"""Admin: topics, settings, groups, offsets, and the cluster itself.
+"""The admin client: topics, configs, groups, offsets and the cluster.
 
     async with Admin("localhost:9092") as admin:
         await admin.create_topic("orders", partitions=3)
         print(await admin.end_offsets("orders"))
 
-One rule for what goes wrong: a verb does all that it was asked for and gives the results, or it
-raises. Who asks for one thing gets its error, a KafkaError with the broker's code. Who asks for
-several gets a PartialError if some of them fail: `failed` has the error of each, and `done` the
-results of the others. What may succeed later is tried again first, until the time for an
-operation (`TimeoutConfig.operation`) is over; that a topic or a group is not there is told at once.
+A method returns the results of all items, or raises. With one item it raises the error of that
+item, a KafkaError with the broker's code. With several it raises a PartialError if some of them
+fail: `failed` has the error of each, and `done` the results of the others. Retriable errors are
+retried until the operation timeout (`TimeoutConfig.operation`); unknown topics and groups are
+reported at once.
 """
 
 from __future__ import annotations
@@ -53,4 +53,4 @@ __all__ = [
 
 
 class Admin(TopicsAdmin, ConfigsAdmin, GroupsAdmin):
-    """Looks at a cluster and changes it. `bootstrap` is "host:port,…" or a list of such."""
+    """Describes and changes a cluster. `bootstrap` is "host:port,…" or a list of such."""

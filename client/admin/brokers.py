@@ -1,4 +1,4 @@
-"""The cluster itself: its brokers, and what they speak."""
+"""The cluster: its brokers, and the API versions that they support."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from .results import ApiVersion, BrokerDescription, ClusterDescription
 
 
 class BrokersAdmin(AdminRequests):
-    """What an admin can be told of brokers."""
+    """Admin requests about brokers."""
 
     async def describe_cluster(self) -> ClusterDescription:
-        """Give the brokers that there are."""
+        """Return the brokers of the cluster, and which of them is the controller."""
 
         async def attempt() -> ClusterDescription:
-            known = await self._cluster.refresh([])
+            metadata = await self._cluster.refresh([])
             return ClusterDescription(
-                known.cluster_id,
-                known.controller,
+                metadata.cluster_id,
+                metadata.controller,
                 tuple(
-                    BrokerDescription(*node, is_controller=node.id == known.controller)
-                    for _id, node in sorted(known.nodes.items())
+                    BrokerDescription(*node, is_controller=node.id == metadata.controller)
+                    for _id, node in sorted(metadata.nodes.items())
                 ),
             )
 
         return await self._cluster.retry(attempt, what="describing the cluster")
 
     async def api_versions(self, broker: int | None = None) -> list[ApiVersion]:
-        """Give the apis that a broker serves, or any, and the versions that we would take."""
+        """Return the APIs of a broker, or of any, with their versions and the one we would use."""
 
         async def attempt() -> list[ApiVersion]:
             if broker is not None and broker not in (known := await self._known_brokers()):
@@ -39,7 +39,7 @@ class BrokersAdmin(AdminRequests):
                 for key, (first, last) in sorted(connection.versions.items())
             ]
 
-        return await self._cluster.retry(attempt, what="asking for versions")
+        return await self._cluster.retry(attempt, what="requesting API versions")
 
 
 def _api_version(key: int, first: int, last: int) -> ApiVersion:

@@ -1,4 +1,4 @@
-"""Settings of topics and of brokers: describe, alter."""
+"""Configs of topics and brokers: describe, alter."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .results import ConfigEntry, ConfigSource
 
 _TOPIC, _BROKER = 2, 4
 _SET, _DELETE, _APPEND, _SUBTRACT = range(4)
-# By Kafka's numbers.
+# Indexed by Kafka's numbers.
 _SOURCES = dict(enumerate(ConfigSource))
 _TYPES = (
     *("unknown", "boolean", "string", "int", "short"),
@@ -33,57 +33,57 @@ Configs = dict[str, ConfigEntry]
 
 
 class ConfigsAdmin(AdminRequests):
-    """What an admin can do with settings."""
+    """Admin requests about configs."""
 
     async def describe_topic_configs(
         self, *topics: str, keys: Collection[str] | None = None
     ) -> dict[str, Configs]:
-        """Give the settings of topics: by topic, and then by name."""
+        """Return the configs of topics: by topic, then by name."""
 
-        async def attempt(left: list[str]) -> Mapping[str, Outcome[Configs]]:
-            request = _describe(_TOPIC, left, keys)
+        async def attempt(pending: list[str]) -> Mapping[str, Outcome[Configs]]:
+            request = _describe(_TOPIC, pending, keys)
             return _described(await self._cluster.send_to_any(request, DescribeConfigsResponse))
 
-        return await self._each(topics, attempt, "describing settings")
+        return await self._each(topics, attempt, "describing configs")
 
     async def describe_broker_configs(
         self, *brokers: int, keys: Collection[str] | None = None
     ) -> dict[int, Configs]:
-        """Give the settings of brokers: by broker, and then by name. Each is asked itself."""
+        """Return the configs of brokers: by broker, then by name. Each is asked for its own."""
 
-        async def ask(node_id: int, _: list[int]) -> Mapping[int, Outcome[Configs]]:
+        async def send(node_id: int, _: list[int]) -> Mapping[int, Outcome[Configs]]:
             request = _describe(_BROKER, [str(node_id)], keys)
-            answer = await self._cluster.send(node_id, request, DescribeConfigsResponse)
-            return {int(name): found for name, found in _described(answer).items()}
+            response = await self._cluster.send(node_id, request, DescribeConfigsResponse)
+            return {int(name): result for name, result in _described(response).items()}
 
-        async def attempt(left: list[int]) -> Mapping[int, Outcome[Configs]]:
+        async def attempt(pending: list[int]) -> Mapping[int, Outcome[Configs]]:
             known = await self._known_brokers()
-            answers: dict[int, Outcome[Configs]] = {
-                broker: no_such_broker(broker, known) for broker in left
+            results: dict[int, Outcome[Configs]] = {
+                broker: no_such_broker(broker, known) for broker in pending
             }
-            answers |= await self._by_node({one: one for one in left if one in known}, ask)
-            return answers
+            results |= await self._by_node({one: one for one in pending if one in known}, send)
+            return results
 
-        return await self._each(brokers, attempt, "describing settings")
+        return await self._each(brokers, attempt, "describing configs")
 
     async def alter_topic_configs(
         self,
         topic: str,
-        set: Mapping[str, str] | None = None,  # noqa: A002  # it reads well where it is called
+        set: Mapping[str, str] | None = None,  # noqa: A002  # reads well in calls
         *,
         unset: Iterable[str] = (),
         append: Mapping[str, str] | None = None,
         subtract: Mapping[str, str] | None = None,
         validate_only: bool = False,
     ) -> None:
-        """Change settings of a topic; the others stay as they are.
+        """Change configs of a topic; the others keep their values.
 
-        `unset` gives a setting its default again; `append` and `subtract` are for lists.
+        `unset` resets a config to its default; `append` and `subtract` are for list configs.
         """
         changes = _changes(set, unset, append, subtract)
 
-        async def attempt(left: list[str]) -> Mapping[str, Outcome[None]]:
-            request = _alter(_TOPIC, left, changes, validate_only=validate_only)
+        async def attempt(pending: list[str]) -> Mapping[str, Outcome[None]]:
+            request = _alter(_TOPIC, pending, changes, validate_only=validate_only)
             return _altered(
                 await self._cluster.send_to_controller(request, IncrementalAlterConfigsResponse)
             )
@@ -100,14 +100,14 @@ class ConfigsAdmin(AdminRequests):
         subtract: Mapping[str, str] | None = None,
         validate_only: bool = False,
     ) -> None:
-        """Change settings of a broker, as with those of a topic."""
+        """Change configs of a broker, in the same way as those of a topic."""
         changes = _changes(set, unset, append, subtract)
 
-        async def attempt(left: list[str]) -> Mapping[str, Outcome[None]]:
+        async def attempt(pending: list[str]) -> Mapping[str, Outcome[None]]:
             known = await self._known_brokers()
             if broker not in known:
                 return {str(broker): no_such_broker(broker, known)}
-            request = _alter(_BROKER, left, changes, validate_only=validate_only)
+            request = _alter(_BROKER, pending, changes, validate_only=validate_only)
             return _altered(
                 await self._cluster.send(broker, request, IncrementalAlterConfigsResponse)
             )
@@ -116,11 +116,11 @@ class ConfigsAdmin(AdminRequests):
 
 
 def _describe(kind: int, names: list[str], keys: Collection[str] | None) -> DescribeConfigsRequest:
-    wanted = None if keys is None else list(keys)
+    names_or_all = None if keys is None else list(keys)
     return DescribeConfigsRequest(
         resources=[
             DescribeConfigsResource(
-                resource_type=kind, resource_name=name, configuration_keys=wanted
+                resource_type=kind, resource_name=name, configuration_keys=names_or_all
             )
             for name in names
         ],
@@ -128,14 +128,14 @@ def _describe(kind: int, names: list[str], keys: Collection[str] | None) -> Desc
     )
 
 
-def _described(answer: DescribeConfigsResponse) -> dict[str, Outcome[Configs]]:
+def _described(response: DescribeConfigsResponse) -> dict[str, Outcome[Configs]]:
     return {
         result.resource_name: outcome(
             result.error_code,
             result.error_message,
             {config.name: _entry(config) for config in result.configs},
         )
-        for result in answer.results
+        for result in response.results
     }
 
 
@@ -165,7 +165,7 @@ def _changes(
         *((_SUBTRACT, name, value) for name, value in (subtract or {}).items()),
     ]
     if not pairs:
-        raise ValueError("there is nothing to alter")
+        raise ValueError("No config changes given: pass set, unset, append or subtract")
     return [
         AlterableConfig(name=name, config_operation=operation, value=value)
         for operation, name, value in pairs
@@ -184,8 +184,8 @@ def _alter(
     )
 
 
-def _altered(answer: IncrementalAlterConfigsResponse) -> dict[str, Outcome[None]]:
+def _altered(response: IncrementalAlterConfigsResponse) -> dict[str, Outcome[None]]:
     return {
         result.resource_name: outcome(result.error_code, result.error_message, None)
-        for result in answer.responses
+        for result in response.responses
     }

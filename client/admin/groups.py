@@ -1,4 +1,4 @@
-"""Groups and what they have committed: list, describe, delete, alter."""
+"""Groups and their committed offsets: list, describe, delete, alter."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from .results import GroupDescription, GroupListing, MemberDescription, Partitio
 
 _CONSUMER = "consumer"
 _DEAD = "Dead"
-# How brokers say to a commit, which is no member's, that there are members.
+# Errors of a commit without a member id to a group that has members.
 _HAS_MEMBERS = (
     ErrorCode.NON_EMPTY_GROUP,
     ErrorCode.UNKNOWN_MEMBER_ID,
@@ -45,13 +45,13 @@ _HAS_MEMBERS = (
 
 
 class GroupsAdmin(OffsetsAdmin, BrokersAdmin):
-    """What an admin can do with groups."""
+    """Admin requests about groups."""
 
     async def list_groups(self, *, states: Collection[str] = ()) -> list[GroupListing]:
-        """Give all groups by name, or those in one of the states. Every broker is asked for its."""
+        """Return all groups, or those in one of the states, by name. All brokers are asked."""
 
-        async def ask(node_id: int, _: list[int]) -> Mapping[int, Outcome[list[GroupListing]]]:
-            answer = await self._cluster.send(node_id, ListGroupsRequest(), ListGroupsResponse)
+        async def send(node_id: int, _: list[int]) -> Mapping[int, Outcome[list[GroupListing]]]:
+            response = await self._cluster.send(node_id, ListGroupsRequest(), ListGroupsResponse)
             listed = [
                 GroupListing(
                     group.group_id,
@@ -60,111 +60,109 @@ class GroupsAdmin(OffsetsAdmin, BrokersAdmin):
                     group.group_type,
                     node_id,
                 )
-                for group in answer.groups
+                for group in response.groups
             ]
-            return {node_id: outcome(answer.error_code, None, listed)}
+            return {node_id: outcome(response.error_code, None, listed)}
 
-        async def attempt(left: list[int]) -> Mapping[int, Outcome[list[GroupListing]]]:
-            return await self._by_node({node_id: node_id for node_id in left}, ask)
+        async def attempt(pending: list[int]) -> Mapping[int, Outcome[list[GroupListing]]]:
+            return await self._by_node({node_id: node_id for node_id in pending}, send)
 
         brokers = (await self.describe_cluster()).brokers
-        found = await self._each((one.id for one in brokers), attempt, "listing groups")
-        wanted = {state.lower() for state in states}
-        listed = [one for groups in found.values() for one in groups]
+        by_broker = await self._each((one.id for one in brokers), attempt, "listing groups")
+        accepted = {state.lower() for state in states}
+        listed = [one for groups in by_broker.values() for one in groups]
         return sorted(
-            (one for one in listed if not wanted or one.state.lower() in wanted),
+            (one for one in listed if not accepted or one.state.lower() in accepted),
             key=lambda group: group.group_id,
         )
 
     async def describe_groups(self, *groups: str) -> dict[str, GroupDescription]:
-        """Give groups with their members, by name. One that is not there is GROUP_ID_NOT_FOUND."""
+        """Return groups with their members, by name. Raises GROUP_ID_NOT_FOUND for unknown ones."""
 
-        async def ask(node_id: int, its: list[str]) -> Mapping[str, Outcome[GroupDescription]]:
-            request = DescribeGroupsRequest(groups=its)
-            answer = await self._cluster.send(node_id, request, DescribeGroupsResponse)
-            return {group.group_id: _described(group, node_id) for group in answer.groups}
+        async def send(node_id: int, some: list[str]) -> Mapping[str, Outcome[GroupDescription]]:
+            request = DescribeGroupsRequest(groups=some)
+            response = await self._cluster.send(node_id, request, DescribeGroupsResponse)
+            return {group.group_id: _described(group, node_id) for group in response.groups}
 
-        async def attempt(left: list[str]) -> Mapping[str, Outcome[GroupDescription]]:
-            return await self._by_node(await self._coordinators(left), ask)
+        async def attempt(pending: list[str]) -> Mapping[str, Outcome[GroupDescription]]:
+            return await self._by_node(await self._coordinators(pending), send)
 
         return await self._each(groups, attempt, "describing groups")
 
     async def delete_groups(self, *groups: str) -> None:
-        """Delete groups that have no members, with what they have committed."""
+        """Delete groups that have no members, and their committed offsets."""
 
-        async def ask(node_id: int, its: list[str]) -> Mapping[str, Outcome[None]]:
-            request = DeleteGroupsRequest(groups_names=its)
-            answer = await self._cluster.send(node_id, request, DeleteGroupsResponse)
+        async def send(node_id: int, some: list[str]) -> Mapping[str, Outcome[None]]:
+            request = DeleteGroupsRequest(groups_names=some)
+            response = await self._cluster.send(node_id, request, DeleteGroupsResponse)
             return {
-                result.group_id: _of_idle_group(result.group_id, error_of(result.error_code))
-                for result in answer.results
+                result.group_id: _for_empty_group(result.group_id, error_of(result.error_code))
+                for result in response.results
             }
 
-        async def attempt(left: list[str]) -> Mapping[str, Outcome[None]]:
-            return await self._by_node(await self._coordinators(left), ask)
+        async def attempt(pending: list[str]) -> Mapping[str, Outcome[None]]:
+            return await self._by_node(await self._coordinators(pending), send)
 
         await self._each(groups, attempt, "deleting groups")
 
     async def list_group_offsets(self, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Give what a group has committed; nothing, if there is no such group."""
+        """Return the committed offsets of a group; none if the group is unknown."""
 
         async def attempt() -> dict[TopicPartition, OffsetAndMetadata]:
-            answers = await fetch_committed_offsets(
+            results = await fetch_committed_offsets(
                 self._cluster, group, None, require_stable=False
             )
-            found = {
-                place: one for place, one in values_or_raise(answers).items() if one is not None
-            }
-            return dict(sorted(found.items()))
+            offsets = values_or_raise(results)
+            return {tp: one for tp, one in sorted(offsets.items()) if one is not None}
 
-        return await self._cluster.retry(attempt, what=f"looking up the offsets of {group}")
+        return await self._cluster.retry(attempt, what=f"looking up committed offsets of {group}")
 
     async def alter_group_offsets(
         self, group: str, offsets: Mapping[TopicPartition, int | OffsetAndMetadata]
     ) -> None:
-        """Commit for a group that has no members: the offsets that it will read next."""
-        wanted = {place: _committed(offset) for place, offset in offsets.items()}
+        """Commit offsets for a group that has no members: those of the next records."""
+        commits = {tp: _with_metadata(offset) for tp, offset in offsets.items()}
 
-        async def attempt(left: list[TopicPartition]) -> Mapping[TopicPartition, Outcome[None]]:
-            found = await commit_offsets(
-                self._cluster, group, {place: wanted[place] for place in left}
+        async def attempt(pending: list[TopicPartition]) -> Mapping[TopicPartition, Outcome[None]]:
+            results = await commit_offsets(
+                self._cluster, group, {tp: commits[tp] for tp in pending}
             )
-            return {place: _of_idle_group(group, error) for place, error in found.items()}
+            return {tp: _for_empty_group(group, error) for tp, error in results.items()}
 
-        await self._each(wanted, attempt, f"altering the offsets of {group}")
+        await self._each(commits, attempt, f"altering the offsets of {group}")
 
-    async def delete_group_offsets(self, group: str, *places: TopicPartition) -> None:
-        """Forget what a group has committed for partitions that none of its members reads."""
+    async def delete_group_offsets(self, group: str, *tps: TopicPartition) -> None:
+        """Delete committed offsets of partitions that no member is subscribed to."""
 
-        async def attempt(left: list[TopicPartition]) -> Mapping[TopicPartition, Outcome[None]]:
+        async def attempt(pending: list[TopicPartition]) -> Mapping[TopicPartition, Outcome[None]]:
             request = OffsetDeleteRequest(
                 group_id=group,
                 topics=[
                     OffsetDeleteRequestTopic(
                         name=topic,
                         partitions=[
-                            OffsetDeleteRequestPartition(partition_index=place.partition)
-                            for place in some
+                            OffsetDeleteRequestPartition(partition_index=tp.partition)
+                            for tp in some
                         ],
                     )
-                    for topic, some in group_by_topic(left)
+                    for topic, some in group_by_topic(pending)
                 ],
             )
-            answer = await self._cluster.send_to_coordinator(group, request, OffsetDeleteResponse)
-            if (error := _of_idle_group(group, error_of(answer.error_code))) is not None:
+            response = await self._cluster.send_to_coordinator(group, request, OffsetDeleteResponse)
+            if (error := _for_empty_group(group, error_of(response.error_code))) is not None:
                 raise error
             return {
                 TopicPartition(topic.name, partition.partition_index): outcome(
                     partition.error_code, None, None
                 )
-                for topic in answer.topics
+                for topic in response.topics
                 for partition in topic.partitions
             }
 
-        await self._each(places, attempt, f"deleting offsets of {group}")
+        await self._each(tps, attempt, f"deleting offsets of {group}")
 
     async def group_lag(self, group: str) -> dict[TopicPartition, PartitionLag]:
-        """Give how far a group is behind, for what it has committed and what its members have."""
+        """Return the lag of a group, for some committed and some assigned partitions."""
         committed = await self.list_group_offsets(group)
         try:
             members = (await self.describe_groups(group))[group].members
@@ -172,33 +170,33 @@ class GroupsAdmin(OffsetsAdmin, BrokersAdmin):
             if error.code is not ErrorCode.GROUP_ID_NOT_FOUND:
                 raise
             members = ()
-        assigned = {place for member in members for place in member.assignment}
-        places = sorted({*committed, *assigned})
-        ends = await self._ends_where_known(places)
+        assigned = {tp for member in members for tp in member.assignment}
+        tps = sorted({*committed, *assigned})
+        ends = await self._end_offsets_of_existing(tps)
         return {
-            place: PartitionLag(
-                committed[place].offset if place in committed else None,
-                ends.get(place),
-                committed[place].metadata if place in committed else "",
+            tp: PartitionLag(
+                committed[tp].offset if tp in committed else None,
+                ends.get(tp),
+                committed[tp].metadata if tp in committed else "",
             )
-            for place in places
+            for tp in tps
         }
 
     async def _coordinators(self, groups: Iterable[str]) -> dict[str, Outcome[int]]:
-        """Give the coordinator of each group, or why it is not known."""
-        found: dict[str, Outcome[int]] = {}
+        """Return the coordinator of each group, or the error of some lookup."""
+        coordinators: dict[str, Outcome[int]] = {}
         for group in groups:
             try:
-                found[group] = await self._cluster.coordinator_of(group)
+                coordinators[group] = await self._cluster.coordinator_of(group)
             except (KafkaError, ClientError) as error:
-                found[group] = error
-        return found
+                coordinators[group] = error
+        return coordinators
 
 
 def _described(group: DescribedGroup, node_id: int) -> Outcome[GroupDescription]:
     error = error_of(group.error_code)
     if error is None and group.group_state == _DEAD:
-        # Before version 6 that is how a group is told that there is none of.
+        # Before version 6, brokers describe unknown groups as dead.
         error = no_such_group(group.group_id)
     return error or GroupDescription(
         group.group_id,
@@ -239,26 +237,26 @@ def _member(member: DescribedGroupMember, *, is_consumer: bool) -> MemberDescrip
 
 
 def _decoded(message: type[M], data: Buffer) -> M | None:
-    """Decode what a member has said; None if it says nothing, or nothing that is understood."""
+    """Decode a message of the embedded consumer protocol; None if it is empty or invalid."""
     try:
         (version,) = struct.unpack_from(">h", data)
-        found: M
-        found, _end = codec(message, min(max(version, 0), 3)).decode(memoryview(data), 2)
+        decoded: M
+        decoded, _end = codec(message, min(max(version, 0), 3)).decode(memoryview(data), 2)
     except (struct.error, DecodeError):
         return None
-    return found
+    return decoded
 
 
-def _of_idle_group(group: str, error: KafkaError | None) -> KafkaError | None:
-    """Say what an error means for a group that should have no members."""
+def _for_empty_group(group: str, error: KafkaError | None) -> KafkaError | None:
+    """Replace an error by what it means for a group that must have no members."""
     if error is not None and error.code is ErrorCode.GROUP_ID_NOT_FOUND:
         return no_such_group(group)
     if error is not None and error.code in _HAS_MEMBERS:
         return KafkaError(
-            ErrorCode.NON_EMPTY_GROUP, f"group {group!r} has members: stop them first"
+            ErrorCode.NON_EMPTY_GROUP, f"Group {group!r} has members: stop them first"
         )
     return error
 
 
-def _committed(offset: int | OffsetAndMetadata) -> OffsetAndMetadata:
+def _with_metadata(offset: int | OffsetAndMetadata) -> OffsetAndMetadata:
     return offset if isinstance(offset, OffsetAndMetadata) else OffsetAndMetadata(offset)

@@ -1,4 +1,4 @@
-"""Where logs begin and end, which offset a time has, and records that are to go."""
+"""Offsets of partition logs: beginning, end, by timestamp; deletion of records."""
 
 from __future__ import annotations
 
@@ -22,34 +22,36 @@ _HIGH_WATERMARK = -1
 
 
 class OffsetsAdmin(AdminRequests):
-    """What an admin can do with the logs of partitions."""
+    """Admin requests about partition logs."""
 
-    async def beginning_offsets(self, *what: str | TopicPartition) -> dict[TopicPartition, int]:
-        """Give the first offset of partitions, or of all partitions of topics."""
-        return await self._ends(what, EARLIEST)
+    async def beginning_offsets(
+        self, *partitions: str | TopicPartition
+    ) -> dict[TopicPartition, int]:
+        """Return the earliest offset of partitions, or of all partitions of topics."""
+        return await self._offsets_at(partitions, EARLIEST)
 
-    async def end_offsets(self, *what: str | TopicPartition) -> dict[TopicPartition, int]:
-        """Give the offset that the next record will have, as above."""
-        return await self._ends(what, LATEST)
+    async def end_offsets(self, *partitions: str | TopicPartition) -> dict[TopicPartition, int]:
+        """Return the log end offset of partitions, or of all partitions of topics."""
+        return await self._offsets_at(partitions, LATEST)
 
     async def offsets_for_times(
         self, times: Mapping[TopicPartition, int | datetime]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """Give the first record that is not older than a time; None where there is none.
+        """Return the first offset at or after a time; None if there is none.
 
         A time is in milliseconds since 1970, or a datetime.
         """
-        wanted = {place: as_milliseconds(time) for place, time in times.items()}
-        found = await self._list_offsets(wanted)
-        return {place: one if one.offset >= 0 else None for place, one in found.items()}
+        timestamps = {tp: as_milliseconds(time) for tp, time in times.items()}
+        found = await self._list_offsets(timestamps)
+        return {tp: one if one.offset >= 0 else None for tp, one in found.items()}
 
     async def delete_records(
         self, before: Mapping[TopicPartition, int | None]
     ) -> dict[TopicPartition, int]:
-        """Delete the records before an offset, all of them for None; give where logs begin now."""
+        """Delete the records before an offset, all of them for None; return the new beginnings."""
 
-        async def ask(
-            node_id: int, its: list[TopicPartition]
+        async def send(
+            node_id: int, led: list[TopicPartition]
         ) -> Mapping[TopicPartition, Outcome[int]]:
             request = DeleteRecordsRequest(
                 topics=[
@@ -57,116 +59,116 @@ class OffsetsAdmin(AdminRequests):
                         name=topic,
                         partitions=[
                             DeleteRecordsPartition(
-                                partition_index=place.partition, offset=_or_all(before[place])
+                                partition_index=tp.partition, offset=_or_all(before[tp])
                             )
-                            for place in some
+                            for tp in some
                         ],
                     )
-                    for topic, some in group_by_topic(its)
+                    for topic, some in group_by_topic(led)
                 ],
                 timeout_ms=self._timeout_ms,
             )
-            answer = await self._cluster.send(node_id, request, DeleteRecordsResponse)
+            response = await self._cluster.send(node_id, request, DeleteRecordsResponse)
             return {
-                place: self._of_leader(
-                    place, kafka_error(partition.error_code, str(place)) or partition.low_watermark
+                tp: self._from_leader(
+                    tp, kafka_error(partition.error_code, str(tp)) or partition.low_watermark
                 )
-                for topic in answer.topics
+                for topic in response.topics
                 for partition in topic.partitions
-                for place in [TopicPartition(topic.name, partition.partition_index)]
+                for tp in [TopicPartition(topic.name, partition.partition_index)]
             }
 
-        return await self._of_leaders(before, ask, "deleting records")
+        return await self._each_leader(before, send, "deleting records")
 
-    async def _ends(
-        self, what: Iterable[str | TopicPartition], which: int
+    async def _offsets_at(
+        self, partitions: Iterable[str | TopicPartition], timestamp: int
     ) -> dict[TopicPartition, int]:
-        places = await self._places(what)
-        found = await self._list_offsets(dict.fromkeys(places, which))
-        return {place: one.offset for place, one in found.items()}
+        tps = await self._expand_topics(partitions)
+        found = await self._list_offsets(dict.fromkeys(tps, timestamp))
+        return {tp: one.offset for tp, one in found.items()}
 
-    async def _ends_where_known(
-        self, places: Iterable[TopicPartition]
+    async def _end_offsets_of_existing(
+        self, tps: Iterable[TopicPartition]
     ) -> Mapping[TopicPartition, int]:
-        """Give the ends of those partitions that are there."""
-        wanted = list(places)
+        """Return the end offsets of those partitions that exist."""
         try:
-            return await self._ends(wanted, LATEST)
+            return await self._offsets_at(tps, LATEST)
         except PartialError as error:
             for reason in error.failed.values():
                 if not _is_unknown(reason):
                     raise reason from error
-            return {place: one.offset for place, one in error.done.items()}
+            return {tp: one.offset for tp, one in error.done.items()}
         except KafkaError as error:
             if not _is_unknown(error):
                 raise
             return {}
 
-    async def _places(self, what: Iterable[str | TopicPartition]) -> list[TopicPartition]:
-        wanted = list(what)
-        names = [one for one in wanted if isinstance(one, str)]
+    async def _expand_topics(
+        self, partitions: Iterable[str | TopicPartition]
+    ) -> list[TopicPartition]:
+        """Replace each topic name by all partitions of the topic."""
+        partitions = list(partitions)
+        names = [one for one in partitions if isinstance(one, str)]
 
-        async def attempt(left: list[str]) -> Mapping[str, Outcome[int]]:
-            known = await self._cluster.refresh(left)
+        async def attempt(pending: list[str]) -> Mapping[str, Outcome[int]]:
+            topics = (await self._cluster.refresh(pending)).topics
             return {
                 name: error_of(info.error, f"topic {name!r}: {info.error.message}")
                 or len(info.partitions)
-                for name, info in (
-                    (name, known.topics[name]) for name in left if name in known.topics
-                )
+                for name, info in ((name, topics[name]) for name in pending if name in topics)
             }
 
         counts = await self._each(names, attempt, "looking up topics") if names else {}
-        found: list[TopicPartition] = []
-        for one in wanted:
+        tps: list[TopicPartition] = []
+        for one in partitions:
             if isinstance(one, TopicPartition):
-                found.append(one)
+                tps.append(one)
             else:
-                found += (TopicPartition(one, number) for number in range(counts[one]))
-        return found
+                tps += (TopicPartition(one, index) for index in range(counts[one]))
+        return tps
 
     async def _list_offsets(
-        self, wanted: Mapping[TopicPartition, int]
+        self, timestamps: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
         async def attempt(
-            left: list[TopicPartition],
+            pending: list[TopicPartition],
         ) -> Mapping[TopicPartition, Outcome[OffsetAndTimestamp]]:
-            await self._cluster.refresh({place.topic for place in left})
-            times = {place: wanted[place] for place in left}
-            found = await list_offsets(self._cluster, times, read_committed=False)
-            return {place: self._of_leader(place, one) for place, one in found.items()}
+            await self._cluster.refresh({tp.topic for tp in pending})
+            some = {tp: timestamps[tp] for tp in pending}
+            found = await list_offsets(self._cluster, some, read_committed=False)
+            return {tp: self._from_leader(tp, one) for tp, one in found.items()}
 
-        return await self._each(wanted, attempt, "looking up offsets")
+        return await self._each(timestamps, attempt, "looking up offsets")
 
-    async def _of_leaders(
+    async def _each_leader(
         self,
-        places: Iterable[TopicPartition],
-        ask: Callable[[int, list[TopicPartition]], Awaitable[Mapping[TopicPartition, Outcome[V]]]],
+        tps: Iterable[TopicPartition],
+        send: Callable[[int, list[TopicPartition]], Awaitable[Mapping[TopicPartition, Outcome[V]]]],
         what: str,
     ) -> dict[TopicPartition, V]:
-        """Ask the leaders of partitions, those that they have by now."""
+        """Send requests to the current leaders of partitions."""
 
-        async def attempt(left: list[TopicPartition]) -> Mapping[TopicPartition, Outcome[V]]:
-            await self._cluster.refresh({place.topic for place in left})
-            return await self._by_node(await self._cluster.leaders_of(left), ask)
+        async def attempt(pending: list[TopicPartition]) -> Mapping[TopicPartition, Outcome[V]]:
+            await self._cluster.refresh({tp.topic for tp in pending})
+            return await self._by_node(await self._cluster.leaders_of(pending), send)
 
-        return await self._each(places, attempt, what)
+        return await self._each(tps, attempt, what)
 
-    def _of_leader(self, place: TopicPartition, answer: Outcome[V]) -> Outcome[V]:
-        """Take a leader that does not know of its partition for one that will soon."""
-        if not isinstance(answer, Exception) or not _is_unknown(answer):
-            return answer
-        info = self._cluster.metadata.topics.get(place.topic)
-        if info is None or info.error or place.partition >= len(info.partitions):
-            return answer
-        return RefreshError(ErrorCode.NOT_LEADER_OR_FOLLOWER, str(answer))
+    def _from_leader(self, tp: TopicPartition, result: Outcome[V]) -> Outcome[V]:
+        """Make an unknown-partition error of the leader retriable: it may learn of it soon."""
+        if not isinstance(result, Exception) or not _is_unknown(result):
+            return result
+        info = self._cluster.metadata.topics.get(tp.topic)
+        if info is None or info.error or tp.partition >= len(info.partitions):
+            return result
+        return RefreshError(ErrorCode.NOT_LEADER_OR_FOLLOWER, str(result))
 
 
 def as_milliseconds(time: int | datetime) -> int:
-    """Give a time in milliseconds since 1970; a datetime without a zone is local."""
+    """Return a time in milliseconds since 1970; a naive datetime is local time."""
     milliseconds = time if isinstance(time, int) else int(time.timestamp() * 1000)
     if milliseconds < 0:
-        raise ValueError(f"{time} is before 1970")
+        raise ValueError(f"Invalid time {time}: must not be before 1970")
     return milliseconds
 
 

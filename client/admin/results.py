@@ -1,4 +1,4 @@
-"""What an admin is told: plain, frozen things."""
+"""Requests and results of the admin client, as frozen dataclasses."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from ..types import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic that is to be made; -1 is what the broker has as its default."""
+    """A topic to create; -1 is the default of the broker."""
 
     name: str
     partitions: int = -1
     replication_factor: int = -1
     configs: Mapping[str, str] = field(default_factory=dict)
-    #: Which brokers have each partition, the leader first; then the two numbers say nothing.
+    #: The replicas of each partition, the leader first; replaces the two numbers.
     assignment: Sequence[Sequence[int]] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class CreatedTopic:
-    """A topic that was made, or could be; -1 where an old broker does not say."""
+    """A topic that was created or validated; -1 where an old broker does not return a number."""
 
     name: str
     id: UUID
@@ -34,7 +34,7 @@ class CreatedTopic:
 
 @dataclass(frozen=True, slots=True)
 class PartitionDescription:
-    """Who has a partition; the leader is -1 if there is none right now."""
+    """The leader and replicas of a partition; the leader is -1 if there is none."""
 
     partition: int
     leader: int
@@ -54,37 +54,37 @@ class TopicDescription:
 
     @property
     def replication_factor(self) -> int:
-        """How many brokers have each partition."""
+        """The largest number of replicas of a partition."""
         return max((len(partition.replicas) for partition in self.partitions), default=0)
 
     @property
     def topic_partitions(self) -> tuple[TopicPartition, ...]:
-        """The partitions, by name and number."""
+        """The partitions as TopicPartition."""
         return tuple(TopicPartition(self.name, one.partition) for one in self.partitions)
 
 
 class ConfigSource(Enum):
-    """Where the value of a setting comes from."""
+    """Where the value of a config comes from, named as in Kafka."""
 
     UNKNOWN = "unknown"
-    TOPIC = "topic"
-    BROKER = "broker, altered"
-    BROKERS = "all brokers, altered"
-    STATIC = "broker, at its start"
+    DYNAMIC_TOPIC = "dynamic topic config"
+    DYNAMIC_BROKER = "dynamic broker config"
+    DYNAMIC_DEFAULT_BROKER = "dynamic default broker config"
+    STATIC_BROKER = "static broker config"
     DEFAULT = "default"
-    LOGGER = "logger"
-    CLIENT_METRICS = "client metrics"
-    GROUP = "group"
+    DYNAMIC_BROKER_LOGGER = "dynamic broker logger config"
+    DYNAMIC_CLIENT_METRICS = "dynamic client metrics config"
+    DYNAMIC_GROUP = "dynamic group config"
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """A setting. `value` is None where it is a secret, or there is none."""
+    """A config. `value` is None if it is sensitive, or not set."""
 
     name: str
     value: str | None
     source: ConfigSource
-    #: In Kafka's words: boolean, string, int, …; "unknown" if the broker is old.
+    #: As in Kafka: boolean, string, int, …; "unknown" with an old broker.
     type: str
     is_read_only: bool
     is_sensitive: bool
@@ -92,13 +92,13 @@ class ConfigEntry:
 
     @property
     def is_default(self) -> bool:
-        """Whether nobody has set it."""
+        """Whether the value is the default."""
         return self.source is ConfigSource.DEFAULT
 
 
 @dataclass(frozen=True, slots=True)
 class GroupListing:
-    """A group, as its coordinator lists it; what an old broker does not say is empty."""
+    """A group, as its coordinator lists it; empty strings where an old broker returns nothing."""
 
     group_id: str
     protocol_type: str
@@ -109,7 +109,7 @@ class GroupListing:
 
 @dataclass(frozen=True, slots=True)
 class MemberDescription:
-    """A member of a group. Topics and assignment are empty if they are not a consumer's."""
+    """A member of a group. Topics and assignment are empty if it is not a consumer group."""
 
     member_id: str
     instance_id: str | None
@@ -126,7 +126,7 @@ class GroupDescription:
     group_id: str
     state: str
     protocol_type: str
-    #: How the members share the partitions, once they have agreed: "range", …
+    #: The assignor that the group selected: "range", …
     assignor: str
     coordinator: int
     members: tuple[MemberDescription, ...]
@@ -134,17 +134,17 @@ class GroupDescription:
 
 @dataclass(frozen=True, slots=True)
 class PartitionLag:
-    """How far a group is behind in a partition."""
+    """The committed and end offset of a partition."""
 
-    #: None: it has committed nothing there.
+    #: None if the group has not committed an offset.
     committed: int | None
-    #: The end of the log; None if the partition is not there any more.
+    #: The log end offset; None if the partition does not exist any more.
     end: int | None
     metadata: str = ""
 
     @property
     def lag(self) -> int | None:
-        """How many offsets are still to be read, where that is known."""
+        """The offsets still to be read; None if not known."""
         if self.committed is None or self.end is None:
             return None
         return max(0, self.end - self.committed)
@@ -152,7 +152,7 @@ class PartitionLag:
 
 @dataclass(frozen=True, slots=True)
 class BrokerDescription:
-    """A broker, and where it says that it is."""
+    """A broker and its advertised address."""
 
     id: int
     host: str
@@ -166,19 +166,19 @@ class ClusterDescription:
     """The brokers of a cluster."""
 
     cluster_id: str | None
-    #: -1 if there is none right now.
+    #: -1 if there is none.
     controller: int
     brokers: tuple[BrokerDescription, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ApiVersion:
-    """An api that a broker serves: the first and last version, and which one we would take."""
+    """An API of a broker: its first and last version, and the one we would use."""
 
     key: int
-    #: Empty if we do not know it.
+    #: Empty if the API is not known.
     name: str
     first: int
     last: int
-    #: None if there is no version that both sides speak.
+    #: None if there is no version that both sides support.
     used: int | None

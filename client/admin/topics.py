@@ -1,4 +1,4 @@
-"""Topics and partitions: list, describe, create, delete, add."""
+"""Topics and partitions: list, describe, create, delete, add partitions."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ from ..errors import error_of
 from .requests import AdminRequests, Outcome, outcome
 from .results import CreatedTopic, NewTopic, PartitionDescription, TopicDescription
 
-# The last version in which topics are a list of names.
-_LAST_WITH_NAMES = 5
+# The last version with a plain list of topic names.
+_NAMES_VERSION = 5
 
 
 class TopicsAdmin(AdminRequests):
-    """What an admin can do with topics."""
+    """Admin requests about topics."""
 
     async def list_topics(self, *, internal: bool = False) -> list[TopicDescription]:
-        """Give all topics by name, those of the brokers' own only if asked for."""
+        """Return all topics by name, internal ones only if `internal` is set."""
 
         async def attempt() -> list[TopicDescription]:
-            known = await self._cluster.refresh(None)
-            return [_described(info) for _name, info in sorted(known.topics.items())]
+            metadata = await self._cluster.refresh(None)
+            return [_described(info) for _name, info in sorted(metadata.topics.items())]
 
-        found = await self._cluster.retry(attempt, what="listing topics")
-        return [topic for topic in found if internal or not topic.is_internal]
+        topics = await self._cluster.retry(attempt, what="listing topics")
+        return [topic for topic in topics if internal or not topic.is_internal]
 
     async def describe_topics(self, *names: str) -> dict[str, TopicDescription]:
-        """Give topics with their partitions, by name."""
+        """Return topics with their partitions, by name."""
 
-        async def attempt(left: list[str]) -> Mapping[str, Outcome[TopicDescription]]:
+        async def attempt(pending: list[str]) -> Mapping[str, Outcome[TopicDescription]]:
             return {
-                name: _missing(info) or _described(info)
-                for name, info in (await self._look_up(left)).items()
+                name: _topic_error(info) or _described(info)
+                for name, info in (await self._look_up(pending)).items()
             }
 
         return await self._each(names, attempt, "describing topics")
@@ -61,28 +61,29 @@ class TopicsAdmin(AdminRequests):
         configs: Mapping[str, str] | None = None,
         validate_only: bool = False,
     ) -> CreatedTopic:
-        """Make a topic; -1 is what the broker has as its default."""
+        """Create a topic; -1 is the default of the broker."""
         topic = NewTopic(name, partitions, replication_factor, configs or {})
         return (await self.create_topics(topic, validate_only=validate_only))[name]
 
     async def create_topics(
         self, *topics: NewTopic, validate_only: bool = False
     ) -> dict[str, CreatedTopic]:
-        """Make topics, or only see whether they could be made.
+        """Create topics, or only validate the requests.
 
-        If the broker went away meanwhile, TOPIC_ALREADY_EXISTS may speak of what was made just now.
+        If the connection was lost meanwhile, TOPIC_ALREADY_EXISTS may be about a topic that this
+        call created.
         """
         by_name = {topic.name: topic for topic in topics}
         if len(by_name) < len(topics):
-            raise ValueError("a topic is named twice")
+            raise ValueError("Duplicate topic name in create_topics")
 
-        async def attempt(left: list[str]) -> Mapping[str, Outcome[CreatedTopic]]:
+        async def attempt(pending: list[str]) -> Mapping[str, Outcome[CreatedTopic]]:
             request = CreateTopicsRequest(
-                topics=[_creatable(by_name[name]) for name in left],
+                topics=[_creatable(by_name[name]) for name in pending],
                 timeout_ms=self._timeout_ms,
                 validate_only=validate_only,
             )
-            answer = await self._cluster.send_to_controller(request, CreateTopicsResponse)
+            response = await self._cluster.send_to_controller(request, CreateTopicsResponse)
             return {
                 topic.name: outcome(
                     topic.error_code,
@@ -91,22 +92,22 @@ class TopicsAdmin(AdminRequests):
                         topic.name, topic.topic_id, topic.num_partitions, topic.replication_factor
                     ),
                 )
-                for topic in answer.topics
+                for topic in response.topics
             }
 
         return await self._each(by_name, attempt, "creating topics")
 
     async def delete_topics(self, *names: str) -> None:
-        """Delete topics, with all their records."""
+        """Delete topics with all their records."""
 
-        async def attempt(left: list[str]) -> Mapping[str, Outcome[None]]:
-            request = DeleteTopicsRequest(topic_names=left, timeout_ms=self._timeout_ms)
-            answer = await self._cluster.send_to_controller(
-                request, DeleteTopicsResponse, max_version=_LAST_WITH_NAMES
+        async def attempt(pending: list[str]) -> Mapping[str, Outcome[None]]:
+            request = DeleteTopicsRequest(topic_names=pending, timeout_ms=self._timeout_ms)
+            response = await self._cluster.send_to_controller(
+                request, DeleteTopicsResponse, max_version=_NAMES_VERSION
             )
             return {
                 topic.name or "": outcome(topic.error_code, topic.error_message, None)
-                for topic in answer.responses
+                for topic in response.responses
             }
 
         await self._each(names, attempt, "deleting topics")
@@ -114,34 +115,35 @@ class TopicsAdmin(AdminRequests):
     async def create_partitions(
         self, topic: str, total: int, *, validate_only: bool = False
     ) -> None:
-        """Give a topic more partitions, so that it has `total`.
+        """Increase the number of partitions of a topic to `total`.
 
-        Records stay where they are: a key may be found in another partition from now on.
+        Existing records stay where they are: new records of a key may go to another partition.
         """
 
-        async def attempt(left: list[str]) -> Mapping[str, Outcome[None]]:
+        async def attempt(pending: list[str]) -> Mapping[str, Outcome[None]]:
             request = CreatePartitionsRequest(
                 topics=[
-                    CreatePartitionsTopic(name=name, count=total, assignments=None) for name in left
+                    CreatePartitionsTopic(name=name, count=total, assignments=None)
+                    for name in pending
                 ],
                 timeout_ms=self._timeout_ms,
                 validate_only=validate_only,
             )
-            answer = await self._cluster.send_to_controller(request, CreatePartitionsResponse)
+            response = await self._cluster.send_to_controller(request, CreatePartitionsResponse)
             return {
                 result.name: outcome(result.error_code, result.error_message, None)
-                for result in answer.results
+                for result in response.results
             }
 
         await self._each([topic], attempt, f"adding partitions to {topic}")
 
     async def _look_up(self, names: list[str]) -> dict[str, TopicInfo]:
-        known = await self._cluster.refresh(names)
-        return {name: known.topics[name] for name in names if name in known.topics}
+        topics = (await self._cluster.refresh(names)).topics
+        return {name: topics[name] for name in names if name in topics}
 
 
-def _missing(info: TopicInfo) -> KafkaError | None:
-    # Partitions without a leader are told as they are.
+def _topic_error(info: TopicInfo) -> KafkaError | None:
+    # Partitions without a leader are described as they are.
     if info.error == ErrorCode.LEADER_NOT_AVAILABLE and info.partitions:
         return None
     return error_of(info.error, f"topic {info.name!r}: {info.error.message}")
@@ -153,8 +155,8 @@ def _described(info: TopicInfo) -> TopicDescription:
         info.id,
         info.is_internal,
         tuple(
-            PartitionDescription(number, one.leader, one.leader_epoch, one.replicas, one.isr)
-            for number, one in enumerate(info.partitions)
+            PartitionDescription(index, one.leader, one.leader_epoch, one.replicas, one.isr)
+            for index, one in enumerate(info.partitions)
         ),
     )
 
@@ -166,8 +168,8 @@ def _creatable(topic: NewTopic) -> CreatableTopic:
         num_partitions=-1 if is_assigned else topic.partitions,
         replication_factor=-1 if is_assigned else topic.replication_factor,
         assignments=[
-            CreatableReplicaAssignment(partition_index=number, broker_ids=list(brokers))
-            for number, brokers in enumerate(topic.assignment)
+            CreatableReplicaAssignment(partition_index=index, broker_ids=list(brokers))
+            for index, brokers in enumerate(topic.assignment)
         ],
         configs=[
             CreatableTopicConfig(name=name, value=value) for name, value in topic.configs.items()

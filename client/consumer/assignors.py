@@ -1,12 +1,13 @@
-"""Who reads what: the partitions of a group's topics, shared out among its members.
+"""Assignors: how the partitions of a group's topics are assigned to its members.
 
-The leader of a group asks one of these for everybody's share. They are pure: what members said and
-how many partitions topics have goes in, a share for each member comes out. `range` and `roundrobin`
-give the same as Java's, librdkafka's and kafka-python's assignors of that name, whoever leads.
+The group leader runs one of these for all members. They are pure: subscriptions and partition
+counts in, an assignment for each member out. `range` and `roundrobin` give the same result as the
+assignors of that name in Java, librdkafka and kafka-python, whichever client leads.
 
-`cooperative-sticky` leaves partitions where they are as far as a fair share allows, and takes two
-rounds to move one (KIP-429). In the first nobody is given what another member still has: that one
-sees that it is to let go of it, does, and joins again. In the second it is free, and given away.
+`cooperative-sticky` moves as few partitions as a balanced assignment allows, and takes two
+rebalances to move one (KIP-429). In the first, no member is assigned a partition that another
+member still owns: the owner sees that it is missing from its assignment, revokes it, and rejoins.
+In the second rebalance it is free, and assigned to its new member.
 """
 
 from __future__ import annotations
@@ -18,93 +19,93 @@ from typing import Protocol
 
 from ..types import TopicPartition
 
-#: The partitions of each member, by its id.
-Shares = dict[str, list[TopicPartition]]
+#: The partitions of each member, by member id.
+Assignments = dict[str, list[TopicPartition]]
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """What a member of the group said when it joined."""
+    """A member of the group, as it joined."""
 
     id: str
     topics: Collection[str]
     instance_id: str | None = None
-    #: What it has, and the generation in which it was given it; -1 if it did not say.
+    #: The partitions that it owns, and the generation that assigned them; -1 if not known.
     owned: Collection[TopicPartition] = ()
     generation_id: int = -1
 
     @property
     def rank(self) -> tuple[bool, str]:
-        """Where it stands in the order of members: static ones first, by a name that stays."""
+        """The sort key of members: static ones first, by instance id, which does not change."""
         return (self.instance_id is None, self.instance_id or self.id)
 
 
 class Assignor(Protocol):
-    """A way to share out partitions."""
+    """An assignment strategy."""
 
-    #: By which members find what they have in common.
+    #: The protocol name, by which members agree on a strategy.
     name: str
-    #: Whether members may keep what they have while the group rebalances.
+    #: Whether members may keep their partitions during a rebalance.
     is_cooperative: bool
 
-    def assign(self, members: Sequence[Member], partitions: Mapping[str, int]) -> Shares:
-        """Share out the partitions of topics; `partitions` is how many each topic has."""
+    def assign(self, members: Sequence[Member], partitions: Mapping[str, int]) -> Assignments:
+        """Assign partitions to members; `partitions` is the partition count of each topic."""
 
 
 class RangeAssignor:
-    """Topic by topic, a run of neighbours for each: equal numbers of two topics stay together."""
+    """Topic by topic, consecutive partitions for each member: co-partitioned topics match."""
 
     name = "range"
     is_cooperative = False
 
-    def assign(self, members: Sequence[Member], partitions: Mapping[str, int]) -> Shares:
-        """Share out; those in front get one more where it does not come out even."""
-        shares: Shares = {member.id: [] for member in members}
-        for topic, readers in _readers(members, partitions).items():
-            size, longer = divmod(partitions[topic], len(readers))
+    def assign(self, members: Sequence[Member], partitions: Mapping[str, int]) -> Assignments:
+        """Assign ranges; if they cannot be equal, the first members get one partition more."""
+        assignments: Assignments = {member.id: [] for member in members}
+        for topic, subscribers in sorted(_subscribers(members, partitions).items()):
+            size, longer = divmod(partitions[topic], len(subscribers))
             start = 0
-            for place, member in enumerate(readers):
-                end = start + size + (place < longer)
-                shares[member.id] += [TopicPartition(topic, n) for n in range(start, end)]
+            for rank, member in enumerate(subscribers):
+                end = start + size + (rank < longer)
+                assignments[member.id] += [TopicPartition(topic, n) for n in range(start, end)]
                 start = end
-        return shares
+        return assignments
 
 
 class RoundRobinAssignor:
-    """All partitions of all topics dealt out in turn."""
+    """All partitions of all topics, to the members in turn."""
 
     name = "roundrobin"
     is_cooperative = False
 
-    def assign(self, members: Sequence[Member], partitions: Mapping[str, int]) -> Shares:
-        """Share out; a member that does not want a topic is passed over."""
-        shares: Shares = {member.id: [] for member in members}
-        readers = _readers(members, partitions)
+    def assign(self, members: Sequence[Member], partitions: Mapping[str, int]) -> Assignments:
+        """Assign in turn; members that are not subscribed to a topic are skipped."""
+        assignments: Assignments = {member.id: [] for member in members}
+        subscribers = _subscribers(members, partitions)
         turns = cycle(sorted(members, key=lambda member: member.rank))
-        for topic in sorted(readers):
-            for number in range(partitions[topic]):
-                member = next(one for one in turns if topic in one.topics)
-                shares[member.id].append(TopicPartition(topic, number))
-        return shares
+        for topic in sorted(subscribers):
+            for index in range(partitions[topic]):
+                member = next(member for member in turns if topic in member.topics)
+                assignments[member.id].append(TopicPartition(topic, index))
+        return assignments
 
 
 class CooperativeStickyAssignor:
-    """Fair shares with as few moves as can be, each in two rounds."""
+    """A balanced assignment with as few moves as possible, each in two rebalances."""
 
     name = "cooperative-sticky"
     is_cooperative = True
 
-    def assign(self, members: Sequence[Member], partitions: Mapping[str, int]) -> Shares:
-        """Share out, and hold back what somebody else must let go of first."""
-        target = _Balance(members, partitions).shares()
-        # Whoever says that it has a partition may be reading it, however old its claim is.
-        holders: dict[TopicPartition, set[str]] = {}
+    def assign(self, members: Sequence[Member], partitions: Mapping[str, int]) -> Assignments:
+        """Assign partitions, except those that another member has to revoke first."""
+        target = _BalancedAssignment(members, partitions).assignments()
+        # A member that claims a partition may be reading it, however old its generation.
+        owners: dict[TopicPartition, set[str]] = {}
         for member in members:
-            for place in member.owned:
-                holders.setdefault(place, set()).add(member.id)
+            for tp in member.owned:
+                owners.setdefault(tp, set()).add(member.id)
         return {
-            name: [place for place in share if name in holders.get(place, {name})]
-            for name, share in target.items()
+            member_id: [tp for tp in assigned if member_id in owners.get(tp, {member_id})]
+            for member_id, assigned in target.items()
         }
 
 
@@ -114,91 +115,96 @@ ASSIGNORS: Mapping[str, Assignor] = {
 }
 
 
-def _readers(members: Sequence[Member], partitions: Mapping[str, int]) -> dict[str, list[Member]]:
-    """Give those who want each topic, in order; topics that do not exist are left out."""
-    readers: dict[str, list[Member]] = {}
+def _subscribers(
+    members: Sequence[Member], partitions: Mapping[str, int]
+) -> dict[str, list[Member]]:
+    """Return the members subscribed to each topic, by rank; unknown topics are left out."""
+    subscribers: dict[str, list[Member]] = {}
     for member in sorted(members, key=lambda member: member.rank):
         for topic in dict.fromkeys(member.topics):
             if partitions.get(topic, 0) > 0:
-                readers.setdefault(topic, []).append(member)
-    return readers
+                subscribers.setdefault(topic, []).append(member)
+    return subscribers
 
 
-class _Balance:
-    """A fair target: no member could take a partition from one that has two more than it.
+class _BalancedAssignment:
+    """A balanced target: no member could take a partition from one that has two more than it.
 
-    Everybody starts with what it has. What nobody has goes to those with least, and then partitions
-    move, one by one, from those with most to those with least who want their topic. Every move
-    makes shares more equal, so that it comes to an end, and none moves that need not.
+    Every member starts with what it owns. Unowned partitions go to the least loaded members, and
+    then partitions move, one by one, from the most loaded to the least loaded subscribers of their
+    topic. Every move makes the loads more equal, so that the loop ends, and no partition moves
+    that need not.
     """
 
     def __init__(self, members: Sequence[Member], partitions: Mapping[str, int]) -> None:
-        self._readers = {
-            topic: [member.id for member in wanting]
-            for topic, wanting in _readers(members, partitions).items()
+        self._subscribers = {
+            topic: [member.id for member in subscribed]
+            for topic, subscribed in _subscribers(members, partitions).items()
         }
-        self._had = _owners(members, self._readers, partitions)
+        self._owners = _owners(members, self._subscribers, partitions)
         # By member and topic, because a move is of any partition of a topic.
-        self._share: dict[str, dict[str, list[TopicPartition]]] = {
+        self._assigned: dict[str, dict[str, list[TopicPartition]]] = {
             member.id: {} for member in sorted(members, key=lambda member: member.rank)
         }
-        self._load = dict.fromkeys(self._share, 0)
-        for place, name in self._had.items():
-            self._give(name, place)
-        # Topics that few want come first: the others can make up for what those leave uneven.
-        for topic in sorted(self._readers, key=lambda topic: (len(self._readers[topic]), topic)):
-            for number in range(partitions[topic]):
-                place = TopicPartition(topic, number)
-                if place not in self._had:
-                    self._give(self._least(topic), place)
+        self._load = dict.fromkeys(self._assigned, 0)
+        for tp, member_id in self._owners.items():
+            self._assign(member_id, tp)
+        # Topics with few subscribers first: the others can even out what those leave uneven.
+        for topic in sorted(
+            self._subscribers, key=lambda topic: (len(self._subscribers[topic]), topic)
+        ):
+            for index in range(partitions[topic]):
+                tp = TopicPartition(topic, index)
+                if tp not in self._owners:
+                    self._assign(self._least_loaded(topic), tp)
         while self._move_one():
             pass
 
-    def shares(self) -> Shares:
+    def assignments(self) -> Assignments:
         return {
-            name: sorted(place for places in topics.values() for place in places)
-            for name, topics in self._share.items()
+            member_id: sorted(tp for tps in by_topic.values() for tp in tps)
+            for member_id, by_topic in self._assigned.items()
         }
 
-    def _least(self, topic: str) -> str:
-        return min(self._readers[topic], key=self._load.__getitem__)
+    def _least_loaded(self, topic: str) -> str:
+        return min(self._subscribers[topic], key=self._load.__getitem__)
 
     def _move_one(self) -> bool:
-        """Move a partition from whoever has most and can give to somebody with less."""
-        for name in sorted(self._load, key=self._load.__getitem__, reverse=True):
-            for topic, places in self._share[name].items():
-                taker = self._least(topic)
-                if places and self._load[name] > self._load[taker] + 1:
-                    # Rather one that is new to the giver.
-                    place = min(places, key=lambda one: self._had.get(one) == name)
-                    places.remove(place)
-                    self._load[name] -= 1
-                    self._give(taker, place)
+        """Move one partition from the most loaded member that can give one; False if none can."""
+        for giver in sorted(self._load, key=self._load.__getitem__, reverse=True):
+            for topic, tps in self._assigned[giver].items():
+                taker = self._least_loaded(topic)
+                if tps and self._load[giver] > self._load[taker] + 1:
+                    # Preferably one that the giver does not own yet.
+                    tp = min(tps, key=lambda tp: self._owners.get(tp) == giver)
+                    tps.remove(tp)
+                    self._load[giver] -= 1
+                    self._assign(taker, tp)
                     return True
         return False
 
-    def _give(self, name: str, place: TopicPartition) -> None:
-        self._share[name].setdefault(place.topic, []).append(place)
-        self._load[name] += 1
+    def _assign(self, member_id: str, tp: TopicPartition) -> None:
+        self._assigned[member_id].setdefault(tp.topic, []).append(tp)
+        self._load[member_id] += 1
 
 
 def _owners(
-    members: Sequence[Member], readers: Mapping[str, list[str]], partitions: Mapping[str, int]
+    members: Sequence[Member], subscribers: Mapping[str, list[str]], partitions: Mapping[str, int]
 ) -> dict[TopicPartition, str]:
-    """Give who has each partition: the member that got it in the latest generation.
+    """Return the owner of each partition: the member that was assigned it in the last generation.
 
-    Where two got it in the same one neither is believed.
+    If two members claim it for the same generation, neither counts.
     """
     claims: dict[TopicPartition, list[Member]] = {}
     for member in members:
-        for place in member.owned:
-            wanting = readers.get(place.topic, ())
-            if member.id in wanting and 0 <= place.partition < partitions[place.topic]:
-                claims.setdefault(place, []).append(member)
+        for tp in member.owned:
+            subscribed = subscribers.get(tp.topic, ())
+            if member.id in subscribed and 0 <= tp.partition < partitions[tp.topic]:
+                claims.setdefault(tp, []).append(member)
     owners: dict[TopicPartition, str] = {}
-    for place, claimants in sorted(claims.items()):
+    for tp, claimants in sorted(claims.items()):
         latest = max(member.generation_id for member in claimants)
         last = [member for member in claimants if member.generation_id == latest]
         if len(last) == 1:
-            owners[place] = last[0].id
+            owners[tp] = last[0].id
     return owners

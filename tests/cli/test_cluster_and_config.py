@@ -27,7 +27,7 @@ def test_versions_are_compared(run):
     produce = found["Produce"]
     assert (produce["first"], produce["last"], produce["used"]) == (0, 11, PRODUCE.versions.last)
     assert "Produce" in run("cluster", "api-versions")
-    assert "there is no broker 9, only 0" in run.fails(
+    assert "Unknown broker 9: the cluster has 0" in run.fails(
         5, "cluster", "api-versions", "--broker", "9"
     )
 
@@ -44,7 +44,7 @@ def test_settings_of_a_topic(run, topic):
     everything = {
         row["name"]: row for row in run.json("config", "describe", "topic", topic, "--all")
     }
-    assert everything["retention.ms"]["source"] == "topic"
+    assert everything["retention.ms"]["source"] == "dynamic topic config"
     assert everything["segment.ms"]["source"] == "default"
     assert everything["segment.ms"]["documentation"]
     assert "retention.bytes" in run("config", "describe", "topic", topic, "retention", "--docs")
@@ -53,7 +53,7 @@ def test_settings_of_a_topic(run, topic):
 def test_settings_of_a_broker(run):
     run("config", "set", "broker", "0", "group.max.size=77")
     (found,) = run.json("config", "describe", "broker", "0", "group.max.size")
-    assert (found["value"], found["source"]) == ("77", "broker, altered")
+    assert (found["value"], found["source"]) == ("77", "dynamic broker config")
     run("config", "set", "broker", "0", "--unset", "group.max.size")
     assert run.json("config", "describe", "broker", "0", "group.max.size")[0]["source"] == "default"
 

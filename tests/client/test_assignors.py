@@ -13,75 +13,77 @@ from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssigno
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.client.consumer.assignors import ASSIGNORS, Member, Shares
+from ottla.client.consumer.assignors import ASSIGNORS, Assignments, Member
 from ottla.client.types import TopicPartition
 
 TOPICS = ("a", "b", "c")
 
 
-def shared(assignor: str, members: Sequence[Member], partitions: Mapping[str, int]) -> Shares:
+def assigned(
+    assignor: str, members: Sequence[Member], partitions: Mapping[str, int]
+) -> Assignments:
     return ASSIGNORS[assignor].assign(members, partitions)
 
 
-def told(shares: Shares) -> dict[str, list[str]]:
-    return {name: [str(tp) for tp in tps] for name, tps in shares.items()}
+def named(assignments: Assignments) -> dict[str, list[str]]:
+    return {name: [str(tp) for tp in tps] for name, tps in assignments.items()}
 
 
-def wanting(*topics: str, count: int) -> list[Member]:
+def subscribed(*topics: str, count: int) -> list[Member]:
     return [Member(f"m{number}", topics) for number in range(count)]
 
 
-def settled(members: Sequence[Member], partitions: Mapping[str, int]) -> tuple[Shares, int]:
+def rebalanced(members: Sequence[Member], partitions: Mapping[str, int]) -> tuple[Assignments, int]:
     """Rebalance cooperatively until nothing is revoked; return the number of rounds."""
     rounds = 0
     while True:
         rounds += 1
-        assert rounds <= 3, "it does not come to rest"
-        given_out = shared("cooperative-sticky", members, partitions)
+        assert rounds <= 3, "the group does not become stable"
+        assigned_to = assigned("cooperative-sticky", members, partitions)
         holders = Counter(
             tp
             for member in members
-            for tp in {*member.owned, *given_out[member.id]}
-            if tp in given_out[member.id] or tp in member.owned
+            for tp in {*member.owned, *assigned_to[member.id]}
+            if tp in assigned_to[member.id] or tp in member.owned
         )
-        assert max(holders.values(), default=1) == 1, "a partition is given that another one has"
-        lets_go = any(set(member.owned) - set(given_out[member.id]) for member in members)
+        assert max(holders.values(), default=1) == 1, "a partition has two owners"
+        is_revoking = any(set(member.owned) - set(assigned_to[member.id]) for member in members)
         members = [
-            Member(one.id, one.topics, one.instance_id, tuple(given_out[one.id]), rounds)
+            Member(one.id, one.topics, one.instance_id, tuple(assigned_to[one.id]), rounds)
             for one in members
         ]
-        if not lets_go:
-            return given_out, rounds
+        if not is_revoking:
+            return assigned_to, rounds
 
 
-def holding(shares: Shares, topics: Sequence[str], generation: int = 1) -> list[Member]:
+def owning(assignments: Assignments, topics: Sequence[str], generation: int = 1) -> list[Member]:
     return [
         Member(name, topics, owned=tuple(tps), generation_id=generation)
-        for name, tps in shares.items()
+        for name, tps in assignments.items()
     ]
 
 
 def test_range_assigns_consecutive_partitions_and_one_more_to_the_first_members():
-    shares = shared("range", wanting("a", "b", count=2), {"a": 3, "b": 3})
+    assignments = assigned("range", subscribed("a", "b", count=2), {"a": 3, "b": 3})
 
-    assert told(shares) == {
+    assert named(assignments) == {
         "m0": ["a-0", "a-1", "b-0", "b-1"],
         "m1": ["a-2", "b-2"],
     }
 
 
 def test_roundrobin_assigns_in_turn():
-    shares = shared("roundrobin", wanting("a", "b", count=2), {"a": 3, "b": 3})
+    assignments = assigned("roundrobin", subscribed("a", "b", count=2), {"a": 3, "b": 3})
 
-    assert told(shares) == {"m0": ["a-0", "a-2", "b-1"], "m1": ["a-1", "b-0", "b-2"]}
+    assert named(assignments) == {"m0": ["a-0", "a-2", "b-1"], "m1": ["a-1", "b-0", "b-2"]}
 
 
 def test_roundrobin_skips_members_not_subscribed_to_a_topic():
     members = [Member("m0", ["a"]), Member("m1", ["a", "b"]), Member("m2", ["a", "b", "c"])]
 
-    shares = shared("roundrobin", members, {"a": 1, "b": 2, "c": 3})
+    assignments = assigned("roundrobin", members, {"a": 1, "b": 2, "c": 3})
 
-    assert told(shares) == {
+    assert named(assignments) == {
         "m0": ["a-0"],
         "m1": ["b-0"],
         "m2": ["b-1", "c-0", "c-1", "c-2"],
@@ -92,17 +94,17 @@ def test_roundrobin_skips_members_not_subscribed_to_a_topic():
 def test_static_members_come_first_by_instance_id(assignor):
     members = [Member("z", ["a"], "1"), Member("y", ["a"], "2"), Member("b", ["a"])]
 
-    shares = shared(assignor, members, {"a": 3})
+    assignments = assigned(assignor, members, {"a": 3})
 
-    assert told(shares) == {"z": ["a-0"], "y": ["a-1"], "b": ["a-2"]}
+    assert named(assignments) == {"z": ["a-0"], "y": ["a-1"], "b": ["a-2"]}
 
 
 @pytest.mark.parametrize("assignor", ASSIGNORS)
 def test_unknown_topics_and_surplus_members_are_handled(assignor):
-    shares = shared(assignor, wanting("a", "missing", count=3), {"a": 1})
+    assignments = assigned(assignor, subscribed("a", "missing", count=3), {"a": 1})
 
-    assert told(shares) == {"m0": ["a-0"], "m1": [], "m2": []}
-    assert shared(assignor, wanting("missing", count=1), {}) == {"m0": []}
+    assert named(assignments) == {"m0": ["a-0"], "m1": [], "m2": []}
+    assert assigned(assignor, subscribed("missing", count=1), {}) == {"m0": []}
 
 
 @pytest.mark.parametrize(
@@ -121,18 +123,18 @@ def test_aiokafka_assigns_the_same(name, theirs, data):
 
     found = theirs.assign(cluster, asked)
 
-    assert shared(name, members, partitions) == {
+    assert assigned(name, members, partitions) == {
         member: [(topic, number) for topic, numbers in share.assignment for number in numbers]
         for member, share in found.items()
     }
 
 
 def test_a_new_member_gets_its_share_and_nothing_else_moves():
-    before, _rounds = settled(wanting("a", count=2), {"a": 6})
+    before, _rounds = rebalanced(subscribed("a", count=2), {"a": 6})
 
-    members = [*holding(before, ["a"]), Member("m2", ["a"])]
-    first = shared("cooperative-sticky", members, {"a": 6})
-    after, rounds = settled(members, {"a": 6})
+    members = [*owning(before, ["a"]), Member("m2", ["a"])]
+    first = assigned("cooperative-sticky", members, {"a": 6})
+    after, rounds = rebalanced(members, {"a": 6})
 
     assert first["m2"] == [], "what others have is not given before they let go of it"
     assert rounds == 2
@@ -141,10 +143,10 @@ def test_a_new_member_gets_its_share_and_nothing_else_moves():
 
 
 def test_partitions_of_a_member_that_left_are_assigned_at_once():
-    before, _rounds = settled(wanting("a", count=3), {"a": 6})
+    before, _rounds = rebalanced(subscribed("a", count=3), {"a": 6})
     del before["m1"]
 
-    after, rounds = settled(holding(before, ["a"]), {"a": 6})
+    after, rounds = rebalanced(owning(before, ["a"]), {"a": 6})
 
     assert rounds == 1
     assert all(set(before[name]) <= set(after[name]) for name in before)
@@ -155,9 +157,9 @@ def test_the_owner_of_the_latest_generation_keeps_a_partition():
     old = Member("m0", ["a"], owned=[TopicPartition("a", 0)], generation_id=1)
     new = Member("m1", ["a"], owned=[TopicPartition("a", 0)], generation_id=2)
 
-    shares = shared("cooperative-sticky", [old, new], {"a": 1})
+    assignments = assigned("cooperative-sticky", [old, new], {"a": 1})
 
-    assert told(shares) == {"m0": [], "m1": ["a-0"]}
+    assert named(assignments) == {"m0": [], "m1": ["a-0"]}
 
 
 def test_as_few_partitions_as_possible_move_from_the_most_loaded_member():
@@ -167,7 +169,7 @@ def test_as_few_partitions_as_possible_move_from_the_most_loaded_member():
         "m2": [],
     }
 
-    after, _rounds = settled(holding(owned, ["a"]), {"a": 5})
+    after, _rounds = rebalanced(owning(owned, ["a"]), {"a": 5})
 
     assert sum(len(set(owned[name]) - set(after[name])) for name in owned) == 1
     assert len(after["m2"]) == 1
@@ -187,14 +189,14 @@ def test_cooperative_sticky_is_balanced_and_assigns_every_partition(data):
         owned = tuple(tp for tp in tps if owners[tp] == number)
         members.append(Member(f"m{number}", sorted(topics), owned=owned, generation_id=1))
 
-    shares, _rounds = settled(members, partitions)
+    assignments, _rounds = rebalanced(members, partitions)
 
-    given_out = [tp for share in shares.values() for tp in share]
+    assigned_to = [tp for share in assignments.values() for tp in share]
     wanted_topics = set().union(*wanted)
-    assert sorted(given_out) == sorted(tp for tp in tps if tp.topic in wanted_topics)
+    assert sorted(assigned_to) == sorted(tp for tp in tps if tp.topic in wanted_topics)
     topics_of = {member.id: set(member.topics) for member in members}
-    for name, share in shares.items():
+    for name, share in assignments.items():
         assert {tp.topic for tp in share} <= topics_of[name]
-        for other, theirs in shares.items():
+        for other, theirs in assignments.items():
             if len(theirs) > len(share) + 1:
                 assert not {tp.topic for tp in theirs} & topics_of[name], (name, other)
