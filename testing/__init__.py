@@ -12,7 +12,7 @@ __all__ = ["RunningBroker"]
 
 
 def __getattr__(name: str) -> Any:
-    # pytest imports the plugin wherever ottla is installed, and should not pay for a broker.
+    # Lazy: pytest imports this package with the plugin, wherever ottla is installed.
     if name in __all__:
         return getattr(import_module(".running_broker", __name__), name)
     raise AttributeError(name)

@@ -1,14 +1,14 @@
-"""pytest's fixtures: a broker in this process, in milliseconds, for any client.
+"""pytest fixtures: a broker in this process for tests with any client, started in milliseconds.
 
     def test_orders_are_billed(ottla_broker):
         ottla_broker.create_topic("orders", partitions=3)
         ...
 
-    @pytest.mark.ottla_broker(num_partitions=3)     # settings of the broker of one test
+    @pytest.mark.ottla_broker(num_partitions=3)     # broker configs of one test
     def test_…(ottla_broker): …
 
-pytest loads this wherever ottla is installed, so that nothing but pytest is imported until a
-fixture is used. docs/testing.md has the rest.
+pytest loads this module wherever ottla is installed, so it imports nothing else until a fixture is
+used. See docs/testing.md.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _MARKER = "ottla_broker"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let pytest know of the marker."""
-    says = "(**settings): settings of the broker that `ottla_broker` gives, as in num_partitions=3"
-    config.addinivalue_line("markers", f"{_MARKER}{says}")
+    """Register the marker."""
+    doc = "(**configs): configs of the `ottla_broker` fixture's broker, as in num_partitions=3"
+    config.addinivalue_line("markers", f"{_MARKER}{doc}")
 
 
 @pytest.fixture(scope="session")
 def ottla_broker_config() -> Mapping[str, Any]:
-    """Give settings of all brokers; a conftest.py may have its own fixture of this name."""
+    """Return the broker configs of all fixtures; override it in a conftest.py."""
     return {}
 
 
@@ -41,13 +41,13 @@ def ottla_broker_config() -> Mapping[str, Any]:
 def ottla_broker_factory(
     ottla_broker_config: Mapping[str, Any],
 ) -> Iterator[Callable[..., RunningBroker]]:
-    """Start brokers with settings of their own, which end with the test."""
-    from .running_broker import RunningBroker  # noqa: PLC0415  # see above
+    """Return a function that starts brokers, which stop after the test."""
+    from .running_broker import RunningBroker  # noqa: PLC0415
 
     with ExitStack() as brokers:
 
-        def start(**settings: Any) -> RunningBroker:
-            return brokers.enter_context(RunningBroker(**{**ottla_broker_config, **settings}))
+        def start(**configs: Any) -> RunningBroker:
+            return brokers.enter_context(RunningBroker(**{**ottla_broker_config, **configs}))
 
         yield start
 
@@ -56,18 +56,18 @@ def ottla_broker_factory(
 def ottla_broker(
     request: pytest.FixtureRequest, ottla_broker_factory: Callable[..., RunningBroker]
 ) -> RunningBroker:
-    """Give a broker that this test has for itself."""
-    settings: dict[str, Any] = {}
+    """Start a broker for one test."""
+    configs: dict[str, Any] = {}
     for marker in reversed(list(request.node.iter_markers(_MARKER))):
         if marker.args:
-            pytest.fail(f"{_MARKER}{marker.args}: settings have names, as in num_partitions=3")
-        settings |= marker.kwargs
-    return ottla_broker_factory(**settings)
+            pytest.fail(f"{_MARKER}{marker.args}: use keyword arguments, as in num_partitions=3")
+        configs |= marker.kwargs
+    return ottla_broker_factory(**configs)
 
 
 @pytest.fixture(scope="session")
 def ottla_session_broker(ottla_broker_config: Mapping[str, Any]) -> Iterator[RunningBroker]:
-    """Give a broker that all tests of the session share: each has topics of its own."""
+    """Start a broker that all tests share; `create_topic()` returns unique topics."""
     from .running_broker import RunningBroker  # noqa: PLC0415
 
     with RunningBroker(**ottla_broker_config) as broker:

@@ -1,16 +1,16 @@
-"""A broker for tests: in this process, in a thread of its own, with verbs to fill it and to look.
+"""A broker for tests, in this process, with methods to produce, read and assert.
 
     with RunningBroker(num_partitions=3) as broker:
         broker.produce("orders", "tea", "milk", key="ann")
         ...                                     # any program and any client: broker.bootstrap
         broker.assert_values("bills", "tea: 3", "milk: 2")
 
-It starts in milliseconds: its data are in a folder that goes with it, it waits for no disk, and its
-groups do not wait for more members, unless a setting says otherwise. As it has a thread, tests may
-block, or run a loop. It can be stopped and started again, with the same address and data.
+It starts in milliseconds: its data is in a temporary directory, it does not fsync, and groups have
+no initial rebalance delay, unless configs say otherwise. It runs in a thread of its own, so tests
+may block or run an event loop. It can be stopped and started again, with the same address and data.
 
-Whatever waits fails with an AssertionError that shows what is there. pytest has it as fixtures: see
-`pytest_plugin`.
+Methods that time out raise an AssertionError that shows the actual records or offsets.
+`pytest_plugin` has fixtures for it.
 """
 
 from __future__ import annotations
@@ -39,34 +39,35 @@ from ottla.protocol.configdef import as_text
 T = TypeVar("T")
 
 _HOST = "127.0.0.1"
-# Not from those that are given to connections: a client that looks for a broker which is stopped
-# could be given its port for its own end, and be connected to itself.
+# Not from the ephemeral range: a client that connects to a stopped broker could get the broker's
+# port as its own, and connect to itself.
 _PORTS = range(20_000, 32_000)
-_TRIES = 50
-_QUICK = {
+_MAX_BIND_ATTEMPTS = 50
+_FAST_CONFIGS = {
     "log.durability": "page-cache",
     "group.initial.rebalance.delay.ms": "0",
     "group.min.session.timeout.ms": "100",
     "offsets.topic.num.partitions": "1",
 }
-_LOOK_SECONDS = 0.01
-_PATIENCE_SECONDS = 10.0
-# How much is shown of what is there.
-_SHOWN_RECORDS = 20
-_SHOWN_CHARACTERS = 100
+_POLL_SECONDS = 0.01
+_TIMEOUT_SECONDS = 10.0
+# Limits of what error messages show.
+_MAX_SHOWN_RECORDS = 20
+_MAX_SHOWN_CHARACTERS = 100
 
 
 class RunningBroker:
-    """A broker that runs, from `start` to `stop`.
+    """A broker in a thread.
 
-    Settings are a broker's, with underscores: `RunningBroker(log_retention_ms=1000)`.
+    Broker configs are keyword arguments, with underscores: `RunningBroker(log_retention_ms=1000)`.
     """
 
-    def __init__(self, **settings: Any) -> None:
-        given = {name.replace("_", "."): as_text(value) for name, value in settings.items()}
-        self._settings = _QUICK | given
-        BrokerConfig.of(self._settings)  # what is wrong is told where it is said
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+    def __init__(self, **configs: Any) -> None:
+        self._configs = _FAST_CONFIGS | {
+            name.replace("_", "."): as_text(value) for name, value in configs.items()
+        }
+        BrokerConfig.of(self._configs)  # Raise ConfigError here, not in `start`.
+        self._directory: tempfile.TemporaryDirectory[str] | None = None
         self._port: int | None = None
         self._loop_thread: LoopThread | None = None
         self._broker: Broker
@@ -74,25 +75,25 @@ class RunningBroker:
         self._producer: Producer
 
     def __repr__(self) -> str:
-        where = "" if self._port is None else f" at {self.bootstrap}"
-        return f"<RunningBroker{where}{'' if self.is_running else ', stopped'}>"
+        address = "" if self._port is None else f" at {self.bootstrap}"
+        return f"<RunningBroker{address}{'' if self.is_running else ', stopped'}>"
 
     @property
     def is_running(self) -> bool:
-        """Whether it can be reached."""
+        """Whether it is started and not stopped."""
         return self._loop_thread is not None
 
     @property
     def bootstrap(self) -> str:
-        """Where it is: what clients call their bootstrap servers."""
+        """The bootstrap servers for clients, as host:port."""
         assert self._port is not None, "the broker has not been started"
         return f"{_HOST}:{self._port}"
 
-    # From start to end.
+    # Lifecycle.
 
     def start(self) -> Self:
-        """Start, or start again after a stop."""
-        assert self._loop_thread is None, "the broker runs already"
+        """Start, or start again after `stop`."""
+        assert self._loop_thread is None, "the broker is already running"
         loop_thread = LoopThread("ottla-broker")
         try:
             loop_thread.run(self._start())
@@ -103,7 +104,7 @@ class RunningBroker:
         return self
 
     def stop(self) -> None:
-        """Stop, as a daemon does that is told to. Data stay where they are."""
+        """Stop cleanly, and keep the data."""
         loop_thread, self._loop_thread = self._loop_thread, None
         if loop_thread is not None:
             try:
@@ -112,13 +113,13 @@ class RunningBroker:
                 loop_thread.stop()
 
     def close(self) -> None:
-        """Stop, and delete the data."""
+        """Stop, and delete the temporary directory."""
         try:
             self.stop()
         finally:
-            if self._folder is not None:
-                self._folder.cleanup()
-                self._folder = None
+            if self._directory is not None:
+                self._directory.cleanup()
+                self._directory = None
 
     def __enter__(self) -> Self:
         return self.start()
@@ -132,20 +133,20 @@ class RunningBroker:
         self.close()
 
     async def _start(self) -> None:
-        self._broker = await self._listening()
+        self._broker = await self._start_broker()
         self._admin = Admin(self._broker.address)
         self._producer = Producer(self._broker.address)
 
-    async def _listening(self) -> Broker:
-        """Start a broker, on a port that nobody has if it is the first time."""
-        settings = dict(self._settings)
-        if "log.dir" not in settings:
-            self._folder = self._folder or tempfile.TemporaryDirectory(prefix="ottla-")
-            settings["log.dir"] = self._folder.name
-        for _ in range(_TRIES):
+    async def _start_broker(self) -> Broker:
+        """Start a broker, on a random free port the first time."""
+        configs = dict(self._configs)
+        if "log.dir" not in configs:
+            self._directory = self._directory or tempfile.TemporaryDirectory(prefix="ottla-")
+            configs["log.dir"] = self._directory.name
+        for _ in range(_MAX_BIND_ATTEMPTS):
             port = self._port or random.choice(_PORTS)  # noqa: S311
-            settings["listeners"] = f"PLAINTEXT://{_HOST}:{port}"
-            broker = Broker(BrokerConfig.of(settings))
+            configs["listeners"] = f"PLAINTEXT://{_HOST}:{port}"
+            broker = Broker(BrokerConfig.of(configs))
             try:
                 await broker.start()
             except OSError as error:
@@ -154,7 +155,7 @@ class RunningBroker:
             else:
                 self._port = port
                 return broker
-        raise OSError(errno.EADDRINUSE, f"no free port in {_TRIES} tries")
+        raise OSError(errno.EADDRINUSE, f"no free port in {_MAX_BIND_ATTEMPTS} attempts")
 
     async def _stop(self) -> None:
         try:
@@ -163,11 +164,11 @@ class RunningBroker:
         finally:
             await self._broker.stop()
 
-    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+    def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         if self._loop_thread is None:
-            work.close()
-            raise AssertionError(f"{self!r}: start it first")
-        return self._loop_thread.run(work)
+            coroutine.close()
+            raise AssertionError(f"{self!r} is not running: call start() first")
+        return self._loop_thread.run(coroutine)
 
     # Topics.
 
@@ -178,17 +179,17 @@ class RunningBroker:
         partitions: int = 1,
         configs: Mapping[str, str] | None = None,
     ) -> str:
-        """Make a topic, and give its name: one that nobody else has, if none is given."""
+        """Create a topic and return its name; without a name, a unique one."""
         name = name or f"topic-{uuid4().hex[:12]}"
         self._run(self._admin.create_topic(name, partitions=partitions, configs=configs))
         return name
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic, with all its records."""
+        """Delete a topic."""
         self._run(self._admin.delete_topics(name))
 
     def topics(self) -> list[str]:
-        """Give the names of all topics."""
+        """Return the names of all topics."""
         return [topic.name for topic in self._run(self._admin.list_topics())]
 
     # Records.
@@ -201,24 +202,24 @@ class RunningBroker:
         headers: Headers = (),
         partition: int | None = None,
     ) -> list[RecordMetadata]:
-        """Write records to a topic, which is made if it is not there, and say where they are.
+        """Produce records and return their metadata; the topic is created if necessary.
 
         A value is bytes, a str, None (a tombstone), or a `ProducerRecord`.
         """
-        plain = [
-            one
-            if isinstance(one, ProducerRecord)
-            else ProducerRecord(_data(one), _data(key), headers, partition)
-            for one in values
+        records = [
+            value
+            if isinstance(value, ProducerRecord)
+            else ProducerRecord(_to_bytes(value), _to_bytes(key), headers, partition)
+            for value in values
         ]
-        return self._run(self._produce(topic, plain))
+        return self._run(self._produce(topic, records))
 
     async def _produce(self, topic: str, records: Iterable[ProducerRecord]) -> list[RecordMetadata]:
         futures = [
             await self._producer.enqueue(
                 topic,
-                _data(record.value),
-                key=_data(record.key),
+                _to_bytes(record.value),
+                key=_to_bytes(record.key),
                 headers=record.headers,
                 partition=record.partition,
                 timestamp=record.timestamp,
@@ -228,167 +229,170 @@ class RunningBroker:
         return [await future for future in futures]
 
     def records(
-        self, topic: str, count: int | None = None, *, timeout: float = _PATIENCE_SECONDS
+        self, topic: str, count: int | None = None, *, timeout: float = _TIMEOUT_SECONDS
     ) -> list[ConsumerRecord]:
-        """Give what is in a topic, by partition and offset.
+        """Return all records of a topic, ordered by partition and offset.
 
-        With a count, wait until there are so many records: whoever writes them may need a moment.
+        With a count, wait until the topic has at least that many records.
         """
 
         async def read() -> list[ConsumerRecord]:
             if count is None:
                 return await self._read(topic)
-            found, ends = await self._wait_for_end(topic, count, timeout)
-            if found < count:
-                there = await self._shown(topic)
+            actual_count, end_offsets = await self._wait_for_records(topic, count, timeout)
+            if actual_count < count:
                 raise AssertionError(
-                    f"{topic!r} has {found} records after {timeout:g} s, not {count}\n{there}"
+                    f"{topic!r} has {actual_count} records after {timeout:g} s, expected {count}\n"
+                    + await self._show_records(topic)
                 )
-            return await self._read(topic, ends)
+            return await self._read(topic, end_offsets)
 
         return self._run(read())
 
     def values(
-        self, topic: str, count: int | None = None, *, timeout: float = _PATIENCE_SECONDS
+        self, topic: str, count: int | None = None, *, timeout: float = _TIMEOUT_SECONDS
     ) -> list[bytes | None]:
-        """Give the values of what is in a topic, as `records` does."""
+        """Return the values of all records of a topic; see `records`."""
         return [record.value for record in self.records(topic, count, timeout=timeout)]
 
-    # What should be so.
+    # Assertions.
 
     def assert_values(
-        self, topic: str, *expected: str | bytes | None, timeout: float = _PATIENCE_SECONDS
+        self, topic: str, *expected: str | bytes | None, timeout: float = _TIMEOUT_SECONDS
     ) -> None:
-        """See that a topic has these values and no others, or will have them in time.
+        """Wait until a topic has as many records as expected, and compare their values.
 
-        They are in this order if the topic has one partition, and in any order if it has several.
-        It looks as soon as there are enough: what comes later is not waited for.
+        The order counts if the topic has one partition. Records that are produced later are not
+        waited for.
         """
-        wanted = [_data(value) for value in expected]
+        expected_values = [_to_bytes(value) for value in expected]
 
-        async def look() -> None:
-            _, ends = await self._wait_for_end(topic, len(wanted), timeout)
-            found = [record.value for record in await self._read(topic, ends)]
-            is_in_order = len(ends) <= 1
-            if found == wanted if is_in_order else Counter(found) == Counter(wanted):
+        async def check() -> None:
+            _, end_offsets = await self._wait_for_records(topic, len(expected_values), timeout)
+            values = [record.value for record in await self._read(topic, end_offsets)]
+            is_ordered = len(end_offsets) <= 1
+            missing = Counter(expected_values) - Counter(values)
+            unexpected = Counter(values) - Counter(expected_values)
+            if values == expected_values or not (is_ordered or missing or unexpected):
                 return
-            missing, excess = Counter(wanted) - Counter(found), Counter(found) - Counter(wanted)
-            lines = [f"{topic!r} has other values than expected after {timeout:g} s"]
-            lines += [f"  missing: {_shown_value(value)}" for value in missing.elements()]
-            lines += [f"  not expected: {_shown_value(value)}" for value in excess.elements()]
-            if not missing and not excess:
-                lines.append(f"  the order is another one: {', '.join(map(_shown_value, found))}")
-            raise AssertionError("\n".join([*lines, await self._shown(topic)]))
+            lines = [f"{topic!r} does not have the expected values after {timeout:g} s"]
+            lines += [f"  missing: {_show(value)}" for value in missing.elements()]
+            lines += [f"  unexpected: {_show(value)}" for value in unexpected.elements()]
+            if not missing and not unexpected:
+                lines.append(f"  different order: {', '.join(map(_show, values))}")
+            raise AssertionError("\n".join([*lines, await self._show_records(topic)]))
 
-        self._run(look())
+        self._run(check())
 
-    def assert_consumed(self, group: str, *topics: str, timeout: float = _PATIENCE_SECONDS) -> None:
-        """See that a group has committed all that is in topics, or will have in time."""
+    def assert_consumed(self, group: str, *topics: str, timeout: float = _TIMEOUT_SECONDS) -> None:
+        """Wait until a group has committed the end offsets of all partitions of topics."""
 
-        async def look() -> None:
-            left: dict[TopicPartition, tuple[int | None, int]] = {}
-            async for _ in _times(timeout):
-                left = await self._uncommitted(group, topics)
-                if not left:
+        async def check() -> None:
+            lagging: dict[TopicPartition, tuple[int | None, int]] = {}
+            async for _ in _poll(timeout):
+                lagging = await self._lagging_partitions(group, topics)
+                if not lagging:
                     return
             lines = [f"group {group!r} has not consumed everything after {timeout:g} s"]
             lines += [
-                f"  {place}: {'nothing' if offset is None else offset} is committed, of {end}"
-                for place, (offset, end) in left.items()
+                f"  {tp}: committed {'nothing' if committed is None else committed}, end {end}"
+                for tp, (committed, end) in lagging.items()
             ]
-            raise AssertionError("\n".join([*lines, await self._shown_members(group)]))
+            raise AssertionError("\n".join([*lines, await self._show_members(group)]))
 
-        self._run(look())
+        self._run(check())
 
-    async def _uncommitted(
+    async def _lagging_partitions(
         self, group: str, topics: Iterable[str]
     ) -> dict[TopicPartition, tuple[int | None, int]]:
-        """Give what a group has committed, and the end, where these differ."""
-        ends = await self._admin.end_offsets(*topics)
-        committed = await self._admin.list_group_offsets(group)
-        offsets = {place: committed[place].offset if place in committed else None for place in ends}
+        """Return the committed offset and the end offset of partitions with a lag."""
+        end_offsets = await self._admin.end_offsets(*topics)
+        committed = {
+            tp: offset.offset
+            for tp, offset in (await self._admin.list_group_offsets(group)).items()
+        }
         return {
-            place: (offsets[place], end)
-            for place, end in ends.items()
-            if (offsets[place] or 0) < end
+            tp: (committed.get(tp), end)
+            for tp, end in end_offsets.items()
+            if committed.get(tp, 0) < end
         }
 
-    # How it looks.
-
-    async def _wait_for_end(
+    async def _wait_for_records(
         self, topic: str, count: int, timeout: float
     ) -> tuple[int, dict[TopicPartition, int]]:
-        """Wait until there are so many records; say how many, and where they end."""
-        found = 0
-        ends: dict[TopicPartition, int] = {}
-        async for _ in _times(timeout):
+        """Wait until a topic has `count` records; return the number and the end offsets."""
+        actual_count = 0
+        end_offsets: dict[TopicPartition, int] = {}
+        async for _ in _poll(timeout):
             with suppress(KafkaError):
-                ends = await self._admin.end_offsets(topic)
-                starts = await self._admin.beginning_offsets(topic)
-                found = sum(ends.values()) - sum(starts.values())
-            if found >= count:
+                end_offsets = await self._admin.end_offsets(topic)
+                start_offsets = await self._admin.beginning_offsets(topic)
+                actual_count = sum(end_offsets.values()) - sum(start_offsets.values())
+            if actual_count >= count:
                 break
-        return found, ends
+        return actual_count, end_offsets
 
     async def _read(
-        self, topic: str, ends: Mapping[TopicPartition, int] | None = None
+        self, topic: str, end_offsets: Mapping[TopicPartition, int] | None = None
     ) -> list[ConsumerRecord]:
-        ends = await self._admin.end_offsets(topic) if ends is None else ends
-        found: list[ConsumerRecord] = []
+        if end_offsets is None:
+            end_offsets = await self._admin.end_offsets(topic)
+        records: list[ConsumerRecord] = []
         async with Consumer(self.bootstrap) as consumer:
-            consumer.assign(ends)
-            left = set(ends)
-            while left := {place for place in left if await consumer.position(place) < ends[place]}:
-                for records in (await consumer.getmany(_LOOK_SECONDS)).values():
-                    found += records
-        return sorted(found, key=lambda record: (record.partition, record.offset))
+            consumer.assign(end_offsets)
+            unread = set(end_offsets)
+            while unread := {tp for tp in unread if await consumer.position(tp) < end_offsets[tp]}:
+                for fetched in (await consumer.getmany(_POLL_SECONDS)).values():
+                    records += fetched
+        return sorted(records, key=lambda record: (record.partition, record.offset))
 
-    async def _shown(self, topic: str) -> str:
-        """Say what is in a topic, for whoever expected something else."""
+    # Error messages.
+
+    async def _show_records(self, topic: str) -> str:
         try:
             records = await self._read(topic)
         except KafkaError as error:
             if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 raise
-            others = ", ".join(one.name for one in await self._admin.list_topics())
-            return f"  there is no such topic; there is {others or 'none'}"
+            names = ", ".join(description.name for description in await self._admin.list_topics())
+            return f"  unknown topic; existing topics: {names or 'none'}"
         lines = [
             f"  {record.topic}-{record.partition} at {record.offset}:"
-            f" {'' if record.key is None else f'{_shown_value(record.key)} = '}"
-            f"{_shown_value(record.value)}"
-            for record in records[:_SHOWN_RECORDS]
+            f" {'' if record.key is None else f'{_show(record.key)} = '}"
+            f"{_show(record.value)}"
+            for record in records[:_MAX_SHOWN_RECORDS]
         ]
-        if len(records) > _SHOWN_RECORDS:
-            lines.append(f"  … and {len(records) - _SHOWN_RECORDS} more")
-        return "\n".join(lines) or "  it is empty"
+        if len(records) > _MAX_SHOWN_RECORDS:
+            lines.append(f"  … and {len(records) - _MAX_SHOWN_RECORDS} more")
+        return "\n".join(lines) or "  the topic is empty"
 
-    async def _shown_members(self, group: str) -> str:
+    async def _show_members(self, group: str) -> str:
         try:
-            found = (await self._admin.describe_groups(group))[group]
+            description = (await self._admin.describe_groups(group))[group]
         except KafkaError:
-            names = ", ".join(one.group_id for one in await self._admin.list_groups())
-            return f"  there is no such group; there is {names or 'none'}"
+            ids = ", ".join(listing.group_id for listing in await self._admin.list_groups())
+            return f"  unknown group; existing groups: {ids or 'none'}"
         members = ", ".join(
-            f"{member.client_id} ({', '.join(map(str, member.assignment)) or 'nothing'})"
-            for member in found.members
+            f"{member.client_id} ({', '.join(map(str, member.assignment)) or 'no partitions'})"
+            for member in description.members
         )
-        return f"  it is {found.state}; members: {members or 'none'}"
+        return f"  state: {description.state}; members: {members or 'none'}"
 
 
-async def _times(timeout: float) -> AsyncIterator[None]:
-    """Give a turn at once, and again and again until the time is over."""
+async def _poll(timeout: float) -> AsyncIterator[None]:
+    """Yield at once, and every few milliseconds until the timeout."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout
     yield
     while loop.time() < deadline:
-        await asyncio.sleep(_LOOK_SECONDS)
+        await asyncio.sleep(_POLL_SECONDS)
         yield
 
 
-def _data(value: Any) -> Any:
+def _to_bytes(value: Any) -> Any:
     return value.encode() if isinstance(value, str) else value
 
 
-def _shown_value(value: bytes | None) -> str:
-    text = "no value" if value is None else repr(value)
-    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
+def _show(value: bytes | None) -> str:
+    text = "null" if value is None else repr(value)
+    return text if len(text) <= _MAX_SHOWN_CHARACTERS else f"{text[:_MAX_SHOWN_CHARACTERS]}…"

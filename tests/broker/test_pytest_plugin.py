@@ -1,4 +1,4 @@
-"""The plugin in a project of somebody else: fixtures, settings, imports, and what it says."""
+"""The pytest plugin in a foreign project: fixtures, configs, imports, error messages."""
 
 import pytest
 
@@ -24,8 +24,9 @@ CLIENTS = """
 
     def test_aiokafka(ottla_broker):
         async def main():
-            async with aiokafka.AIOKafkaProducer(bootstrap_servers=ottla_broker.bootstrap) as one:
-                await one.send_and_wait("t", b"x")
+            servers = ottla_broker.bootstrap
+            async with aiokafka.AIOKafkaProducer(bootstrap_servers=servers) as producer:
+                await producer.send_and_wait("t", b"x")
 
         asyncio.run(main())
         ottla_broker.assert_values("t", "x")
@@ -40,28 +41,28 @@ SCOPES = """
     import pytest
 
     @pytest.mark.parametrize("turn", range(2))
-    def test_one_has_its_own(ottla_broker, turn):
+    def test_each_test_has_its_own_broker(ottla_broker, turn):
         ottla_broker.produce("t", str(turn))
         ottla_broker.assert_values("t", str(turn))
 
     @pytest.mark.parametrize("turn", range(2))
-    def test_all_share_one(ottla_session_broker, turn):
+    def test_all_tests_share_the_session_broker(ottla_session_broker, turn):
         ottla_session_broker.produce("t", str(turn))
         ottla_session_broker.assert_values("t", *map(str, range(turn + 1)))
 
     def partitions(broker):
         return len({broker.produce("t", "x", key=str(key))[0].partition for key in range(9)})
 
-    def test_settings_of_the_project(ottla_broker, ottla_session_broker):
+    def test_configs_of_the_project(ottla_broker, ottla_session_broker):
         assert partitions(ottla_broker) == partitions(ottla_session_broker) > 1
 
     @pytest.mark.ottla_broker(num_partitions=1)
     class TestOfAClass:
-        def test_settings_of_a_class(self, ottla_broker):
+        def test_configs_of_a_class(self, ottla_broker):
             assert partitions(ottla_broker) == 1
 
         @pytest.mark.ottla_broker(num_partitions=4)
-        def test_settings_of_a_test(self, ottla_broker):
+        def test_configs_of_a_test(self, ottla_broker):
             assert partitions(ottla_broker) > 1
 
     def test_several(ottla_broker_factory):
@@ -73,24 +74,24 @@ SCOPES = """
 
 def run(pytester, text, *arguments):
     pytester.makepyfile(text)
-    # kafka-python warns when it is imported.
+    # kafka-python emits it on import.
     ignored = "ignore:(read|open)_text is deprecated:DeprecationWarning"
     pytester.makeini(f"[pytest]\nfilterwarnings = error\n    {ignored}\n")
     return run_pytest(pytester, *arguments)
 
 
 def run_pytest(pytester, *arguments):
-    # pytest-asyncio complains if nobody has configured it, and hypothesis takes long to import.
+    # pytest-asyncio warns without configuration, and hypothesis is slow to import.
     without = ("-p", "no:cacheprovider", "-p", "no:asyncio", "-p", "no:hypothesispytest")
     return pytester.runpytest_subprocess(*without, *arguments)
 
 
-def test_any_client_can_use_it(pytester):
+def test_the_fixture_works_with_any_client(pytester):
     run(pytester, CLIENTS).assert_outcomes(passed=4)
 
 
 @pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "xdist"])
-def test_it_is_had_alone_or_shared_with_overrides(pytester, workers):
+def test_fixture_scopes_and_config_overrides(pytester, workers):
     pytester.makeconftest(
         """
         import pytest
@@ -100,15 +101,15 @@ def test_it_is_had_alone_or_shared_with_overrides(pytester, workers):
             return {"num_partitions": 3}
         """
     )
-    # What is shared is shared within a process.
-    shares = ("-k", "not all_share") if workers else ()
+    # xdist workers are processes, each with its own session.
+    deselected = ("-k", "not all_tests_share") if workers else ()
     expected = 6 if workers else 8
 
-    result = run(pytester, SCOPES, "--strict-markers", *workers, *shares)
+    result = run(pytester, SCOPES, "--strict-markers", *workers, *deselected)
     assert result.parseoutcomes()["passed"] == expected
 
 
-def test_what_fails_says_why(pytester):
+def test_failures_are_explained(pytester):
     result = run(
         pytester,
         """
@@ -119,7 +120,7 @@ def test_what_fails_says_why(pytester):
             ottla_broker.assert_values("t", "b", timeout=0.1)
 
         @pytest.mark.ottla_broker(num_partition=3)
-        def test_setting(ottla_broker): ...
+        def test_config(ottla_broker): ...
 
         @pytest.mark.ottla_broker("num.partitions=3")
         def test_marker(ottla_broker): ...
@@ -129,31 +130,32 @@ def test_what_fails_says_why(pytester):
     result.assert_outcomes(failed=1, errors=2)
     result.stdout.fnmatch_lines_random(
         [
-            "E *AssertionError: 't' has other values than expected after 0.1 s",
+            "E *AssertionError: 't' does not have the expected values after 0.1 s",
             "E *  missing: b'b'",
-            "E *  not expected: b'a'",
+            "E *  unexpected: b'a'",
             "*Unknown config num.partition; did you mean num.partitions?",
-            "*settings have names, as in num_partitions=3",
+            "*use keyword arguments, as in num_partitions=3",
         ]
     )
 
 
-def test_nothing_is_imported_until_it_is_used(pytester):
+def test_nothing_is_imported_before_a_fixture_is_used(pytester):
     result = run(
         pytester,
         """
         import sys
 
         def test_it():
-            found = {name for name in sys.modules if name.split(".")[0] in ("ottla", "construct")}
-            assert found == {"ottla", "ottla.testing", "ottla.testing.pytest_plugin"}
+            packages = ("ottla", "construct")
+            imported = {name for name in sys.modules if name.split(".")[0] in packages}
+            assert imported == {"ottla", "ottla.testing", "ottla.testing.pytest_plugin"}
         """,
     )
 
     result.assert_outcomes(passed=1)
 
 
-def test_it_is_among_the_fixtures_and_the_markers(pytester):
+def test_fixtures_and_marker_are_listed(pytester):
     run_pytest(pytester, "--fixtures").stdout.fnmatch_lines_random(
         [
             "ottla_broker -- *pytest_plugin.py:*",
@@ -163,5 +165,5 @@ def test_it_is_among_the_fixtures_and_the_markers(pytester):
         ]
     )
     run_pytest(pytester, "--markers").stdout.fnmatch_lines(
-        ["@pytest.mark.ottla_broker(**settings): *"]
+        ["@pytest.mark.ottla_broker(**configs): *"]
     )

@@ -1,4 +1,4 @@
-"""A broker for tests, in a thread: filled, looked into, stopped and started, by any client."""
+"""ottla.testing.RunningBroker: produce, read, assert, stop and start, with any client."""
 
 import asyncio
 import socket
@@ -13,16 +13,16 @@ import pytest
 from harness.daemon import free_port
 from ottla.broker.config.broker_config import ConfigError
 from ottla.client import Consumer, Producer, ProducerRecord, blocking
-from ottla.testing.running_broker import RunningBroker
+from ottla.testing import RunningBroker
 
 
-def test_what_is_produced_is_read_back(ottla_broker):
+def test_produced_records_are_read_back(ottla_broker):
     ottla_broker.create_topic("orders", partitions=2)
 
-    receipts = ottla_broker.produce("orders", "tea", b"milk", None, key="ann", partition=1)
+    metadata = ottla_broker.produce("orders", "tea", b"milk", None, key="ann", partition=1)
     ottla_broker.produce("orders", ProducerRecord(b"x", "k", {"h": b"1"}, 0, 1234))
 
-    assert [(one.partition, one.offset) for one in receipts] == [(1, 0), (1, 1), (1, 2)]
+    assert [(record.partition, record.offset) for record in metadata] == [(1, 0), (1, 1), (1, 2)]
     assert ottla_broker.topics() == ["orders"]
     assert ottla_broker.values("orders") == [b"x", b"tea", b"milk", None]
     first, second, *_ = ottla_broker.records("orders", 4)
@@ -32,15 +32,15 @@ def test_what_is_produced_is_read_back(ottla_broker):
     assert ottla_broker.topics() == []
 
 
-def test_topics_have_names_and_settings_if_they_are_given(ottla_broker):
+def test_topics_are_created_with_a_unique_name_or_with_configs(ottla_broker):
     one, other = ottla_broker.create_topic(), ottla_broker.create_topic(partitions=3)
     ottla_broker.create_topic("small", configs={"max.message.bytes": "100"})
 
     assert sorted([one, other, "small"]) == ottla_broker.topics()
     with blocking.Admin(ottla_broker.bootstrap) as admin:
         assert len(admin.describe_topics(other)[other].partitions) == 3
-        settings = admin.describe_topic_configs("small")["small"]
-        assert settings["max.message.bytes"].value == "100"
+        configs = admin.describe_topic_configs("small")["small"]
+        assert configs["max.message.bytes"].value == "100"
 
 
 def test_confluent_kafka(ottla_broker):
@@ -76,14 +76,14 @@ def test_kafka_python(ottla_broker):
         consumer.close()
 
 
-async def test_aiokafka_in_a_test_with_a_loop(ottla_broker):
+async def test_aiokafka_in_an_async_test(ottla_broker):
     async with aiokafka.AIOKafkaProducer(bootstrap_servers=ottla_broker.bootstrap) as producer:
         await producer.send_and_wait("t", b"theirs")
 
     ottla_broker.assert_values("t", b"theirs")
 
 
-async def test_our_own_client(ottla_broker):
+async def test_ottla_client(ottla_broker):
     async with Producer(ottla_broker.bootstrap) as producer:
         await producer.send("t", b"a")
     async with Consumer(ottla_broker.bootstrap, "t", group="g") as consumer:
@@ -93,7 +93,7 @@ async def test_our_own_client(ottla_broker):
     ottla_broker.assert_consumed("g", "t")
 
 
-def test_a_broker_that_starts_again_has_its_address_and_its_records(ottla_broker):
+def test_a_restarted_broker_keeps_its_address_and_records(ottla_broker):
     address = ottla_broker.bootstrap
     ottla_broker.produce("t", "before")
 
@@ -102,7 +102,7 @@ def test_a_broker_that_starts_again_has_its_address_and_its_records(ottla_broker
         ottla_broker.stop()
         assert not ottla_broker.is_running
         assert "stopped" in repr(ottla_broker)
-        with pytest.raises(AssertionError, match="start it first"):
+        with pytest.raises(AssertionError, match="call start"):
             ottla_broker.topics()
         later = producer.enqueue("t", b"after")
         ottla_broker.start()
@@ -112,7 +112,7 @@ def test_a_broker_that_starts_again_has_its_address_and_its_records(ottla_broker
     ottla_broker.assert_values("t", "before", "still before", "after")
 
 
-def test_whoever_writes_may_need_a_moment(ottla_broker):
+def test_reads_wait_for_records_of_another_thread(ottla_broker):
     def work():
         for number in range(3):
             ottla_broker.produce("t", str(number))
@@ -124,10 +124,10 @@ def test_whoever_writes_may_need_a_moment(ottla_broker):
     thread.join()
 
 
-SOON = {"timeout": 0.1}
+SHORT_TIMEOUT = {"timeout": 0.1}
 
 
-def test_what_is_not_there_is_told_with_what_is(ottla_broker):
+def test_failed_assertions_show_the_actual_records(ottla_broker):
     ottla_broker.produce("t", "a", "b", key="k")
     ottla_broker.create_topic("wide", partitions=2)
     ottla_broker.produce("wide", "1", partition=1)
@@ -135,64 +135,62 @@ def test_what_is_not_there_is_told_with_what_is(ottla_broker):
     ottla_broker.assert_values("wide", "1", "2")  # in any order
     ottla_broker.assert_values("nothing")
 
-    def said(verb, *arguments):
+    def failure_of(method, *arguments):
         with pytest.raises(AssertionError) as caught:
-            verb(*arguments, **SOON)
+            method(*arguments, **SHORT_TIMEOUT)
         return str(caught.value)
 
-    assert said(ottla_broker.assert_values, "t", "a", "c", "c").splitlines() == [
-        "'t' has other values than expected after 0.1 s",
+    assert failure_of(ottla_broker.assert_values, "t", "a", "c", "c").splitlines() == [
+        "'t' does not have the expected values after 0.1 s",
         "  missing: b'c'",
         "  missing: b'c'",
-        "  not expected: b'b'",
+        "  unexpected: b'b'",
         "  t-0 at 0: b'k' = b'a'",
         "  t-0 at 1: b'k' = b'b'",
     ]
-    assert "  the order is another one: b'a', b'b'" in said(
-        ottla_broker.assert_values, "t", "b", "a"
-    )
-    assert "  there is no such topic; there is t, wide" in said(
+    assert "  different order: b'a', b'b'" in failure_of(ottla_broker.assert_values, "t", "b", "a")
+    assert "  unknown topic; existing topics: t, wide" in failure_of(
         ottla_broker.assert_values, "T", "a"
     )
-    assert said(ottla_broker.records, "wide", 3).splitlines() == [
-        "'wide' has 2 records after 0.1 s, not 3",
+    assert failure_of(ottla_broker.records, "wide", 3).splitlines() == [
+        "'wide' has 2 records after 0.1 s, expected 3",
         "  wide-0 at 0: b'2'",
         "  wide-1 at 0: b'1'",
     ]
     ottla_broker.create_topic("empty")
-    assert "  it is empty" in said(ottla_broker.values, "empty", 1)
+    assert "  the topic is empty" in failure_of(ottla_broker.values, "empty", 1)
     ottla_broker.produce("many", *map(str, range(30)), "x" * 200)
-    assert "\n  … and 11 more" in said(ottla_broker.values, "many", 40)
+    assert "\n  … and 11 more" in failure_of(ottla_broker.values, "many", 40)
     ottla_broker.produce("long", "x" * 200)
-    assert "  long-0 at 0: b'xxx" in said(ottla_broker.values, "long", 2)
+    assert "  long-0 at 0: b'xxx" in failure_of(ottla_broker.values, "long", 2)
 
 
-def test_what_a_group_has_not_consumed_is_told(ottla_broker):
+def test_assert_consumed_shows_the_committed_offsets(ottla_broker):
     ottla_broker.produce("t", "a", "b")
-    with pytest.raises(AssertionError) as nobody:
-        ottla_broker.assert_consumed("g", "t", **SOON)
+    with pytest.raises(AssertionError) as no_group:
+        ottla_broker.assert_consumed("g", "t", **SHORT_TIMEOUT)
 
     with blocking.Consumer(ottla_broker.bootstrap, "t", group="g", auto_commit=None) as consumer:
         next(consumer)
         consumer.commit()
-        with pytest.raises(AssertionError) as half:
-            ottla_broker.assert_consumed("g", "t", **SOON)
+        with pytest.raises(AssertionError) as half_consumed:
+            ottla_broker.assert_consumed("g", "t", **SHORT_TIMEOUT)
         next(consumer)
         consumer.commit()
         ottla_broker.assert_consumed("g", "t")
 
-    assert str(nobody.value).splitlines() == [
+    assert str(no_group.value).splitlines() == [
         "group 'g' has not consumed everything after 0.1 s",
-        "  t-0: nothing is committed, of 2",
-        "  there is no such group; there is none",
+        "  t-0: committed nothing, end 2",
+        "  unknown group; existing groups: none",
     ]
-    assert str(half.value).splitlines()[1:] == [
-        "  t-0: 1 is committed, of 2",
-        "  it is Stable; members: ottla (t-0)",
+    assert str(half_consumed.value).splitlines()[1:] == [
+        "  t-0: committed 1, end 2",
+        "  state: Stable; members: ottla (t-0)",
     ]
 
 
-def test_settings_are_a_brokers(ottla_broker_factory, tmp_path):
+def test_keyword_arguments_are_broker_configs(ottla_broker_factory, tmp_path):
     broker = ottla_broker_factory(
         num_partitions=3, auto_create_topics_enable=False, log_dir=tmp_path / "data"
     )
@@ -202,30 +200,30 @@ def test_settings_are_a_brokers(ottla_broker_factory, tmp_path):
         assert len(admin.describe_topics("t")["t"].partitions) == 3
     assert (tmp_path / "data" / "t-0").is_dir()
     broker.close()
-    assert (tmp_path / "data" / "t-0").is_dir()  # what was named is kept
+    assert (tmp_path / "data" / "t-0").is_dir()  # an explicit log_dir is kept
     with pytest.raises(ConfigError, match=r"did you mean num\.partitions"):
         ottla_broker_factory(num_partition=3)
 
 
-def test_brokers_know_nothing_of_each_other_and_leave_nothing():
+def test_brokers_are_isolated_and_clean_up():
     before = set(threading.enumerate())
     with RunningBroker() as one, RunningBroker() as other:
         one.produce("t", "a")
         assert other.topics() == []
-        folders = [Path(broker._folder.name) for broker in (one, other)]
-        assert all(folder.is_dir() for folder in folders)
+        directories = [Path(broker._directory.name) for broker in (one, other)]
+        assert all(directory.is_dir() for directory in directories)
 
     for thread in set(threading.enumerate()) - before:
         thread.join(30)
         assert not thread.is_alive()
-    assert not any(folder.exists() for folder in folders)
+    assert not any(directory.exists() for directory in directories)
     with pytest.raises(OSError, match="refused"):
         socket.create_connection(("127.0.0.1", int(one.bootstrap.partition(":")[2])))
     with pytest.raises(AssertionError, match="has not been started"):
         _ = RunningBroker().bootstrap
 
 
-def test_a_port_that_somebody_has_is_not_taken(monkeypatch):
+def test_a_port_in_use_is_skipped(monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         ports = [free_port(), taken.getsockname()[1]]
         monkeypatch.setattr("ottla.testing.running_broker.random.choice", lambda _: ports.pop())
@@ -234,7 +232,7 @@ def test_a_port_that_somebody_has_is_not_taken(monkeypatch):
             broker.produce("t", "a")
 
 
-async def test_verbs_may_be_used_in_threads_of_a_test_with_a_loop(ottla_session_broker):
+async def test_methods_may_be_called_in_threads_of_an_async_test(ottla_session_broker):
     topic = ottla_session_broker.create_topic()
     waiting = asyncio.create_task(asyncio.to_thread(ottla_session_broker.values, topic, 2))
     await asyncio.sleep(0.05)

@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from harness.command import Command
-from ottla.testing.running_broker import RunningBroker
+from ottla.testing import RunningBroker
 
 
 @pytest.fixture

@@ -66,7 +66,7 @@ def _own_ports() -> range:
     """Give the ports that only this process uses, of those that run tests at the same time.
 
     Whoever is given a port listens on it a moment later, and not while it is down. From 20,000 up
-    there are the brokers of `ottla.testing.running_broker`.
+    there are the brokers of `ottla.testing`.
     """
     processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
