@@ -1,4 +1,4 @@
-"""A connection that has ended leaves nothing behind, not even for the garbage collector."""
+"""A closed connection is freed at once, without a garbage collection."""
 
 import asyncio
 import gc
@@ -17,7 +17,7 @@ from harness.wire import connect, fetch_request, produce_request
 
 
 @contextmanager
-def nobody_collects():
+def without_garbage_collection():
     gc.collect()
     gc.disable()
     try:
@@ -26,8 +26,8 @@ def nobody_collects():
         gc.enable()
 
 
-async def asks_and_waits(address):
-    """Have some requests answered, and be gone while others are waited for."""
+async def disconnects_with_requests_in_flight(address):
+    """Complete some requests, and disconnect during a long poll."""
     async with connect(address) as client:
         await client.request(produce_request(a_batch()))
         await client.request(fetch_request(0))
@@ -41,7 +41,7 @@ async def asks_and_waits(address):
         await waiting
 
 
-async def says_nonsense(address):
+async def sends_a_malformed_request(address):
     host, _, port = address.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(b"GET / HTTP/1.1\r\n\r\n")
@@ -50,7 +50,7 @@ async def says_nonsense(address):
     await writer.wait_closed()
 
 
-async def breaks_off(address):
+async def disconnects_in_a_request(address):
     host, _, port = address.rpartition(":")
     _reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(bytes.fromhex("000f0000 00000009") + bytes(100_000))
@@ -62,9 +62,12 @@ async def breaks_off(address):
 
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
-@pytest.mark.parametrize("client", [asks_and_waits, says_nonsense, breaks_off])
-def test_who_has_gone_is_forgotten_at_once(tmp_path, client, run):
-    async def come_and_go():
+@pytest.mark.parametrize(
+    "client",
+    [disconnects_with_requests_in_flight, sends_a_malformed_request, disconnects_in_a_request],
+)
+def test_a_closed_connection_is_freed_at_once(tmp_path, client, run):
+    async def connect_and_disconnect():
         async with broker_and_client(tmp_path) as (broker, first):
             await create_topic(first, "t")
             seen = weakref.WeakSet()
@@ -75,9 +78,9 @@ def test_who_has_gone_is_forgotten_at_once(tmp_path, client, run):
                 return admit(connection)
 
             broker.server.admit = watched
-            with nobody_collects():
+            with without_garbage_collection():
                 for _ in range(3):
                     await client(broker.address)
                 await eventually(lambda: not seen)
 
-    run(come_and_go())
+    run(connect_and_disconnect())

@@ -1,4 +1,4 @@
-"""CreateTopics: what is made, and what is refused with which words."""
+"""CreateTopics: created topics, and the error codes and messages of invalid ones."""
 
 from uuid import UUID
 
@@ -31,21 +31,21 @@ def a_topic(name, count=1, factor=1, *, configs=(), assignments=()):
     )
 
 
-async def ask(client, *topics, version=7, validate_only=False):
+async def create_topics(client, *topics, version=7, validate_only=False):
     request = CreateTopicsRequest(topics=topics, validate_only=validate_only)
     return (await client.request(request, version)).topics
 
 
-async def refusal(client, topic, **options):
-    [answer] = await ask(client, topic, **options)
+async def error_of(client, topic, **options):
+    [result] = await create_topics(client, topic, **options)
     assert topic.name not in await topic_metadata(client)
-    return answer.error_code, answer.error_message
+    return result.error_code, result.error_message
 
 
 @pytest.mark.parametrize("version", [*CREATE_TOPICS.versions])
-async def test_every_version_creates_topics_and_says_what_became_of_them(tmp_path, version):
+async def test_topics_are_created_in_every_version(tmp_path, version):
     async with broker_and_client(tmp_path) as (_broker, client):
-        one, two = await ask(
+        one, two = await create_topics(
             client,
             a_topic("one"),
             a_topic("two", 3, -1, configs=[("retention.ms", "5")]),
@@ -62,7 +62,7 @@ async def test_every_version_creates_topics_and_says_what_became_of_them(tmp_pat
             assert two.topic_id == topics["two"].topic_id
 
 
-async def test_the_answer_has_all_settings_and_says_where_each_comes_from(tmp_path):
+async def test_the_response_has_all_configs_with_their_sources(tmp_path):
     async with broker_and_client(tmp_path, {"log.segment.bytes": "4096"}) as (_broker, client):
         created = await create_topic(client, "t", retention_ms=" 5 ")
 
@@ -79,18 +79,20 @@ async def test_the_answer_has_all_settings_and_says_where_each_comes_from(tmp_pa
         assert not any(config.is_sensitive for config in created.configs)
 
 
-async def test_minus_one_asks_for_the_default_number_of_partitions(tmp_path):
+async def test_minus_one_means_num_partitions_of_the_broker(tmp_path):
     async with broker_and_client(tmp_path, {"num.partitions": "4"}) as (_broker, client):
         for version in CREATE_TOPICS.versions:
-            [answer] = await ask(client, a_topic(f"t{version}", -1, -1), version=version)
-            assert answer.error_code == ErrorCode.NONE
+            [result] = await create_topics(client, a_topic(f"t{version}", -1, -1), version=version)
+            assert result.error_code == ErrorCode.NONE
 
         assert {len(topic.partitions) for topic in (await topic_metadata(client)).values()} == {4}
 
 
-async def test_validating_only_says_the_same_and_does_nothing(tmp_path):
+async def test_validate_only_creates_nothing(tmp_path):
     async with broker_and_client(tmp_path) as (_broker, client):
-        good, bad = await ask(client, a_topic("good", 2), a_topic("bad", 0), validate_only=True)
+        good, bad = await create_topics(
+            client, a_topic("good", 2), a_topic("bad", 0), validate_only=True
+        )
 
         assert (good.error_code, good.num_partitions, good.topic_id) == (0, 2, NIL)
         assert good.configs
@@ -99,11 +101,11 @@ async def test_validating_only_says_the_same_and_does_nothing(tmp_path):
         assert [path.name for path in tmp_path.glob("good*")] == []
 
 
-async def test_one_that_cannot_be_harms_no_other(tmp_path):
+async def test_an_invalid_topic_fails_alone(tmp_path):
     async with broker_and_client(tmp_path) as (_broker, client):
         await create_topic(client, "old")
 
-        answers = await ask(
+        results = await create_topics(
             client,
             a_topic("old"),
             a_topic("no/name"),
@@ -114,7 +116,7 @@ async def test_one_that_cannot_be_harms_no_other(tmp_path):
             a_topic("new_er"),
         )
 
-        assert [(answer.name, answer.error_code) for answer in answers] == [
+        assert [(result.name, result.error_code) for result in results] == [
             ("old", ErrorCode.TOPIC_ALREADY_EXISTS),
             ("no/name", ErrorCode.INVALID_TOPIC_EXCEPTION),
             ("new", ErrorCode.NONE),
@@ -122,50 +124,50 @@ async def test_one_that_cannot_be_harms_no_other(tmp_path):
             ("new.er", ErrorCode.NONE),
             ("new_er", ErrorCode.INVALID_TOPIC_EXCEPTION),
         ]
-        assert all(answer.error_message for answer in answers if answer.error_code)
+        assert all(result.error_message for result in results if result.error_code)
         assert sorted(await topic_metadata(client)) == ["new", "new.er", "old"]
 
 
-async def test_the_broker_s_own_names_are_not_for_clients(tmp_path):
+async def test_internal_topics_cannot_be_created(tmp_path):
     async with broker_and_client(tmp_path) as (_broker, client):
         for name in ("__consumer_offsets", "__transaction_state", "__cluster_metadata"):
-            code, message = await refusal(client, a_topic(name))
+            code, message = await error_of(client, a_topic(name))
             assert code == ErrorCode.INVALID_TOPIC_EXCEPTION
             assert message == f"{name} is an internal topic"
 
 
 @pytest.mark.parametrize("count", [0, -2, 21, 2**31 - 1])
-async def test_there_must_be_a_partition_and_not_too_many(tmp_path, count):
+async def test_an_invalid_partition_count_is_refused(tmp_path, count):
     async with broker_and_client(tmp_path, {"broker.max.partitions": "20"}) as (_broker, client):
-        code, message = await refusal(client, a_topic("t", count))
+        code, message = await error_of(client, a_topic("t", count))
 
         assert code == ErrorCode.INVALID_PARTITIONS
         assert str(count) in message
 
 
-async def test_the_limit_of_partitions_is_for_all_of_a_request(tmp_path):
+async def test_broker_max_partitions_counts_all_topics_of_a_request(tmp_path):
     async with broker_and_client(tmp_path, {"broker.max.partitions": "20"}) as (_broker, client):
-        answers = await ask(client, a_topic("a", 15), a_topic("b", 15), a_topic("c", 5))
+        results = await create_topics(client, a_topic("a", 15), a_topic("b", 15), a_topic("c", 5))
 
-        codes = [answer.error_code for answer in answers]
+        codes = [result.error_code for result in results]
         assert codes == [0, ErrorCode.INVALID_PARTITIONS, 0]
 
 
 @pytest.mark.parametrize("factor", [0, 2, 3, -2])
-async def test_a_partition_has_one_replica(tmp_path, factor):
+async def test_only_replication_factor_1_is_supported(tmp_path, factor):
     async with broker_and_client(tmp_path) as (_broker, client):
-        code, message = await refusal(client, a_topic("t", 1, factor))
+        code, message = await error_of(client, a_topic("t", 1, factor))
 
         assert code == ErrorCode.INVALID_REPLICATION_FACTOR
         assert message == f"Invalid replication factor {factor}: only 1 is supported"
 
 
-async def test_partitions_can_be_assigned_to_the_one_broker(tmp_path):
+async def test_replica_assignments_to_the_only_broker(tmp_path):
     async with broker_and_client(tmp_path, {"broker.id": "3"}) as (_broker, client):
-        wanted = a_topic("t", -1, -1, assignments=[(1, [3]), (0, [3])])
-        [answer] = await ask(client, wanted)
+        topic = a_topic("t", -1, -1, assignments=[(1, [3]), (0, [3])])
+        [result] = await create_topics(client, topic)
 
-        assert (answer.error_code, answer.num_partitions) == (ErrorCode.NONE, 2)
+        assert (result.error_code, result.num_partitions) == (ErrorCode.NONE, 2)
 
         for assignments in (
             [(0, [1])],
@@ -175,16 +177,16 @@ async def test_partitions_can_be_assigned_to_the_one_broker(tmp_path):
             [(1, [3])],
             [(0, [3]), (0, [3])],
         ):
-            code, message = await refusal(client, a_topic("u", -1, -1, assignments=assignments))
+            code, message = await error_of(client, a_topic("u", -1, -1, assignments=assignments))
             assert code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
             assert message
         for count, factor in ((1, -1), (-1, 1), (1, 1)):
             topic = a_topic("u", count, factor, assignments=[(0, [3])])
-            assert (await refusal(client, topic))[0] == ErrorCode.INVALID_REQUEST
+            assert (await error_of(client, topic))[0] == ErrorCode.INVALID_REQUEST
 
 
 @pytest.mark.parametrize(
-    ("configs", "code", "words"),
+    ("configs", "code", "text"),
     [
         ([("retention.mss", "1")], ErrorCode.INVALID_CONFIG, "did you mean retention.ms?"),
         ([("retention.ms", "soon")], ErrorCode.INVALID_CONFIG, "'soon'"),
@@ -201,31 +203,29 @@ async def test_partitions_can_be_assigned_to_the_one_broker(tmp_path):
     ],
 )
 @pytest.mark.parametrize("version", [4, 7])
-async def test_a_setting_that_cannot_be_is_refused_with_a_reason(
-    tmp_path, configs, code, words, version
-):
+async def test_an_invalid_config_is_refused_with_a_message(tmp_path, configs, code, text, version):
     async with broker_and_client(tmp_path) as (_broker, client):
-        answer = await refusal(client, a_topic("t", configs=configs), version=version)
+        result = await error_of(client, a_topic("t", configs=configs), version=version)
 
-        assert answer[0] == code
-        assert words in answer[1]
+        assert result[0] == code
+        assert text in result[1]
 
 
-async def test_many_topics_are_created_in_one_go(tmp_path):
+async def test_many_topics_are_created_by_one_request(tmp_path):
     async with broker_and_client(tmp_path) as (_broker, client):
-        answers = await ask(client, *(a_topic(f"t{number}") for number in range(250)))
+        results = await create_topics(client, *(a_topic(f"t{number}") for number in range(250)))
 
-        assert {answer.error_code for answer in answers} == {ErrorCode.NONE}
-        assert len({answer.topic_id for answer in answers}) == 250
+        assert {result.error_code for result in results} == {ErrorCode.NONE}
+        assert len({result.topic_id for result in results}) == 250
         assert len(await topic_metadata(client)) == 250
 
 
-async def test_what_the_disk_refuses_is_an_error_and_can_be_tried_again(tmp_path):
+async def test_a_disk_error_fails_the_creation_and_it_can_be_retried(tmp_path):
     async with broker_and_client(tmp_path) as (_broker, client):
         in_the_way = tmp_path / "t-1"
         in_the_way.mkdir()
 
-        code, message = await refusal(client, a_topic("t", 2))
+        code, message = await error_of(client, a_topic("t", 2))
         assert code == ErrorCode.KAFKA_STORAGE_ERROR
         assert "in the way" in message
         assert not (tmp_path / "t-0").exists()

@@ -1,4 +1,4 @@
-"""DeleteRecords: a log that starts later."""
+"""DeleteRecords: advance the log start offset."""
 
 import pytest
 
@@ -16,19 +16,20 @@ EARLIEST = -2
 
 
 async def delete(client, topic, *offsets, version=2):
-    """Delete before an offset in each partition, and give (low watermark, error code)."""
-    wanted = [
+    """Delete before an offset in each partition; return (low watermark, error code) of each."""
+    partitions = [
         DeleteRecordsPartition(partition_index=index, offset=offset)
         for index, offset in enumerate(offsets)
     ]
     answer = await client.request(
-        DeleteRecordsRequest(topics=[DeleteRecordsTopic(name=topic, partitions=wanted)]), version
+        DeleteRecordsRequest(topics=[DeleteRecordsTopic(name=topic, partitions=partitions)]),
+        version,
     )
     return [(part.low_watermark, part.error_code) for part in answer.topics[0].partitions]
 
 
 @pytest.mark.parametrize("version", [*DELETE_RECORDS.versions])
-async def test_every_version_lets_a_log_start_later(tmp_path, version):
+async def test_the_log_start_offset_advances_in_every_version(tmp_path, version):
     async with broker_and_client(tmp_path) as (_broker, client):
         await create_topic(client, "t")
         await produce_batch(client, "t", 10)
@@ -41,7 +42,7 @@ async def test_every_version_lets_a_log_start_later(tmp_path, version):
         assert (await offset_for_time(client, "t", EARLIEST)).offset == 4
 
 
-async def test_minus_one_deletes_all_that_there_is(tmp_path):
+async def test_offset_minus_one_deletes_up_to_the_high_watermark(tmp_path):
     async with broker_and_client(tmp_path) as (_broker, client):
         await create_topic(client, "t")
         await produce_batch(client, "t", 10)
@@ -51,7 +52,7 @@ async def test_minus_one_deletes_all_that_there_is(tmp_path):
         assert await produce_batch(client, "t") == 10
 
 
-async def test_what_is_deleted_already_is_no_error_and_what_is_not_there_is_one(tmp_path):
+async def test_an_offset_below_the_log_start_is_accepted_and_one_above_the_end_is_not(tmp_path):
     async with broker_and_client(tmp_path) as (_broker, client):
         await create_topic(client, "t", 4)
         for partition in range(4):
@@ -65,13 +66,13 @@ async def test_what_is_deleted_already_is_no_error_and_what_is_not_there_is_one(
             (-1, ErrorCode.OFFSET_OUT_OF_RANGE),
             (-1, ErrorCode.OFFSET_OUT_OF_RANGE),
             (10, ErrorCode.NONE),
-            (-1, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),  # there is no fifth partition
+            (-1, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),  # The topic has four partitions.
         ]
         missing = await delete(client, "missing", 1)
         assert missing == [(-1, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)]
 
 
-async def test_a_topic_that_is_only_compacted_keeps_its_records(tmp_path):
+async def test_a_topic_without_cleanup_policy_delete_is_a_policy_violation(tmp_path):
     async with broker_and_client(tmp_path) as (_broker, client):
         await create_topic(client, "compacted", cleanup_policy="compact")
         await create_topic(client, "both", cleanup_policy="compact,delete")
@@ -82,7 +83,7 @@ async def test_a_topic_that_is_only_compacted_keeps_its_records(tmp_path):
         assert await delete(client, "both", 5) == [(5, ErrorCode.NONE)]
 
 
-async def test_the_broker_s_own_topics_are_left_alone(tmp_path):
+async def test_records_of_internal_topics_cannot_be_deleted(tmp_path):
     async with broker_and_client(tmp_path) as (broker, client):
         await broker.controller.create_topics(
             [broker.controller.plan_topic("__consumer_offsets", 1, {})]

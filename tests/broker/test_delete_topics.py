@@ -1,4 +1,4 @@
-"""DeleteTopics: gone is gone, and what comes after under the same name is another topic."""
+"""DeleteTopics: by name and by id; a new topic of the same name is another topic."""
 
 from uuid import UUID, uuid4
 
@@ -25,19 +25,19 @@ def by_id(*ids):
 
 
 async def codes(client, request, version=6):
-    answer = await client.request(request, version)
-    return [result.error_code for result in answer.responses]
+    response = await client.request(request, version)
+    return [result.error_code for result in response.responses]
 
 
 @pytest.mark.parametrize("version", [*DELETE_TOPICS.versions])
-async def test_every_version_deletes_by_name(tmp_path, version):
+async def test_delete_by_name_in_every_version(tmp_path, version):
     async with broker_and_client(tmp_path) as (_broker, client):
         created = await create_topic(client, "t", 2)
         await create_topic(client, "other")
 
-        answer = await client.request(by_name("missing", "t", version=version), version)
+        response = await client.request(by_name("missing", "t", version=version), version)
 
-        missing, deleted = answer.responses
+        missing, deleted = response.responses
         assert (missing.name, missing.error_code) == (
             "missing",
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -49,21 +49,23 @@ async def test_every_version_deletes_by_name(tmp_path, version):
         assert not list(tmp_path.glob("t-*"))
 
 
-async def test_a_topic_can_be_deleted_by_its_id(tmp_path):
+async def test_delete_by_topic_id(tmp_path):
     async with broker_and_client(tmp_path) as (_broker, client):
         created = await create_topic(client, "t")
         unknown = uuid4()
 
-        answer = await client.request(by_id(unknown, created.topic_id))
+        response = await client.request(by_id(unknown, created.topic_id))
 
-        assert [(one.name, one.topic_id, one.error_code) for one in answer.responses] == [
+        assert [
+            (result.name, result.topic_id, result.error_code) for result in response.responses
+        ] == [
             (None, unknown, ErrorCode.UNKNOWN_TOPIC_ID),
             ("t", created.topic_id, ErrorCode.NONE),
         ]
         assert await topic_metadata(client) == {}
 
 
-async def test_a_topic_of_the_same_name_is_a_new_one_and_empty(tmp_path):
+async def test_a_recreated_topic_is_empty_and_has_a_new_id(tmp_path):
     async with broker_and_client(tmp_path) as (_broker, client):
         first = await create_topic(client, "t", retention_ms="5000")
         await produce_batch(client, "t", 10)
@@ -83,7 +85,7 @@ async def test_a_topic_of_the_same_name_is_a_new_one_and_empty(tmp_path):
         assert (await offset_for_time(client, "t", LATEST)).offset == 1
 
 
-async def test_a_request_that_names_a_topic_twice_or_not_at_all_deletes_nothing(tmp_path):
+async def test_duplicate_or_unnamed_topics_are_invalid_requests(tmp_path):
     async with broker_and_client(tmp_path) as (_broker, client):
         created = await create_topic(client, "t")
         both = DeleteTopicState(name="t", topic_id=created.topic_id)
@@ -99,28 +101,28 @@ async def test_a_request_that_names_a_topic_twice_or_not_at_all_deletes_nothing(
         assert "t" in await topic_metadata(client)
 
 
-async def test_the_broker_s_own_topics_cannot_be_deleted(tmp_path):
+async def test_internal_topics_cannot_be_deleted(tmp_path):
     async with broker_and_client(tmp_path) as (broker, client):
         await broker.controller.create_topics(
             [broker.controller.plan_topic("__consumer_offsets", 1, {})]
         )
         await create_topic(client, "t")
 
-        answer = await codes(client, by_name("__consumer_offsets", "__cluster_metadata", "t"))
+        error_codes = await codes(client, by_name("__consumer_offsets", "__cluster_metadata", "t"))
 
-        assert answer == [
+        assert error_codes == [
             ErrorCode.INVALID_TOPIC_EXCEPTION,
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
             ErrorCode.NONE,
         ]
 
 
-async def test_deletion_can_be_switched_off(tmp_path):
+async def test_delete_topic_enable_false_disables_deletion(tmp_path):
     async with broker_and_client(tmp_path, {"delete.topic.enable": "false"}) as (_broker, client):
         created = await create_topic(client, "t")
 
         assert await codes(client, by_name("t")) == [ErrorCode.TOPIC_DELETION_DISABLED]
         assert await codes(client, by_id(created.topic_id)) == [ErrorCode.TOPIC_DELETION_DISABLED]
-        # Version 2 does not know that code.
+        # TOPIC_DELETION_DISABLED exists since version 3.
         assert await codes(client, by_name("t", version=2), 2) == [ErrorCode.INVALID_REQUEST]
         assert "t" in await topic_metadata(client)

@@ -1,4 +1,4 @@
-"""DescribeLogDirs: what is where, and how large."""
+"""DescribeLogDirs: the log directory and the sizes of partitions."""
 
 import shutil
 
@@ -12,28 +12,28 @@ from ottla.protocol.errors import ErrorCode
 from ottla.protocol.registry import DESCRIBE_LOG_DIRS
 
 
-def sizes(answer):
+def sizes(response):
     return {
         (topic.name, part.partition_index): part.partition_size
-        for result in answer.results
+        for result in response.results
         for topic in result.topics
         for part in topic.partitions
     }
 
 
 @pytest.mark.parametrize("version", [*DESCRIBE_LOG_DIRS.versions])
-async def test_every_version_says_how_large_each_partition_is(tmp_path, version):
+async def test_partition_sizes_in_every_version(tmp_path, version):
     async with broker_and_client(tmp_path) as (_broker, client):
         await create_topic(client, "t", 2)
         await create_topic(client, "u")
         await produce_batch(client, "t", 10, partition=1)
 
-        answer = await client.request(DescribeLogDirsRequest(topics=None), version)
+        response = await client.request(DescribeLogDirsRequest(topics=None), version)
 
-        [result] = answer.results
+        [result] = response.results
         assert (result.error_code, result.log_dir) == (ErrorCode.NONE, str(tmp_path))
-        size = len(a_batch(10))  # a file may be larger: room is taken in advance
-        assert sizes(answer) == {("t", 0): 0, ("t", 1): size, ("u", 0): 0}
+        size = len(a_batch(10))  # A file may be larger: space is preallocated.
+        assert sizes(response) == {("t", 0): 0, ("t", 1): size, ("u", 0): 0}
         parts = [part for topic in result.topics for part in topic.partitions]
         assert not any(part.offset_lag or part.is_future_key for part in parts)
         if version >= 4:
@@ -41,20 +41,20 @@ async def test_every_version_says_how_large_each_partition_is(tmp_path, version)
             assert 0 < result.usable_bytes <= result.total_bytes
 
 
-async def test_only_what_is_asked_for_and_there_is_answered(tmp_path):
+async def test_only_requested_partitions_that_exist_are_returned(tmp_path):
     async with broker_and_client(tmp_path) as (_broker, client):
         await create_topic(client, "t", 3)
         await create_topic(client, "u")
-        asked = [
+        topics = [
             DescribableLogDirTopic(topic="t", partitions=[2, 0, 2, 7, -1]),
             DescribableLogDirTopic(topic="missing", partitions=[0]),
             DescribableLogDirTopic(topic="__cluster_metadata", partitions=[0]),
             DescribableLogDirTopic(topic="t", partitions=[0]),
         ]
 
-        answer = await client.request(DescribeLogDirsRequest(topics=asked))
+        response = await client.request(DescribeLogDirsRequest(topics=topics))
 
-        [topic] = answer.results[0].topics
+        [topic] = response.results[0].topics
         assert [part.partition_index for part in topic.partitions] == [2, 0]
         nothing = await client.request(DescribeLogDirsRequest(topics=[]))
         assert [list(result.topics) for result in nothing.results] == [[]]

@@ -1,4 +1,4 @@
-"""DescribeTopicPartitions: page by page, in the order of names."""
+"""DescribeTopicPartitions: pages sorted by topic name."""
 
 import pytest
 
@@ -16,7 +16,7 @@ TOPICS = {"b": 3, "a": 2, "d": 1, "c": 4}
 ALL = [(name, index) for name in sorted(TOPICS) for index in range(TOPICS[name])]
 
 
-async def ask(client, *names, limit=2000, cursor=None):
+async def describe(client, *names, limit=2000, cursor=None):
     return await client.request(
         DescribeTopicPartitionsRequest(
             topics=[TopicRequest(name=name) for name in names],
@@ -26,24 +26,24 @@ async def ask(client, *names, limit=2000, cursor=None):
     )
 
 
-def partitions(answer):
+def partitions(response):
     return [
-        (topic.name, part.partition_index) for topic in answer.topics for part in topic.partitions
+        (topic.name, part.partition_index) for topic in response.topics for part in topic.partitions
     ]
 
 
-async def test_topics_are_described_in_the_order_of_their_names(tmp_path):
+async def test_topics_are_sorted_by_name(tmp_path):
     async with broker_and_client(tmp_path, {"broker.id": "2"}) as (_broker, client):
         ids = {}
         for name, count in TOPICS.items():
             ids[name] = (await create_topic(client, name, count)).topic_id
 
-        answer = await ask(client)
+        response = await describe(client)
 
-        assert partitions(answer) == ALL
-        assert answer.next_cursor is None
-        assert {topic.name: topic.topic_id for topic in answer.topics} == ids
-        for topic in answer.topics:
+        assert partitions(response) == ALL
+        assert response.next_cursor is None
+        assert {topic.name: topic.topic_id for topic in response.topics} == ids
+        for topic in response.topics:
             assert topic.topic_authorized_operations > 0
             for part in topic.partitions:
                 assert (part.leader_id, part.leader_epoch, part.error_code) == (2, 0, 0)
@@ -52,7 +52,7 @@ async def test_topics_are_described_in_the_order_of_their_names(tmp_path):
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 4, 7, 9, 10, 11])
-async def test_the_pages_together_are_all_and_none_is_too_long(tmp_path, limit):
+async def test_pages_cover_all_partitions_within_the_limit(tmp_path, limit):
     async with broker_and_client(tmp_path) as (_broker, client):
         for name, count in TOPICS.items():
             await create_topic(client, name, count)
@@ -60,7 +60,7 @@ async def test_the_pages_together_are_all_and_none_is_too_long(tmp_path, limit):
         for names in ((), ("d", "a", "c", "b")):
             seen, cursor = [], None
             while True:
-                page = await ask(client, *names, limit=limit, cursor=cursor)
+                page = await describe(client, *names, limit=limit, cursor=cursor)
                 assert 0 < len(partitions(page)) <= limit
                 seen += partitions(page)
                 cursor = page.next_cursor
@@ -69,7 +69,7 @@ async def test_the_pages_together_are_all_and_none_is_too_long(tmp_path, limit):
             assert seen == ALL
 
 
-async def test_the_broker_has_a_limit_of_its_own(tmp_path):
+async def test_max_request_partition_size_limit_limits_a_page(tmp_path):
     async with broker_and_client(tmp_path, {"max.request.partition.size.limit": "5"}) as (
         _broker,
         client,
@@ -77,7 +77,7 @@ async def test_the_broker_has_a_limit_of_its_own(tmp_path):
         await create_topic(client, "t", 8)
 
         for limit, expected in ((100, 5), (4, 4), (0, 1), (-1, 1)):
-            page = await ask(client, limit=limit)
+            page = await describe(client, limit=limit)
             assert len(partitions(page)) == expected
             assert (page.next_cursor.topic_name, page.next_cursor.partition_index) == (
                 "t",
@@ -85,13 +85,13 @@ async def test_the_broker_has_a_limit_of_its_own(tmp_path):
             )
 
 
-async def test_unknown_topics_are_answered_in_their_place(tmp_path):
+async def test_unknown_topics_are_returned_in_order_with_an_error(tmp_path):
     async with broker_and_client(tmp_path) as (_broker, client):
         await create_topic(client, "b")
 
-        answer = await ask(client, "c", "b", "a", "no name", "b", "__cluster_metadata")
+        response = await describe(client, "c", "b", "a", "no name", "b", "__cluster_metadata")
 
-        assert [(topic.name, topic.error_code) for topic in answer.topics] == [
+        assert [(topic.name, topic.error_code) for topic in response.topics] == [
             ("__cluster_metadata", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
             ("a", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
             ("b", ErrorCode.NONE),
@@ -100,16 +100,16 @@ async def test_unknown_topics_are_answered_in_their_place(tmp_path):
         ]
 
 
-async def test_a_cursor_of_a_topic_that_is_gone_goes_on_behind_it(tmp_path):
+async def test_a_cursor_at_a_deleted_topic_continues_after_it(tmp_path):
     async with broker_and_client(tmp_path) as (_broker, client):
         for name, count in TOPICS.items():
             await create_topic(client, name, count)
-        page = await ask(client, limit=4)
+        page = await describe(client, limit=4)
         assert (page.next_cursor.topic_name, page.next_cursor.partition_index) == ("b", 2)
 
         await client.request(DeleteTopicsRequest(topics=[DeleteTopicState(name="b")]))
-        rest = await ask(client, cursor=page.next_cursor)
+        next_page = await describe(client, cursor=page.next_cursor)
 
-        assert partitions(rest) == [place for place in ALL if place[0] > "b"]
-        beyond = await ask(client, cursor=Cursor(topic_name="c", partition_index=99))
+        assert partitions(next_page) == [tp for tp in ALL if tp[0] > "b"]
+        beyond = await describe(client, cursor=Cursor(topic_name="c", partition_index=99))
         assert partitions(beyond) == [("d", 0)]

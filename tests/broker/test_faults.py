@@ -1,4 +1,4 @@
-"""A disk that fails: the producer hears of it, nothing unwritten is acked, and others go on."""
+"""Disk failures: producers get errors, nothing unwritten is acknowledged, other topics go on."""
 
 import errno
 import threading
@@ -20,7 +20,7 @@ from ottla.storage.disk import Disk
 
 
 class FaultyDisk(Disk):
-    """Fails what it is told to, for files of one topic."""
+    """Fails selected operations on the files of one topic."""
 
     def __init__(self):
         self.broken = set()
@@ -66,7 +66,7 @@ async def fetched(client, topic):
     return data
 
 
-async def test_a_full_disk_is_an_error_for_the_producer_until_there_is_room_again(tmp_path):
+async def test_a_full_disk_fails_producers_until_there_is_space(tmp_path):
     disk = FaultyDisk()
     async with a_broker_with(disk, tmp_path) as (_broker, client):
         assert (await produced(client, "bad")).error_code == 0
@@ -83,12 +83,12 @@ async def test_a_full_disk_is_an_error_for_the_producer_until_there_is_room_agai
         assert (await produced(client, "bad")).base_offset == 2
 
 
-async def test_a_sync_that_failed_is_never_followed_by_an_ack(tmp_path):
+async def test_a_failed_fsync_is_never_followed_by_an_ack(tmp_path):
     disk = FaultyDisk()
     async with a_broker_with(disk, tmp_path) as (_broker, client):
         disk.broken = {("sync", "bad", errno.EIO)}
         first = await produced(client, "bad", acks=-1)
-        # The device would say that all is well now; what it lost, nobody knows.
+        # The next fsync would succeed, but the kernel may have dropped the dirty pages.
         disk.broken = set()
         second = await produced(client, "bad", acks=-1)
         third = await produced(client, "bad", acks=1)
@@ -101,8 +101,8 @@ async def test_a_sync_that_failed_is_never_followed_by_an_ack(tmp_path):
         assert read.error_code == 0
 
 
-async def test_nobody_waits_while_the_system_frees_what_was_deleted(tmp_path):
-    """A file of a gigabyte takes it half a second."""
+async def test_deleting_large_files_does_not_block_requests(tmp_path):
+    """Unlinking a file of one gigabyte takes half a second."""
     threads = []
 
     class SlowDisk(Disk):
@@ -125,7 +125,7 @@ async def test_nobody_waits_while_the_system_frees_what_was_deleted(tmp_path):
     assert threading.main_thread() not in threads
 
 
-async def test_a_directory_with_a_failed_log_is_not_called_clean(tmp_path):
+async def test_a_failed_log_prevents_the_clean_shutdown_marker(tmp_path):
     disk = FaultyDisk()
     async with a_broker_with(disk, tmp_path) as (_broker, client):
         disk.broken = {("sync", "bad", errno.EIO)}

@@ -1,4 +1,4 @@
-"""Fetch, against a real broker: what is given, how much of it, and how long it waits."""
+"""Fetch: the records returned, the size limits and the long polls."""
 
 import asyncio
 import os
@@ -28,7 +28,7 @@ LONG_MS = 9000
 
 
 async def append(broker, *counts, topic="t", index=0, **batch):
-    """Append a batch for each number of records."""
+    """Append one batch for each record count."""
     async with connect(broker) as client:
         for count in counts:
             request = produce_request(a_batch(count, **batch), topic=topic, partition=index)
@@ -39,16 +39,16 @@ def size_of(count=1, **batch):
     return len(a_batch(count, **batch))
 
 
-def in_time(started, seconds):
-    """Whether it took about so long; never less."""
+def has_taken(started, seconds):
+    """Whether at least `seconds` have passed, and not many more."""
     return seconds <= asyncio.get_running_loop().time() - started < seconds + 2
 
 
-# What is given.
+# Records.
 
 
 @VERSIONS
-async def test_all_there_is_from_the_start(tmp_path, version):
+async def test_fetch_from_offset_0_returns_all_records(tmp_path, version):
     async with a_broker(tmp_path) as broker, connect(broker) as client:
         await append(broker, 2, 3)
 
@@ -60,7 +60,7 @@ async def test_all_there_is_from_the_start(tmp_path, version):
         assert data.preferred_read_replica == -1
 
 
-async def test_an_offset_inside_of_a_batch_gives_the_whole_batch(tmp_path):
+async def test_an_offset_inside_a_batch_returns_the_whole_batch(tmp_path):
     async with a_broker(tmp_path) as broker, connect(broker) as client:
         await append(broker, 3, 3)
 
@@ -69,7 +69,7 @@ async def test_an_offset_inside_of_a_batch_gives_the_whole_batch(tmp_path):
         assert offsets_of(data) == [3, 4, 5]
 
 
-async def test_the_end_of_the_log_is_empty_and_not_null(tmp_path):
+async def test_the_end_offset_returns_empty_records_not_null(tmp_path):
     async with a_broker(tmp_path) as broker, connect(broker) as client:
         await append(broker, 3)
 
@@ -79,7 +79,7 @@ async def test_the_end_of_the_log_is_empty_and_not_null(tmp_path):
 
 
 @pytest.mark.parametrize("offset", [4, -1, -2, -3, 2**63 - 1, -(2**63)])
-async def test_an_offset_that_the_log_does_not_have_is_out_of_range_at_once(tmp_path, offset):
+async def test_an_offset_outside_the_log_is_out_of_range_without_waiting(tmp_path, offset):
     async with a_broker(tmp_path) as broker, connect(broker) as client:
         await append(broker, 3)
 
@@ -93,31 +93,31 @@ async def test_an_offset_that_the_log_does_not_have_is_out_of_range_at_once(tmp_
         assert second.error_code == 0
 
 
-async def test_what_was_deleted_is_out_of_range(tmp_path):
+async def test_offsets_below_the_log_start_are_out_of_range(tmp_path):
     async with a_broker(tmp_path) as broker, connect(broker) as client:
         await append(broker, 1, 1, 1)
         partition_of(broker).log.delete_records_before(2)
 
-        answers = [
+        responses = [
             fetched_partitions(await client.request(fetch_request(offset), NEWEST))[0]
             for offset in (1, 2)
         ]
 
-        assert [data.error_code for data in answers] == [ErrorCode.OFFSET_OUT_OF_RANGE, 0]
-        assert offsets_of(answers[1]) == [2]
-        assert answers[1].log_start_offset == 2
+        assert [data.error_code for data in responses] == [ErrorCode.OFFSET_OUT_OF_RANGE, 0]
+        assert offsets_of(responses[1]) == [2]
+        assert responses[1].log_start_offset == 2
 
 
-async def test_an_unknown_partition_is_said_at_once_and_others_are_given(tmp_path):
+async def test_an_unknown_partition_fails_alone_without_waiting(tmp_path):
     async with a_broker(tmp_path) as broker, connect(broker) as client:
         await append(broker, 1)
-        wanted = [FetchPartition(partition=n, partition_max_bytes=1000) for n in (0, 2, -1)]
+        partitions = [FetchPartition(partition=n, partition_max_bytes=1000) for n in (0, 2, -1)]
         request = FetchRequest(
             max_wait_ms=LONG_MS,
             min_bytes=10**6,
             topics=[
-                FetchTopic(topic="nowhere", partitions=wanted[:1]),
-                FetchTopic(topic="t", partitions=wanted),
+                FetchTopic(topic="nowhere", partitions=partitions[:1]),
+                FetchTopic(topic="t", partitions=partitions),
             ],
         )
 
@@ -128,11 +128,11 @@ async def test_an_unknown_partition_is_said_at_once_and_others_are_given(tmp_pat
         assert offsets_of(fetched_partitions(response)[1]) == [0]
 
 
-async def test_another_leader_epoch_is_fenced(tmp_path):
+async def test_a_wrong_leader_epoch_is_fenced(tmp_path):
     async with a_broker(tmp_path) as broker, connect(broker) as client:
         await append(broker, 1)
 
-        answers = [
+        responses = [
             error_codes(
                 await client.request(fetch_request(0, epoch=epoch, max_wait_ms=LONG_MS), NEWEST)
             )
@@ -140,11 +140,11 @@ async def test_another_leader_epoch_is_fenced(tmp_path):
         ]
 
         unknown, fenced = ErrorCode.UNKNOWN_LEADER_EPOCH, ErrorCode.FENCED_LEADER_EPOCH
-        assert answers == [[0], [0], [unknown], [unknown], [fenced]]
+        assert responses == [[0], [0], [unknown], [unknown], [fenced]]
 
 
 @pytest.mark.parametrize(("replica_id", "code"), [(-1, 0), (-2, 0), (0, 31), (5, 31)])
-async def test_nobody_fetches_as_a_replica(tmp_path, replica_id, code):
+async def test_a_fetch_with_a_replica_id_is_refused(tmp_path, replica_id, code):
     async with a_broker(tmp_path) as broker, connect(broker) as client:
         await append(broker, 1)
 
@@ -153,7 +153,7 @@ async def test_nobody_fetches_as_a_replica(tmp_path, replica_id, code):
         assert error_codes(response) == [code]
 
 
-async def test_read_committed_has_a_list_of_aborted_transactions_and_others_have_none(tmp_path):
+async def test_aborted_transactions_are_null_unless_read_committed(tmp_path):
     async with a_broker(tmp_path) as broker, connect(broker) as client:
         await append(broker, 2)
 
@@ -170,34 +170,34 @@ async def test_read_committed_has_a_list_of_aborted_transactions_and_others_have
         assert offsets_of(committed) == offsets_of(uncommitted) == [0, 1]
 
 
-# How much.
+# Size limits.
 
 
-async def test_whole_batches_up_to_the_most_of_a_partition(tmp_path):
+async def test_whole_batches_up_to_partition_max_bytes(tmp_path):
     async with a_broker(tmp_path) as broker, connect(broker) as client:
         await append(broker, *[1] * 10)
         size = size_of()
 
-        for most, count in [(3 * size, 3), (4 * size - 1, 3), (4 * size, 4), (99 * size, 10)]:
+        for max_bytes, count in [(3 * size, 3), (4 * size - 1, 3), (4 * size, 4), (99 * size, 10)]:
             (data,) = fetched_partitions(
-                await client.request(fetch_request(0, partition_max_bytes=most), NEWEST)
+                await client.request(fetch_request(0, partition_max_bytes=max_bytes), NEWEST)
             )
             assert offsets_of(data) == list(range(count))
 
 
-@pytest.mark.parametrize("most", [1, 0, -1, -(2**31)])
-async def test_the_first_batch_is_given_however_large_it_is(tmp_path, most):
+@pytest.mark.parametrize("max_bytes", [1, 0, -1, -(2**31)])
+async def test_the_first_batch_is_returned_however_large_it_is(tmp_path, max_bytes):
     async with a_broker(tmp_path) as broker, connect(broker) as client:
         await append(broker, 1, 1, value=bytes(5000))
 
-        small_partition = fetch_request(0, partition_max_bytes=most)
-        small_response = fetch_request(0, max_bytes=most)
+        small_partition = fetch_request(0, partition_max_bytes=max_bytes)
+        small_response = fetch_request(0, max_bytes=max_bytes)
 
         for request in (small_partition, small_response):
             assert offsets_of(fetched_partitions(await client.request(request, NEWEST))[0]) == [0]
 
 
-async def test_behind_the_first_partition_that_has_something_the_limits_hold(tmp_path):
+async def test_limits_hold_after_the_first_partition_with_records(tmp_path):
     async with a_broker(tmp_path, {"t": 4}) as broker, connect(broker) as client:
         for index in (1, 2, 3):
             await append(broker, 1, 1, index=index)
@@ -214,7 +214,7 @@ async def test_behind_the_first_partition_that_has_something_the_limits_hold(tmp
         assert [data.high_watermark for data in by_partition] == [0, 2, 2, 2]
 
 
-async def test_the_broker_has_a_limit_of_its_own(tmp_path):
+async def test_fetch_max_bytes_of_the_broker_limits_a_response(tmp_path):
     async with (
         a_broker(tmp_path, fetch_max_bytes=1024) as broker,
         connect(broker) as client,
@@ -228,7 +228,7 @@ async def test_the_broker_has_a_limit_of_its_own(tmp_path):
         assert offsets_of(data) == [0, 1]
 
 
-async def test_a_consumer_that_asks_again_and_again_gets_everything_once(tmp_path):
+async def test_fetching_in_a_loop_returns_every_record_once(tmp_path):
     async with a_broker(tmp_path) as broker, connect(broker) as client:
         await add_topic(broker, "many", segment_bytes="2000", index_interval_bytes="200")
         await append(broker, *[n % 5 + 1 for n in range(60)], topic="many")
@@ -246,7 +246,7 @@ async def test_a_consumer_that_asks_again_and_again_gets_everything_once(tmp_pat
         assert seen == list(range(180))
 
 
-# How long.
+# Long polls.
 
 
 async def test_a_long_poll_is_woken_by_an_append(tmp_path):
@@ -258,7 +258,7 @@ async def test_a_long_poll_is_woken_by_an_append(tmp_path):
         await append(broker, 2)
 
         assert offsets_of(fetched_partitions(await client.response())[0]) == [0, 1]
-        assert in_time(started, 0.05)
+        assert has_taken(started, 0.05)
 
 
 async def test_a_long_poll_is_woken_by_any_of_its_partitions(tmp_path):
@@ -275,7 +275,7 @@ async def test_a_long_poll_is_woken_by_any_of_its_partitions(tmp_path):
         ]
 
 
-async def test_a_long_poll_waits_for_enough(tmp_path):
+async def test_a_long_poll_waits_for_min_bytes(tmp_path):
     async with a_broker(tmp_path) as broker, connect(broker) as client:
         await append(broker, 1)
         client.send(fetch_request(0, 0, min_bytes=3 * size_of(), max_wait_ms=LONG_MS), NEWEST)
@@ -291,7 +291,7 @@ async def test_a_long_poll_waits_for_enough(tmp_path):
         ]
 
 
-async def test_a_long_poll_ends_when_it_has_waited_long_enough_with_what_there_is(tmp_path):
+async def test_a_long_poll_returns_what_there_is_after_max_wait(tmp_path):
     async with a_broker(tmp_path) as broker, connect(broker) as client:
         await append(broker, 1)
         started = asyncio.get_running_loop().time()
@@ -299,7 +299,7 @@ async def test_a_long_poll_ends_when_it_has_waited_long_enough_with_what_there_i
         nothing = await client.request(fetch_request(1, max_wait_ms=100), NEWEST)
         something = await client.request(fetch_request(0, min_bytes=10**6, max_wait_ms=100), NEWEST)
 
-        assert in_time(started, 0.2)
+        assert has_taken(started, 0.2)
         assert offsets_of(fetched_partitions(nothing)[0]) == []
         assert offsets_of(fetched_partitions(something)[0]) == [0]
         assert not partition_of(broker).waiters
@@ -316,17 +316,17 @@ async def test_a_long_poll_ends_when_it_has_waited_long_enough_with_what_there_i
     ],
     ids=["no wait", "a negative wait", "no bytes", "negative bytes", "no partitions"],
 )
-async def test_who_wants_nothing_is_answered_at_once(tmp_path, request_):
+async def test_a_fetch_with_nothing_to_wait_for_returns_at_once(tmp_path, request_):
     async with a_broker(tmp_path) as broker, connect(broker) as client:
         started = asyncio.get_running_loop().time()
 
         response = await client.request(request_, NEWEST)
 
-        assert in_time(started, 0)
+        assert has_taken(started, 0)
         assert all(data.records == b"" for data in fetched_partitions(response))
 
 
-async def test_a_topic_that_is_deleted_ends_its_long_polls(tmp_path):
+async def test_deleting_a_topic_ends_its_long_polls(tmp_path):
     async with a_broker(tmp_path) as broker, connect(broker) as client:
         await append(broker, 1)
         client.send(fetch_request(1, max_wait_ms=LONG_MS), NEWEST)
@@ -337,7 +337,7 @@ async def test_a_topic_that_is_deleted_ends_its_long_polls(tmp_path):
         assert error_codes(await client.response()) == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
 
 
-async def test_a_client_that_goes_away_leaves_no_waiter_behind(tmp_path):
+async def test_closing_a_connection_removes_its_waiters(tmp_path):
     async with a_broker(tmp_path) as broker:
         async with connect(broker) as client:
             for _ in range(5):
@@ -350,7 +350,7 @@ async def test_a_client_that_goes_away_leaves_no_waiter_behind(tmp_path):
         assert await is_serving(broker)
 
 
-async def test_a_broker_that_stops_answers_its_long_polls(tmp_path):
+async def test_stopping_the_broker_completes_long_polls(tmp_path):
     async with a_broker(tmp_path) as broker, connect(broker) as client:
         client.send(fetch_request(0, max_wait_ms=LONG_MS), NEWEST)
         assert await client.receives_nothing()
@@ -361,7 +361,7 @@ async def test_a_broker_that_stops_answers_its_long_polls(tmp_path):
         assert await client.is_closed()
 
 
-async def test_a_produce_behind_a_parked_fetch_is_done_at_once_and_answered_after_it(tmp_path):
+async def test_a_produce_behind_a_long_poll_is_appended_at_once_and_answered_after_it(tmp_path):
     async with a_broker(tmp_path) as broker, connect(broker) as client:
         client.send(fetch_request(0, max_wait_ms=LONG_MS), NEWEST)
         client.send(produce_request(a_batch(3), partition=1), 9)
@@ -376,7 +376,7 @@ async def test_a_produce_behind_a_parked_fetch_is_done_at_once_and_answered_afte
         assert error_codes(await client.response()) == [3]
 
 
-async def test_a_consumer_that_produces_wakes_itself(tmp_path):
+async def test_a_produce_wakes_the_long_poll_of_its_own_connection(tmp_path):
     async with a_broker(tmp_path) as broker, connect(broker) as client:
         client.send(fetch_request(0, max_wait_ms=LONG_MS), NEWEST)
         client.send(produce_request(a_batch(3)), 9)
@@ -385,18 +385,18 @@ async def test_a_consumer_that_produces_wakes_itself(tmp_path):
         assert error_codes(await client.response()) == [0]
 
 
-async def test_long_polls_of_one_connection_are_answered_in_order_whoever_is_ready(tmp_path):
+async def test_long_polls_of_one_connection_are_answered_in_request_order(tmp_path):
     async with a_broker(tmp_path) as broker, connect(broker) as client:
         client.send(fetch_request(0, max_wait_ms=300), NEWEST)
         client.send(fetch_request(0, topic="nowhere", max_wait_ms=LONG_MS), NEWEST)
         client.send(fetch_request(0, max_wait_ms=100), NEWEST)
 
-        answers = [error_codes(await client.response()) for _ in range(3)]
+        responses = [error_codes(await client.response()) for _ in range(3)]
 
-        assert answers == [[0], [3], [0]]
+        assert responses == [[0], [3], [0]]
 
 
-async def test_a_parked_fetch_holds_no_map_of_what_it_has_seen(tmp_path):
+async def test_a_long_poll_holds_no_mapped_segment(tmp_path):
     async with a_broker(tmp_path) as broker, connect(broker) as client:
         await append(broker, 2)
         client.send(fetch_request(0, min_bytes=10**6, max_wait_ms=LONG_MS), NEWEST)
@@ -410,12 +410,12 @@ async def test_a_parked_fetch_holds_no_map_of_what_it_has_seen(tmp_path):
         await append(broker, 1)
 
 
-# Cold data.
+# Records that are not in the page cache.
 
 
 @contextmanager
 def cold(log):
-    """Throw the pages of a log out of the page cache, if the file system lets us."""
+    """Evict the pages of a log from the page cache, if the file system supports it."""
     log.flush()
     path = log.active_segment.path(".log")
     fd = os.open(path, os.O_RDONLY)
@@ -428,8 +428,8 @@ def cold(log):
     yield path
 
 
-@pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="nothing to throw pages out with")
-async def test_cold_records_are_read_by_a_thread_and_come_whole(tmp_path):
+@pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="requires posix_fadvise")
+async def test_records_outside_the_page_cache_are_read_by_a_thread(tmp_path):
     async with a_broker(tmp_path) as broker, connect(broker) as client:
         await append(broker, *[1] * 8, value=os.urandom(200_000))
         log = partition_of(broker).log
@@ -445,16 +445,16 @@ async def test_cold_records_are_read_by_a_thread_and_come_whole(tmp_path):
             batch.validate()
 
 
-@pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="nothing to throw pages out with")
+@pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="requires posix_fadvise")
 @pytest.mark.parametrize("wait_ms", [0, 50])
-async def test_cold_records_that_cannot_be_read_are_an_error_and_not_silence(tmp_path, wait_ms):
+async def test_a_read_error_outside_the_page_cache_is_a_storage_error(tmp_path, wait_ms):
     async with a_broker(tmp_path) as broker, connect(broker) as client:
         await append(broker, *[1] * 4, value=os.urandom(200_000))
         await append(broker, 1, index=1)
         log = partition_of(broker).log
         with cold(log) as path:
             path.rename(path.with_suffix(".gone"))
-            path.mkdir()  # opening it for reading and writing is an error, as of a bad disk
+            path.mkdir()  # Opening it fails, as on a bad disk.
 
             request = fetch_request(
                 0,

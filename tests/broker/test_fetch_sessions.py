@@ -1,4 +1,4 @@
-"""Fetch sessions (KIP-227), by the wire; and their bookkeeping, with a clock that we turn."""
+"""Fetch sessions (KIP-227): over the wire, and the session cache with a fake clock."""
 
 import pytest
 
@@ -29,9 +29,9 @@ async def append(client, index=0, count=1, topic="t"):
     ) == [0]
 
 
-async def opened(client, *wanted, version=NEWEST):
-    """A session for partitions 0, 1, … of the topic; gives its id and what it said first."""
-    response = await client.request(fetch_request(*wanted, session_epoch=0), version)
+async def open_session(client, *count, version=NEWEST):
+    """Open a session for partitions 0, 1, …; return its id and the full response."""
+    response = await client.request(fetch_request(*count, session_epoch=0), version)
     assert response.error_code == 0
     assert response.session_id > 0
     return response.session_id, response
@@ -43,8 +43,8 @@ def partition(index, offset, **more):
     )
 
 
-def changed(session_id, epoch, *partitions, topic="t", forgotten=(), **fields):
-    """A request of a session that names only these partitions, and those that it forgets."""
+def incremental_request(session_id, epoch, *partitions, topic="t", forgotten=(), **fields):
+    """Return an incremental request with these changed and forgotten partitions."""
     return FetchRequest(
         session_id=session_id,
         session_epoch=epoch,
@@ -60,18 +60,18 @@ def indexes(response):
     return [data.partition_index for data in fetched_partitions(response)]
 
 
-# By the wire.
+# Over the wire.
 
 
 @pytest.mark.parametrize("version", range(7, NEWEST + 1))
-async def test_a_session_is_opened_with_everything_and_goes_on_with_what_is_new(tmp_path, version):
+async def test_a_session_starts_with_a_full_response_and_continues_incrementally(tmp_path, version):
     async with a_broker(tmp_path, {"t": 3}) as broker, connect(broker) as client:
         await append(client, 1)
-        session_id, first = await opened(client, 0, 0, 0, version=version)
+        session_id, first = await open_session(client, 0, 0, 0, version=version)
 
         await append(client, 2)
-        second = await client.request(changed(session_id, 1, partition(1, 1)), version)
-        third = await client.request(changed(session_id, 2, partition(2, 1)), version)
+        second = await client.request(incremental_request(session_id, 1, partition(1, 1)), version)
+        third = await client.request(incremental_request(session_id, 2, partition(2, 1)), version)
 
         assert indexes(first) == [0, 1, 2]
         assert [offsets_of(data) for data in fetched_partitions(first)] == [[], [0], []]
@@ -82,7 +82,7 @@ async def test_a_session_is_opened_with_everything_and_goes_on_with_what_is_new(
         assert indexes(third) == []
 
 
-async def test_a_request_without_a_session_has_none(tmp_path):
+async def test_a_sessionless_request_opens_no_session(tmp_path):
     async with a_broker(tmp_path) as broker, connect(broker) as client:
         response = await client.request(fetch_request(0, 0), NEWEST)
 
@@ -90,15 +90,17 @@ async def test_a_request_without_a_session_has_none(tmp_path):
         assert len(broker.fetch_sessions) == 0
 
 
-async def test_a_session_remembers_the_offsets_that_it_was_told(tmp_path):
+async def test_a_session_keeps_the_fetch_offsets_of_earlier_requests(tmp_path):
     async with a_broker(tmp_path) as broker, connect(broker) as client:
-        session_id, _ = await opened(client, 0, 0)
+        session_id, _ = await open_session(client, 0, 0)
         await append(client, 0, 2)
 
-        answers = [await client.request(changed(session_id, epoch), NEWEST) for epoch in (1, 2)]
-        moved = await client.request(changed(session_id, 3, partition(0, 2)), NEWEST)
+        answers = [
+            await client.request(incremental_request(session_id, epoch), NEWEST) for epoch in (1, 2)
+        ]
+        moved = await client.request(incremental_request(session_id, 3, partition(0, 2)), NEWEST)
 
-        # A consumer that does not say that it got on gets the same again.
+        # The fetch offset has not changed, so the same records are returned.
         assert [[offsets_of(data) for data in fetched_partitions(a)] for a in answers] == [
             [[0, 1]],
             [[0, 1]],
@@ -106,36 +108,38 @@ async def test_a_session_remembers_the_offsets_that_it_was_told(tmp_path):
         assert fetched_partitions(moved) == []
 
 
-async def test_a_partition_can_be_added_and_forgotten(tmp_path):
+async def test_partitions_are_added_and_forgotten(tmp_path):
     async with a_broker(tmp_path, {"t": 3}) as broker, connect(broker) as client:
         for index in range(3):
             await append(client, index)
-        session_id, first = await opened(client, 0)
+        session_id, first = await open_session(client, 0)
 
         added = await client.request(
-            changed(session_id, 1, partition(2, 0), partition(0, 1)), NEWEST
+            incremental_request(session_id, 1, partition(2, 0), partition(0, 1)), NEWEST
         )
-        forgotten = await client.request(changed(session_id, 2, forgotten=[2]), NEWEST)
-        unknown = await client.request(changed(session_id, 3, forgotten=[2, 77, -1]), NEWEST)
-        again = await client.request(changed(session_id, 4, partition(2, 1)), NEWEST)
+        forgotten = await client.request(incremental_request(session_id, 2, forgotten=[2]), NEWEST)
+        unknown = await client.request(
+            incremental_request(session_id, 3, forgotten=[2, 77, -1]), NEWEST
+        )
+        again = await client.request(incremental_request(session_id, 4, partition(2, 1)), NEWEST)
 
         assert [indexes(a) for a in (first, added, forgotten, unknown)] == [[0], [2], [], []]
-        # It is new to the session, though there are no records.
+        # New partitions are returned even without records.
         assert [(d.partition_index, d.high_watermark) for d in fetched_partitions(again)] == [
             (2, 1)
         ]
 
 
-async def test_a_new_high_watermark_or_start_is_news_without_records(tmp_path):
+async def test_a_changed_high_watermark_or_log_start_is_returned_without_records(tmp_path):
     async with a_broker(tmp_path) as broker, connect(broker) as client:
         await append(client, 0, 2)
-        session_id, _ = await opened(client, 2)
+        session_id, _ = await open_session(client, 2)
 
-        quiet = await client.request(changed(session_id, 1), NEWEST)
+        quiet = await client.request(incremental_request(session_id, 1), NEWEST)
         partition_of(broker).log.delete_records_before(1)
-        started_later = await client.request(changed(session_id, 2), NEWEST)
+        started_later = await client.request(incremental_request(session_id, 2), NEWEST)
         await append(client, 0)
-        grown = await client.request(changed(session_id, 3, partition(0, 3)), NEWEST)
+        grown = await client.request(incremental_request(session_id, 3, partition(0, 3)), NEWEST)
 
         assert fetched_partitions(quiet) == []
         assert [
@@ -146,13 +150,15 @@ async def test_a_new_high_watermark_or_start_is_news_without_records(tmp_path):
         ]
 
 
-async def test_an_error_is_said_each_time_and_so_is_its_end(tmp_path):
+async def test_an_error_is_returned_each_time_until_it_is_resolved(tmp_path):
     async with a_broker(tmp_path) as broker, connect(broker) as client:
-        session_id, first = await opened(client, 0, 5)
+        session_id, first = await open_session(client, 0, 5)
 
-        second = await client.request(changed(session_id, 1, max_wait_ms=9000, min_bytes=1), NEWEST)
-        well = await client.request(changed(session_id, 2, partition(1, 0)), NEWEST)
-        quiet = await client.request(changed(session_id, 3), NEWEST)
+        second = await client.request(
+            incremental_request(session_id, 1, max_wait_ms=9000, min_bytes=1), NEWEST
+        )
+        well = await client.request(incremental_request(session_id, 2, partition(1, 0)), NEWEST)
+        quiet = await client.request(incremental_request(session_id, 3), NEWEST)
 
         assert error_codes(first) == [0, ErrorCode.OFFSET_OUT_OF_RANGE]
         assert (indexes(second), error_codes(second)) == ([1], [ErrorCode.OFFSET_OUT_OF_RANGE])
@@ -160,21 +166,21 @@ async def test_an_error_is_said_each_time_and_so_is_its_end(tmp_path):
         assert fetched_partitions(quiet) == []
 
 
-async def test_a_topic_that_comes_to_be_is_found_by_a_session_that_waits_for_it(tmp_path):
+async def test_a_session_picks_up_a_topic_created_later(tmp_path):
     async with a_broker(tmp_path) as broker, connect(broker) as client:
         response = await client.request(fetch_request(0, topic="later", session_epoch=0), NEWEST)
         await broker.controller.create_topics([broker.controller.plan_topic("later", 1, {})])
 
-        there = await client.request(changed(response.session_id, 1), NEWEST)
+        there = await client.request(incremental_request(response.session_id, 1), NEWEST)
 
         assert error_codes(response) == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
         assert error_codes(there) == [0]
 
 
-async def test_a_long_poll_of_a_session_waits_for_all_of_its_partitions(tmp_path):
+async def test_a_long_poll_waits_for_all_partitions_of_the_session(tmp_path):
     async with a_broker(tmp_path, {"t": 3}) as broker, connect(broker) as client:
-        session_id, _ = await opened(client, 0, 0, 0)
-        client.send(changed(session_id, 1, max_wait_ms=9000, min_bytes=1), NEWEST)
+        session_id, _ = await open_session(client, 0, 0, 0)
+        client.send(incremental_request(session_id, 1, max_wait_ms=9000, min_bytes=1), NEWEST)
         assert await client.receives_nothing()
 
         async with connect(broker) as producer:
@@ -185,22 +191,22 @@ async def test_a_long_poll_of_a_session_waits_for_all_of_its_partitions(tmp_path
 
 async def test_a_session_can_be_closed(tmp_path):
     async with a_broker(tmp_path) as broker, connect(broker) as client:
-        session_id, _ = await opened(client, 0)
+        session_id, _ = await open_session(client, 0)
 
-        closed = await client.request(changed(session_id, -1), NEWEST)
-        after = await client.request(changed(session_id, 1), NEWEST)
+        closed = await client.request(incremental_request(session_id, -1), NEWEST)
+        after = await client.request(incremental_request(session_id, 1), NEWEST)
 
         assert (closed.error_code, closed.session_id, fetched_partitions(closed)) == (0, 0, [])
         assert (after.error_code, after.session_id, fetched_partitions(after)) == (NOT_FOUND, 0, [])
         assert len(broker.fetch_sessions) == 0
 
 
-async def test_the_last_request_of_a_session_is_answered_as_one_without(tmp_path):
+async def test_the_closing_request_gets_a_sessionless_response(tmp_path):
     async with a_broker(tmp_path) as broker, connect(broker) as client:
         await append(client, 1)
-        session_id, _ = await opened(client, 0, 0)
+        session_id, _ = await open_session(client, 0, 0)
 
-        last = await client.request(changed(session_id, -1, partition(1, 0)), NEWEST)
+        last = await client.request(incremental_request(session_id, -1, partition(1, 0)), NEWEST)
 
         assert (last.session_id, [offsets_of(data) for data in fetched_partitions(last)]) == (
             0,
@@ -208,11 +214,11 @@ async def test_the_last_request_of_a_session_is_answered_as_one_without(tmp_path
         )
 
 
-async def test_a_session_can_be_replaced_by_another(tmp_path):
+async def test_a_full_request_replaces_the_session(tmp_path):
     async with a_broker(tmp_path) as broker, connect(broker) as client:
-        before, _ = await opened(client, 0, 0)
+        before, _ = await open_session(client, 0, 0)
 
-        after = await client.request(changed(before, 0, partition(1, 0)), NEWEST)
+        after = await client.request(incremental_request(before, 0, partition(1, 0)), NEWEST)
 
         assert after.session_id not in (0, before)
         assert indexes(after) == [1]
@@ -222,43 +228,43 @@ async def test_a_session_can_be_replaced_by_another(tmp_path):
 @pytest.mark.parametrize(
     ("session_id", "epoch", "code"),
     [
-        ("own", 1, 0),
-        ("own", 2, WRONG_EPOCH),
-        ("own", LAST_EPOCH, WRONG_EPOCH),
-        ("own", -2, WRONG_EPOCH),
+        ("current", 1, 0),
+        ("current", 2, WRONG_EPOCH),
+        ("current", LAST_EPOCH, WRONG_EPOCH),
+        ("current", -2, WRONG_EPOCH),
         ("other", 1, NOT_FOUND),
         (-5, 1, NOT_FOUND),
         (0, 1, NOT_FOUND),
         (0, -2, NOT_FOUND),
     ],
 )
-async def test_who_is_out_of_step_is_told_at_once(tmp_path, session_id, epoch, code):
+async def test_a_wrong_session_id_or_epoch_fails_without_waiting(tmp_path, session_id, epoch, code):
     async with a_broker(tmp_path) as broker, connect(broker) as client:
         await append(client)
-        own, _ = await opened(client, 1)
-        named = {"own": own, "other": own % LAST_EPOCH + 1}.get(session_id, session_id)
+        session, _ = await open_session(client, 1)
+        named = {"current": session, "other": session % LAST_EPOCH + 1}.get(session_id, session_id)
 
-        wrong = await client.request(changed(named, epoch, partition(0, 0)), NEWEST)
+        wrong = await client.request(incremental_request(named, epoch, partition(0, 0)), NEWEST)
 
         assert wrong.error_code == code
         if code:
             assert (wrong.session_id, fetched_partitions(wrong)) == (0, [])
-            right = await client.request(changed(own, 1), NEWEST)
+            right = await client.request(incremental_request(session, 1), NEWEST)
             assert (right.error_code, fetched_partitions(right)) == (0, [])
 
 
-async def test_a_session_that_has_forgotten_everything_is_over(tmp_path):
+async def test_a_session_without_partitions_is_closed(tmp_path):
     async with a_broker(tmp_path) as broker, connect(broker) as client:
-        session_id, _ = await opened(client, 0, 0)
+        session_id, _ = await open_session(client, 0, 0)
 
-        empty = await client.request(changed(session_id, 1, forgotten=[0, 1]), NEWEST)
-        after = await client.request(changed(session_id, 2), NEWEST)
+        empty = await client.request(incremental_request(session_id, 1, forgotten=[0, 1]), NEWEST)
+        after = await client.request(incremental_request(session_id, 2), NEWEST)
 
         assert (empty.error_code, empty.session_id, fetched_partitions(empty)) == (0, 0, [])
         assert after.error_code == NOT_FOUND
 
 
-async def test_nobody_is_given_a_session_for_nothing(tmp_path):
+async def test_a_request_without_partitions_opens_no_session(tmp_path):
     async with a_broker(tmp_path) as broker, connect(broker) as client:
         response = await client.request(fetch_request(session_epoch=0), NEWEST)
 
@@ -267,14 +273,12 @@ async def test_nobody_is_given_a_session_for_nothing(tmp_path):
 
 
 @pytest.mark.parametrize("slots", [0, 2])
-async def test_when_all_slots_are_taken_a_session_is_declined_and_the_fetch_answered(
-    tmp_path, slots
-):
+async def test_a_session_is_declined_when_the_cache_is_full(tmp_path, slots):
     async with (
         a_broker(tmp_path, max_incremental_fetch_session_cache_slots=slots) as broker,
         connect(broker) as client,
     ):
-        ids = {(await opened(client, 0))[0] for _ in range(slots)}
+        ids = {(await open_session(client, 0))[0] for _ in range(slots)}
 
         declined = await client.request(fetch_request(0, 0, session_epoch=0), NEWEST)
 
@@ -282,8 +286,8 @@ async def test_when_all_slots_are_taken_a_session_is_declined_and_the_fetch_answ
         assert (declined.session_id, indexes(declined)) == (0, [0, 1])
 
 
-async def test_no_partition_starves_another(tmp_path):
-    """Each has more than one response may have, and the one that was given goes to the end."""
+async def test_partitions_do_not_starve_each_other(tmp_path):
+    """Each partition can fill a response; one that was returned moves to the end."""
     async with a_broker(tmp_path, {"t": 4}) as broker, connect(broker) as client:
         for index in range(4):
             await append(client, index)
@@ -291,35 +295,37 @@ async def test_no_partition_starves_another(tmp_path):
         response = await client.request(
             fetch_request(0, 0, 0, 0, session_epoch=0, max_bytes=size), NEWEST
         )
-        given = [data.partition_index for data in fetched_partitions(response) if data.records]
+        returned = [data.partition_index for data in fetched_partitions(response) if data.records]
 
         for epoch in range(1, 8):
             response = await client.request(
-                changed(response.session_id, epoch, max_bytes=size), NEWEST
+                incremental_request(response.session_id, epoch, max_bytes=size), NEWEST
             )
-            given += [data.partition_index for data in fetched_partitions(response) if data.records]
+            returned += [
+                data.partition_index for data in fetched_partitions(response) if data.records
+            ]
 
-        assert given == [0, 1, 2, 3, 0, 1, 2, 3]
+        assert returned == [0, 1, 2, 3, 0, 1, 2, 3]
 
 
 async def test_a_session_outlives_its_connection(tmp_path):
     async with a_broker(tmp_path) as broker:
         async with connect(broker) as client:
-            session_id, _ = await opened(client, 0)
+            session_id, _ = await open_session(client, 0)
 
         async with connect(broker) as client:
-            response = await client.request(changed(session_id, 1), NEWEST)
+            response = await client.request(incremental_request(session_id, 1), NEWEST)
 
         assert (response.error_code, response.session_id) == (0, session_id)
 
 
-async def test_a_session_cannot_be_made_to_keep_what_no_consumer_wants(tmp_path):
-    """Neither names that no topic has, nor tags, nor more partitions than there can be."""
+async def test_a_session_does_not_keep_what_clients_could_inflate(tmp_path):
+    """Names longer than any topic, tagged fields, or more partitions than the broker allows."""
     async with (
         a_broker(tmp_path, broker_max_partitions=50) as broker,
         connect(broker) as client,
     ):
-        session_id, _ = await opened(client, *[0] * 40)
+        session_id, _ = await open_session(client, *[0] * 40)
         tagged = FetchPartition(
             partition=0, partition_max_bytes=1, unknown_tagged_fields=((9, bytes(100_000)),)
         )
@@ -328,104 +334,111 @@ async def test_a_session_cannot_be_made_to_keep_what_no_consumer_wants(tmp_path)
             fetch_request(0, topic="x" * 5000, session_epoch=0), NEWEST
         )
         more = [partition(index, 0) for index in range(40, 60)]
-        grown = await client.request(changed(session_id, 1, *more), NEWEST)
-        kept = await client.request(changed(0, 0, tagged), NEWEST)
+        grown = await client.request(incremental_request(session_id, 1, *more), NEWEST)
+        kept = await client.request(incremental_request(0, 0, tagged), NEWEST)
 
         assert (long_name.session_id, error_codes(long_name)) == (0, [3])
         assert (grown.error_code, grown.session_id) == (NOT_FOUND, 0)
         assert kept.session_id > 0
         assert len(broker.fetch_sessions) == 1
         session = broker.fetch_sessions._sessions[kept.session_id]
-        assert [wanted.unknown_tagged_fields for _topic, wanted in session.partitions()] == [()]
+        assert [kept.unknown_tagged_fields for _topic, kept in session.partitions()] == [()]
 
 
-# The bookkeeping, with a clock that we turn.
+# The session cache.
 
 
-MOST = 1000
+MAX_PARTITIONS = 1000
 
 
-def of(sessions, session_id, epoch, *, now=0.0, slots=3, wanted=1):
-    request = changed(session_id, epoch, *[partition(index, 0) for index in range(wanted)])
-    return sessions.of(request, slots, MOST, now)
+def fetch_session(sessions, session_id, epoch, *, now=0.0, slots=3, count=1):
+    request = incremental_request(
+        session_id, epoch, *[partition(index, 0) for index in range(count)]
+    )
+    return sessions.of(request, slots, MAX_PARTITIONS, now)
 
 
-def test_the_epoch_wraps_to_1_and_not_to_0():
+def test_the_session_epoch_wraps_to_1():
     sessions = FetchSessionCache()
-    session = of(sessions, 0, 0)
+    session = fetch_session(sessions, 0, 0)
     session.epoch = LAST_EPOCH
 
-    of(sessions, session.id, LAST_EPOCH)
+    fetch_session(sessions, session.id, LAST_EPOCH)
 
     assert session.epoch == 1
-    assert of(sessions, session.id, 1) is session
+    assert fetch_session(sessions, session.id, 1) is session
     assert session.epoch == 2
 
 
-def test_the_session_that_was_idle_for_longest_gives_way_after_two_minutes():
+def test_the_least_recently_used_session_is_evictable_after_two_minutes():
     sessions = FetchSessionCache()
-    first, second, third = (of(sessions, 0, 0, now=now) for now in (0, 1, 2))
-    of(sessions, first.id, 1, now=3)
+    first, second, third = (fetch_session(sessions, 0, 0, now=now) for now in (0, 1, 2))
+    fetch_session(sessions, first.id, 1, now=3)
 
-    assert of(sessions, 0, 0, now=120) is None
-    fourth = of(sessions, 0, 0, now=121.5)
+    assert fetch_session(sessions, 0, 0, now=120) is None
+    fourth = fetch_session(sessions, 0, 0, now=121.5)
 
     assert len(sessions) == 3
     with pytest.raises(ApiError):
-        of(sessions, second.id, 1, now=122)
+        fetch_session(sessions, second.id, 1, now=122)
     for session, epoch in ((first, 2), (third, 1), (fourth, 1)):
-        assert of(sessions, session.id, epoch, now=122) is session
+        assert fetch_session(sessions, session.id, epoch, now=122) is session
 
 
-def test_sessions_that_were_idle_for_long_are_forgotten_when_there_is_a_new_one():
+def test_opening_a_session_drops_expired_ones():
     sessions = FetchSessionCache()
-    used, *idle = (of(sessions, 0, 0, slots=9) for _ in range(4))
-    of(sessions, used.id, 1, now=590)
+    used, *idle = (fetch_session(sessions, 0, 0, slots=9) for _ in range(4))
+    fetch_session(sessions, used.id, 1, now=590)
 
-    new = of(sessions, 0, 0, now=600, slots=9)
+    new = fetch_session(sessions, 0, 0, now=600, slots=9)
 
     assert len(sessions) == 2
-    assert of(sessions, new.id, 1, now=600) is new
-    assert of(sessions, used.id, 2, now=600) is used
+    assert fetch_session(sessions, new.id, 1, now=600) is new
+    assert fetch_session(sessions, used.id, 2, now=600) is used
     for session in idle:
         with pytest.raises(ApiError):
-            of(sessions, session.id, 1, now=600)
+            fetch_session(sessions, session.id, 1, now=600)
 
 
-def test_fewer_slots_than_before_are_kept_to_as_sessions_end():
+def test_a_lowered_session_limit_takes_effect_as_sessions_end():
     sessions = FetchSessionCache()
     for _ in range(3):
-        of(sessions, 0, 0)
+        fetch_session(sessions, 0, 0)
 
-    assert of(sessions, 0, 0, slots=1) is None
+    assert fetch_session(sessions, 0, 0, slots=1) is None
     assert len(sessions) == 3
 
 
-def test_all_sessions_together_have_a_limit_too():
+def test_the_partitions_of_all_sessions_are_limited():
     sessions = FetchSessionCache()
-    of(sessions, 0, 0, wanted=MOST)
+    fetch_session(sessions, 0, 0, count=MAX_PARTITIONS)
     for _ in range(9):
-        assert of(sessions, 0, 0, wanted=MOST, slots=100) is not None
+        assert fetch_session(sessions, 0, 0, count=MAX_PARTITIONS, slots=100) is not None
 
-    assert of(sessions, 0, 0, slots=100) is None
+    assert fetch_session(sessions, 0, 0, slots=100) is None
 
 
-def test_what_a_session_forgets_makes_room():
+def test_forgotten_partitions_make_room():
     sessions = FetchSessionCache()
-    kept = [of(sessions, 0, 0, wanted=MOST, slots=100) for _ in range(10)]
+    kept = [fetch_session(sessions, 0, 0, count=MAX_PARTITIONS, slots=100) for _ in range(10)]
 
-    sessions.of(changed(kept[0].id, 1, forgotten=range(MOST // 2)), 100, MOST, 0)
-    of(sessions, kept[1].id, -1)
+    sessions.of(
+        incremental_request(kept[0].id, 1, forgotten=range(MAX_PARTITIONS // 2)),
+        100,
+        MAX_PARTITIONS,
+        0,
+    )
+    fetch_session(sessions, kept[1].id, -1)
 
-    assert of(sessions, 0, 0, wanted=MOST // 2, slots=100) is not None
-    assert of(sessions, 0, 0, wanted=MOST, slots=100) is not None
-    assert of(sessions, 0, 0, slots=100) is None
+    assert fetch_session(sessions, 0, 0, count=MAX_PARTITIONS // 2, slots=100) is not None
+    assert fetch_session(sessions, 0, 0, count=MAX_PARTITIONS, slots=100) is not None
+    assert fetch_session(sessions, 0, 0, slots=100) is None
 
 
-def test_ids_are_not_to_be_guessed():
+def test_session_ids_are_random():
     sessions = FetchSessionCache()
 
-    ids = [of(sessions, 0, 0, slots=1000).id for _ in range(1000)]
+    ids = [fetch_session(sessions, 0, 0, slots=1000).id for _ in range(1000)]
 
     assert len(set(ids)) == 1000
     assert all(0 < session_id < 2**31 for session_id in ids)

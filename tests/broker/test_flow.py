@@ -1,4 +1,4 @@
-"""The budget of bytes that all connections share."""
+"""Budget: the request bytes that all connections share."""
 
 from collections import deque
 
@@ -8,101 +8,103 @@ from hypothesis import strategies as st
 from ottla.broker.net.flow import Budget
 
 
-class Asking:
-    """Somebody who wants room, and remembers whether he was given it."""
+class Reservation:
+    """A reservation, granted or waiting."""
 
     def __init__(self, budget, size):
         self.budget = budget
         self.size = size
-        self.has_room = budget.reserve(size, self.granted)
+        self.is_granted = budget.reserve(size, self._on_granted)
 
-    def granted(self):
-        assert not self.has_room
-        self.has_room = True
+    def _on_granted(self):
+        assert not self.is_granted
+        self.is_granted = True
 
-    def leave(self):
-        if self.has_room:
+    def end(self):
+        if self.is_granted:
             self.budget.release(self.size)
         else:
-            self.budget.withdraw(self.granted)
+            self.budget.withdraw(self._on_granted)
 
 
-def test_room_is_given_until_there_is_none():
+def test_reservations_are_granted_up_to_the_limit():
     budget = Budget(lambda: 100)
 
-    first, second, third = (Asking(budget, size) for size in (60, 40, 1))
+    first, second, third = (Reservation(budget, size) for size in (60, 40, 1))
 
-    assert (first.has_room, second.has_room, third.has_room) == (True, True, False)
+    assert (first.is_granted, second.is_granted, third.is_granted) == (True, True, False)
     assert budget.used_bytes == 100
 
 
-def test_those_who_wait_are_served_in_their_order_however_small_the_later_ones_are():
+def test_waiting_reservations_are_granted_in_order_even_if_a_later_one_fits():
     budget = Budget(lambda: 100)
-    first, large, small = (Asking(budget, size) for size in (80, 90, 1))
-    assert not small.has_room
+    first, large, small = (Reservation(budget, size) for size in (80, 90, 1))
+    assert not small.is_granted
 
-    first.leave()
-    assert (large.has_room, small.has_room) == (True, True)
+    first.end()
+    assert (large.is_granted, small.is_granted) == (True, True)
     assert budget.used_bytes == 91
 
 
-def test_one_that_is_larger_than_all_there_is_passes_alone():
+def test_a_reservation_above_the_limit_is_granted_alone():
     budget = Budget(lambda: 100)
-    first, giant, next_one = (Asking(budget, size) for size in (10, 500, 10))
+    first, giant, next_one = (Reservation(budget, size) for size in (10, 500, 10))
 
-    first.leave()
-    assert (giant.has_room, next_one.has_room) == (True, False)
+    first.end()
+    assert (giant.is_granted, next_one.is_granted) == (True, False)
 
-    giant.leave()
-    assert next_one.has_room
+    giant.end()
+    assert next_one.is_granted
     assert budget.used_bytes == 10
 
 
-def test_who_gives_up_lets_those_behind_him_pass():
+def test_withdrawing_a_reservation_grants_those_behind_it():
     budget = Budget(lambda: 100)
-    first, giant, small = (Asking(budget, size) for size in (50, 80, 20))
+    first, giant, small = (Reservation(budget, size) for size in (50, 80, 20))
 
-    giant.leave()
+    giant.end()
 
-    assert small.has_room
+    assert small.is_granted
     assert budget.used_bytes == 70
-    assert not giant.has_room
-    assert first.has_room
+    assert not giant.is_granted
+    assert first.is_granted
 
 
-def test_the_limit_may_change():
+def test_the_limit_may_change_at_runtime():
     limit = 100
     budget = Budget(lambda: limit)
-    first, second = Asking(budget, 100), Asking(budget, 50)
+    first, second = Reservation(budget, 100), Reservation(budget, 50)
 
     limit = 30
-    first.leave()
+    first.end()
 
-    assert second.has_room
-    assert not Asking(budget, 1).has_room
+    assert second.is_granted
+    assert not Reservation(budget, 1).is_granted
 
 
 SIZES = st.integers(1, 60)
-STEPS = st.lists(st.one_of(SIZES.map(lambda size: ("ask", size)), st.tuples(st.just("go"), SIZES)))
+STEPS = st.lists(
+    st.one_of(SIZES.map(lambda size: ("reserve", size)), st.tuples(st.just("end"), SIZES))
+)
 
 
 @given(steps=STEPS)
-def test_whatever_happens_the_budget_is_kept_and_nobody_is_forgotten(steps):
+def test_the_limit_holds_and_every_reservation_is_granted(steps):
     budget = Budget(lambda: 100)
-    present = []
-    for what, number in steps:
-        if what == "ask":
-            present.append(Asking(budget, number))
-        elif present:
-            present.pop(number % len(present)).leave()
+    reservations = []
+    for step, number in steps:
+        if step == "reserve":
+            reservations.append(Reservation(budget, number))
+        elif reservations:
+            reservations.pop(number % len(reservations)).end()
 
-        inside = [asking for asking in present if asking.has_room]
-        waiting = deque(asking for asking in present if not asking.has_room)
-        assert budget.used_bytes == sum(asking.size for asking in inside) <= 100
+        granted = [reservation for reservation in reservations if reservation.is_granted]
+        waiting = deque(reservation for reservation in reservations if not reservation.is_granted)
+        assert budget.used_bytes == sum(reservation.size for reservation in granted) <= 100
         if waiting:
             assert budget.used_bytes + waiting[0].size > 100
 
-    for asking in present:
-        asking.leave()
+    for reservation in reservations:
+        reservation.end()
     assert budget.used_bytes == 0
-    assert Asking(budget, 100).has_room
+    assert Reservation(budget, 100).is_granted

@@ -1,4 +1,4 @@
-"""What happens now and then, and what it may take from everything else."""
+"""Background tasks: how much CPU they may use."""
 
 import asyncio
 import time
@@ -6,7 +6,7 @@ import time
 from harness.brokers import broker_and_client
 
 
-async def test_compaction_without_a_rest_keeps_no_core_busy(tmp_path):
+async def test_compaction_with_zero_backoff_does_not_occupy_a_core(tmp_path):
     async with broker_and_client(tmp_path, {"log.cleaner.backoff.ms": "0"}):
         started = time.thread_time()
         await asyncio.sleep(1)

@@ -1,4 +1,4 @@
-"""InitProducerId: numbers that nobody was ever given."""
+"""InitProducerId: producer ids are never reused."""
 
 import asyncio
 
@@ -11,50 +11,55 @@ from ottla.protocol.errors import ErrorCode
 from ottla.protocol.registry import INIT_PRODUCER_ID
 
 
-async def ask(client, transactional_id=None, version=5, **known):
+async def init_producer_id(client, transactional_id=None, version=5, **fields):
     request = InitProducerIdRequest(
-        transactional_id=transactional_id, transaction_timeout_ms=-1, **known
+        transactional_id=transactional_id, transaction_timeout_ms=-1, **fields
     )
     return await client.request(request, version)
 
 
 @pytest.mark.parametrize("version", [*INIT_PRODUCER_ID.versions])
-async def test_every_version_gives_a_new_id_each_time(tmp_path, version):
+async def test_each_request_returns_a_new_producer_id(tmp_path, version):
     async with broker_and_client(tmp_path) as (_broker, client):
-        answers = [await ask(client, version=version) for _ in range(3)]
+        responses = [await init_producer_id(client, version=version) for _ in range(3)]
 
-        assert {answer.error_code for answer in answers} == {ErrorCode.NONE}
-        assert {answer.producer_epoch for answer in answers} == {0}
-        ids = {answer.producer_id for answer in answers}
+        assert {response.error_code for response in responses} == {ErrorCode.NONE}
+        assert {response.producer_epoch for response in responses} == {0}
+        ids = {response.producer_id for response in responses}
         assert len(ids) == 3
-        assert min(ids) > 0  # which some clients take for "none"
+        assert min(ids) > 0  # Some clients take 0 for no producer id.
 
 
-async def test_a_producer_that_had_an_id_gets_another(tmp_path):
+async def test_a_request_with_a_producer_id_returns_another_one(tmp_path):
     async with broker_and_client(tmp_path) as (_broker, client):
-        first = await ask(client)
+        first = await init_producer_id(client)
 
-        second = await ask(client, producer_id=first.producer_id, producer_epoch=0)
+        second = await init_producer_id(client, producer_id=first.producer_id, producer_epoch=0)
 
         assert second.producer_id != first.producer_id
         assert second.producer_epoch == 0
 
 
-async def test_no_id_is_given_twice_whoever_asks_and_whenever_the_broker_started(tmp_path):
-    given = []
+async def test_producer_ids_are_unique_across_clients_and_restarts(tmp_path):
+    ids = []
     for _ in range(3):
-        async with broker_and_client(tmp_path) as (broker, one), connect(broker.address) as other:
+        async with (
+            broker_and_client(tmp_path) as (broker, client),
+            connect(broker.address) as other_client,
+        ):
             for _ in range(5):
-                answers = await asyncio.gather(ask(one), ask(other))
-                given += [answer.producer_id for answer in answers]
+                responses = await asyncio.gather(
+                    init_producer_id(client), init_producer_id(other_client)
+                )
+                ids += [response.producer_id for response in responses]
 
-    assert len(set(given)) == len(given) == 30
+    assert len(set(ids)) == len(ids) == 30
 
 
-async def test_there_are_no_transactions_and_the_broker_s_log_says_so(tmp_path, caplog):
+async def test_a_transactional_id_is_refused_and_logged(tmp_path, caplog):
     async with broker_and_client(tmp_path) as (_broker, client):
-        empty = await ask(client, transactional_id="")
-        some = await ask(client, transactional_id="mine")
+        empty = await init_producer_id(client, transactional_id="")
+        some = await init_producer_id(client, transactional_id="mine")
 
         assert empty.error_code == ErrorCode.INVALID_REQUEST
         assert some.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED

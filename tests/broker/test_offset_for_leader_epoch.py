@@ -1,4 +1,4 @@
-"""OffsetForLeaderEpoch: a client that resumes learns that its place is still there."""
+"""OffsetForLeaderEpoch: end offsets of leader epochs."""
 
 import pytest
 
@@ -16,22 +16,22 @@ NOTHING = (ErrorCode.NONE, -1, -1)
 
 
 async def end_of(client, epoch, *, topic="t", partition=0, current=-1, version=4):
-    asked = OffsetForLeaderPartition(
+    requested = OffsetForLeaderPartition(
         partition=partition, leader_epoch=epoch, current_leader_epoch=current
     )
-    answer = await client.request(
+    response = await client.request(
         OffsetForLeaderEpochRequest(
-            replica_id=-1, topics=[OffsetForLeaderTopic(topic=topic, partitions=[asked])]
+            replica_id=-1, topics=[OffsetForLeaderTopic(topic=topic, partitions=[requested])]
         ),
         version,
     )
-    [part] = answer.topics[0].partitions
+    [part] = response.topics[0].partitions
     assert part.partition == partition
     return part.error_code, part.leader_epoch, part.end_offset
 
 
 @pytest.mark.parametrize("version", [*OFFSET_FOR_LEADER_EPOCH.versions])
-async def test_the_only_epoch_ends_where_the_log_does(tmp_path, version):
+async def test_the_current_epoch_ends_at_the_log_end_offset(tmp_path, version):
     async with broker_and_client(tmp_path) as (_broker, client):
         await create_topic(client, "t")
         assert await end_of(client, 0, version=version) == (ErrorCode.NONE, 0, 0)
@@ -43,7 +43,7 @@ async def test_the_only_epoch_ends_where_the_log_does(tmp_path, version):
         assert await end_of(client, -1, version=version) == NOTHING
 
 
-async def test_a_client_with_other_metadata_is_told_so(tmp_path):
+async def test_a_wrong_current_leader_epoch_is_fenced(tmp_path):
     async with broker_and_client(tmp_path) as (_broker, client):
         await create_topic(client, "t")
 

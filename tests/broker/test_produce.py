@@ -1,4 +1,4 @@
-"""Produce, against a real broker: what is taken, what is refused, and when it is answered."""
+"""Produce: appended and refused batches, idempotent producers, and acks."""
 
 import asyncio
 import struct
@@ -41,7 +41,7 @@ def flipped(batch, position):
 
 
 def with_attributes(batch, attributes):
-    """The batch with other attributes, and the CRC that goes with them."""
+    """Return the batch with other attributes and a matching CRC."""
     changed = bytearray(batch)
     struct.pack_into(">h", changed, 21, attributes)
     struct.pack_into(">I", changed, 17, crc32c(changed[21:]))
@@ -49,18 +49,18 @@ def with_attributes(batch, attributes):
 
 
 async def stored(client, topic="t"):
-    """All bytes of partition 0."""
+    """Return all records of partition 0 as bytes."""
     return bytes(
         fetched_partitions(await client.request(fetch_request(0, topic=topic), 12))[0].records
     )
 
 
-# What is taken.
+# Appended batches.
 
 
 @VERSIONS
 @ACKS
-async def test_a_batch_is_appended_and_answered_with_its_offset(tmp_path, version, acks):
+async def test_the_response_has_the_base_offset_of_the_batch(tmp_path, version, acks):
     async with a_broker(tmp_path) as broker, connect(broker) as client:
         first = await client.request(produce_request(a_batch(3), acks=acks), version)
         second = await client.request(produce_request(a_batch(2), acks=acks), version)
@@ -76,7 +76,7 @@ async def test_a_batch_is_appended_and_answered_with_its_offset(tmp_path, versio
         assert partition_of(broker).log.end_offset == 5
 
 
-async def test_acks_0_is_appended_and_not_answered(tmp_path):
+async def test_acks_0_appends_without_a_response(tmp_path):
     async with a_broker(tmp_path) as broker, connect(broker) as client:
         client.writer.write(b"".join(frames_of(produce_request(a_batch(2), acks=0), times=3)))
 
@@ -85,7 +85,7 @@ async def test_acks_0_is_appended_and_not_answered(tmp_path):
         assert offsets_of(fetched_partitions(response)[0]) == [0, 1, 2, 3, 4, 5]
 
 
-async def test_an_error_with_acks_0_closes_the_connection_and_harms_nobody_else(tmp_path):
+async def test_an_error_with_acks_0_closes_only_its_connection(tmp_path):
     async with a_broker(tmp_path) as broker, connect(broker) as client:
         client.writer.write(b"".join(frames_of(produce_request(a_batch(), acks=0))))
         client.writer.write(
@@ -131,39 +131,39 @@ async def test_many_topics_and_partitions_in_one_request(tmp_path):
 
 
 @pytest.mark.parametrize("codec", list(Compression), ids=lambda codec: codec.name)
-async def test_every_codec_is_passed_through_byte_for_byte(tmp_path, codec):
+async def test_compressed_batches_are_stored_byte_for_byte(tmp_path, codec):
     batch = a_batch(50, value=b"say it again " * 20, compression=codec)
     async with a_broker(tmp_path) as broker, connect(broker) as client:
         response = await client.request(produce_request(batch), NEWEST)
 
         assert error_codes(response) == [0]
-        # All but the offset and the leader epoch, which the broker assigns.
+        # Except base offset and leader epoch, which the broker assigns.
         there = await stored(client)
         assert there[16:] == batch[16:]
         assert there[:16] == struct.pack(">qii", 0, len(batch) - 12, 0)
 
 
-async def test_log_append_time_is_the_brokers_and_is_told(tmp_path):
+async def test_log_append_time_is_set_and_returned(tmp_path):
     before = int(time.time() * 1000)
     async with a_broker(tmp_path) as broker, connect(broker) as client:
         await add_topic(broker, "timed", message_timestamp_type="LogAppendTime")
 
         response = await client.request(produce_request(a_batch(3), topic="timed"), NEWEST)
 
-        told = produce_results(response)[0].log_append_time_ms
-        assert before <= told <= int(time.time() * 1000)
+        append_time_ms = produce_results(response)[0].log_append_time_ms
+        assert before <= append_time_ms <= int(time.time() * 1000)
         (batch,) = batches_of(
             fetched_partitions(await client.request(fetch_request(0, topic="timed"), 12))[0]
         )
         batch.validate()
-        assert [record.timestamp for record in batch.records()] == [told] * 3
+        assert [record.timestamp for record in batch.records()] == [append_time_ms] * 3
 
 
-# What is refused.
+# Refused batches.
 
 
 @pytest.mark.parametrize("acks", [-2, 2, 32767, -32768])
-async def test_other_acks_are_refused_for_each_partition(tmp_path, acks):
+async def test_invalid_acks_are_refused_for_each_partition(tmp_path, acks):
     async with a_broker(tmp_path) as broker, connect(broker) as client:
         response = await client.request(produce_request(a_batch(), a_batch(), acks=acks), NEWEST)
 
@@ -216,9 +216,9 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("kind", REFUSED)
-async def test_what_is_no_batch_is_refused_and_its_neighbour_is_taken(tmp_path, kind):
-    records, code = REFUSED[kind]
+@pytest.mark.parametrize("name", REFUSED)
+async def test_an_invalid_batch_is_refused_and_other_partitions_are_appended(tmp_path, name):
+    records, code = REFUSED[name]
     async with a_broker(tmp_path) as broker, connect(broker) as client:
         response = await client.request(produce_request(records, GOOD), NEWEST)
 
@@ -230,14 +230,14 @@ async def test_what_is_no_batch_is_refused_and_its_neighbour_is_taken(tmp_path, 
 
 
 @pytest.mark.parametrize(("version", "code"), [(3, 76), (6, 76), (7, 0), (11, 0)])
-async def test_zstd_is_for_those_who_know_it(tmp_path, version, code):
+async def test_zstd_requires_version_7(tmp_path, version, code):
     async with a_broker(tmp_path) as broker, connect(broker) as client:
         batch = a_batch(compression=Compression.ZSTD)
 
         assert error_codes(await client.request(produce_request(batch), version)) == [code]
 
 
-async def test_a_batch_may_be_as_large_as_the_topic_allows_and_no_larger(tmp_path):
+async def test_a_batch_larger_than_max_message_bytes_is_refused(tmp_path):
     async with a_broker(tmp_path) as broker, connect(broker) as client:
         limit = len(a_batch(value=bytes(1000)))
         await add_topic(broker, "small", max_message_bytes=str(limit))
@@ -261,7 +261,7 @@ async def test_a_batch_larger_than_a_segment_is_refused(tmp_path):
         assert error_codes(response) == [ErrorCode.MESSAGE_TOO_LARGE]
 
 
-async def test_a_time_outside_of_the_topics_window_is_refused(tmp_path):
+async def test_a_timestamp_outside_the_allowed_range_is_refused(tmp_path):
     async with a_broker(tmp_path) as broker, connect(broker) as client:
         await add_topic(broker, "punctual", message_timestamp_before_max_ms="1000")
         now = int(time.time() * 1000)
@@ -280,24 +280,24 @@ async def test_a_time_outside_of_the_topics_window_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("codec", list(Compression), ids=lambda codec: codec.name)
-async def test_a_compacted_topic_wants_a_key_and_says_which_record_has_none(tmp_path, codec):
+async def test_a_compacted_topic_refuses_a_record_without_key_by_its_index(tmp_path, codec):
     rows = [Record(n, NOW, None if n == 2 else b"key", b"value") for n in range(4)]
     async with a_broker(tmp_path) as broker, connect(broker) as client:
         await add_topic(broker, "compacted", cleanup_policy="compact")
         without_key = produce_request(build_batch(rows, compression=codec), topic="compacted")
 
         refused = produce_results(await client.request(without_key, NEWEST))[0]
-        taken = await client.request(
+        accepted = await client.request(
             produce_request(a_batch(4, compression=codec), topic="compacted"), NEWEST
         )
 
         assert refused.error_code == ErrorCode.INVALID_RECORD
         assert [error.batch_index for error in refused.record_errors] == [2]
         assert refused.error_message
-        assert error_codes(taken) == [0]
+        assert error_codes(accepted) == [0]
 
 
-async def test_an_old_version_is_told_the_code_alone(tmp_path):
+async def test_record_errors_and_messages_need_version_8(tmp_path):
     async with a_broker(tmp_path) as broker, connect(broker) as client:
         await add_topic(broker, "compacted", cleanup_policy="compact")
         keyless = build_batch([Record(0, NOW, None, b"value")])
@@ -318,7 +318,7 @@ def numbered(sequence, count=1, epoch=0, **more):
     return a_batch(count, producer_id=7, producer_epoch=epoch, base_sequence=sequence, **more)
 
 
-async def test_a_batch_that_is_sent_again_is_answered_with_its_old_offset(tmp_path):
+async def test_a_duplicate_batch_returns_the_original_offset(tmp_path):
     async with a_broker(tmp_path) as broker, connect(broker) as client:
         for sequence in range(0, 10, 2):
             await client.request(produce_request(numbered(sequence, 2), acks=-1), NEWEST)
@@ -338,7 +338,7 @@ async def test_a_batch_that_is_sent_again_is_answered_with_its_old_offset(tmp_pa
         assert partition_of(broker).log.end_offset == 10
 
 
-async def test_a_gap_and_a_stale_epoch_are_refused(tmp_path):
+async def test_a_sequence_gap_and_a_stale_epoch_are_refused(tmp_path):
     async with a_broker(tmp_path) as broker, connect(broker) as client:
         answers = [
             error_codes(
@@ -353,7 +353,7 @@ async def test_a_gap_and_a_stale_epoch_are_refused(tmp_path):
         assert partition_of(broker).log.end_offset == 3
 
 
-async def test_requests_in_flight_are_appended_in_their_order(tmp_path):
+async def test_requests_in_flight_are_appended_in_order(tmp_path):
     async with a_broker(tmp_path) as broker, connect(broker) as client:
         for sequence in range(40):
             client.send(produce_request(numbered(sequence), acks=-1), NEWEST)
@@ -363,11 +363,11 @@ async def test_requests_in_flight_are_appended_in_their_order(tmp_path):
         assert [(r.error_code, r.base_offset) for r in answers] == [(0, n) for n in range(40)]
 
 
-# When it is answered.
+# Acks and fsync.
 
 
-class StuckLog:
-    """A log on a device that does not come back until it may."""
+class HangingLog:
+    """A log whose fsync hangs until it is released."""
 
     def __init__(self, gate):
         self.gate = gate
@@ -380,14 +380,14 @@ class StuckLog:
 
 
 @contextmanager
-def stuck_device(broker):
-    """Let every thread that syncs logs wait, as all do for a device that hangs."""
+def hanging_fsync(broker):
+    """Block all flusher threads of a broker, as a hanging device would."""
     gate = threading.Event()
     flusher = broker.logs.flusher
     try:
-        # Those of this broker: the one that tests share may be in this process, too.
+        # Only of this broker: the shared broker of other tests may run in the same process.
         for _thread in flusher._threads:
-            stuck = StuckLog(gate)
+            stuck = HangingLog(gate)
             flusher.flush(stuck)
             assert stuck.entered.wait(20)
         yield gate.set
@@ -396,7 +396,7 @@ def stuck_device(broker):
 
 
 @pytest.mark.parametrize(
-    ("durability", "acks", "waits"),
+    ("durability", "acks", "waits_for_fsync"),
     [
         ("page-cache", 1, False),
         ("page-cache", -1, False),
@@ -406,28 +406,30 @@ def stuck_device(broker):
         ("fsync", -1, True),
     ],
 )
-async def test_an_ack_waits_for_the_device_if_the_topic_says_so(tmp_path, durability, acks, waits):
+async def test_acks_wait_for_fsync_according_to_durability(
+    tmp_path, durability, acks, waits_for_fsync
+):
     async with a_broker(tmp_path) as broker, connect(broker) as client:
         await add_topic(broker, "d", durability=durability)
-        with stuck_device(broker) as free:
+        with hanging_fsync(broker) as free:
             client.send(produce_request(a_batch(), topic="d", acks=acks), NEWEST)
 
-            if waits:
+            if waits_for_fsync:
                 assert await client.receives_nothing()
                 free()
             response = await client.response()
 
         assert [(r.error_code, r.base_offset) for r in produce_results(response)] == [(0, 0)]
         flushed = partition_of(broker, "d").log.recovery_point
-        assert flushed == (1 if waits else 0)
+        assert flushed == (1 if waits_for_fsync else 0)
 
 
-async def test_consumers_see_nothing_of_an_fsync_topic_that_the_device_does_not_have(tmp_path):
+async def test_unflushed_records_of_an_fsync_topic_are_not_visible(tmp_path):
     async with a_broker(tmp_path) as broker, connect(broker) as client:
         await add_topic(broker, "safe", durability="fsync")
         await client.request(produce_request(a_batch(2), topic="safe"), NEWEST)
         async with connect(broker) as consumer:
-            with stuck_device(broker) as free:
+            with hanging_fsync(broker) as free:
                 client.send(produce_request(a_batch(), topic="safe"), NEWEST)
                 await eventually(lambda: partition_of(broker, "safe").log.end_offset == 3)
 
@@ -443,9 +445,9 @@ async def test_consumers_see_nothing_of_an_fsync_topic_that_the_device_does_not_
         assert (offsets_of(late), late.high_watermark, late.last_stable_offset) == ([2], 3, 3)
 
 
-async def test_who_does_not_wait_for_the_device_sees_a_record_at_once(tmp_path):
+async def test_records_of_other_topics_are_visible_before_fsync(tmp_path):
     async with a_broker(tmp_path) as broker, connect(broker) as client:
-        with stuck_device(broker):
+        with hanging_fsync(broker):
             client.send(produce_request(a_batch(), acks=-1), NEWEST)
             async with connect(broker) as consumer:
                 data = fetched_partitions(
@@ -455,10 +457,10 @@ async def test_who_does_not_wait_for_the_device_sees_a_record_at_once(tmp_path):
         assert offsets_of(data) == [0]
 
 
-async def test_a_device_that_takes_too_long_is_a_timeout_and_the_record_stays(tmp_path):
+async def test_a_slow_fsync_times_out_and_the_record_stays(tmp_path):
     async with a_broker(tmp_path) as broker, connect(broker) as client:
         await add_topic(broker, "quick", durability="page-cache")
-        with stuck_device(broker):
+        with hanging_fsync(broker):
             request = ProduceRequest(
                 acks=-1,
                 timeout_ms=50,
@@ -478,9 +480,9 @@ async def test_a_device_that_takes_too_long_is_a_timeout_and_the_record_stays(tm
         assert partition_of(broker).log.end_offset == 1
 
 
-async def test_a_duplicate_waits_for_the_device_as_the_first_one_does(tmp_path):
+async def test_a_duplicate_batch_waits_for_fsync_too(tmp_path):
     async with a_broker(tmp_path) as broker, connect(broker) as client:
-        with stuck_device(broker) as free:
+        with hanging_fsync(broker) as free:
             client.send(produce_request(numbered(0), acks=-1), NEWEST)
             client.send(produce_request(numbered(0), acks=-1), NEWEST)
             assert await client.receives_nothing()
@@ -491,7 +493,7 @@ async def test_a_duplicate_waits_for_the_device_as_the_first_one_does(tmp_path):
         assert [(r.error_code, r.base_offset) for r in answers] == [(0, 0), (0, 0)]
 
 
-async def test_acks_0_leaves_nothing_behind_that_waits_for_the_device(tmp_path):
+async def test_acks_0_leaves_no_timer(tmp_path):
     loop = asyncio.get_running_loop()
     async with a_broker(tmp_path) as broker, connect(broker) as client:
         await add_topic(broker, "safe", durability="fsync")
@@ -508,9 +510,9 @@ def timers(loop):
     return sum(not handle.cancelled() for handle in loop._scheduled)
 
 
-async def test_a_producer_that_goes_away_while_it_waits_has_its_record_appended_once(tmp_path):
+async def test_a_record_is_kept_when_its_producer_disconnects_before_fsync(tmp_path):
     async with a_broker(tmp_path) as broker:
-        with stuck_device(broker) as free:
+        with hanging_fsync(broker) as free:
             async with connect(broker) as client:
                 client.send(produce_request(a_batch(), acks=-1), NEWEST)
                 await eventually(lambda: partition_of(broker).log.end_offset == 1)

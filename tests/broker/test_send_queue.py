@@ -1,4 +1,4 @@
-"""Large responses leave in pieces, in order and whole, and others have their turn in between."""
+"""SendQueue: large responses are sent in pieces, in order."""
 
 import asyncio
 
@@ -8,16 +8,16 @@ from ottla.broker.net.send_queue import PIECE_BYTES, SendQueue
 
 
 class Transport:
-    """The other side: takes what it is given."""
+    """Records what is written."""
 
     def __init__(self):
-        self.given = []
+        self.written = []
 
     def write(self, data):
-        self.given.append(bytes(data))
+        self.written.append(bytes(data))
 
     def writelines(self, parts):
-        self.given.append(b"".join(parts))
+        self.written.append(b"".join(parts))
 
 
 @pytest.fixture
@@ -25,59 +25,59 @@ def transport():
     return Transport()
 
 
-async def turns(count=20):
+async def run_loop(count=20):
     for _ in range(count):
         await asyncio.sleep(0)
 
 
-async def test_what_is_small_is_handed_over_at_once(transport):
-    outgoing = SendQueue(transport, lambda: None)
+async def test_small_responses_are_written_at_once(transport):
+    queue = SendQueue(transport, lambda: None)
 
-    outgoing.send([b"a", b"b"])
-    outgoing.send([b"c"])
+    queue.send([b"a", b"b"])
+    queue.send([b"c"])
 
-    assert transport.given == [b"ab", b"c"]
-    assert not outgoing
+    assert transport.written == [b"ab", b"c"]
+    assert not queue
 
 
-async def test_what_is_large_leaves_in_pieces_with_turns_in_between(transport):
-    emptied = []
-    outgoing = SendQueue(transport, lambda: emptied.append(True))
+async def test_a_large_response_is_written_in_pieces(transport):
+    empty_calls = []
+    queue = SendQueue(transport, lambda: empty_calls.append(True))
     large = bytes(range(256)) * (PIECE_BYTES // 100)
 
-    outgoing.send([b"head", large])
-    outgoing.send([b"tail"])
+    queue.send([b"head", large])
+    queue.send([b"tail"])
 
-    assert outgoing.size_bytes == len(large) + 8
+    assert queue.size_bytes == len(large) + 8
     await asyncio.sleep(0)
-    assert len(transport.given) == 1
-    await turns()
-    assert b"".join(transport.given) == b"head" + large + b"tail"
-    assert max(map(len, transport.given)) == PIECE_BYTES
-    assert emptied == [True]
-    assert outgoing.size_bytes == 0
+    assert len(transport.written) == 1
+    await run_loop()
+    assert b"".join(transport.written) == b"head" + large + b"tail"
+    assert max(map(len, transport.written)) == PIECE_BYTES
+    assert empty_calls == [True]
+    assert queue.size_bytes == 0
 
 
-async def test_it_waits_while_the_transport_has_enough(transport):
-    outgoing = SendQueue(transport, lambda: None)
-    outgoing.send([bytes(3 * PIECE_BYTES)])
-    outgoing.block()
-    await turns()
-    held = len(transport.given)
+async def test_sending_pauses_while_the_transport_is_full(transport):
+    queue = SendQueue(transport, lambda: None)
+    queue.send([bytes(3 * PIECE_BYTES)])
+    queue.block()
+    await run_loop()
+    held = len(transport.written)
 
-    outgoing.unblock()
-    await turns()
+    queue.unblock()
+    await run_loop()
 
     assert held <= 1
-    assert sum(map(len, transport.given)) == 3 * PIECE_BYTES
+    assert sum(map(len, transport.written)) == 3 * PIECE_BYTES
 
 
-async def test_what_nobody_will_read_is_forgotten(transport):
-    outgoing = SendQueue(transport, lambda: None)
-    outgoing.send([bytes(3 * PIECE_BYTES)])
+async def test_close_drops_what_is_queued(transport):
+    queue = SendQueue(transport, lambda: None)
+    queue.send([bytes(3 * PIECE_BYTES)])
 
-    outgoing.close()
-    await turns()
+    queue.close()
+    await run_loop()
 
-    assert transport.given == []
-    assert outgoing.size_bytes == 0
+    assert transport.written == []
+    assert queue.size_bytes == 0
