@@ -1,25 +1,27 @@
-"""Groups as dialogues: each file of scenarios/ is a story, told by what is done and what follows.
+"""Scenarios: each file of scenarios/ is a dialogue between clients and a group shard.
 
-A line at the margin is something that somebody does; the indented lines below it say what everybody
-gets, what is written, and the state of the group if it is another one. `TEST_REWRITE=1` writes
-what follows into the files, to be read as a diff.
+An action starts at the margin; the indented lines below it show the responses, the records that are
+appended, and the state of the group if it changes. `TEST_REWRITE=1` writes these lines into the
+files, to be reviewed as a diff.
 
-What can be done:
+Actions:
 
-    with max_size 2                      a setting, before anything else
-    anna joins                           and again with an id, if she is given one
+    config max_size 2                    before anything else
+    anna joins                           and again with her member id, if she gets one
     anna joins (instance a, v3)          from now on; also offers, topics, session, rebalance, type
-    anna asks for an id                  and does not come back with it
-    anna starts anew                     a new process of hers, which knows nothing, joins
-    anna assigns anna=0 bert=1,2         the leader's sync
-    anna syncs, beats, leaves            also: as of generation 7; as nobody-9; by sticky
+    anna requests a member id            and does not join with it
+    anna restarts                        a new process, without a member id, joins
+    anna assigns anna=0 bert=1,2         the SyncGroup of the leader
+    anna syncs                           also: as of generation 7; as nobody-9; with protocol sticky
+    anna sends a heartbeat; anna leaves  also: as of generation 7; as nobody-9
     anna commits orders-0 at 5
-    somebody commits orders-0 at 5       who is no member
-    admin deletes g; admin deletes the offset of orders-0; admin removes the instance a
-    the topic orders is deleted; housekeeping
-    3s pass                              and each deadline is noticed; or, late: 3s pass at once
-    writes are held; a write is done; a write fails; writes go on
-    the coordinator restarts             with nothing but what was written
+    somebody commits orders-0 at 5       without being a member
+    admin deletes group g; admin deletes offsets of orders-0; admin removes instance a
+    topic orders is deleted; clean-up runs
+    3s pass                              with each timer handled in time; or late: 3s pass at once
+    appends are held; an append completes; an append fails; appends resume
+    the shard is reloaded                from the log alone
+    describe the group
 """
 
 from __future__ import annotations
@@ -44,28 +46,28 @@ SCENARIOS = sorted((Path(__file__).parent / "scenarios").glob("*.txt"))
 REWRITE = "TEST_REWRITE" in os.environ
 
 UNITS_MS = {"ms": 1, "s": 1000, "min": 60_000, "h": 3_600_000, "d": DAY_MS}
-#: In scenarios that are about something else, nobody waits for more members.
+#: No initial delay, unless the scenario is about it.
 DEFAULTS = {"initial_rebalance_delay_ms": 0}
 
 
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
-def test_it_goes_as_the_scenario_says(path):
+def test_the_group_behaves_as_in_the_scenario(path):
     text = path.read_text()
 
-    play = Play()
-    told = play.tell(text)
+    runner = ScenarioRunner()
+    result = runner.run(text)
 
     if REWRITE:
-        path.write_text(told)
+        path.write_text(result)
     else:
-        assert told == text
-    assert play.stage.waiting == []
-    assert not play.stage.held
+        assert result == text
+    assert runner.stage.waiting == []
+    assert not runner.stage.held
 
 
 @dataclass
-class Person:
-    """A client, with what it remembers of its group, and what it says of itself."""
+class Client:
+    """A client: what it sends when it joins, and what it knows of its membership."""
 
     name: str
     member_id: str = ""
@@ -97,35 +99,35 @@ class Person:
             else:
                 self.version = int(name.removeprefix("v"))
 
-    def as_of(self, exceptions: str) -> MemberIdentity:
-        """Who they say they are, which may not be true."""
-        who = MemberIdentity(self.member_id, self.instance_id, self.generation)
-        if found := re.search(r"as of generation (\S+)", exceptions):
-            who = who._replace(generation=int(found[1]))
-        if found := re.search(r"as (\S+-\d+)", exceptions):
-            who = who._replace(member_id=found[1])
-        return who
+    def identity(self, exceptions: str) -> MemberIdentity:
+        """The identity that a request claims, which may be wrong."""
+        identity = MemberIdentity(self.member_id, self.instance_id, self.generation)
+        if match := re.search(r"as of generation (\S+)", exceptions):
+            identity = identity._replace(generation=int(match[1]))
+        if match := re.search(r"as (\S+-\d+)", exceptions):
+            identity = identity._replace(member_id=match[1])
+        return identity
 
 
 @dataclass
-class Play:
-    """Does what a scenario says, and tells what follows."""
+class ScenarioRunner:
+    """Carries out the actions of a scenario, and collects what follows."""
 
     stage: Stage = field(default_factory=lambda: Stage(a_config(**DEFAULTS)))
-    people: dict[str, Person] = field(default_factory=dict)
-    settings: dict[str, Any] = field(default_factory=lambda: dict(DEFAULTS))
+    clients: dict[str, Client] = field(default_factory=dict)
+    configs: dict[str, Any] = field(default_factory=lambda: dict(DEFAULTS))
     lines: list[str] = field(default_factory=list)
 
-    def tell(self, text: str) -> str:
+    def run(self, text: str) -> str:
         self.listen()
-        told = []
+        result = []
         for line in text.splitlines():
             if line.startswith(" "):
                 continue
-            told.append(line)
+            result.append(line)
             if line and not line.startswith("#"):
-                told += [f"    {happened}" for happened in self.do(line)]
-        return "\n".join(told) + "\n"
+                result += [f"    {outcome}" for outcome in self.do(line)]
+        return "\n".join(result) + "\n"
 
     def listen(self) -> None:
         self.stage.on_answer = self.answered
@@ -134,79 +136,78 @@ class Play:
     def do(self, line: str) -> list[str]:
         self.lines = []
         before = self.stage.state
-        for pattern, method in PHRASES:
-            if found := re.fullmatch(pattern, line):
-                method(self, *(group or "" for group in found.groups()))
+        for pattern, action in ACTIONS:
+            if match := re.fullmatch(pattern, line):
+                action(self, *(group or "" for group in match.groups()))
                 break
         else:
-            raise AssertionError(f"nobody knows how to do this: {line}")
+            raise AssertionError(f"Unknown action: {line}")
         if self.stage.state is not before:
             state = self.stage.state
             self.lines.append(f"[{'no group' if state is None else state.value}]")
         return self.lines
 
-    # What can be done.
+    # Actions.
 
     def set(self, name: str, value: str) -> None:
-        self.settings[name] = int(value) if value.isdigit() else milliseconds(value)
-        self.stage = Stage(a_config(**self.settings))
+        self.configs[name] = int(value) if value.isdigit() else milliseconds(value)
+        self.stage = Stage(a_config(**self.configs))
         self.listen()
 
     def join(self, name: str, options: str) -> None:
-        person = self.person(name)
+        client = self.client(name)
         if options:
-            person.change(options)
-        call = self.ask(person)
+            client.change(options)
+        call = self.send_join(client)
         if call.answer is not None and call.code == "MEMBER_ID_REQUIRED":
             self.lines.pop()
-            call = self.ask(person)
+            call = self.send_join(client)
         self.waits(call)
 
-    def ask_for_id(self, name: str) -> None:
-        self.ask(self.person(name))
+    def request_id(self, name: str) -> None:
+        self.send_join(self.client(name))
 
-    def start_anew(self, name: str, options: str) -> None:
-        person = self.person(name)
-        person.member_id, person.generation = "", -1
+    def restart_client(self, name: str, options: str) -> None:
+        client = self.client(name)
+        client.member_id, client.generation = "", -1
         self.join(name, options)
 
-    def assign(self, name: str, shares: str) -> None:
-        person = self.person(name)
-        given = {}
-        for share in shares.split():
-            who, _, what = share.partition("=")
-            given[self.person(who).member_id] = what.encode()
-        self.waits(self.stage.sync(name, person.as_of(""), given))
+    def assign(self, name: str, text: str) -> None:
+        assignments = {}
+        for part in text.split():
+            member_name, _, assignment = part.partition("=")
+            assignments[self.client(member_name).member_id] = assignment.encode()
+        self.waits(self.stage.sync(name, self.client(name).identity(""), assignments))
 
     def sync(self, name: str, exceptions: str) -> None:
-        protocol = re.search(r"by (\S+)", exceptions)
+        protocol = re.search(r"with protocol (\S+)", exceptions)
         self.waits(
             self.stage.sync(
                 name,
-                self.person(name).as_of(exceptions),
+                self.client(name).identity(exceptions),
                 protocol=(None, protocol[1] if protocol else None),
             )
         )
 
-    def beat(self, name: str, exceptions: str) -> None:
-        self.stage.heartbeat(name, self.person(name).as_of(exceptions))
+    def heartbeat(self, name: str, exceptions: str) -> None:
+        self.stage.heartbeat(name, self.client(name).identity(exceptions))
 
     def leave(self, name: str, exceptions: str) -> None:
-        who = self.person(name).as_of(exceptions)
-        self.stage.leave(name, (who.member_id, who.instance_id))
+        identity = self.client(name).identity(exceptions)
+        self.stage.leave(name, (identity.member_id, identity.instance_id))
 
     def commit(self, name: str, topic_partitions: str, offset: str, exceptions: str) -> None:
-        nobody = MemberIdentity("", None, -1)
-        who = nobody if name == "somebody" else self.person(name).as_of(exceptions)
+        no_member = MemberIdentity("", None, -1)
+        identity = no_member if name == "somebody" else self.client(name).identity(exceptions)
         version = 8 if "(v8)" in exceptions else 9
         offsets = {parse_tp(text): int(offset) for text in topic_partitions.split()}
-        self.waits(self.stage.commit(name, who, offsets, version=version))
+        self.waits(self.stage.commit(name, identity, offsets, version=version))
 
     def remove_instance(self, instance: str) -> None:
         self.stage.leave("admin", ("", instance))
 
-    def delete_group(self, *group_ids: str) -> None:
-        self.waits(self.stage.delete_groups("admin", *" ".join(group_ids).split()))
+    def delete_groups(self, group_ids: str) -> None:
+        self.waits(self.stage.delete_groups("admin", *group_ids.split()))
 
     def delete_offsets(self, topic_partitions: str) -> None:
         self.waits(self.stage.delete_offsets("admin", *map(parse_tp, topic_partitions.split())))
@@ -223,53 +224,53 @@ class Play:
             return
         end_ms = self.stage.tick_ms + milliseconds(time)
         while (next_ms := self.stage.shard.deadlines.next()) is not None and next_ms <= end_ms:
-            seen = len(self.lines)
+            start = len(self.lines)
             passed_ms = milliseconds(time) - end_ms + next_ms
             self.stage.jump(next_ms - self.stage.tick_ms)
-            self.lines[seen:] = [f"{seconds(passed_ms)}: {line}" for line in self.lines[seen:]]
+            self.lines[start:] = [f"{seconds(passed_ms)}: {line}" for line in self.lines[start:]]
         self.stage.jump(end_ms - self.stage.tick_ms)
 
     def hold(self) -> None:
         self.stage.holds = True
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         self.stage.holds = False
         self.stage.release_all()
 
-    def write(self, how: str) -> None:
+    def complete(self, outcome: str) -> None:
         self.stage.release(
-            ErrorCode.NONE if how == "is done" else ErrorCode.COORDINATOR_NOT_AVAILABLE
+            ErrorCode.NONE if outcome == "completes" else ErrorCode.COORDINATOR_NOT_AVAILABLE
         )
 
-    def restart(self) -> None:
+    def reload(self) -> None:
         for call in self.stage.restart():
-            self.lines.append(f"{call.who} loses the connection")
-        self.show()
+            self.lines.append(f"{call.who} gets no response")
+        self.describe()
 
-    def show(self) -> None:
+    def describe(self) -> None:
         group = self.stage.shard.groups.get("g")
         if group is None:
-            self.lines.append("there is no group")
+            self.lines.append("no group")
             return
         self.lines.append(f"{group.state.value}, generation {group.generation}")
         for member in group.members.values():
-            title = ", the leader," if member.id == group.leader else ""
-            self.lines.append(f"{member.id}{title} has {shown(member.assignment)}")
+            role = " (leader)" if member.id == group.leader else ""
+            self.lines.append(f"{member.id}{role} is assigned {shown(member.assignment)}")
         for tp, offset in sorted(self.stage.committed().items()):
             self.lines.append(f"{shown_tp(tp)} at {offset}")
 
-    # What follows.
+    # Outcomes.
 
-    def ask(self, person: Person) -> Call:
+    def send_join(self, client: Client) -> Call:
         return self.stage.join(
-            person.name,
-            person.member_id,
-            instance_id=person.instance_id,
-            protocols=person.protocols,
-            version=person.version,
-            session_ms=person.session_ms,
-            rebalance_ms=person.rebalance_ms,
-            protocol_type=person.type,
+            client.name,
+            client.member_id,
+            instance_id=client.instance_id,
+            protocols=client.protocols,
+            version=client.version,
+            session_ms=client.session_ms,
+            rebalance_ms=client.rebalance_ms,
+            protocol_type=client.type,
         )
 
     def waits(self, call: Call) -> None:
@@ -277,102 +278,104 @@ class Play:
             self.lines.append(f"{call.who} waits")
 
     def appended(self, append: Append) -> None:
-        self.lines.append(written(append, held=self.stage.holds))
+        self.lines.append(shown_append(append, held=self.stage.holds))
 
     def answered(self, call: Call) -> None:
-        tell = getattr(self, "answered_" + call.what.replace(" ", "_"))
-        self.lines += tell(call)
+        show = getattr(self, "answered_" + call.what.replace(" ", "_"))
+        self.lines += show(call)
 
     def answered_join(self, call: Call) -> list[str]:
-        who, answer = self.person(call.who), call.answer
+        client, answer = self.client(call.who), call.answer
         if call.code == "MEMBER_ID_REQUIRED":
-            who.member_id = answer.member_id
-            return [f"{call.who} is to be {answer.member_id}"]
+            client.member_id = answer.member_id
+            return [f"{call.who} gets member id {answer.member_id}"]
         if answer.error_code:
             return [f"{call.who} cannot join: {call.code}"]
-        who.member_id, who.generation = answer.member_id, answer.generation_id
+        client.member_id, client.generation = answer.member_id, answer.generation_id
         generation = f"generation {answer.generation_id}, {answer.protocol_name}"
         if answer.leader != answer.member_id:
             return [f"{call.who} is {answer.member_id} in {generation}, led by {answer.leader}"]
         members = ", ".join(member.member_id for member in answer.members)
-        but = " and is not to assign" if answer.skip_assignment else ""
-        return [f"{call.who} leads {generation}{but}: {members}"]
+        skip = " and skips the assignment" if answer.skip_assignment else ""
+        return [f"{call.who} leads {generation}{skip}: {members}"]
 
     def answered_sync(self, call: Call) -> list[str]:
         if call.answer.error_code:
-            return [f"{call.who} has no assignment: {call.code}"]
-        return [f"{call.who} has {shown(call.answer.assignment)}"]
+            return [f"{call.who} cannot sync: {call.code}"]
+        return [f"{call.who} is assigned {shown(call.answer.assignment)}"]
 
     def answered_heartbeat(self, call: Call) -> list[str]:
-        return [f"{call.who} hears {call.code}" if call.answer.error_code else "fine"]
+        return [f"{call.who}: {call.code}"]
 
     def answered_leave(self, call: Call) -> list[str]:
         codes = {ErrorCode(call.answer.error_code)} | {m.error_code for m in call.answer.members}
-        return [told("gone", max(codes))]
+        return [f"{call.who}: {shown_code('left', max(codes))}"]
 
     def answered_commit(self, call: Call) -> list[str]:
         return [
-            f"{call.who}: {shown_tp(tp)} {told('is committed', code)}"
+            f"{call.who}: {shown_tp(tp)} {shown_code('committed', code)}"
             for tp, code in call.answer.items()
         ]
 
     def answered_delete_groups(self, call: Call) -> list[str]:
-        return [f"{name}: {told('deleted', code)}" for name, code in call.answer.items()]
+        return [f"{name}: {shown_code('deleted', code)}" for name, code in call.answer.items()]
 
     def answered_delete_offsets(self, call: Call) -> list[str]:
         code, codes = call.answer
         if code:
             return [code.name]
-        return [f"{shown_tp(tp)}: {told('deleted', code)}" for tp, code in codes.items()]
+        return [f"{shown_tp(tp)}: {shown_code('deleted', code)}" for tp, code in codes.items()]
 
-    def person(self, name: str) -> Person:
-        return self.people.setdefault(name, Person(name))
+    def client(self, name: str) -> Client:
+        return self.clients.setdefault(name, Client(name))
 
 
-NAME, SOME = r"(\w+)", r"(?: \((.+)\))?"
-PHRASES = [
-    (r"with (\w+) (\w+)", Play.set),
-    (rf"{NAME} joins{SOME}", Play.join),
-    (rf"{NAME} asks for an id", Play.ask_for_id),
-    (rf"{NAME} starts anew{SOME}", Play.start_anew),
-    (rf"{NAME} assigns(.*)", Play.assign),
-    (rf"{NAME} syncs(.*)", Play.sync),
-    (rf"{NAME} beats(.*)", Play.beat),
-    (rf"{NAME} leaves(.*)", Play.leave),
-    (rf"{NAME} commits (.+) at (\d+)(.*)", Play.commit),
-    (r"admin removes the instance (\w+)", Play.remove_instance),
-    (r"admin deletes the offsets? of (.+)", Play.delete_offsets),
-    (r"admin deletes (.+)", Play.delete_group),
-    (r"the topic (\w+) is deleted", Play.delete_topic),
-    (r"housekeeping", Play.clean_up),
-    (r"(\w+) pass(?:es)?( at once)?", Play.wait),
-    (r"writes are held", Play.hold),
-    (r"writes go on", Play.go_on),
-    (r"a write (is done|fails)", Play.write),
-    (r"the coordinator restarts", Play.restart),
-    (r"the group", Play.show),
+NAME, OPTIONS = r"(\w+)", r"(?: \((.+)\))?"
+ACTIONS = [
+    (r"config (\w+) (\w+)", ScenarioRunner.set),
+    (rf"{NAME} joins{OPTIONS}", ScenarioRunner.join),
+    (rf"{NAME} requests a member id", ScenarioRunner.request_id),
+    (rf"{NAME} restarts{OPTIONS}", ScenarioRunner.restart_client),
+    (rf"{NAME} assigns(.*)", ScenarioRunner.assign),
+    (rf"{NAME} syncs(.*)", ScenarioRunner.sync),
+    (rf"{NAME} sends a heartbeat(.*)", ScenarioRunner.heartbeat),
+    (rf"{NAME} leaves(.*)", ScenarioRunner.leave),
+    (rf"{NAME} commits (.+) at (\d+)(.*)", ScenarioRunner.commit),
+    (r"admin removes instance (\w+)", ScenarioRunner.remove_instance),
+    (r"admin deletes offsets of (.+)", ScenarioRunner.delete_offsets),
+    (r"admin deletes group (.+)", ScenarioRunner.delete_groups),
+    (r"topic (\w+) is deleted", ScenarioRunner.delete_topic),
+    (r"clean-up runs", ScenarioRunner.clean_up),
+    (r"(\w+) pass(?:es)?( at once)?", ScenarioRunner.wait),
+    (r"appends are held", ScenarioRunner.hold),
+    (r"appends resume", ScenarioRunner.resume),
+    (r"an append (completes|fails)", ScenarioRunner.complete),
+    (r"the shard is reloaded", ScenarioRunner.reload),
+    (r"describe the group", ScenarioRunner.describe),
 ]
 
 
-def written(append: Append, *, held: bool) -> str:
+def shown_append(append: Append, *, held: bool) -> str:
     shown_records = []
     for record in append.records:
         if isinstance(record, OffsetRecord):
             tp, committed = shown_tp(record.topic_partition), record.committed
             shown_records.append(
-                f"{tp} is gone" if committed is None else f"{tp} at {committed.offset}"
+                f"tombstone of {tp}" if committed is None else f"{tp} at {committed.offset}"
             )
         elif record.metadata is None:
-            shown_records.append(f"{record.group_id} is gone")
+            shown_records.append(f"tombstone of {record.group_id}")
         else:
             group = record.metadata
-            members = [f"{m.member_id} has {shown(m.assignment)}" for m in group.members]
-            shown_records.append(f"generation {group.generation}, {', '.join(members) or 'nobody'}")
-    return f"{'to be written' if held else 'written'}: {', '.join(shown_records)}"
+            members = [f"{m.member_id}={shown(m.assignment)}" for m in group.members]
+            shown_records.append(
+                f"generation {group.generation}, {', '.join(members) or 'no members'}"
+            )
+    return f"{'appending' if held else 'appended'}: {', '.join(shown_records)}"
 
 
-def told(good: str, code: int) -> str:
-    return ErrorCode(code).name if code else good
+def shown_code(success: str, code: int) -> str:
+    return ErrorCode(code).name if code else success
 
 
 def shown(assignment: Any) -> str:
