@@ -1,22 +1,23 @@
 """Compaction: of each key the last record stays, and no offset ever changes.
 
-A pass has three steps. `plan` and `commit` belong to the log's thread; `rewrite`, which is all of
-the work, reads files through descriptors of its own and may be called in another:
+A pass has three steps. `plan` and the commit belong to the log's thread; `cleaner.rewrite`, which
+does the work, reads files through descriptors of its own and may run in another thread:
 
-    plan     sealed segments that are on the device and old enough, if enough of them is dirty:
-             not seen by a pass before. `compacted-offset`, a file, says where dirt begins
-    rewrite  reads the keys of the dirty part into a map, key → last offset, until it is full; then
-             writes each segment that has something to lose again, as `….cleaned` files
-    commit   puts them in place, the oldest segment first
+    plan     selects sealed segments that are durable and old enough, if enough of them is dirty,
+             that is, not seen by an earlier pass. The file `compacted-offset` has the first dirty
+             offset
+    rewrite  reads the keys of the dirty section into a map, key → last offset, until the map is
+             full; then rewrites each segment that has something to lose to `….cleaned` files
+    commit   puts them in place, oldest segment first
 
-What is kept of a tombstone, a record without a value, is its batch's delete horizon: the first pass
-that sees it sets it to delete.retention.ms from now, and one after that time drops the tombstone.
+A tombstone, a record without a value, stays until its batch's delete horizon: the first pass that
+sees it sets the horizon to delete.retention.ms from now, and a pass after that time drops it.
 
-A crash during `commit` leaves old segments behind new ones. Nothing is lost by that: a record goes
-only if the log has a later one of its key, and that one is in both. Nothing comes back either: a
-tombstone goes only after all that is older than it has gone, durably.
+A crash during the commit leaves old segments after new ones. That loses nothing: a record is only
+dropped if the log has a later one with its key, and that one is in both. Nothing reappears either:
+a tombstone is only dropped after all older records of its key have been dropped durably.
 
-Records of an aborted transaction replace nothing, and a pass ends before one that is still open.
+Records of an aborted transaction replace nothing, and a pass ends before an open transaction.
 """
 
 from __future__ import annotations
@@ -27,64 +28,52 @@ from itertools import pairwise
 from ottla.protocol.configdef import LONG_MAX
 
 from .cleaner import (
-    CLEANED,
-    MAX_KEYS,
+    CLEANED_SUFFIX,
     CleanedSegment,
-    CleanerStats,
     CompactionPlan,
     RewrittenLog,
-    remove_cleaned,
-    rewrite,
+    remove_cleaned_files,
 )
 from .config import LogConfig
-from .disk import NO_ROOM, read_json
-from .log import COMPACTED_FILE, Log
+from .disk import NO_SPACE_ERRORS, read_json
+from .log import CLEANER_OFFSET_FILE, Log
 from .segment import Segment
+from .segment_indexes import INDEX_SUFFIXES
 
 logger = logging.getLogger(__name__)
 
 
-def compact(
-    log: Log, now_ms: int, *, max_keys: int = MAX_KEYS, bytes_per_second: int | None = None
-) -> CleanerStats | None:
-    """Make a pass over a log in one go, if it is worth it; None if it is not."""
-    planned = plan(log, now_ms)
-    if planned is None:
-        return None
-    rewritten = rewrite(planned, max_keys=max_keys, bytes_per_second=bytes_per_second)
-    return commit(log, rewritten)
-
-
 def plan(log: Log, now_ms: int) -> CompactionPlan | None:
-    """Say what a pass would look at; None if it is not worth it.
+    """Return what a pass would work on; None if there is too little to do.
 
-    An active segment that has been waiting for max.compaction.lag.ms is rolled, for the next one.
+    An active segment that is older than max.compaction.lag.ms is rolled, for the next pass.
     """
     config = log.config
     if not config.compacts or log.offline_reason is not None:
         return None
-    late = now_ms - config.max_compaction_lag_ms
-    if config.max_compaction_lag_ms < LONG_MAX and _oldest(log.active_segment) < late:
+    lag_deadline = now_ms - config.max_compaction_lag_ms
+    has_max_lag = config.max_compaction_lag_ms < LONG_MAX
+    if has_max_lag and _first_timestamp(log.active_segment) < lag_deadline:
         log.roll()
-    dirty_offset = _read_dirty_offset(log)
+    first_dirty_offset = _read_first_dirty_offset(log)
     segments: list[Segment] = []
     dirty: list[tuple[Segment, int]] = []
     for segment, following in pairwise(log.segments):
         end_offset = following.base_offset
         if end_offset > log.recovery_point or segment.flushed_size < segment.size:
             break
-        if end_offset > dirty_offset:
-            if _is_too_young(segment, config, now_ms):
+        if end_offset > first_dirty_offset:
+            if _is_within_min_lag(segment, config, now_ms):
                 break
-            dirty.append((segment, _position_of(segment, dirty_offset)))
+            dirty.append((segment, _position_of(segment, first_dirty_offset)))
         segments.append(segment)
     dirty_bytes = sum(segment.size - position for segment, position in dirty)
     if not dirty_bytes:
         return None
-    is_enough = dirty_bytes / sum(s.size for s in segments) >= config.min_cleanable_dirty_ratio
-    if not is_enough and (
-        config.max_compaction_lag_ms == LONG_MAX
-        or min(_oldest(segment, position) for segment, position in dirty) >= late
+    dirty_ratio = dirty_bytes / sum(segment.size for segment in segments)
+    if dirty_ratio < config.min_cleanable_dirty_ratio and not (
+        has_max_lag
+        and min(_first_timestamp(segment, position) for segment, position in dirty) < lag_deadline
     ):
         return None
     return CompactionPlan(
@@ -94,30 +83,22 @@ def plan(log: Log, now_ms: int) -> CompactionPlan | None:
         segments=tuple(segments),
         dirty=tuple(dirty),
         dirty_bytes=dirty_bytes,
-        dirty_offset=dirty_offset,
+        first_dirty_offset=first_dirty_offset,
         end_offset=log.segments[len(segments)].base_offset,
         last_offsets={state.producer_id: state.last_offset for state in log.producer_states},
     )
 
 
-def commit(log: Log, rewritten: RewrittenLog) -> CleanerStats | None:
-    """Put rewritten segments in place; None if the log has changed too much meanwhile.
-
-    Raises OSError, and the log is offline then unless there was merely no room.
-    """
-    while commit_next_segment(log, rewritten):
-        pass
-    return None if rewritten.is_abandoned else rewritten.stats
-
-
 def commit_next_segment(log: Log, rewritten: RewrittenLog) -> bool:
-    """Do one segment's part of `commit`; say whether there is more to do.
+    """Put the next rewritten segment in place; return whether there is more to do.
 
-    Each waits twice for the device, so an event loop may want to do other things in between.
+    Sets `is_abandoned` if the log has changed too much in the meantime. Each segment waits twice
+    for the device, so that an event loop can do other work in between. Raises OSError; the log is
+    then offline, unless there was only no space.
     """
     if log.offline_reason is not None or rewritten.guard not in log.segments[:-1]:
-        # It was truncated, or all of it deleted: what was to replace a record may be gone.
-        remove_cleaned(log.disk, rewritten.plan.segments)
+        # It was truncated or deleted, and with it perhaps the records that replace others.
+        remove_cleaned_files(log.disk, rewritten.plan.segments)
         rewritten.is_abandoned = True
         return False
     try:
@@ -127,28 +108,43 @@ def commit_next_segment(log: Log, rewritten: RewrittenLog) -> bool:
     except OSError as error:
         log.fail(error)
         raise
-    if rewritten.stats.dirty_offset > rewritten.plan.dirty_offset:
-        _save_dirty_offset(log, rewritten.stats.dirty_offset)
+    if rewritten.stats.first_dirty_offset > rewritten.plan.first_dirty_offset:
+        _write_first_dirty_offset(log, rewritten.stats.first_dirty_offset)
     return False
 
 
-def _save_dirty_offset(log: Log, offset: int) -> None:
+def _read_first_dirty_offset(log: Log) -> int:
+    """Read where the dirty section starts; 0 if in doubt, which only means more work."""
     try:
-        log.disk.replace_file(log.directory / COMPACTED_FILE, str(offset).encode())
+        offset = read_json(log.directory / CLEANER_OFFSET_FILE)
+    except ValueError:
+        offset = -1
+    if offset is None:
+        return 0
+    if not isinstance(offset, int) or not 0 <= offset <= log.end_offset:
+        name = log.directory.name
+        logger.warning("Log %s: %s is damaged, ignoring it", name, CLEANER_OFFSET_FILE)
+        return 0
+    return offset
+
+
+def _write_first_dirty_offset(log: Log, offset: int) -> None:
+    try:
+        log.disk.replace_file(log.directory / CLEANER_OFFSET_FILE, str(offset).encode())
     except OSError as error:
-        # Where there is merely no room, the next pass has more work, and no harm is done.
-        if error.errno not in NO_ROOM:
+        # If there is only no space, the next pass has more work, and no harm is done.
+        if error.errno not in NO_SPACE_ERRORS:
             log.fail(error)
         raise
 
 
-def _oldest(segment: Segment, position: int = 0) -> int:
-    """Give the time of a segment's first batch from a position on, which stands for its oldest."""
+def _first_timestamp(segment: Segment, position: int = 0) -> int:
+    """Return the timestamp of the first batch from a position on, as that of the oldest record."""
     batch = next(segment.batches(position), None)
     return LONG_MAX if batch is None or batch.max_timestamp < 0 else batch.max_timestamp
 
 
-def _is_too_young(segment: Segment, config: LogConfig, now_ms: int) -> bool:
+def _is_within_min_lag(segment: Segment, config: LogConfig, now_ms: int) -> bool:
     # Without a lag, timestamps do not matter: a producer's clock may be ahead.
     lag = config.min_compaction_lag_ms
     return lag > 0 and segment.max_timestamp > now_ms - lag
@@ -161,26 +157,12 @@ def _position_of(segment: Segment, offset: int) -> int:
     return segment.size if batch is None else batch.position
 
 
-def _read_dirty_offset(opened: Log) -> int:
-    """Read where the dirty part begins. If in doubt all of it is: that is more work, no harm."""
-    try:
-        found = read_json(opened.directory / COMPACTED_FILE)
-    except ValueError:
-        found = -1
-    if found is None:
-        return 0
-    if not isinstance(found, int) or not 0 <= found <= opened.end_offset:
-        logger.warning("%s: %s is damaged", opened.directory.name, COMPACTED_FILE)
-        return 0
-    return found
-
-
 def _put_in_place(log: Log, rewritten: RewrittenLog, cleaned: CleanedSegment) -> None:
     segment, stats = cleaned.segment, rewritten.stats
     if segment not in log.segments:
-        remove_cleaned(log.disk, [segment])  # deleted by retention
+        remove_cleaned_files(log.disk, [segment])  # Deleted by retention.
         return
-    if cleaned.is_void and segment is not log.segments[0]:
+    if cleaned.is_empty and segment is not log.segments[0]:
         new = _remove(log, segment)
         stats.segments_removed += 1
         stats.bytes_after -= cleaned.size
@@ -193,36 +175,37 @@ def _put_in_place(log: Log, rewritten: RewrittenLog, cleaned: CleanedSegment) ->
 
 
 def _replace(log: Log, old: Segment) -> Segment:
-    """Put the new files of a segment in the place of the old ones.
+    """Replace the files of a segment by the new ones.
 
-    At any moment the log is one or the other. It has no index while that might be of the other.
+    At any moment the log file is the old or the new one. While the indexes might belong to the
+    other, there are none.
     """
     disk = log.disk
-    old.drop()  # a sync of it that is under way in another thread may fail now
+    old.drop()  # From here on, a flush of it in another thread may fail.
     try:
-        for suffix in (".index", ".timeindex"):
+        for suffix in INDEX_SUFFIXES:
             disk.unlink(old.path(suffix))
         disk.sync_directory(log.directory)
-        disk.rename(old.path(".log" + CLEANED), old.path(".log"))
+        disk.rename(old.path(".log" + CLEANED_SUFFIX), old.path(".log"))
         disk.sync_directory(log.directory)
-        for suffix in (".index", ".timeindex"):
-            disk.rename(old.path(suffix + CLEANED), old.path(suffix))
+        for suffix in INDEX_SUFFIXES:
+            disk.rename(old.path(suffix + CLEANED_SUFFIX), old.path(suffix))
     finally:
-        # Whatever failed: positions in the old file may mean nothing in the one that is there now.
+        # Whatever failed: positions in the old file may be wrong for the file that is there now.
         new = Segment(log.directory, old.base_offset, log.files)
         size = new.path(".log").stat().st_size
         new.load(size, old.next_offset, log.config.index_interval_bytes)
-        log.swap([old], new)
+        log.segments.replace([old], new)
     return new
 
 
 def _remove(log: Log, segment: Segment) -> Segment:
-    """Remove a segment of which nothing is left; the one before it stands for its offsets too."""
+    """Remove an empty segment; the one before it covers its offsets too, and is returned."""
     before = log.segments[log.segments.index(segment) - 1]
-    log.swap([before, segment], before)
+    log.segments.replace([before, segment], before)
     segment.drop()
-    remove_cleaned(log.disk, [segment])
-    for suffix in (".index", ".timeindex", ".log"):
+    remove_cleaned_files(log.disk, [segment])
+    for suffix in (*INDEX_SUFFIXES, ".log"):
         log.disk.unlink(segment.path(suffix))
     log.disk.sync_directory(log.directory)
     return before

@@ -1,68 +1,73 @@
-"""What can go wrong with a log.
+"""Errors of storage.
 
     StorageError
-    ├── OffsetOutOfRangeError      an offset that the log does not have, or not any more
-    ├── BatchTooLargeError         a batch over max.message.bytes, or over what a segment can hold
-    ├── InvalidTimestampError      a record time outside the window that the topic allows
+    ├── OffsetOutOfRangeError      an offset outside the log
+    ├── BatchTooLargeError         a batch over max.message.bytes or segment.bytes
+    ├── InvalidTimestampError      a timestamp outside the range that the topic allows
     ├── KeylessRecordError         a record without a key in a compacted topic
-    ├── SequenceError              an idempotent producer's batch that does not follow its last
+    ├── SequenceError              an idempotent producer's batch that does not follow its last one
     │   ├── OutOfOrderSequenceError
     │   └── StaleProducerEpochError
-    ├── LogOfflineError            the disk failed this log; no appends until it is opened anew
-    └── DataDirectoryError         the directory cannot be used: locked, foreign, another format
+    ├── LogOfflineError            the disk failed this log: no appends until it is opened again
+    ├── CompactionStoppedError     a compaction was asked to stop
+    └── DataDirectoryError         the data directory is locked, foreign, damaged or incompatible
 
-A batch that is no batch is `ottla.protocol.batch.BatchError`.
+A malformed batch raises `ottla.protocol.batch.BatchError`.
 """
 
 from __future__ import annotations
 
 
 class StorageError(Exception):
-    """Something is wrong with a log, or with what it was asked."""
+    """Something is wrong with a log, or with a request to it."""
 
 
 class OffsetOutOfRangeError(StorageError):
-    """An offset that the log does not have, or not any more."""
+    """An offset that is not in the log, or no longer."""
 
-    def __init__(self, offset: int, start: int, end: int) -> None:
+    def __init__(self, offset: int, start_offset: int, end_offset: int) -> None:
         self.offset = offset
-        super().__init__(f"offset {offset} is outside of {start} to {end}")
+        super().__init__(f"Offset {offset} is out of range {start_offset} to {end_offset}")
 
 
 class BatchTooLargeError(StorageError):
-    """A batch over max.message.bytes, or over what a segment can hold."""
+    """A batch over max.message.bytes or segment.bytes."""
 
     def __init__(self, size: int, limit: int) -> None:
-        super().__init__(f"a batch of {size} bytes, the limit is {limit}")
+        super().__init__(f"Batch of {size} bytes is larger than the limit of {limit}")
 
 
 class InvalidTimestampError(StorageError):
-    """A record time outside the window that the topic allows."""
+    """A timestamp outside the range that the topic allows."""
 
 
 class KeylessRecordError(StorageError):
-    """A record without a key in a compacted topic; `index` says which of the batch's records."""
+    """A record without a key in a compacted topic; `index` is its index in the batch."""
 
     def __init__(self, index: int) -> None:
         self.index = index
-        super().__init__(f"record {index} has no key, and the topic is compacted")
+        super().__init__(f"Record {index} has no key, which a compacted topic requires")
 
 
 class SequenceError(StorageError):
-    """An idempotent producer's batch does not follow the last one that is known."""
+    """A batch of an idempotent producer that does not follow its last known batch."""
 
 
 class OutOfOrderSequenceError(SequenceError):
-    """A sequence number is missing, or the batch is too old to be known as a duplicate."""
+    """A sequence number is missing, or the batch is too old to be recognized as a duplicate."""
 
 
 class StaleProducerEpochError(SequenceError):
-    """The batch is of an epoch before the one that is known."""
+    """The batch has an older epoch than the known one."""
 
 
 class LogOfflineError(StorageError):
-    """The disk failed this log: it takes no appends until it is opened anew."""
+    """The disk failed this log: it accepts no appends until it is opened again."""
+
+
+class CompactionStoppedError(StorageError):
+    """A compaction was asked to stop; it has removed the files it wrote."""
 
 
 class DataDirectoryError(StorageError):
-    """The data directory cannot be used: locked, foreign, or of another format."""
+    """The data directory is locked, foreign, damaged, or has another format version."""

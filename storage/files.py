@@ -1,8 +1,8 @@
-"""How many files and maps are open at once.
+"""A limit on the number of open files and maps.
 
-A log can have thousands of segments, and a process a few thousand descriptors. Segments open their
-files when they are used, and tell this; the one that was not used for longest is closed when there
-are too many. A reader's views stay valid: they hold the map, and the map holds the pages.
+A log can have thousands of segments, and a process only a few thousand file descriptors. Segments
+open their files on first use and register here; when there are too many, the least recently used
+ones are closed. Views that readers hold stay valid: a view holds its map, and the map its pages.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from .disk import Disk
 
 
 class Closable(Protocol):
-    """What can be closed to make room."""
+    """Something that can be closed to make room."""
 
     def release(self) -> bool:
-        """Close what is open; False if that cannot be now."""
+        """Close what is open; return False if that is not possible now."""
         ...
 
 
 class OpenFiles:
-    """The open ones, in the order of their last use."""
+    """The open segments, least recently used first."""
 
     def __init__(self, disk: Disk | None = None, *, limit: int | None = None) -> None:
         self.disk = disk or Disk()
-        # One segment can take four descriptors: its log, and the maps of that and of its indexes.
+        # A segment can use four descriptors: its log file, and maps of that and of two indexes.
         self.limit = limit or max(32, self.disk.descriptor_limit() // 8)
         self._open: OrderedDict[Closable, None] = OrderedDict()
         self._lock = threading.Lock()
-        self._pausing = 0
+        self._suspensions = 0
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def used(self, closable: Closable) -> None:
-        """Note that this one is open and was just used; close another if there are too many."""
+    def touch(self, closable: Closable) -> None:
+        """Record that this one is open and in use; close others if there are too many."""
         opened = self._open
         with self._lock:
             if closable in opened:
@@ -48,23 +48,23 @@ class OpenFiles:
                 return
             opened[closable] = None
             surplus = len(opened) - self.limit
-            if surplus <= 0 or self._pausing:
+            if surplus <= 0 or self._suspensions:
                 return
-            # Some may not be closed now; we do not look through all of them for one that may.
+            # Some cannot be closed now. Looking through all for one that can would take too long.
             for candidate in list(islice(opened, surplus + 8)):
                 if candidate is not closable and candidate.release():
                     del opened[candidate]
 
-    def closed(self, closable: Closable) -> None:
-        """Note that this one was closed."""
+    def forget(self, closable: Closable) -> None:
+        """Record that this one was closed."""
         with self._lock:
             self._open.pop(closable, None)
 
     @contextmanager
-    def pausing(self) -> Iterator[None]:
-        """Close nothing meanwhile: several threads open logs, and one must not close another's."""
-        self._pausing += 1
+    def suspend_closing(self) -> Iterator[None]:
+        """Close nothing for a while: threads that open logs must not close each other's files."""
+        self._suspensions += 1
         try:
             yield
         finally:
-            self._pausing -= 1
+            self._suspensions -= 1

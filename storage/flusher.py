@@ -1,9 +1,9 @@
-"""Group commit: threads that sync logs, and everybody who waits for one sync is served by it.
+"""Group commit: threads that flush logs, and one flush serves everyone who waits for it.
 
-An append that must be on the device asks for its log to be synced, and gets a future. A thread
-takes all that have asked for a log, syncs it once, and resolves the futures: while a sync is under
-way the next ones gather, so that the more wait, the fewer syncs each of them costs. A log is synced
-by one thread at a time; several logs are by several, which a file system's journal takes together.
+An append that must be durable asks for a flush of its log, and gets a future. A thread takes all
+futures of a log, flushes it once, and resolves them. While a flush is under way the next requests
+gather, so the more of them wait, the fewer flushes each of them costs. A log is flushed by one
+thread at a time; several logs are flushed in parallel, which a file system's journal combines.
 """
 
 from __future__ import annotations
@@ -19,16 +19,15 @@ _THREADS = 4
 
 
 class Flusher:
-    """The threads, and those who wait for them."""
+    """A pool of threads that flush logs."""
 
     def __init__(self, threads: int = _THREADS) -> None:
-        #: Who waits for a log that is queued, or being synced.
+        #: Futures by log, for each log that is queued or being flushed.
         self._waiting: dict[Log, list[Future[int]]] = {}
-        #: Logs that a thread is to sync; None ends a thread. It wakes one with a single call.
+        #: Logs to flush; None ends a thread. A put wakes a thread with a single call.
         self._queue: SimpleQueue[Log | None] = SimpleQueue()
         self._lock = threading.Lock()
         self._stopping = False
-        self.syncs = 0
         self._threads = [
             threading.Thread(target=self._run, name="flusher", daemon=True) for _ in range(threads)
         ]
@@ -36,15 +35,15 @@ class Flusher:
             thread.start()
 
     def flush(self, log: Log) -> Future[int]:
-        """Ask that all that is in the log now be on the device.
+        """Ask for everything that is in the log now to become durable.
 
-        The future gives the offset up to which it is, or raises what `Log.flush` does. It is
-        resolved in a thread of the flusher.
+        The future returns the recovery point, or raises what `Log.flush` raises. It is resolved in
+        a thread of the flusher. Raises RuntimeError after `stop`.
         """
         future: Future[int] = Future()
         with self._lock:
             if self._stopping:
-                raise RuntimeError("the flusher has been stopped")
+                raise RuntimeError("The flusher is stopped")
             waiting = self._waiting.get(log)
             if waiting is not None:
                 waiting.append(future)
@@ -54,10 +53,10 @@ class Flusher:
         return future
 
     def stop(self) -> None:
-        """Serve all that wait, then end the threads."""
+        """Finish all requested flushes, then end the threads."""
         with self._lock:
             self._stopping = True
-        self._end_if_done()
+        self._end_threads_if_idle()
         for thread in self._threads:
             thread.join()
 
@@ -65,32 +64,31 @@ class Flusher:
         while (log := self._queue.get()) is not None:
             with self._lock:
                 futures, self._waiting[log] = self._waiting[log], []
-                self.syncs += 1
-            _settle(futures, log.flush)
+            _resolve(futures, log.flush)
             with self._lock:
-                # Others may have come meanwhile: they wait for the next sync.
-                is_wanted = bool(self._waiting[log])
-                if not is_wanted:
+                # Requests that came during the flush wait for the next one.
+                must_flush_again = bool(self._waiting[log])
+                if not must_flush_again:
                     del self._waiting[log]
-            if is_wanted:
+            if must_flush_again:
                 self._queue.put(log)
             elif self._stopping:
-                self._end_if_done()
+                self._end_threads_if_idle()
 
-    def _end_if_done(self) -> None:
+    def _end_threads_if_idle(self) -> None:
         if not self._waiting:
             for _ in self._threads:
                 self._queue.put(None)
 
 
-def _settle(futures: list[Future[int]], sync: Callable[[], int]) -> None:
-    # Whoever has given up waiting is told nothing; the sync is for the others.
+def _resolve(futures: list[Future[int]], flush: Callable[[], int]) -> None:
+    # Cancelled futures are skipped; the flush is for the others.
     waiting = [future for future in futures if future.set_running_or_notify_cancel()]
     try:
-        offset = sync()
-    except Exception as error:  # noqa: BLE001  # the thread must outlive it; the waiters get it
+        recovery_point = flush()
+    except Exception as error:  # noqa: BLE001  # The thread must survive; the callers get the error.
         for future in waiting:
             future.set_exception(error)
     else:
         for future in waiting:
-            future.set_result(offset)
+            future.set_result(recovery_point)

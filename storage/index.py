@@ -1,16 +1,17 @@
-"""The two sparse indexes beside a segment.
+"""The two sparse indexes of a segment.
 
-    .index       relative offset  uint32 │ position uint32             8 bytes an entry
-    .timeindex   timestamp        int64  │ relative offset uint32     12 bytes an entry
+    .index       relative offset  uint32 │ position uint32             8 bytes per entry
+    .timeindex   timestamp        int64  │ relative offset uint32     12 bytes per entry
 
-Numbers are big-endian, and offsets relative to the segment's base, so that they fit. An entry of
-the first says that the batch at `position` starts at that offset; one of the second, that up to and
-in the batch that starts at that offset no record is younger than `timestamp`.
+Numbers are big-endian. Offsets are relative to the segment's base offset, so that they fit into 32
+bits. An entry of the offset index says that the batch at `position` starts at that offset. An entry
+of the time index says that no record up to the end of the batch that starts at that offset has a
+timestamp larger than `timestamp`.
 
-The indexes of an active segment live in memory and are written when it is sealed, at a flush and at
-the end; those of sealed segments are mapped. Neither carries a checksum: what a crash may have
-touched is built again from the log, which does. So an entry is a hint. Whoever uses one looks
-whether the batch that it speaks of is there.
+The indexes of the active segment live in memory; they are written when the segment is sealed and at
+a clean shutdown. Those of sealed segments are mapped. Neither has a checksum: indexes that a crash
+may have damaged are rebuilt from the log, which has checksums. An entry is therefore only a hint,
+and its user verifies that the batch it points to is there.
 """
 
 from __future__ import annotations
@@ -19,41 +20,38 @@ import struct
 
 from .disk import Buffer
 
-_OFFSET = struct.Struct(">II")
-_TIME = struct.Struct(">qI")
-OFFSET_ENTRY_BYTES = _OFFSET.size
-TIME_ENTRY_BYTES = _TIME.size
+_OFFSET_ENTRY = struct.Struct(">II")
+_TIME_ENTRY = struct.Struct(">qI")
+OFFSET_ENTRY_BYTES = _OFFSET_ENTRY.size
+TIME_ENTRY_BYTES = _TIME_ENTRY.size
 
 
 class OffsetIndex:
-    """From an offset to a position at or before it."""
+    """Maps an offset to the position of a batch at or before it."""
 
     def __init__(self, entries: Buffer = b"") -> None:
         self.entries = entries
 
     def __len__(self) -> int:
-        return len(self.entries) // _OFFSET.size
+        return len(self.entries) // OFFSET_ENTRY_BYTES
 
     def add(self, relative_offset: int, position: int) -> None:
-        """Note that the batch at `position` starts at this offset. Both only ever go up."""
-        assert isinstance(self.entries, bytearray), "a sealed index is read-only"
-        self.entries += _OFFSET.pack(relative_offset, position)
+        """Append an entry. Offsets and positions must increase from entry to entry."""
+        assert isinstance(self.entries, bytearray), "the index of a sealed segment is read-only"
+        self.entries += _OFFSET_ENTRY.pack(relative_offset, position)
 
-    def entry_of(self, relative_offset: int) -> tuple[int, int]:
-        """Give offset and position of a batch that starts at this offset or before it."""
+    def entry_at_or_before_offset(self, relative_offset: int) -> tuple[int, int]:
+        """Return the last entry whose offset is not larger; (0, 0) if there is none."""
         return self._last_entry(relative_offset, 0)
 
-    def entry_before(self, position: int) -> tuple[int, int]:
-        """Give offset and position of the last indexed batch that is not behind this position."""
+    def entry_at_or_before_position(self, position: int) -> tuple[int, int]:
+        """Return the last entry whose position is not larger; (0, 0) if there is none."""
         return self._last_entry(position, 1)
 
     def _last_entry(self, limit: int, column: int) -> tuple[int, int]:
-        """Find the last entry that is not over the limit in one of the columns: both are sorted.
-
-        Before all entries is the start of the segment.
-        """
+        """Return the last entry that is not above `limit` in one of its sorted columns."""
         low, high = 0, len(self)
-        entries, unpack = self.entries, _OFFSET.unpack_from
+        entries, unpack = self.entries, _OFFSET_ENTRY.unpack_from
         while low < high:
             middle = (low + high) // 2
             if unpack(entries, middle * 8)[column] <= limit:
@@ -64,29 +62,29 @@ class OffsetIndex:
 
 
 class TimeIndex:
-    """From a time to an offset before which nothing is as young."""
+    """Maps a timestamp to an offset before which all records are older."""
 
     def __init__(self, entries: Buffer = b"") -> None:
         self.entries = entries
-        #: The largest timestamp noted and its offset; (-1, 0) if there is none.
+        #: The entry with the largest timestamp; (-1, 0) if there is none.
         self.last = (-1, 0)
         if entries:
-            self.last = _TIME.unpack_from(entries, len(entries) - _TIME.size)
+            self.last = _TIME_ENTRY.unpack_from(entries, len(entries) - TIME_ENTRY_BYTES)
 
     def __len__(self) -> int:
-        return len(self.entries) // _TIME.size
+        return len(self.entries) // TIME_ENTRY_BYTES
 
     def add(self, timestamp: int, relative_offset: int) -> None:
-        """Note the largest timestamp so far; one that is no larger than the last is left out."""
-        assert isinstance(self.entries, bytearray), "a sealed index is read-only"
+        """Append an entry, unless its timestamp is not larger than that of the last one."""
+        assert isinstance(self.entries, bytearray), "the index of a sealed segment is read-only"
         if timestamp > self.last[0]:
-            self.entries += _TIME.pack(timestamp, relative_offset)
+            self.entries += _TIME_ENTRY.pack(timestamp, relative_offset)
             self.last = (timestamp, relative_offset)
 
     def entry_before(self, timestamp: int) -> tuple[int, int]:
-        """Give the last entry that is older than this; before all of them is (-1, 0)."""
+        """Return the last entry with a smaller timestamp; (-1, 0) if there is none."""
         low, high = 0, len(self)
-        entries, unpack = self.entries, _TIME.unpack_from
+        entries, unpack = self.entries, _TIME_ENTRY.unpack_from
         while low < high:
             middle = (low + high) // 2
             if unpack(entries, middle * 12)[0] < timestamp:

@@ -1,31 +1,31 @@
-"""A partition's log: segments in a row, of which the last one grows.
+"""A partition's log: a row of segments, of which the last one is active.
 
 What is promised:
 
-- offsets go up one by one with each append, and a batch is stored as it came but for its offset,
-  its leader epoch and, where the topic wants it, its time;
-- an append is whole or not at all. When it returns, the operating system has it (a crash of this
-  process loses nothing); when `sync` has returned after it, the device has it;
-- a read gives whole batches, as a view of mapped pages that stays valid whatever the log does.
+- Offsets increase by one per record. A batch is stored as it came, except for its base offset, its
+  leader epoch and, with LogAppendTime, its timestamp.
+- An append is atomic. When it returns, the operating system has the records: a crash of this
+  process loses nothing. After a later `flush` has returned, they are durable.
+- A read returns whole batches as a view of mapped pages, which stays valid whatever happens to the
+  log.
 
-Three offsets, start ≤ flushed ≤ end: the first that is left, the first that may not be on the
-device, and the next to be given. All but `flush` and `purge_deleted_segments` is for one thread:
-in the broker, the event loop.
+Three offsets, start ≤ recovery point ≤ end: the log start offset, the first offset that may not be
+durable, and the log end offset, which the next record gets. Everything except `flush` and
+`purge_deleted_segments` belongs to one thread: in the broker, the event loop.
 """
 
 from __future__ import annotations
 
 import logging
-from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from ottla.protocol.batch import RecordBatch
 
+from .checkpoints import LeaderEpochCheckpoint, ProducerSnapshots
 from .config import LogConfig
-from .disk import NO_ROOM, Buffer, read_json
+from .disk import NO_SPACE_ERRORS, Buffer, read_json
 from .errors import (
     BatchTooLargeError,
     InvalidTimestampError,
@@ -38,98 +38,95 @@ from .files import OpenFiles
 from .index import TIME_ENTRY_BYTES
 from .leader_epochs import LeaderEpochs
 from .producer_states import ProducerStates
-from .retention import SegmentSummary, expired, should_roll_for_retention
+from .retention import SegmentSummary, count_deletable, should_roll_for_retention
 from .segment import Segment
+from .segments import LogSegments
 
 logger = logging.getLogger(__name__)
 
-LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
-START_FILE = "log-start-offset"
-#: Up to where compaction has seen the log; see compaction.py.
-COMPACTED_FILE = "compacted-offset"
-DELETED = ".deleted"
+LOG_START_OFFSET_FILE = "log-start-offset"
+#: The first offset that compaction has not seen; see compaction.py.
+CLEANER_OFFSET_FILE = "compacted-offset"
+
+_COPY_BYTES = 1024 * 1024
 
 
 class LogAppendInfo(NamedTuple):
-    """What became of an append."""
+    """The result of an append."""
 
     base_offset: int
     last_offset: int
-    append_time_ms: int  # -1: the records have their producer's time
+    append_time_ms: int  # -1: the records have the producer's timestamps.
     is_duplicate: bool = False
 
 
 class LogSlice(NamedTuple):
-    """Whole batches in one segment: what a read gives."""
+    """Whole batches of one segment: the result of a read."""
 
     view: memoryview
     segment: Segment
     position: int
 
     def is_in_page_cache(self) -> bool:
-        """Whether sending it will likely not wait for the device."""
+        """Whether sending it will probably not wait for the device."""
         return self.segment.is_in_page_cache(self.position, self.position + len(self.view))
 
     def load_into_page_cache(self) -> None:
-        """Bring it into the page cache; may be called in a thread."""
+        """Read it into the page cache; may be called in a thread."""
         self.segment.load_into_page_cache(self.position, self.position + len(self.view))
 
 
 class TimestampAndOffset(NamedTuple):
-    """A record's offset, and its time."""
+    """The offset and the timestamp of a record."""
 
     offset: int
     timestamp: int
 
 
 class Log:
-    """One partition's log; made by `recovery.open_log`."""
+    """One partition's log, opened by `recovery.open_log`."""
 
     def __init__(self, directory: Path, config: LogConfig, files: OpenFiles) -> None:
         self.directory = directory
         self.set_config(config)
         self.files = files
         self.disk = files.disk
-        self.segments: list[Segment] = []
+        self.segments = LogSegments(directory, files)
         self.producer_states = ProducerStates()
+        self.producer_snapshots = ProducerSnapshots(directory, self.disk)
         self.leader_epochs = LeaderEpochs()
-        #: The offsets of which there are snapshots of the producers, in order.
-        self.snapshots: list[int] = []
+        self._leader_epoch_checkpoint = LeaderEpochCheckpoint(directory, self.disk)
         self.start_offset = 0
         self.recovery_point = 0
-        #: When `sync` was last asked for, on the caller's clock.
+        #: When the flush policy last asked for a flush, by the caller's clock.
         self.last_flush_ms = 0
-        #: Why the log is offline: it takes no appends and is not flushed. None: it is online.
+        #: Why the log accepts no appends and no flushes; None if it is online.
         self.offline_reason: str | None = None
-        #: Called before a truncation, when `flushed_offset` says already what will be left of it.
+        #: Called before a truncation, with `recovery_point` already lowered.
         self.before_truncation: Callable[[], None] = lambda: None
-        self._bases: list[int] = []
-        self._deleted: list[Segment] = []
-        self._names_dirty = False
-        self._epochs_dirty = False
-        self._as_found: tuple[int, ...] = ()
-        # A sync that began before a truncation says nothing of what was appended after it.
-        self._truncations = 0
+        self._shape_when_opened: tuple[int, ...] = ()
+        # A flush that began before a truncation says nothing about records appended after it.
+        self._truncation_count = 0
 
     def __repr__(self) -> str:
         return f"<Log {self.directory.name}, {self.start_offset} to {self.end_offset}>"
 
     def set_config(self, config: LogConfig) -> None:
-        """Obey other settings from now on."""
+        """Use another config from now on."""
         self.config = config
-        # These are asked for at each append.
-        self._compacts = config.compacts
+        # Needed for each append.
+        self._is_compacted = config.compacts
         self._has_append_time = config.message_timestamp_type == "LogAppendTime"
 
     @property
     def active_segment(self) -> Segment:
-        """The segment that grows."""
-        return self.segments[-1]
+        """The segment that appends go to."""
+        return self.segments.active
 
     @property
     def end_offset(self) -> int:
-        """The next offset to be given."""
-        return self.segments[-1].next_offset
+        """The log end offset: that of the next record."""
+        return self.segments.active.next_offset
 
     @property
     def size(self) -> int:
@@ -137,44 +134,41 @@ class Log:
         return sum(segment.size for segment in self.segments)
 
     def append(self, data: Buffer, *, leader_epoch: int, now_ms: int) -> LogAppendInfo:
-        """Append the batches in `data`, into which offset and epoch are written.
+        """Append the batches in `data`, after writing base offset and leader epoch into them.
 
-        Raises BatchError and StorageError before anything is written, and OSError when the disk
-        took none of it. A batch that an idempotent producer sent before is not written again.
+        Raises BatchError and StorageError before anything is written, and OSError if nothing was
+        appended because the disk failed. A batch that an idempotent producer has sent before is not
+        appended again.
         """
         if self.offline_reason is not None:
             self._check_online()
         view = memoryview(data)
         if view.readonly:
             view = memoryview(bytearray(view))
-        batches = _batches(view)
+        batches = _split(view)
         for batch in batches:
-            self._check(batch, now_ms)
+            self._validate(batch, now_ms)
         if len(batches) > 1 or batches[0].producer_id >= 0:
-            duplicate = self._duplicate_of(batches)
+            duplicate = self._find_duplicate(batches)
             if duplicate is not None:
                 return duplicate
         config = self.config
         append_time = now_ms if self._has_append_time else -1
         self._roll_if_needed(len(view), batches[-1], now_ms)
-        segment = self.segments[-1]
+        segment = self.segments.active
         base_offset = offset = segment.next_offset
-        position = segment.size
-        places = []
         for batch in batches:
             batch.assign(offset, leader_epoch)
             if append_time >= 0:
                 batch.stamp_append_time(append_time)
-            last = offset + batch.last_offset_delta
-            places.append((position, batch.size, offset, last, batch.max_timestamp))
-            position += batch.size
-            offset = last + 1
+            offset += batch.last_offset_delta + 1
         if leader_epoch > self.leader_epochs.current:
-            self._assign_epoch(leader_epoch, base_offset)
+            self._start_leader_epoch(leader_epoch, base_offset)
         try:
-            segment.append(view, places, config.index_interval_bytes, config.segment_bytes)
+            segment.append(view, batches, config.index_interval_bytes, config.segment_bytes)
         except OSError as error:
-            self._write_failed(error)
+            if getattr(error, "__notes__", None):
+                self.fail(error)
             raise
         if segment.first_append_ms < 0:
             segment.first_append_ms = now_ms
@@ -184,264 +178,218 @@ class Log:
         return LogAppendInfo(base_offset, offset - 1, append_time)
 
     def read(self, offset: int, max_bytes: int, end_offset: int | None = None) -> LogSlice:
-        """Read whole batches from the one that contains `offset` on.
+        """Read whole batches, from the one that contains `offset` on.
 
-        At least one, even if it is larger than `max_bytes`; none at the end of the log, or at
-        `end_offset` if that is given. Raises OffsetOutOfRangeError.
+        At least one, even if it is larger than `max_bytes`; none at the log end offset, or at
+        `end_offset` if given. Raises OffsetOutOfRangeError.
         """
         end = self.end_offset if end_offset is None else min(end_offset, self.end_offset)
         if not self.start_offset <= offset <= self.end_offset:
             raise OffsetOutOfRangeError(offset, self.start_offset, self.end_offset)
-        at = bisect_right(self._bases, offset) - 1
-        while offset < end and at < len(self.segments):
-            segment = self.segments[at]
+        segments = self.segments
+        index = segments.index_of_offset(offset)
+        while offset < end and index < len(segments):
+            segment = segments[index]
             batch = segment.find(offset)
             if batch is None or batch.base_offset >= end:
-                at += 1  # what was here has been compacted away
+                index += 1  # The rest of this segment was compacted away.
                 continue
             start, stop = batch.position, segment.end_of_whole_batches(batch, max_bytes, end)
             return LogSlice(segment.view(start, stop), segment, start)
-        return LogSlice(memoryview(b""), self.active_segment, self.active_segment.size)
+        return LogSlice(memoryview(b""), segments.active, segments.active.size)
 
     def offset_for_timestamp(self, timestamp: int) -> TimestampAndOffset | None:
-        """Find the first record that is at least as young as this."""
+        """Return the first record whose timestamp is at least `timestamp`."""
         for segment in self.segments:
-            segment.check_age()
+            segment.verify_max_timestamp()
             if segment.max_timestamp < timestamp:
                 continue
-            start = segment.find(max(segment.offset_before(timestamp), self.start_offset))
-            if start is None:
+            start = max(segment.offset_before_timestamp(timestamp), self.start_offset)
+            first = segment.find(start)
+            if first is None:
                 continue
-            for batch in segment.batches(start.position):
+            for batch in segment.batches(first.position):
                 if batch.max_timestamp < timestamp:
                     continue
                 decoded = RecordBatch(segment.read(batch.position, batch.size))
-                for offset, time, _has_key in decoded.outlines():
-                    if time >= timestamp and offset >= self.start_offset:
-                        return TimestampAndOffset(offset, time)
+                for offset, record_timestamp, _has_key in decoded.outlines():
+                    if record_timestamp >= timestamp and offset >= self.start_offset:
+                        return TimestampAndOffset(offset, record_timestamp)
         return None
 
     def offset_for_max_timestamp(self) -> TimestampAndOffset | None:
-        """Find the first record with the largest timestamp."""
-        largest = max(segment.max_timestamp for segment in self.segments)
-        if largest < 0:
+        """Return the first record that has the largest timestamp."""
+        max_timestamp = max(segment.max_timestamp for segment in self.segments)
+        if max_timestamp < 0:
             return None
-        found = self.offset_for_timestamp(largest)
-        if found is not None:
-            return found
-        # Compaction left the largest time to a batch without records: look at all of them.
-        times = {batch.max_timestamp for segment in self.segments for batch in segment.batches()}
-        answers = (self.offset_for_timestamp(time) for time in sorted(times, reverse=True))
-        return next((answer for answer in answers if answer is not None), None)
+        record = self.offset_for_timestamp(max_timestamp)
+        if record is not None:
+            return record
+        # Compaction left the largest timestamp to a batch without records: try those of all others.
+        timestamps = {
+            batch.max_timestamp for segment in self.segments for batch in segment.batches()
+        }
+        records = map(self.offset_for_timestamp, sorted(timestamps, reverse=True))
+        return next((record for record in records if record is not None), None)
 
     def roll(self) -> None:
-        """Seal the active segment and start another, if it has anything in it."""
+        """Seal the active segment and create the next one, unless it is empty."""
         active = self.active_segment
         if active.size == 0:
             return
         active.seal()
-        self.write_snapshot()
-        self._add_segment(active.next_offset)
+        self.producer_snapshots.write(self.end_offset, self.producer_states)
+        self.segments.create(active.next_offset)
 
     def truncate(self, offset: int) -> None:
-        """Drop everything from `offset` on; a batch that has it inside goes as a whole.
+        """Remove all batches from the one that contains `offset` on.
 
-        A file is never shortened while somebody may be sending it: what is kept is copied.
+        A file is never shortened, because a reader may be sending it: the rest is copied.
         """
         self._check_online()
         if offset >= self.end_offset:
             return
         if offset < self.start_offset:
             raise OffsetOutOfRangeError(offset, self.start_offset, self.end_offset)
-        self._truncations += 1
-        found = self.segments[bisect_right(self._bases, offset) - 1].find(offset)
-        end = offset if found is None else min(offset, found.base_offset)
+        self._truncation_count += 1
+        batch = self.segments[self.segments.index_of_offset(offset)].find(offset)
+        end = offset if batch is None else min(offset, batch.base_offset)
         self.recovery_point = min(self.recovery_point, end)
         self.before_truncation()
-        # What is appended here next is new to compaction, whatever it has seen at these offsets.
-        self.disk.unlink(self.directory / COMPACTED_FILE)
+        # Compaction has not seen what will be appended at these offsets next.
+        self.disk.unlink(self.directory / CLEANER_OFFSET_FILE)
         while len(self.segments) > 1 and self.active_segment.base_offset >= offset:
-            self._drop(len(self.segments) - 1)
+            self.segments.delete(len(self.segments) - 1)
         segment = self.active_segment
         batch = segment.find(offset)
-        kept = segment.size if batch is None else batch.position
-        self._replace_active(segment, kept)
+        self._truncate_active_segment(segment.size if batch is None else batch.position)
         if self.start_offset > self.end_offset:
-            self.save_start(self.end_offset)
+            self.save_start_offset(self.end_offset)
         self.producer_states.truncate(self.end_offset)
-        self._forget_snapshots_after(self.end_offset)
+        self.producer_snapshots.remove_after(self.end_offset)
         self.leader_epochs.truncate(self.end_offset)
-        self._save_epochs()
+        self._leader_epoch_checkpoint.write(self.leader_epochs)
 
     def delete_records_before(self, offset: int) -> None:
-        """Let the log start at `offset`; segments that lie before it are deleted."""
+        """Advance the log start offset to `offset`, and delete segments before it."""
         if not self.start_offset <= offset <= self.end_offset:
             raise OffsetOutOfRangeError(offset, self.start_offset, self.end_offset)
-        self.save_start(offset)
-        self._drop_segments_before_start()
+        self.save_start_offset(offset)
+        self._delete_segments_before_start()
 
-    def save_start(self, offset: int) -> None:
-        """Write down where the log starts, which need not be where a segment does."""
-        self.disk.replace_file(self.directory / START_FILE, str(offset).encode())
+    def save_start_offset(self, offset: int) -> None:
+        """Set the log start offset, durably; it need not be the base offset of a segment."""
+        self.disk.replace_file(self.directory / LOG_START_OFFSET_FILE, str(offset).encode())
         self.start_offset = offset
 
     def apply_retention(self, now_ms: int) -> int:
-        """Delete segments that are too old, or too much; give how many."""
-        if should_roll_for_retention(self._facts()[-1], self.config, now_ms):
+        """Delete segments beyond retention.ms and retention.bytes; return how many."""
+        if should_roll_for_retention(self._summaries()[-1], self.config, now_ms):
             self.roll()
-        count = expired(self._facts(), self.config, now_ms)
-        # Ages are believed, until something that cannot be taken back is to come of them.
+        count = count_deletable(self._summaries(), self.config, now_ms)
+        # Deletion cannot be undone, so timestamps from indexes are verified first.
         for segment in self.segments[:count]:
-            segment.check_age()
-        count = min(count, expired(self._facts(), self.config, now_ms))
+            segment.verify_max_timestamp()
+        count = min(count, count_deletable(self._summaries(), self.config, now_ms))
         if count:
             self.start_offset = max(self.start_offset, self.segments[count].base_offset)
-            self._drop_segments_before_start()
+            self._delete_segments_before_start()
         return count
 
     @property
     def has_deleted_segments(self) -> bool:
-        """Whether files of deleted segments remain to be removed."""
-        return bool(self._deleted)
+        """Whether files of deleted segments remain to be unlinked."""
+        return self.segments.has_deleted
 
     def purge_deleted_segments(self) -> int:
-        """Remove the files of deleted segments that nobody reads; give how many are left.
+        """Unlink the files of deleted segments that no reader uses; return how many remain.
 
-        May be called in a thread: to free a gigabyte takes the system half a second.
+        May be called in a thread: freeing a gigabyte takes the system half a second.
         """
-        for segment in list(self._deleted):
-            if segment.views_are_gone():
-                for suffix in (".log", ".index", ".timeindex"):
-                    self.disk.unlink(segment.path(suffix + DELETED))
-                self._deleted.remove(segment)
-        return len(self._deleted)
+        return self.segments.purge_deleted()
 
     def flush(self) -> int:
-        """Wait until all that was appended is on the device; give the offset up to which it is.
+        """Wait until all records appended so far are durable; return the recovery point.
 
-        May be called in a thread. A failure is final: what the device has is then unknown, and
-        asking again would be told that all is well. The log takes no appends after it. Only where
-        there is no room for the epochs it is an OSError, and the next sync tries again.
+        May be called in a thread. A failed fsync is final, because a second one would report
+        success without the data being durable: the log goes offline. The exception is a lack of
+        space for the leader epoch checkpoint: that is an OSError, and the next flush tries again.
         """
         self._check_online()
-        end, truncations = self.end_offset, self._truncations
-        if self._epochs_dirty:
-            self._sync_epochs()
+        end, truncation_count = self.end_offset, self._truncation_count
         try:
-            for segment in self._dirty_segments():
-                segment.flush()
-            if self._names_dirty:
-                self._names_dirty = False
-                self.disk.sync_directory(self.directory)
+            self._leader_epoch_checkpoint.flush(self.leader_epochs)
+        except OSError as error:
+            # Nothing is lost when there is no space: the existing file is whole.
+            if error.errno in NO_SPACE_ERRORS:
+                raise
+            raise self.fail(error) from error
+        try:
+            self.segments.flush()
         except OSError as error:
             raise self.fail(error) from error
-        if truncations == self._truncations:
+        if truncation_count == self._truncation_count:
             self.recovery_point = max(self.recovery_point, end)
         return self.recovery_point
 
     def is_flush_due(self, now_ms: int) -> bool:
-        """Whether flush.messages or flush.ms ask for a sync."""
-        waiting = self.end_offset - self.recovery_point
-        if waiting == 0:
+        """Whether flush.messages or flush.ms demand a flush."""
+        unflushed = self.end_offset - self.recovery_point
+        if unflushed == 0:
             return False
-        late = now_ms - self.last_flush_ms >= self.config.flush_ms
-        return waiting >= self.config.flush_messages or late
+        is_late = now_ms - self.last_flush_ms >= self.config.flush_ms
+        return unflushed >= self.config.flush_messages or is_late
 
     def fail(self, error: OSError) -> LogOfflineError:
         """Take the log offline after a disk error, and return the exception to raise."""
         if self.offline_reason is None:
-            logger.error("%s goes offline: %s", self.directory.name, error)
+            logger.error("Log %s goes offline: %s", self.directory.name, error)
             self.take_offline(str(error))
-        return LogOfflineError(f"{self.directory.name}: {error}")
+        return LogOfflineError(f"Log {self.directory.name} is offline: {error}")
 
     def take_offline(self, reason: str) -> None:
         """Refuse appends and flushes until the log is opened again."""
         self.offline_reason = reason
 
-    def is_as_found(self) -> bool:
-        """Whether nothing has changed since a clean start, so that there is nothing to write."""
-        return self._as_found == self._shape() and not self._names_dirty and not self._epochs_dirty
-
-    def note_as_found(self) -> None:
-        """Remember what a clean start found; for opening a log."""
-        self._as_found = self._shape()
-
     def close(self) -> None:
         """Write what a clean start needs, and close all files."""
-        if self.offline_reason is None and not self.is_as_found():
+        if self.offline_reason is None and not self.is_unchanged():
             self.active_segment.write_indexes()
-            self.write_snapshot()
+            self.producer_snapshots.write(self.end_offset, self.producer_states)
             self.flush()
-        for segment in [*self.segments, *self._deleted]:
-            segment.close()
+        self.segments.close()
 
-    def release_files(self) -> None:
-        """Close what need not be open."""
-        for segment in self.segments:
-            if segment.release():
-                self.files.closed(segment)
+    def is_unchanged(self) -> bool:
+        """Whether nothing has changed since a clean start, so that there is nothing to write."""
+        return (
+            self._shape_when_opened == self._shape()
+            and not self.segments.has_unflushed_names
+            and not self._leader_epoch_checkpoint.is_dirty
+        )
 
-    def write_snapshot(self) -> None:
-        """Write down what is known of producers up to the end; keep the last two of such."""
-        path = self.directory / f"{self.end_offset:020d}.snapshot"
-        # Not worth waiting for: it has a checksum, and recovery can do with an older one.
-        self.disk.replace_file(path, self.producer_states.snapshot(), durable=False)
-        self.snapshots = [*(offset for offset in self.snapshots if offset < self.end_offset)]
-        self.snapshots.append(self.end_offset)
-        while len(self.snapshots) > 2:
-            self.disk.unlink(self.directory / f"{self.snapshots.pop(0):020d}.snapshot")
+    def mark_unchanged(self) -> None:
+        """Remember the state after a clean start; called when a log is opened."""
+        self._shape_when_opened = self._shape()
 
-    def swap(self, old: Sequence[Segment], new: Segment) -> None:
-        """Put a rewritten segment in the place of neighbours whose files it has replaced."""
-        first = self.segments.index(old[0])
-        assert self.segments[first : first + len(old)] == list(old)
-        self.segments[first : first + len(old)] = [new]
-        self._bases[first : first + len(old)] = [new.base_offset]
-
-    def adopt(self, segment: Segment) -> None:
-        """Take a segment in at the end; for opening a log."""
-        self.segments.append(segment)
-        self._bases.append(segment.base_offset)
-
-    def ensure_active(self) -> None:
-        """Make the first segment of an empty log; for opening one."""
-        if not self.segments:
-            self._add_segment(self.start_offset)
-
-    def load_start(self) -> None:
-        """Read where the log starts, and its epochs; for opening one."""
-        start = read_json(self.directory / START_FILE)
+    def load_checkpoints(self) -> None:
+        """Read the log start offset and the leader epochs; called when a log is opened."""
+        saved = read_json(self.directory / LOG_START_OFFSET_FILE)
         first = self.segments[0].base_offset if self.segments else 0
-        self.start_offset = max(first, start or 0)
-        path = self.directory / LEADER_EPOCH_CHECKPOINT
-        try:
-            self.leader_epochs = LeaderEpochs.decode(path.read_bytes())
-        except FileNotFoundError:
-            pass
-        except ValueError:
-            logger.warning("%s: %s is damaged", self.directory.name, LEADER_EPOCH_CHECKPOINT)
+        self.start_offset = max(first, saved or 0)
+        self.leader_epochs = self._leader_epoch_checkpoint.read()
 
-    def _facts(self) -> list[SegmentSummary]:
+    def _summaries(self) -> list[SegmentSummary]:
         return [SegmentSummary(s.base_offset, s.size, s.max_timestamp) for s in self.segments]
 
     def _shape(self) -> tuple[int, ...]:
-        return (self.start_offset, *self._bases, self.active_segment.size, self.end_offset)
-
-    def _dirty_segments(self) -> list[Segment]:
-        """Give the segments with content that may not be on the device, oldest first."""
-        dirty: list[Segment] = []
-        for segment in reversed(list(self.segments)):
-            if segment.is_dirty:
-                dirty.append(segment)
-            elif segment.size:
-                break  # all before it were synced with it or before it
-        return dirty[::-1]
+        base_offsets = self.segments.base_offsets
+        return (self.start_offset, *base_offsets, self.active_segment.size, self.end_offset)
 
     def _check_online(self) -> None:
         if self.offline_reason is not None:
-            raise LogOfflineError(f"{self.directory.name} is offline: {self.offline_reason}")
+            raise LogOfflineError(f"Log {self.directory.name} is offline: {self.offline_reason}")
 
-    def _check(self, batch: RecordBatch, now_ms: int) -> None:
+    def _validate(self, batch: RecordBatch, now_ms: int) -> None:
         batch.validate_produced()
         config = self.config
         if batch.size > config.max_message_bytes:
@@ -449,20 +397,28 @@ class Log:
         if batch.size > config.segment_bytes:
             raise BatchTooLargeError(batch.size, config.segment_bytes)
         if not self._has_append_time:
-            # The header knows the largest timestamp; the smallest would cost a look at each record.
+            # The header has the largest timestamp. The smallest would need a look at each record.
             if batch.max_timestamp - now_ms > config.message_timestamp_after_max_ms:
-                raise InvalidTimestampError(f"{batch.max_timestamp} is too far after {now_ms}")
+                raise InvalidTimestampError(
+                    f"Timestamp {batch.max_timestamp} is more than message.timestamp.after.max.ms"
+                    f" ({config.message_timestamp_after_max_ms}) after {now_ms}"
+                )
             if now_ms - batch.max_timestamp > config.message_timestamp_before_max_ms:
-                raise InvalidTimestampError(f"{batch.max_timestamp} is too far before {now_ms}")
-        if self._compacts:
-            for index, (_offset, _time, has_key) in enumerate(batch.outlines()):
+                raise InvalidTimestampError(
+                    f"Timestamp {batch.max_timestamp} is more than message.timestamp.before.max.ms"
+                    f" ({config.message_timestamp_before_max_ms}) before {now_ms}"
+                )
+        if self._is_compacted:
+            for index, (_offset, _timestamp, has_key) in enumerate(batch.outlines()):
                 if not has_key:
                     raise KeylessRecordError(index)
 
-    def _duplicate_of(self, batches: Sequence[RecordBatch]) -> LogAppendInfo | None:
+    def _find_duplicate(self, batches: Sequence[RecordBatch]) -> LogAppendInfo | None:
         if len(batches) > 1:
             if any(batch.producer_id >= 0 for batch in batches):
-                raise SequenceError("a batch of an idempotent producer comes alone")
+                raise SequenceError(
+                    f"{len(batches)} batches of an idempotent producer: send one at a time"
+                )
             return None
         base = self.producer_states.check(batches[0]) if batches[0].producer_id >= 0 else None
         if base is None:
@@ -470,107 +426,66 @@ class Log:
         return LogAppendInfo(base, base + batches[0].last_offset_delta, -1, is_duplicate=True)
 
     def _roll_if_needed(self, size: int, batch: RecordBatch, now_ms: int) -> None:
-        segment, config = self.segments[-1], self.config
+        segment, config = self.segments.active, self.config
         if segment.size == 0:
             return
-        full = segment.size + size > config.segment_bytes
-        old = now_ms - segment.first_append_ms > config.segment_ms and segment.first_append_ms >= 0
-        indexed = (segment.index_entries + 1) * TIME_ENTRY_BYTES > config.segment_index_bytes
-        far = segment.next_offset + batch.last_offset_delta - segment.base_offset >= 2**31
-        if full or old or indexed or far:
+        is_full = segment.size + size > config.segment_bytes
+        first_append_ms = segment.first_append_ms
+        is_old = now_ms - first_append_ms > config.segment_ms and first_append_ms >= 0
+        index_size = (segment.indexes.entry_count + 1) * TIME_ENTRY_BYTES
+        is_index_full = index_size > config.segment_index_bytes
+        # Indexes have relative offsets of 32 bits; Kafka uses 31 of them.
+        last_offset = segment.next_offset + batch.last_offset_delta
+        is_out_of_range = last_offset - segment.base_offset >= 2**31
+        if is_full or is_old or is_index_full or is_out_of_range:
             self.roll()
 
-    def _add_segment(self, base_offset: int) -> None:
-        segment = Segment(self.directory, base_offset, self.files)
-        segment.create()
-        self._names_dirty = True
-        self.adopt(segment)
-
-    def _write_failed(self, error: OSError) -> None:
-        if getattr(error, "__notes__", None):
-            self.fail(error)
-
-    def _assign_epoch(self, epoch: int, offset: int) -> None:
+    def _start_leader_epoch(self, epoch: int, offset: int) -> None:
         if self.leader_epochs.assign(epoch, offset):
             try:
-                self._save_epochs()
+                self._leader_epoch_checkpoint.write(self.leader_epochs)
             except OSError as error:
-                # The batch says it too, and that is what counts.
-                logger.warning("%s: the epoch is not saved: %s", self.directory.name, error)
+                # Recovery finds the epoch in the batches.
+                logger.warning(
+                    "Log %s: leader epoch %d not saved: %s", self.directory.name, epoch, error
+                )
 
-    def _save_epochs(self) -> None:
-        # Not worth waiting for the device now: `sync` will, and until then recovery looks at all
-        # batches, which say it too.
-        self._epochs_dirty = True
-        path = self.directory / LEADER_EPOCH_CHECKPOINT
-        self.disk.replace_file(path, self.leader_epochs.encode(), durable=False)
-
-    def _sync_epochs(self) -> None:
-        self._epochs_dirty = False
-        try:
-            self.disk.replace_file(
-                self.directory / LEADER_EPOCH_CHECKPOINT, self.leader_epochs.encode()
-            )
-        except OSError as error:
-            self._epochs_dirty = True
-            # Where there is no room, nothing was lost: the file that is there is whole.
-            if error.errno in NO_ROOM:
-                raise
-            raise self.fail(error) from error
-
-    def _forget_snapshots_after(self, end: int) -> None:
-        for offset in [offset for offset in self.snapshots if offset > end]:
-            self.disk.unlink(self.directory / f"{offset:020d}.snapshot")
-            self.snapshots.remove(offset)
-
-    def _drop_segments_before_start(self) -> None:
-        while len(self.segments) > 1 and self.segments[1].base_offset <= self.start_offset:
-            self._drop(0)
+    def _delete_segments_before_start(self) -> None:
+        segments = self.segments
+        while len(segments) > 1 and segments[1].base_offset <= self.start_offset:
+            segments.delete(0)
         if self.leader_epochs.trim_start(self.start_offset):
-            self._save_epochs()
+            self._leader_epoch_checkpoint.write(self.leader_epochs)
 
-    def _drop(self, at: int) -> None:
-        """Rename the files of a segment; `purge_deleted_segments` unlinks them."""
-        segment = self.segments[at]
-        self.disk.rename(segment.path(".log"), segment.path(".log" + DELETED))
-        del self.segments[at]
-        del self._bases[at]
-        self._names_dirty = True
-        segment.drop()
-        self._deleted.append(segment)
-        for suffix in (".index", ".timeindex"):
-            # An active segment has them in memory; and without a log they mean nothing.
-            with suppress(OSError):
-                self.disk.rename(segment.path(suffix), segment.path(suffix + DELETED))
-
-    def _replace_active(self, segment: Segment, kept: int) -> None:
-        """Copy the beginning of the active segment to a file that takes its name."""
+    def _truncate_active_segment(self, size: int) -> None:
+        """Copy the first `size` bytes of the active segment to a file that replaces its file."""
+        segment, disk = self.active_segment, self.disk
         target = segment.path(".log.tmp")
-        fd = self.disk.open(target, create=True, empty=True)
+        fd = disk.open(target, create=True, empty=True)
         try:
-            for position in range(0, kept, 1 << 20):
-                chunk = segment.read(position, min(1 << 20, kept - position))
-                self.disk.write_all(fd, chunk, position)
-            self.disk.sync(fd)
+            for position in range(0, size, _COPY_BYTES):
+                chunk = segment.read(position, min(_COPY_BYTES, size - position))
+                disk.write_all(fd, chunk, position)
+            disk.sync(fd)
         finally:
-            self.disk.close(fd)
-        self.disk.rename(target, segment.path(".log"))
+            disk.close(fd)
+        disk.rename(target, segment.path(".log"))
         try:
-            self.disk.sync_directory(self.directory)
+            disk.sync_directory(self.directory)
         except OSError as error:
-            self.fail(error)  # the file that we have open is not the one of that name any more
+            self.fail(error)  # The open file no longer has this name.
             raise
         segment.drop()
-        renewed = Segment(self.directory, segment.base_offset, self.files)
-        renewed.size = renewed.flushed_size = kept
-        renewed.first_append_ms = segment.first_append_ms
-        for batch in renewed.batches():
-            renewed.note(batch, self.config.index_interval_bytes)
-        self.segments[-1] = renewed
+        truncated = Segment(self.directory, segment.base_offset, self.files)
+        truncated.size = truncated.flushed_size = size
+        truncated.first_append_ms = segment.first_append_ms
+        for batch in truncated.batches():
+            truncated.add_batch(*batch, self.config.index_interval_bytes)
+        self.segments.replace([segment], truncated)
 
 
-def _batches(view: memoryview) -> list[RecordBatch]:
-    """Give the batches in a buffer, nearly always one; anything else up to its end is an error."""
+def _split(view: memoryview) -> list[RecordBatch]:
+    """Return the batches in a buffer, nearly always one. Raises BatchError for anything else."""
     batch = RecordBatch(view)
     batches = [batch]
     end = batch.size

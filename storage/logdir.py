@@ -1,12 +1,12 @@
-"""A data directory: the logs in it, whose it is, and how it was left.
+"""A data directory: its logs, its identity, and whether it was shut down cleanly.
 
-    <data>/meta.json           format version, cluster id, broker id: whose it is
-    <data>/lock                held while a process uses it
-    <data>/clean-shutdown      there only after a clean stop; removed before anything else at start
-    <data>/recovery-point      for each log, the offset up to which the device has everything
+    <data>/meta.json           format version, cluster id and broker id
+    <data>/lock                locked while a process uses the directory
+    <data>/clean-shutdown      exists only after a clean shutdown; removed first thing at start
+    <data>/recovery-point      for each log, the offset up to which everything is durable
     <data>/<topic>-<partition>/     the logs
 
-    <data>/<…>.stray/          logs that nobody knows: set aside, and never touched again
+    <data>/<…>.stray/          logs of no known topic: set aside, and never touched again
 
 A log that cannot be opened is reported and left alone; all others serve.
 """
@@ -31,28 +31,31 @@ from .disk import Disk, read_json
 from .errors import DataDirectoryError, LogOfflineError, StorageError
 from .files import OpenFiles
 from .flusher import Flusher
-from .log import DELETED, Log
-from .recovery import GAPS_FILE, RecoveryReport, open_log, read_gaps
+from .log import Log
+from .recovery import open_log
+from .segment_recovery import GAPS_FILE, RecoveryReport, read_gaps
+from .segments import DELETED_SUFFIX
 
 logger = logging.getLogger(__name__)
 
 FORMAT_VERSION = 1
-_CLEAN = "clean-shutdown"
-_RECOVERY_POINT = "recovery-point"
-_LOADERS = 4
-_STRAY = ".stray"
+_META_FILE = "meta.json"
+_CLEAN_SHUTDOWN_FILE = "clean-shutdown"
+_RECOVERY_POINT_FILE = "recovery-point"
+_THREADS = 4
+_STRAY_SUFFIX = ".stray"
 _LOG_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}-\d{1,10}")
 
-#: What reading a log raises that makes no sense.
+#: What reading a log with invalid content raises.
 UNREADABLE_LOG_ERRORS = (StorageError, BatchError, ValueError)
-#: Told after each log: how many are open, and how many there are.
+#: Called after each log with the number of logs opened so far, and of all.
 LoadProgress = Callable[[int, int], None]
 
 
 class LogDirectory:
     """All logs of one broker.
 
-    Where no cluster id is given, it is the one that the directory has, or a new one.
+    Without `cluster_id`, the directory keeps its cluster id, or gets a new one.
     """
 
     def __init__(
@@ -69,33 +72,33 @@ class LogDirectory:
         self.disk = self.files.disk
         self.logs: dict[str, Log] = {}
         self.reports: dict[str, RecoveryReport] = {}
-        #: Logs that could not be opened, and why.
+        #: Logs that could not be opened, with the error.
         self.failed: dict[str, Exception] = {}
         self.disk.make_directory(path)
         self._lock = self._take_lock()
         try:
-            self.cluster_id = self._check_owner(cluster_id, broker_id)
+            self.cluster_id = self._check_identity(cluster_id, broker_id)
         except BaseException:
             self.disk.close(self._lock)
             raise
         self.flusher = Flusher()
         self._recovery_points: dict[str, int] = {}
         self._was_clean = False
-        self._is_tidy = False
+        self._is_prepared = False
 
     def load_first(self, name: str, config: LogConfig) -> Log:
-        """Open a log, or make it, before all others: it may say what they are.
+        """Open a log, or create it, before all others: the metadata log, which describes them.
 
-        Raises DataDirectoryError if it makes no sense, or if some of it is lost: who believed the
-        rest would take logs for those of no topic, or of one that was deleted.
+        Raises DataDirectoryError if it is unreadable or has lost records: without them, logs would
+        be taken for those of unknown or deleted topics.
         """
-        self._tidy()
+        self._prepare()
         try:
             self._add(name, *self._open(name, config))
         except UNREADABLE_LOG_ERRORS as error:
             raise DataDirectoryError(f"{self.path / name} cannot be read: {error}") from error
         self.disk.sync_directory(self.path)
-        self._check_whole(name)
+        self._check_no_records_lost(name)
         return self.logs[name]
 
     def load(
@@ -104,13 +107,13 @@ class LogDirectory:
         default: LogConfig,
         progress: LoadProgress = lambda _done, _all: None,
     ) -> None:
-        """Open all logs, several at a time. `configs` are by the name of the log."""
-        self._tidy()
-        names = [name for name in self._folders() if _LOG_NAME.fullmatch(name)]
+        """Open all logs, several at a time, with `configs` by log name."""
+        self._prepare()
+        names = [name for name in self._directories() if _LOG_NAME.fullmatch(name)]
         names = [name for name in names if name not in self.logs]
         with (
-            self.files.pausing(),
-            ThreadPoolExecutor(_LOADERS, thread_name_prefix="loader") as pool,
+            self.files.suspend_closing(),
+            ThreadPoolExecutor(_THREADS, thread_name_prefix="loader") as pool,
         ):
             opening = {
                 name: pool.submit(self._open, name, configs.get(name, default)) for name in names
@@ -119,166 +122,167 @@ class LogDirectory:
                 try:
                     self._add(name, *future.result())
                 except (OSError, *UNREADABLE_LOG_ERRORS) as error:
-                    logger.exception("%s cannot be opened, and is left alone", name)
+                    logger.exception("Log %s cannot be opened, leaving it alone", name)
                     self.failed[name] = error
                 progress(done, len(names))
 
     def create(self, name: str, config: LogConfig) -> Log:
-        """Make a log, or give the one that is there."""
+        """Create a log, or return the existing one."""
         return self.create_all({name: config})[0]
 
     def create_all(self, configs: Mapping[str, LogConfig]) -> list[Log]:
-        """Make logs, or give those that are there: all of them, or none if the disk fails one.
+        """Create logs, or return the existing ones: all of them, or none if the disk fails.
 
-        May be called in a thread, if nobody else makes or deletes logs meanwhile.
+        May be called in a thread, if nobody else creates or deletes logs in the meantime.
         """
         new = [name for name in configs if name not in self.logs]
         for name in new:
             if name in self.failed:
-                raise StorageError(f"{name} could not be opened: {self.failed[name]}")
+                raise StorageError(f"Log {name} could not be opened: {self.failed[name]}")
             if not _LOG_NAME.fullmatch(name):
-                raise StorageError(f"{name!r} is no name for a log")
+                raise StorageError(f"Invalid log name {name!r}: use TOPIC-PARTITION")
             if (self.path / name).exists():
-                raise StorageError(f"{self.path / name} is in the way: a deleted log, not removed")
-        made: list[tuple[str, Log, RecoveryReport]] = []
+                raise StorageError(
+                    f"Cannot create log {name}: {self.path / name} exists, left by a deletion"
+                )
+        created: list[tuple[str, Log, RecoveryReport]] = []
         try:
             for name in new:
-                opened, report = open_log(self.path / name, configs[name], self.files)
-                made.append((name, opened, report))
+                log, report = open_log(self.path / name, configs[name], self.files)
+                created.append((name, log, report))
             self.disk.sync_directory(self.path)
         except OSError:
-            for _name, opened, _report in made:
-                for segment in opened.segments:
+            for _name, log, _report in created:
+                for segment in log.segments:
                     segment.drop()
             for name in new:
                 with suppress(OSError):
-                    self._remove(self.path / name)
+                    self._remove_directory(self.path / name)
             raise
-        for name, opened, report in made:
-            self._add(name, opened, report)
+        for name, log, report in created:
+            self._add(name, log, report)
         if any(name in self._recovery_points for name in new):
-            self._write_recovery_points()  # which has one of another log of this name
+            self._write_recovery_points()  # Replaces that of a deleted log with the same name.
         return [self.logs[name] for name in configs]
 
     def delete(self, name: str) -> None:
-        """Delete a log: at once by name, its files when they can be. May be called in a thread."""
-        gone = self.logs.pop(name)
+        """Delete a log and its files. May be called in a thread."""
+        log = self.logs.pop(name)
         self.reports.pop(name)
-        for segment in gone.segments:
+        for segment in log.segments:
             segment.drop()
-        # Not by its own name, which may be as long as a name can be.
-        target = self.path / f"{uuid.uuid4().hex}{DELETED}"
-        self.disk.rename(gone.directory, target)
+        # Not named after the log, whose name may have the maximum length.
+        target = self.path / f"{uuid.uuid4().hex}{DELETED_SUFFIX}"
+        self.disk.rename(log.directory, target)
         self.disk.sync_directory(self.path)
-        self._remove(target)
+        self._remove_directory(target)
 
     def set_aside(self, name: str) -> Path:
-        """Put a log that nobody knows out of the way, and give where it is now."""
-        gone = self.logs.pop(name)
+        """Move a log of no known topic out of the way, and return its new path."""
+        log = self.logs.pop(name)
         self.reports.pop(name)
-        gone.close()
-        target = self.path / f"{uuid.uuid4().hex}{_STRAY}" / name
+        log.close()
+        target = self.path / f"{uuid.uuid4().hex}{_STRAY_SUFFIX}" / name
         self.disk.make_directory(target.parent)
-        self.disk.rename(gone.directory, target)
+        self.disk.rename(log.directory, target)
         self.disk.sync_directory(self.path)
         return target
 
     def checkpoint_recovery_points(self) -> None:
-        """Sync all logs, and write down up to where a start after a crash need not look.
-
-        May be called in a thread.
-        """
-        for opened in list(self.logs.values()):
-            if opened.offline_reason is None and opened.recovery_point < opened.end_offset:
+        """Flush all logs, and write their recovery points. May be called in a thread."""
+        for log in list(self.logs.values()):
+            if log.offline_reason is None and log.recovery_point < log.end_offset:
                 try:
-                    opened.flush()
+                    log.flush()
                 except LogOfflineError:
-                    pass  # which has been said, and is that log's alone
+                    pass  # Logged when the log went offline; the others go on.
                 except OSError as error:
-                    logger.warning("%s: not synced: %s", opened.directory.name, error)
+                    logger.warning("Log %s: flush failed: %s", log.directory.name, error)
         self._write_recovery_points()
 
     def close(self) -> None:
-        """Stop: everything on the device, and the marker that says so written last."""
+        """Shut down: flush everything, and write the clean-shutdown marker last."""
         self.flusher.stop()
-        with ThreadPoolExecutor(_LOADERS, thread_name_prefix="closer") as pool:
+        with ThreadPoolExecutor(_THREADS, thread_name_prefix="closer") as pool:
             closed = list(pool.map(self._close, self.logs.items()))
-        clean = not self.failed and all(closed)
+        is_clean = not self.failed and all(closed)
         try:
             self._write_recovery_points()
-            if clean:
-                self.disk.replace_file(self.path / _CLEAN, b"")
+            if is_clean:
+                self.disk.replace_file(self.path / _CLEAN_SHUTDOWN_FILE, b"")
         finally:
             self.disk.close(self._lock)
 
-    def _close(self, named: tuple[str, Log]) -> bool:
-        """Close a log; whether all is well with it."""
-        name, opened = named
+    def _close(self, item: tuple[str, Log]) -> bool:
+        """Close a log; return whether that was clean."""
+        name, log = item
         try:
-            opened.close()
+            log.close()
         except (OSError, StorageError):
-            logger.exception("%s could not be closed", name)
+            logger.exception("Log %s could not be closed", name)
             return False
-        return opened.offline_reason is None
+        return log.offline_reason is None
 
     def abandon(self) -> None:
-        """Let go of the directory as it is: a start that failed has nothing to write down."""
+        """Release the directory without writing anything, after a failed start."""
         self.flusher.stop()
-        for opened in self.logs.values():
-            opened.release_files()
+        for log in self.logs.values():
+            log.segments.release_files()
         self.disk.close(self._lock)
 
-    def _add(self, name: str, opened: Log, report: RecoveryReport) -> None:
-        # A recovery point behind the end of a log would spare batches that come there later.
-        opened.before_truncation = self._write_recovery_points
-        self.logs[name], self.reports[name] = opened, report
+    def _add(self, name: str, log: Log, report: RecoveryReport) -> None:
+        # A recovery point beyond the end of a truncated log would exempt later batches from
+        # recovery.
+        log.before_truncation = self._write_recovery_points
+        self.logs[name], self.reports[name] = log, report
 
     def _open(self, name: str, config: LogConfig) -> tuple[Log, RecoveryReport]:
-        point = None if self._was_clean else self._recovery_points.get(name, 0)
-        opened, report = open_log(self.path / name, config, self.files, recovery_point=point)
-        opened.release_files()
-        return opened, report
+        recovery_point = None if self._was_clean else self._recovery_points.get(name, 0)
+        log, report = open_log(self.path / name, config, self.files, recovery_point=recovery_point)
+        log.segments.release_files()
+        return log, report
 
-    def _tidy(self) -> None:
-        """Read how the directory was left, and finish what was interrupted. Once."""
-        if self._is_tidy:
+    def _prepare(self) -> None:
+        """Read how the directory was shut down, and remove leftovers. Done once."""
+        if self._is_prepared:
             return
-        self._is_tidy = True
-        self._was_clean = (self.path / _CLEAN).exists()
+        self._is_prepared = True
+        self._was_clean = (self.path / _CLEAN_SHUTDOWN_FILE).exists()
         if self._was_clean:
-            self.disk.unlink(self.path / _CLEAN)
+            self.disk.unlink(self.path / _CLEAN_SHUTDOWN_FILE)
             self.disk.sync_directory(self.path)
         self._recovery_points = self._read_recovery_points()
         for name in self.disk.names(self.path):
             if name.endswith(".tmp"):
                 self.disk.unlink(self.path / name)
-        for name in self._folders():
-            if name.endswith(DELETED):
-                self._remove(self.path / name)
+        for name in self._directories():
+            if name.endswith(DELETED_SUFFIX):
+                self._remove_directory(self.path / name)
 
-    def _check_whole(self, name: str) -> None:
-        """See that nothing is missing of what a log had on the device. Raises DataDirectoryError.
+    def _check_no_records_lost(self, name: str) -> None:
+        """Raise DataDirectoryError if durable records of a log are missing.
 
-        A torn write was never there, and may be missing.
+        A torn write was never durable, and may be missing.
         """
-        opened, reached = self.logs[name], self._recovery_points.get(name, 0)
-        if opened.end_offset < reached:
-            loss = f"it ends at offset {opened.end_offset}, and reached {reached}"
-            note = self.path / _RECOVERY_POINT
-        elif gaps := read_gaps(opened.directory):
-            loss = "offsets are missing: " + ", ".join(f"{one} to {two - 1}" for one, two in gaps)
-            note = opened.directory / GAPS_FILE
+        log, recovery_point = self.logs[name], self._recovery_points.get(name, 0)
+        if log.end_offset < recovery_point:
+            loss = f"it ends at offset {log.end_offset}, and its recovery point is {recovery_point}"
+            evidence = self.path / _RECOVERY_POINT_FILE
+        elif gaps := read_gaps(log.directory):
+            ranges = ", ".join(f"{expected} to {found - 1}" for expected, found in gaps)
+            loss = f"offsets {ranges} are missing"
+            evidence = log.directory / GAPS_FILE
         else:
             return
         raise DataDirectoryError(
-            f"{opened.directory} has lost records, {loss}. Damaged bytes were put beside it."
-            f" Bring it back from a copy; or remove {note}, to start without what the records said"
+            f"{log.directory} has lost records: {loss}. Damaged bytes were set aside in it."
+            f" Restore it from a backup, or remove {evidence} to start without those records"
         )
 
-    def _folders(self) -> list[str]:
+    def _directories(self) -> list[str]:
         return [name for name in self.disk.names(self.path) if (self.path / name).is_dir()]
 
-    def _remove(self, directory: Path) -> None:
+    def _remove_directory(self, directory: Path) -> None:
         for name in self.disk.names(directory):
             self.disk.unlink(directory / name)
         directory.rmdir()
@@ -287,58 +291,59 @@ class LogDirectory:
         try:
             return self.disk.lock(self.path / "lock")
         except BlockingIOError:
-            raise DataDirectoryError(f"another process uses {self.path}") from None
+            raise DataDirectoryError(f"{self.path} is in use by another process") from None
 
-    def _check_owner(self, cluster_id: str | None, broker_id: int) -> str:
-        found = _read_owner(self.path)
+    def _check_identity(self, cluster_id: str | None, broker_id: int) -> str:
+        meta = _read_meta(self.path)
         if cluster_id is None:
-            cluster_id = found["cluster_id"] if found else _new_cluster_id()
-        wanted: dict[str, Any] = {
+            cluster_id = meta["cluster_id"] if meta else _new_cluster_id()
+        expected: dict[str, Any] = {
             "format_version": FORMAT_VERSION,
             "cluster_id": cluster_id,
             "broker_id": broker_id,
         }
-        if found is None:
-            self.disk.replace_file(self.path / "meta.json", json.dumps(wanted).encode())
-        for key, value in wanted.items():
-            if found is not None and found.get(key) != value:
+        if meta is None:
+            self.disk.replace_file(self.path / _META_FILE, json.dumps(expected).encode())
+            return cluster_id
+        for key, value in expected.items():
+            if meta.get(key) != value:
                 raise DataDirectoryError(
-                    f"{self.path} has {key.replace('_', ' ')} {found.get(key)!r}, not {value!r}"
+                    f"{self.path} has {key.replace('_', ' ')} {meta.get(key)!r}, not {value!r}"
                 )
         return cluster_id
 
     def _read_recovery_points(self) -> dict[str, int]:
+        path = self.path / _RECOVERY_POINT_FILE
         try:
-            points = read_json(self.path / _RECOVERY_POINT)
+            return read_json(path) or {}
         except ValueError:
-            logger.warning("%s is damaged: all logs are read from the start", _RECOVERY_POINT)
+            logger.warning("%s is damaged: recovering all logs from their start", path)
             return {}
-        return points or {}
 
     def _write_recovery_points(self) -> None:
-        points = {name: opened.recovery_point for name, opened in list(self.logs.items())}
-        self.disk.replace_file(self.path / _RECOVERY_POINT, json.dumps(points).encode())
+        points = {name: log.recovery_point for name, log in list(self.logs.items())}
+        self.disk.replace_file(self.path / _RECOVERY_POINT_FILE, json.dumps(points).encode())
         self._recovery_points = points
 
 
 def read_cluster_id(path: Path) -> str | None:
-    """Say of which cluster a data directory is; None: it is new. Raises DataDirectoryError."""
-    found = _read_owner(path)
-    return found["cluster_id"] if found else None
+    """Return the cluster id of a data directory; None if it is new. Raises DataDirectoryError."""
+    meta = _read_meta(path)
+    return meta["cluster_id"] if meta else None
 
 
-def _read_owner(path: Path) -> dict[str, Any] | None:
+def _read_meta(path: Path) -> dict[str, Any] | None:
     try:
-        found = read_json(path / "meta.json")
+        meta = read_json(path / _META_FILE)
     except ValueError:
-        found = ()
-    if found is not None and not (isinstance(found, dict) and found.get("cluster_id")):
-        raise DataDirectoryError(f"{path / 'meta.json'} is damaged")
-    return found
+        meta = ()
+    if meta is not None and not (isinstance(meta, dict) and meta.get("cluster_id")):
+        raise DataDirectoryError(f"{path / _META_FILE} is damaged")
+    return meta
 
 
 def _new_cluster_id() -> str:
-    """Make up an id of the form that Kafka's tools know: 22 characters, and no '-' in front."""
+    """Return a random id in Kafka's form: 22 characters, without a leading '-'."""
     while (text := base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")).startswith(
         "-"
     ):

@@ -1,50 +1,48 @@
-"""One segment: a `.log` file of batches, its two indexes, and nothing that looks into a record.
+"""One segment: a `.log` file of record batches and its two indexes. It never decodes a record.
 
-    00000000000000001000.log         batches, exactly as on the wire, from offset 1000 on
+    00000000000000001000.log         batches, exactly as on the wire, from base offset 1000
     00000000000000001000.index       see index.py
     00000000000000001000.timeindex
 
-An active segment's file is longer than its content: it is lengthened by holes ahead of what is
-written, so that one map serves for many appends, and cut when the segment is sealed. After a crash
-the rest is zeros, which no batch begins with in its length: recovery sees where the end is.
+The file of the active segment is longer than its content: it is extended by holes ahead of the
+appends, so that one map serves many of them, and truncated when the segment is sealed. After a
+crash the rest of the file is zeros. No batch has a length of zero, so recovery finds the end.
 
-Python never looks at mapped pages. They are for system calls, for which a page that cannot be read
-is an error; for Python it would be the end of the process. Headers are read with pread.
+Python never touches mapped pages: they are only passed to system calls. A page that cannot be read
+is an error for a system call, but SIGBUS, the end of the process, for Python. Batch headers are
+read with pread.
 """
 
 from __future__ import annotations
 
 import logging
 import mmap
-import struct
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from ottla.protocol.batch import HEADER_BYTES, LOG_OVERHEAD_BYTES
+from ottla.protocol.batch import HEADER_BYTES, LOG_OVERHEAD_BYTES, RecordBatch, unpack_header
 
 from .disk import Buffer
 from .errors import StorageError
 from .files import OpenFiles
-from .index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, OffsetIndex, TimeIndex
+from .segment_indexes import SegmentIndexes
 
 logger = logging.getLogger(__name__)
 
-_EXTENT_BYTES = 64 * 1024
-_LARGEST_STEP_BYTES = 64 * 1024 * 1024
-_WALK_BYTES = 8 * 1024
-_WARM_STEP_BYTES = 128 * 1024
-# Between the entries of an index that is built again, whatever its topic wants.
-_INTERVAL_BYTES = 4096
-
-# What a walk needs of a batch: base offset, length, …, last offset delta, …, max timestamp.
-_HEAD = struct.Struct(">qi11xi8xq")
+_MIN_EXTENSION_BYTES = 64 * 1024
+_MAX_EXTENSION_BYTES = 64 * 1024 * 1024
+_SCAN_BYTES = 8 * 1024
+_PAGE_CACHE_STEP_BYTES = 128 * 1024
+# Between entries of an index that is rebuilt while the segment is open; the topic's config is not
+# known here.
+_REBUILD_INTERVAL_BYTES = 4096
 
 
 class BatchPosition(NamedTuple):
-    """Where a batch is, and which offsets and times it spans."""
+    """Where a batch is in its segment, and which offsets and timestamps it spans."""
 
     position: int
     size: int
@@ -54,7 +52,7 @@ class BatchPosition(NamedTuple):
 
 
 class Segment:
-    """Batches from `base_offset` on. Not thread-safe, but for `sync`."""
+    """Batches from `base_offset` on. Not thread-safe, except for `flush`."""
 
     def __init__(self, directory: Path, base_offset: int, files: OpenFiles) -> None:
         self.directory = directory
@@ -63,74 +61,54 @@ class Segment:
         self.next_offset = base_offset
         self.max_timestamp = -1
         self.offset_of_max_timestamp = base_offset
-        #: Content up to here is on the device.
+        #: Content up to this position is durable.
         self.flushed_size = 0
-        #: When the first record was written here, on the caller's clock; -1 while there is none.
+        #: When the first record was appended, by the caller's clock; -1 if there is none.
         self.first_append_ms = -1
         self._files = files
         self._disk = files.disk
+        self.indexes = SegmentIndexes(self.path(""), self._disk)
+        self._bytes_since_index_entry = 0
         self._fd: int | None = None
         self._map: mmap.mmap | None = None
-        self._map_alive: weakref.ref[mmap.mmap] | None = None
-        self._extent = 0
-        self._offsets: OffsetIndex | None = OffsetIndex(bytearray())
-        self._times: TimeIndex | None = TimeIndex(bytearray())
-        #: Entries of the offset index; the time index has no more.
-        self.index_entries = 0
-        self._unindexed = 0
-        self._indexes_dirty = False
-        # The batch that was appended last, which is what most consumers want.
-        self._tail: tuple[int, int, int, int, int] | None = None
-        self._sealed = False
-        self._dropped = False
-        self._has_age_checked = True
+        self._map_reference: weakref.ref[mmap.mmap] | None = None
+        self._file_size = 0
+        # The batch that was appended last, which is what most consumers ask for.
+        self._last_batch: tuple[int, int, int, int, int] | None = None
+        self._is_sealed = False
+        self._is_dropped = False
+        self._is_max_timestamp_verified = True
 
     def __repr__(self) -> str:
         return f"<Segment {self.base_offset} to {self.next_offset}, {self.size} bytes>"
 
     def path(self, suffix: str) -> Path:
-        """Give the path of one of its files."""
+        """Return the path of one of its files."""
         return self.directory / f"{self.base_offset:020d}{suffix}"
 
     @property
     def is_dirty(self) -> bool:
-        """Whether it has content, or indexes, that may not be on the device."""
-        return self.flushed_size < self.size or self._indexes_dirty
-
-    @property
-    def offsets(self) -> OffsetIndex:
-        """The offset index; that of a sealed segment is mapped when it is first used."""
-        if self._offsets is None:
-            self._offsets = OffsetIndex(self._map_index(".index"))
-        return self._offsets
-
-    @property
-    def times(self) -> TimeIndex:
-        """The time index, likewise."""
-        if self._times is None:
-            self._times = TimeIndex(self._map_index(".timeindex"))
-        return self._times
+        """Whether content or indexes may not be durable."""
+        return self.flushed_size < self.size or self.indexes.is_dirty
 
     def create(self) -> None:
-        """Make the file."""
+        """Create the log file."""
         self._fd = self._disk.open(self.path(".log"), create=True)
-        self._files.used(self)
+        self._files.touch(self)
 
     def append(
         self,
         data: Buffer,
-        batches: Sequence[tuple[int, int, int, int, int]],
-        index_interval: int,
-        limit: int,
+        batches: Sequence[RecordBatch],
+        index_interval_bytes: int,
+        max_file_size: int,
     ) -> None:
-        """Write batches, which are all of `data`, at the end, all or none of them.
+        """Append `batches`, whose bytes are `data`, completely or not at all.
 
-        Where they will be and what they span is said as in `BatchPosition`.
-
-        `limit` is how large the file may be made in advance. Raises OSError; if even taking back
-        what was written of them failed, that error has a note, and the segment is not to be used.
+        The file is not extended in advance beyond `max_file_size`. Raises OSError. If a partial
+        write could not be undone either, the error has a note, and the segment must not be used.
         """
-        if self._sealed:
+        if self._is_sealed:
             self._unseal()
         position = self.size
         end = position + len(data)
@@ -138,265 +116,224 @@ class Segment:
         if fd is None:
             fd = self._open()
         try:
-            if end > self._extent:
-                self._extend(fd, end, limit)
+            if end > self._file_size:
+                self._extend(fd, end, max_file_size)
             if self._disk.write(fd, data, position) != len(data):
                 self._disk.write_all(fd, data, position)
         except OSError as error:
-            self._take_back(fd, position, error)
+            self._undo_append(fd, position, error)
             raise
         self.size = end
         for batch in batches:
-            self.take(*batch, index_interval)
-        self._tail = batches[-1]
+            base_offset, size = batch.base_offset, batch.size
+            last_offset = base_offset + batch.last_offset_delta
+            appended = (position, size, base_offset, last_offset, batch.max_timestamp)
+            self.add_batch(*appended, index_interval_bytes)
+            position += size
+        self._last_batch = appended
 
-    def note(self, batch: BatchPosition, index_interval: int) -> None:
-        """Take a batch that is in the file into account, in the indexes too."""
-        self.take(*batch, index_interval)
-
-    def take(
+    def add_batch(
         self,
         position: int,
         size: int,
         base_offset: int,
         last_offset: int,
-        timestamp: int,
-        index_interval: int,
+        max_timestamp: int,
+        index_interval_bytes: int,
     ) -> None:
-        """Do the same for a batch that is told in numbers: recovery has very many of them."""
+        """Account for a batch that the file contains: next offset, max timestamp, indexes."""
         self.next_offset = last_offset + 1
-        if timestamp > self.max_timestamp:
-            self.max_timestamp = timestamp
+        if max_timestamp > self.max_timestamp:
+            self.max_timestamp = max_timestamp
             self.offset_of_max_timestamp = base_offset
-        if self._unindexed > index_interval:
-            offsets, times = self._offsets, self._times
-            assert offsets is not None
-            assert times is not None
-            offsets.add(base_offset - self.base_offset, position)
-            if self.max_timestamp > times.last[0]:
-                times.add(self.max_timestamp, self.offset_of_max_timestamp - self.base_offset)
-            self.index_entries += 1
-            self._unindexed = 0
-        self._unindexed += size
+        if self._bytes_since_index_entry > index_interval_bytes:
+            self.indexes.add(
+                base_offset - self.base_offset,
+                position,
+                self.max_timestamp,
+                self.offset_of_max_timestamp - self.base_offset,
+            )
+            self._bytes_since_index_entry = 0
+        self._bytes_since_index_entry += size
 
     def view(self, start: int, stop: int) -> memoryview:
-        """Give the bytes from `start` to `stop` as a view of the map, for a system call."""
+        """Return the bytes from `start` to `stop` as a view of the map, for a system call."""
         assert start <= stop <= self.size
         mapped = self._map
         if mapped is None or len(mapped) < stop:
             if start == stop:
                 return memoryview(b"")
             fd = self._open()
-            mapped = self._map = self._disk.map(fd, max(self._extent, stop))
-            self._map_alive = weakref.ref(mapped)
+            mapped = self._map = self._disk.map(fd, max(self._file_size, stop))
+            self._map_reference = weakref.ref(mapped)
         else:
-            self._files.used(self)
+            self._files.touch(self)
         return memoryview(mapped)[start:stop]
 
     def read(self, start: int, size: int) -> bytes:
-        """Read bytes, for Python to look at."""
+        """Read bytes for Python to look at."""
         return self._disk.read(self._open(), min(size, self.size - start), start)
 
     def batches(self, position: int = 0) -> Iterator[BatchPosition]:
-        """Walk over the batches from a position on, at which one must start."""
-        return map(BatchPosition._make, self._walk(position))
+        """Yield the batches from a position on, at which one must start. Raises StorageError."""
+        return map(BatchPosition._make, self._scan(position))
 
-    def ends_well(self) -> bool:
-        """Whether the last indexed batch and those behind it are where they should be."""
+    def find(self, offset: int) -> BatchPosition | None:
+        """Return the batch that contains an offset, or else the first batch after it."""
+        last = self._last_batch
+        if last is not None and offset >= last[2]:
+            return BatchPosition(*last) if offset <= last[3] else None
+        index = self.indexes.offsets
+        entry = index.entry_at_or_before_offset(offset - self.base_offset)
+        for batch in self._scan_from_entry(entry):
+            if batch[3] >= offset:
+                return BatchPosition(*batch)
+        return None
+
+    def end_of_whole_batches(self, first: BatchPosition, max_bytes: int, end_offset: int) -> int:
+        """Return the position where the last batch within `max_bytes` of the start of `first` ends.
+
+        Batches from `end_offset` on do not count; `first` always does.
+        """
+        limit = first.position + max_bytes
+        end = first.position + first.size
+        if end >= limit:
+            return end
+        is_all_visible = self.next_offset <= end_offset
+        if is_all_visible and self.size <= limit:
+            return self.size
+        index = self.indexes.offsets
+        entry = index.entry_at_or_before_position(limit)
+        if not is_all_visible:
+            entry = min(entry, index.entry_at_or_before_offset(end_offset - self.base_offset))
+        batches = self._scan_from_entry(entry) if entry[1] > end else self._scan(end)
+        for position, size, base_offset, _last_offset, _timestamp in batches:
+            if position + size > limit or base_offset >= end_offset:
+                return position
+        return self.size
+
+    def has_valid_end(self) -> bool:
+        """Whether the last indexed batch, and those after it, are where they should be."""
+        entry = self.indexes.offsets.entry_at_or_before_position(self.size)
         try:
-            for batch in self.batches(self.offsets.entry_before(self.size)[1]):
+            for batch in self.batches(entry[1]):
                 if batch.last_offset >= self.next_offset or batch.base_offset < self.base_offset:
                     return False
         except StorageError:
             return False
         return True
 
-    def find(self, offset: int) -> BatchPosition | None:
-        """Find the batch that contains an offset, or else the first one behind it."""
-        tail = self._tail
-        if tail is not None and offset >= tail[2]:
-            return BatchPosition(*tail) if offset <= tail[3] else None
-        for place in self._walk_from(self.offsets.entry_of(offset - self.base_offset)):
-            if place[3] >= offset:
-                return BatchPosition(*place)
-        return None
-
-    def end_of_whole_batches(self, first: BatchPosition, most: int, end_offset: int) -> int:
-        """Give where the last batch ends that is within `most` bytes of the start of `first`.
-
-        Those from `end_offset` on do not count; `first` does, whatever it is.
-        """
-        limit = first.position + most
-        end = first.position + first.size
-        if end >= limit:
-            return end
-        is_all_seen = self.next_offset <= end_offset
-        if is_all_seen and self.size <= limit:
-            return self.size
-        entry = self.offsets.entry_before(limit)
-        if not is_all_seen:
-            entry = min(entry, self.offsets.entry_of(end_offset - self.base_offset))
-        walk = self._walk_from(entry) if entry[1] > end else self._walk(end)
-        for position, size, base, _last, _timestamp in walk:
-            if position + size > limit or base >= end_offset:
-                return position
-        return self.size
-
-    def offset_before(self, timestamp: int) -> int:
-        """Give an offset before which all records are older than this."""
-        timestamp, relative = self.times.entry_before(timestamp)
-        if not self._has_time(timestamp, relative):
-            self._mend_indexes()
+    def offset_before_timestamp(self, timestamp: int) -> int:
+        """Return an offset before which all records are older than `timestamp`."""
+        timestamp, relative_offset = self.indexes.times.entry_before(timestamp)
+        if not self._has_timestamp(timestamp, relative_offset):
+            self._repair_indexes()
             return self.base_offset
-        return self.base_offset + relative
+        return self.base_offset + relative_offset
 
-    def check_age(self) -> None:
-        """Make sure that `max_timestamp` is right, before something irrevocable comes of it.
+    def verify_max_timestamp(self) -> None:
+        """Make sure that `max_timestamp` is right, before records are deleted because of it.
 
-        It was taken from the end of the time index, when the segment was loaded.
+        When a segment is loaded, it comes from the end of the time index, unverified.
         """
-        if not self._has_age_checked:
-            self._has_age_checked = True
-            relative = self.offset_of_max_timestamp - self.base_offset
-            if not self._has_time(self.max_timestamp, relative):
-                self._mend_indexes()
+        if not self._is_max_timestamp_verified:
+            self._is_max_timestamp_verified = True
+            relative_offset = self.offset_of_max_timestamp - self.base_offset
+            if not self._has_timestamp(self.max_timestamp, relative_offset):
+                self._repair_indexes()
 
     def is_in_page_cache(self, start: int, stop: int) -> bool:
-        """Whether a range is likely to be in the page cache: it is at the places looked at."""
-        # What is not on the device is in the cache; and what was dropped cannot be warmed any more.
-        if start >= self.flushed_size or self._dropped:
+        """Whether a range is probably in the page cache: it is at the positions probed."""
+        # Unflushed data is in the page cache, and a dropped segment can no longer be loaded.
+        if start >= self.flushed_size or self._is_dropped:
             return True
-        fd = self._open()
-        return all(
-            self._disk.is_cached(fd, position) for position in range(start, stop, _WARM_STEP_BYTES)
-        ) and (start == stop or self._disk.is_cached(fd, stop - 1))
+        fd, is_cached = self._open(), self._disk.is_cached
+        steps = range(start, stop, _PAGE_CACHE_STEP_BYTES)
+        return all(is_cached(fd, position) for position in steps) and (
+            start == stop or is_cached(fd, stop - 1)
+        )
 
     def load_into_page_cache(self, start: int, stop: int) -> None:
-        """Bring a range into the page cache. May be called in a thread: it waits for the device."""
+        """Read a range into the page cache. May be called in a thread: it waits for the device."""
         try:
             fd = self._disk.open(self.path(".log"))
         except FileNotFoundError:
-            return  # deleted meanwhile
+            return  # Deleted in the meantime.
         try:
-            buffer = memoryview(bytearray(_WARM_STEP_BYTES))
+            buffer = memoryview(bytearray(_PAGE_CACHE_STEP_BYTES))
             for position in range(start, stop, len(buffer)):
                 self._disk.read_into(fd, buffer[: stop - position], position)
         finally:
             self._disk.close(fd)
 
     def flush(self) -> None:
-        """Wait until all content of this moment is on the device. May be called in a thread."""
-        size, with_indexes = self.size, self._indexes_dirty
+        """Wait until the present content is durable. May be called in a thread."""
+        size, with_indexes = self.size, self.indexes.is_dirty
         if not self.is_dirty:
             return
         try:
             if self._fd is not None:
-                # A file that was cut to its content must not come back with a tail of zeros.
+                # A file truncated to its content must not come back with a tail of zeros.
                 self._disk.sync(self._fd, metadata=with_indexes)
             else:
-                self._sync_file(".log")
+                self._disk.sync_path(self.path(".log"))
             if with_indexes:
-                self._sync_file(".index")
-                self._sync_file(".timeindex")
+                self.indexes.flush()
         except OSError:
-            if self._dropped:
-                return  # deleted meanwhile: nobody asks for it any more
+            if self._is_dropped:
+                return  # Deleted in the meantime: nobody needs it.
             raise
         self.flushed_size = size
         if with_indexes:
-            self._indexes_dirty = False
+            self.indexes.is_dirty = False
 
     def seal(self) -> None:
-        """End the segment: its indexes go to files, and its file gets its true size."""
+        """End the segment: write the indexes, and truncate the file to its content."""
         if self.max_timestamp >= 0:
-            relative = self.offset_of_max_timestamp - self.base_offset
-            self.times.add(self.max_timestamp, relative)
+            relative_offset = self.offset_of_max_timestamp - self.base_offset
+            self.indexes.times.add(self.max_timestamp, relative_offset)
         self.write_indexes()
-        self._sealed = True
+        self._is_sealed = True
 
     def write_indexes(self) -> None:
-        """Write the indexes to their files, and cut the log's file to its content."""
-        fd = self._open()
-        self._disk.resize(fd, self.size)
-        self._extent = self.size
-        for suffix, entries in (
-            (".index", self.offsets.entries),
-            (".timeindex", self.times.entries),
-        ):
-            temporary = self.path(suffix + ".tmp")
-            index = self._disk.open(temporary, create=True, empty=True)
-            try:
-                self._disk.write_all(index, entries, 0)
-            finally:
-                self._disk.close(index)
-            self._disk.rename(temporary, self.path(suffix))
-        self._indexes_dirty = True
+        """Write the indexes to their files, and truncate the log file to its content."""
+        self._disk.resize(self._open(), self.size)
+        self._file_size = self.size
+        self.indexes.write()
 
-    def load(self, size: int, next_offset: int | None, index_interval: int) -> None:
-        """Take over a file that was left whole.
+    def load(self, size: int, next_offset: int | None, index_interval_bytes: int) -> None:
+        """Load a segment that was closed cleanly.
 
-        `next_offset` is known of a sealed segment. An active one is read from its last index
-        entry on, and its indexes come into memory, to go on. Indexes that are missing are built:
-        compaction removes them before it replaces a log.
+        `next_offset` is known for sealed segments. The active one (None) is read from its last
+        index entry on, and its indexes are loaded into memory, to be appended to. Missing indexes
+        are rebuilt: compaction removes them before it replaces a log file.
         """
-        self.size = self.flushed_size = self._extent = size
-        self._has_age_checked = False
+        self.size = self.flushed_size = self._file_size = size
+        self._is_max_timestamp_verified = False
         if next_offset is None:
-            self._load_active(index_interval)
+            self._load_active(index_interval_bytes)
             return
         self.next_offset = next_offset
-        timestamp, relative = self._last_time()
-        if timestamp < 0 and (size or not self.path(".index").exists()):
-            self._build_indexes(index_interval)
+        timestamp, relative_offset = self.indexes.last_time_entry(next_offset - self.base_offset)
+        if timestamp < 0 and (size or not self.indexes.have_files()):
+            self._rebuild_indexes(index_interval_bytes)
             self.next_offset = next_offset
             self.seal()
         else:
             self.max_timestamp = timestamp
-            self.offset_of_max_timestamp = self.base_offset + relative
-        self._sealed = True
-        self._offsets = self._times = None
+            self.offset_of_max_timestamp = self.base_offset + relative_offset
+        self._is_sealed = True
+        self.indexes.unmap()
 
-    def _load_active(self, index_interval: int) -> None:
-        try:
-            self._offsets = OffsetIndex(bytearray(self._read_index(".index")))
-            self._times = TimeIndex(bytearray(self._read_index(".timeindex")))
-        except FileNotFoundError:
-            self._build_indexes(index_interval)
-            return
-        self.index_entries = len(self._offsets)
-        self.max_timestamp, relative = self._times.last
-        self.offset_of_max_timestamp = self.base_offset + relative
-        entry = self._offsets.entry_before(self.size)
-        if not self._has_batch(*entry):
-            self._build_indexes(index_interval)
-            return
-        for batch in self.batches(entry[1]):
-            self.note(batch, index_interval=self.size)
-
-    def _last_time(self) -> tuple[int, int]:
-        """Read the end of the time index; (-1, 0) if there is none, or an index is no index."""
-        try:
-            offsets = self.path(".index").stat().st_size
-            times = self.path(".timeindex").stat().st_size
-        except FileNotFoundError:
-            return -1, 0
-        if offsets % OFFSET_ENTRY_BYTES or times % TIME_ENTRY_BYTES or not times:
-            return -1, 0
-        last = TimeIndex(self._read_index(".timeindex", times - TIME_ENTRY_BYTES)).last
-        is_possible = last[0] > 0 and self.base_offset + last[1] < self.next_offset
-        return last if is_possible else (-1, 0)
-
-    def forget_indexes(self) -> None:
-        """Start the indexes anew: recovery is going to build them."""
-        self._offsets = OffsetIndex(bytearray())
-        self._times = TimeIndex(bytearray())
-        self.index_entries = 0
-        self._unindexed = 0
+    def reset(self) -> None:
+        """Forget batches and indexes: recovery is going to add all batches again."""
+        self.indexes.clear()
+        self._bytes_since_index_entry = 0
         self.next_offset = self.base_offset
         self.max_timestamp = -1
 
     def release(self) -> bool:
-        """Close the files, if all content is on the device; what a reader holds stays valid."""
+        """Close the files if everything is durable. Views that readers hold stay valid."""
         if self.is_dirty:
             return False
         self._close()
@@ -405,92 +342,105 @@ class Segment:
     def close(self) -> None:
         """Close the files."""
         self._close()
-        self._files.closed(self)
+        self._files.forget(self)
 
     def drop(self) -> None:
-        """Close the files of a segment that is being deleted, synced or not."""
-        self._dropped = True
+        """Close the files of a segment that is being deleted, flushed or not."""
+        self._is_dropped = True
         self.close()
 
-    def views_are_gone(self) -> bool:
-        """Whether no reader holds a view of the map any more."""
+    def has_views(self) -> bool:
+        """Whether a reader still holds a view of the map, which is released here."""
         self._map = None
-        return self._map_alive is None or self._map_alive() is None
+        return self._map_reference is not None and self._map_reference() is not None
+
+    def _load_active(self, index_interval_bytes: int) -> None:
+        try:
+            self.indexes.load()
+        except FileNotFoundError:
+            self._rebuild_indexes(index_interval_bytes)
+            return
+        self.max_timestamp, relative_offset = self.indexes.times.last
+        self.offset_of_max_timestamp = self.base_offset + relative_offset
+        relative_offset, position = self.indexes.offsets.entry_at_or_before_position(self.size)
+        if position and self._read_if_entry_is_right(relative_offset, position) is None:
+            self._rebuild_indexes(index_interval_bytes)
+            return
+        for batch in self._scan(position):
+            self.add_batch(*batch, self.size)
 
     def _unseal(self) -> None:
-        """Go on with a segment that was sealed: what followed it was truncated."""
-        offsets = OffsetIndex(bytearray(self._read_index(".index")))
-        self._times = TimeIndex(bytearray(self._read_index(".timeindex")))
-        self._offsets = offsets
-        self.index_entries = len(offsets)
-        self._sealed = False
+        """Make a sealed segment active again, after those that followed it were truncated."""
+        self.indexes.load()
+        self._is_sealed = False
 
-    def _build_indexes(self, index_interval: int) -> None:
-        self.forget_indexes()
-        for batch in self.batches():
-            self.note(batch, index_interval)
+    def _scan(self, position: int, block: bytes = b"") -> Iterator[tuple[int, int, int, int, int]]:
+        """Yield the fields of `BatchPosition` for each batch from a position on.
 
-    def _walk(self, position: int, block: bytes = b"") -> Iterator[tuple[int, int, int, int, int]]:
-        """Tell of batches as in `BatchPosition`, which takes time to make where many are passed by.
-
-        `block` is what was read at the position already, if anything was.
+        Plain tuples, because reads skip many batches. `block` is what was already read there.
         """
         start, end = position, self.size
         while position < end:
             at = position - start
             if at + HEADER_BYTES > len(block):
-                block, start, at = self.read(position, _WALK_BYTES), position, 0
+                block, start, at = self.read(position, _SCAN_BYTES), position, 0
             if len(block) - at < HEADER_BYTES:
-                raise self._damaged(position)
-            base, length, delta, timestamp = _HEAD.unpack_from(block, at)
+                raise self._no_batch_at(position)
+            base_offset, length, _, _, _, last_offset_delta, max_timestamp, _, _ = unpack_header(
+                block, at
+            )
             size = LOG_OVERHEAD_BYTES + length
             if not HEADER_BYTES <= size <= end - position:
-                raise self._damaged(position)
-            yield position, size, base, base + delta, timestamp
+                raise self._no_batch_at(position)
+            yield position, size, base_offset, base_offset + last_offset_delta, max_timestamp
             position += size
 
-    def _walk_from(self, entry: tuple[int, int]) -> Iterator[tuple[int, int, int, int, int]]:
-        """Do so from an index entry on; from the first batch if the index is wrong."""
-        relative, position = entry
+    def _scan_from_entry(self, entry: tuple[int, int]) -> Iterator[tuple[int, int, int, int, int]]:
+        """Scan from an entry of the offset index on; from the first batch if the entry is wrong."""
+        relative_offset, position = entry
         if position == 0:
-            return self._walk(0)
-        block = self.read(position, _WALK_BYTES) if position < self.size else b""
-        if block.startswith((self.base_offset + relative).to_bytes(8)):
-            return self._walk(position, block)
-        self._mend_indexes()
-        return self._walk(0)
+            return self._scan(0)
+        block = self._read_if_entry_is_right(relative_offset, position)
+        if block is not None:
+            return self._scan(position, block)
+        self._repair_indexes()
+        return self._scan(0)
 
-    def _has_batch(self, relative: int, position: int) -> bool:
-        """Whether the batch that an entry of the offset index speaks of is there."""
-        if position == 0:
-            return True
-        wanted = (self.base_offset + relative).to_bytes(8)
-        return position < self.size and self.read(position, len(wanted)) == wanted
+    def _read_if_entry_is_right(self, relative_offset: int, position: int) -> bytes | None:
+        """Read from a position on; None if no batch of that base offset is there."""
+        block = self.read(position, _SCAN_BYTES) if position < self.size else b""
+        is_right = block.startswith((self.base_offset + relative_offset).to_bytes(8))
+        return block if is_right else None
 
-    def _has_time(self, timestamp: int, relative: int) -> bool:
-        """Whether the batch that an entry of the time index speaks of has that time."""
+    def _has_timestamp(self, timestamp: int, relative_offset: int) -> bool:
+        """Whether the batch of a time index entry exists and has that max timestamp."""
         if timestamp == -1:
-            return True  # there is none
-        batch = self.find(self.base_offset + relative)
+            return True  # There is no entry.
+        batch = self.find(self.base_offset + relative_offset)
         return (
             batch is not None
-            and batch.base_offset == self.base_offset + relative
+            and batch.base_offset == self.base_offset + relative_offset
             and batch.max_timestamp == timestamp
         )
 
-    def _mend_indexes(self) -> None:
-        """Build the indexes again: an entry is wrong, and so may others be."""
+    def _rebuild_indexes(self, index_interval_bytes: int) -> None:
+        self.reset()
+        for batch in self._scan(0):
+            self.add_batch(*batch, index_interval_bytes)
+
+    def _repair_indexes(self) -> None:
+        """Rebuild both indexes: one entry is wrong, so others may be."""
         name = self.path(".index").relative_to(self.directory.parent)
-        logger.warning("%s: the index is damaged, and is built again", name)
+        logger.warning("%s is damaged, rebuilding it", name)
         next_offset, max_timestamp = self.next_offset, self.max_timestamp
         try:
-            self._build_indexes(_INTERVAL_BYTES)
+            self._rebuild_indexes(_REBUILD_INTERVAL_BYTES)
         except StorageError:
-            # The log is damaged too, and whoever reads there will hear of it.
+            # The log is damaged too; a read of that part will raise.
             self.max_timestamp = max(self.max_timestamp, max_timestamp)
         self.next_offset = next_offset
-        if self._sealed:
-            with suppress(OSError):  # the next start will mend them again
+        if self._is_sealed:
+            with suppress(OSError):  # The next start repairs them again.
                 self.seal()
 
     def _close(self) -> None:
@@ -498,49 +448,27 @@ class Segment:
         if fd is not None:
             self._disk.close(fd)
         self._map = None
-        if self._sealed:
-            self._offsets = self._times = None
+        if self._is_sealed:
+            self.indexes.unmap()
 
     def _open(self) -> int:
         if self._fd is None:
             self._fd = self._disk.open(self.path(".log"))
-        self._files.used(self)
+        self._files.touch(self)
         return self._fd
 
-    def _extend(self, fd: int, end: int, limit: int) -> None:
-        step = min(max(self.size, _EXTENT_BYTES), _LARGEST_STEP_BYTES)
-        extent = max(end, min(self.size + step, limit))
-        self._disk.resize(fd, extent)
-        self._extent = extent
+    def _extend(self, fd: int, end: int, max_file_size: int) -> None:
+        step = min(max(self.size, _MIN_EXTENSION_BYTES), _MAX_EXTENSION_BYTES)
+        file_size = max(end, min(self.size + step, max_file_size))
+        self._disk.resize(fd, file_size)
+        self._file_size = file_size
 
-    def _take_back(self, fd: int, size: int, cause: OSError) -> None:
+    def _undo_append(self, fd: int, size: int, cause: OSError) -> None:
         try:
             self._disk.resize(fd, size)
-            self._extent = size
+            self._file_size = size
         except OSError as error:
-            cause.add_note(f"and what was written of it could not be taken back: {error}")
+            cause.add_note(f"the partial write could not be undone: {error}")
 
-    def _damaged(self, position: int) -> StorageError:
-        return StorageError(f"{self.path('.log')} has no batch at {position}")
-
-    def _sync_file(self, suffix: str) -> None:
-        fd = self._disk.open(self.path(suffix))
-        try:
-            self._disk.sync(fd, metadata=True)
-        finally:
-            self._disk.close(fd)
-
-    def _map_index(self, suffix: str) -> Buffer:
-        fd = self._disk.open(self.path(suffix))
-        try:
-            size = self._disk.size(fd)
-            return memoryview(self._disk.map(fd, size)) if size else b""
-        finally:
-            self._disk.close(fd)
-
-    def _read_index(self, suffix: str, position: int = 0) -> bytes:
-        fd = self._disk.open(self.path(suffix))
-        try:
-            return self._disk.read(fd, self._disk.size(fd) - position, position)
-        finally:
-            self._disk.close(fd)
+    def _no_batch_at(self, position: int) -> StorageError:
+        return StorageError(f"{self.path('.log')}: no batch at position {position}")

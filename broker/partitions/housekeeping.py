@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 
 from ottla.protocol.errors import BatchError
 from ottla.storage import compaction
-from ottla.storage.cleaner import CompactionStoppedError, rewrite
-from ottla.storage.errors import StorageError
+from ottla.storage.cleaner import rewrite
+from ottla.storage.errors import CompactionStoppedError, StorageError
 
 if TYPE_CHECKING:
     from ottla.storage.log import Log

@@ -227,7 +227,7 @@ async def test_a_disk_error_fails_the_creation_and_it_can_be_retried(tmp_path):
 
         code, message = await error_of(client, a_topic("t", 2))
         assert code == ErrorCode.KAFKA_STORAGE_ERROR
-        assert "in the way" in message
+        assert "exists, left by a deletion" in message
         assert not (tmp_path / "t-0").exists()
 
         in_the_way.rmdir()

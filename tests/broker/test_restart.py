@@ -130,7 +130,7 @@ async def test_no_start_believes_a_journal_that_has_lost_records(tmp_path, lost)
     assert await problem_of_a_start(tmp_path) == problem
     assert len([*tmp_path.glob("t?-0")]) == 3
 
-    Path(re.search(r"remove (\S+), to start without", problem)[1]).unlink()
+    Path(re.search(r"remove (\S+) to start without", problem)[1]).unlink()
     async with broker_and_client(tmp_path) as (_broker, client):
         assert list(await topic_metadata(client)) == sorted({"t0", "t1", "t2"} - {lost})
     assert len([*tmp_path.glob(f"*.stray/{lost}-0/*.log")]) == 1
@@ -144,7 +144,7 @@ async def test_no_start_takes_a_journal_that_is_gone_for_an_empty_one(tmp_path):
         await produce_batch(client, "t")
     shutil.rmtree(tmp_path / "__cluster_metadata-0")
 
-    assert "it ends at offset 0, and reached 1" in await problem_of_a_start(tmp_path)
+    assert "it ends at offset 0, and its recovery point is 1" in await problem_of_a_start(tmp_path)
     assert (tmp_path / "t-0").exists()
 
 

@@ -24,7 +24,8 @@ from ottla.storage.errors import StorageError
 from ottla.storage.files import OpenFiles
 from ottla.storage.log import Log
 from ottla.storage.logdir import LogDirectory
-from ottla.storage.recovery import RecoveryReport, open_log
+from ottla.storage.recovery import open_log
+from ottla.storage.segment_recovery import RecoveryReport
 
 LOG = f"{TOPIC}-0"
 CONFIG = LogConfig(segment_bytes=16_384, index_interval_bytes=1024, retention_ms=-1)

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from ottla.protocol.batch import Record, RecordBatch, build_batch, split_batches
+from ottla.storage.cleaner import MAX_KEYS, CleanerStats, RewrittenLog, rewrite
+from ottla.storage.compaction import commit_next_segment, plan
 from ottla.storage.config import LogConfig
 from ottla.storage.files import OpenFiles
 from ottla.storage.log import Log, LogAppendInfo
@@ -46,3 +48,29 @@ def offsets(log: Log, start: int | None = None, max_bytes: int = 700) -> list[in
             seen += [record.offset for record in batch.records() if record.offset >= offset]
             offset = batch.next_offset
     return seen
+
+
+def compact(log: Log, now_ms: int, *, max_keys: int = MAX_KEYS) -> CleanerStats | None:
+    """Compact a log in one pass; None if there is too little to do."""
+    planned = plan(log, now_ms)
+    return None if planned is None else commit(log, rewrite(planned, max_keys=max_keys))
+
+
+def commit(log: Log, rewritten: RewrittenLog) -> CleanerStats | None:
+    """Put rewritten segments in place; None if the log has changed too much."""
+    while commit_next_segment(log, rewritten):
+        pass
+    return None if rewritten.is_abandoned else rewritten.stats
+
+
+def count_flushes(log: Log) -> list[int]:
+    """Return a list that gets the result of each flush of a log from now on."""
+    results: list[int] = []
+    flush = log.flush
+
+    def counted() -> int:
+        results.append(flush())
+        return results[-1]
+
+    log.flush = counted  # type: ignore[method-assign]
+    return results

@@ -12,9 +12,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from harness.logs import NOW
+from harness.logs import NOW, compact
 from ottla.protocol.batch import Record, build_batch, split_batches
-from ottla.storage.compaction import compact
 from ottla.storage.config import LogConfig
 from ottla.storage.files import OpenFiles
 from ottla.storage.recovery import open_log
@@ -68,7 +67,7 @@ class CompactedLogMachine(RuleBasedStateMachine):
         self.log.flush()
         stats = compact(self.log, self.now, max_keys=most)
         if stats is not None:
-            self.compacted_offset = max(self.compacted_offset, stats.dirty_offset)
+            self.compacted_offset = max(self.compacted_offset, stats.first_dirty_offset)
 
     @rule(time=st.sampled_from([1, 1000, 60_000]))
     def wait(self, time):

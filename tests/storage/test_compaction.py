@@ -13,17 +13,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.logs import commit, compact
 from ottla.protocol.batch import HEADER_BYTES, Record, RecordBatch, build_batch, split_batches
 from ottla.protocol.compression import Compression
 from ottla.protocol.errors import BatchError
-from ottla.storage.cleaner import CompactionStoppedError, rewrite
-from ottla.storage.compaction import commit, commit_next_segment, compact, plan
+from ottla.storage.cleaner import rewrite
+from ottla.storage.compaction import commit_next_segment, plan
 from ottla.storage.config import LogConfig
 from ottla.storage.disk import Disk
-from ottla.storage.errors import OutOfOrderSequenceError
+from ottla.storage.errors import CompactionStoppedError, OutOfOrderSequenceError
 from ottla.storage.files import OpenFiles
 from ottla.storage.recovery import open_log
-from ottla.storage.segment import BatchPosition
 
 NOW = 1_700_000_000_000
 HOUR_MS = 60 * 60 * 1000
@@ -64,11 +64,7 @@ def append_marker(log, producer_id, key):
     data = build_batch(
         [record], producer_id=producer_id, producer_epoch=0, transactional=True, control=True
     )
-    batch = RecordBatch(data)
-    place = BatchPosition(
-        log.active_segment.size, batch.size, batch.base_offset, batch.last_offset, NOW
-    )
-    log.active_segment.append(data, [place], 4096, 1 << 20)
+    log.active_segment.append(data, [RecordBatch(data)], 4096, 1 << 20)
 
 
 def seal(log):
@@ -136,7 +132,7 @@ def test_the_last_record_of_each_key_stays_with_the_offset_that_it_had(tmp_path)
     assert (stats.records_kept, stats.records_dropped) == (4, 3)
     assert stats.bytes_after == log.size < stats.bytes_before
     assert stats.segments == 1
-    assert stats.dirty_offset == 7
+    assert stats.first_dirty_offset == 7
 
 
 def test_what_is_in_the_active_segment_neither_goes_nor_replaces_anything(tmp_path):
@@ -418,7 +414,7 @@ def test_a_pass_is_worth_it_once_enough_is_dirty(tmp_path):
     seal(log)
 
     planned = plan(log, NOW)
-    assert planned.dirty_offset == 4
+    assert planned.first_dirty_offset == 4
     assert planned.end_offset == 8
     assert planned.dirty_bytes * 2 == log.size
 
@@ -494,7 +490,7 @@ def test_a_pass_ends_where_there_are_too_many_keys_and_the_next_goes_on_there(tm
 
     passes = []
     while stats := compact(log, NOW, max_keys=6):
-        passes.append(stats.dirty_offset)
+        passes.append(stats.first_dirty_offset)
         assert texts_of(log)[-20:] == expected
 
     assert passes == [6, 12, 18, 24, 30, 36, 40]
@@ -653,7 +649,7 @@ def test_a_pass_ends_before_a_transaction_that_is_open(tmp_path):
 
     stats = compact(log, NOW)
 
-    assert stats.dirty_offset == 2
+    assert stats.first_dirty_offset == 2
     assert texts_of(log) == [(0, "a", "1"), (2, "a", None), (3, "c", "2")]
 
     append_marker(log, 7, COMMIT)
@@ -722,7 +718,7 @@ def test_a_damaged_note_of_what_was_seen_makes_all_of_it_dirty(tmp_path):
 
     for content in (b"", b"{", b'"x"', b"-3", b"99"):
         note.write_bytes(content)
-        assert plan(log, NOW).dirty_offset == 0
+        assert plan(log, NOW).first_dirty_offset == 0
 
 
 def test_what_is_appended_after_a_truncation_is_dirty(tmp_path):
@@ -794,7 +790,7 @@ def test_segments_that_were_deleted_meanwhile_stay_deleted(tmp_path, when):
     stats = commit(log, rewritten)
 
     assert texts_of(log) == [(5, "b2", "2"), (6, "a", "3"), (7, "b3", "3")]
-    assert stats.dirty_offset == 8
+    assert stats.first_dirty_offset == 8
     assert leftovers(tmp_path) == []
 
 

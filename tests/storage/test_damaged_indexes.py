@@ -90,7 +90,7 @@ def test_what_was_mended_is_mended_for_good(origin, caplog):
 
     assert offsets(log, behind) == list(range(behind, RECORDS))
 
-    assert caplog.messages == [f"t-0/{path.name}: the index is damaged, and is built again"]
+    assert caplog.messages == [f"t-0/{path.name} is damaged, rebuilding it"]
     log.close()
     caplog.clear()
     log = opened(origin)

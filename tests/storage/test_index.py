@@ -26,18 +26,18 @@ def an_offset_index():
     ],
 )
 def test_a_position_at_or_before_an_offset_is_found(offset, position):
-    assert an_offset_index().entry_of(offset)[1] == position
+    assert an_offset_index().entry_at_or_before_offset(offset)[1] == position
 
 
 @pytest.mark.parametrize(
     ("limit", "position"), [(0, 0), (99, 0), (100, 100), (299, 100), (300, 300)]
 )
 def test_a_position_at_or_before_another_is_found(limit, position):
-    assert an_offset_index().entry_before(limit)[1] == position
+    assert an_offset_index().entry_at_or_before_position(limit)[1] == position
 
 
 def test_an_empty_index_begins_at_the_beginning():
-    assert OffsetIndex().entry_of(7) == (0, 0)
+    assert OffsetIndex().entry_at_or_before_offset(7) == (0, 0)
     assert TimeIndex().entry_before(7) == (-1, 0)
     assert TimeIndex().last == (-1, 0)
 

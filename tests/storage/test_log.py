@@ -107,7 +107,7 @@ def test_an_offset_outside_of_the_log_is_an_error(tmp_path, offset):
     log = a_log(tmp_path)
     append(log, 4, times=5)
 
-    with pytest.raises(OffsetOutOfRangeError, match=f"offset {offset} is outside of 0 to 20"):
+    with pytest.raises(OffsetOutOfRangeError, match=f"Offset {offset} is out of range 0 to 20"):
         log.read(offset, 100)
 
 
@@ -231,7 +231,7 @@ def test_a_batch_that_was_sent_again_is_answered_and_not_stored(tmp_path):
     assert log.end_offset == 4
     with pytest.raises(OutOfOrderSequenceError):
         append(log, 2, base_sequence=5, **producer)
-    with pytest.raises(SequenceError, match="comes alone"):
+    with pytest.raises(SequenceError, match="send one at a time"):
         log.append(a_batch(base_sequence=4, **producer) * 2, leader_epoch=0, now_ms=NOW)
 
 

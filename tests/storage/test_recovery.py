@@ -9,11 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ottla.protocol.batch import Record, build_batch, split_batches
+from ottla.storage.checkpoints import LEADER_EPOCH_CHECKPOINT
 from ottla.storage.config import LogConfig
 from ottla.storage.disk import Disk
 from ottla.storage.errors import StorageError
 from ottla.storage.files import OpenFiles
-from ottla.storage.log import LEADER_EPOCH_CHECKPOINT, Log
+from ottla.storage.log import Log
 from ottla.storage.logdir import LogDirectory
 from ottla.storage.recovery import open_log
 
@@ -104,7 +105,9 @@ def after(count):
 
 
 def indexes_of(log):
-    return [(bytes(s.offsets.entries), bytes(s.times.entries)) for s in log.segments]
+    return [
+        (bytes(s.indexes.offsets.entries), bytes(s.indexes.times.entries)) for s in log.segments
+    ]
 
 
 def damaged_files(directory):

@@ -1,0 +1,98 @@
+"""The small files beside the segments: leader epochs and producer states, by offset.
+
+    leader-epoch-checkpoint              see leader_epochs.py
+    00000000000000001000.snapshot        the producer states at offset 1000; see producer_states.py
+
+Both are only optimizations: the batches of a log contain the same facts, and recovery reads them
+again where a file is missing or damaged.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from .disk import Disk
+from .leader_epochs import LeaderEpochs
+from .producer_states import ProducerStates
+
+logger = logging.getLogger(__name__)
+
+LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
+_KEPT_SNAPSHOTS = 2
+
+
+class LeaderEpochCheckpoint:
+    """The file of a log's leader epochs."""
+
+    def __init__(self, directory: Path, disk: Disk) -> None:
+        self._path = directory / LEADER_EPOCH_CHECKPOINT
+        self._disk = disk
+        #: Whether the file was written and not fsynced.
+        self.is_dirty = False
+
+    def read(self) -> LeaderEpochs:
+        """Read the file; no epochs if it is missing or damaged."""
+        try:
+            return LeaderEpochs.decode(self._path.read_bytes())
+        except FileNotFoundError:
+            return LeaderEpochs()
+        except ValueError as error:
+            logger.warning("%s is damaged, ignoring it: %s", self._path, error)
+            return LeaderEpochs()
+
+    def write(self, epochs: LeaderEpochs) -> None:
+        """Write the file without an fsync; `flush` follows before records count as durable."""
+        self.is_dirty = True
+        self._disk.replace_file(self._path, epochs.encode(), durable=False)
+
+    def flush(self, epochs: LeaderEpochs) -> None:
+        """Write the file again, durably, if it is dirty."""
+        if not self.is_dirty:
+            return
+        self.is_dirty = False
+        try:
+            self._disk.replace_file(self._path, epochs.encode())
+        except OSError:
+            self.is_dirty = True
+            raise
+
+
+class ProducerSnapshots:
+    """The snapshots of a log's producer states; the last two are kept."""
+
+    def __init__(self, directory: Path, disk: Disk) -> None:
+        self._directory = directory
+        self._disk = disk
+        #: Offsets of the snapshots, in order.
+        self.offsets: list[int] = []
+
+    def write(self, offset: int, states: ProducerStates) -> None:
+        """Write the states at the log end offset, and remove old snapshots."""
+        # No fsync: it has a checksum, and recovery can start from an older one.
+        self._disk.replace_file(self._path(offset), states.snapshot(), durable=False)
+        self.offsets = [*(known for known in self.offsets if known < offset), offset]
+        while len(self.offsets) > _KEPT_SNAPSHOTS:
+            self._disk.unlink(self._path(self.offsets.pop(0)))
+
+    def restore(self, offset: int) -> tuple[ProducerStates, int]:
+        """Read the last snapshot at or before an offset; return the states and its offset.
+
+        Without a usable snapshot, there are no states, at offset 0.
+        """
+        for known in reversed(self.offsets):
+            if known <= offset:
+                try:
+                    return ProducerStates.restore(self._path(known).read_bytes()), known
+                except ValueError as error:
+                    logger.warning("%s is damaged, ignoring it: %s", self._path(known), error)
+        return ProducerStates(), 0
+
+    def remove_after(self, offset: int) -> None:
+        """Remove snapshots of offsets that were truncated."""
+        for known in [known for known in self.offsets if known > offset]:
+            self._disk.unlink(self._path(known))
+            self.offsets.remove(known)
+
+    def _path(self, offset: int) -> Path:
+        return self._directory / f"{offset:020d}.snapshot"

@@ -1,0 +1,125 @@
+"""The offset index and the time index of one segment, in memory and as files.
+
+The pair grows in memory while the segment is active. Once the segment is sealed the files are
+written, and are mapped again when a read needs them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from .disk import Buffer, Disk
+from .index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, OffsetIndex, TimeIndex
+
+INDEX_SUFFIXES = (".index", ".timeindex")
+_OFFSET_SUFFIX, _TIME_SUFFIX = INDEX_SUFFIXES
+
+
+class SegmentIndexes:
+    """Both indexes of the segment whose files start with `stem`."""
+
+    def __init__(self, stem: Path, disk: Disk) -> None:
+        self._stem = stem
+        self._disk = disk
+        self._offsets: OffsetIndex | None = OffsetIndex(bytearray())
+        self._times: TimeIndex | None = TimeIndex(bytearray())
+        #: Entries of the offset index; the time index has at most as many.
+        self.entry_count = 0
+        #: Whether the files were written and not fsynced.
+        self.is_dirty = False
+
+    def path(self, suffix: str) -> Path:
+        """Return the path of a file of the segment."""
+        return self._stem.with_name(self._stem.name + suffix)
+
+    @property
+    def offsets(self) -> OffsetIndex:
+        """The offset index; that of a sealed segment is mapped on first use."""
+        if self._offsets is None:
+            self._offsets = OffsetIndex(self._map(_OFFSET_SUFFIX))
+        return self._offsets
+
+    @property
+    def times(self) -> TimeIndex:
+        """The time index; that of a sealed segment is mapped on first use."""
+        if self._times is None:
+            self._times = TimeIndex(self._map(_TIME_SUFFIX))
+        return self._times
+
+    def add(
+        self, relative_offset: int, position: int, max_timestamp: int, max_timestamp_offset: int
+    ) -> None:
+        """Append an entry to the offset index, and to the time index if timestamps increased."""
+        offsets, times = self._offsets, self._times
+        assert offsets is not None
+        assert times is not None
+        offsets.add(relative_offset, position)
+        if max_timestamp > times.last[0]:
+            times.add(max_timestamp, max_timestamp_offset)
+        self.entry_count += 1
+
+    def clear(self) -> None:
+        """Start over with empty indexes in memory."""
+        self._offsets = OffsetIndex(bytearray())
+        self._times = TimeIndex(bytearray())
+        self.entry_count = 0
+
+    def load(self) -> None:
+        """Read the files into memory, to append to them. Raises FileNotFoundError."""
+        offsets = OffsetIndex(bytearray(self._disk.read_file(self.path(_OFFSET_SUFFIX))))
+        self._times = TimeIndex(bytearray(self._disk.read_file(self.path(_TIME_SUFFIX))))
+        self._offsets = offsets
+        self.entry_count = len(offsets)
+
+    def unmap(self) -> None:
+        """Forget the indexes of a sealed segment; the next use maps the files."""
+        self._offsets = self._times = None
+
+    def write(self) -> None:
+        """Write both files, without an fsync; see `flush`."""
+        for suffix, entries in self._files():
+            self._disk.replace_file(self.path(suffix), entries, durable=False)
+        self.is_dirty = True
+
+    def write_durably(self, extension: str) -> None:
+        """Write both files under names that end in `extension`, and fsync them."""
+        for suffix, entries in self._files():
+            self._disk.write_file(self.path(suffix + extension), entries, durable=True)
+
+    def flush(self) -> None:
+        """Fsync both files."""
+        for suffix in INDEX_SUFFIXES:
+            self._disk.sync_path(self.path(suffix))
+
+    def have_files(self) -> bool:
+        """Whether the offset index was written."""
+        return self.path(_OFFSET_SUFFIX).exists()
+
+    def last_time_entry(self, offset_count: int) -> tuple[int, int]:
+        """Read the last entry of the time index's file.
+
+        Returns (-1, 0) if a file is missing or malformed, or if the entry cannot be right for a
+        segment of `offset_count` offsets.
+        """
+        try:
+            offsets_size = self.path(_OFFSET_SUFFIX).stat().st_size
+            times_size = self.path(_TIME_SUFFIX).stat().st_size
+        except FileNotFoundError:
+            return -1, 0
+        if offsets_size % OFFSET_ENTRY_BYTES or times_size % TIME_ENTRY_BYTES or not times_size:
+            return -1, 0
+        tail = self._disk.read_file(self.path(_TIME_SUFFIX), times_size - TIME_ENTRY_BYTES)
+        timestamp, relative_offset = TimeIndex(tail).last
+        is_possible = timestamp > 0 and relative_offset < offset_count
+        return (timestamp, relative_offset) if is_possible else (-1, 0)
+
+    def _files(self) -> tuple[tuple[str, Buffer], tuple[str, Buffer]]:
+        return (_OFFSET_SUFFIX, self.offsets.entries), (_TIME_SUFFIX, self.times.entries)
+
+    def _map(self, suffix: str) -> Buffer:
+        fd = self._disk.open(self.path(suffix))
+        try:
+            size = self._disk.size(fd)
+            return memoryview(self._disk.map(fd, size)) if size else b""
+        finally:
+            self._disk.close(fd)

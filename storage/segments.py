@@ -1,0 +1,139 @@
+"""The segments of one log, in offset order. The last one is the active segment.
+
+A segment is deleted in two steps, because a reader may still send from its map: its files are
+renamed to `….deleted` at once, and unlinked when no reader holds a view of them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import overload
+
+from .files import OpenFiles
+from .segment import Segment
+from .segment_indexes import INDEX_SUFFIXES
+
+DELETED_SUFFIX = ".deleted"
+
+
+class LogSegments(Sequence[Segment]):
+    """A sequence of segments that is also searched by offset."""
+
+    #: The segment that appends go to.
+    active: Segment
+
+    def __init__(self, directory: Path, files: OpenFiles) -> None:
+        self._directory = directory
+        self._files = files
+        self._disk = files.disk
+        self._segments: list[Segment] = []
+        self._base_offsets: list[int] = []
+        self._deleted: list[Segment] = []
+        #: Whether files were created or renamed since the last `flush`.
+        self.has_unflushed_names = False
+
+    def __len__(self) -> int:
+        return len(self._segments)
+
+    def __iter__(self) -> Iterator[Segment]:
+        return iter(self._segments)
+
+    @overload
+    def __getitem__(self, index: int) -> Segment: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Segment]: ...
+
+    def __getitem__(self, index: int | slice) -> Segment | list[Segment]:
+        return self._segments[index]
+
+    @property
+    def base_offsets(self) -> tuple[int, ...]:
+        """The base offset of each segment."""
+        return tuple(self._base_offsets)
+
+    @property
+    def has_deleted(self) -> bool:
+        """Whether files of deleted segments remain to be unlinked."""
+        return bool(self._deleted)
+
+    def index_of_offset(self, offset: int) -> int:
+        """Return the index of the segment whose offset range includes `offset`."""
+        return bisect_right(self._base_offsets, offset) - 1
+
+    def add(self, segment: Segment) -> None:
+        """Add a segment at the end."""
+        self._segments.append(segment)
+        self._base_offsets.append(segment.base_offset)
+        self.active = segment
+
+    def create(self, base_offset: int) -> None:
+        """Create an empty segment, which becomes the active one."""
+        segment = Segment(self._directory, base_offset, self._files)
+        segment.create()
+        self.has_unflushed_names = True
+        self.add(segment)
+
+    def replace(self, old: Sequence[Segment], new: Segment) -> None:
+        """Replace neighbouring segments by the one that now has their files."""
+        first = self._segments.index(old[0])
+        assert self._segments[first : first + len(old)] == list(old)
+        self._segments[first : first + len(old)] = [new]
+        self._base_offsets[first : first + len(old)] = [new.base_offset]
+        self.active = self._segments[-1]
+
+    def delete(self, index: int) -> None:
+        """Remove a segment and rename its files; `purge_deleted` unlinks them."""
+        segment = self._segments[index]
+        self._disk.rename(segment.path(".log"), segment.path(".log" + DELETED_SUFFIX))
+        del self._segments[index]
+        del self._base_offsets[index]
+        self.active = self._segments[-1]
+        self.has_unflushed_names = True
+        segment.drop()
+        self._deleted.append(segment)
+        for suffix in INDEX_SUFFIXES:
+            # The active segment has its indexes in memory; without a log they mean nothing.
+            with suppress(OSError):
+                self._disk.rename(segment.path(suffix), segment.path(suffix + DELETED_SUFFIX))
+
+    def purge_deleted(self) -> int:
+        """Unlink the files of deleted segments that no reader uses; return how many remain."""
+        for segment in list(self._deleted):
+            if not segment.has_views():
+                for suffix in (".log", *INDEX_SUFFIXES):
+                    self._disk.unlink(segment.path(suffix + DELETED_SUFFIX))
+                self._deleted.remove(segment)
+        return len(self._deleted)
+
+    def flush(self) -> None:
+        """Wait until content, indexes and names are durable. May be called in a thread."""
+        for segment in self._dirty():
+            segment.flush()
+        if self.has_unflushed_names:
+            self.has_unflushed_names = False
+            self._disk.sync_directory(self._directory)
+
+    def release_files(self) -> None:
+        """Close files of segments that are durable."""
+        for segment in self._segments:
+            if segment.release():
+                self._files.forget(segment)
+
+    def close(self) -> None:
+        """Close all files."""
+        for segment in [*self._segments, *self._deleted]:
+            segment.close()
+
+    def _dirty(self) -> list[Segment]:
+        """Return the segments that may not be durable, oldest first."""
+        dirty: list[Segment] = []
+        for segment in reversed(list(self._segments)):
+            if segment.is_dirty:
+                dirty.append(segment)
+            elif segment.size:
+                break  # All before it were flushed with it or earlier.
+        return dirty[::-1]
