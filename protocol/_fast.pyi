@@ -5,22 +5,22 @@ from .records import Buffer, Record, Row
 
 T = TypeVar("T")
 
-# What the compiled functions give is None where they leave the work to their twins in Python.
+# All return None to leave the work to pure Python.
 
-class Room(Protocol):
-    """Writable memory, such as a resizable buffer of pyarrow's."""
+class OutputBuffer(Protocol):
+    """Writable memory, such as a resizable buffer of pyarrow."""
 
     def __buffer__(self, flags: int, /) -> memoryview: ...
     def resize(self, new_size: int, shrink_to_fit: bool, /) -> None: ...
 
 # The arguments of decode_records: payload, count, base offset, base timestamp, append time.
-Packed = tuple[Buffer, int, int, int, int | None]
-# Nulls, validity (None where there are no nulls), offsets, data.
-Binary = tuple[int, Room | None, Room, Room]
-# Headers of all records together, offsets of the lists, keys, values.
-Headers = tuple[int, Room, Binary, Binary]
-# Records, keys, values, offsets, timestamps, timestamp types, headers if they were wanted.
-Columns = tuple[int, Binary, Binary, Room, Room, Room, Headers | None]
+BatchPayload = tuple[Buffer, int, int, int, int | None]
+# Null count, validity (None if there are no nulls), offsets, data.
+Binary = tuple[int, OutputBuffer | None, OutputBuffer, OutputBuffer]
+# Total number of headers, list offsets, keys, values.
+Headers = tuple[int, OutputBuffer, Binary, Binary]
+# Record count, keys, values, offsets, timestamps, timestamp types, headers if requested.
+Columns = tuple[int, Binary, Binary, OutputBuffer, OutputBuffer, OutputBuffer, Headers | None]
 
 def encode_records(
     record_type: type[Record], records: Sequence[Row], base_offset: int, base_timestamp: int
@@ -36,8 +36,8 @@ def decode_records(
     append_time: int | None,
 ) -> list[T] | None: ...
 def decode_columns(
-    allocate: Callable[[int], Room],
-    batches: list[Packed],
+    allocate: Callable[[int], OutputBuffer],
+    batches: list[BatchPayload],
     first_offset: int,
     last_offset: int,
     time_scale: int,
@@ -45,21 +45,21 @@ def decode_columns(
 ) -> Columns | None: ...
 
 # A column of numbers: validity (None: no nulls), numbers, None, the first row.
-# One of bytes or text: validity, offsets of 32 bits, content, the first row.
-Given = tuple[Buffer | None, Buffer | None, Buffer | None, int]
-# A partition (None: any), encoded records, how many, their base and largest timestamp.
+# A binary or text column: validity, 32-bit offsets, content, the first row.
+InputColumn = tuple[Buffer | None, Buffer | None, Buffer | None, int]
+# Partition (None: any), encoded records, record count, base and max timestamp.
 Pack = tuple[int | None, bytes, int, int, int]
 
 def pack_columns(
-    keys: Given | None,
-    values: Given,
-    partitions: Given | None,
-    timestamps: Given | None,
-    headers: tuple[Given, Given, Given] | None,
+    keys: InputColumn | None,
+    values: InputColumn,
+    partitions: InputColumn | None,
+    timestamps: InputColumn | None,
+    headers: tuple[InputColumn, InputColumn, InputColumn] | None,
     count: int,
     partition_count: int,
     now: int,
-    limit: int,
-    largest: int,
+    max_pack_bytes: int,
+    max_record_bytes: int,
 ) -> list[Pack] | None: ...
 def murmur2(data: bytes) -> int: ...

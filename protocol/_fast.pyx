@@ -1,13 +1,15 @@
 # cython: language_level=3, cdivision=True
-"""The compiled twin of what is slow in Python: records from and to bytes and columns, and hashes.
+"""Compiled versions of what is slow in pure Python: encoding and decoding records, and murmur2.
 
-It does the plain case and gives None for all else: bytes that make no sense, objects of odd types,
-numbers beyond 64 bits. Its callers (`records`, `client/arrow`, `client/packing`) then ask the twin
-in Python, which has the last word: results, errors and their text are those of one implementation.
+Records are decoded to objects or to columns, and encoded from either.
 
-Nothing is read or written on trust. `p` goes only forwards, from the start of the records to their
-end, and what is copied has been passed by: so what one column takes is never more than the bytes
-there were, and room for as much is what it is given.
+These functions do the common case and return None for everything else: invalid bytes, values of
+unusual types, numbers beyond 64 bits. Their callers (`records`, `client/arrow`) then use pure
+Python, so that results, errors and error messages are those of one implementation.
+
+Nothing is read or written unchecked. `p` only moves forward, from the start of the records to their
+end, and every byte that is copied has been passed by `p`: no column needs more bytes than the
+records have, and that is the size of its buffer.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
@@ -30,27 +32,27 @@ cdef extern from "Python.h":
 
 ctypedef const uint8_t *Bytes
 
-# A record is seven numbers of one byte at least, a header is two.
+# The smallest record is seven numbers of one byte, the smallest header two.
 cdef enum:
     MIN_RECORD_BYTES = 7
-    SMALLEST_HEADER_BYTES = 2
-    LARGEST_VARINT_BYTES = 10
-    # Of a record as an object: offset, timestamp, key, value, headers.
+    MIN_HEADER_BYTES = 2
+    MAX_VARINT_BYTES = 10
+    # The fields of a record: offset, timestamp, key, value, headers.
     STORED_FIELDS = 5
-    # Of a table to be packed: seven columns of three.
-    MOST_BUFFERS = 21
+    # The buffers of a table: three for each of seven columns.
+    MAX_BUFFERS = 21
 
 
-# Reading. Each of these gives the position behind what it has read, or NULL where it makes no
-# sense. The twin checks some bounds later than we do, against the end of the records instead of
-# the end of one; it refuses the same ones, as a record that runs over its end is refused at last.
+# Reading. Each function returns the position after what it has read, or NULL if that is invalid.
+# Pure Python checks some bounds later, against the end of all records instead of the end of one. It
+# rejects the same records, because it finally checks that each ends where its length says.
 
 cdef struct Parsed:
     int64_t time_delta
     uint32_t offset_delta
     Bytes key
     Bytes value
-    # Of null: -1.
+    # -1 if null.
     Py_ssize_t key_size
     Py_ssize_t value_size
     uint32_t header_count
@@ -70,7 +72,7 @@ cdef inline Bytes read_varint(Bytes p, Bytes stop, int bits, uint64_t *number) n
     while p < stop:
         byte = p[0]
         p += 1
-        # The last byte of five carries four bits, the last of ten carries one, and none follows.
+        # The fifth byte may carry four bits, the tenth one bit, and must be the last.
         if shift + 7 > bits and byte >> (bits - shift):
             return NULL
         value |= (byte & 0x7F) << shift
@@ -93,7 +95,7 @@ cdef inline Bytes read_uint32(Bytes p, Bytes stop, uint32_t *number) noexcept no
 
 cdef inline Bytes read_nullable(Bytes p, Bytes stop, Bytes *start, Py_ssize_t *size) noexcept nogil:
     cdef uint32_t n = 0
-    # Null is this one byte: the twin refuses -1 in more bytes.
+    # Null is exactly this byte: pure Python rejects longer encodings of -1.
     if p < stop and p[0] == 1:
         start[0] = p
         size[0] = -1
@@ -107,14 +109,14 @@ cdef inline Bytes read_nullable(Bytes p, Bytes stop, Bytes *start, Py_ssize_t *s
 
 
 cdef inline Bytes read_record(Bytes p, Bytes end, Parsed *record) noexcept nogil:
-    """Read up to the headers; whoever reads those must arrive at `stop`."""
+    """Read a record up to its headers; they must end at `record.stop`."""
     cdef uint32_t n = 0
     cdef uint64_t time = 0
     p = read_uint32(p, end, &n)
     if p == NULL or n & 1 or n >> 1 > end - p or n >> 1 == 0:
         return NULL
     cdef Bytes stop = p + (n >> 1)
-    p = read_varint(p + 1, stop, 64, &time)  # behind a byte of attributes, of which none is defined
+    p = read_varint(p + 1, stop, 64, &time)  # skips the attributes
     if p == NULL:
         return NULL
     record.time_delta = <int64_t>(time >> 1) ^ -<int64_t>(time & 1)
@@ -129,7 +131,7 @@ cdef inline Bytes read_record(Bytes p, Bytes end, Parsed *record) noexcept nogil
     if p == NULL:
         return NULL
     p = read_uint32(p, stop, &n)
-    if p == NULL or n & 1 or n >> 1 > (stop - p) // SMALLEST_HEADER_BYTES:
+    if p == NULL or n & 1 or n >> 1 > (stop - p) // MIN_HEADER_BYTES:
         return NULL
     record.header_count = n >> 1
     record.stop = stop
@@ -157,7 +159,7 @@ cdef inline Bytes read_header(Bytes p, Bytes stop, Header *header) noexcept nogi
 
 
 cdef inline bint add(int64_t a, int64_t b, int64_t *total) noexcept nogil:
-    """Add, and say whether the sum has 64 bits."""
+    """Add two numbers; return False on overflow."""
     if (b > 0 and a > INT64_MAX - b) or (b < 0 and a < INT64_MIN - b):
         return False
     total[0] = a + b
@@ -165,33 +167,33 @@ cdef inline bint add(int64_t a, int64_t b, int64_t *total) noexcept nogil:
 
 
 cdef bint is_utf8(Bytes p, Py_ssize_t size) noexcept nogil:
-    """Say whether Python would decode it: no surrogates, and nothing longer than it need be."""
+    """Whether Python would decode the bytes: no surrogates, no overlong forms."""
     cdef Bytes stop = p + size
-    cdef uint8_t first, least, most
+    cdef uint8_t first, low, high
     cdef int more
     while p < stop:
         first = p[0]
         p += 1
         if first < 0x80:
             continue
-        least, most = 0x80, 0xBF
+        low, high = 0x80, 0xBF
         if 0xC2 <= first <= 0xDF:
             more = 1
         elif 0xE0 <= first <= 0xEF:
             more = 2
             if first == 0xE0:
-                least = 0xA0
+                low = 0xA0
             elif first == 0xED:
-                most = 0x9F
+                high = 0x9F
         elif 0xF0 <= first <= 0xF4:
             more = 3
             if first == 0xF0:
-                least = 0x90
+                low = 0x90
             elif first == 0xF4:
-                most = 0x8F
+                high = 0x8F
         else:
             return False
-        if stop - p < more or not least <= p[0] <= most:
+        if stop - p < more or not low <= p[0] <= high:
             return False
         p += 1
         for _ in range(more - 1):
@@ -213,7 +215,7 @@ def decode_records(
     base_timestamp,
     append_time,
 ):
-    """Give a list of `record_type`, a named tuple; the arguments are those of the twin."""
+    """Return a list of `record_type`, a named tuple; see `records.decode_as`."""
     cdef Py_buffer view
     cdef int64_t number = 0, offset = 0, timestamp = 0
     if not int_of(count, &number):
@@ -235,7 +237,7 @@ def decode_records(
 
 
 cdef inline bint int_of(value, int64_t *number) except -1:
-    # Cython would take a float, too.
+    # Cython would accept a float.
     if type(value) is not int:
         return False
     try:
@@ -286,27 +288,27 @@ cdef list decode_list(
         time = timestamp if append_time is None else append_time
         key = bytes_of(record.key, record.key_size)
         value = bytes_of(record.value, record.value_size)
-        made = alloc(record_type, size)
-        put_all(made, 0, before)
-        put_item(made, first, offset)
-        put_item(made, first + 1, time)
-        put_item(made, first + 2, key)
-        put_item(made, first + 3, value)
-        put_item(made, first + 4, headers)
-        put_all(made, first + STORED_FIELDS, after)
-        records.append(untracked(made))
+        row = alloc(record_type, size)
+        put_all(row, 0, before)
+        put_item(row, first, offset)
+        put_item(row, first + 1, time)
+        put_item(row, first + 2, key)
+        put_item(row, first + 3, value)
+        put_item(row, first + 4, headers)
+        put_all(row, first + STORED_FIELDS, after)
+        records.append(untracked(row))
     return records if p == end else None
 
 
-cdef inline void put_all(made, Py_ssize_t at, tuple items) noexcept:
+cdef inline void put_all(row, Py_ssize_t at, tuple items) noexcept:
     for item in items:
-        put_item(made, at, item)
+        put_item(row, at, item)
         at += 1
 
 
-cdef inline void put_item(made, Py_ssize_t at, item) noexcept:
+cdef inline void put_item(row, Py_ssize_t at, item) noexcept:
     Py_INCREF(item)
-    PyTuple_SET_ITEM(made, at, item)
+    PyTuple_SET_ITEM(row, at, item)
 
 
 cdef tuple decode_headers(Bytes *position, Parsed *record):
@@ -327,8 +329,8 @@ cdef tuple decode_headers(Bytes *position, Parsed *record):
 
 
 cdef inline object untracked(container):
-    """Spare the garbage collector a tuple of what cannot be part of a cycle."""
-    # It finds this out by itself, one tuple after the other, but for classes like Record.
+    """Untrack a tuple that cannot be part of a reference cycle."""
+    # The garbage collector does this by itself only for plain tuples, not for subclasses.
     PyObject_GC_UnTrack(<void *>container)
     return container
 
@@ -337,7 +339,7 @@ cdef inline object bytes_of(Bytes start, Py_ssize_t size):
     return None if size < 0 else PyBytes_FromStringAndSize(<char *>start, size)
 
 
-# Objects to records. No Python code runs in here, so nothing changes between looking and writing.
+# Objects to records. No Python code runs in here, so values do not change after the size check.
 
 cdef struct Field:
     const char *start
@@ -351,7 +353,7 @@ cdef struct Output:
 
 
 def encode_records(type record_type, records, base_offset, base_timestamp):
-    """Give the bytes of a list or tuple of `record_type`, or of plain tuples."""
+    """Encode a list or tuple of `record_type`, or of plain tuples."""
     cdef Output output
     cdef int64_t first_offset = 0, first_timestamp = 0
     if type(records) is not list and type(records) is not tuple:
@@ -374,7 +376,7 @@ def encode_records(type record_type, records, base_offset, base_timestamp):
 cdef bint encode_record(
     tuple record, int64_t base_offset, int64_t base_timestamp, Output *output
 ) except -1:
-    """Write a record, or say that it is not one that we know how to write."""
+    """Write a record; return False if it is not a common case."""
     cdef int64_t offset = 0, timestamp = 0
     cdef Field key, value
     cdef Py_ssize_t size, tail
@@ -394,7 +396,7 @@ cdef bint encode_record(
         return False
     size = 1 + varint_size(timestamp) + varint_size(offset)
     size += field_size(&key) + field_size(&value) + tail
-    reserve(output, LARGEST_VARINT_BYTES + size)
+    reserve(output, MAX_VARINT_BYTES + size)
     cdef uint8_t *p = write_varint(output.p, size)
     p[0] = 0
     p = write_varint(p + 1, timestamp)
@@ -406,7 +408,7 @@ cdef bint encode_record(
 
 
 cdef Py_ssize_t headers_size(headers) except -2:
-    """Give the bytes that they take, or -1 where they are not what we know how to write."""
+    """Return the encoded size of headers, or -1 if they are not a common case."""
     cdef Field key, value
     if type(headers) is not tuple and type(headers) is not list:
         return -1
@@ -498,27 +500,27 @@ cdef inline uint8_t *write_field(uint8_t *p, Field *field) noexcept nogil:
 
 
 cdef inline int reserve(Output *output, Py_ssize_t size) except -1:
-    """Make room for `size` bytes more."""
+    """Make space for `size` more bytes."""
     if output.end - output.p >= size:
         return 0
     cdef Py_ssize_t used = output.p - output.start
-    cdef Py_ssize_t room = max(used + size, 2 * used)
-    cdef uint8_t *start = <uint8_t *>realloc(output.start, room)
+    cdef Py_ssize_t capacity = max(used + size, 2 * used)
+    cdef uint8_t *start = <uint8_t *>realloc(output.start, capacity)
     if start == NULL:
         raise MemoryError
     output.start = start
     output.p = start + used
-    output.end = start + room
+    output.end = start + capacity
     return 0
 
 
-# Records as columns, in the layout of Arrow, and without the GIL.
+# Records to columns in the layout of Arrow, without the GIL.
 
-cdef class Room:
-    """Memory of the caller's for a column: as much as it could possibly need, cut in the end.
+cdef class OutputBuffer:
+    """Memory for a column from the caller's allocator: as much as it could need, then truncated.
 
-    Pages that are never touched cost nothing. That the memory is the caller's is worth it because
-    his allocator keeps what is freed, where malloc would get new pages for every large block.
+    Pages that are never touched cost nothing. The allocator of the caller (Arrow's) reuses freed
+    memory, where malloc would map new pages for every large block.
     """
 
     cdef object buffer
@@ -530,14 +532,14 @@ cdef class Room:
         PyObject_GetBuffer(self.buffer, &self.view, PyBUF_WRITABLE)
         self.is_open = True
         if self.view.len < size:
-            raise MemoryError(f"{self.view.len} bytes where {size} were asked for")
+            raise MemoryError(f"allocated {self.view.len} bytes instead of {size}")
 
     def __dealloc__(self):
         if self.is_open:
             PyBuffer_Release(&self.view)
 
-    cdef object cut(self, Py_ssize_t size):
-        """Give the buffer, and back to the allocator what was not needed."""
+    cdef object truncate(self, Py_ssize_t size):
+        """Return the buffer, truncated to `size`."""
         PyBuffer_Release(&self.view)
         self.is_open = False
         self.buffer.resize(size, True)
@@ -552,29 +554,29 @@ cdef struct Binary:
     int32_t nulls
 
 
-cdef class BinaryRoom:
-    """Room for a column of bytes: so many values, and so many bytes in all."""
+cdef class BinaryOutput:
+    """Buffers for a binary column of at most `count` values and `size` bytes."""
 
-    cdef Room validity
-    cdef Room ends
-    cdef Room data
+    cdef OutputBuffer validity
+    cdef OutputBuffer ends
+    cdef OutputBuffer data
     cdef Binary raw
 
     def __cinit__(self, allocate, Py_ssize_t count, Py_ssize_t size):
-        self.validity = Room(allocate, (count + 7) // 8)
-        self.ends = Room(allocate, 4 * (count + 1))
-        self.data = Room(allocate, size)
+        self.validity = OutputBuffer(allocate, (count + 7) // 8)
+        self.ends = OutputBuffer(allocate, 4 * (count + 1))
+        self.data = OutputBuffer(allocate, size)
         self.raw.validity = <uint8_t *>self.validity.view.buf
         self.raw.ends = <int32_t *>self.ends.view.buf
         self.raw.data = <uint8_t *>self.data.view.buf
         self.raw.ends[0] = 0
         self.raw.size = self.raw.nulls = 0
 
-    cdef tuple cut(self, Py_ssize_t count):
-        """Give what there is for `count` values: nulls, validity, offsets, data."""
-        validity = self.validity.cut((count + 7) // 8)
-        ends = self.ends.cut(4 * (count + 1))
-        data = self.data.cut(self.raw.size)
+    cdef tuple truncate(self, Py_ssize_t count):
+        """Return null count, validity, offsets and data of `count` values."""
+        validity = self.validity.truncate((count + 7) // 8)
+        ends = self.ends.truncate(4 * (count + 1))
+        data = self.data.truncate(self.raw.size)
         return self.raw.nulls, validity if self.raw.nulls else None, ends, data
 
 
@@ -611,7 +613,7 @@ def decode_columns(
     int64_t time_scale,
     bint with_headers,
 ):
-    """Give the columns of the records from `first_offset` to `last_offset`: see the stub."""
+    """Decode the records from `first_offset` to `last_offset` to columns; see the stub."""
     cdef Py_ssize_t opened = 0
     cdef Source *sources = <Source *>malloc(max(len(batches), 1) * sizeof(Source))
     if sources == NULL:
@@ -659,20 +661,20 @@ cdef tuple decode_sources(
     for n in range(source_count):
         count += sources[n].count
         size += sources[n].view.len
-    # Offsets into a column have 32 bits; the caller takes no more at a time.
+    # Offsets into a column have 32 bits; callers pass less than that at a time.
     if size > INT32_MAX or time_scale < 1:
         return None
 
     cdef Py_ssize_t header_size = size if with_headers else 0
-    cdef Py_ssize_t header_count = header_size // SMALLEST_HEADER_BYTES
-    cdef Room offsets = Room(allocate, 8 * count)
-    cdef Room timestamps = Room(allocate, 8 * count)
-    cdef Room timestamp_types = Room(allocate, 4 * count)
-    cdef Room header_ends = Room(allocate, 4 * (count + 1))
-    cdef BinaryRoom keys = BinaryRoom(allocate, count, size)
-    cdef BinaryRoom values = BinaryRoom(allocate, count, size)
-    cdef BinaryRoom header_keys = BinaryRoom(allocate, header_count, header_size)
-    cdef BinaryRoom header_values = BinaryRoom(allocate, header_count, header_size)
+    cdef Py_ssize_t header_count = header_size // MIN_HEADER_BYTES
+    cdef OutputBuffer offsets = OutputBuffer(allocate, 8 * count)
+    cdef OutputBuffer timestamps = OutputBuffer(allocate, 8 * count)
+    cdef OutputBuffer timestamp_types = OutputBuffer(allocate, 4 * count)
+    cdef OutputBuffer header_ends = OutputBuffer(allocate, 4 * (count + 1))
+    cdef BinaryOutput keys = BinaryOutput(allocate, count, size)
+    cdef BinaryOutput values = BinaryOutput(allocate, count, size)
+    cdef BinaryOutput header_keys = BinaryOutput(allocate, header_count, header_size)
+    cdef BinaryOutput header_values = BinaryOutput(allocate, header_count, header_size)
 
     cdef Columns columns
     columns.first_offset = first_offset
@@ -691,10 +693,10 @@ cdef tuple decode_sources(
     columns.header_keys = header_keys.raw
     columns.header_values = header_values.raw
 
-    cdef bint whole
+    cdef bint is_valid
     with nogil:
-        whole = fill_all(&columns, sources, source_count)
-    if not whole:
+        is_valid = fill_all(&columns, sources, source_count)
+    if not is_valid:
         return None
 
     keys.raw, values.raw = columns.keys, columns.values
@@ -703,17 +705,17 @@ cdef tuple decode_sources(
     if with_headers:
         headers = (
             columns.header_count,
-            header_ends.cut(4 * (columns.count + 1)),
-            header_keys.cut(columns.header_count),
-            header_values.cut(columns.header_count),
+            header_ends.truncate(4 * (columns.count + 1)),
+            header_keys.truncate(columns.header_count),
+            header_values.truncate(columns.header_count),
         )
     return (
         columns.count,
-        keys.cut(columns.count),
-        values.cut(columns.count),
-        offsets.cut(8 * columns.count),
-        timestamps.cut(8 * columns.count),
-        timestamp_types.cut(4 * columns.count),
+        keys.truncate(columns.count),
+        values.truncate(columns.count),
+        offsets.truncate(8 * columns.count),
+        timestamps.truncate(8 * columns.count),
+        timestamp_types.truncate(4 * columns.count),
         headers,
     )
 
@@ -727,7 +729,7 @@ cdef bint fill_all(Columns *columns, Source *sources, Py_ssize_t count) noexcept
 
 
 cdef bint fill(Columns *columns, Source *source) noexcept nogil:
-    """Add the records of one batch to the columns, or say that they make no sense."""
+    """Append the records of one batch to the columns; return False if one is invalid."""
     cdef Bytes p = <Bytes>source.view.buf
     cdef Bytes end = p + source.view.len
     cdef int64_t earliest = INT64_MIN // columns.time_scale
@@ -735,17 +737,17 @@ cdef bint fill(Columns *columns, Source *source) noexcept nogil:
     cdef int64_t offset = 0, timestamp = source.base_timestamp
     cdef Parsed record
     cdef Py_ssize_t n, row
-    cdef bint wanted
+    cdef bint is_selected
     for n in range(source.count):
         p = read_record(p, end, &record)
         if p == NULL or not add(source.base_offset, record.offset_delta, &offset):
             return False
-        wanted = columns.first_offset <= offset <= columns.last_offset
+        is_selected = columns.first_offset <= offset <= columns.last_offset
         if record.header_count:
-            p = fill_headers(columns, p, &record, wanted and columns.with_headers)
+            p = fill_headers(columns, p, &record, is_selected and columns.with_headers)
         if p != record.stop:
             return False
-        if not wanted:
+        if not is_selected:
             continue
         if not source.has_append_time:
             if not add(source.base_timestamp, record.time_delta, &timestamp):
@@ -764,14 +766,14 @@ cdef bint fill(Columns *columns, Source *source) noexcept nogil:
     return p == end
 
 
-cdef Bytes fill_headers(Columns *columns, Bytes p, Parsed *record, bint wanted) noexcept nogil:
+cdef Bytes fill_headers(Columns *columns, Bytes p, Parsed *record, bint is_selected) noexcept nogil:
     cdef Header header
     cdef uint32_t n
     for n in range(record.header_count):
         p = read_header(p, record.stop, &header)
         if p == NULL or not is_utf8(header.key, header.key_size):
             return NULL
-        if wanted:
+        if is_selected:
             put(&columns.header_keys, columns.header_count, header.key, header.key_size)
             put(&columns.header_values, columns.header_count, header.value, header.value_size)
             columns.header_count += 1
@@ -792,13 +794,13 @@ cdef inline void put(
     column.ends[row + 1] = column.size
 
 
-# Columns, in the layout of Arrow, to records: those of one partition after the other, and without
-# the GIL. Whoever calls has seen that the columns are valid.
+# Columns in the layout of Arrow to records, grouped by partition, without the GIL. The caller has
+# validated the columns.
 
 cdef class Buffers:
-    """Buffers that are held open."""
+    """Buffers exported for as long as this object lives."""
 
-    cdef Py_buffer views[MOST_BUFFERS]
+    cdef Py_buffer views[MAX_BUFFERS]
     cdef int opened
 
     def __dealloc__(self):
@@ -808,14 +810,14 @@ cdef class Buffers:
     cdef const void *open(self, buffer) except? NULL:
         if buffer is None:
             return NULL
-        assert self.opened < MOST_BUFFERS
+        assert self.opened < MAX_BUFFERS
         PyObject_GetBuffer(buffer, &self.views[self.opened], PyBUF_SIMPLE)
         self.opened += 1
         return self.views[self.opened - 1].buf
 
 
-cdef struct Given:
-    # A column: NULL for data that there are not, and for the validity of what is never null.
+cdef struct InputColumn:
+    # `data` is NULL for a missing column, `validity` for a column without nulls.
     const uint8_t *validity
     const void *data
     const char *content
@@ -823,23 +825,23 @@ cdef struct Given:
 
 
 cdef struct Table:
-    Given keys
-    Given values
-    Given partitions
-    Given timestamps
-    Given headers
-    Given header_keys
-    Given header_values
+    InputColumn keys
+    InputColumn values
+    InputColumn partitions
+    InputColumn timestamps
+    InputColumn headers
+    InputColumn header_keys
+    InputColumn header_values
     Py_ssize_t count
     int32_t partition_count
     int64_t now
-    # What a pack takes at most, unless it is one record; and what that may take.
-    Py_ssize_t limit
-    Py_ssize_t largest
+    # The size limit of a pack with several records, and of a single record.
+    Py_ssize_t max_pack_bytes
+    Py_ssize_t max_record_bytes
 
 
-cdef struct Line:
-    # A row as a record, but for its place in a pack.
+cdef struct TableRow:
+    # A row as a record, without its offset delta.
     int64_t timestamp
     Field key
     Field value
@@ -857,127 +859,129 @@ def pack_columns(
     Py_ssize_t count,
     int32_t partition_count,
     int64_t now,
-    Py_ssize_t limit,
-    Py_ssize_t largest,
+    Py_ssize_t max_pack_bytes,
+    Py_ssize_t max_record_bytes,
 ):
-    """Encode rows, in packs of the same partition: see the stub."""
+    """Encode rows, in packs of one partition each; see the stub."""
     cdef Buffers buffers = Buffers()
     cdef Table table
-    cdef Py_ssize_t biggest = 0
+    cdef Py_ssize_t largest_record = 0
     cdef Py_ssize_t buckets = partition_count + 1
     if count > INT32_MAX or partition_count < 1 or headers is not None and len(headers) != 3:
         return None
-    open_given(buffers, keys, &table.keys)
-    open_given(buffers, values, &table.values)
-    open_given(buffers, partitions, &table.partitions)
-    open_given(buffers, timestamps, &table.timestamps)
+    open_column(buffers, keys, &table.keys)
+    open_column(buffers, values, &table.values)
+    open_column(buffers, partitions, &table.partitions)
+    open_column(buffers, timestamps, &table.timestamps)
     ends, header_keys, header_values = headers or (None, None, None)
-    open_given(buffers, ends, &table.headers)
-    open_given(buffers, header_keys, &table.header_keys)
-    open_given(buffers, header_values, &table.header_values)
+    open_column(buffers, ends, &table.headers)
+    open_column(buffers, header_keys, &table.header_keys)
+    open_column(buffers, header_values, &table.header_values)
     table.count = count
     table.partition_count = partition_count
     table.now = now
-    table.limit = limit
-    table.largest = largest
-    cdef int32_t *places = <int32_t *>malloc(4 * (2 * count + buckets + 1))
-    if places == NULL:
+    table.max_pack_bytes = max_pack_bytes
+    table.max_record_bytes = max_record_bytes
+    cdef int32_t *row_partitions = <int32_t *>malloc(4 * (2 * count + buckets + 1))
+    if row_partitions == NULL:
         raise MemoryError
-    cdef int32_t *order = places + count
-    # Where the rows of each partition end in the order.
+    cdef int32_t *order = row_partitions + count
+    # Where the rows of each partition end in `order`.
     cdef int32_t *ends_of = order + count
-    cdef bint plain
-    cdef uint8_t *room = NULL
+    cdef bint is_common
+    cdef uint8_t *output = NULL
     try:
         with nogil:
-            plain = place_rows(&table, places, ends_of, &biggest)
-            if plain:
-                put_in_order(count, buckets, places, order, ends_of)
-        if not plain:
+            is_common = partition_rows(&table, row_partitions, ends_of, &largest_record)
+            if is_common:
+                sort_by_partition(count, buckets, row_partitions, order, ends_of)
+        if not is_common:
             return None
-        room = <uint8_t *>malloc(max(limit, biggest))
-        if room == NULL:
+        output = <uint8_t *>malloc(max(max_pack_bytes, largest_record))
+        if output == NULL:
             raise MemoryError
-        return pack_all(&table, order, ends_of, room)
+        return pack_all(&table, order, ends_of, output)
     finally:
-        free(places)
-        free(room)
+        free(row_partitions)
+        free(output)
 
 
-cdef int open_given(Buffers buffers, column, Given *given) except -1:
-    given.validity = NULL
-    given.data = NULL
-    given.content = NULL
-    given.first = 0
-    if column is not None:
-        validity, data, content, given.first = column
-        given.validity = <const uint8_t *>buffers.open(validity)
-        given.data = buffers.open(data)
-        given.content = <const char *>buffers.open(content)
+cdef int open_column(Buffers buffers, source, InputColumn *column) except -1:
+    column.validity = NULL
+    column.data = NULL
+    column.content = NULL
+    column.first = 0
+    if source is not None:
+        validity, data, content, column.first = source
+        column.validity = <const uint8_t *>buffers.open(validity)
+        column.data = buffers.open(data)
+        column.content = <const char *>buffers.open(content)
     return 0
 
 
-cdef bint place_rows(
-    Table *table, int32_t *places, int32_t *counts, Py_ssize_t *biggest
+cdef bint partition_rows(
+    Table *table, int32_t *row_partitions, int32_t *counts, Py_ssize_t *largest_record
 ) noexcept nogil:
-    """Say where each row goes, and how many there are of each; or that one is not plain.
+    """Find the partition of each row, and count the rows of each partition.
 
-    The place behind the last partition stands for any of them.
+    A row without partition and key may go to any, and is counted after the last partition. Returns
+    False if a row is not a common case.
     """
-    cdef Line line
+    cdef TableRow fields
     cdef Py_ssize_t row, size
-    cdef int32_t place
+    cdef int32_t partition
     for row in range(table.partition_count + 2):
         counts[row] = 0
     for row in range(table.count):
-        if not read_line(table, row, &line):
+        if not read_row(table, row, &fields):
             return False
         if has(&table.partitions, row):
-            place = (<const int32_t *>table.partitions.data)[table.partitions.first + row]
-            if not 0 <= place < table.partition_count:
+            partition = (<const int32_t *>table.partitions.data)[table.partitions.first + row]
+            if not 0 <= partition < table.partition_count:
                 return False
-        elif line.key.size < 0:
-            place = table.partition_count
+        elif fields.key.size < 0:
+            partition = table.partition_count
         else:
-            place = (hashed(<Bytes>line.key.start, line.key.size) & INT32_MAX) % table.partition_count
-        size = field_size(&line.key) + field_size(&line.value) + line.header_size
-        size += 1 + 3 * LARGEST_VARINT_BYTES
-        if size > table.largest:
+            partition = hashed(<Bytes>fields.key.start, fields.key.size) & INT32_MAX
+            partition %= table.partition_count
+        size = field_size(&fields.key) + field_size(&fields.value) + fields.header_size
+        size += 1 + 3 * MAX_VARINT_BYTES
+        if size > table.max_record_bytes:
             return False
-        biggest[0] = max(biggest[0], size)
-        places[row] = place
-        counts[place + 1] += 1
+        largest_record[0] = max(largest_record[0], size)
+        row_partitions[row] = partition
+        counts[partition + 1] += 1
     return True
 
 
-cdef void put_in_order(
-    Py_ssize_t count, Py_ssize_t buckets, int32_t *places, int32_t *order, int32_t *ends
+cdef void sort_by_partition(
+    Py_ssize_t count, Py_ssize_t buckets, int32_t *row_partitions, int32_t *order, int32_t *ends
 ) noexcept nogil:
-    """Put rows of one place behind each other, in the order that they have."""
+    """Sort rows by partition, keeping their order within a partition (a counting sort)."""
     cdef Py_ssize_t n
     cdef int32_t row
     for n in range(buckets):
         ends[n + 1] += ends[n]
-    # Each is where its place begins, and moves to where it ends.
+    # Each entry starts where the rows of its partition begin, and moves to where they end.
     for row in range(<int32_t>count):
-        order[ends[places[row]]] = row
-        ends[places[row]] += 1
+        order[ends[row_partitions[row]]] = row
+        ends[row_partitions[row]] += 1
 
 
-cdef list pack_all(Table *table, int32_t *order, int32_t *ends, uint8_t *room):
+cdef list pack_all(Table *table, int32_t *order, int32_t *ends, uint8_t *output):
     cdef list packs = []
     cdef Py_ssize_t n = 0, first
-    cdef int32_t place
+    cdef int32_t bucket
     cdef uint8_t *end = NULL
     cdef int64_t base = 0, latest = 0
-    for place in range(table.partition_count + 1):
-        while n < ends[place]:
+    for bucket in range(table.partition_count + 1):
+        while n < ends[bucket]:
             first = n
             with nogil:
-                n = pack_some(table, order, first, ends[place], room, &end, &base, &latest)
-            payload = PyBytes_FromStringAndSize(<char *>room, end - room)
-            where = None if place == table.partition_count else place
-            packs.append((where, payload, n - first, base, latest))
+                n = pack_some(table, order, first, ends[bucket], output, &end, &base, &latest)
+            payload = PyBytes_FromStringAndSize(<char *>output, end - output)
+            partition = None if bucket == table.partition_count else bucket
+            packs.append((partition, payload, n - first, base, latest))
     return packs
 
 
@@ -991,83 +995,83 @@ cdef Py_ssize_t pack_some(
     int64_t *base,
     int64_t *latest,
 ) noexcept nogil:
-    """Write rows until the next one is too many; give which that is."""
-    cdef uint8_t *limit = p + table.limit
+    """Write rows until the pack is full; return the index of the next row."""
+    cdef uint8_t *limit = p + table.max_pack_bytes
     cdef Py_ssize_t first = n, size, at
-    cdef Line line
+    cdef TableRow fields
     cdef Field field
     while n < stop:
-        read_line(table, order[n], &line)
+        read_row(table, order[n], &fields)
         if n == first:
-            base[0] = latest[0] = line.timestamp
-        size = 1 + varint_size(line.timestamp - base[0]) + varint_size(n - first)
-        size += field_size(&line.key) + field_size(&line.value) + line.header_size
+            base[0] = latest[0] = fields.timestamp
+        size = 1 + varint_size(fields.timestamp - base[0]) + varint_size(n - first)
+        size += field_size(&fields.key) + field_size(&fields.value) + fields.header_size
         if n > first and p + varint_size(size) + size > limit:
             break
         p = write_varint(p, size)
         p[0] = 0
-        p = write_varint(p + 1, line.timestamp - base[0])
+        p = write_varint(p + 1, fields.timestamp - base[0])
         p = write_varint(p, n - first)
-        p = write_field(p, &line.key)
-        p = write_field(p, &line.value)
-        p = write_varint(p, line.header_count)
-        for at in range(line.first_header, line.first_header + line.header_count):
+        p = write_field(p, &fields.key)
+        p = write_field(p, &fields.value)
+        p = write_varint(p, fields.header_count)
+        for at in range(fields.first_header, fields.first_header + fields.header_count):
             binary(&table.header_keys, at, &field)
             p = write_field(p, &field)
             binary(&table.header_values, at, &field)
             p = write_field(p, &field)
-        latest[0] = max(latest[0], line.timestamp)
+        latest[0] = max(latest[0], fields.timestamp)
         n += 1
     end[0] = p
     return n
 
 
-cdef bint read_line(Table *table, Py_ssize_t row, Line *line) noexcept nogil:
-    """Find what a row says, or say that it is not what we know how to write."""
+cdef bint read_row(Table *table, Py_ssize_t row, TableRow *fields) noexcept nogil:
+    """Read a row; return False if it is not a common case."""
     cdef const int32_t *ends = <const int32_t *>table.headers.data
     cdef Field field
     cdef Py_ssize_t at
-    binary(&table.keys, row, &line.key)
-    binary(&table.values, row, &line.value)
-    line.timestamp = table.now
+    binary(&table.keys, row, &fields.key)
+    binary(&table.values, row, &fields.value)
+    fields.timestamp = table.now
     if has(&table.timestamps, row):
-        line.timestamp = (<const int64_t *>table.timestamps.data)[table.timestamps.first + row]
-    line.first_header = line.header_count = 0
+        fields.timestamp = (<const int64_t *>table.timestamps.data)[table.timestamps.first + row]
+    fields.first_header = fields.header_count = 0
     if has(&table.headers, row):
-        line.first_header = ends[table.headers.first + row]
-        line.header_count = ends[table.headers.first + row + 1] - line.first_header
-    line.header_size = varint_size(line.header_count)
-    for at in range(line.first_header, line.first_header + line.header_count):
+        fields.first_header = ends[table.headers.first + row]
+        fields.header_count = ends[table.headers.first + row + 1] - fields.first_header
+    fields.header_size = varint_size(fields.header_count)
+    for at in range(fields.first_header, fields.first_header + fields.header_count):
         binary(&table.header_keys, at, &field)
         if field.size < 0:
             return False
-        line.header_size += field_size(&field)
+        fields.header_size += field_size(&field)
         binary(&table.header_values, at, &field)
-        line.header_size += field_size(&field)
-    return line.timestamp >= 0
+        fields.header_size += field_size(&field)
+    return fields.timestamp >= 0
 
 
-cdef inline bint has(Given *given, Py_ssize_t row) noexcept nogil:
-    row += given.first
-    return given.data != NULL and (
-        given.validity == NULL or given.validity[row >> 3] >> (row & 7) & 1
+cdef inline bint has(InputColumn *column, Py_ssize_t row) noexcept nogil:
+    row += column.first
+    return column.data != NULL and (
+        column.validity == NULL or column.validity[row >> 3] >> (row & 7) & 1
     )
 
 
-cdef inline void binary(Given *given, Py_ssize_t row, Field *field) noexcept nogil:
-    cdef const int32_t *ends = <const int32_t *>given.data
+cdef inline void binary(InputColumn *column, Py_ssize_t row, Field *field) noexcept nogil:
+    cdef const int32_t *ends = <const int32_t *>column.data
     field.start = NULL
     field.size = -1
-    if has(given, row):
-        row += given.first
-        field.start = given.content + ends[row]
+    if has(column, row):
+        row += column.first
+        field.start = column.content + ends[row]
         field.size = ends[row + 1] - ends[row]
 
 
 # Hashing.
 
 def murmur2(bytes data not None):
-    """Hash a key as Kafka's clients do; without a sign."""
+    """Return the murmur2 hash that Kafka's clients use, as an unsigned number."""
     return hashed(<Bytes>PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
 
 

@@ -30,7 +30,7 @@ from ottla.protocol.records import Buffer, Record, decode_records
 from ..types import TopicPartition
 
 if TYPE_CHECKING:
-    from ottla.protocol._fast import Binary, Columns, Packed
+    from ottla.protocol._fast import BatchPayload, Binary, Columns
 
 _MAX_INT32 = 2**31 - 1
 _MIN_INT64, _MAX_INT64 = -(2**63), 2**63 - 1
@@ -110,9 +110,9 @@ class ArrowDecoder:
 
     def _groups(
         self, batches: Iterable[RecordBatch], first: int, last: int
-    ) -> Iterator[list[Packed]]:
+    ) -> Iterator[list[BatchPayload]]:
         """Decompress batches, and group those of one Arrow batch."""
-        group: list[Packed] = []
+        group: list[BatchPayload] = []
         size = 0
         for batch in batches:
             if batch.is_control or batch.last_offset < first or batch.base_offset > last:
@@ -137,7 +137,7 @@ class ArrowDecoder:
         if group:
             yield group
 
-    def _columns(self, group: list[Packed], first: int, last: int) -> list[pa.Array]:
+    def _columns(self, group: list[BatchPayload], first: int, last: int) -> list[pa.Array]:
         """Decode all columns except topic and partition."""
         scale = _TIME_SCALES[self.timestamp.unit]
         if compiled.fast is not None:
@@ -172,7 +172,7 @@ class ArrowDecoder:
         return arrays
 
     def _columns_in_python(
-        self, group: list[Packed], first: int, last: int, scale: int
+        self, group: list[BatchPayload], first: int, last: int, scale: int
     ) -> list[pa.Array]:
         """Decode the same columns with an object per record."""
         rows: list[Record] = []

@@ -17,7 +17,7 @@ import pyarrow as pa
 from ottla.protocol import compiled
 
 if TYPE_CHECKING:
-    from ottla.protocol._fast import Given
+    from ottla.protocol._fast import InputColumn
 
 _BINARY = pa.binary()
 _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -68,7 +68,7 @@ class Rows:
             if pairs.null_count:
                 return None
             buffers = self.headers.buffers()
-            lists: Given = (buffers[0], buffers[1], None, self.headers.offset)
+            lists: InputColumn = (buffers[0], buffers[1], None, self.headers.offset)
             headers = (lists, _binary(pairs.field(0)), _binary(pairs.field(1)))
         parts = compiled.fast.pack_columns(
             None if self.keys is None else _binary(self.keys),
@@ -121,12 +121,12 @@ def _column(batch: pa.RecordBatch, name: str, kind: pa.DataType) -> pa.Array | N
     return column
 
 
-def _binary(column: pa.Array) -> Given:
+def _binary(column: pa.Array) -> InputColumn:
     validity, ends, content = column.buffers()
     return validity, ends, content, column.offset
 
 
-def _integers(column: pa.Array | None) -> Given | None:
+def _integers(column: pa.Array | None) -> InputColumn | None:
     if column is None:
         return None
     validity, numbers = column.buffers()

@@ -248,7 +248,7 @@ def test_records_that_make_no_sense_are_refused_and_the_batch_is_named():
     second = RecordBatch(wire[RecordBatch(wire).size :])
     struct.pack_into(">I", wire, len(wire) - second.size + 17, crc32c(second.view[21:]))
 
-    with pytest.raises(BatchError, match="-1 headers in 0 bytes") as caught:
+    with pytest.raises(BatchError, match="header count -1 in 0 bytes") as caught:
         decode(wire)
 
     assert caught.value.code is ErrorCode.INVALID_RECORD
