@@ -1,15 +1,15 @@
-"""The other end of the wire: an SDK for ottla, and for any other cluster that speaks Kafka.
+"""The client SDK, for ottla and any other Kafka cluster.
 
     async with Producer("localhost:9092") as producer:
-        receipt = await producer.send("orders", b"…", key=b"user-1")
+        metadata = await producer.send("orders", b"…", key=b"user-1")
 
     async with Consumer("localhost:9092", "orders", group="billing") as consumer:
         async for record in consumer:
             ...
 
-`Admin` looks after topics, settings, groups and offsets; `ottla.client.blocking` has the same three
-without `await`. What is listed here is what programs may count on. It is imported when it is first
-used: a program pays for what it needs.
+`Admin` manages topics, configs, groups and offsets; `ottla.client.blocking` has the same three
+clients without `await`. The names in `__all__` are the public API. Each is imported on first use,
+so a program only loads what it needs.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ __all__ = [
     "UnsupportedError",
 ]
 
-_HOMES = {
+_MODULES = {
     "admin": (
         *("Admin", "ApiVersion", "BrokerDescription", "ClusterDescription", "ConfigEntry"),
         *("ConfigSource", "CreatedTopic", "GroupDescription", "GroupListing", "MemberDescription"),
@@ -130,13 +130,13 @@ _HOMES = {
         "TopicPartition",
     ),
 }
-_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f".{_HOME_OF.get(name, 'errors')}", __name__), name)
+    value = getattr(import_module(f".{_MODULE_OF.get(name, 'errors')}", __name__), name)
     globals()[name] = value
     return value
 

@@ -1,13 +1,13 @@
-"""The brokers of a cluster: who they are, who leads what, and a connection to each that is needed.
+"""A cluster: metadata of brokers and topics, and the connections to the brokers.
 
-A router. What it knows of topics and leaders it learns when somebody asks, keeps for a while, and
-learns again when a broker says that it is wrong. Operations that may be tried again are, with
-growing pauses, until they succeed, fail for good, or have taken too long.
+Metadata is fetched when it is needed, cached for a while, and fetched again when a broker reports
+that it is wrong. Operations that may succeed later are retried with exponential backoff, until they
+succeed, fail for good, or time out.
 
-Connections are by node and *channel*: answers of one connection come in order, so that a fetch that
-waits for records must not share one with a heartbeat. An address that cannot be reached is left in
-peace for a while, longer each time, whoever asks; where any broker will do, one that is known to
-answer is asked first. So one broker that is down, or hangs, keeps nobody waiting who does not need
+Connections are by node and *channel*: responses of a connection come in order, so a fetch that
+waits for records must not share one with a heartbeat. An address that cannot be reached is not
+tried again for a while, longer each time, whatever the request; where any broker will do, one that
+is known to respond comes first. So a broker that is down, or hangs, only delays requests that need
 it.
 """
 
@@ -50,7 +50,7 @@ T = TypeVar("T")
 
 _ANY = -1
 _DEFAULT_PORT = 9092
-# The last version in which one coordinator is asked for; the newer ones say the same of many.
+# The last version of FindCoordinator with a single key.
 _LAST_OF_ONE_KEY = 3
 
 logger = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ class Node(NamedTuple):
 
 
 class PartitionInfo(NamedTuple):
-    """Who has a partition."""
+    """The leader and the replicas of a partition."""
 
     leader: int
     leader_epoch: int
@@ -79,7 +79,7 @@ class PartitionInfo(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
-    """What is known of a topic."""
+    """A topic in the metadata."""
 
     name: str
     id: UUID
@@ -90,37 +90,38 @@ class TopicInfo:
 
 @dataclass(slots=True)
 class Metadata:
-    """What is known of the cluster, and since when."""
+    """The cached metadata."""
 
     cluster_id: str | None = None
     controller: int = -1
     nodes: dict[int, Node] = field(default_factory=dict)
     topics: dict[str, TopicInfo] = field(default_factory=dict)
-    learned: dict[str, float] = field(default_factory=dict)
+    #: When each topic was last fetched, by the monotonic clock.
+    fetched_at: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class _Failure:
-    """An address that could not be reached: how often in a row, and until when it is left alone."""
+class _Unreachable:
+    """An address that cannot be reached: consecutive failures, and when it may be tried again."""
 
-    tries: int
-    until: float
+    failures: int
+    retry_at: float
     reason: str
 
 
 class Cluster:
-    """A cluster, by the addresses of some of its brokers: "host:port,host:port" or a list."""
+    """A cluster, by its bootstrap servers: "host:port,host:port" or a list."""
 
     def __init__(self, bootstrap: str | Sequence[str], config: ClientConfig | None = None) -> None:
         self.config = config or ClientConfig()
         self.metadata = Metadata()
         self._bootstrap = parse_addresses(bootstrap)
         self._connections: dict[tuple[Address, str], BrokerConnection] = {}
-        self._connecting: dict[tuple[Address, str], asyncio.Lock] = {}
-        self._failures: dict[Address, _Failure] = {}
+        self._connect_locks: dict[tuple[Address, str], asyncio.Lock] = {}
+        self._unreachable: dict[Address, _Unreachable] = {}
         self._coordinators: dict[str, int] = {}
-        self._refreshing: asyncio.Lock = asyncio.Lock()
-        self._looking_up: dict[str, asyncio.Lock] = {}
+        self._refresh_lock = asyncio.Lock()
+        self._topic_locks: dict[str, asyncio.Lock] = {}
         self._is_closed = False
 
     async def close(self) -> None:
@@ -129,9 +130,9 @@ class Cluster:
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()
-        await asyncio.sleep(0)  # let transports end
+        await asyncio.sleep(0)  # lets the transports close
 
-    # Asking.
+    # Requests.
 
     async def send(
         self,
@@ -143,44 +144,44 @@ class Cluster:
         timeout: float | None = None,
         max_version: int | None = None,
     ) -> M:
-        """Ask a node, once."""
+        """Send a request to a node, once, and return the response."""
         started = time.perf_counter()
         try:
             connection = await self.connect(node_id, channel)
-            answer = await connection.send(
+            result = await connection.send(
                 request, response, timeout=timeout, max_version=max_version
             )
         except Exception as error:
             self.report(request.api, node_id, started, error)
             raise
         self.report(request.api, node_id, started, None)
-        return answer
+        return result
 
     def report(
         self, api: Api | None, node_id: int, started: float, error: Exception | None
     ) -> None:
-        """Tell the hook, if there is one, what became of a request."""
+        """Call the `on_request` hook, if there is one."""
         hook = self.config.on_request
         if hook is not None and api is not None:
             try:
                 hook(api.name, node_id, time.perf_counter() - started, error)
-            except Exception:  # it is somebody else's code, and no reason for a request to fail
+            except Exception:  # a bug in the hook must not fail the request
                 logger.exception("on_request failed for %s", api.name)
 
     async def send_to_any(
         self, request: Message, response: type[M], *, timeout: float | None = None
     ) -> M:
-        """Ask whoever answers first, known nodes and then the addresses given at the start."""
+        """Send a request to any broker: one of the known nodes, or a bootstrap server."""
         return await self.send(_ANY, request, response, timeout=timeout)
 
     async def send_to_controller(
         self, request: Message, response: type[M], *, max_version: int | None = None
     ) -> M:
-        """Ask the broker that changes metadata, whichever that is by now."""
+        """Send a request to the current controller."""
         await self.refresh([])
         node_id = self.metadata.controller
         if node_id < 0:
-            raise RetriableError(ErrorCode.NOT_CONTROLLER, "there is no controller right now")
+            raise RetriableError(ErrorCode.NOT_CONTROLLER, "The cluster has no controller")
         return await self.send(node_id, request, response, max_version=max_version)
 
     async def send_to_coordinator(
@@ -192,20 +193,21 @@ class Cluster:
         channel: str = "group",
         timeout: float | None = None,
     ) -> M:
-        """Ask the coordinator of a group."""
+        """Send a request to the coordinator of a group."""
         node_id = await self.coordinator_of(group_id)
         return await self.send(node_id, request, response, channel=channel, timeout=timeout)
 
     async def retry(
         self, attempt: Callable[[], Awaitable[T]], *, timeout: float | None = None, what: str = ""
     ) -> T:
-        """Try until it succeeds, fails for good, or takes too long.
+        """Call `attempt` until it succeeds, fails for good, or times out.
 
-        Before each further try metadata and coordinators that may be wrong are forgotten.
+        `what` names the operation in the DeadlineError. Cached metadata that an error calls into
+        question is invalidated before the next attempt.
         """
         seconds = self.config.timeouts.operation if timeout is None else timeout
         deadline = time.monotonic() + seconds
-        tries = 0
+        failures = 0
         while True:
             try:
                 return await attempt()
@@ -214,24 +216,25 @@ class Cluster:
                     raise
                 if needs_metadata_refresh(error):
                     self.invalidate()
-                pause = self.config.retry.delay(tries, random.random())  # noqa: S311
-                tries += 1
-                if time.monotonic() + pause > deadline:
-                    reason = f"{what or 'the operation'} did not succeed in {seconds:g} s: {error}"
+                delay = self.config.retry.delay(failures, random.random())  # noqa: S311
+                failures += 1
+                if time.monotonic() + delay > deadline:
+                    operation = what or "The operation"
+                    reason = f"{operation} did not succeed within {seconds:g} s: {error}"
                     raise DeadlineError(reason) from error
-                await asyncio.sleep(pause)
+                await asyncio.sleep(delay)
 
-    # Knowing.
+    # Metadata.
 
     async def topic(self, name: str) -> TopicInfo:
-        """Give what is known of a topic, looked up if need be. Raises KafkaError."""
+        """Return the metadata of a topic, fetched if necessary. Raises KafkaError."""
         info = self.metadata.topics.get(name)
         now = time.monotonic()
-        age = now - self.metadata.learned.get(name, float("-inf"))
+        age = now - self.metadata.fetched_at.get(name, float("-inf"))
         if info is None or info.error or age > self.config.metadata_max_age:
-            async with self._looking_up.setdefault(name, asyncio.Lock()):
-                # Of many who want it at once, one asks.
-                if self.metadata.learned.get(name, float("-inf")) < now:
+            async with self._topic_locks.setdefault(name, asyncio.Lock()):
+                # Of concurrent callers, one sends the request.
+                if self.metadata.fetched_at.get(name, float("-inf")) < now:
                     await self.refresh([name])
             info = self.metadata.topics.get(name)
         code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if info is None else info.error
@@ -239,71 +242,71 @@ class Cluster:
             raise error_of(code, f"topic {name!r}: {code.message}") or AssertionError
         return info
 
-    async def leader_of(self, place: TopicPartition) -> int:
-        """Give the node that leads a partition. Raises KafkaError."""
-        found = (await self.leaders_of([place]))[place]
-        if isinstance(found, Exception):
-            raise found
-        return found
+    async def leader_of(self, tp: TopicPartition) -> int:
+        """Return the node that leads a partition. Raises KafkaError."""
+        leader = (await self.leaders_of([tp]))[tp]
+        if isinstance(leader, Exception):
+            raise leader
+        return leader
 
     async def leaders_of(
-        self, places: Iterable[TopicPartition]
+        self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, int | KafkaError | ClientError]:
-        """Give the nodes that lead partitions, or why there is none. Each topic is looked up once.
+        """Return the leader of each partition, or the error. Each topic is looked up once.
 
-        Of a partition without a leader the topic is looked up again next time.
+        The metadata of a topic with a leaderless partition is fetched again next time.
         """
-        found: dict[TopicPartition, int | KafkaError | ClientError] = {}
+        leaders: dict[TopicPartition, int | KafkaError | ClientError] = {}
         by_topic: dict[str, list[TopicPartition]] = {}
-        for place in places:
-            by_topic.setdefault(place.topic, []).append(place)
-        for topic, some in by_topic.items():
+        for tp in partitions:
+            by_topic.setdefault(tp.topic, []).append(tp)
+        for topic, tps in by_topic.items():
             try:
                 info = await self.topic(topic)
             except (KafkaError, ClientError) as error:
-                found.update(dict.fromkeys(some, error))
+                leaders.update(dict.fromkeys(tps, error))
                 continue
-            found.update({place: _leader_in(info, place) for place in some})
-            if any(isinstance(found[place], RefreshError) for place in some):
+            leaders.update({tp: _leader(info, tp) for tp in tps})
+            if any(isinstance(leaders[tp], RefreshError) for tp in tps):
                 self.invalidate([topic])
-        return found
+        return leaders
 
     async def coordinator_of(self, group_id: str) -> int:
-        """Give the node that coordinates a group. Raises KafkaError."""
-        found = self._coordinators.get(group_id)
-        if found is not None:
-            return found
-        place = await self.send(
+        """Return the node that coordinates a group. Raises KafkaError."""
+        coordinator = self._coordinators.get(group_id)
+        if coordinator is not None:
+            return coordinator
+        response = await self.send(
             _ANY,
             FindCoordinatorRequest(key=group_id),
             FindCoordinatorResponse,
             max_version=_LAST_OF_ONE_KEY,
         )
-        error = error_of(place.error_code, place.error_message)
+        error = error_of(response.error_code, response.error_message)
         if error is not None:
             raise error
-        node = Node(place.node_id, place.host, place.port)
+        node = Node(response.node_id, response.host, response.port)
         self.metadata.nodes[node.id] = node
         self._coordinators[group_id] = node.id
         return node.id
 
     def invalidate(self, topics: Iterable[str] | None = None) -> None:
-        """Look topics up again when they are next needed, all of them if none are named."""
+        """Have topics fetched again on next use; with None, all topics and coordinators."""
         if topics is None:
-            self.metadata.learned.clear()
+            self.metadata.fetched_at.clear()
             self._coordinators.clear()
         else:
             for name in topics:
-                self.metadata.learned.pop(name, None)
+                self.metadata.fetched_at.pop(name, None)
 
     def invalidate_coordinator(self, group_id: str) -> None:
-        """Look the coordinator of a group up again when it is next needed."""
+        """Find the coordinator of a group again when it is next needed."""
         self._coordinators.pop(group_id, None)
 
     async def refresh(self, topics: Collection[str] | None, *, may_create: bool = True) -> Metadata:
-        """Learn about topics, all of them if None; and about the brokers in any case.
+        """Fetch the metadata of topics (None is all) and brokers.
 
-        One that is not there is made where that is allowed, by the configuration and the caller.
+        A missing topic is created if `allow_auto_create`, `may_create` and the broker allow it.
         """
         request = MetadataRequest(
             topics=None if topics is None else [MetadataRequestTopic(name=name) for name in topics],
@@ -311,48 +314,48 @@ class Cluster:
                 self.config.allow_auto_create and may_create and bool(topics)
             ),
         )
-        # Brokers have it at hand. Who takes long will take longer, and others wait for this.
+        # Brokers have it in memory. One that is slow is probably stuck, and others wait for this.
         seconds = min(self.config.timeouts.request, self.config.timeouts.connect)
-        async with self._refreshing:
-            answer = await self.send_to_any(request, MetadataResponse, timeout=seconds)
-            self._learn(answer, is_all=topics is None)
+        async with self._refresh_lock:
+            response = await self.send_to_any(request, MetadataResponse, timeout=seconds)
+            self._update(response, is_all=topics is None)
         return self.metadata
 
-    def _learn(self, answer: MetadataResponse, *, is_all: bool) -> None:
+    def _update(self, response: MetadataResponse, *, is_all: bool) -> None:
         now = time.monotonic()
-        known = self.metadata
-        known.cluster_id = answer.cluster_id
-        known.controller = answer.controller_id
-        if answer.brokers:
-            known.nodes = {
+        metadata = self.metadata
+        metadata.cluster_id = response.cluster_id
+        metadata.controller = response.controller_id
+        if response.brokers:
+            metadata.nodes = {
                 broker.node_id: Node(broker.node_id, broker.host, broker.port, broker.rack)
-                for broker in answer.brokers
+                for broker in response.brokers
             }
         if is_all:
-            known.topics, known.learned = {}, {}
-        for topic in answer.topics:
+            metadata.topics, metadata.fetched_at = {}, {}
+        for topic in response.topics:
             if topic.name is not None:
-                known.topics[topic.name] = _topic_info(topic)
-                known.learned[topic.name] = now
+                metadata.topics[topic.name] = _topic_info(topic)
+                metadata.fetched_at[topic.name] = now
 
-    # Connecting.
+    # Connections.
 
     async def connect(self, node_id: int, channel: str = "main") -> BrokerConnection:
-        """Give a connection to a node, or to any. Raises ConnectionLostError."""
+        """Return a connection to a node, or to any broker. Raises ConnectionLostError."""
         if node_id != _ANY:
             node = self.metadata.nodes.get(node_id)
             if node is None:
                 await self.refresh([])
                 node = self.metadata.nodes.get(node_id)
             if node is None:
-                raise ConnectionLostError(f"there is no broker {node_id}")
+                raise ConnectionLostError(f"Unknown broker {node_id}")
             return await self._connect((node.host, node.port), channel)
         addresses = [(node.host, node.port) for node in self.metadata.nodes.values()]
         random.shuffle(addresses)
         reasons = []
         for address in sorted(
             dict.fromkeys([*addresses, *self._bootstrap]),
-            key=lambda address: self._doubt(address, channel),
+            key=lambda address: self._preference(address, channel),
         ):
             try:
                 return await self._connect(address, channel)
@@ -360,12 +363,12 @@ class Cluster:
                 reasons.append(str(error))
         raise ConnectionLostError("; ".join(dict.fromkeys(reasons)))
 
-    def _doubt(self, address: Address, channel: str) -> int:
-        """Say how little is to be expected: a broker that answers is better than one that may."""
+    def _preference(self, address: Address, channel: str) -> int:
+        """Return the sort key of an address: 0 is connected, 1 untried, 2 failed or lost."""
         connection = self._connections.get((address, channel))
         if connection is not None and connection.is_open:
             return 0
-        return 1 if connection is None and address not in self._failures else 2
+        return 1 if connection is None and address not in self._unreachable else 2
 
     async def _connect(self, address: Address, channel: str) -> BrokerConnection:
         self._check_open()
@@ -373,12 +376,12 @@ class Cluster:
         connection = self._connections.get(key)
         if connection is not None and connection.is_open:
             return connection
-        async with self._connecting.setdefault(key, asyncio.Lock()):
+        async with self._connect_locks.setdefault(key, asyncio.Lock()):
             connection = self._connections.get(key)
             if connection is None or not connection.is_open:
                 connection = await self._open(address)
                 try:
-                    self._check_open()  # it may have been closed meanwhile
+                    self._check_open()  # closed meanwhile
                 except ClosedError:
                     connection.close()
                     raise
@@ -386,34 +389,34 @@ class Cluster:
         return connection
 
     async def _open(self, address: Address) -> BrokerConnection:
-        """Connect, unless that has just failed: all who want to wait as long as one would."""
-        failure = self._failures.get(address)
-        if failure is not None and time.monotonic() < failure.until:
-            raise ConnectionLostError(failure.reason)
+        """Connect, unless the address has just failed: callers share the backoff."""
+        unreachable = self._unreachable.get(address)
+        if unreachable is not None and time.monotonic() < unreachable.retry_at:
+            raise ConnectionLostError(unreachable.reason)
         try:
             connection = await BrokerConnection.open(*address, self.config)
         except ConnectionLostError as error:
-            tries = 0 if failure is None else failure.tries + 1
-            pause = self.config.retry.delay(tries, random.random())  # noqa: S311
-            self._failures[address] = _Failure(tries, time.monotonic() + pause, str(error))
+            failures = 0 if unreachable is None else unreachable.failures + 1
+            retry_at = time.monotonic() + self.config.retry.delay(failures, random.random())  # noqa: S311
+            self._unreachable[address] = _Unreachable(failures, retry_at, str(error))
             raise
-        self._failures.pop(address, None)
+        self._unreachable.pop(address, None)
         return connection
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise ClosedError("the client has been closed")
+            raise ClosedError("The client is closed")
 
 
 def needs_metadata_refresh(error: Exception) -> bool:
-    """Whether an error may mean that somebody else has to be asked by now."""
+    """Whether an error may mean that the leader, coordinator or controller has changed."""
     return isinstance(error, RefreshError | ConnectionLostError | DeadlineError)
 
 
 def parse_addresses(bootstrap: str | Sequence[str]) -> list[Address]:
-    """Read "host:port,…" or a list of such. Raises ValueError."""
+    """Parse "host:port,…" or a list of such. Raises ValueError."""
     texts = bootstrap.split(",") if isinstance(bootstrap, str) else list(bootstrap)
-    found = []
+    addresses = []
     for text in texts:
         stripped = text.strip()
         host, colon, port = stripped.rpartition(":")
@@ -421,21 +424,21 @@ def parse_addresses(bootstrap: str | Sequence[str]) -> list[Address]:
             host, port = stripped, str(_DEFAULT_PORT)
         host = host.strip("[]")
         if not host or not port.isdigit() or not 0 < int(port) < 65_536:
-            raise ValueError(f"{text!r} is no address: host:port is")
-        found.append((host, int(port)))
-    return found
+            raise ValueError(f"Invalid address {text!r}: expected host:port")
+        addresses.append((host, int(port)))
+    return addresses
 
 
-def _leader_in(info: TopicInfo, place: TopicPartition) -> int | KafkaError:
-    if not 0 <= place.partition < len(info.partitions):
+def _leader(info: TopicInfo, tp: TopicPartition) -> int | KafkaError:
+    if not 0 <= tp.partition < len(info.partitions):
         return KafkaError(
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-            f"{place}: the topic has {len(info.partitions)} partitions",
+            f"{tp}: the topic has {len(info.partitions)} partitions",
         )
-    leader = info.partitions[place.partition].leader
+    leader = info.partitions[tp.partition].leader
     if leader >= 0:
         return leader
-    return RefreshError(ErrorCode.LEADER_NOT_AVAILABLE, f"{place} has no leader")
+    return RefreshError(ErrorCode.LEADER_NOT_AVAILABLE, f"{tp} has no leader")
 
 
 def _topic_info(topic: MetadataResponseTopic) -> TopicInfo:

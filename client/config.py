@@ -1,11 +1,11 @@
-"""Settings that producer, consumer and admin share, in groups. Times are in seconds."""
+"""Configs that producer, consumer and admin share. Times are in seconds."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-#: Told of each request: the api, the node, the seconds it took, and what went wrong, if anything.
+#: Called after each request with the API, the node id, the seconds it took, and the error, if any.
 RequestHook = Callable[[str, int, float, Exception | None], None]
 
 
@@ -27,27 +27,27 @@ class RetryConfig:
 
 @dataclass(frozen=True, slots=True)
 class TimeoutConfig:
-    """How long things may take."""
+    """Timeouts."""
 
-    #: One connection to be made and greeted.
+    #: To connect, ApiVersions included.
     connect: float = 10.0
-    #: One answer to come.
+    #: For a response.
     request: float = 30.0
-    #: A whole operation, with all its tries.
+    #: For an operation with all retries; of a producer, until a record is acknowledged.
     operation: float = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class ClientConfig:
-    """What all clients have in common."""
+    """Configs of all clients."""
 
     client_id: str = "ottla"
     retry: RetryConfig = field(default_factory=RetryConfig)
     timeouts: TimeoutConfig = field(default_factory=TimeoutConfig)
-    #: After so long metadata are looked up again even if nothing is wrong.
+    #: Metadata is refreshed after this time even without errors.
     metadata_max_age: float = 300.0
-    #: The largest response that is taken.
+    #: Maximum size of a response.
     max_response_bytes: int = 512 * 1024 * 1024
-    #: Whether topics that are asked for and not there may be made, where the broker does that.
+    #: Whether a missing topic may be created, if the broker allows that.
     allow_auto_create: bool = True
     on_request: RequestHook | None = None

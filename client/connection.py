@@ -1,9 +1,9 @@
-"""One connection to one broker: requests out, responses in, in the same order.
+"""A connection to a broker: pipelined requests, and responses in the same order.
 
-A response is read straight into a buffer of its own size, and its byte fields are slices of that:
-records that were fetched are not copied. What cannot be understood, or comes too late, ends the
-connection, and everything that still waits on it fails with ConnectionLostError. Who gives up
-waiting disturbs nobody, but the answer stays due: a broker that does not give it is left.
+A response is read into a buffer of its own, and its byte fields are slices of that: fetched records
+are not copied. A response that is malformed or late closes the connection, and all requests in
+flight fail with ConnectionLostError. Cancelling a request does not affect the others, but its
+response is still due: if that does not arrive in time, the connection is closed as well.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ M = TypeVar("M", bound=Message)
 
 _CORRELATION_ID = struct.Struct(">i")
 _SCRATCH_BYTES = 64 * 1024
-# The first version that says who asks. It is known to nearly all brokers that there are.
-_GREETING_VERSION = 3
-# The answer to the greeting is small. What is not may be no answer: the first bytes of TLS read as
-# a size of 352 MB.
-_GREETING_BYTES = 256 * 1024
+# The first version with the client's name. Nearly all brokers in use support it.
+_API_VERSIONS_VERSION = 3
+# Limit for the response to ApiVersions. A larger one is probably not Kafka's: the first bytes of
+# TLS read as a size of 352 MB.
+_API_VERSIONS_MAX_BYTES = 256 * 1024
 
 
-class _Waiting:
-    """A request that has no answer yet."""
+class _InFlightRequest:
+    """A request without a response."""
 
     __slots__ = ("correlation_id", "future", "response", "timer", "version")
 
@@ -50,15 +50,15 @@ class _Waiting:
         future: asyncio.Future[Any],
     ) -> None:
         self.correlation_id = correlation_id
-        #: None: whoever asked wants the frame as it is.
+        #: None: the future gets the frame, undecoded.
         self.response = response
         self.version = version
         self.future = future
-        #: Ends the connection. It runs on when whoever asked has given up: an answer is due still.
+        #: Closes the connection. It runs on if the request is cancelled, as its response is due.
         self.timer: asyncio.TimerHandle | None = None
 
-    def end(self) -> None:
-        """Take note that it is answered, or will not be."""
+    def cancel_timer(self) -> None:
+        """Stop the timeout: there is a response, or there will be none."""
         if self.timer is not None:
             self.timer.cancel()
 
@@ -70,22 +70,22 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self.address = address
         self._config = config
         self._transport: asyncio.Transport
-        #: What the broker speaks, by api key: the first and last version.
+        #: Minimum and maximum version of the APIs that the broker supports, by API key.
         self.versions: dict[int, tuple[int, int]] = {}
         self._correlation_ids = count(1)
-        self._waiting: deque[_Waiting] = deque()
+        self._requests: deque[_InFlightRequest] = deque()
         self._lost: ClosedError | ConnectionLostError | None = None
         self._writable = asyncio.Event()
         self._writable.set()
         self._framer = Framer(
             memoryview(bytearray(_SCRATCH_BYTES)),
             min_bytes=_CORRELATION_ID.size,
-            max_bytes=_GREETING_BYTES,
+            max_bytes=_API_VERSIONS_MAX_BYTES,
         )
 
     @classmethod
     async def open(cls, host: str, port: int, config: ClientConfig) -> Self:
-        """Connect, and learn what the broker speaks. Raises ConnectionLostError, DeadlineError."""
+        """Connect, and fetch the API versions. Raises ConnectionLostError, DeadlineError."""
         address = f"{host}:{port}"
         loop = asyncio.get_running_loop()
         try:
@@ -94,44 +94,44 @@ class BrokerConnection(asyncio.BufferedProtocol):
                     lambda: cls(config, address), host, port
                 )
                 try:
-                    await connection._greet()
+                    await connection._fetch_api_versions()
                 except BaseException:
                     connection.close()
                     raise
         except TimeoutError:
-            reason = f"{address} did not answer in {config.timeouts.connect:g} s"
+            reason = f"{address} did not respond within {config.timeouts.connect:g} s"
             raise ConnectionLostError(reason) from None
-        except (OSError, UnicodeError) as error:  # the latter from a name that cannot be one
-            raise ConnectionLostError(f"cannot connect to {address}: {_said(error)}") from error
+        except (OSError, UnicodeError) as error:  # the latter for an invalid host name
+            raise ConnectionLostError(f"Cannot connect to {address}: {_reason(error)}") from error
         except DecodeError as error:
-            raise ConnectionLostError(f"{address} is not understood: {error}") from error
+            raise ConnectionLostError(f"Malformed response from {address}: {error}") from error
         return connection
 
     def __repr__(self) -> str:
-        return f"<BrokerConnection to {self.address}, {len(self._waiting)} unanswered>"
+        return f"<BrokerConnection to {self.address}, {len(self._requests)} in flight>"
 
     @property
     def is_open(self) -> bool:
-        """Whether it can be used."""
+        """Whether requests can be sent."""
         return self._lost is None
 
     @property
     def in_flight(self) -> int:
-        """How many requests have no answer yet."""
-        return len(self._waiting)
+        """The number of requests without a response."""
+        return len(self._requests)
 
     def version_for(self, api: Api, max_version: int | None = None) -> int:
         """Return the newest version of an API that both sides support. Raises UnsupportedError."""
-        theirs = self.versions.get(api.key)
-        if theirs is None:
-            raise UnsupportedError(f"{self.address} does not serve {api.name}")
-        last = min(
-            api.versions.last, theirs[1], api.versions.last if max_version is None else max_version
-        )
-        if last < max(api.versions.first, theirs[0]):
+        supported = self.versions.get(api.key)
+        if supported is None:
+            raise UnsupportedError(f"{self.address} does not support {api.name}")
+        last = min(api.versions.last, supported[1])
+        if max_version is not None:
+            last = min(last, max_version)
+        if last < max(api.versions.first, supported[0]):
             raise UnsupportedError(
-                f"{self.address} serves {api.name} {theirs[0]} to {theirs[1]},"
-                f" and we speak {api.versions}"
+                f"{self.address} supports {api.name} versions {supported[0]} to {supported[1]};"
+                f" the client supports {api.versions}"
             )
         return last
 
@@ -166,43 +166,43 @@ class BrokerConnection(asyncio.BufferedProtocol):
         seconds = self._config.timeouts.request if timeout is None else timeout
         loop = asyncio.get_running_loop()
         future: asyncio.Future[M] = loop.create_future()
-        waiting = _Waiting(self._write(version, request), response, version, future)
-        waiting.timer = loop.call_later(seconds, self._too_late, waiting, seconds)
-        self._waiting.append(waiting)
+        in_flight = _InFlightRequest(self._write(version, request), response, version, future)
+        in_flight.timer = loop.call_later(seconds, self._on_timeout, in_flight, seconds)
+        self._requests.append(in_flight)
         return future
 
     async def send_oneway(self, version: int, request: Message) -> None:
-        """Send a request that has no answer: Produce with acks=0."""
+        """Send a request that has no response: Produce with acks=0."""
         if not self._writable.is_set():
             await self._wait_until_writable()
         self._write(version, request)
 
     def close(self, reason: ConnectionLostError | None = None) -> None:
-        """Close; whatever has no answer fails, with ClosedError if there is no other reason."""
+        """Close. Requests in flight fail with `reason`, or with ClosedError."""
         if self._lost is None:
-            self._fail(reason or ClosedError(f"the connection to {self.address} was closed"))
-        # There is no transport if the connection was never made.
+            self._fail(reason or ClosedError(f"The connection to {self.address} was closed"))
+        # There is no transport before the connection is established.
         with suppress(AttributeError):
             self._transport.abort()
 
-    # What the event loop calls.
+    # asyncio protocol callbacks.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin."""
+        """Keep the transport."""
         self._transport = cast(asyncio.Transport, transport)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """End."""
+        """Fail the requests in flight."""
         if self._lost is None:
             reason = f": {error}" if error else ""
             self._fail(ConnectionLostError(f"{self.address} closed the connection{reason}"))
 
     def pause_writing(self) -> None:
-        """Let requests wait: the broker does not read."""
+        """Have requests wait: the broker does not read."""
         self._writable.clear()
 
     def resume_writing(self) -> None:
-        """Let requests go."""
+        """Have requests sent again."""
         self._writable.set()
 
     def get_buffer(self, _sizehint: int) -> memoryview:
@@ -218,52 +218,54 @@ class BrokerConnection(asyncio.BufferedProtocol):
                     self._receive(frame)
                 framer.detach(framer.frame_bytes)
         except (DecodeError, ConnectionLostError) as error:
-            self.close(ConnectionLostError(f"{self.address} is not understood: {error}"))
+            self.close(ConnectionLostError(f"Malformed response from {self.address}: {error}"))
 
     def _receive(self, frame: bytearray) -> None:
-        if not self._waiting:
-            raise ConnectionLostError("a response that nobody asked for")
-        waiting = self._waiting[0]
+        if not self._requests:
+            raise ConnectionLostError("response without a request")
+        request = self._requests[0]
         (correlation_id,) = _CORRELATION_ID.unpack_from(frame)
-        if correlation_id != waiting.correlation_id:
-            # It stays among those that wait, and fails with them.
+        if correlation_id != request.correlation_id:
+            # The request stays in flight, and fails with the others.
             raise ConnectionLostError(
-                f"a response to request {correlation_id}, not to {waiting.correlation_id}"
+                f"correlation id {correlation_id}, expected {request.correlation_id}"
             )
-        self._waiting.popleft()
-        waiting.end()
-        if waiting.future.done():
-            return  # whoever asked has given up
-        if waiting.response is None:
-            waiting.future.set_result(frame)
+        self._requests.popleft()
+        request.cancel_timer()
+        if request.future.done():
+            return  # cancelled
+        if request.response is None:
+            request.future.set_result(frame)
             return
         try:
-            _id, answer = decode_response(waiting.response, waiting.version, frame)
+            _id, response = decode_response(request.response, request.version, frame)
         except DecodeError as error:
-            waiting.future.set_exception(
-                ConnectionLostError(f"{self.address} is not understood: {error}")
+            request.future.set_exception(
+                ConnectionLostError(f"Malformed response from {self.address}: {error}")
             )
             raise
-        waiting.future.set_result(answer)
+        request.future.set_result(response)
 
-    async def _greet(self) -> None:
-        """Ask what the broker speaks."""
-        from importlib import metadata  # noqa: PLC0415  # slow to import, and needed once
+    async def _fetch_api_versions(self) -> None:
+        """Get the API versions that the broker supports."""
+        from importlib import metadata  # noqa: PLC0415  # slow to import
 
         request = ApiVersionsRequest(
             client_software_name="ottla", client_software_version=metadata.version("ottla")
         )
         future: asyncio.Future[bytearray] = asyncio.get_running_loop().create_future()
-        correlation_id = self._write(_GREETING_VERSION, request)
-        self._waiting.append(_Waiting(correlation_id, None, _GREETING_VERSION, future))
+        correlation_id = self._write(_API_VERSIONS_VERSION, request)
+        self._requests.append(_InFlightRequest(correlation_id, None, _API_VERSIONS_VERSION, future))
         frame = await future
-        # A broker that does not know the version answers in version 0, with this error.
-        is_too_new = int.from_bytes(frame[4:6]) == ErrorCode.UNSUPPORTED_VERSION
-        version = 0 if is_too_new else _GREETING_VERSION
-        _id, answer = decode_response(ApiVersionsResponse, version, frame)
-        if not is_too_new and (error := error_of(answer.error_code)):
+        # A broker that does not support the version responds in version 0 with this error.
+        is_unsupported = int.from_bytes(frame[4:6]) == ErrorCode.UNSUPPORTED_VERSION
+        version = 0 if is_unsupported else _API_VERSIONS_VERSION
+        _id, response = decode_response(ApiVersionsResponse, version, frame)
+        if not is_unsupported and (error := error_of(response.error_code)):
             raise error
-        self.versions = {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
+        self.versions = {
+            api.api_key: (api.min_version, api.max_version) for api in response.api_keys
+        }
         self._framer.max_bytes = self._config.max_response_bytes
 
     async def _wait_until_writable(self, timeout: float | None = None) -> None:
@@ -272,7 +274,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
             async with asyncio.timeout(seconds):
                 await self._writable.wait()
         except TimeoutError:
-            reason = f"{self.address} has taken nothing in {seconds:g} s"
+            reason = f"{self.address} has read nothing for {seconds:g} s"
             self.close(ConnectionLostError(reason))
             raise DeadlineError(reason) from None
 
@@ -285,25 +287,25 @@ class BrokerConnection(asyncio.BufferedProtocol):
         )
         return correlation_id
 
-    def _too_late(self, waiting: _Waiting, seconds: float) -> None:
-        if not waiting.future.done():
-            reason = f"{self.address} has not answered in {seconds:g} s"
-            waiting.future.set_exception(DeadlineError(reason))
-        # Answers come in order: what is behind this one is late too.
-        self.close(ConnectionLostError(f"{self.address} does not answer"))
+    def _on_timeout(self, request: _InFlightRequest, seconds: float) -> None:
+        if not request.future.done():
+            reason = f"{self.address} did not respond within {seconds:g} s"
+            request.future.set_exception(DeadlineError(reason))
+        # Responses come in order: all requests behind this one are late, too.
+        self.close(ConnectionLostError(f"{self.address} does not respond"))
 
     def _fail(self, error: ClosedError | ConnectionLostError) -> None:
         self._lost = error
         self._writable.set()
-        waiting, self._waiting = self._waiting, deque()
-        for one in waiting:
-            one.end()
-            if not one.future.done():
-                one.future.set_exception(type(error)(str(error)))
+        requests, self._requests = self._requests, deque()
+        for request in requests:
+            request.cancel_timer()
+            if not request.future.done():
+                request.future.set_exception(type(error)(str(error)))
 
 
-def _said(error: OSError | UnicodeError) -> str:
-    """Say why there is no connection, without numbers, and without the address once more."""
+def _reason(error: OSError | UnicodeError) -> str:
+    """Return the reason of a failed connect, without errno and without the address."""
     if isinstance(error, ConnectionError) and error.errno is not None:
         return os.strerror(error.errno)
     return str(getattr(error, "strerror", None) or error)

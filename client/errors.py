@@ -1,23 +1,23 @@
-"""What can go wrong for a program that uses the SDK.
+"""Exceptions of the SDK.
 
-    KafkaError                     the broker answered with an error code; `.code`, `.retriable`
-    └── RetriableError             … which may not be the last word
-        └── RefreshError           … once metadata have been looked up again
-    ClientError                    everything else
-    ├── ConnectionLostError        nobody answered: refused, reset, or not understood; retriable
-    ├── DeadlineError              it took longer than it was given; also a TimeoutError
-    ├── UnsupportedError           the broker does not speak an api, or not a version that would do
-    ├── ClosedError                the producer, consumer or admin has been closed
-    ├── BufferFullError            more is waiting to be sent than may wait, and for too long
-    ├── RecordTooLargeError        a record that does not fit a batch
+    KafkaError                     the broker returned an error code; `.code`, `.retriable`
+    └── RetriableError             a retry may succeed
+        └── RefreshError           a retry may succeed after a metadata refresh
+    ClientError                    all other errors
+    ├── ConnectionLostError        refused, reset, or a malformed response; retriable
+    ├── DeadlineError              a timeout has passed; also a TimeoutError
+    ├── UnsupportedError           the broker does not support an API, or the needed version of it
+    ├── ClosedError                the producer, consumer or admin is closed
+    ├── BufferFullError            no buffer memory for a record within `buffer_timeout`
+    ├── RecordTooLargeError        a record does not fit a request or the buffer
     ├── ConsumerError              an operation that the consumer's assignment does not allow
     ├── TruncatedError             a broker sent less than one batch
     ├── SerializationError         a serializer or deserializer raised; its error is the cause
-    │   └── BadRecordError         … a deserializer; `.record` is what it did not understand
-    └── PartialError               of several things some failed; `.failed`, `.done`
+    │   └── BadRecordError         a deserializer raised; `.record` is the record
+    └── PartialError               some parts of a request failed; `.failed`, `.done`
 
-The first three come from `ottla.protocol.errors`, which has the codes. TruncatedError and
-BadRecordError are in `chunks`, PartialError is in `admin`: `ottla.client` has them all.
+The first three are defined in `ottla.protocol.errors`, with the error codes; TruncatedError and
+BadRecordError in `consumer.fetched_data`, and PartialError in `admin`. `ottla.client` exports all.
 """
 
 from __future__ import annotations
@@ -43,44 +43,44 @@ __all__ = [
 
 
 class ClientError(Exception):
-    """Something went wrong on this side of the wire."""
+    """An error of the client, not returned by a broker."""
 
-    #: Whether the same may succeed later.
+    #: Whether a retry may succeed.
     retriable = False
 
 
 class ConnectionLostError(ClientError):
-    """Nobody answered: the connection was refused or reset, or what came made no sense."""
+    """The connection was refused or reset, or a response was malformed."""
 
     retriable = True
 
 
 class DeadlineError(ClientError, TimeoutError):
-    """It took longer than it was given."""
+    """A timeout has passed."""
 
     retriable = True
 
 
 class UnsupportedError(ClientError):
-    """The broker does not speak an api, or not in a version that would do."""
+    """The broker does not support an API, or the needed version of it."""
 
 
 class ClosedError(ClientError):
-    """The producer, consumer or admin has been closed."""
+    """The producer, consumer or admin is closed."""
 
 
 class BufferFullError(ClientError):
-    """More is waiting to be sent than may wait, and that for too long."""
+    """No buffer memory for a record within `BatchConfig.buffer_timeout`."""
 
     retriable = True
 
 
 class RecordTooLargeError(ClientError):
-    """A record that does not fit a batch."""
+    """A record does not fit a request or the buffer."""
 
 
 class ConsumerError(ClientError):
-    """Something that the consumer's assignment does not allow."""
+    """An operation that the consumer's assignment does not allow."""
 
 
 class SerializationError(ClientError):

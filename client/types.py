@@ -1,11 +1,11 @@
-"""What is sent, what comes back, and where it is."""
+"""Records, offsets and partitions, as programs see them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-#: The times by which ListOffsets is asked for the ends of a log.
+#: Special timestamps of ListOffsets: the ends of a log.
 LATEST, EARLIEST = -1, -2
 
 
@@ -20,17 +20,17 @@ class TopicPartition(NamedTuple):
 
 
 class RecordMetadata(NamedTuple):
-    """Where a record is that was sent; -1 where the broker did not say (acks=0)."""
+    """Where a record was written; the offset is -1 if the broker does not return it (acks=0)."""
 
     topic: str
     partition: int
     offset: int
-    #: In milliseconds: the record's own time, or the broker's where the topic wants that.
+    #: In milliseconds: the record's, or the broker's with message.timestamp.type=LogAppendTime.
     timestamp: int
 
 
 class ConsumerRecord(NamedTuple):
-    """A record that was read. `key` and `value` are what the deserializers made of them."""
+    """A record that a consumer returns. Deserializers apply to `key` and `value`."""
 
     topic: str
     partition: int
@@ -44,22 +44,22 @@ class ConsumerRecord(NamedTuple):
 
 
 class OffsetAndTimestamp(NamedTuple):
-    """An offset that was looked up by time."""
+    """An offset that was looked up by timestamp."""
 
     offset: int
     timestamp: int
 
 
 class OffsetAndMetadata(NamedTuple):
-    """What a group has committed."""
+    """An offset that a group commits, with metadata."""
 
     offset: int
     metadata: str = ""
     leader_epoch: int = -1
 
 
-#: What a record may be given as headers.
+#: Headers of a record to send.
 Headers = Mapping[str, bytes | None] | Sequence[tuple[str, bytes | None]]
-#: From a program's value to bytes, and back.
+#: From a value to bytes, and back.
 Serializer = Callable[[Any], bytes | None]
 Deserializer = Callable[[bytes], Any]

@@ -1,14 +1,13 @@
-"""Which partition a record goes to, where it does not say.
+"""The partition of a record that does not name one.
 
-With a key, Kafka's: a hash of the key, the same one that the Java client and librdkafka's
-`murmur2_random` use, so that records of a key are in one partition whoever wrote them. Without a
-key, one of
+With a key, the hash of the key, as in the Java client and in librdkafka's `murmur2_random`: the
+records of a key are in one partition, whichever client sent them. Without a key, one of
 
-    sticky        the same partition until its batch has gone, then another one at random: batches
-                  are few and full
-    round-robin   one after the other, for topics where records should be spread evenly
+    sticky        the same partition until its batch is sent, then another one at random: few and
+                  full batches
+    round-robin   one partition after the other, for an even distribution of records
 
-A program may bring a function of its own instead, which then decides for all records.
+A program may pass a function instead, which then decides for all records.
 """
 
 from __future__ import annotations
@@ -30,19 +29,18 @@ ROUND_ROBIN = "round-robin"
 _SEED = 0x9747B28C
 _MULTIPLIER = 0x5BD1E995
 _MASK = 0xFFFFFFFF
-# Keys come again and again, and to hash one in Python takes longer than to look it up. Not long
-# ones, though.
-_REMEMBERED_KEYS = 16_384
-_LONGEST_REMEMBERED_BYTES = 64
+# Keys recur, and hashing a short one in Python takes longer than looking it up.
+_CACHED_KEYS = 16_384
+_MAX_CACHED_KEY_BYTES = 64
 
 
 def murmur2(data: bytes) -> int:
-    """Hash as `org.apache.kafka.common.utils.Utils.murmur2` does, but without a sign."""
+    """Return the hash of `org.apache.kafka.common.utils.Utils.murmur2`, unsigned."""
     size = len(data)
     words = size // 4
     h = _SEED ^ size
     for k in struct.unpack_from(f"<{words}I", data):
-        k = k * _MULTIPLIER & _MASK  # noqa: PLW2901  # as the algorithm is always written
+        k = k * _MULTIPLIER & _MASK  # noqa: PLW2901  # as in the reference implementation
         h = (h * _MULTIPLIER ^ (k ^ k >> 24) * _MULTIPLIER) & _MASK
     if size & 3:
         h = (h ^ int.from_bytes(data[4 * words :], "little")) * _MULTIPLIER & _MASK
@@ -50,21 +48,21 @@ def murmur2(data: bytes) -> int:
     return h ^ h >> 15
 
 
-_remembered = lru_cache(_REMEMBERED_KEYS)(murmur2)
+_cached_murmur2 = lru_cache(_CACHED_KEYS)(murmur2)
 
 
 def partition_of_key(key: bytes, count: int) -> int:
-    """Give the partition of a key among so many."""
-    hashed = compiled.fast.murmur2(key) if compiled.fast is not None else _looked_up(key)
+    """Return the partition of a key among `count`."""
+    hashed = compiled.fast.murmur2(key) if compiled.fast is not None else _hash(key)
     return (hashed & 0x7FFFFFFF) % count
 
 
-def _looked_up(key: bytes) -> int:
-    return _remembered(key) if len(key) <= _LONGEST_REMEMBERED_BYTES else murmur2(key)
+def _hash(key: bytes) -> int:
+    return _cached_murmur2(key) if len(key) <= _MAX_CACHED_KEY_BYTES else murmur2(key)
 
 
 def next_sticky(current: int, available: Sequence[int]) -> int:
-    """Choose another partition than the current one, if there is one."""
+    """Return a random partition other than the current one, if there is one."""
     if len(available) == 1:
         return available[0]
     while True:
@@ -74,5 +72,5 @@ def next_sticky(current: int, available: Sequence[int]) -> int:
 
 
 def next_in_turn(current: int, available: Sequence[int]) -> int:
-    """Choose the partition behind the current one. They are in order."""
+    """Return the partition after the current one. `available` is sorted."""
     return available[bisect_right(available, current) % len(available)]

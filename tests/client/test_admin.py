@@ -297,6 +297,6 @@ async def test_an_unreachable_cluster_raises_one_error(name):
             admin.describe_topics("a", "b"),
             admin.list_groups(),
         ):
-            with pytest.raises(DeadlineError, match="cannot connect") as caught:
+            with pytest.raises(DeadlineError, match="Cannot connect") as caught:
                 await coroutine
             assert isinstance(caught.value.__cause__, ConnectionLostError)

@@ -60,7 +60,7 @@ def test_addresses(text, expected):
 
 @pytest.mark.parametrize("text", ["", "a:", "a:x", "a:0", "a:65536", ":9092", "a:1,,b:2", "a:-1"])
 def test_what_is_no_address(text):
-    with pytest.raises(ValueError, match="is no address"):
+    with pytest.raises(ValueError, match="Invalid address"):
         parse_addresses(text)
 
 
@@ -166,7 +166,7 @@ async def test_a_lost_connection_is_made_again():
 
 async def test_a_broker_that_there_is_not():
     async with Stage() as stage, a_cluster(stage.address) as cluster:
-        with pytest.raises(ConnectionLostError, match="there is no broker 9"):
+        with pytest.raises(ConnectionLostError, match="Unknown broker 9"):
             await cluster.connect(9)
 
 
@@ -248,7 +248,7 @@ async def test_an_operation_that_takes_too_long_says_why():
     async def attempt():
         raise ConnectionLostError("nobody is there")
 
-    with pytest.raises(DeadlineError, match=r"asking did not succeed in 0.3 s: nobody") as caught:
+    with pytest.raises(DeadlineError, match=r"did not succeed within 0.3 s: nobody") as caught:
         await cluster.retry(attempt, what="asking")
 
     assert isinstance(caught.value.__cause__, ConnectionLostError)
@@ -363,7 +363,7 @@ async def test_a_broker_that_stops_answering_is_asked_last():
 
         stage.script(MetadataRequest, *[hang] * 9)
         stage.script(ApiVersionsRequest, *[hang] * 9)
-        with pytest.raises(DeadlineError, match=r"has not answered in 1 s"):
+        with pytest.raises(DeadlineError, match=r"did not respond within 1 s"):
             await cluster.refresh(["orders"])
         stage.calls.clear()
         for _ in range(5):

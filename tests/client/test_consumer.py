@@ -523,7 +523,7 @@ async def test_on_bad_record_is_called_with_bad_records(broker, is_async):
 
 async def test_start_raises_when_no_broker_answers():
     client = ClientConfig(timeouts=TimeoutConfig(operation=0.3))
-    with pytest.raises(DeadlineError, match="cannot connect"):
+    with pytest.raises(DeadlineError, match="Cannot connect"):
         await Consumer("127.0.0.1:1", "t", client=client).start()
 
 

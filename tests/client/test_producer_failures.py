@@ -574,7 +574,7 @@ async def test_records_fail_in_time_when_there_is_no_broker():
         await warm_up(producer)
         await stage.nodes[0].stop()
 
-        with pytest.raises(DeadlineError, match="cannot connect") as caught:
+        with pytest.raises(DeadlineError, match="Cannot connect") as caught:
             await producer.send("orders", b"late")
         await stage.nodes[0].start()
 

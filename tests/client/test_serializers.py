@@ -39,19 +39,19 @@ def test_what_is_serialized_is_read_again(serialize, deserialize, value, data):
     ],
 )
 def test_a_serializer_that_raises_is_the_cause(serialize, value, kind):
-    with pytest.raises(SerializationError, match="the value serializer raised") as caught:
+    with pytest.raises(SerializationError, match="The value serializer raised") as caught:
         to_bytes(value, serialize, "value")
 
     assert isinstance(caught.value.__cause__, kind)
 
 
 def test_without_a_serializer_only_bytes_are_taken():
-    with pytest.raises(SerializationError, match=r"the key is str.*give a serializer"):
+    with pytest.raises(SerializationError, match=r"The key is str.*set a key_serializer"):
         to_bytes("text", None, "key")
 
 
 def test_a_serializer_has_to_make_bytes():
-    with pytest.raises(SerializationError, match="the value was serialized to int"):
+    with pytest.raises(SerializationError, match="The value serializer returned int"):
         to_bytes("text", len, "value")
 
 
@@ -90,5 +90,5 @@ def test_headers_are_a_mapping_or_pairs():
     ids=ascii,
 )
 def test_headers_that_cannot_be_sent_are_refused(headers):
-    with pytest.raises(SerializationError, match="headers are pairs"):
+    with pytest.raises(SerializationError, match="Invalid headers: expected pairs"):
         to_headers(headers)
