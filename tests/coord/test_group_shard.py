@@ -1,4 +1,4 @@
-"""What the coordinator allows, and to whom. Who does what when is told in scenarios/."""
+"""A group shard: limits, validation and replay. See scenarios/ for rebalances."""
 
 import pytest
 from hypothesis import example, given
@@ -11,16 +11,16 @@ from ottla.coord.records import CommittedOffset, OffsetRecord, decode_record, en
 from ottla.coord.states import GroupState
 from ottla.protocol.errors import DecodeError, ErrorCode
 
-NOBODY = MemberIdentity("", None, -1)
-SOMEBODY = MemberIdentity("anna-1", None, 1)
+NO_MEMBER = MemberIdentity("", None, -1)
+UNKNOWN_MEMBER = MemberIdentity("anna-1", None, 1)
 
 
-def a_stage(**settings) -> Stage:
-    return Stage(a_config(initial_rebalance_delay_ms=0, **settings))
+def a_stage(**configs) -> Stage:
+    return Stage(a_config(initial_rebalance_delay_ms=0, **configs))
 
 
 def a_member(stage: Stage, name: str = "anna", group_id: str = "g", **traits) -> MemberIdentity:
-    """Somebody who has a group to themselves."""
+    """The only member of a group."""
     joined = stage.join(name, version=3, group_id=group_id, **traits).answer
     identity = MemberIdentity(joined.member_id, None, joined.generation_id)
     stage.sync(name, identity, group_id=group_id)
@@ -31,27 +31,29 @@ def codes_of(call) -> list[str]:
     return [code.name for code in call.answer.values()]
 
 
-def test_a_group_has_a_name():
+def test_an_empty_group_id_is_invalid():
     stage = a_stage()
 
     assert stage.join("anna", group_id="").code == "INVALID_GROUP_ID"
-    assert stage.sync("anna", SOMEBODY, group_id="").code == "INVALID_GROUP_ID"
-    assert stage.heartbeat("anna", SOMEBODY, group_id="").code == "INVALID_GROUP_ID"
+    assert stage.sync("anna", UNKNOWN_MEMBER, group_id="").code == "INVALID_GROUP_ID"
+    assert stage.heartbeat("anna", UNKNOWN_MEMBER, group_id="").code == "INVALID_GROUP_ID"
     assert stage.leave("anna", ("anna-1", None), group_id="").code == "INVALID_GROUP_ID"
     assert codes_of(stage.delete_groups("admin", "")) == ["INVALID_GROUP_ID"]
 
 
-def test_a_group_that_is_not_there_has_no_members():
+def test_a_missing_group_has_no_members():
     stage = a_stage()
 
     assert stage.join("anna", "anna-1").code == "UNKNOWN_MEMBER_ID"
-    assert stage.sync("anna", SOMEBODY).code == "UNKNOWN_MEMBER_ID"
-    assert stage.heartbeat("anna", SOMEBODY).code == "UNKNOWN_MEMBER_ID"
-    assert codes_of(stage.commit("anna", SOMEBODY, {("orders", 0): 1})) == ["GROUP_ID_NOT_FOUND"]
+    assert stage.sync("anna", UNKNOWN_MEMBER).code == "UNKNOWN_MEMBER_ID"
+    assert stage.heartbeat("anna", UNKNOWN_MEMBER).code == "UNKNOWN_MEMBER_ID"
+    assert codes_of(stage.commit("anna", UNKNOWN_MEMBER, {("orders", 0): 1})) == [
+        "GROUP_ID_NOT_FOUND"
+    ]
     assert stage.shard.groups == {}
 
 
-def test_each_who_leaves_a_group_that_is_not_there_is_told_so():
+def test_leaving_a_missing_group_returns_unknown_member_id_for_each_member():
     answer = a_stage().leave("admin", ("anna-1", None), ("", "b")).answer
 
     assert answer.error_code == ErrorCode.NONE
@@ -61,12 +63,12 @@ def test_each_who_leaves_a_group_that_is_not_there_is_told_so():
     ]
 
 
-def test_of_several_who_leave_each_gets_an_answer_of_their_own():
+def test_several_members_that_leave_get_a_result_each():
     stage = a_stage()
     anna = a_member(stage)
     stage.join("bert", instance_id="b")
 
-    answer = stage.leave("admin", (anna.member_id, None), ("nobody", None), ("", "b")).answer
+    answer = stage.leave("admin", (anna.member_id, None), ("unknown", None), ("", "b")).answer
 
     assert [m.error_code for m in answer.members] == [
         ErrorCode.NONE,
@@ -76,19 +78,19 @@ def test_of_several_who_leave_each_gets_an_answer_of_their_own():
     assert stage.state is GroupState.EMPTY
 
 
-def test_there_are_only_so_many_groups():
+def test_max_groups_limits_the_number_of_groups():
     stage = a_stage(max_groups=2)
     a_member(stage, group_id="one")
-    stage.commit("somebody", NOBODY, {("orders", 0): 1}, group_id="two")
+    stage.commit("somebody", NO_MEMBER, {("orders", 0): 1}, group_id="two")
 
     assert stage.join("anna", group_id="three").code == "GROUP_MAX_SIZE_REACHED"
-    refused = stage.commit("somebody", NOBODY, {("orders", 0): 1}, group_id="three")
+    refused = stage.commit("somebody", NO_MEMBER, {("orders", 0): 1}, group_id="three")
     assert codes_of(refused) == ["GROUP_MAX_SIZE_REACHED"]
     assert stage.join("bert", version=4, group_id="two").code == "MEMBER_ID_REQUIRED"
 
 
 @pytest.mark.parametrize("session_ms", [9, 21])
-def test_a_session_is_neither_too_short_nor_too_long(session_ms):
+def test_session_timeouts_outside_the_limits_are_refused(session_ms):
     stage = a_stage(min_session_timeout_ms=10, max_session_timeout_ms=20)
 
     code = stage.join("anna", version=3, session_ms=session_ms).code
@@ -98,13 +100,13 @@ def test_a_session_is_neither_too_short_nor_too_long(session_ms):
 
 
 @pytest.mark.parametrize("session_ms", [10, 20])
-def test_a_session_is_as_short_or_as_long_as_is_allowed(session_ms):
+def test_session_timeouts_at_the_limits_are_accepted(session_ms):
     stage = a_stage(min_session_timeout_ms=10, max_session_timeout_ms=20)
 
     assert stage.join("anna", version=3, session_ms=session_ms).code == "NONE"
 
 
-def test_settings_may_change_at_any_time():
+def test_configs_can_change_at_any_time():
     stage = a_stage(max_size=1)
     a_member(stage)
     assert stage.join("bert").code == "GROUP_MAX_SIZE_REACHED"
@@ -114,27 +116,27 @@ def test_settings_may_change_at_any_time():
     assert stage.join("bert").code == "MEMBER_ID_REQUIRED"
 
 
-def test_text_with_a_commit_has_a_largest_size_in_bytes():
+def test_the_metadata_of_a_commit_is_limited_in_bytes():
     stage = a_stage(offset_metadata_max_bytes=4)
 
-    assert codes_of(stage.commit("somebody", NOBODY, {("orders", 0): 1}, "née")) == ["NONE"]
-    refused = stage.commit("somebody", NOBODY, {("orders", 0): 2}, "nées")
+    assert codes_of(stage.commit("somebody", NO_MEMBER, {("orders", 0): 1}, "née")) == ["NONE"]
+    refused = stage.commit("somebody", NO_MEMBER, {("orders", 0): 2}, "nées")
     assert codes_of(refused) == ["OFFSET_METADATA_TOO_LARGE"]
     assert stage.shard.offsets.of_group("g")["orders", 0].metadata == "née"
 
 
-def test_a_group_whose_only_commit_was_refused_is_not_there():
+def test_a_commit_that_is_refused_creates_no_group():
     stage = a_stage(offset_metadata_max_bytes=4)
 
-    stage.commit("somebody", NOBODY, {("orders", 0): 1}, "much too long")
+    stage.commit("somebody", NO_MEMBER, {("orders", 0): 1}, "much too long")
 
     assert stage.shard.groups == {}
 
 
-def test_a_group_whose_only_commit_was_not_written_is_not_there():
+def test_a_commit_whose_append_fails_creates_no_group():
     stage = a_stage()
     stage.holds = True
-    call = stage.commit("somebody", NOBODY, {("orders", 0): 1})
+    call = stage.commit("somebody", NO_MEMBER, {("orders", 0): 1})
 
     stage.release(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
@@ -142,10 +144,10 @@ def test_a_group_whose_only_commit_was_not_written_is_not_there():
     assert stage.shard.groups == {}
 
 
-def test_a_group_that_was_refused_while_its_first_commit_is_written_is_there_for_that():
+def test_a_refused_join_does_not_lose_a_first_commit_in_flight():
     stage = a_stage()
     stage.holds = True
-    stage.commit("somebody", NOBODY, {("orders", 0): 1})
+    stage.commit("somebody", NO_MEMBER, {("orders", 0): 1})
     stage.join("anna", session_ms=1)
 
     stage.release()
@@ -199,13 +201,13 @@ def test_a_record_that_is_replayed_twice_changes_nothing():
     assert stage.committed() == committed
 
 
-def test_groups_are_deleted_one_by_one_and_answered_together():
+def test_groups_are_deleted_in_one_append_each_and_answered_together():
     stage = a_stage()
-    a_member(stage, group_id="lively")
+    a_member(stage, group_id="active")
     for group_id in ("first", "second"):
-        stage.commit("somebody", NOBODY, {("orders", 0): 1}, group_id=group_id)
+        stage.commit("somebody", NO_MEMBER, {("orders", 0): 1}, group_id=group_id)
     stage.holds = True
-    call = stage.delete_groups("admin", "first", "lively", "second", "missing")
+    call = stage.delete_groups("admin", "first", "active", "second", "missing")
 
     stage.release(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     assert call.answer is None
@@ -213,19 +215,19 @@ def test_groups_are_deleted_one_by_one_and_answered_together():
 
     assert {name: code.name for name, code in call.answer.items()} == {
         "first": "COORDINATOR_NOT_AVAILABLE",
-        "lively": "NON_EMPTY_GROUP",
+        "active": "NON_EMPTY_GROUP",
         "second": "NONE",
         "missing": "GROUP_ID_NOT_FOUND",
     }
-    assert set(stage.shard.groups) == {"first", "lively"}
+    assert set(stage.shard.groups) == {"first", "active"}
 
 
-def test_a_topic_that_is_deleted_is_forgotten_by_all_groups():
+def test_deleting_a_topic_deletes_its_offsets_in_all_groups():
     stage = a_stage()
     for group_id in ("first", "second"):
         offsets = {("orders", 0): 1, ("refunds", 0): 1}
-        stage.commit("somebody", NOBODY, offsets, group_id=group_id)
-    stage.commit("somebody", NOBODY, {("refunds", 1): 1}, group_id="third")
+        stage.commit("somebody", NO_MEMBER, offsets, group_id=group_id)
+    stage.commit("somebody", NO_MEMBER, {("refunds", 1): 1}, group_id="third")
 
     stage.delete_topic("orders")
 
@@ -238,7 +240,7 @@ def test_a_topic_that_is_deleted_is_forgotten_by_all_groups():
 @example(b"\0")
 @example(b"\xff\xff")
 @example(b"\x7f\xff" + subscription("orders")[2:])
-def test_whatever_members_say_the_others_do_not_suffer(metadata):
+def test_invalid_member_metadata_harms_nobody_else(metadata):
     stage = a_stage(offsets_retention_ms=1)
     anna = a_member(stage, protocols=(("range", metadata),), session_ms=60_000)
     stage.commit("anna", anna, {("orders", 0): 1})
@@ -253,15 +255,15 @@ def test_whatever_members_say_the_others_do_not_suffer(metadata):
 
 
 @pytest.mark.parametrize("version", [0, 1, 3, 9])
-def test_of_a_subscription_it_matters_how_it_begins(version):
-    metadata = bytes([0, version]) + subscription("orders", "refunds")[2:] + b"or not?"
+def test_the_topics_of_a_subscription_are_decoded_in_any_version(version):
+    metadata = bytes([0, version]) + subscription("orders", "refunds")[2:] + b"garbage"
     stage = a_stage()
     a_member(stage, protocols=(("range", metadata),))
 
     assert subscribed_topics(stage.group) == {"orders", "refunds"}
 
 
-def test_offsets_of_a_group_that_nothing_else_is_known_of_expire_after_a_restart():
+def test_offsets_without_a_group_record_expire_after_a_reload():
     stage = a_stage(offsets_retention_ms=7 * DAY_MS)
     committed = CommittedOffset(5, -1, "", EPOCH_MS)
     stage.log.append(encode_record(OffsetRecord("g", TopicPartition("orders", 0), committed)))
@@ -274,7 +276,7 @@ def test_offsets_of_a_group_that_nothing_else_is_known_of_expire_after_a_restart
     assert stage.committed() == {}
 
 
-def test_records_of_unknown_kinds_are_left_alone_and_broken_ones_are_refused():
+def test_records_of_unknown_kinds_are_ignored_and_broken_ones_are_refused():
     assert decode_record(b"\0\x03whatever", b"") is None
     for key in (b"", b"\0\1\0\5"):
         with pytest.raises(DecodeError):

@@ -1,9 +1,9 @@
-"""What each request and each timer gets in each state of a group, and where it leads.
+"""The outcome of each request and each timer in each state of a group, as a table.
 
-The group has a leader (lea), a follower (fay) and a static member (stan, whose instance is s); pia
-was given an id and has not joined with it. In Delay, the first rebalance of an empty group, all of
-them have joined; in Preparing, a later one, only newt has, who started it. Completing waits for the
-leader. From Empty and Dead, all have left.
+The group has a leader (lea), a follower (fay) and a static member (stan, with instance id s); pia
+has a pending member id. In Delay, the first rebalance of an empty group, all of them have joined;
+in Preparing, a later one, only newt has, who started it. Completing waits for the leader's
+assignment. In Empty and Dead, all have left.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from ottla.coord.group_shard import MemberIdentity
 from ottla.coord.group_timers import Timer
 from ottla.coord.states import PREDECESSORS, GroupState
 
-#: What a cell says: what the one who asks gets, and the state after it, if it is another one.
+#: A cell of the table: the error code of the response, and the new state if it changes.
 CODES = {
-    "fine": "NONE",
+    "ok": "NONE",
     "id": "MEMBER_ID_REQUIRED",
     "unknown": "UNKNOWN_MEMBER_ID",
     "fenced": "FENCED_INSTANCE_ID",
@@ -50,20 +50,20 @@ JoinGroup                     Empty       Delay       Preparing   Completing  St
   new, session too short      session     session     session     session     session     dead
   pending                     waits→P     waits       waits       waits→P     waits→P     dead
   unknown id                  unknown     unknown     unknown     unknown     unknown     dead
-  leader, unchanged           unknown     waits       waits       fine        waits→P     dead
+  leader, unchanged           unknown     waits       waits       ok          waits→P     dead
   leader, changed             unknown     waits       waits       waits→P     waits→P     dead
-  follower, unchanged         unknown     waits       waits       fine        fine        dead
+  follower, unchanged         unknown     waits       waits       ok          ok          dead
   follower, changed           unknown     waits       waits       waits→P     waits→P     dead
   follower, other protocol    unknown     protocol    protocol    protocol    protocol    dead
-  static, unchanged           unknown     waits       waits       fine        fine        dead
+  static, unchanged           unknown     waits       waits       ok          ok          dead
   static, changed             unknown     waits       waits       waits→P     waits→P     dead
-  static, started anew        waits→P     waits       waits       waits→P     fine        dead
+  static, restarted           waits→P     waits       waits       waits→P     ok          dead
   static, fenced              unknown     fenced      fenced      fenced      fenced      dead
 
 SyncGroup
-  leader syncs                unknown     rebalance   rebalance   fine→S      fine        dead
-  follower syncs              unknown     rebalance   rebalance   waits       fine        dead
-  static syncs                unknown     rebalance   rebalance   waits       fine        dead
+  leader syncs                unknown     rebalance   rebalance   ok→S        ok          dead
+  follower syncs              unknown     rebalance   rebalance   waits       ok          dead
+  static syncs                unknown     rebalance   rebalance   waits       ok          dead
   old generation syncs        unknown     generation  generation  generation  generation  dead
   other protocol syncs        unknown     protocol    protocol    protocol    protocol    dead
   other type syncs            unknown     protocol    protocol    protocol    protocol    dead
@@ -72,38 +72,38 @@ SyncGroup
   fenced syncs                unknown     fenced      fenced      fenced      fenced      dead
 
 Heartbeat
-  member beats                unknown     rebalance   rebalance   fine        fine        dead
-  static beats                unknown     rebalance   rebalance   fine        fine        dead
-  old generation beats        unknown     generation  generation  generation  generation  dead
-  pending beats               unknown     unknown     unknown     unknown     unknown     dead
-  unknown beats               unknown     unknown     unknown     unknown     unknown     dead
-  fenced beats                unknown     fenced      fenced      fenced      fenced      dead
+  member heartbeat            unknown     rebalance   rebalance   ok          ok          dead
+  static heartbeat            unknown     rebalance   rebalance   ok          ok          dead
+  old generation heartbeat    unknown     generation  generation  generation  generation  dead
+  pending heartbeat           unknown     unknown     unknown     unknown     unknown     dead
+  unknown heartbeat           unknown     unknown     unknown     unknown     unknown     dead
+  fenced heartbeat            unknown     fenced      fenced      fenced      fenced      dead
 
 LeaveGroup
-  leader leaves               unknown     fine        fine        fine→P      fine→P      dead
-  follower leaves             unknown     fine        fine        fine→P      fine→P      dead
-  static leaves               unknown     fine        fine        fine→P      fine→P      dead
-  instance is removed         unknown     fine        fine        fine→P      fine→P      dead
+  leader leaves               unknown     ok          ok          ok→P        ok→P        dead
+  follower leaves             unknown     ok          ok          ok→P        ok→P        dead
+  static leaves               unknown     ok          ok          ok→P        ok→P        dead
+  instance removed            unknown     ok          ok          ok→P        ok→P        dead
   no such instance            unknown     unknown     unknown     unknown     unknown     dead
-  pending leaves              fine        fine        fine        fine        fine        dead
+  pending leaves              ok          ok          ok          ok          ok          dead
   unknown leaves              unknown     unknown     unknown     unknown     unknown     dead
   fenced leaves               unknown     fenced      fenced      fenced      fenced      dead
 
 OffsetCommit
-  no member commits           fine        unknown     unknown     unknown     unknown     dead
-  generation -1 commits       fine        generation  generation  generation  generation  dead
-  member commits              unknown     fine        fine        rebalance   fine        dead
+  no member commits           ok          unknown     unknown     unknown     unknown     dead
+  generation -1 commits       ok          generation  generation  generation  generation  dead
+  member commits              unknown     ok          ok          rebalance   ok          dead
   old generation commits      unknown     generation  generation  generation  generation  dead
   pending commits             unknown     unknown     unknown     unknown     unknown     dead
   unknown commits             unknown     unknown     unknown     unknown     unknown     dead
   fenced commits              unknown     fenced      fenced      fenced      fenced      dead
 
 Timers
-  leader's session            –           over        over        over→P      over→P      –
-  static's session            –           over        over        over→P      over→P      –
-  pending is forgotten        over        over        over        over        over        –
-  time to join is over        –           over        over→C      –           –           –
-  time to sync is over        –           –           –           over→E      over→P      –
+  leader's session            –           due         due         due→P       due→P       –
+  static's session            –           due         due         due→P       due→P       –
+  pending id expires          due         due         due         due         due         –
+  join timeout                –           due         due→C       –           –           –
+  sync timeout                –           –           –           due→E       due→P       –
 """
 
 CHANGED = (("range", subscription("orders", "refunds")),)
@@ -112,13 +112,13 @@ OTHER = (("other", b""),)
 
 @dataclass
 class Cast:
-    """A group in some state, and who is who in it."""
+    """A group in some state, and its members."""
 
     stage: Stage = field(default_factory=Stage)
     ids: dict[str, str] = field(default_factory=dict)
     generation: int = 1
 
-    def who(self, name: str, generation: int | None = None) -> MemberIdentity:
+    def identity(self, name: str, generation: int | None = None) -> MemberIdentity:
         instance = "s" if name == "stan" else None
         return MemberIdentity(
             self.ids[name], instance, self.generation if generation is None else generation
@@ -135,7 +135,7 @@ def delay() -> Cast:
     stage.join("fay", version=3)
     stage.join("stan", instance_id="s")
     cast.ids = dict(zip(("lea", "fay", "stan"), stage.group.members, strict=True))
-    pia_asks(cast)
+    add_pending(cast)
     return cast
 
 
@@ -144,14 +144,14 @@ def completing() -> Cast:
     cast.stage.leave("pia", (cast.ids["pia"], None))
     cast.stage.wait(6_000)
     cast.generation = 1
-    pia_asks(cast)
+    add_pending(cast)
     return cast
 
 
 def stable() -> Cast:
     cast = completing()
-    cast.stage.sync("lea", cast.who("lea"))
-    cast.stage.sync("fay", cast.who("fay"))
+    cast.stage.sync("lea", cast.identity("lea"))
+    cast.stage.sync("fay", cast.identity("fay"))
     return cast
 
 
@@ -165,7 +165,7 @@ def empty() -> Cast:
     cast = stable()
     cast.stage.leave("all", *((member_id, None) for member_id in cast.ids.values()))
     cast.generation = 2
-    pia_asks(cast)
+    add_pending(cast)
     return cast
 
 
@@ -175,7 +175,7 @@ def dead() -> Cast:
     return cast
 
 
-def pia_asks(cast: Cast) -> None:
+def add_pending(cast: Cast) -> None:
     cast.joined("pia", cast.stage.join("pia"))
 
 
@@ -188,7 +188,7 @@ STATES: dict[str, Callable[[], Cast]] = {
     "Dead": dead,
 }
 
-STRANGER, FENCED = MemberIdentity("nobody-9", None, 1), MemberIdentity("nobody-9", "s", 1)
+UNKNOWN, FENCED = MemberIdentity("nobody-9", None, 1), MemberIdentity("nobody-9", "s", 1)
 
 Action = Callable[[Cast], Call]
 REQUESTS: dict[str, Action] = {
@@ -210,51 +210,55 @@ REQUESTS: dict[str, Action] = {
     "static, changed": lambda c: c.stage.join(
         "stan", c.ids["stan"], instance_id="s", protocols=CHANGED
     ),
-    "static, started anew": lambda c: c.stage.join("stan", instance_id="s"),
+    "static, restarted": lambda c: c.stage.join("stan", instance_id="s"),
     "static, fenced": lambda c: c.stage.join("stan", "nobody-9", instance_id="s"),
     # SyncGroup.
-    "leader syncs": lambda c: c.stage.sync("lea", c.who("lea")),
-    "follower syncs": lambda c: c.stage.sync("fay", c.who("fay")),
-    "static syncs": lambda c: c.stage.sync("stan", c.who("stan")),
-    "old generation syncs": lambda c: c.stage.sync("fay", c.who("fay", c.generation - 1)),
-    "other protocol syncs": lambda c: c.stage.sync("fay", c.who("fay"), protocol=(None, "other")),
-    "other type syncs": lambda c: c.stage.sync("fay", c.who("fay"), protocol=("other", None)),
-    "pending syncs": lambda c: c.stage.sync("pia", c.who("pia")),
-    "unknown syncs": lambda c: c.stage.sync("nan", STRANGER),
+    "leader syncs": lambda c: c.stage.sync("lea", c.identity("lea")),
+    "follower syncs": lambda c: c.stage.sync("fay", c.identity("fay")),
+    "static syncs": lambda c: c.stage.sync("stan", c.identity("stan")),
+    "old generation syncs": lambda c: c.stage.sync("fay", c.identity("fay", c.generation - 1)),
+    "other protocol syncs": lambda c: c.stage.sync(
+        "fay", c.identity("fay"), protocol=(None, "other")
+    ),
+    "other type syncs": lambda c: c.stage.sync("fay", c.identity("fay"), protocol=("other", None)),
+    "pending syncs": lambda c: c.stage.sync("pia", c.identity("pia")),
+    "unknown syncs": lambda c: c.stage.sync("nan", UNKNOWN),
     "fenced syncs": lambda c: c.stage.sync("stan", FENCED),
     # Heartbeat.
-    "member beats": lambda c: c.stage.heartbeat("fay", c.who("fay")),
-    "static beats": lambda c: c.stage.heartbeat("stan", c.who("stan")),
-    "old generation beats": lambda c: c.stage.heartbeat("fay", c.who("fay", c.generation - 1)),
-    "pending beats": lambda c: c.stage.heartbeat("pia", c.who("pia")),
-    "unknown beats": lambda c: c.stage.heartbeat("nan", STRANGER),
-    "fenced beats": lambda c: c.stage.heartbeat("stan", FENCED),
+    "member heartbeat": lambda c: c.stage.heartbeat("fay", c.identity("fay")),
+    "static heartbeat": lambda c: c.stage.heartbeat("stan", c.identity("stan")),
+    "old generation heartbeat": lambda c: c.stage.heartbeat(
+        "fay", c.identity("fay", c.generation - 1)
+    ),
+    "pending heartbeat": lambda c: c.stage.heartbeat("pia", c.identity("pia")),
+    "unknown heartbeat": lambda c: c.stage.heartbeat("nan", UNKNOWN),
+    "fenced heartbeat": lambda c: c.stage.heartbeat("stan", FENCED),
     # LeaveGroup.
     "leader leaves": lambda c: c.stage.leave("lea", (c.ids["lea"], None)),
     "follower leaves": lambda c: c.stage.leave("fay", (c.ids["fay"], None)),
     "static leaves": lambda c: c.stage.leave("stan", (c.ids["stan"], "s")),
-    "instance is removed": lambda c: c.stage.leave("admin", ("", "s")),
+    "instance removed": lambda c: c.stage.leave("admin", ("", "s")),
     "no such instance": lambda c: c.stage.leave("admin", ("", "t")),
     "pending leaves": lambda c: c.stage.leave("pia", (c.ids["pia"], None)),
     "unknown leaves": lambda c: c.stage.leave("nan", ("nobody-9", None)),
     "fenced leaves": lambda c: c.stage.leave("stan", ("nobody-9", "s")),
     # OffsetCommit.
     "no member commits": lambda c: commit(c, MemberIdentity("", None, -1)),
-    "generation -1 commits": lambda c: commit(c, c.who("fay", -1)),
-    "member commits": lambda c: commit(c, c.who("fay")),
-    "old generation commits": lambda c: commit(c, c.who("fay", c.generation - 1)),
-    "pending commits": lambda c: commit(c, c.who("pia")),
-    "unknown commits": lambda c: commit(c, STRANGER),
+    "generation -1 commits": lambda c: commit(c, c.identity("fay", -1)),
+    "member commits": lambda c: commit(c, c.identity("fay")),
+    "old generation commits": lambda c: commit(c, c.identity("fay", c.generation - 1)),
+    "pending commits": lambda c: commit(c, c.identity("pia")),
+    "unknown commits": lambda c: commit(c, UNKNOWN),
     "fenced commits": lambda c: commit(c, FENCED),
 }
 
-#: Whose timer it is; nobody's for those of the whole group.
+#: The kind of each timer, and its member; none for those of the group.
 TIMERS = {
     "leader's session": ("session", "lea"),
     "static's session": ("session", "stan"),
-    "pending is forgotten": ("pending", "pia"),
-    "time to join is over": ("join", ""),
-    "time to sync is over": ("sync", ""),
+    "pending id expires": ("pending", "pia"),
+    "join timeout": ("join", ""),
+    "sync timeout": ("sync", ""),
 }
 
 
@@ -264,7 +268,7 @@ def commit(cast: Cast, identity: MemberIdentity) -> Call:
 
 def outcome(cast: Cast, row: str) -> str:
     before = cast.stage.state
-    answer = fire(cast, *TIMERS[row]) if row in TIMERS else said(REQUESTS[row](cast))
+    answer = fire(cast, *TIMERS[row]) if row in TIMERS else shown(REQUESTS[row](cast))
     after = cast.stage.state
     return answer if after is before else f"{answer}→{LETTERS[after]}"
 
@@ -275,10 +279,10 @@ def fire(cast: Cast, kind: str, name: str) -> str:
         return "–"
     cast.stage.shard.deadlines.set(timer, cast.stage.tick_ms)
     cast.stage.wait(0)
-    return "over"
+    return "due"
 
 
-def said(call: Call) -> str:
+def shown(call: Call) -> str:
     if call.answer is None:
         return "waits"
     if call.what == "commit":
@@ -292,47 +296,47 @@ def said(call: Call) -> str:
 
 
 def rows() -> dict[str, list[str]]:
-    """The cells of the table, by request or timer."""
+    """The cells of the table by request or timer."""
     lines = [re.split(r" {2,}", line.strip()) for line in TABLE.splitlines()]
     return {name: cells for name, *cells in lines if cells and name != "JoinGroup"}
 
 
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("row", [*REQUESTS, *TIMERS])
-def test_it_is_as_the_table_says(row, state):
+def test_each_request_and_timer_has_the_outcome_of_the_table(row, state):
     expected = dict(zip(STATES, rows()[row], strict=True))[state]
 
     assert outcome(STATES[state](), row) == expected
 
 
-def test_the_table_has_all_that_there_is():
+def test_the_table_is_complete():
     assert list(rows()) == [*REQUESTS, *TIMERS]
     assert TABLE.splitlines()[1].split() == ["JoinGroup", *STATES]
 
 
-def test_each_way_between_states_is_gone_and_no_other(monkeypatch):
-    ways = set()
+def test_all_transitions_between_states_occur_and_no_others(monkeypatch):
+    transitions = set()
     become = Group._become
 
     def watched(group: Group, state: GroupState) -> None:
         before = group.state
         become(group, state)
-        ways.add((before, state))
+        transitions.add((before, state))
 
     monkeypatch.setattr(Group, "_become", watched)
     for make in STATES.values():
         for row in (*REQUESTS, *TIMERS):
             outcome(make(), row)
 
-    assert ways == {(old, new) for new, olds in PREDECESSORS.items() for old in olds}
+    assert transitions == {(old, new) for new, olds in PREDECESSORS.items() for old in olds}
 
 
 @pytest.mark.parametrize("state", ["Delay", "Preparing", "Completing", "Stable"])
-def test_from_everywhere_it_is_empty_when_all_have_left(state):
+def test_a_group_becomes_empty_from_every_state_when_all_members_leave(state):
     cast = STATES[state]()
-    everybody = [*cast.stage.group.members, *cast.stage.group.pending]
+    member_ids = [*cast.stage.group.members, *cast.stage.group.pending]
 
-    cast.stage.leave("admin", *((member_id, None) for member_id in everybody))
+    cast.stage.leave("admin", *((member_id, None) for member_id in member_ids))
     cast.stage.wait(60_000)
 
     assert cast.stage.state is GroupState.EMPTY
@@ -341,7 +345,7 @@ def test_from_everywhere_it_is_empty_when_all_have_left(state):
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_from_everywhere_it_is_empty_when_all_fall_silent(state):
+def test_a_group_becomes_empty_from_every_state_when_all_sessions_expire(state):
     cast = STATES[state]()
 
     cast.stage.wait(10 * 60_000)

@@ -32,7 +32,7 @@ TIME_MS = 1_700_000_000_123
 
 OFFSET_KEY = "0001 0007 62696c6c696e67 0006 6f7264657273 00000007"
 GROUP_KEY = "0002 0007 62696c6c696e67"
-KEY_OF_A_NEWER_KIND = "0003 0007 62696c6c696e67"
+UNKNOWN_KEY = "0003 0007 62696c6c696e67"
 
 OFFSET_VALUES = {
     0: "0000 000000000000002a          0004 6ec3a965 0000018bcfe5687b",
@@ -64,7 +64,7 @@ GROUP_VALUES = {
 }
 EMPTY_GROUP_VALUE = "0003 0008 636f6e73756d6572 00000006 ffff ffff 0000018bcfe5687b 00000000"
 
-#: What Kafka 4.3 knows and we do not: the flexible versions.
+#: The flexible versions of Kafka 4.3, which are not supported.
 NEWER_OFFSET_VALUE = "0004 000000000000002a 00000003 05 6ec3a965 0000018bcfe5687b 00"
 NEWER_GROUP_VALUE = "0004 09 636f6e73756d6572 00000005 00 00 0000018bcfe5687b 01 00"
 
@@ -72,7 +72,7 @@ COMMITTED = CommittedOffset(42, 3, "née", TIME_MS)
 
 
 def a_member(name: str, **changes) -> Member:
-    given = {
+    traits = {
         "id": name,
         "instance_id": None,
         "client_id": name.partition("-")[0],
@@ -82,7 +82,7 @@ def a_member(name: str, **changes) -> Member:
         "protocols": (("range", b"\0\1\2"), ("sticky", b"not chosen")),
         "assignment": b"\x09\x08",
     }
-    return Member(**given | changes)
+    return Member(**traits | changes)
 
 
 BERT_2 = {
@@ -148,7 +148,7 @@ def test_keys_are_decoded_by_their_version():
         group="billing", topic="orders", partition=7
     )
     assert decode_key(bytes.fromhex(GROUP_KEY)) == GroupMetadataKey(group="billing")
-    assert decode_key(bytes.fromhex(KEY_OF_A_NEWER_KIND)) is None
+    assert decode_key(bytes.fromhex(UNKNOWN_KEY)) is None
 
 
 @pytest.mark.parametrize("version", OFFSET_VALUES)
@@ -227,8 +227,8 @@ def test_any_group_survives_a_round_trip(members, generation, time_ms):
     assert encode_record(again) == (key, value)
 
 
-READERS = [decode_key, decode_offset, decode_group]
-GOOD_BYTES = [
+DECODERS = [decode_key, decode_offset, decode_group]
+VALID_BYTES = [
     bytes.fromhex(text)
     for text in (
         OFFSET_KEY,
@@ -240,36 +240,36 @@ GOOD_BYTES = [
 ]
 
 
-@pytest.mark.parametrize("read", READERS)
+@pytest.mark.parametrize("decode", DECODERS)
 @given(data=st.binary(max_size=40))
 @example(data=b"")
 @example(data=b"\0")
 @example(data=b"\0\1")
 @example(data=b"\xff\xff")
-def test_any_bytes_are_read_or_refused(read, data):
-    read_or_refuse(read, data)
+def test_any_bytes_are_decoded_or_refused(decode, data):
+    decode_or_refuse(decode, data)
 
 
-@pytest.mark.parametrize("read", READERS)
-@pytest.mark.parametrize("good", GOOD_BYTES, ids=range(len(GOOD_BYTES)))
-def test_good_bytes_that_are_cut_or_changed_anywhere_are_read_or_refused(read, good):
-    for place in range(len(good)):
-        read_or_refuse(read, good[:place])
+@pytest.mark.parametrize("decode", DECODERS)
+@pytest.mark.parametrize("valid", VALID_BYTES, ids=range(len(VALID_BYTES)))
+def test_valid_bytes_that_are_truncated_or_changed_are_decoded_or_refused(decode, valid):
+    for position in range(len(valid)):
+        decode_or_refuse(decode, valid[:position])
         for byte in (0x00, 0x7F, 0x80, 0xFF):
-            read_or_refuse(read, good[:place] + bytes([byte]) + good[place + 1 :])
+            decode_or_refuse(decode, valid[:position] + bytes([byte]) + valid[position + 1 :])
 
 
-def read_or_refuse(read, data: bytes) -> None:
+def decode_or_refuse(decode, data: bytes) -> None:
     try:
-        found = read(data)
+        decoded = decode(data)
     except DecodeError:
         return
-    if read is decode_group:
-        members_of(found)
+    if decode is decode_group:
+        members_of(decoded)
 
 
 @pytest.mark.parametrize(
-    ("read", "data"),
+    ("decode", "data"),
     [
         (decode_key, ""),
         (decode_key, "00"),
@@ -281,6 +281,6 @@ def read_or_refuse(read, data: bytes) -> None:
         (decode_group, NEWER_GROUP_VALUE),
     ],
 )
-def test_what_makes_no_sense_is_refused(read, data):
+def test_invalid_bytes_are_refused(decode, data):
     with pytest.raises(DecodeError):
-        read(bytes.fromhex(data))
+        decode(bytes.fromhex(data))
