@@ -30,15 +30,15 @@ from ottla.storage.config import TOPIC_CONFIGS
 
 DOCS = Path(__file__).resolve().parent
 
-# Options that are explained once for all commands.
-EVERYWHERE = ("bootstrap", "profile", "timeout")
-RETRY = {Retry.NEVER: "", Retry.LATER: "yes", Retry.REFRESHED: "yes, after a look-up"}
+# Options that are documented once for all commands.
+COMMON_OPTIONS = ("bootstrap", "profile", "timeout")
+RETRY = {Retry.NEVER: "", Retry.LATER: "yes", Retry.REFRESHED: "yes, after a metadata refresh"}
 
 
 def apis() -> str:
-    """Give the table of apis and versions."""
+    """Return the table of APIs and versions."""
     lines = [
-        "| key | api | versions | flexible from | served | what for |",
+        "| key | API | versions | flexible from | served | purpose |",
         "|---:|---|---|---|---|---|",
     ]
     for api in APIS.values():
@@ -63,7 +63,7 @@ def apis() -> str:
 
 
 def errors() -> str:
-    """Give the table of error codes."""
+    """Return the table of error codes."""
     lines = ["| code | name | retriable | message |", "|---:|---|---|---|"]
     lines += [
         f"| {code.value} | {code.name} | {RETRY[code.retry]} | {code.message} |"
@@ -73,43 +73,43 @@ def errors() -> str:
 
 
 def log_config() -> str:
-    """Give the table of the settings of a log."""
-    lines = ["| setting | default | may be | what it does |", "|---|---|---|---|"]
+    """Return the table of topic configs that a log follows."""
+    lines = ["| config | default | allowed | description |", "|---|---|---|---|"]
     lines += [
-        f"| `{known.name}` | {_default(known)} | {_allowed(known)} | {known.doc} |"
-        for known in TOPIC_CONFIGS.values()
+        f"| `{key.name}` | {_default(key)} | {_allowed(key)} | {key.doc} |"
+        for key in TOPIC_CONFIGS.values()
     ]
     return "\n".join(lines)
 
 
 def topic_config() -> str:
-    """Give the table of the settings of topics, with the broker's that say what they are."""
+    """Return the table of topic configs and the broker configs that set their defaults."""
     lines = [
-        "| setting of a topic | of the broker, for all topics | default | may be | what it does |",
+        "| topic config | broker config with its default | default | allowed | description |",
         "|---|---|---|---|---|",
     ]
-    for known in BROKER_CONFIGS.values():
-        if known.topic_name:
-            names = f"`{known.topic_name}` | `{known.name}`"
-            lines.append(f"| {names} | {_default(known)} | {_allowed(known)} | {known.doc} |")
+    for key in BROKER_CONFIGS.values():
+        if key.topic_name:
+            names = f"`{key.topic_name}` | `{key.name}`"
+            lines.append(f"| {names} | {_default(key)} | {_allowed(key)} | {key.doc} |")
     return "\n".join(lines)
 
 
 def broker_config() -> str:
-    """Give the table of the broker's own settings."""
+    """Return the table of broker configs."""
     lines = [
-        "| setting | default | may be | alterable | what it does |",
+        "| config | default | allowed | dynamic | description |",
         "|---|---|---|---|---|",
     ]
-    for known in BROKER_CONFIGS.values():
-        if not known.topic_name:
-            facts = f"{_default(known)} | {_allowed(known)} | {'yes' if known.is_dynamic else ''}"
-            lines.append(f"| `{known.name}` | {facts} | {known.doc} |")
+    for key in BROKER_CONFIGS.values():
+        if not key.topic_name:
+            facts = f"{_default(key)} | {_allowed(key)} | {'yes' if key.is_dynamic else ''}"
+            lines.append(f"| `{key.name}` | {facts} | {key.doc} |")
     return "\n".join(lines)
 
 
 def group_states() -> str:
-    """Give the table of the states of a group, from the words beside them in the source."""
+    """Return the table of group states, from their docstrings in the source."""
     source = Path(inspect.getsourcefile(GroupState) or "").read_text()
     (states,) = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)]
     words = [
@@ -117,7 +117,7 @@ def group_states() -> str:
         for node in states.body[1:]
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
     ]
-    lines = ["| state | comes from | what it is, and what requests get |", "|---|---|---|"]
+    lines = ["| state | previous states | description and responses |", "|---|---|---|"]
     for state, text in zip(GroupState, words, strict=True):
         before = ", ".join(sorted(other.value for other in PREDECESSORS[state]))
         lines.append(f"| {state.value} | {before} | {text} |")
@@ -125,7 +125,7 @@ def group_states() -> str:
 
 
 def commands() -> str:
-    """Give every command with what it takes, from the commands themselves."""
+    """Return the reference of all commands."""
     context = click.Context(ottla, info_name="ottla")
     return "\n\n".join(
         _section(path, command, level)
@@ -155,10 +155,10 @@ def _section(path: str, command: click.Command, level: int) -> str:
     rows = [
         f"| {_names(option)} | {_words(option)} |"
         for option in command.params
-        if isinstance(option, click.Option) and option.name not in EVERYWHERE
+        if isinstance(option, click.Option) and option.name not in COMMON_OPTIONS
     ]
     if rows:
-        parts.append("\n".join(["| option | what it does |", "|---|---|", *rows]))
+        parts.append("\n".join(["| option | description |", "|---|---|", *rows]))
     return "\n\n".join(parts)
 
 
@@ -167,7 +167,7 @@ def _optional(name: str, is_required: bool) -> str:
 
 
 def _prose(text: str) -> str:
-    """Give a help text as Markdown: what click is not to wrap are examples."""
+    """Return a help text as Markdown; paragraphs that click does not wrap are examples."""
     paragraphs = inspect.cleandoc(text).split("\n\n")
     return "\n\n".join(
         f"```\n{inspect.cleandoc(paragraph[1:])}\n```" if paragraph[:1] == "\b" else paragraph
@@ -192,27 +192,27 @@ def _words(option: click.Option) -> str:
 
 
 def exit_codes() -> str:
-    """Give the table of exit codes."""
-    lines = ["| code | what happened |", "|---:|---|"]
+    """Return the table of exit codes."""
+    lines = ["| code | meaning |", "|---:|---|"]
     return "\n".join([*lines, *(f"| {code.value} | {code.meaning} |" for code in Exit)])
 
 
 def variables() -> str:
-    """Give the table of environment variables that commands read."""
-    lines = ["| variable | stands for |", "|---|---|"]
+    """Return the table of environment variables."""
+    lines = ["| variable | option |", "|---|---|"]
     return "\n".join([*lines, *(f"| `{name}` | {use} |" for name, use in VARIABLES.items())])
 
 
-def _default(known: ConfigKey) -> str:
-    if known.default_value in (LONG_MAX, NO_LIMIT):
+def _default(key: ConfigKey) -> str:
+    if key.default_value in (LONG_MAX, NO_LIMIT):
         return "no limit"
-    if known.type in ("int", "long") and known.default_value is not None:
-        return f"{known.default_value:,}"
-    return f"`{known.default}`" if "://" in known.default else known.default
+    if key.type in ("int", "long") and key.default_value is not None:
+        return f"{key.default_value:,}"
+    return f"`{key.default}`" if "://" in key.default else key.default
 
 
-def _allowed(known: ConfigKey) -> str:
-    return ", ".join(f"`{choice}`" for choice in known.choices) or known.allowed
+def _allowed(key: ConfigKey) -> str:
+    return ", ".join(f"`{choice}`" for choice in key.choices) or key.allowed
 
 
 PARTS = {
@@ -229,7 +229,7 @@ PARTS = {
 
 
 def generated(text: str) -> str:
-    """Give the text with its generated parts as they should be."""
+    """Return the text with its generated parts up to date."""
 
     def replace(match: re.Match[str]) -> str:
         name = match["name"]
@@ -241,18 +241,18 @@ def generated(text: str) -> str:
 
 
 def main() -> int:
-    """Write, or check."""
+    """Update the pages, or check them."""
     stale = []
     for path in sorted(DOCS.rglob("*.md")):
         text = path.read_text()
-        wanted = generated(text)
-        if text != wanted:
+        current = generated(text)
+        if text != current:
             stale.append(path.relative_to(DOCS.parent))
             if "--check" not in sys.argv:
-                path.write_text(wanted)
+                path.write_text(current)
     if stale and "--check" in sys.argv:
         names = ", ".join(map(str, stale))
-        sys.stderr.write(f"stale: {names}; write it again with: make docs\n")
+        sys.stderr.write(f"stale: {names}; update with: make docs\n")
         return 1
     return 0
 
