@@ -24,21 +24,29 @@ from chaos.matrix import row
 from chaos.stage import Run, Stage, memory_mib
 from harness.daemon import Daemon
 from harness.wire import BlockingWireClient, frame_of, framed
-from hostile.attack import MIB, Bystander, append, crowd, made_plausible, mutated, sockets
+from hostile.attack import (
+    MIB,
+    LatencyProbe,
+    append,
+    mutated,
+    open_connections,
+    socket_count,
+    with_plausible_values,
+)
 from hostile.bombs import (
     COMPACT_COUNTS,
     COUNTS,
     REFUSED_COUNT,
-    Crowd,
+    ArrayFrames,
     array_paths,
     bombs,
-    ends,
-    is_plain,
-    produced,
+    is_numeric,
+    produce_error_code,
+    send_raw,
     smallest,
 )
 from hostile.bombs import a_batch as a_bomb
-from hostile.names import IMPOSSIBLE, create
+from hostile.names import INVALID_NAMES, create
 from ottla.broker.requests.dispatch import SUPPORTED_APIS
 from ottla.protocol.api.api_versions import ApiVersionsRequest
 from ottla.protocol.api.delete_records import (
@@ -65,13 +73,13 @@ def _attacked(run: Run, **settings: str) -> Iterator[tuple[Stage, Daemon]]:
     named = {name.replace("_", "."): text for name, text in settings.items()}
     with run.stage({**SETTINGS, **named}) as stage:
         broker = stage.victim
-        before = sockets(broker)
+        before = socket_count(broker)
         with stage.load(per_second=300) as load:
-            with Bystander(broker) as bystander:
+            with LatencyProbe(broker) as probe:
                 yield stage, broker
             load.wait_for_acks()
-        _until(lambda: sockets(broker) <= before + 2, "sockets given back")
-        run.note(f"others waited {bystander.longest_seconds * 1000:.0f} ms at most")
+        _until(lambda: socket_count(broker) <= before + 2, "sockets given back")
+        run.note(f"others waited {probe.longest_seconds * 1000:.0f} ms at most")
         run.judge(stage, load, growth_mib=GROWTH_MIB)
 
 
@@ -110,7 +118,7 @@ def _sound_frames(chance: Random) -> Iterator[bytes]:
             request = smallest(api.request, version)
             yield frame_of(request, version)
             with suppress(EncodeError):  # a field that this version has not
-                yield frame_of(made_plausible(deepcopy(request), chance), version)
+                yield frame_of(with_plausible_values(deepcopy(request), chance), version)
 
 
 @row("16", "length bombs", "connections", short=200, normal=1000, full=1000)
@@ -127,7 +135,7 @@ def lie_about_lengths(run: Run) -> None:
         for cycle in run.cycles():
             if cycle % 2:
                 # It may be sent, for all one knows: a byte at a time.
-                for connection in crowd(broker, stack, 1, promise):
+                for connection in open_connections(broker, stack, 1, promise):
                     connection.send(b"\0")
             else:
                 with BlockingWireClient(broker) as connection:
@@ -150,13 +158,13 @@ def lie_about_counts(run: Run) -> None:
     with _attacked(run) as (_stage, broker):
         for cycle in run.cycles():
             api, version, path = arrays[cycle]
-            bomb = Crowd(api, version, path)
+            bomb = ArrayFrames(api, version, path)
             where = f"{api.name} {version}, {'.'.join(path)}"
             for count in COMPACT_COUNTS if bomb.is_compact else COUNTS:
-                assert ends(broker, bomb.counting(count, 5)) == b"", where
-            ends(broker, bomb.of(3000))
-            if bomb.element_size <= 8 and not is_plain(api.request, path):
-                assert ends(broker, bomb.of(REFUSED_COUNT)) == b"", where
+                assert send_raw(broker, bomb.counting(count, 5)) == b"", where
+            send_raw(broker, bomb.of(3000))
+            if bomb.element_size <= 8 and not is_numeric(api.request, path):
+                assert send_raw(broker, bomb.of(REFUSED_COUNT)) == b"", where
 
 
 @row("18", "compression bombs", "bombs", short=3, normal=100, full=100)
@@ -171,7 +179,7 @@ def bomb(run: Run) -> None:
         for cycle in run.cycles():
             name, codec, payload = made[cycle]
             with BlockingWireClient(broker) as connection:
-                code = produced(connection, "compacted", a_bomb(codec, payload))
+                code = produce_error_code(connection, "compacted", a_bomb(codec, payload))
             assert code in refusals, f"{name}: {code}"
 
 
@@ -187,7 +195,7 @@ def drip(run: Run) -> None:
         _attacked(run, connections_progress_timeout_ms="1000") as (_stage, broker),
         ExitStack() as stack,
     ):
-        made = crowd(broker, stack, run.count, promise)
+        made = open_connections(broker, stack, run.count, promise)
         deadline = time.monotonic() + 4
         while time.monotonic() < deadline:
             for connection in made:
@@ -209,10 +217,10 @@ def gather(run: Run) -> None:
         before, quick = memory_mib(broker.pid), _percentile(broker)
         idle = []
         for _ in run.cycles():
-            idle += crowd(broker, stack, 1)
+            idle += open_connections(broker, stack, 1)
         for connection in idle[:: max(1, run.count // 50)]:
             assert connection.request(ApiVersionsRequest(), 3).error_code == 0
-        _until(lambda: sockets(broker) >= run.count, "all of them")
+        _until(lambda: socket_count(broker) >= run.count, "all of them")
         grown, slow = memory_mib(broker.pid) - before, _percentile(broker)
         with _coming_and_going(broker) as count:
             _percentile(broker)
@@ -280,7 +288,7 @@ def read_slowly(run: Run) -> None:
         append(broker, os.urandom(900_000), times=records, topic="backlog")
         with ExitStack() as stack:
             before = memory_mib(broker.pid)
-            slow = crowd(broker, stack, run.count, frame_of(fetch, 12) * 3)
+            slow = open_connections(broker, stack, run.count, frame_of(fetch, 12) * 3)
             for connection in slow:
                 connection.read_part(1024)
             _delete_all(broker, "backlog")
@@ -330,14 +338,14 @@ def _deleted_files(broker: Daemon) -> list[str]:
 
 @row("22", "hostile names and offsets", "names", short=27, normal=27, full=27)
 def name_badly(run: Run) -> None:
-    run.count = len(IMPOSSIBLE)
+    run.count = len(INVALID_NAMES)
     with _attacked(run) as (stage, broker):
         stage.create_topic("fine", 1, on_victim=True)
         append(broker, b"value", times=3, topic="fine")
         outside = _outside(run.folder, stage.brokers)
         with BlockingWireClient(broker) as connection:
             for cycle in run.cycles():
-                name = IMPOSSIBLE[cycle]
+                name = INVALID_NAMES[cycle]
                 assert create(connection, name) == [ErrorCode.INVALID_TOPIC_EXCEPTION], name
                 wanted = [MetadataRequestTopic(name=name)]
                 (found,) = connection.request(MetadataRequest(topics=wanted), 12).topics

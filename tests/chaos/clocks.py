@@ -10,7 +10,7 @@ from chaos.matrix import row
 from chaos.stage import TOPIC, Frail, Run
 from harness.logs import a_batch
 from harness.wire import BlockingWireClient
-from hostile.bombs import produced
+from hostile.bombs import produce_error_code
 from ottla.client import Consumer, GroupConfig
 from ottla.protocol.errors import ErrorCode
 
@@ -46,7 +46,7 @@ def jump(run: Run) -> None:
                 # A record from what is a day ahead for the broker is not believed.
                 with BlockingWireClient(broker) as connection:
                     batch = bytes(a_batch(time=int(time.time() * 1000)))
-                    code = produced(connection, "by-producers-time", batch)
+                    code = produce_error_code(connection, "by-producers-time", batch)
                 wanted = ErrorCode.INVALID_TIMESTAMP if shift < -HOUR else ErrorCode.NONE
                 assert code == wanted, f"{shift}: {code}"
             broker.set_clock(0)

@@ -16,7 +16,7 @@ from harness.daemon import Daemon
 from harness.logs import a_batch
 from harness.wire import BlockingWireClient
 from hostile.attack import MIB
-from hostile.bombs import produced
+from hostile.bombs import produce_error_code
 from ottla.protocol.errors import ErrorCode
 
 
@@ -62,7 +62,7 @@ def _wait_until_refused(broker: Daemon) -> None:
 
 def _produce_by_hand(broker: Daemon) -> int:
     with BlockingWireClient(broker) as connection:
-        return produced(connection, "by-hand", bytes(a_batch(value=os.urandom(100_000))))
+        return produce_error_code(connection, "by-hand", bytes(a_batch(value=os.urandom(100_000))))
 
 
 def _wait_until_silent(load: Load, partitions: list[int]) -> int:

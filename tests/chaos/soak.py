@@ -38,7 +38,7 @@ from chaos.stage import Run, Stage, bugs_of, descriptors, freeze, memory_mib
 from groups.company import Company, check, producing, settle
 from harness.daemon import Daemon
 from harness.wire import BlockingWireClient, frame_of, framed
-from hostile.attack import LIES, append, crowd, mutated
+from hostile.attack import FALSE_LENGTHS, append, mutated, open_connections
 from ottla.protocol.api.api_versions import ApiVersionsRequest
 from ottla.protocol.api.fetch import FetchPartition, FetchRequest, FetchTopic
 from test_golden import LINES
@@ -271,13 +271,15 @@ class Soak:
         broker = stage.victim
         with ExitStack() as stack:
             for frame in self._chance.sample(FRAMES, 10):
-                for connection in crowd(broker, stack, 1, mutated(framed(frame), self._chance)):
+                for connection in open_connections(
+                    broker, stack, 1, mutated(framed(frame), self._chance)
+                ):
                     connection.read_to_end()
-            crowd(broker, stack, 3, self._chance.choice(LIES) + bytes(10))
-            crowd(broker, stack, 50)
+            open_connections(broker, stack, 3, self._chance.choice(FALSE_LENGTHS) + bytes(10))
+            open_connections(broker, stack, 50)
             wanted = [FetchPartition(partition_max_bytes=1 << 20)]
             fetch = FetchRequest(topics=[FetchTopic(topic="trimmed", partitions=wanted)])
-            crowd(broker, stack, 5, frame_of(fetch, 12) * 20)
+            open_connections(broker, stack, 5, frame_of(fetch, 12) * 20)
             with BlockingWireClient(broker) as connection:
                 assert connection.request(ApiVersionsRequest(), 3).error_code == 0
 

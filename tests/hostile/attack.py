@@ -1,6 +1,6 @@
-"""What an attacker has: sockets and bytes. And what we have: a look at the broker's memory and log.
+"""Tools for attacks on a broker, and checks that it survives them.
 
-The broker is the real daemon, a process of its own, so that its memory is its own too.
+The broker runs as a daemon in a process of its own, so that its memory can be measured.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from ottla.protocol.api.api_versions import ApiVersionsRequest
 from ottla.protocol.schema import Message
 
 if not Path("/proc/self/smaps_rollup").exists():
-    pytest.skip("a look at the memory of another process needs Linux", allow_module_level=True)
+    pytest.skip("measuring the memory of another process requires Linux", allow_module_level=True)
 
 MIB = 1024 * 1024
-PATIENCE = 20.0
-#: What nobody who is attacked may log: a bug that came up, whoever caught it.
+TIMEOUT_SECONDS = 20.0
+#: Log lines that mean a bug, even if it was caught.
 _BUG = re.compile(r"Traceback|Exception|\bERROR\b|\bCRITICAL\b|never retrieved")
-#: Lengths and counts that are lies, in the forms that there are.
-LIES = (
+#: False lengths and counts, in all encodings.
+FALSE_LENGTHS = (
     b"\x7f\xff\xff\xff",
     b"\xff\xff\xff\xff",
     b"\x80\x00\x00\x00",
@@ -49,8 +49,8 @@ LIES = (
 )
 
 
-class Bystander:
-    """Somebody who asks something small again and again, and remembers the longest wait."""
+class LatencyProbe:
+    """Sends small requests continuously, and measures the longest response time."""
 
     def __init__(self, broker: Daemon) -> None:
         self._broker = broker
@@ -58,17 +58,17 @@ class Bystander:
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._failure: Exception | None = None
         self.longest_seconds = 0.0
-        self.answers = 0
+        self.responses = 0
 
     def _run(self) -> None:
         try:
             with BlockingWireClient(self._broker) as connection:
-                while not self.answers or not self._done.wait(0.002):
+                while not self.responses or not self._done.wait(0.002):
                     started = time.perf_counter()
                     connection.request(ApiVersionsRequest(), 0)
                     self.longest_seconds = max(self.longest_seconds, time.perf_counter() - started)
-                    self.answers += 1
-        except Exception as error:  # noqa: BLE001  # said where somebody looks
+                    self.responses += 1
+        except Exception as error:  # noqa: BLE001  # Raised in __exit__.
             self._failure = error
 
     def __enter__(self) -> Self:
@@ -85,44 +85,44 @@ class Bystander:
         self._thread.join()
         if kind is None:
             assert self._failure is None, self._failure
-            assert self.answers
+            assert self.responses
 
 
 @contextmanager
 def unharmed(broker: Daemon, *, growth_mib: float) -> Iterator[None]:
-    """What must be true after an attack, whatever it was.
+    """Assert that the broker is healthy after an attack.
 
-    The broker runs, answers, has logged no bug, holds no more sockets than before, and no more
-    memory than said: memory of its own, for what is mapped is the page cache's.
+    It runs, responds, has logged no bug, and has no more sockets than before. Its anonymous memory
+    has grown by at most `growth_mib`; mapped files belong to the page cache and are not counted.
     """
     assert broker.answers()
-    logged, connections = len(broker.log.read_bytes()), sockets(broker)
+    logged, connections = len(broker.log.read_bytes()), socket_count(broker)
     before = anonymous_mib(broker)
     yield
     assert broker.is_running, broker.last_words()
     assert broker.answers()
     lines = broker.log.read_bytes()[logged:].decode(errors="replace")
     assert not _BUG.search(lines), lines[-5000:]
-    deadline = time.monotonic() + PATIENCE
-    while sockets(broker) > connections and time.monotonic() < deadline:
+    deadline = time.monotonic() + TIMEOUT_SECONDS
+    while socket_count(broker) > connections and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert sockets(broker) <= connections
+    assert socket_count(broker) <= connections
     grown = anonymous_mib(broker) - before
     assert grown <= growth_mib, f"grown by {grown:.1f} MiB"
 
 
 def anonymous_mib(broker: Daemon) -> float:
-    """Memory that is the process's own."""
+    """Return the anonymous memory of the process."""
     return _of(Path(f"/proc/{broker.pid}/smaps_rollup"), "Anonymous")
 
 
 def peak_mib(broker: Daemon) -> float:
-    """The most memory that it ever had, pages of mapped files and its program included."""
+    """Return the peak memory of the process, including mapped files and the program."""
     return _of(Path(f"/proc/{broker.pid}/status"), "VmHWM")
 
 
-def sockets(broker: Daemon) -> int:
-    """Its descriptors but for files, of which it may rightly have more than before."""
+def socket_count(broker: Daemon) -> int:
+    """Return the number of open sockets. Files are not counted: their number may grow."""
     count = 0
     for path in Path(f"/proc/{broker.pid}/fd").iterdir():
         with suppress(FileNotFoundError):
@@ -134,38 +134,38 @@ def _of(path: Path, name: str) -> float:
     for line in path.read_text().splitlines():
         if line.startswith(name + ":"):
             return int(line.split()[1]) / 1024
-    raise AssertionError(f"{path} does not say {name}")
+    raise AssertionError(f"{path} has no {name}")
 
 
-def make_topic(broker: Daemon, name: str, partitions: int = 1, **configs: str) -> None:
-    """Make a topic; its settings are said with underscores."""
+def create_topic(broker: Daemon, name: str, partitions: int = 1, **configs: str) -> None:
+    """Create a topic; configs are named with underscores instead of dots."""
     with BlockingWireClient(broker) as connection:
-        (made,) = connection.request(create_topics_request(name, partitions, **configs), 5).topics
-        assert made.error_code == 0, made
+        (result,) = connection.request(create_topics_request(name, partitions, **configs), 5).topics
+        assert result.error_code == 0, result
 
 
-def crowd(
+def open_connections(
     broker: Daemon, stack: ExitStack, count: int, data: bytes = b""
 ) -> list[BlockingWireClient]:
-    """So many connections, each of which says something and then nothing."""
-    made = []
+    """Open `count` connections, each of which sends `data` and then nothing."""
+    connections = []
     for _ in range(count):
         connection = stack.enter_context(BlockingWireClient(broker))
         if data:
             connection.send(data)
-        made.append(connection)
-    return made
+        connections.append(connection)
+    return connections
 
 
 def append(broker: Daemon, value: bytes, times: int = 1, index: int = 0, topic: str = "t") -> None:
-    """Append a record so many times, by hand."""
+    """Append a record `times` times."""
     request = produce_request(a_batch(value=value), topic=topic, partition=index)
     with BlockingWireClient(broker) as connection:
         for _ in range(times):
             assert error_codes(connection.request(request, 9)) == [0]
 
 
-#: What makes a request reach something, by the name of the field.
+#: Values, by field name, with which a request gets past the first validation.
 _PLAUSIBLE: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(("topic", "topic_name", "name"), ("t", "compacted", "retention.ms")),
     **dict.fromkeys(("partition", "partition_index", "index"), (0, 0, 1, 2)),
@@ -197,44 +197,44 @@ _PLAUSIBLE: dict[str, tuple[Any, ...]] = {
 }
 
 
-def made_plausible(message: Message, chance: Random) -> Message:
-    """Put values into a message, here and there, with which it finds what it is about."""
+def with_plausible_values(message: Message, random: Random) -> Message:
+    """Set some fields of a message to values that refer to existing topics and groups."""
     for name in message.fields:
         value = getattr(message, name)
         for part in value if isinstance(value, list | tuple) else [value]:
             if isinstance(part, Message):
-                made_plausible(part, chance)
-        if name in _PLAUSIBLE and chance.random() < 0.8:
-            setattr(message, name, chance.choice(_PLAUSIBLE[name]))
+                with_plausible_values(part, random)
+        if name in _PLAUSIBLE and random.random() < 0.8:
+            setattr(message, name, random.choice(_PLAUSIBLE[name]))
     return message
 
 
-def mutated(frame: bytes, chance: Random) -> bytes:
-    """Damage a frame, which has its size in front, in one to four places."""
+def mutated(frame: bytes, random: Random) -> bytes:
+    """Return a frame, size included, damaged in one to four positions."""
     body = bytearray(frame[4:])
-    for _ in range(chance.randint(1, 4)):
+    for _ in range(random.randint(1, 4)):
         if not body:
             break
-        at = chance.randrange(len(body))
-        match chance.randrange(8):
+        at = random.randrange(len(body))
+        match random.randrange(8):
             case 0:
-                body[at] ^= 1 << chance.randrange(8)
+                body[at] ^= 1 << random.randrange(8)
             case 1:
-                body[at] = chance.choice((0, 1, 2, 0x7F, 0x80, 0xFE, 0xFF))
+                body[at] = random.choice((0, 1, 2, 0x7F, 0x80, 0xFE, 0xFF))
             case 2:
-                lie = chance.choice(LIES)
-                body[at : at + len(lie)] = lie
+                false_length = random.choice(FALSE_LENGTHS)
+                body[at : at + len(false_length)] = false_length
             case 3:
                 del body[at:]
             case 4:
-                del body[at : at + chance.randint(1, 8)]
+                del body[at : at + random.randint(1, 8)]
             case 5:
-                body[at:at] = chance.randbytes(chance.choice((1, 2, 4, 100)))
+                body[at:at] = random.randbytes(random.choice((1, 2, 4, 100)))
             case 6:
-                part = body[at : at + chance.randint(1, 30)]
-                body[at:at] = part * chance.choice((1, 2, 50))
+                part = body[at : at + random.randint(1, 30)]
+                body[at:at] = part * random.choice((1, 2, 50))
             case 7:
-                body += chance.randbytes(chance.choice((1, 7, 5000)))
-    if chance.random() < 0.9:
+                body += random.randbytes(random.choice((1, 7, 5000)))
+    if random.random() < 0.9:
         return framed(bytes(body))
-    return struct.pack(">i", chance.choice((len(body) - 1, len(body) + 1, 8, 0))) + bytes(body)
+    return struct.pack(">i", random.choice((len(body) - 1, len(body) + 1, 8, 0))) + bytes(body)

@@ -1,4 +1,4 @@
-"""Few bytes that promise, or become, very many."""
+"""Requests whose few bytes claim, or decompress to, very many."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from ottla.protocol.api.produce import PartitionProduceData, ProduceRequest, Top
 from ottla.protocol.compression import Compression, compress
 from ottla.protocol.schema import Array, Message, Struct
 
-#: Elements that a message may have for nothing are fewer than this.
+#: More elements than any request may have.
 REFUSED_COUNT = 150_000
 COUNTS = (b"\x7f\xff\xff\xff", b"\xff\xff\xff\xfe", b"\x80\x00\x00\x00", b"\x10\x00\x00\x00")
 COMPACT_COUNTS = (b"\xff\xff\xff\xff\x0f", b"\xff\xff\xff\xff\x7f", b"\x80" * 9 + b"\x01")
 
 
 def array_paths(message: type[Message], version: int) -> Iterator[tuple[str, ...]]:
-    """Every array in a message, by the fields that lead to it."""
+    """Yield every array of a message, as the path of fields that leads to it."""
     for name, field in message.fields.items():
         if not field.exists_in(version):
             continue
@@ -39,7 +39,7 @@ def array_paths(message: type[Message], version: int) -> Iterator[tuple[str, ...
 def smallest(
     message: type[Message], version: int, path: tuple[str, ...] = (), count: int = 0
 ) -> Message:
-    """A message of zeros, with so many elements in the array at the end of the path."""
+    """Return a message of zeros, with `count` elements in the array at the end of the path."""
     values: dict[str, Any] = {}
     for name, field in message.fields.items():
         if not field.exists_in(version):
@@ -61,8 +61,8 @@ def smallest(
     return message(**values)
 
 
-class Crowd:
-    """The bytes of a request around one of its arrays."""
+class ArrayFrames:
+    """Builds frames of a request with any number of elements in one of its arrays."""
 
     def __init__(self, api: Any, version: int, path: tuple[str, ...]) -> None:
         none, one, two = (
@@ -93,28 +93,28 @@ def uvarint(value: int) -> bytes:
     return bytes([*out, value])
 
 
-def ends(broker: Daemon, frame: bytes) -> bytes:
-    """Send a frame, and give all that comes of it."""
+def send_raw(broker: Daemon, frame: bytes) -> bytes:
+    """Send a frame; return everything received until the connection is closed."""
     with BlockingWireClient(broker) as connection:
         connection.send(frame)
         return connection.read_to_end()
 
 
-def is_plain(message: type[Message], path: tuple[str, ...]) -> bool:
-    """Whether an array is of numbers, which cost no more than their bytes."""
+def is_numeric(message: type[Message], path: tuple[str, ...]) -> bool:
+    """Whether an array is of numbers, which cost no more memory than their bytes."""
     kind = message.fields[path[0]].type
     inner = kind.element if isinstance(kind, Array) else kind
     if len(path) > 1:
-        return is_plain(inner.message, path[1:])
+        return is_numeric(inner.message, path[1:])
     return isinstance(inner.zero, int)
 
 
-def head_of(api: Any, version: int) -> bytes:
+def header_of(api: Any, version: int) -> bytes:
     return struct.pack(">hhih", api.key, version, 1, -1)
 
 
 def a_batch(codec: Compression, payload: bytes, count: int = 10) -> bytes:
-    """A batch of whatever is said to be its records."""
+    """Return a batch with a valid header and CRC around an arbitrary payload."""
     time = 1_700_000_000_000
     checked = struct.pack(">hiqqqhii", codec, count - 1, time, time, -1, -1, -1, count)
     head = struct.pack(">qiib", 0, 49 + len(payload), -1, 2)
@@ -126,7 +126,7 @@ def raw_snappy(data: bytes) -> bytes:
 
 
 def bombs() -> Iterator[tuple[str, Compression, bytes]]:
-    """Zeros, over what a batch may become and just below it; and sizes that are lies."""
+    """Yield compressed zeros, above and just below the size limit, and false sizes."""
     below, over = bytes(120 * MIB), bytes(140 * MIB)
     for zeros, how in ((below, "below the limit"), (over, "over the limit")):
         yield f"gzip {how}", Compression.GZIP, bytes(compress(Compression.GZIP, zeros, 1))
@@ -135,10 +135,10 @@ def bombs() -> Iterator[tuple[str, Compression, bytes]]:
     yield "snappy", Compression.SNAPPY, raw_snappy(bytes(20 * MIB))
     xerial = bytes(compress(Compression.SNAPPY, bytes(8 * MIB)))
     yield "snappy in frames", Compression.SNAPPY, xerial
-    yield "snappy that lies", Compression.SNAPPY, b"\xff\xff\xff\xff\x0f" + bytes(100)
+    yield "snappy with a false size", Compression.SNAPPY, b"\xff\xff\xff\xff\x0f" + bytes(100)
     zstd_head = bytes.fromhex("28b52ffd e0") + struct.pack("<Q", 2**60)
-    yield "zstd that lies", Compression.ZSTD, zstd_head + b"\x01\x00\x00"
-    # A window of 2³¹ bytes, which a decoder would have to keep.
+    yield "zstd with a false size", Compression.ZSTD, zstd_head + b"\x01\x00\x00"
+    # A window of 2³¹ bytes, which a decoder would have to allocate.
     yield "zstd with a large window", Compression.ZSTD, bytes.fromhex("28b52ffd 00 a8 010000")
     yield (
         "gzip in gzip",
@@ -147,7 +147,7 @@ def bombs() -> Iterator[tuple[str, Compression, bytes]]:
     )
 
 
-def produced(connection: BlockingWireClient, topic: str, batch: bytes) -> int:
+def produce_error_code(connection: BlockingWireClient, topic: str, batch: bytes) -> int:
     request = ProduceRequest(
         acks=1,
         timeout_ms=1000,

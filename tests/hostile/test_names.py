@@ -1,4 +1,4 @@
-"""Names that want to be more than names: no file is made outside of the data directory."""
+"""Malicious names: no file is created outside of the data directory."""
 
 import pytest
 
@@ -6,7 +6,14 @@ from harness.daemon import Daemon
 from harness.logs import a_batch
 from harness.wire import BlockingWireClient
 from hostile.attack import unharmed
-from hostile.names import IMPOSSIBLE, OURS, POSSIBLE, create, only_ours, paths
+from hostile.names import (
+    FILE_NAMES,
+    INVALID_NAMES,
+    UNUSUAL_NAMES,
+    create,
+    has_only_log_directories,
+    paths,
+)
 from ottla.protocol.api.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from ottla.protocol.api.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from ottla.protocol.api.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -28,33 +35,35 @@ def broker(tmp_path):
         yield started
 
 
-def test_a_name_that_no_topic_can_have_is_refused(broker):
+def test_an_invalid_topic_name_is_refused(broker):
     before = paths(broker.data)
 
     with unharmed(broker, growth_mib=8), BlockingWireClient(broker) as connection:
         for version in CREATE_TOPICS.versions:
-            assert create(connection, *IMPOSSIBLE, version=version) == [INVALID] * len(IMPOSSIBLE)
+            assert create(connection, *INVALID_NAMES, version=version) == [INVALID] * len(
+                INVALID_NAMES
+            )
 
     assert paths(broker.data) == before
-    assert only_ours(broker)
+    assert has_only_log_directories(broker)
 
 
-def test_a_name_that_no_topic_can_have_is_not_made_by_asking_for_it(broker):
+def test_an_invalid_topic_name_is_not_auto_created(broker):
     before = paths(broker.data)
-    wanted = [MetadataRequestTopic(name=name) for name in IMPOSSIBLE]
+    topics = [MetadataRequestTopic(name=name) for name in INVALID_NAMES]
 
     with unharmed(broker, growth_mib=8), BlockingWireClient(broker) as connection:
         for version in METADATA.versions:
-            answer = connection.request(MetadataRequest(topics=wanted), version)
-            assert {topic.error_code for topic in answer.topics} == {INVALID}
-            assert sorted(topic.name for topic in answer.topics) == sorted(IMPOSSIBLE)
+            response = connection.request(MetadataRequest(topics=topics), version)
+            assert {topic.error_code for topic in response.topics} == {INVALID}
+            assert sorted(topic.name for topic in response.topics) == sorted(INVALID_NAMES)
 
     assert paths(broker.data) == before
 
 
-def test_nothing_is_made_or_read_by_a_name_that_is_not_there(broker):
+def test_requests_for_unknown_topics_create_and_read_nothing(broker):
     before = paths(broker.data)
-    names = [*IMPOSSIBLE, *OURS, "__cluster_metadata"]
+    names = [*INVALID_NAMES, *FILE_NAMES, "__cluster_metadata"]
     produce = ProduceRequest(
         acks=1,
         topic_data=[
@@ -75,7 +84,7 @@ def test_nothing_is_made_or_read_by_a_name_that_is_not_there(broker):
         deleted = connection.request(
             DeleteTopicsRequest(topics=[DeleteTopicState(name=name) for name in names]), 6
         )
-        grown = connection.request(
+        extended = connection.request(
             CreatePartitionsRequest(
                 topics=[CreatePartitionsTopic(name=name, count=5) for name in names]
             ),
@@ -85,14 +94,14 @@ def test_nothing_is_made_or_read_by_a_name_that_is_not_there(broker):
     assert {p.error_code for t in produced.responses for p in t.partition_responses} == {UNKNOWN}
     assert {p.error_code for t in fetched.responses for p in t.partitions} == {UNKNOWN}
     assert {topic.error_code for topic in deleted.responses} <= {UNKNOWN, INVALID}
-    assert {topic.error_code for topic in grown.results} <= {UNKNOWN, INVALID}
+    assert {topic.error_code for topic in extended.results} <= {UNKNOWN, INVALID}
     assert paths(broker.data) == before
 
 
-def test_odd_names_are_topics_like_any_other(broker):
+def test_unusual_topic_names_are_valid(broker):
     with unharmed(broker, growth_mib=8), BlockingWireClient(broker) as connection:
-        assert create(connection, *POSSIBLE) == [0] * len(POSSIBLE)
-        for name in POSSIBLE:
+        assert create(connection, *UNUSUAL_NAMES) == [0] * len(UNUSUAL_NAMES)
+        for name in UNUSUAL_NAMES:
             data = [PartitionProduceData(records=a_batch(2))]
             request = ProduceRequest(
                 acks=-1,
@@ -104,23 +113,23 @@ def test_odd_names_are_topics_like_any_other(broker):
 
     broker.restart()
     with BlockingWireClient(broker) as connection:
-        answer = connection.request(MetadataRequest(topics=None), 12)
-    assert {topic.name for topic in answer.topics} == set(POSSIBLE)
-    assert only_ours(broker)
+        response = connection.request(MetadataRequest(topics=None), 12)
+    assert {topic.name for topic in response.topics} == set(UNUSUAL_NAMES)
+    assert has_only_log_directories(broker)
 
 
-def test_names_of_our_own_files_do_them_no_harm(broker):
+def test_topics_named_like_files_of_the_data_directory_do_no_harm(broker):
     with unharmed(broker, growth_mib=8), BlockingWireClient(broker) as connection:
-        codes = create(connection, *OURS, "__cluster_metadata", "__consumer_offsets")
+        codes = create(connection, *FILE_NAMES, "__cluster_metadata", "__consumer_offsets")
 
     assert set(codes[:-2]) == {0}
     assert codes[-2] == INVALID
-    assert only_ours(broker)
+    assert has_only_log_directories(broker)
     broker.restart()
-    assert only_ours(broker)
+    assert has_only_log_directories(broker)
 
 
-def test_names_that_look_alike_are_told_apart_or_refused(broker):
+def test_similar_names_are_distinct_or_collide(broker):
     with unharmed(broker, growth_mib=8), BlockingWireClient(broker) as connection:
         assert create(connection, "a.b") == [0]
 
@@ -132,18 +141,18 @@ def test_names_that_look_alike_are_told_apart_or_refused(broker):
         assert create(connection, "c.d", "c_d") == [0, INVALID]
 
 
-def test_the_same_name_many_times_in_a_request_is_made_at_most_once(broker):
+def test_a_name_repeated_in_a_request_creates_at_most_one_topic(broker):
     with unharmed(broker, growth_mib=8), BlockingWireClient(broker) as connection:
         codes = create(connection, *["twice"] * 50)
-        answer = connection.request(MetadataRequest(topics=None), 12)
+        response = connection.request(MetadataRequest(topics=None), 12)
 
     assert set(codes) <= {0, ErrorCode.INVALID_REQUEST, ErrorCode.TOPIC_ALREADY_EXISTS}
     assert codes.count(0) <= 1
-    assert len(answer.topics) <= 1
+    assert len(response.topics) <= 1
 
 
-def test_groups_may_be_called_anything_and_make_no_file_by_that_name(broker):
-    groups = [name for name in IMPOSSIBLE if len(name) < 1000]
+def test_group_ids_of_any_form_create_no_files(broker):
+    groups = [name for name in INVALID_NAMES if len(name) < 1000]
     requests = [
         (FindCoordinatorRequest(coordinator_keys=groups), 6),
         *((JoinGroupRequest(group_id=name, session_timeout_ms=10_000), 9) for name in groups),
@@ -154,4 +163,4 @@ def test_groups_may_be_called_anything_and_make_no_file_by_that_name(broker):
         for request, version in requests:
             connection.request(request, version)
 
-    assert only_ours(broker)
+    assert has_only_log_directories(broker)

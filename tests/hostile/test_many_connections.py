@@ -1,4 +1,4 @@
-"""Many at once: idle, half open, slow to read. Others are served, and what they took comes back."""
+"""Many idle, stalled or slow connections: others are served, and their memory is released."""
 
 import resource
 import struct
@@ -11,34 +11,34 @@ from harness.daemon import Daemon
 from harness.wire import BlockingWireClient, frame_of
 from hostile.attack import (
     MIB,
-    Bystander,
+    LatencyProbe,
     anonymous_mib,
     append,
-    crowd,
-    make_topic,
-    sockets,
+    create_topic,
+    open_connections,
+    socket_count,
     unharmed,
 )
 from ottla.protocol.api.api_versions import ApiVersionsRequest
 from ottla.protocol.api.fetch import FetchPartition, FetchRequest, FetchTopic
 
-CROWD = 2000
+CONNECTION_COUNT = 2000
 
 
 @pytest.fixture
 def broker(tmp_path):
     with Daemon(tmp_path) as started:
-        make_topic(started, "t", 2)
+        create_topic(started, "t", 2)
         yield started
 
 
 @pytest.fixture(autouse=True)
-def many_descriptors():
+def raised_descriptor_limit():
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = CROWD + 500
-    if hard != resource.RLIM_INFINITY and hard < wanted:
-        pytest.skip(f"no more than {hard} descriptors")
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
+    min_descriptors = CONNECTION_COUNT + 500
+    if hard != resource.RLIM_INFINITY and hard < min_descriptors:
+        pytest.skip(f"requires {min_descriptors} file descriptors; the limit is {hard}")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min_descriptors), hard))
     yield
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
@@ -53,50 +53,50 @@ def until(condition, seconds=20):
 def test_two_thousand_idle_connections(broker):
     with unharmed(broker, growth_mib=24), ExitStack() as stack:
         before = anonymous_mib(broker)
-        idle = crowd(broker, stack, CROWD)
-        for connection in idle[:: CROWD // 50]:
+        idle = open_connections(broker, stack, CONNECTION_COUNT)
+        for connection in idle[:: CONNECTION_COUNT // 50]:
             assert connection.request(ApiVersionsRequest(), 3).error_code == 0
-        until(lambda: sockets(broker) >= CROWD)
+        until(lambda: socket_count(broker) >= CONNECTION_COUNT)
 
-        with Bystander(broker):
+        with LatencyProbe(broker):
             append(broker, bytes(100_000), times=100)
 
-        # Ten kilobytes each, at most; what a parked read would need comes on top in other designs.
-        assert anonymous_mib(broker) - before < CROWD * 10 / 1024 + 8
+        # At most ten kilobytes each: idle connections have no read buffer.
+        assert anonymous_mib(broker) - before < CONNECTION_COUNT * 10 / 1024 + 8
 
 
-def test_sizes_that_are_only_promises(broker):
-    """A thousand say that they will send 100 MiB, a thousand that they will send 100 KiB."""
+def test_large_frame_sizes_without_data(broker):
+    """A thousand connections announce 100 MiB each, and a thousand 100 KiB."""
     large = struct.pack(">ih", 100 * MIB, 0) + bytes(1000)
     small = struct.pack(">ih", 100 * 1024, 0) + bytes(10)
     with unharmed(broker, growth_mib=24), ExitStack() as stack:
         before = anonymous_mib(broker)
-        crowd(broker, stack, CROWD // 2, large)
-        crowd(broker, stack, CROWD // 2, small)
-        until(lambda: sockets(broker) >= CROWD)
+        open_connections(broker, stack, CONNECTION_COUNT // 2, large)
+        open_connections(broker, stack, CONNECTION_COUNT // 2, small)
+        until(lambda: socket_count(broker) >= CONNECTION_COUNT)
 
-        with Bystander(broker):
+        with LatencyProbe(broker):
             append(broker, bytes(50_000), times=50)
 
         assert anonymous_mib(broker) - before < 64
 
 
-def test_requests_that_stop_halfway_give_back_what_they_held(tmp_path):
-    settings = {
+def test_stalled_requests_release_their_budget(tmp_path):
+    configs = {
         "connections.progress.timeout.ms": 100,
         "socket.request.max.bytes": 300_000,
         "queued.max.request.bytes": 450_000,
     }
-    pairs = [f"{name}={value}" for name, value in settings.items()]
+    pairs = [f"{name}={value}" for name, value in configs.items()]
     with Daemon(tmp_path, *[part for pair in pairs for part in ("--set", pair)]) as broker:
-        make_topic(broker, "t")
+        create_topic(broker, "t")
         half = struct.pack(">ih", 200_000, 0) + bytes(150_000)
         with unharmed(broker, growth_mib=24), ExitStack() as stack:
-            stalled = crowd(broker, stack, 20, half)
+            stalled = open_connections(broker, stack, 20, half)
 
-            append(broker, bytes(20_000), times=20)  # small enough not to wait
+            append(broker, bytes(20_000), times=20)  # Small requests do not wait for the budget.
 
-            # Two of them have room at a time, and their time; then it is the turn of others.
+            # The budget has room for two of them at a time, until they time out.
             for connection in stalled[:4]:
                 assert connection.is_closed()
         append(broker, bytes(250_000))
@@ -104,35 +104,35 @@ def test_requests_that_stop_halfway_give_back_what_they_held(tmp_path):
 
 def test_consumers_that_do_not_read(broker):
     append(broker, bytes(900_000), times=30)
-    wanted = [FetchPartition(partition_max_bytes=2**31 - 1)]
-    fetch = FetchRequest(topics=[FetchTopic(topic="t", partitions=wanted)], max_bytes=2**31 - 1)
+    partitions = [FetchPartition(partition_max_bytes=2**31 - 1)]
+    fetch = FetchRequest(topics=[FetchTopic(topic="t", partitions=partitions)], max_bytes=2**31 - 1)
     frame = frame_of(fetch, 12)
 
     with unharmed(broker, growth_mib=24), ExitStack() as stack:
         before = anonymous_mib(broker)
-        deaf = crowd(broker, stack, 100, frame * 5)
-        with Bystander(broker):
+        unread = open_connections(broker, stack, 100, frame * 5)
+        with LatencyProbe(broker):
             append(broker, bytes(100_000), times=100, index=1)
 
-        # 100 answers of 27 MB lie there, as views of the file; none of it is copied.
+        # 100 responses of 27 MB are queued, as views of mapped segments: nothing is copied.
         assert anonymous_mib(broker) - before < 32
         for _ in range(5):
-            assert len(deaf[0].frame()) > 30 * 900_000
+            assert len(unread[0].frame()) > 30 * 900_000
 
 
-def test_long_polls_without_end_of_clients_that_have_gone(broker):
-    wanted = [FetchPartition(partition=1, partition_max_bytes=1)]
+def test_long_polls_of_disconnected_clients(broker):
+    partitions = [FetchPartition(partition=1, partition_max_bytes=1)]
     fetch = FetchRequest(
-        topics=[FetchTopic(topic="t", partitions=wanted)], min_bytes=1, max_wait_ms=2**31 - 1
+        topics=[FetchTopic(topic="t", partitions=partitions)], min_bytes=1, max_wait_ms=2**31 - 1
     )
     with unharmed(broker, growth_mib=24):
         for _ in range(20):
             with ExitStack() as stack:
-                crowd(broker, stack, 20, frame_of(fetch, 12) * 60)
+                open_connections(broker, stack, 20, frame_of(fetch, 12) * 60)
 
 
-def test_connections_that_are_reset(broker):
-    with unharmed(broker, growth_mib=24), Bystander(broker):
+def test_reset_connections(broker):
+    with unharmed(broker, growth_mib=24), LatencyProbe(broker):
         for number in range(500):
             with BlockingWireClient(broker) as connection:
                 connection.reset_on_close()
