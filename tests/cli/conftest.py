@@ -1,4 +1,4 @@
-"""One broker for all commands, and a topic for each test."""
+"""One broker for all commands, and a topic per test."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from ottla.testing import RunningBroker
 
 @pytest.fixture
 def run(ottla_session_broker: RunningBroker, tmp_path: Path) -> Command:
-    """The command line, with the broker's address in its environment."""
+    """The command line, with OTTLA_BOOTSTRAP set to the broker."""
     return Command(ottla_session_broker.bootstrap, str(tmp_path))
 
 
 @pytest.fixture
 def name() -> str:
-    """A name that nobody else has."""
+    """A unique topic name."""
     return f"t-{uuid4().hex[:12]}"
 
 

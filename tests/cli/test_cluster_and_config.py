@@ -5,7 +5,7 @@ import re
 from ottla.protocol.registry import PRODUCE
 
 
-def test_the_cluster_is_described(run, topic):
+def test_cluster_describe_lists_brokers_and_counts_topics(run, topic):
     found = run.json("cluster", "describe")
 
     (one,) = found["brokers"]
@@ -21,7 +21,7 @@ def test_the_cluster_is_described(run, topic):
     )
 
 
-def test_versions_are_compared(run):
+def test_api_versions_shows_the_version_in_use(run):
     found = {row["api"]: row for row in run.json("cluster", "api-versions", "--broker", "0")}
 
     produce = found["Produce"]
@@ -32,7 +32,7 @@ def test_versions_are_compared(run):
     )
 
 
-def test_settings_of_a_topic(run, topic):
+def test_topic_configs_are_described_and_set(run, topic):
     assert run("config", "set", "topic", topic, "retention.ms=5", "segment.ms=9") == (
         f"topic {topic}: altered\n"
     )
@@ -50,7 +50,7 @@ def test_settings_of_a_topic(run, topic):
     assert "retention.bytes" in run("config", "describe", "topic", topic, "retention", "--docs")
 
 
-def test_settings_of_a_broker(run):
+def test_broker_configs_are_described_and_set(run):
     run("config", "set", "broker", "0", "group.max.size=77")
     (found,) = run.json("config", "describe", "broker", "0", "group.max.size")
     assert (found["value"], found["source"]) == ("77", "dynamic broker config")
@@ -62,7 +62,7 @@ def test_settings_of_a_broker(run):
     assert run.json("config", "describe", "broker", "0", "num.partitions")[0]["value"] == "1"
 
 
-def test_what_cannot_be_set(run, topic):
+def test_invalid_config_changes_are_rejected(run, topic):
     run.fails(7, "config", "set", "topic", topic, "nonsense=1")
     run.fails(7, "config", "set", "broker", "0", "broker.id=3")
     run.fails(5, "config", "set", "broker", "9", "log.level=DEBUG")
@@ -73,7 +73,7 @@ def test_what_cannot_be_set(run, topic):
     assert "show the defaults with --all" in done.stderr
 
 
-def test_speed_is_measured(run, topic):
+def test_perf_measures_throughput(run, topic):
     sent = run.json("perf", "produce", topic, "--records", "3000", "--size", "50", "-z", "lz4")
     assert (sent["records"], sent["bytes"]) == (3000, 150_000)
     assert sent["records_per_second"] > 0
@@ -86,7 +86,7 @@ def test_speed_is_measured(run, topic):
     assert "records per second" in run("perf", "consume", topic)
 
 
-def test_latency_is_measured_beside_others(run, name):
+def test_perf_latency_ignores_records_of_other_producers(run, name):
     found = run.json("perf", "latency", name, "--create", "-n", "20", "--rate", "500")
 
     assert found["records"] == 20

@@ -1,4 +1,4 @@
-"""What all commands have in common: help, examples, --json; and that the front door is quick."""
+"""What all commands share: help, examples, --json, lazy imports."""
 
 import subprocess
 import sys
@@ -28,7 +28,7 @@ ALL = dict(commands())
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_a_command_explains_itself_with_an_example(name):
+def test_help_of_every_command_has_an_example(name):
     command = ALL[name]
 
     assert command.help
@@ -39,20 +39,20 @@ def test_a_command_explains_itself_with_an_example(name):
 
 
 @pytest.mark.parametrize("name", [name for name in ALL if " " in name and "broker" not in name])
-def test_a_list_of_commands_has_whole_sentences(name):
+def test_short_help_fits_a_terminal_of_80_columns(name):
     noun = name.split()[0]
     longest = max(len(other.split()[1]) for other in ALL if other.startswith(f"{noun} "))
 
-    # What click leaves of a terminal of 80 columns.
+    # The width click leaves in a terminal of 80 columns.
     assert not ALL[name].get_short_help_str(78 - 6 - longest).endswith("...")
 
 
 @pytest.mark.parametrize("name", sorted(ALL.keys() - QUIET))
-def test_what_prints_can_print_json(name):
+def test_commands_with_a_result_have_a_json_option(name):
     assert "--json" in {option for one in ALL[name].params for option in one.opts}
 
 
-def test_help_does_not_wait_for_the_sdk():
+def test_help_does_not_import_the_sdk():
     script = (
         "import sys\n"
         "from ottla.__main__ import ottla\n"
@@ -65,7 +65,7 @@ def test_help_does_not_wait_for_the_sdk():
     subprocess.run([sys.executable, "-c", script], check=True, stdout=subprocess.PIPE)
 
 
-def test_an_admin_command_does_not_import_producer_and_consumer(run):
+def test_admin_commands_do_not_import_producer_and_consumer(run):
     script = (
         "import sys\n"
         "from ottla.__main__ import ottla\n"

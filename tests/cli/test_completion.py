@@ -1,10 +1,10 @@
-"""Shells complete commands, options, and what there is in the cluster."""
+"""Shell completion of commands, options and names of the cluster."""
 
 import pytest
 
 
 def complete(run, words, incomplete=""):
-    """Give what bash would be told."""
+    """Return the completions that bash would receive."""
     done = run.run(
         _OTTLA_COMPLETE="bash_complete",
         COMP_WORDS=f"ottla {words} {incomplete}",
@@ -14,7 +14,7 @@ def complete(run, words, incomplete=""):
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_a_shell_is_told_how(run, shell):
+def test_completion_prints_a_script_for_each_shell(run, shell):
     script = run("completion", shell)
 
     assert "_OTTLA_COMPLETE" in script
@@ -22,12 +22,12 @@ def test_a_shell_is_told_how(run, shell):
     run.fails(2, "completion", "tcsh")
 
 
-def test_commands_and_options(run):
+def test_commands_and_options_are_completed(run):
     assert complete(run, "topic", "del") == ["delete", "delete-records"]
     assert "--bootstrap" in complete(run, "topic list", "--")
 
 
-def test_live_topics_and_groups(run, topic, name):
+def test_topics_and_groups_of_the_cluster_are_completed(run, topic, name):
     run("group", "reset", f"g-{name}", "--to", "start", "--topic", topic, "--yes")
 
     assert complete(run, "topic describe", topic[:8]) == [topic]
@@ -37,7 +37,7 @@ def test_live_topics_and_groups(run, topic, name):
     assert complete(run, f"group describe -b {run.address}", f"g-{name}") == [f"g-{name}"]
 
 
-def test_live_settings_and_brokers(run, topic):
+def test_configs_and_brokers_of_the_cluster_are_completed(run, topic):
     assert complete(run, "config describe broker") == ["0"]
     assert topic in complete(run, "config describe topic")
     assert complete(run, f"config set topic {topic}", "retention.m") == ["retention.ms="]
@@ -45,13 +45,13 @@ def test_live_settings_and_brokers(run, topic):
     assert "log.level=" in complete(run, "config set broker 0", "log.l")
 
 
-def test_profiles(run):
+def test_profiles_are_completed(run):
     run("profile", "set", "staging", "-b", run.address)
 
     assert complete(run, "topic list --profile", "st") == ["staging"]
 
 
-def test_a_cluster_that_is_not_there_completes_to_nothing(run):
+def test_an_unreachable_cluster_completes_to_nothing(run):
     assert complete(run, "topic describe -b 127.0.0.1:1") == []
     assert complete(run, "topic describe -b nonsense:x") == []
     assert complete(run, "config set topic t-missing") == []

@@ -21,7 +21,7 @@ def committed(run, group):
     return {row["partition"]: row["offset"] for row in found["partitions"]}
 
 
-def test_groups_are_listed(run, group):
+def test_group_list_shows_state_and_coordinator(run, group):
     (listed,) = [row for row in run.json("group", "list") if row["group"] == group]
     assert (listed["state"], listed["coordinator"]) == ("Empty", 0)
 
@@ -31,7 +31,7 @@ def test_groups_are_listed(run, group):
     assert group not in run("group", "list", "-q", "--state", "Stable").splitlines()
 
 
-def test_a_description_has_the_lag(run, group, topic):
+def test_group_describe_shows_the_lag(run, group, topic):
     (found,) = run.json("group", "describe", group)
 
     assert (found["state"], found["lag"], found["members"]) == ("Empty", 1, [])
@@ -43,7 +43,7 @@ def test_a_description_has_the_lag(run, group, topic):
     assert "ottla group list" in run.fails(5, "group", "describe", f"{group}-missing")
 
 
-def test_members_are_described_and_protect_their_group(run, group, topic):
+def test_a_group_with_members_is_described_and_cannot_be_reset_or_deleted(run, group, topic):
     quick = GroupConfig(heartbeat_interval=0.1)
     with Consumer(run.address, topic, group=group, group_config=quick) as one:
         one.getone()
@@ -77,7 +77,7 @@ def test_members_are_described_and_protect_their_group(run, group, topic):
         (["--by", "99"], {0: 3, 1: 0}),
     ],
 )
-def test_a_group_is_reset(run, group, topic, options, expected):
+def test_group_reset_commits_the_requested_offsets(run, group, topic, options, expected):
     run("group", "reset", group, "--to", "2", "--topic", topic, "--yes")
 
     before = committed(run, group)
@@ -88,13 +88,13 @@ def test_a_group_is_reset(run, group, topic, options, expected):
     assert committed(run, group) == expected
 
 
-def test_only_some_partitions_are_reset(run, group, topic):
+def test_group_reset_of_selected_partitions(run, group, topic):
     rows = run.json("group", "reset", group, "--to", "start", "-t", f"{topic}:0", "--yes")
 
     assert rows == [{"topic": topic, "partition": 0, "offset_before": 2, "offset": 0}]
 
 
-def test_a_reset_to_what_a_file_says(run, group, topic, tmp_path):
+def test_group_reset_reads_offsets_from_a_file(run, group, topic, tmp_path):
     file = tmp_path / "offsets"
     rows = run("group", "reset", group, "--to", "1", "-t", f"{topic}:0", "--dry-run", "--json")
     file.write_text(rows)
@@ -110,7 +110,7 @@ def test_a_reset_to_what_a_file_says(run, group, topic, tmp_path):
         assert "expected TOPIC,PARTITION,OFFSET lines or a JSON array" in said
 
 
-def test_a_group_like_another_and_its_clone(run, group, topic):
+def test_group_reset_like_another_group_and_group_clone(run, group, topic):
     copy, other = f"{group}-copy", f"{group}-other"
 
     assert run.json("group", "clone", group, copy)[0]["offset"] == 2
@@ -122,7 +122,7 @@ def test_a_group_like_another_and_its_clone(run, group, topic):
     run.fails(5, "group", "clone", f"{group}-missing", copy)
 
 
-def test_a_reset_needs_to_know_where_and_what(run, group):
+def test_group_reset_rejects_incomplete_options(run, group):
     assert "give exactly one of" in run.fails(2, "group", "reset", group)
     assert "give exactly one of" in run.fails(
         2, "group", "reset", group, "--to", "start", "--by", "1"
@@ -136,7 +136,7 @@ def test_a_reset_needs_to_know_where_and_what(run, group):
     )
 
 
-def test_offsets_and_groups_are_deleted(run, group, topic):
+def test_group_delete_offsets_and_group_delete(run, group, topic):
     done = run.json("group", "delete-offsets", group, f"{topic}:0", "--yes")
     assert done == [{"topic": topic, "partition": 0}]
     run.fails(5, "group", "delete-offsets", group, f"{topic}:0", "--yes")

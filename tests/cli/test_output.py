@@ -1,4 +1,4 @@
-"""Tables and bars where there is no rich, and errors in a user's words."""
+"""Tables and bars without rich, and the conversion of errors."""
 
 import io
 import sys
@@ -24,7 +24,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_table_is_aligned_and_cannot_be_forged(capsys):
+def test_tables_are_aligned_and_escape_control_characters(capsys):
     output.print_table(("name", "count", "list"), [("a\x1b[2Jb\n", 7, (1, 2)), ("c", None, True)])
 
     assert capsys.readouterr().out == (
@@ -32,7 +32,7 @@ def test_a_table_is_aligned_and_cannot_be_forged(capsys):
     )
 
 
-def test_without_rich_a_bar_is_a_number(monkeypatch):
+def test_progress_is_a_plain_count_without_rich(monkeypatch):
     monkeypatch.setitem(sys.modules, "rich.console", None)
     terminal = Terminal()
 
@@ -45,7 +45,7 @@ def test_without_rich_a_bar_is_a_number(monkeypatch):
     assert terminal.getvalue() == "\rsending  1,500 of 2,000\r\033[K"
 
 
-def test_there_is_no_bar_in_a_pipe(capsys):
+def test_no_progress_bar_in_a_pipe(capsys):
     with output.progress("sending", 2000) as bar:
         bar.advance(1500)
 
@@ -88,7 +88,7 @@ FULL = KafkaError(ErrorCode.NON_EMPTY_GROUP)
         (PartialError({"a": GONE}, {"b": None}), Exit.PARTIAL, "a: there is no group"),
     ],
 )
-def test_an_error_has_an_exit_code_and_advice(error, code, words):
+def test_errors_have_an_exit_code_and_advice(error, code, words):
     failure = failure_of(error)
 
     assert failure.exit_code is code
@@ -96,5 +96,5 @@ def test_an_error_has_an_exit_code_and_advice(error, code, words):
     assert "\n" not in failure.message
 
 
-def test_a_bug_is_no_failure():
+def test_unexpected_exceptions_are_not_converted():
     assert failure_of(KeyError("x")) is None

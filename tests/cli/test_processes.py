@@ -19,7 +19,7 @@ PATIENCE_SECONDS = 60
 
 @pytest.fixture
 def start(run, tmp_path):
-    """Start a command, which is ended with the test."""
+    """Start a command that ends with the test."""
     started = []
     environ = {**os.environ, "OTTLA_BOOTSTRAP": run.address, "XDG_CONFIG_HOME": str(tmp_path)}
     environ |= {"TERM": "xterm", "COLUMNS": "100"}
@@ -41,11 +41,11 @@ def start(run, tmp_path):
         process.wait()
         for stream in (process.stdin, process.stdout, process.stderr):
             if stream is not None:
-                with suppress(OSError):  # what was not written any more
+                with suppress(OSError):  # unwritten output
                     stream.close()
 
 
-def test_a_pipe_in_and_a_pipe_out(start, topic):
+def test_records_are_piped_through_produce_and_consume(start, topic):
     text = "".join(f"{number}\n" for number in range(20_000)).encode()
 
     produce = start("produce", topic, "--partition", "0", "--quiet")
@@ -57,7 +57,7 @@ def test_a_pipe_in_and_a_pipe_out(start, topic):
     assert (consume.returncode, out == text, b"error" in err) == (0, True, False)
 
 
-def test_what_is_piped_in_is_sent_as_it_comes(start, topic):
+def test_piped_records_are_sent_as_they_arrive(start, topic):
     produce = start("produce", topic, "--partition", "1")
 
     produce.stdin.write(b"first\n")
@@ -71,7 +71,7 @@ def test_what_is_piped_in_is_sent_as_it_comes(start, topic):
     assert produce.wait(PATIENCE_SECONDS) == 0
 
 
-def test_ctrl_c_ends_both_ends(start, run, topic):
+def test_ctrl_c_stops_produce_and_consume(start, run, topic):
     consume = start("consume", topic, "--follow")
     produce = start("produce", topic, "-q")
     produce.stdin.write(b"a\n")
@@ -84,7 +84,7 @@ def test_ctrl_c_ends_both_ends(start, run, topic):
         assert b"error" not in process.stderr.read()
 
 
-def test_a_reader_that_goes_away_is_no_accident(start, run, topic):
+def test_a_closed_pipe_exits_with_the_broken_pipe_code(start, run, topic):
     run("perf", "produce", topic, "--records", "20000")
 
     consume = start("consume", topic)
@@ -95,7 +95,7 @@ def test_a_reader_that_goes_away_is_no_accident(start, run, topic):
     assert b"rror" not in consume.stderr.read()
 
 
-def test_exit_codes_of_a_process(start, topic):
+def test_exit_codes_of_processes(start, topic):
     missing = start("topic", "describe", "missing")
     wrong = start("topic", "describe")
 
@@ -106,7 +106,7 @@ def test_exit_codes_of_a_process(start, topic):
 
 
 def on_a_terminal(start, *arguments, stdout=None):
-    """Give what a command shows on a terminal, and its exit code."""
+    """Return the terminal output and the exit code of a command."""
     ours, theirs = pty.openpty()
     process = start(*arguments, stdin=theirs, stdout=stdout or theirs, stderr=theirs)
     os.close(theirs)
@@ -127,7 +127,7 @@ def on_a_terminal(start, *arguments, stdout=None):
     return shown.decode(), process.wait(PATIENCE_SECONDS)
 
 
-def test_a_terminal_gets_tables_bars_and_questions(start, topic):
+def test_a_terminal_shows_tables_bars_and_confirmations(start, topic):
     pytest.importorskip("rich")
 
     shown, code = on_a_terminal(start, "topic", "list", f"^{topic}$")
@@ -144,7 +144,7 @@ def test_a_terminal_gets_tables_bars_and_questions(start, topic):
     assert (code, f"Delete {topic} with all records? [y/N]" in shown) == (1, True)
 
 
-def test_whatever_takes_long_has_a_bar_unless_it_prints_to_the_terminal(
+def test_long_commands_show_a_bar_unless_they_print_to_the_terminal(
     start, run, ottla_broker_factory, topic, tmp_path
 ):
     pytest.importorskip("rich")

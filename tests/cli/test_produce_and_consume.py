@@ -1,4 +1,4 @@
-"""ottla produce and ottla consume: what goes in comes out."""
+"""ottla produce and ottla consume."""
 
 import base64
 import json
@@ -16,14 +16,14 @@ def lines(text):
     return sorted(text.splitlines())
 
 
-def test_lines_go_in_and_come_out(run, topic):
+def test_lines_are_produced_and_consumed(run, topic):
     printed = run("produce", topic, "--partition", "1", stdin="one\ntwo\nthree")
 
     assert printed == "1\t0\n1\t1\n1\t2\n"
     assert run("consume", topic) == "one\ntwo\nthree\n"
 
 
-def test_keys_headers_and_tombstones(run, topic):
+def test_keys_headers_and_tombstones_are_produced(run, topic):
     run("produce", topic, "-K", "=>", "-Z", "-H", "a=1", "-H", "b", stdin="k=>v\nk=>\n")
 
     first, second = run.rows("consume", topic)
@@ -39,7 +39,7 @@ def test_keys_headers_and_tombstones(run, topic):
     assert said == "error: stdin: record 1: no separator ':' between key and value\n"
 
 
-def test_receipts_are_in_the_order_of_the_records(run, topic):
+def test_offsets_are_printed_in_the_order_of_the_records(run, topic):
     text = "".join(f"{number % 7}:{number}\n" for number in range(500))
 
     receipts = run.rows("produce", topic, "-K", ":", stdin=text)
@@ -50,7 +50,7 @@ def test_receipts_are_in_the_order_of_the_records(run, topic):
     ]
 
 
-def test_json_rows_make_a_round_trip(run, topic):
+def test_json_rows_round_trip(run, topic):
     rows = [
         {"key": "k", "value": "text", "headers": {"a": "b"}, "partition": 1, "timestamp": 1234},
         {"value_base64": base64.b64encode(b"\xff\x00").decode(), "partition": 1},
@@ -81,7 +81,7 @@ def test_json_rows_make_a_round_trip(run, topic):
 
 
 @pytest.mark.parametrize(
-    ("row", "complaint"),
+    ("row", "message_part"),
     [
         ("7", "expected a JSON object"),
         ("{", "Expecting property name"),
@@ -92,14 +92,14 @@ def test_json_rows_make_a_round_trip(run, topic):
         ('{"value": 1, "headers": 7}', "invalid headers: expected an object"),
     ],
 )
-def test_a_wrong_row_says_which(run, topic, row, complaint):
+def test_an_invalid_row_is_reported_with_its_number(run, topic, row, message_part):
     said = run.fails(2, "produce", topic, "--rows", "-q", stdin='{"value": "good"}\n' + row)
 
     assert "error: stdin: record 2: " in said
-    assert complaint in said
+    assert message_part in said
 
 
-def test_files_as_lines_and_as_records(run, topic, tmp_path):
+def test_files_are_sent_as_lines_or_as_whole_records(run, topic, tmp_path):
     one, two = tmp_path / "one", tmp_path / "two"
     one.write_bytes(b"a\nb\n")
     two.write_bytes(b"c;d")
@@ -118,7 +118,7 @@ def test_files_as_lines_and_as_records(run, topic, tmp_path):
     )
 
 
-def test_repeat_and_rate(run, topic):
+def test_repeat_and_rate_options(run, topic):
     started = time.monotonic()
     run("produce", topic, "--repeat", "3", "--rate", "50", "--quiet", stdin="a\nb\nc\nd\n")
 
@@ -127,13 +127,13 @@ def test_repeat_and_rate(run, topic):
 
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
-def test_every_codec(run, topic, codec):
+def test_every_compression_codec(run, topic, codec):
     run("produce", topic, "--compression", codec, "-p", "0", "--acks", "1", stdin="x\n" * 100)
 
     assert run("consume", topic) == "x\n" * 100
 
 
-def test_a_topic_is_not_made_by_a_slip(run, name):
+def test_a_mistyped_topic_is_not_created(run, name):
     said = run.fails(5, "produce", name, stdin="x\n")
 
     assert said.endswith(f"create it: ottla topic create {name}, or use --create\n")
@@ -142,7 +142,7 @@ def test_a_topic_is_not_made_by_a_slip(run, name):
     assert run("consume", name) == "x\ny\n"
 
 
-def test_what_the_broker_refuses_is_told_with_what_was_sent(run, name):
+def test_a_rejected_record_is_reported_with_the_number_sent(run, name):
     run("topic", "create", name, "-c", "max.message.bytes=1000")
 
     done = run.run("produce", name, "-q", stdin="small\n" + "x" * 5000 + "\n")
@@ -156,7 +156,7 @@ def test_what_the_broker_refuses_is_told_with_what_was_sent(run, name):
 
 @pytest.fixture
 def numbers(run, topic):
-    """A topic with 0 to 9, one a second since the epoch, even ones in partition 0."""
+    """A topic with the records 0 to 9, one per second since the epoch, even ones in partition 0."""
     rows = [{"value": str(n), "partition": n % 2, "timestamp": n * 1000} for n in range(10)]
     run("produce", topic, "--rows", "-q", stdin="\n".join(map(json.dumps, rows)))
     return topic
@@ -180,20 +180,20 @@ def numbers(run, topic):
         ("--last 100 --max-count 4", "0123"),
     ],
 )
-def test_where_it_begins_and_ends(run, numbers, options, expected):
+def test_consume_between_positions(run, numbers, options, expected):
     assert sorted(run("consume", numbers, *options.split()).split()) == list(expected)
 
 
-def test_the_last_ones_are_in_the_order_of_time(run, numbers):
+def test_last_prints_records_in_timestamp_order(run, numbers):
     assert run("consume", numbers, "--last", "5").split() == list("56789")
 
 
-def test_no_more_than_asked_for(run, numbers):
+def test_max_count_limits_the_records(run, numbers):
     assert len(run("consume", numbers, "-n", "3").split()) == 3
     assert len(run("consume", numbers, "-n", "2", "--value", "[5-9]").split()) == 2
 
 
-def test_filters_for_keys_and_headers(run, topic):
+def test_filters_on_keys_values_and_headers(run, topic):
     rows = [
         {"key": "apple", "value": 1, "headers": {"h": "x"}},
         {"key": "pear", "value": 2, "headers": {"h": "y", "i": None}},
@@ -208,7 +208,7 @@ def test_filters_for_keys_and_headers(run, topic):
     assert "invalid regular expression" in run.fails(2, "consume", topic, "--key", "(")
 
 
-def test_a_format(run, topic):
+def test_format_string(run, topic):
     run("produce", topic, "--rows", "-q", stdin='{"value": null, "timestamp": 0, "partition": 1}')
     run("produce", topic, "-H", "a=b", "-p", "0", "-k", "key", "-q", stdin="value\n")
 
@@ -220,11 +220,11 @@ def test_a_format(run, topic):
     run.fails(2, "consume", topic, "--format", "%s", "--json")
 
 
-def test_following_sees_what_comes_later(run, topic):
+def test_follow_prints_new_records(run, topic):
     run("produce", topic, "-p", "0", "-q", stdin="before\n")
 
     def later():
-        # Not by the command: a CliRunner exchanges the streams of the whole process.
+        # Not with the command: CliRunner replaces the streams of the whole process.
         time.sleep(0.3)
         with Producer(run.address) as producer:
             producer.send(topic, b"after", partition=0)
@@ -237,7 +237,7 @@ def test_following_sees_what_comes_later(run, topic):
     assert printed == "before\nafter\n"
 
 
-def test_a_group_goes_on_where_it_was(run, topic, name):
+def test_a_group_resumes_at_its_committed_offsets(run, topic, name):
     group = f"group-{name}"
     run("produce", topic, "-p", "0", "-q", stdin="a\nb\nc\n")
 
@@ -253,7 +253,7 @@ def test_a_group_goes_on_where_it_was(run, topic, name):
         )
 
 
-def test_what_contradicts_itself_is_refused(run, topic):
+def test_contradictory_options_are_rejected(run, topic):
     assert "--last cannot be" in run.fails(2, "consume", topic, "--last", "3", "--from", "3")
     assert "mutually exclusive" in run.fails(2, "consume", topic, "--until", "3", "--follow")
     assert "cannot be combined with --key" in run.fails(2, "produce", topic, "--rows", "--key", "k")

@@ -1,4 +1,4 @@
-"""Which cluster is meant: flags, environment, profiles; and what is said if nobody is there."""
+"""Selecting a cluster: flags, environment, profiles; unreachable clusters."""
 
 import pytest
 
@@ -11,13 +11,13 @@ from ottla.cli.target import VARIABLES
 
 @pytest.fixture
 def nowhere(tmp_path):
-    """The command line without a broker, and without anything in its environment."""
+    """The command line without a broker and with an empty environment."""
     command = Command("", str(tmp_path))
     command.environ["OTTLA_BOOTSTRAP"] = None
     return command
 
 
-def test_a_flag_wins_over_the_environment(run, nowhere):
+def test_flags_take_precedence_over_the_environment(run, nowhere):
     nobody = f"127.0.0.1:{free_port()}"
 
     assert run.run("topic", "list", OTTLA_BOOTSTRAP=run.address).exit_code == 0
@@ -26,7 +26,7 @@ def test_a_flag_wins_over_the_environment(run, nowhere):
     assert nowhere.run("topic", "list", "--bootstrap", run.address).exit_code == 0
 
 
-def test_nobody_there_is_told_soon(nowhere):
+def test_an_unreachable_broker_is_reported_within_the_timeout(nowhere):
     nobody = f"127.0.0.1:{free_port()}"
 
     said = nowhere.fails(3, "topic", "list", "-b", nobody, "--timeout", "0.2")
@@ -43,16 +43,16 @@ def test_nobody_there_is_told_soon(nowhere):
         nowhere.fails(3, *command, "-b", nobody, "--timeout", "0.1")
 
 
-def test_an_address_that_is_none(nowhere):
+def test_an_invalid_address_is_a_usage_error(nowhere):
     assert "expected host:port" in nowhere.fails(2, "topic", "list", "-b", "a:b:c")
 
 
-def test_profiles_name_clusters(nowhere, run, tmp_path):
+def test_profiles_select_a_cluster(nowhere, run, tmp_path):
     nobody = f"127.0.0.1:{free_port()}"
     nowhere("profile", "set", "here", "-b", run.address, "--client-id", "me")
     nowhere("profile", "set", "nobody", "-b", nobody, "--timeout", "0.1")
 
-    assert nowhere.run("topic", "list").exit_code == 0  # the first one is the default
+    assert nowhere.run("topic", "list").exit_code == 0  # the first profile is the default
     assert nowhere.run("topic", "list", "--profile", "nobody").exit_code == 3
     assert nowhere.run("topic", "list", OTTLA_PROFILE="nobody").exit_code == 3
     done = nowhere.run("topic", "list", "--profile", "here", OTTLA_BOOTSTRAP=nobody)
@@ -74,7 +74,7 @@ def test_profiles_name_clusters(nowhere, run, tmp_path):
     assert "nobody" not in nowhere("profile", "list")
 
 
-def test_a_profile_that_is_not_there(nowhere):
+def test_an_unknown_profile_is_a_usage_error(nowhere):
     said = nowhere.fails(2, "topic", "list", "--profile", "staging")
 
     assert "create one: ottla profile set staging --bootstrap" in said
@@ -85,7 +85,7 @@ def test_a_profile_that_is_not_there(nowhere):
 
 
 @pytest.mark.parametrize(
-    ("text", "complaint"),
+    ("text", "message_part"),
     [
         ("= 7", "Invalid"),
         ('default = "gone"', "unknown default profile 'gone'"),
@@ -97,7 +97,7 @@ def test_a_profile_that_is_not_there(nowhere):
         ),
     ],
 )
-def test_a_broken_file_is_told(nowhere, tmp_path, text, complaint):
+def test_an_invalid_profile_file_is_reported(nowhere, tmp_path, text, message_part):
     file = tmp_path / "ottla" / "profiles.toml"
     file.parent.mkdir()
     file.write_text(text)
@@ -105,10 +105,10 @@ def test_a_broken_file_is_told(nowhere, tmp_path, text, complaint):
     said = nowhere.fails(2, "topic", "list")
 
     assert str(file) in said
-    assert complaint in said
+    assert message_part in said
 
 
-def test_a_broker_does_not_mind_the_variables_of_clients():
+def test_a_broker_ignores_the_environment_variables_of_clients():
     environ = dict.fromkeys(VARIABLES, "x")
 
     assert load_broker_config({}, environ) == BrokerConfig()

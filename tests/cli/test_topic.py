@@ -7,7 +7,7 @@ def offsets(run, topic):
     return [(row["start"], row["end"]) for row in run.json("topic", "offsets", topic)]
 
 
-def test_a_topic_is_created_listed_and_deleted(run, name):
+def test_topic_create_list_and_delete(run, name):
     text = run("topic", "create", name, "-p", "3", "-c", "retention.ms=1000")
     assert text == f"{name}: created with 3 partitions\n"
 
@@ -21,21 +21,21 @@ def test_a_topic_is_created_listed_and_deleted(run, name):
     assert run.json("topic", "list", name) == []
 
 
-def test_the_brokers_own_topics_are_listed_if_they_are_asked_for(run, topic, name):
+def test_internal_topics_are_listed_on_request(run, topic, name):
     run("consume", topic, "--group", name, "--exit-at-end")
 
     (listed,) = run.json("topic", "list", "^__consumer_offsets$", "--internal")
     assert listed["is_internal"] is True
 
 
-def test_more_replicas_than_brokers_are_refused(run, name):
+def test_a_replication_factor_above_one_is_rejected(run, name):
     (made,) = run.json("topic", "create", name, "--replication-factor", "1")
 
     assert made["replication_factor"] == 1
     run.fails(7, "topic", "create", f"{name}-b", "--replication-factor", "2")
 
 
-def test_what_is_there_already_and_what_is_not(run, topic, name):
+def test_existing_and_missing_topics(run, topic, name):
     missing = f"{topic}-missing"
 
     assert "exists already; use another name" in run.fails(6, "topic", "create", topic)
@@ -45,20 +45,20 @@ def test_what_is_there_already_and_what_is_not(run, topic, name):
     assert run.json("topic", "delete", missing, topic, "--if-exists", "--yes") == [{"topic": topic}]
 
 
-def test_of_several_topics_some_may_fail(run, topic):
+def test_deleting_several_topics_reports_partial_failure(run, topic):
     said = run.fails(9, "topic", "create", topic, f"{topic}-b")
 
     assert said.startswith(f"error: {topic}: the topic '{topic}' exists already")
     assert run.json("topic", "list", f"{topic}-b")
 
 
-def test_a_dry_run_makes_nothing(run, name):
+def test_a_dry_run_creates_nothing(run, name):
     assert run.json("topic", "create", name, "--dry-run")[0]["dry_run"] is True
     assert run.json("topic", "list", name) == []
     assert "in/valid" in run.fails(7, "topic", "create", "in/valid", "--dry-run")
 
 
-def test_a_description_has_partitions_offsets_and_settings(run, topic):
+def test_topic_describe_shows_partitions_offsets_and_configs(run, topic):
     run("topic", "alter", topic, "--set", "retention.ms=1000")
     run("produce", topic, "--partition", "1", "--quiet", stdin="a\nb\n")
 
@@ -75,7 +75,7 @@ def test_a_description_has_partitions_offsets_and_settings(run, topic):
     assert "segment.bytes" in run("topic", "describe", topic, "--all")
 
 
-def test_settings_are_altered_and_given_back(run, topic):
+def test_topic_alter_sets_and_unsets_configs(run, topic):
     run("topic", "alter", topic, "--set", "retention.ms=1000", "--set", "cleanup.policy=compact")
     run("topic", "alter", topic, "--append", "cleanup.policy=delete", "--unset", "retention.ms")
     assert run.json("topic", "describe", topic)[0]["configs"] == {
@@ -93,7 +93,7 @@ def test_settings_are_altered_and_given_back(run, topic):
     assert "is given twice" in run.fails(2, "topic", "alter", topic, "--set", "a=1", "--set", "a=2")
 
 
-def test_partitions_are_added(run, topic):
+def test_add_partitions(run, topic):
     assert run("topic", "add-partitions", topic, "--more", "1") == f"{topic}: has 3 partitions\n"
     (done,) = run.json("topic", "add-partitions", topic, "--total", "5")
     assert done["partitions"] == 5
@@ -102,7 +102,7 @@ def test_partitions_are_added(run, topic):
     assert "either --total or --more" in run.fails(2, "topic", "add-partitions", topic)
 
 
-def test_offsets_by_place_and_time(run, topic):
+def test_offsets_by_position_and_time(run, topic):
     rows = '{"value": "a", "timestamp": 1000}\n{"value": "b", "timestamp": 2000}\n'
     run("produce", topic, "--rows", "--partition", "0", "--quiet", stdin=rows)
 
@@ -120,7 +120,7 @@ def test_offsets_by_place_and_time(run, topic):
     assert "invalid position" in run.fails(2, "topic", "offsets", topic, "--at", "noon")
 
 
-def test_records_are_deleted(run, topic):
+def test_delete_records(run, topic):
     run("produce", topic, "-p", "0", "--quiet", stdin="a\nb\nc\n")
 
     said = run.fails(2, "topic", "delete-records", topic, "--before", "2")
@@ -135,7 +135,7 @@ def test_records_are_deleted(run, topic):
     run.fails(2, "topic", "delete-records", topic, "--before", "end", "--partition", "2")
 
 
-def test_a_topic_is_cloned_with_its_records(run, topic):
+def test_topic_clone_copies_records(run, topic):
     run("topic", "alter", topic, "--set", "retention.ms=99999999999")
     run("produce", topic, "-K", ":", "-H", "a=b", "--quiet", stdin="x:1\ny:2\nz:3\n")
     layout = ("--format", r"%p %o %k %s %h %T\n")
@@ -152,5 +152,5 @@ def test_a_topic_is_cloned_with_its_records(run, topic):
     run.fails(5, "topic", "clone", f"{topic}-missing", f"{topic}-c")
 
 
-def test_a_wrong_pattern_is_a_wrong_command_line(run):
+def test_an_invalid_pattern_is_a_usage_error(run):
     assert "invalid regular expression" in run.fails(2, "topic", "list", "(")

@@ -1,4 +1,4 @@
-"""What is read ahead of what is sent: as it comes, no more than a little, and to a quiet end."""
+"""Reading input ahead of sending."""
 
 import asyncio
 import threading
@@ -9,7 +9,7 @@ from ottla.cli.record_format import Row
 from ottla.cli.record_source import read
 
 
-def test_reading_is_a_little_ahead_and_ends_with_whoever_wanted_it(monkeypatch):
+def test_input_is_read_ahead_up_to_a_limit_and_stops_with_its_consumer(monkeypatch):
     trouble = []
     monkeypatch.setattr(threading, "excepthook", trouble.append)
     numbers = count()

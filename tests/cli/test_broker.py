@@ -1,4 +1,4 @@
-"""The commands of the server's side, and the lines that a broker logs."""
+"""The broker commands, and the format of log lines."""
 
 import errno
 import io
@@ -26,7 +26,7 @@ def run(*arguments, env=None):
 
 @pytest.fixture
 def daemon(monkeypatch):
-    """Stand in the daemon's place: keeps the config that it is run with, or fails as it is told."""
+    """Replaces the daemon: records the config it is started with, or raises a given error."""
     module = types.ModuleType("ottla.broker.daemon")
     module.config = module.problem = None
     module.exit_code = 0
@@ -42,7 +42,7 @@ def daemon(monkeypatch):
     return module
 
 
-def test_the_module_is_the_command():
+def test_python_m_ottla_is_the_command():
     done = subprocess.run(
         [sys.executable, "-m", "ottla", "--version"], capture_output=True, text=True, check=True
     )
@@ -50,7 +50,7 @@ def test_the_module_is_the_command():
     assert done.stdout.startswith("ottla 0.")
 
 
-def test_help_imports_no_room_and_the_commands_of_the_broker_no_daemon():
+def test_help_imports_no_package_and_broker_commands_no_daemon():
     script = (
         "import sys\n"
         "from ottla.__main__ import ottla\n"
@@ -72,13 +72,13 @@ def test_help_imports_no_room_and_the_commands_of_the_broker_no_daemon():
     subprocess.run([sys.executable, "-c", script], check=True, stdout=subprocess.PIPE)
 
 
-def test_the_front_door_says_of_a_group_what_the_group_says():
+def test_top_level_help_matches_the_help_of_each_command():
     for name, (_, purpose) in COMMANDS.items():
         assert ottla.get_command(None, name).help.splitlines()[0] == purpose
     assert run("nonsense").exit_code == 2
 
 
-def test_a_flag_is_a_setting_by_another_name(daemon):
+def test_flags_set_configs(daemon):
     done = run(
         *("broker", "start", "--id", "4", "--data-dir", "d", "--num-partitions", "3"),
         *("--listen", "127.0.0.1:0", "--listen", "OUT://:1", "--advertise", "OUT://example.org:2"),
@@ -98,7 +98,7 @@ def test_a_flag_is_a_setting_by_another_name(daemon):
     }
 
 
-def test_flags_win_over_the_environment_and_that_over_the_file(daemon, tmp_path):
+def test_precedence_of_flags_environment_and_file(daemon, tmp_path):
     file = tmp_path / "server.properties"
     file.write_text("broker.id=1\nnum.partitions=1\nfetch.max.bytes=1111\n")
     environ = {"OTTLA_BROKER_ID": "2", "OTTLA_NUM_PARTITIONS": "2"}
@@ -109,7 +109,7 @@ def test_flags_win_over_the_environment_and_that_over_the_file(daemon, tmp_path)
     assert (config.broker_id, config.num_partitions, config.fetch_max_bytes) == (3, 2, 1111)
 
 
-def test_no_flag_is_the_default(daemon):
+def test_without_flags_configs_have_their_defaults(daemon):
     run("broker", "start")
 
     assert daemon.config == BrokerConfig()
@@ -132,7 +132,7 @@ def test_no_flag_is_the_default(daemon):
         (["--config", "missing"], "missing: No such file or directory"),
     ],
 )
-def test_a_wrong_setting_is_one_line_and_exit_code_2(daemon, arguments, message):
+def test_an_invalid_config_is_one_line_and_exit_code_2(daemon, arguments, message):
     done = run("broker", "start", *arguments)
 
     assert done.exit_code == 2
@@ -142,7 +142,7 @@ def test_a_wrong_setting_is_one_line_and_exit_code_2(daemon, arguments, message)
     assert daemon.config is None
 
 
-def test_the_same_twice_is_no_contradiction(daemon):
+def test_equal_values_do_not_conflict(daemon):
     assert run("broker", "start", "--id", "1", "--set", "broker.id=1").exit_code == 0
 
 
@@ -165,7 +165,7 @@ def test_the_same_twice_is_no_contradiction(daemon):
         (OSError("no number"), 1, "error: no number\n"),
     ],
 )
-def test_what_the_user_can_mend_is_one_line(daemon, problem, exit_code, message):
+def test_start_failures_are_one_line_with_advice(daemon, problem, exit_code, message):
     daemon.problem = problem
 
     done = run("broker", "start")
@@ -176,7 +176,7 @@ def test_what_the_user_can_mend_is_one_line(daemon, problem, exit_code, message)
     assert done.stderr.count("\n") == 1
 
 
-def test_a_port_in_use_is_one_line(tmp_path):
+def test_a_port_in_use_is_one_line_with_advice(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         command = [sys.executable, "-m", "ottla", "broker", "start", "--listen", address]
@@ -191,7 +191,7 @@ def test_a_port_in_use_is_one_line(tmp_path):
     assert line.endswith("stop the process on that port, or use another: --listen HOST:PORT")
 
 
-def test_a_bug_keeps_its_traceback_and_the_daemons_exit_code_is_the_commands(daemon):
+def test_unexpected_exceptions_keep_their_traceback_and_exit_codes_pass_through(daemon):
     daemon.exit_code = 3
     assert run("broker", "start").exit_code == 3
 
@@ -199,7 +199,7 @@ def test_a_bug_keeps_its_traceback_and_the_daemons_exit_code_is_the_commands(dae
     assert isinstance(run("broker", "start").exception, RuntimeError)
 
 
-def test_help_teaches():
+def test_start_help_documents_every_flag():
     text = run("broker", "start", "--help").output
 
     assert "ottla broker start --listen 0.0.0.0:9092 --advertise" in text
@@ -209,7 +209,7 @@ def test_help_teaches():
         assert flag in text
 
 
-def test_every_setting_is_listed():
+def test_broker_configs_lists_every_config():
     done = run("broker", "configs")
 
     assert done.exit_code == 0
@@ -218,7 +218,7 @@ def test_every_setting_is_listed():
     assert max(map(len, done.output.splitlines())) <= 100
 
 
-def test_settings_are_found_by_name_and_text():
+def test_broker_configs_filters_by_name_and_description():
     names = {entry["name"] for entry in json.loads(run("broker", "configs", "--json").output)}
     assert names == {setting.name for setting in BROKER_CONFIGS.values()}
 
@@ -240,7 +240,7 @@ def a_segment(tmp_path):
     return log.active_segment.path(".log")
 
 
-def test_a_segment_is_dumped(tmp_path):
+def test_log_dump_prints_batches_and_records(tmp_path):
     path = a_segment(tmp_path)
 
     lines = run("log", "dump", str(path)).output.splitlines()
@@ -253,7 +253,7 @@ def test_a_segment_is_dumped(tmp_path):
     assert [line.split()[0] for line in with_records[2:4]] == ["offset=0", "offset=1"]
 
 
-def test_a_dump_is_json_if_asked_for_and_says_what_is_wrong(tmp_path):
+def test_log_dump_json_reports_damage(tmp_path):
     path = a_segment(tmp_path)
     path.write_bytes(path.read_bytes() + b"rubbish")
 
@@ -267,7 +267,7 @@ def test_a_dump_is_json_if_asked_for_and_says_what_is_wrong(tmp_path):
 
 @pytest.fixture
 def logged():
-    """Give what sets up logging, and takes it down at the end."""
+    """Return a function that configures logging; restores it afterwards."""
     root = logging.getLogger()
     before, level = list(root.handlers), root.level
     stream = io.StringIO()
@@ -284,7 +284,7 @@ def logged():
 logger = logging.getLogger("ottla.broker.test")
 
 
-def test_a_line_of_text(logged):
+def test_text_log_line(logged):
     stream = logged()
 
     logger.info("listening", extra={"listener": "PLAINTEXT", "address": "127.0.0.1:9092"})
@@ -296,7 +296,7 @@ def test_a_line_of_text(logged):
     assert time.endswith("Z")
 
 
-def test_nobody_can_forge_a_line(logged):
+def test_log_lines_escape_control_characters(logged):
     stream = logged()
 
     logger.warning(
@@ -310,7 +310,7 @@ def test_nobody_can_forge_a_line(logged):
     )
 
 
-def test_exceptions_are_below_their_line(logged):
+def test_tracebacks_follow_their_log_line(logged):
     stream = logged()
 
     try:
@@ -325,7 +325,7 @@ def test_exceptions_are_below_their_line(logged):
     assert below[-2:] == ["    ValueError: first", "    second"]
 
 
-def test_a_line_of_json_has_the_same_fields(logged):
+def test_json_log_line_has_the_same_fields(logged):
     logged()
     stream = logged("json")
 
