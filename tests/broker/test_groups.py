@@ -1,4 +1,4 @@
-"""Consumer groups over a socket: all versions of their apis, and what is refused."""
+"""Consumer groups over the wire: all versions of their APIs, validation, limits and restarts."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ from ottla.protocol.registry import (
 )
 
 OFFSETS = "__consumer_offsets"
-# Whoever joins is not kept waiting for others who might, and may be silent for a moment only.
+# No initial delay, and short session timeouts.
 QUICK = {"group.initial.rebalance.delay.ms": "0", "group.min.session.timeout.ms": "100"}
 T0, T1 = ("t", 0), ("t", 1)
 
 
 @asynccontextmanager
-async def coordinating(path, **settings):
+async def coordinating(path, **configs):
     """A broker with a topic `t` of two partitions, and a client that has found its coordinator."""
-    named = {name.replace("_", "."): str(value) for name, value in settings.items()}
+    named = {name.replace("_", "."): str(value) for name, value in configs.items()}
     async with broker_and_client(path, QUICK | named) as (broker, client):
         if "t" not in await topic_metadata(client):
             await create_topic(client, "t", 2)
@@ -64,32 +64,32 @@ async def coordinating(path, **settings):
 
 @asynccontextmanager
 async def clients(broker, count):
-    """So many clients, as members have one each."""
+    """Connections, one for each member."""
     async with AsyncExitStack() as stack:
         yield [await stack.enter_async_context(connect(broker.address)) for _ in range(count)]
 
 
 async def gathered(members, group="g", **wishes):
-    """Clients that are in a group together, and synced; the leader got partition 0."""
+    """Members of a stable group; the leader is assigned partition 0."""
     entered = await entering(members, group, [wishes] * len(members))
     await synced(members, entered)
     return entered
 
 
 async def entering(members, group="g", wishes=({}, {})):
-    """Clients that are in a group together, and have not synced. The first one leads."""
+    """Members of a group that have joined, but not synced. The first one leads."""
     entered = [await enter(members[0], group, **wishes[0])]
-    for count, newcomer in enumerate(members[1:], start=1):
-        coming = asyncio.create_task(enter(newcomer, group, **wishes[count]))
+    for count, new_client in enumerate(members[1:], start=1):
+        joining = asyncio.create_task(enter(new_client, group, **wishes[count]))
         await until_state(members[0], group, "PreparingRebalance")
-        # Those who are in already hear of the newcomer, and join again.
+        # The other members learn of the new one, and join again.
         again = [enter(members[at], group, entered[at].id, **wishes[at]) for at in range(count)]
-        entered = [*await asyncio.gather(*again), await coming]
+        entered = [*await asyncio.gather(*again), await joining]
     return entered
 
 
 async def synced(members, entered):
-    """Let everybody sync; the answers."""
+    """Sync all members; return the responses."""
     given = {member.id: assignment(t=[at]) for at, member in enumerate(entered)}
     return await asyncio.gather(
         *(
@@ -109,7 +109,7 @@ async def until_state(client, group, state):
 
 
 @pytest.mark.parametrize("version", [*FIND_COORDINATOR.versions])
-async def test_every_version_finds_the_coordinator_and_has_its_topic_made(tmp_path, version):
+async def test_every_version_of_find_coordinator_creates_the_offsets_topic(tmp_path, version):
     async with broker_and_client(tmp_path) as (broker, client):
         assert OFFSETS not in await topic_metadata(client)
 
@@ -121,7 +121,7 @@ async def test_every_version_finds_the_coordinator_and_has_its_topic_made(tmp_pa
         assert broker.topics.find(OFFSETS, 0).log.config.cleanup_policy == "compact"
 
 
-async def test_many_groups_can_be_asked_for_and_one_without_a_name_is_none(tmp_path):
+async def test_find_coordinator_of_several_groups_refuses_an_empty_group_id(tmp_path):
     async with broker_and_client(tmp_path) as (_broker, client):
         found = await group_requests.find(client, "a", "", "b", version=4)
 
@@ -143,7 +143,7 @@ async def test_many_groups_can_be_asked_for_and_one_without_a_name_is_none(tmp_p
         (-1, ErrorCode.INVALID_REQUEST),
     ],
 )
-async def test_only_groups_have_a_coordinator(tmp_path, version, kind, code):
+async def test_find_coordinator_supports_no_other_key_types(tmp_path, version, kind, code):
     async with broker_and_client(tmp_path) as (_broker, client):
         (found,) = await group_requests.find(client, "some id", version=version, kind=kind)
 
@@ -152,7 +152,7 @@ async def test_only_groups_have_a_coordinator(tmp_path, version, kind, code):
         assert OFFSETS not in await topic_metadata(client)
 
 
-async def test_many_who_ask_at_once_get_one_topic(tmp_path):
+async def test_concurrent_find_coordinator_requests_create_one_topic(tmp_path):
     async with (
         broker_and_client(tmp_path, {"offsets.topic.num.partitions": "3"}) as (broker, client),
         clients(broker, 10) as others,
@@ -164,7 +164,7 @@ async def test_many_who_ask_at_once_get_one_topic(tmp_path):
         assert await group_requests.commit(client, "g", {}) == {}
 
 
-async def test_who_does_not_ask_for_the_coordinator_is_told_to(tmp_path):
+async def test_without_an_offsets_topic_requests_get_coordinator_not_available(tmp_path):
     async with broker_and_client(tmp_path) as (_broker, client):
         await create_topic(client, "t", 2)
         nobody = group_requests.Member("g", "m", 1)
@@ -178,21 +178,21 @@ async def test_who_does_not_ask_for_the_coordinator_is_told_to(tmp_path):
         assert await group_requests.commit(client, "g", {T0: 1}) == {T0: code}
         assert (await group_requests.fetch(client, "g", [T0])).error_code == code
         assert await group_requests.delete_offsets(client, "g", [T0]) == (code, {})
-        # There is no group, whoever would look after it.
+        # Without the topic no group can exist.
         assert await group_requests.delete(client, "g") == {"g": ErrorCode.GROUP_ID_NOT_FOUND}
         assert await group_requests.list_groups(client) == {}
         assert await group_requests.state_of(client, "g") == "Dead"
 
 
-# GroupConfig.
+# Membership.
 
 
 @pytest.mark.parametrize("version", [*JOIN_GROUP.versions])
-async def test_every_version_of_join_group_makes_one_a_member(tmp_path, version):
+async def test_every_version_of_join_group_adds_a_member(tmp_path, version):
     async with coordinating(tmp_path) as (_broker, client):
         first = await group_requests.join(client, "g", version=version)
         if version >= 4:
-            # One is given an id first, and is no member yet.
+            # A new member gets its id first, and is not a member yet.
             assert first.error_code == ErrorCode.MEMBER_ID_REQUIRED
             assert (first.generation_id, first.members) == (-1, [])
             assert (await group_requests.describe(client, "g")).members == []
@@ -210,7 +210,7 @@ async def test_every_version_of_join_group_makes_one_a_member(tmp_path, version)
 
 
 @pytest.mark.parametrize("version", [*SYNC_GROUP.versions])
-async def test_every_version_of_sync_group_gives_everybody_their_share(tmp_path, version):
+async def test_every_version_of_sync_group_returns_the_assignments(tmp_path, version):
     async with coordinating(tmp_path) as (broker, _client), clients(broker, 2) as pair:
         first, second = await entering(pair)
         assert (first.is_leader, second.is_leader) == (True, False)
@@ -227,12 +227,12 @@ async def test_every_version_of_sync_group_gives_everybody_their_share(tmp_path,
         assert (followed.error_code, followed.assignment) == (ErrorCode.NONE, b"right")
         named = ("consumer", "range") if version >= 5 else (None, None)
         assert (led.protocol_type, led.protocol_name) == named
-        # Whose answer was lost may ask again.
+        # A member whose response was lost may sync again.
         again = await group_requests.sync(pair[1], second, version=version)
         assert again.assignment == b"right"
 
 
-async def test_a_member_that_the_leader_forgets_gets_nothing(tmp_path):
+async def test_a_member_missing_from_the_assignment_gets_an_empty_one(tmp_path):
     async with coordinating(tmp_path) as (broker, _client), clients(broker, 2) as pair:
         first, second = await entering(pair)
 
@@ -245,7 +245,7 @@ async def test_a_member_that_the_leader_forgets_gets_nothing(tmp_path):
 
 
 @pytest.mark.parametrize("version", [*HEARTBEAT.versions])
-async def test_every_version_of_heartbeat_tells_a_member_how_it_stands(tmp_path, version):
+async def test_every_version_of_heartbeat_returns_the_state_of_the_member(tmp_path, version):
     async with coordinating(tmp_path) as (broker, _client), clients(broker, 2) as pair:
         (member,) = await gathered(pair[:1])
 
@@ -253,27 +253,27 @@ async def test_every_version_of_heartbeat_tells_a_member_how_it_stands(tmp_path,
         stale = member._replace(generation=0)
         code = await group_requests.heartbeat(pair[0], stale, version=version)
         assert code == ErrorCode.ILLEGAL_GENERATION
-        stranger = member._replace(id="somebody")
-        code = await group_requests.heartbeat(pair[0], stranger, version=version)
+        unknown = member._replace(id="somebody")
+        code = await group_requests.heartbeat(pair[0], unknown, version=version)
         assert code == ErrorCode.UNKNOWN_MEMBER_ID
 
-        newcomer = asyncio.create_task(enter(pair[1], "g"))
+        joining = asyncio.create_task(enter(pair[1], "g"))
         await until_state(pair[0], "g", "PreparingRebalance")
         code = await group_requests.heartbeat(pair[0], member, version=version)
         assert code == ErrorCode.REBALANCE_IN_PROGRESS
         await group_requests.leave(pair[0], "g", (member.id, None))
-        assert (await newcomer).is_leader
+        assert (await joining).is_leader
 
 
 @pytest.mark.parametrize("version", [*LEAVE_GROUP.versions])
-async def test_every_version_of_leave_group_lets_one_go(tmp_path, version):
+async def test_every_version_of_leave_group_removes_a_member(tmp_path, version):
     async with coordinating(tmp_path) as (broker, client), clients(broker, 2) as pair:
         first, second = await gathered(pair)
 
         gone = await group_requests.leave(client, "g", (first.id, None), version=version)
         unknown = await group_requests.leave(client, "g", ("nobody", None), version=version)
 
-        # One member and one error before version 3; many, and one for each, since.
+        # One member and one error before version 3; several, with one error each, since.
         if version < 3:
             assert gone == (ErrorCode.NONE, [])
             assert unknown == (ErrorCode.UNKNOWN_MEMBER_ID, [])
@@ -287,7 +287,7 @@ async def test_every_version_of_leave_group_lets_one_go(tmp_path, version):
         assert await group_requests.state_of(client, "g") == "Empty"
 
 
-async def test_several_members_can_be_removed_at_once(tmp_path):
+async def test_leave_group_removes_several_members(tmp_path):
     async with coordinating(tmp_path) as (broker, client), clients(broker, 2) as pair:
         first, _second = await gathered(pair)
         static = asyncio.create_task(enter(client, "g", instance="machine"))
@@ -308,10 +308,10 @@ async def test_several_members_can_be_removed_at_once(tmp_path):
         unknown = ErrorCode.UNKNOWN_MEMBER_ID
         assert answer == (ErrorCode.NONE, [ErrorCode.NONE, ErrorCode.NONE, unknown, 0, unknown])
         with pytest.raises(AssertionError, match="UNKNOWN_MEMBER_ID"):
-            await static  # its join was waiting
+            await static  # Its join was waiting.
 
 
-async def test_a_static_member_comes_back_in_the_same_generation_and_its_old_self_is_fenced(
+async def test_a_static_member_rejoins_in_the_same_generation_and_its_old_id_is_fenced(
     tmp_path,
 ):
     async with coordinating(tmp_path) as (broker, client), clients(broker, 2) as pair:
@@ -338,7 +338,7 @@ async def test_a_static_member_comes_back_in_the_same_generation_and_its_old_sel
 
 
 @pytest.mark.parametrize("version", [5, 8, 9])
-async def test_a_leader_that_comes_back_does_not_assign_anew(tmp_path, version):
+async def test_a_static_leader_that_rejoins_does_not_assign_again(tmp_path, version):
     async with coordinating(tmp_path) as (broker, client), clients(broker, 2) as pair:
         static = [{"instance": "one"}, {"instance": "two"}]
         first, second = await entering(pair, wishes=static)
@@ -351,7 +351,7 @@ async def test_a_leader_that_comes_back_does_not_assign_anew(tmp_path, version):
             assert (back.leader, back.skip_assignment) == (back.member_id, True)
             assert len(back.members) == 2
         else:
-            # Which does not know of that, and must think that somebody else leads.
+            # Without SkipAssignment, the client must believe that another member leads.
             assert back.leader == first.id
             assert back.members == []
         renewed = first._replace(id=back.member_id)
@@ -359,7 +359,7 @@ async def test_a_leader_that_comes_back_does_not_assign_anew(tmp_path, version):
         assert await group_requests.heartbeat(pair[1], second) == ErrorCode.NONE
 
 
-async def test_what_makes_no_sense_in_a_join_is_refused(tmp_path):
+async def test_invalid_joins_are_refused(tmp_path):
     async with coordinating(tmp_path) as (broker, _client), clients(broker, 2) as pair:
         await gathered(pair[:1])
 
@@ -379,12 +379,12 @@ async def test_what_makes_no_sense_in_a_join_is_refused(tmp_path):
         assert await code_of(protocols={}) == inconsistent
         assert await code_of(protocols={}, group="h") == inconsistent
         assert await code_of(protocol_type="", group="h") == inconsistent
-        # Nothing of all that has left a trace.
+        # None of them changed anything.
         assert list(await group_requests.list_groups(pair[1])) == ["g"]
         assert await group_requests.state_of(pair[1], "g") == "Stable"
 
 
-async def test_what_makes_no_sense_in_a_sync_is_refused(tmp_path):
+async def test_invalid_syncs_are_refused(tmp_path):
     async with coordinating(tmp_path) as (_broker, client):
         (member,) = await gathered([client])
 
@@ -401,7 +401,7 @@ async def test_what_makes_no_sense_in_a_sync_is_refused(tmp_path):
         assert await code_of(member) == ErrorCode.NONE
 
 
-async def test_the_protocol_is_one_that_all_have_and_most_like_best(tmp_path):
+async def test_the_protocol_is_chosen_by_majority_of_those_that_all_support(tmp_path):
     async with coordinating(tmp_path) as (broker, _client), clients(broker, 3) as three:
         likes = [
             {"range": b"1", "sticky": b"one", "roundrobin": b""},
@@ -421,7 +421,7 @@ async def test_the_protocol_is_one_that_all_have_and_most_like_best(tmp_path):
         assert {bytes(member.metadata) for member in leader.members} == {b"one", b"two", b"three"}
 
 
-async def test_a_silent_member_is_removed_and_its_partitions_go_to_the_others(tmp_path):
+async def test_a_member_whose_session_expires_is_removed(tmp_path):
     async with coordinating(tmp_path) as (broker, client), clients(broker, 2) as pair:
         first, second = await entering(pair, wishes=[{"session_ms": 1000}, {}])
         await synced(pair, [first, second])
@@ -437,7 +437,7 @@ async def test_a_silent_member_is_removed_and_its_partitions_go_to_the_others(tm
         assert len((await group_requests.describe(client, "g")).members) == 1
 
 
-async def test_a_member_that_does_not_join_again_in_time_is_left_behind(tmp_path):
+async def test_a_member_that_does_not_join_again_in_time_is_removed(tmp_path):
     async with coordinating(tmp_path) as (broker, _client), clients(broker, 2) as pair:
         (first,) = await gathered(pair[:1], rebalance_ms=200)
 
@@ -459,7 +459,7 @@ async def test_a_leader_that_never_syncs_is_replaced(tmp_path):
         assert again.is_leader
 
 
-async def test_a_connection_that_ends_while_its_join_waits_harms_nobody(tmp_path):
+async def test_a_connection_that_closes_while_its_join_waits_does_not_block_the_group(tmp_path):
     async with coordinating(tmp_path) as (broker, client), clients(broker, 1) as (stays,):
         (member,) = await gathered([stays])
         async with connect(broker.address) as leaves:
@@ -470,7 +470,7 @@ async def test_a_connection_that_ends_while_its_join_waits_harms_nobody(tmp_path
         member = await enter(stays, "g", member.id)
         assert member.generation == 2
         await group_requests.sync(stays, member, {member.id: b"mine"})
-        # It was counted, as nobody knows that it has gone; it is when its session has ended.
+        # It is a member until its session expires: a closed connection says nothing about it.
         assert len((await group_requests.describe(client, "g")).members) == 2
         async with asyncio.timeout(10):
             while await group_requests.heartbeat(stays, member) == ErrorCode.NONE:
@@ -479,7 +479,7 @@ async def test_a_connection_that_ends_while_its_join_waits_harms_nobody(tmp_path
         assert len((await group_requests.describe(client, "g")).members) == 1
 
 
-async def test_a_broker_that_stops_does_not_wait_for_members_to_come(tmp_path):
+async def test_a_broker_that_stops_does_not_wait_for_members_to_join(tmp_path):
     async with AsyncExitStack() as clients_stack:
         async with coordinating(tmp_path) as (broker, client):
             four = await clients_stack.enter_async_context(clients(broker, 4))
@@ -491,8 +491,8 @@ async def test_a_broker_that_stops_does_not_wait_for_members_to_come(tmp_path):
             assert await group_requests.state_of(client, "syncing") == "CompletingRebalance"
             started = time.monotonic()
 
-        assert time.monotonic() - started < 8  # they have ten seconds
-        # They are to ask again, and not told that something is wrong with them.
+        assert time.monotonic() - started < 8  # Their rebalance timeout is ten seconds.
+        # A retriable error, which does not end their membership.
         code = ErrorCode.COORDINATOR_NOT_AVAILABLE
         assert [(await joining).error_code, (await syncing).error_code] == [code, code]
 
@@ -501,7 +501,7 @@ async def test_a_broker_that_stops_does_not_wait_for_members_to_come(tmp_path):
 
 
 @pytest.mark.parametrize("version", [*OFFSET_COMMIT.versions])
-async def test_every_version_of_offset_commit_keeps_what_it_is_given(tmp_path, version):
+async def test_every_version_of_offset_commit_stores_offset_metadata_and_epoch(tmp_path, version):
     async with coordinating(tmp_path) as (_broker, client):
         epoch = 3 if version >= 6 else -1
 
@@ -514,14 +514,14 @@ async def test_every_version_of_offset_commit_keeps_what_it_is_given(tmp_path, v
         (part,) = found.topics[0].partitions
         assert (part.committed_offset, part.metadata) == (7, "é")
         assert part.committed_leader_epoch == epoch
-        # Nothing said is nothing kept.
+        # Null metadata is stored as empty.
         await group_requests.commit(client, "g", {T0: 9}, metadata=None, version=version)
         (part,) = (await group_requests.fetch(client, "g", [T0])).topics[0].partitions
         assert (part.committed_offset, part.metadata, part.committed_leader_epoch) == (9, "", -1)
 
 
 @pytest.mark.parametrize("version", [*OFFSET_FETCH.versions])
-async def test_every_version_of_offset_fetch_gives_what_is_asked_for(tmp_path, version):
+async def test_every_version_of_offset_fetch_returns_the_requested_partitions(tmp_path, version):
     async with coordinating(tmp_path) as (_broker, client):
         await group_requests.commit(client, "g", {T1: 8}, metadata="here", epoch=2)
 
@@ -535,7 +535,7 @@ async def test_every_version_of_offset_fetch_gives_what_is_asked_for(tmp_path, v
             for topic in found.topics
             for part in topic.partitions
         ]
-        # What was never committed is no error, nor is what there is not.
+        # Partitions without a commit, or that do not exist, are not errors.
         assert rows == [("t", 0, -1, ""), ("t", 1, 8, "here"), ("t", 9, -1, ""), ("u", 0, -1, "")]
         epoch = found.topics[0].partitions[1].committed_leader_epoch
         assert epoch == (2 if version >= 5 else -1)
@@ -546,7 +546,7 @@ async def test_every_version_of_offset_fetch_gives_what_is_asked_for(tmp_path, v
         assert await group_requests.committed(client, "g", [], version=version) == {}
 
 
-async def test_offsets_of_many_groups_come_in_one_answer(tmp_path):
+async def test_offset_fetch_returns_the_offsets_of_several_groups(tmp_path):
     async with coordinating(tmp_path) as (_broker, client):
         await group_requests.commit(client, "a", {T0: 1})
         await group_requests.commit(client, "b", {T0: 2, T1: 3})
@@ -575,7 +575,7 @@ async def test_offsets_of_many_groups_come_in_one_answer(tmp_path):
         ] == [("b", 0, [2]), ("a", 0, [1]), ("", ErrorCode.INVALID_GROUP_ID, [-1]), ("c", 0, [])]
 
 
-async def test_an_offset_fetch_of_version_1_tells_each_partition_what_is_wrong(tmp_path):
+async def test_offset_fetch_version_1_returns_the_error_in_each_partition(tmp_path):
     async with coordinating(tmp_path) as (_broker, client):
         found = await group_requests.fetch(client, "", [T0], version=1)
 
@@ -583,7 +583,7 @@ async def test_an_offset_fetch_of_version_1_tells_each_partition_what_is_wrong(t
         assert part.error_code == ErrorCode.INVALID_GROUP_ID
 
 
-async def test_what_there_is_not_cannot_be_committed_and_the_rest_is(tmp_path):
+async def test_commits_of_missing_partitions_fail_and_the_others_succeed(tmp_path):
     async with coordinating(tmp_path) as (_broker, client):
         unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
@@ -593,12 +593,12 @@ async def test_what_there_is_not_cannot_be_committed_and_the_rest_is(tmp_path):
 
         assert codes == {T0: 0, ("t", 2): unknown, ("t", -1): unknown, ("u", 0): unknown, T1: 0}
         assert await group_requests.committed(client, "g") == {T0: 1, T1: 2}
-        # Of nothing but that there is no group either.
+        # With nothing else to commit, no group is created.
         await group_requests.commit(client, "h", {("u", 0): 1})
         assert list(await group_requests.list_groups(client)) == ["g"]
 
 
-async def test_text_that_is_too_long_is_not_kept(tmp_path):
+async def test_commit_metadata_that_is_too_large_is_refused(tmp_path):
     async with coordinating(tmp_path) as (_broker, client):
         too_large = ErrorCode.OFFSET_METADATA_TOO_LARGE
 
@@ -606,7 +606,7 @@ async def test_text_that_is_too_long_is_not_kept(tmp_path):
         assert await group_requests.commit(client, "g", {T0: 2}, metadata="x" * 4097) == {
             T0: too_large
         }
-        # It is bytes that count.
+        # The limit is in bytes.
         assert await group_requests.commit(client, "g", {T0: 3}, metadata="é" * 2049) == {
             T0: too_large
         }
@@ -617,7 +617,7 @@ async def test_text_that_is_too_long_is_not_kept(tmp_path):
         assert list(await group_requests.list_groups(client)) == ["g"]
 
 
-async def test_a_commit_that_no_log_can_take_is_refused_for_good(tmp_path):
+async def test_a_commit_larger_than_max_message_bytes_is_refused(tmp_path):
     async with coordinating(tmp_path) as (_broker, client):
         await create_topic(client, "wide", 600)
         places = [("wide", at) for at in range(600)]
@@ -630,7 +630,7 @@ async def test_a_commit_that_no_log_can_take_is_refused_for_good(tmp_path):
 
 
 @pytest.mark.parametrize("version", [*OFFSET_COMMIT.versions])
-async def test_a_commit_of_a_generation_of_no_group_is_refused(tmp_path, version):
+async def test_a_commit_with_a_generation_to_a_missing_group_is_refused(tmp_path, version):
     async with coordinating(tmp_path) as (_broker, client):
         member = group_requests.Member("g", "m", 1)
 
@@ -643,7 +643,7 @@ async def test_a_commit_of_a_generation_of_no_group_is_refused(tmp_path, version
         assert await group_requests.list_groups(client) == {}
 
 
-async def test_a_commit_is_taken_from_members_of_the_generation_and_from_nobody_else(tmp_path):
+async def test_commits_are_accepted_only_from_members_of_the_current_generation(tmp_path):
     async with coordinating(tmp_path) as (broker, client), clients(broker, 2) as pair:
         first, second = await gathered(pair)
 
@@ -657,8 +657,8 @@ async def test_a_commit_is_taken_from_members_of_the_generation_and_from_nobody_
         assert await code_of(first._replace(id="nobody")) == ErrorCode.UNKNOWN_MEMBER_ID
         assert await code_of(first._replace(generation=1)) == ErrorCode.ILLEGAL_GENERATION
         assert await code_of(first._replace(instance="i")) == ErrorCode.UNKNOWN_MEMBER_ID
-        # When a rebalance begins members commit what they have done; when it ends it is too late.
-        newcomer = asyncio.create_task(group_requests.join(client, "g", version=0))
+        # Members may commit when a rebalance starts, but not once they have joined.
+        joining = asyncio.create_task(group_requests.join(client, "g", version=0))
         await until_state(pair[0], "g", "PreparingRebalance")
         assert (await group_requests.commit(pair[0], "g", {T0: 6}, member=first)) == {
             T0: ErrorCode.NONE
@@ -666,12 +666,12 @@ async def test_a_commit_is_taken_from_members_of_the_generation_and_from_nobody_
         first, second = await asyncio.gather(
             enter(pair[0], "g", first.id), enter(pair[1], "g", second.id)
         )
-        await newcomer
+        await joining
         assert await code_of(first) == ErrorCode.REBALANCE_IN_PROGRESS
         assert await group_requests.committed(client, "g") == {T0: 6}
 
 
-async def test_who_only_commits_is_no_member_and_who_was_one_leaves_offsets_behind(tmp_path):
+async def test_a_commit_without_membership_creates_an_empty_group(tmp_path):
     async with coordinating(tmp_path) as (_broker, client):
         await group_requests.commit(client, "simple", {T0: 1})
         (member,) = await gathered([client])
@@ -688,7 +688,7 @@ async def test_who_only_commits_is_no_member_and_who_was_one_leaves_offsets_behi
         assert await group_requests.committed(client, "g") == {T0: 3}
 
 
-async def test_offsets_go_with_their_topic(tmp_path):
+async def test_deleting_a_topic_deletes_its_committed_offsets(tmp_path):
     async with coordinating(tmp_path) as (_broker, client):
         await create_topic(client, "u")
         await group_requests.commit(client, "g", {T0: 1, T1: 1, ("u", 0): 1})
@@ -698,7 +698,7 @@ async def test_offsets_go_with_their_topic(tmp_path):
 
         assert await group_requests.committed(client, "g") == {("u", 0): 1}
         assert await group_requests.committed(client, "h") == {}
-        # One of the same name is another topic.
+        # A new topic of the same name has no committed offsets.
         await create_topic(client, "t")
         assert await group_requests.committed(client, "g", [T0]) == {T0: -1}
 
@@ -707,10 +707,10 @@ async def test_offsets_go_with_their_topic(tmp_path):
         assert await group_requests.committed(client, "h") == {}
 
 
-async def test_offsets_of_a_topic_do_not_outlive_it_if_the_broker_ends_in_between(tmp_path):
+async def test_offsets_of_a_topic_deleted_just_before_a_crash_are_deleted_at_start(tmp_path):
     async with coordinating(tmp_path) as (broker, client):
         await group_requests.commit(client, "g", {T0: 5})
-        # The topic is gone, and the broker does not come to the rest of it.
+        # The deletion is in the metadata log, but the broker stops before it is applied.
         await broker.topics.metadata_log.append([topic_tombstone("t")])
 
     async with coordinating(tmp_path) as (_broker, client):
@@ -719,7 +719,7 @@ async def test_offsets_of_a_topic_do_not_outlive_it_if_the_broker_ends_in_betwee
 
 
 async def loaded(client, *groups):
-    """Wait until all that was stored of groups has been read."""
+    """Wait until the shards of these groups are loaded."""
     async with asyncio.timeout(20):
         for group in groups:
             while (await group_requests.fetch(client, group, [])).error_code != ErrorCode.NONE:
@@ -730,7 +730,7 @@ async def loaded(client, *groups):
 
 
 @pytest.mark.parametrize("version", [*LIST_GROUPS.versions])
-async def test_every_version_of_list_groups_lists_all_of_them(tmp_path, version):
+async def test_every_version_of_list_groups_returns_all_groups(tmp_path, version):
     async with coordinating(tmp_path) as (broker, client), clients(broker, 1) as alone:
         await group_requests.commit(client, "simple", {T0: 1})
         await gathered(alone)
@@ -748,7 +748,7 @@ async def test_every_version_of_list_groups_lists_all_of_them(tmp_path, version)
         }
 
 
-async def test_groups_can_be_listed_by_state_and_by_type(tmp_path):
+async def test_list_groups_filters_by_state_and_type(tmp_path):
     async with coordinating(tmp_path) as (broker, client), clients(broker, 1) as alone:
         await group_requests.commit(client, "simple", {T0: 1})
         await gathered(alone)
@@ -766,7 +766,7 @@ async def test_groups_can_be_listed_by_state_and_by_type(tmp_path):
 
 
 @pytest.mark.parametrize("version", [*DESCRIBE_GROUPS.versions])
-async def test_every_version_of_describe_groups_tells_who_has_what(tmp_path, version):
+async def test_every_version_of_describe_groups_returns_members_and_assignments(tmp_path, version):
     async with coordinating(tmp_path) as (broker, client), clients(broker, 2) as pair:
         static = [{"instance": "one"}, {"instance": "two"}]
         first, second = await entering(pair, wishes=static)
@@ -797,10 +797,10 @@ async def test_every_version_of_describe_groups_tells_who_has_what(tmp_path, ver
             assert told.authorized_operations == 1 << 3 | 1 << 6 | 1 << 8
 
 
-async def test_a_group_that_is_not_stable_shows_no_assignments(tmp_path):
+async def test_describe_groups_returns_no_assignments_during_a_rebalance(tmp_path):
     async with coordinating(tmp_path) as (broker, client), clients(broker, 2) as pair:
         (member,) = await gathered(pair[:1])
-        newcomer = asyncio.create_task(enter(pair[1], "g"))
+        joining = asyncio.create_task(enter(pair[1], "g"))
         await until_state(client, "g", "PreparingRebalance")
 
         group = await group_requests.describe(client, "g")
@@ -808,11 +808,11 @@ async def test_a_group_that_is_not_stable_shows_no_assignments(tmp_path):
         assert (group.protocol_type, group.protocol_data) == ("consumer", "")
         assert {bytes(one.member_assignment) for one in group.members} == {b""}
         await enter(pair[0], "g", member.id)
-        await newcomer
+        await joining
 
 
 @pytest.mark.parametrize("version", [*DELETE_GROUPS.versions])
-async def test_every_version_of_delete_groups_deletes_those_without_members(tmp_path, version):
+async def test_every_version_of_delete_groups_deletes_groups_without_members(tmp_path, version):
     async with coordinating(tmp_path) as (broker, client), clients(broker, 1) as alone:
         await gathered(alone)
         for name in ("simple", "kept"):
@@ -836,7 +836,7 @@ async def test_every_version_of_delete_groups_deletes_those_without_members(tmp_
         assert list(await group_requests.list_groups(client)) == ["g"]
 
 
-async def test_offsets_can_be_deleted_unless_somebody_reads_there(tmp_path):
+async def test_offset_delete_refuses_topics_that_members_subscribe_to(tmp_path):
     async with coordinating(tmp_path) as (broker, client), clients(broker, 1) as alone:
         await create_topic(client, "u")
         u = ("u", 0)
@@ -864,7 +864,7 @@ async def test_offsets_can_be_deleted_unless_somebody_reads_there(tmp_path):
         assert await group_requests.committed(client, "g") == {T1: 2}
 
 
-async def test_offsets_of_members_that_are_no_consumers_stay(tmp_path):
+async def test_offset_delete_refuses_groups_with_members_of_another_protocol_type(tmp_path):
     async with coordinating(tmp_path) as (_broker, client):
         await group_requests.commit(client, "g", {T0: 1})
         await enter(client, "g", protocol_type="connect", protocols={"range": b"?"})
@@ -875,11 +875,11 @@ async def test_offsets_of_members_that_are_no_consumers_stay(tmp_path):
         assert await group_requests.committed(client, "g") == {T0: 1}
 
 
-# The topic that all this is kept in.
+# The offsets topic.
 
 
 @pytest.mark.parametrize("version", [1, METADATA.versions.last])
-async def test_the_topic_of_offsets_is_shown_as_the_broker_s_own(tmp_path, version):
+async def test_the_offsets_topic_is_internal(tmp_path, version):
     async with coordinating(tmp_path) as (_broker, client):
         topics = await topic_metadata(client, version=version, create=True)
 
@@ -890,7 +890,7 @@ async def test_the_topic_of_offsets_is_shown_as_the_broker_s_own(tmp_path, versi
 
 
 @pytest.mark.parametrize("version", [*PRODUCE.versions])
-async def test_nobody_but_the_broker_writes_to_the_topic_of_offsets(tmp_path, version):
+async def test_produce_to_the_offsets_topic_is_refused(tmp_path, version):
     async with coordinating(tmp_path) as (broker, client):
         data = [PartitionProduceData(index=at, records=bytes(a_batch())) for at in range(8)]
         topics = [
@@ -909,11 +909,11 @@ async def test_nobody_but_the_broker_writes_to_the_topic_of_offsets(tmp_path, ve
         assert {broker.topics.find(OFFSETS, at).log.end_offset for at in range(8)} == {0}
 
 
-async def test_the_topic_of_offsets_cannot_be_made_deleted_or_grown_by_others(tmp_path):
+async def test_the_offsets_topic_cannot_be_created_deleted_or_grown_by_clients(tmp_path):
     async with broker_and_client(tmp_path) as (_broker, client):
         with pytest.raises(AssertionError):
             await create_topic(client, OFFSETS)
-        # Asking for it does not make it, or it would have the wrong number of partitions.
+        # Metadata does not auto-create it: it would have the wrong number of partitions.
         asked = await topic_metadata(client, OFFSETS, create=True)
         assert asked[OFFSETS].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         await group_requests.find(client, "g")
@@ -927,7 +927,7 @@ async def test_the_topic_of_offsets_cannot_be_made_deleted_or_grown_by_others(tm
         assert len((await topic_metadata(client))[OFFSETS].partitions) == 8
 
 
-async def test_offsets_can_be_synced_to_the_device_and_all_else_goes_on(tmp_path):
+async def test_commits_can_wait_for_an_fsync_without_blocking_other_requests(tmp_path):
     async with coordinating(tmp_path) as (broker, client), clients(broker, 2) as pair:
         (member,) = await gathered(pair[:1])
         await group_requests.commit(client, "simple", {T0: 1})
@@ -946,7 +946,7 @@ async def test_offsets_can_be_synced_to_the_device_and_all_else_goes_on(tmp_path
             assert partition.log.recovery_point == partition.log.end_offset
         assert await group_requests.committed(client, "simple") == {T0: 2}
         assert await group_requests.committed(client, "g") == {T0: 3}
-        # A rebalance writes too.
+        # A rebalance appends, too.
         entered = asyncio.create_task(enter(pair[1], "g"))
         await until_state(client, "g", "PreparingRebalance")
         first, second = await enter(pair[0], "g", member.id), await entered
@@ -968,7 +968,7 @@ async def test_offsets_can_be_synced_to_the_device_and_all_else_goes_on(tmp_path
         assert list(await group_requests.list_groups(client)) == ["simple"]
 
 
-async def test_commits_that_wait_for_the_device_keep_their_order(tmp_path):
+async def test_commits_that_wait_for_an_fsync_complete_in_order(tmp_path):
     async with coordinating(tmp_path) as (broker, client), clients(broker, 8) as eight:
         await set_durability(client, "fsync")
 
@@ -998,7 +998,7 @@ async def set_durability(client, value):
 # Limits.
 
 
-async def test_a_group_that_is_full_takes_nobody_else(tmp_path):
+async def test_a_full_group_refuses_new_members(tmp_path):
     async with (
         coordinating(tmp_path, group_max_size=2) as (broker, client),
         clients(broker, 2) as pair,
@@ -1009,18 +1009,18 @@ async def test_a_group_that_is_full_takes_nobody_else(tmp_path):
         assert refused.error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
         static = await group_requests.join(client, "g", instance="i")
         assert static.error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
-        # Those who are in may stay, and another group is another group.
+        # Members may join again, and other groups are not affected.
         assert await group_requests.heartbeat(pair[0], first) == ErrorCode.NONE
         assert (await enter(client, "h")).generation == 1
 
         await group_requests.leave(pair[0], "g", (first.id, None))
         given = await group_requests.join(pair[0], "g")
-        newcomer = asyncio.create_task(group_requests.join(pair[0], "g", given.member_id))
+        joining = asyncio.create_task(group_requests.join(pair[0], "g", given.member_id))
         assert (await enter(pair[1], "g", second.id)).generation == 3
-        assert (await newcomer).generation_id == 3
+        assert (await joining).generation_id == 3
 
 
-async def test_one_that_was_given_an_id_counts_until_it_comes_or_its_time_is_over(tmp_path):
+async def test_a_pending_member_counts_until_it_joins_or_expires(tmp_path):
     async with coordinating(tmp_path, group_max_size=1) as (_broker, client):
         given = await group_requests.join(client, "g", session_ms=1500)
         assert given.error_code == ErrorCode.MEMBER_ID_REQUIRED
@@ -1034,7 +1034,7 @@ async def test_one_that_was_given_an_id_counts_until_it_comes_or_its_time_is_ove
         assert late.error_code != ErrorCode.NONE
 
 
-async def test_a_broker_has_so_many_groups_and_no_more(tmp_path):
+async def test_broker_max_groups_limits_the_number_of_groups(tmp_path):
     async with coordinating(tmp_path, broker_max_groups=2) as (_broker, client):
         await group_requests.commit(client, "a", {T0: 1})
         (member,) = await gathered([client], "b")
@@ -1042,15 +1042,15 @@ async def test_a_broker_has_so_many_groups_and_no_more(tmp_path):
         full = ErrorCode.GROUP_MAX_SIZE_REACHED
         assert (await group_requests.join(client, "c")).error_code == full
         assert await group_requests.commit(client, "c", {T0: 1}) == {T0: full}
-        # Those that there are go on.
+        # Existing groups go on.
         assert await group_requests.commit(client, "a", {T0: 2}) == {T0: ErrorCode.NONE}
         assert await group_requests.heartbeat(client, member) == ErrorCode.NONE
         await group_requests.delete(client, "a")
         assert await group_requests.commit(client, "c", {T0: 1}) == {T0: ErrorCode.NONE}
 
 
-async def test_a_group_is_stored_however_much_its_members_have_to_say(tmp_path):
-    # What they say is alike, as it is in real groups.
+async def test_a_group_record_larger_than_max_message_bytes_is_compressed(tmp_path):
+    # Similar metadata, as in real groups.
     said = {"range": subscription(*(f"some.department.topic-{at}" for at in range(800)))}
     async with (
         coordinating(tmp_path, group_initial_rebalance_delay_ms=1500) as (broker, client),
@@ -1073,7 +1073,7 @@ async def test_a_group_is_stored_however_much_its_members_have_to_say(tmp_path):
 # Restarts.
 
 
-async def test_a_group_is_after_a_restart_as_it_was(tmp_path):
+async def test_a_group_survives_a_restart(tmp_path):
     async with coordinating(tmp_path) as (broker, client), clients(broker, 2) as pair:
         members = await gathered(pair)
         await group_requests.commit(
@@ -1095,16 +1095,16 @@ async def test_a_group_is_after_a_restart_as_it_was(tmp_path):
                 T0: ErrorCode.NONE
             }
         assert (await group_requests.sync(pair[1], members[1])).assignment == assignment(t=[1])
-        # The next generation is one that there never was.
-        newcomer = asyncio.create_task(enter(client, "g"))
+        # Generations continue.
+        joining = asyncio.create_task(enter(client, "g"))
         await until_state(pair[0], "g", "PreparingRebalance")
         again = await asyncio.gather(
             *(enter(one, "g", was.id) for one, was in zip(pair, members, strict=True))
         )
-        assert {member.generation for member in [*again, await newcomer]} == {3}
+        assert {member.generation for member in [*again, await joining]} == {3}
 
 
-async def test_members_that_do_not_come_back_after_a_restart_are_removed(tmp_path):
+async def test_members_that_are_silent_after_a_restart_expire(tmp_path):
     async with coordinating(tmp_path) as (_broker, client):
         await gathered([client], session_ms=1500)
 
@@ -1118,7 +1118,7 @@ async def test_members_that_do_not_come_back_after_a_restart_are_removed(tmp_pat
         assert await group_requests.state_of(client, "g") == "Empty"
 
 
-async def test_a_static_member_is_known_after_a_restart(tmp_path):
+async def test_a_static_member_survives_a_restart(tmp_path):
     async with coordinating(tmp_path) as (_broker, client):
         (member,) = await gathered([client], instance="one")
 
@@ -1137,10 +1137,10 @@ async def test_a_static_member_is_known_after_a_restart(tmp_path):
         assert await group_requests.heartbeat(client, renewed) == ErrorCode.NONE
 
 
-async def test_groups_wait_until_what_was_stored_of_them_has_been_read(tmp_path):
-    settings = {"offsets_topic_num_partitions": 2}
-    big, small = "d", "c"  # which are in the first and in the second partition
-    async with coordinating(tmp_path, **settings) as (broker, client):
+async def test_groups_get_load_in_progress_until_their_shard_is_loaded(tmp_path):
+    configs = {"offsets_topic_num_partitions": 2}
+    big, small = "d", "c"  # In partition 0 and in partition 1.
+    async with coordinating(tmp_path, **configs) as (broker, client):
         await create_topic(client, "wide", 200)
         for offset in range(60):
             await group_requests.commit(
@@ -1151,9 +1151,9 @@ async def test_groups_wait_until_what_was_stored_of_them_has_been_read(tmp_path)
         sizes = [broker.topics.find(OFFSETS, at).log.size for at in range(2)]
         assert sizes[0] > 40_000_000 > sizes[1]
 
-    async with coordinating(tmp_path, **settings) as (_broker, client):
+    async with coordinating(tmp_path, **configs) as (_broker, client):
         loading = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        # Whoever asks where to ask is told.
+        # FindCoordinator works meanwhile.
         (found,) = await group_requests.find(client, small)
         assert (found.error_code, found.node_id) == (ErrorCode.NONE, 0)
         assert await group_requests.heartbeat(client, member) == loading
@@ -1185,9 +1185,9 @@ async def test_groups_wait_until_what_was_stored_of_them_has_been_read(tmp_path)
         assert set((await group_requests.committed(client, big)).values()) == {59}
 
 
-async def test_a_broker_that_is_still_reading_can_be_stopped(tmp_path):
-    settings = {"offsets_topic_num_partitions": 1}
-    async with coordinating(tmp_path, **settings) as (_broker, client):
+async def test_a_broker_can_stop_while_it_loads_groups(tmp_path):
+    configs = {"offsets_topic_num_partitions": 1}
+    async with coordinating(tmp_path, **configs) as (_broker, client):
         await create_topic(client, "wide", 200)
         for offset in range(60):
             await group_requests.commit(
@@ -1201,18 +1201,18 @@ async def test_a_broker_that_is_still_reading_can_be_stopped(tmp_path):
     await broker.stop()
     assert broker.groups.check("g") == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
-    async with coordinating(tmp_path, **settings) as (_broker, client):
+    async with coordinating(tmp_path, **configs) as (_broker, client):
         await loaded(client, "g")
         assert set((await group_requests.committed(client, "g")).values()) == {59}
 
 
-async def test_what_expires_is_gone_for_good(tmp_path):
-    settings = {"offsets_retention_minutes": 1, "offsets_retention_check_interval_ms": 20}
-    async with coordinating(tmp_path, **settings) as (broker, client):
+async def test_expired_offsets_do_not_come_back_after_a_restart(tmp_path):
+    configs = {"offsets_retention_minutes": 1, "offsets_retention_check_interval_ms": 20}
+    async with coordinating(tmp_path, **configs) as (broker, client):
         await group_requests.commit(client, "g", {T0: 1})
         await asyncio.sleep(0.05)
         assert await group_requests.committed(client, "g") == {T0: 1}
-        # An hour later, by the clock of the coordinator.
+        # An hour later, by the shards' clock.
         now = int(time.time() * 1000) + 60 * 60_000
         for runtime in broker.groups.shards.values():
             runtime.run(runtime.shard.clean_up(Now(int(time.monotonic() * 1000), now)))
@@ -1224,15 +1224,15 @@ async def test_what_expires_is_gone_for_good(tmp_path):
         assert await group_requests.list_groups(client) == {}
 
 
-async def test_groups_whose_log_cannot_be_opened_are_not_said_to_be_gone(tmp_path):
-    settings = {"offsets_topic_num_partitions": 1}
-    async with coordinating(tmp_path, **settings) as (_broker, client):
+async def test_groups_whose_log_cannot_be_opened_get_coordinator_not_available(tmp_path):
+    configs = {"offsets_topic_num_partitions": 1}
+    async with coordinating(tmp_path, **configs) as (_broker, client):
         await group_requests.commit(client, "g", {T0: 1})
     log_file = tmp_path / f"{OFFSETS}-0" / f"{0:020d}.log"
     log_file.unlink()
     log_file.mkdir()
 
-    async with coordinating(tmp_path, **settings) as (broker, client):
+    async with coordinating(tmp_path, **configs) as (broker, client):
         await eventually(lambda: not broker.groups.is_loading)
         code = ErrorCode.COORDINATOR_NOT_AVAILABLE
         described = await group_requests.describe(client, "g")
@@ -1243,22 +1243,21 @@ async def test_groups_whose_log_cannot_be_opened_are_not_said_to_be_gone(tmp_pat
     log_file.rmdir()
 
 
-async def test_what_was_committed_over_and_over_is_compacted_while_the_broker_runs(tmp_path):
-    settings = {
+async def test_repeated_commits_are_compacted_while_the_broker_runs(tmp_path):
+    configs = {
         "offsets_topic_num_partitions": 1,
         "offsets_topic_segment_bytes": 16 * 1024,
         "log_cleaner_backoff_ms": 20,
     }
-    async with coordinating(tmp_path, **settings) as (broker, client):
+    async with coordinating(tmp_path, **configs) as (broker, client):
         partition = broker.topics.find(OFFSETS, 0)
         for offset in range(1000):
             await group_requests.commit(client, f"g{offset % 10}", {T0: offset, T1: offset})
-        written = partition.log.end_offset
-        # Nobody has asked for what was written to be on the device.
-        assert written == 2000
+        end_offset = partition.log.end_offset
+        assert end_offset == 2000
         await eventually(lambda: partition.log.size < 3 * 16 * 1024)
 
-    async with coordinating(tmp_path, **settings) as (broker, client):
+    async with coordinating(tmp_path, **configs) as (broker, client):
         await loaded(client, "g0")
         for number in range(10):
             last = 990 + number
