@@ -1,7 +1,7 @@
-"""The codec against bytes that it had no part in: frames of real clients and of Apache Kafka.
+"""Frames of real clients and of Apache Kafka round trip through the codec.
 
-`golden/record.py` made the files; its docstring says how to make them again. Each frame must
-decode, and what comes of it must encode to the same bytes.
+`golden/record.py` recorded the files; its docstring describes how. Each frame must decode, and the
+message must encode to the same bytes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BY_NAME = {api.name: api for api in APIS.values()}
 
 
 @dataclass(frozen=True)
-class Line:
+class RecordedFrame:
     """One recorded frame."""
 
     client: str
@@ -34,92 +34,104 @@ class Line:
     frame: bytes
 
 
-def read(client: str) -> list[Line]:
-    lines = []
-    for text in (GOLDEN / f"{client}.txt").read_text().splitlines():
-        name, version, direction, frame = text.split(" ")
-        lines.append(Line(client, BY_NAME[name], int(version), direction, bytes.fromhex(frame)))
-    return lines
+def read(client: str) -> list[RecordedFrame]:
+    frames = []
+    for line in (GOLDEN / f"{client}.txt").read_text().splitlines():
+        name, version, direction, data = line.split(" ")
+        frame = bytes.fromhex(data)
+        frames.append(RecordedFrame(client, BY_NAME[name], int(version), direction, frame))
+    return frames
 
 
-LINES = [line for client in CLIENTS for line in read(client)]
+RECORDED_FRAMES = [recorded for client in CLIENTS for recorded in read(client)]
 
 
 def parameters(direction: str) -> list[object]:
     return [
-        pytest.param(line, id=f"{line.client}-{line.api.name}-v{line.version}-{direction}")
-        for line in LINES
-        if line.direction == direction
+        pytest.param(
+            recorded,
+            id=f"{recorded.client}-{recorded.api.name}-v{recorded.version}-{direction}",
+        )
+        for recorded in RECORDED_FRAMES
+        if recorded.direction == direction
     ]
 
 
-def encode_request_again(line: Line, header: RequestHeader, body: Message) -> bytes:
-    """Encode a request with the header that it came with, tags and all."""
+def encode_request_again(recorded: RecordedFrame, header: RequestHeader, body: Message) -> bytes:
+    """Encode a request with its original header, including tagged fields."""
     parts: list[Buffer] = []
-    header_codec = codec(RequestHeader, line.api.request_header_version(line.version))
+    header_codec = codec(RequestHeader, recorded.api.request_header_version(recorded.version))
     tail = header_codec.encode(header, bytearray(), parts)
-    tail = codec(line.api.request, line.version).encode(body, tail, parts)
+    tail = codec(recorded.api.request, recorded.version).encode(body, tail, parts)
     return b"".join([*parts, tail])
 
 
-def asks_for_all_topics_as_librdkafka_does(line: Line, body: Message) -> bool:
-    """Whether a request is the one that is known to be longer than its fields.
+def is_all_topics_of_librdkafka(recorded: RecordedFrame, body: Message) -> bool:
+    """Whether a request is the one known to be longer than its fields.
 
-    librdkafka since 2.1 writes "all topics" of a flexible Metadata request as the four bytes of a
-    legacy null, or rather of a legacy 0, where one byte belongs. In version 12 a broker takes the
-    first 0 for the compact null that was meant, the others for the two flags and the end of the
-    tags. The flags and tags that were meant are left over: three bytes.
+    librdkafka since 2.1 encodes "all topics" in a flexible Metadata request as a legacy length of
+    0, four bytes, instead of a compact null, one byte. In version 12 a broker reads the first 0 as
+    the compact null, and the others as the two flags and the empty tag section. The actual flags
+    and tags remain as three trailing bytes.
     """
-    librdkafka = line.client == "confluent" and line.api is METADATA and line.version == 12
+    librdkafka = (
+        recorded.client == "confluent" and recorded.api is METADATA and recorded.version == 12
+    )
     return librdkafka and isinstance(body, MetadataRequest) and body.topics is None
 
 
-@pytest.mark.parametrize("line", parameters("request"))
-def test_request_of_a_client_comes_back(line: Line) -> None:
-    header, body = decode_request(line.frame)
+@pytest.mark.parametrize("recorded", parameters("request"))
+def test_requests_of_clients_round_trip(recorded: RecordedFrame) -> None:
+    header, body = decode_request(recorded.frame)
 
-    frame = line.frame
-    if asks_for_all_topics_as_librdkafka_does(line, body):
+    frame = recorded.frame
+    if is_all_topics_of_librdkafka(recorded, body):
         *flags, tags = frame[-3:]
         assert set(flags) <= {0, 1}
         assert tags == 0
         frame = frame[:-3]
-    assert (header.request_api_key, header.request_api_version) == (line.api.key, line.version)
-    assert type(body) is line.api.request
-    assert encode_request_again(line, header, body) == frame
+    assert (header.request_api_key, header.request_api_version) == (
+        recorded.api.key,
+        recorded.version,
+    )
+    assert type(body) is recorded.api.request
+    assert encode_request_again(recorded, header, body) == frame
 
 
-def test_all_topics_of_librdkafka_are_in_the_files() -> None:
-    """The exception above is for something that happens."""
-    frames = [line for line in LINES if line.api is METADATA and line.direction == "request"]
+def test_the_recorded_frames_have_the_all_topics_request_of_librdkafka() -> None:
+    """The exception above is necessary."""
+    requests = [recorded for recorded in RECORDED_FRAMES if recorded.direction == "request"]
 
-    odd = [
+    bodies = [
         body
-        for line in frames
-        for _header, body in [decode_request(line.frame)]
-        if asks_for_all_topics_as_librdkafka_does(line, body)
+        for recorded in requests
+        if recorded.api is METADATA
+        for _header, body in [decode_request(recorded.frame)]
+        if is_all_topics_of_librdkafka(recorded, body)
     ]
 
-    assert odd
-    # Nobody can see from this that topics may be created: Kafka cannot either.
+    assert bodies
+    # AllowAutoTopicCreation is among the trailing bytes: Kafka cannot see it either.
     assert all(
-        body == MetadataRequest(topics=None, allow_auto_topic_creation=False) for body in odd
+        body == MetadataRequest(topics=None, allow_auto_topic_creation=False) for body in bodies
     )
 
 
-@pytest.mark.parametrize("line", parameters("response"))
-def test_response_of_kafka_comes_back(line: Line) -> None:
-    correlation_id, body = decode_response(line.api.response, line.version, line.frame)
+@pytest.mark.parametrize("recorded", parameters("response"))
+def test_responses_of_kafka_round_trip(recorded: RecordedFrame) -> None:
+    correlation_id, body = decode_response(recorded.api.response, recorded.version, recorded.frame)
 
-    again = b"".join(encode_response(body, line.version, correlation_id))
+    again = b"".join(encode_response(body, recorded.version, correlation_id))
 
-    assert again == len(line.frame).to_bytes(4) + line.frame
+    assert again == len(recorded.frame).to_bytes(4) + recorded.frame
 
 
-def test_nothing_got_lost() -> None:
-    """A parametrised test over fewer files would pass just as well."""
-    requests = {line.api.name for line in LINES if line.direction == "request"}
-    responses = {line.api.name for line in LINES if line.direction == "response"}
+def test_the_recorded_frames_are_complete() -> None:
+    """The tests above would pass with fewer files, too."""
+    names = {
+        direction: {each.api.name for each in RECORDED_FRAMES if each.direction == direction}
+        for direction in ("request", "response")
+    }
 
-    assert {line.client for line in LINES} == set(CLIENTS)
-    assert len(requests & responses) >= 40
+    assert {recorded.client for recorded in RECORDED_FRAMES} == set(CLIENTS)
+    assert len(names["request"] & names["response"]) >= 40

@@ -1,4 +1,4 @@
-"""Batches that other clients wrote, in every codec that they have, hold what they were given."""
+"""Batches recorded from other clients, in every codec, decode to the records they sent."""
 
 from pathlib import Path
 
@@ -13,24 +13,24 @@ CASES = [(client, codec) for client, codecs in corpus.CODECS.items() for codec i
 
 
 @pytest.mark.parametrize(("client", "codec"), CASES)
-def test_a_batch_of_another_client_holds_the_corpus(client, codec):
-    expected = corpus.expected(client)
+def test_batches_of_other_clients_decode_to_the_corpus(client, codec):
+    corpus_records = corpus.expected(client)
 
     batch = RecordBatch((BATCHES / f"{client}-{codec}.bin").read_bytes())
     batch.validate_produced()
     records = batch.records()
 
     assert batch.compression is Compression[codec.upper()]
-    assert [record.offset for record in records] == list(range(len(expected)))
-    for record, wanted in zip(records, expected, strict=True):
+    assert [record.offset for record in records] == list(range(len(corpus_records)))
+    for record, expected in zip(records, corpus_records, strict=True):
         assert (record.key, record.value, record.headers) == (
-            wanted.key,
-            wanted.value,
-            wanted.headers,
+            expected.key,
+            expected.value,
+            expected.headers,
         )
-        if wanted.timestamp is not None:
-            assert record.timestamp == wanted.timestamp
+        if expected.timestamp is not None:
+            assert record.timestamp == expected.timestamp
 
 
-def test_no_file_is_left_over():
+def test_every_recorded_batch_is_tested():
     assert {path.stem for path in BATCHES.iterdir()} == {f"{c}-{codec}" for c, codec in CASES}

@@ -59,7 +59,7 @@ from ottla.protocol.api.metadata import MetadataRequest, MetadataRequestTopic
 from ottla.protocol.batch import split_batches
 from ottla.protocol.codec import decode_request, decode_response
 from ottla.protocol.errors import EncodeError, ErrorCode, ProtocolError
-from test_golden import LINES
+from test_golden import RECORDED_FRAMES
 
 SETTINGS = {"broker.max.partitions": "300"}
 GROWTH_MIB = 48.0
@@ -110,7 +110,7 @@ def _sound_frames(chance: Random) -> Iterator[bytes]:
     """Requests of real clients, and one of every api and version."""
     apis = [api for api in SUPPORTED_APIS.values() if api.name not in _CHANGING]
     keys = {api.key for api in apis}
-    for line in LINES:
+    for line in RECORDED_FRAMES:
         if line.direction == "request" and line.api.key in keys:
             yield framed(line.frame)
     for api in apis:

@@ -41,7 +41,7 @@ from harness.wire import BlockingWireClient, frame_of, framed
 from hostile.attack import FALSE_LENGTHS, append, mutated, open_connections
 from ottla.protocol.api.api_versions import ApiVersionsRequest
 from ottla.protocol.api.fetch import FetchPartition, FetchRequest, FetchTopic
-from test_golden import LINES
+from test_golden import RECORDED_FRAMES
 
 GROUP_TOPIC = "jobs"
 GROUP_PARTITIONS = 4
@@ -72,7 +72,11 @@ HARMLESS = (
     "LeaveGroup",
 )
 #: Some of each version that a client was seen to use.
-FRAMES = [line.frame for line in LINES if line.direction == "request" and line.api.name in HARMLESS]
+FRAMES = [
+    line.frame
+    for line in RECORDED_FRAMES
+    if line.direction == "request" and line.api.name in HARMLESS
+]
 #: What is kept for long stays in one file: each that is added is kept open, up to a limit.
 ONE_SEGMENT = str(1 << 30)
 #: How topics begin that come and go.

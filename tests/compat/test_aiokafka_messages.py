@@ -1,4 +1,4 @@
-"""Responses that we encode, decoded by aiokafka's own classes, for every version that it knows."""
+"""aiokafka decodes our responses, in every version that it supports."""
 
 import importlib
 import pkgutil
@@ -17,28 +17,28 @@ from ottla.protocol.schema import Message
 
 
 def known_responses() -> dict[tuple[int, int], Any]:
-    found = {}
+    responses = {}
     for module in pkgutil.iter_modules(aiokafka.protocol.__path__, "aiokafka.protocol."):
         for name, value in vars(importlib.import_module(module.name)).items():
             if "Response_v" in name and isinstance(value, type) and issubclass(value, Struct):
-                found[value.API_KEY, value.API_VERSION] = value
-    return found
+                responses[value.API_KEY, value.API_VERSION] = value
+    return responses
 
 
 THEIRS = known_responses()
-# Its DescribeGroupsResponse_v3 has the fields of version 2, its DescribeAclsResponse_v2 is not
-# flexible.
-WRONG = {(15, 3), (29, 2)}
+# Bugs of aiokafka: DescribeGroupsResponse_v3 has the fields of version 2, and
+# DescribeAclsResponse_v2 is not flexible.
+INCORRECT = {(15, 3), (29, 2)}
 CASES = [
     (api.response, version)
     for api in APIS.values()
     for version in api.versions
-    if (api.key, version) in THEIRS and (api.key, version) not in WRONG
+    if (api.key, version) in THEIRS and (api.key, version) not in INCORRECT
 ]
 
 
 def in_order(value: Any, version: int) -> Any:
-    """A message as aiokafka has it: the values in the order of the wire, without tagged ones."""
+    """Return a message as aiokafka does: values in the order of fields, without tagged fields."""
     if isinstance(value, Message):
         return tuple(
             in_order(getattr(value, name), version)
@@ -56,14 +56,14 @@ def without_tags(value: Any) -> Any:
     return [without_tags(element) for element in value] if isinstance(value, list) else value
 
 
-def test_there_is_something_to_compare():
+def test_enough_responses_are_compared():
     assert len(CASES) > 60
 
 
 @pytest.mark.parametrize(("message", "version"), CASES, ids=id_of)
 @settings(max_examples=5)
 @given(data=st.data())
-def test_they_read_what_we_write(message, version, data):
+def test_aiokafka_decodes_our_responses(message, version, data):
     value = data.draw(messages(message, version))
     theirs = THEIRS[message.api.key, version]
     parts: list[bytes] = []
@@ -71,5 +71,5 @@ def test_they_read_what_we_write(message, version, data):
 
     decoded = theirs.decode(b"".join(parts))
 
-    got = tuple(getattr(decoded, name) for name in theirs.SCHEMA.names)
-    assert without_tags(got) == in_order(value, version)
+    values = tuple(getattr(decoded, name) for name in theirs.SCHEMA.names)
+    assert without_tags(values) == in_order(value, version)

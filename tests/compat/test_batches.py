@@ -1,4 +1,4 @@
-"""Record batches: other clients read ours, and we read theirs, in every codec."""
+"""Other clients decode our record batches, and we decode theirs, in every codec."""
 
 import aiokafka.record.default_records as aiokafka_records
 import kafka.record.default_records as kafka_python_records
@@ -19,7 +19,7 @@ CODECS = pytest.mark.parametrize("compression", Compression, ids=lambda codec: c
 @CODECS
 @given(rows=records())
 @settings(max_examples=15)
-def test_others_read_what_we_write(theirs, compression, rows):
+def test_other_clients_decode_our_batches(theirs, compression, rows):
     wire = bytes(build_batch(rows, compression=compression))
 
     batch = theirs.DefaultRecordBatch(wire)
@@ -32,7 +32,7 @@ def test_others_read_what_we_write(theirs, compression, rows):
 @CODECS
 @given(rows=records())
 @settings(max_examples=15)
-def test_we_read_what_others_write(theirs, compression, rows):
+def test_we_decode_the_batches_of_other_clients(theirs, compression, rows):
     builder = theirs.DefaultRecordBatchBuilder(
         magic=2,
         compression_type=int(compression),
@@ -50,7 +50,8 @@ def test_we_read_what_others_write(theirs, compression, rows):
     batch.validate_produced()
     assert batch.is_transactional
     assert (batch.producer_id, batch.producer_epoch, batch.base_sequence) == (77, 3, 5)
-    assert batch.compression in (compression, Compression.NONE)  # they keep what did not shrink
+    # They send uncompressed what did not shrink.
+    assert batch.compression in (compression, Compression.NONE)
     assert batch.records() == rows
 
 

@@ -1,6 +1,6 @@
-"""Our messages against kafka-python's own classes, for every api and version that it knows.
+"""Our messages and those of kafka-python, in every API and version that it supports.
 
-Both sides are given the same random values: they must write the same bytes and read each other's.
+For the same random values, both must encode the same bytes, and decode each other's.
 """
 
 import importlib
@@ -40,10 +40,10 @@ CASES = [
 ]
 
 
-def test_they_know_all_apis_but_those_of_brokers_and_of_the_new_group_protocol():
-    unknown = {api.name for api in APIS.values() if api.request.__name__ not in THEIRS}
+def test_kafka_python_has_all_apis_but_those_of_brokers_and_the_consumer_protocol():
+    missing = {api.name for api in APIS.values() if api.request.__name__ not in THEIRS}
 
-    assert unknown == {
+    assert missing == {
         "AllocateProducerIds",
         "ConsumerGroupHeartbeat",
         "ConsumerGroupDescribe",
@@ -55,8 +55,8 @@ def their_name(name: str, fields: Any) -> str:
     return name if name in fields else "authorized_operations"
 
 
-def as_they_show_it(name: str, value: Any) -> Any:
-    """No id is None to them, and operations are a set of bits, or None where it is unset."""
+def to_their_value(name: str, value: Any) -> Any:
+    """Convert a value: the nil UUID is None, and operations are a set of bits, or None if unset."""
     if isinstance(value, UUID) and value.int == 0:
         return None
     if name == "authorized_operations":
@@ -66,7 +66,7 @@ def as_they_show_it(name: str, value: Any) -> Any:
 
 
 def to_theirs(value: Any, data_class: Any, version: int) -> Any:
-    """Make kafka-python's object of ours, field by field."""
+    """Convert our message to one of kafka-python."""
     fields = {}
     for ours, field in value.fields.items():
         inner = getattr(value, ours)
@@ -80,11 +80,11 @@ def to_theirs(value: Any, data_class: Any, version: int) -> Any:
             inner = [
                 to_theirs(element, their_field.data_class, version)
                 if isinstance(element, Message)
-                else as_they_show_it(name, element)
+                else to_their_value(name, element)
                 for element in inner
             ]
         else:
-            inner = as_they_show_it(name, inner)
+            inner = to_their_value(name, inner)
         fields[name] = inner
     return data_class(version=version, **fields)
 
@@ -93,26 +93,27 @@ def assert_same(ours: Message, theirs: Any, version: int) -> None:
     for our_name, field in ours.fields.items():
         if not field.exists_in(version):
             continue
-        one = getattr(ours, our_name)
+        our_value = getattr(ours, our_name)
         name = their_name(our_name, theirs.fields)
-        other = getattr(theirs, name)
-        if field.tag is not None and one == field.default and isinstance(one, Message):
-            assert other is None
-        elif isinstance(one, Message):
-            assert_same(one, other, version)
-        elif isinstance(one, list | tuple):
-            assert len(one) == len(other)
-            for mine, yours in zip(one, other, strict=True):
-                if isinstance(mine, Message):
-                    assert_same(mine, yours, version)
+        their_value = getattr(theirs, name)
+        is_message = isinstance(our_value, Message)
+        if field.tag is not None and our_value == field.default and is_message:
+            assert their_value is None
+        elif is_message:
+            assert_same(our_value, their_value, version)
+        elif isinstance(our_value, list | tuple):
+            assert len(our_value) == len(their_value)
+            for our_element, their_element in zip(our_value, their_value, strict=True):
+                if isinstance(our_element, Message):
+                    assert_same(our_element, their_element, version)
                 else:
-                    assert as_they_show_it(name, mine) == yours
+                    assert to_their_value(name, our_element) == their_element
         else:
-            assert as_they_show_it(name, one) == other
+            assert to_their_value(name, our_value) == their_value
 
 
 def without_unknown_tags(value: Any) -> Any:
-    """They do not write tags that they do not know."""
+    """Remove unknown tagged fields, which kafka-python does not encode."""
     if isinstance(value, Message):
         fields = {name: without_unknown_tags(getattr(value, name)) for name in value.fields}
         return type(value)(**fields)
@@ -124,7 +125,7 @@ def without_unknown_tags(value: Any) -> Any:
 @pytest.mark.parametrize(("message", "version"), CASES, ids=id_of)
 @settings(max_examples=4)
 @given(data=st.data())
-def test_we_write_what_they_write_and_read_what_they_read(message, version, data):
+def test_both_encode_the_same_bytes_and_decode_them(message, version, data):
     value = without_unknown_tags(data.draw(messages(message, version)))
     theirs = THEIRS[message.__name__]
     parts: list[bytes] = []
@@ -132,12 +133,13 @@ def test_we_write_what_they_write_and_read_what_they_read(message, version, data
     wire = b"".join(parts)
 
     assert bytes(to_theirs(value, theirs, version).encode(version=version)) == wire
-    if not (message is ApiVersionsResponse and value.error_code):  # which they read as version 0
+    # kafka-python decodes ApiVersions responses with an error as version 0.
+    if not (message is ApiVersionsResponse and value.error_code):
         assert_same(value, theirs.decode(wire, version=version), version)
 
 
 @pytest.mark.parametrize(("message", "version"), CASES, ids=id_of)
-def test_whole_frames_are_the_same_headers_included(message, version):
+def test_frames_are_the_same_including_headers(message, version):
     value = message()
     theirs = to_theirs(value, THEIRS[message.__name__], version)
     theirs.API_VERSION = version

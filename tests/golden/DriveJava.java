@@ -1,9 +1,9 @@
-// Make the Java client use as much of Kafka as it can.
+// Drive the Java client through as many of its features as possible.
 //
 //     java -cp 'LIBS/*' DriveJava.java BOOTSTRAP [SASL_BOOTSTRAP]
 //
-// LIBS are the jars that Apache Kafka comes with: its clients, and Jackson to read the corpus with.
-// The records of the corpus are in the environment: see record.py.
+// LIBS are the jars of Apache Kafka: its clients, and Jackson to parse the corpus.
+// The corpus is in the environment variable GOLDEN_CORPUS: see record.py.
 
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
@@ -95,7 +95,7 @@ class DriveJava {
         }
         steps.forEach(DriveJava::run);
         drive.admin.close();
-        // Threads of a client that could not be closed must not keep the others waiting.
+        // Exit even if threads of a client that could not be closed still run.
         System.exit(0);
     }
 
@@ -103,7 +103,7 @@ class DriveJava {
         void run() throws Exception;
     }
 
-    // An error is material too: a step that fails is reported, and the next one begins.
+    // Errors are worth recording, too: a step that fails is reported, and the next one starts.
     static void run(String name, Step step) {
         try {
             step.run();
@@ -158,7 +158,7 @@ class DriveJava {
         return steps;
     }
 
-    // Settings
+    // Configs
 
     Map<String, Object> with(Map<String, Object> settings) {
         Map<String, Object> all = new HashMap<>(settings);
@@ -183,7 +183,7 @@ class DriveJava {
     KafkaConsumer<byte[], byte[]> member(String group, Map<String, Object> settings) {
         Map<String, Object> all = new HashMap<>(settings);
         all.put("group.id", group);
-        // A member of the new kind is told by the broker how often to send heartbeats.
+        // With the consumer protocol, the broker sets the heartbeat interval.
         if (!"consumer".equals(settings.get("group.protocol"))) {
             all.put("group.protocol", "classic");
             all.put("heartbeat.interval.ms", 300);
@@ -226,7 +226,7 @@ class DriveJava {
 
     void produceCorpus() throws Exception {
         for (String codec : CODECS) {
-            // The records have to leave in one batch; closing the producer would send what it has.
+            // The records must be sent in one batch; closing the producer would flush early.
             try (var producer = producer(Map.of("compression.type", codec, "linger.ms", 500))) {
                 for (JsonNode node : corpus.get("records")) {
                     producer.send(recordOf(node, corpusTopic(codec)));
@@ -259,7 +259,7 @@ class DriveJava {
         }
     }
 
-    // The broker refuses what the topic forbids.
+    // The broker rejects batches above max.message.bytes.
     void produceTooLarge() throws Exception {
         try (var producer = producer(Map.of())) {
             producer.send(new ProducerRecord<>(LIMITED, new byte[2_000])).get();
@@ -280,7 +280,7 @@ class DriveJava {
         }
     }
 
-    // One leads and assigns to the other; with the cooperative assignor that takes two rounds.
+    // Two members; with the cooperative assignor the rebalance takes two rounds.
     void groupOfTwo() {
         Map<String, Object> settings =
             Map.of("partition.assignment.strategy", CooperativeStickyAssignor.class.getName());
@@ -336,7 +336,7 @@ class DriveJava {
         }
     }
 
-    // A position with a leader epoch makes the client ask whether the log was truncated.
+    // A position with a leader epoch makes the client send OffsetForLeaderEpoch.
     void seekWithEpoch() {
         try (var consumer = consumer(Map.of())) {
             consumer.assign(List.of(FIRST, SECOND));
@@ -397,7 +397,7 @@ class DriveJava {
         admin.describeProducers(List.of(FIRST, SECOND)).all().get();
     }
 
-    // The second producer of a transactional id makes the first one's epoch too old.
+    // A second producer with the same transactional id fences the first.
     void fenced() throws Exception {
         try (var first = producer(Map.of("transactional.id", TOPIC));
              var second = producer(Map.of("transactional.id", TOPIC))) {
@@ -414,7 +414,7 @@ class DriveJava {
         admin.fenceProducers(List.of(TOPIC)).all().get();
     }
 
-    // Past an aborted transaction.
+    // Reads past an aborted transaction.
     void readCommitted() {
         try (var consumer = consumer(Map.of("isolation.level", "read_committed"))) {
             consumer.assign(List.of(FIRST, SECOND));
@@ -423,7 +423,7 @@ class DriveJava {
         }
     }
 
-    // Groups, seen by the admin
+    // Groups, by the admin client
 
     void describeGroups() throws Exception {
         List<String> names =
@@ -433,12 +433,12 @@ class DriveJava {
         settle(admin.describeConsumerGroups(names, options).all());
     }
 
-    // Waits for an answer of which it does not matter whether it is an error.
+    // Waits for a response, which may be an error.
     static void settle(KafkaFuture<?> future) {
         try {
             future.get();
         } catch (Exception error) {
-            // It was recorded.
+            // The error response was recorded.
         }
     }
 
@@ -561,7 +561,7 @@ class DriveJava {
 
     void describeTopics() throws Exception {
         admin.listTopics(new ListTopicsOptions().listInternal(true)).names().get();
-        // The limit makes the answer come in pages, with a cursor.
+        // The limit makes the response come in pages, with a cursor.
         var options =
             new DescribeTopicsOptions()
                 .includeAuthorizedOperations(true)
@@ -600,7 +600,7 @@ class DriveJava {
         var groups =
             new AclBinding(
                 new ResourcePattern(ResourceType.GROUP, TOPIC, PatternType.PREFIXED), entry);
-        // Each of them shall be asked for, even where Kafka has no authorizer and refuses them all.
+        // Send all requests, even if Kafka has no authorizer and rejects them.
         settle(admin.createAcls(List.of(topic, groups)).all());
         settle(admin.describeAcls(AclBindingFilter.ANY).values());
         settle(admin.describeAcls(topic.toFilter()).values());

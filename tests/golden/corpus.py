@@ -1,7 +1,8 @@
-"""The records that every client was made to produce, compressed in every way that it has.
+"""The records that every client produced for the golden files, in every codec it supports.
 
-`batches/<client>-<codec>.bin` are the bytes that came of it; `expected(client)` says what must be
-found in them. Run as a script it prints the records as JSON, for clients that are not in Python.
+`batches/<client>-<codec>.bin` has the batch that the client sent; `expected(client)` returns the
+records that it must decode to. Run as a script, it prints the records as JSON, for clients that are
+not in Python.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import json
 import sys
 from dataclasses import dataclass, replace
 
-#: All clients and, of Kafka's codecs, those that each one can write.
+#: The codecs that each client can compress with.
 CODECS = {
     "aiokafka": ("none", "gzip", "snappy", "lz4", "zstd"),
     "confluent": ("none", "gzip", "snappy", "lz4", "zstd"),
@@ -21,10 +22,10 @@ CODECS = {
     "kcat": ("none", "gzip", "snappy", "lz4", "zstd"),
 }
 
-#: Topics of this name, and a codec behind it, are where the records go: in one batch each.
+#: Prefix of the topics, followed by the codec. The records go to each topic in one batch.
 TOPIC_PREFIX = "corpus-"
 
-#: kcat puts the same headers on every record. A name without a value is how it says null.
+#: kcat sends the same headers with every record. A name without a value is null.
 KCAT_HEADERS = (("source", b"kcat"), ("nothing", None))
 
 _START = 1_700_000_000_000
@@ -33,7 +34,7 @@ _DAY = 86_400_000
 
 @dataclass(frozen=True)
 class Record:
-    """What a client is given and what a batch holds. No timestamp: the client uses its clock."""
+    """A record to produce, and to expect in the batch. Without a timestamp, the client sets one."""
 
     key: bytes | None
     value: bytes | None
@@ -46,8 +47,8 @@ def _plain(number: int) -> Record:
     return Record(f"key-{number % 5}".encode(), value, (), _START + 7 * number)
 
 
-#: No record is null in both key and value: not every client would send that. Equal header names
-#: are neighbours: kafkajs takes headers as an object, which keeps one place per name.
+#: No record has neither key nor value: not every client would send that. Equal header names are
+#: adjacent: kafkajs takes headers as an object, which groups values by name.
 RECORDS = (
     *(_plain(number) for number in range(8)),
     Record(None, b"no key", (), _START + 60),
@@ -78,7 +79,7 @@ RECORDS = (
 
 
 def expected(client: str) -> tuple[Record, ...]:
-    """Give the records as this client could send them."""
+    """Return the records as the client is able to send them."""
     if client in ("kafkajs", "kafka-python"):
         return tuple(_without_null_headers(record) for record in RECORDS)
     if client == "kcat":
@@ -87,15 +88,14 @@ def expected(client: str) -> tuple[Record, ...]:
 
 
 def kcat_input() -> bytes:
-    """Give the lines that make kcat (with `-K <tab> -Z`) send `expected("kcat")`."""
+    """Return the input with which kcat (`-K <tab> -Z`) sends `expected("kcat")`."""
     return b"".join(
         b"%b\t%b\n" % (record.key or b"", record.value or b"") for record in expected("kcat")
     )
 
 
 def _without_null_headers(record: Record) -> Record:
-    # kafkajs takes the length of each header's value, and null has none; kafka-python insists on
-    # bytes. Empty is the nearest that they can send.
+    # kafkajs fails on null header values, and kafka-python requires bytes: they send empty ones.
     return replace(record, headers=tuple((name, value or b"") for name, value in record.headers))
 
 
@@ -105,7 +105,7 @@ def _fits_a_line(record: Record) -> bool:
 
 
 def _as_kcat_sends(record: Record) -> Record:
-    # kcat can tell nothing from null, and has no option for a record's time.
+    # kcat cannot tell empty from null, and has no option for timestamps.
     return Record(record.key or None, record.value or None, KCAT_HEADERS, None)
 
 
@@ -114,7 +114,7 @@ def _text(content: bytes | None) -> str | None:
 
 
 def as_json() -> str:
-    """Give the records with all bytes in base 64."""
+    """Return the records as JSON, with bytes in base 64."""
     records = [
         {
             "key": _text(record.key),

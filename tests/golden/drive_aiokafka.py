@@ -1,4 +1,4 @@
-"""Make aiokafka use as much of Kafka as it can."""
+"""Drive aiokafka through as many of its features as possible."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BASE: dict[str, Any] = {"bootstrap_servers": ADDRESSES.plain}
 
 
 class Admin:
-    """An admin client that is connected for one step."""
+    """An admin client for one step."""
 
     async def __aenter__(self) -> AIOKafkaAdminClient:
         self.client = AIOKafkaAdminClient(**BASE)
@@ -91,9 +91,9 @@ async def produce_too_large() -> None:
         await producer.send_and_wait(TOPIC + "-assigned", b"x" * 2000)
 
 
-def consumer(**settings: Any) -> AIOKafkaConsumer:
-    settings = {"auto_offset_reset": "earliest", "enable_auto_commit": False} | settings
-    return AIOKafkaConsumer(**BASE, **settings)
+def consumer(**configs: Any) -> AIOKafkaConsumer:
+    configs = {"auto_offset_reset": "earliest", "enable_auto_commit": False} | configs
+    return AIOKafkaConsumer(**BASE, **configs)
 
 
 async def group() -> None:
@@ -110,8 +110,8 @@ async def group() -> None:
 
 
 async def group_static() -> None:
-    settings = {"group_id": TOPIC + "-static", "group_instance_id": "instance"}
-    async with consumer(**settings, isolation_level="read_committed") as member:
+    configs = {"group_id": TOPIC + "-static", "group_instance_id": "instance"}
+    async with consumer(**configs, isolation_level="read_committed") as member:
         member.subscribe(pattern="^golden-aio.*")
         await member.getone()
         await member.commit({PARTITIONS[0]: (1, "with metadata")})
@@ -149,7 +149,7 @@ async def transactions() -> None:
 
 
 async def fenced() -> None:
-    """The second producer of a transactional id makes the first one's epoch too old."""
+    """A second producer with the same transactional id fences the first."""
     first = AIOKafkaProducer(**BASE, transactional_id=TOPIC)
     second = AIOKafkaProducer(**BASE, transactional_id=TOPIC)
     async with first, second:
@@ -175,7 +175,7 @@ async def groups() -> None:
         await admin._send_request(DeleteGroupsRequest([TOPIC, "missing"]))
 
 
-async def configs() -> None:
+async def describe_configs() -> None:
     async with Admin() as admin:
         topic = ConfigResource(ConfigResourceType.TOPIC, TOPIC)
         two = {"retention.ms": None, "cleanup.policy": None}
@@ -202,7 +202,7 @@ async def delete_records() -> None:
         await admin.delete_records({PARTITIONS[0]: RecordsToDelete(-1)})
 
 
-async def delete_records_too_far() -> None:
+async def delete_records_out_of_range() -> None:
     async with Admin() as admin:
         await admin.delete_records({PARTITIONS[1]: RecordsToDelete(9999)})
 
@@ -214,7 +214,7 @@ async def describe() -> None:
         await admin.describe_topics([TOPIC, "missing"])
 
 
-# These have no method, but there are classes for the requests.
+# aiokafka has request classes for these, but no methods.
 
 
 async def describe_acls() -> None:
@@ -280,11 +280,11 @@ async def sasl(password: str) -> None:
         await producer.partitions_for(TOPIC)
 
 
-async def sasl_right() -> None:
+async def sasl_valid() -> None:
     await sasl(SASL_PASSWORD)
 
 
-async def sasl_wrong() -> None:
+async def sasl_invalid() -> None:
     await sasl("wrong")
 
 
@@ -303,11 +303,11 @@ async def main() -> None:
         fenced,
         read_committed,
         groups,
-        configs,
+        describe_configs,
         alter_configs,
         produce_too_large,
         delete_records,
-        delete_records_too_far,
+        delete_records_out_of_range,
         describe,
         describe_acls,
         create_acls,
@@ -315,7 +315,7 @@ async def main() -> None:
         delete_topics,
     )
     if ADDRESSES.sasl is not None:
-        await arun(sasl_right, sasl_wrong)
+        await arun(sasl_valid, sasl_invalid)
 
 
 asyncio.run(main())

@@ -1,4 +1,4 @@
-"""Make confluent-kafka (librdkafka) use as much of Kafka as it can."""
+"""Drive confluent-kafka (librdkafka) through as many of its features as possible."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ admin = AdminClient(BASE)
 
 
 def results(futures: Any) -> None:
-    """Wait for all; then say what went wrong with the first that failed."""
+    """Wait for all futures, then raise the first error."""
     futures = list(futures.values()) if isinstance(futures, dict) else [futures]
     errors = [error for future in futures if (error := future.exception(20)) is not None]
     if errors:
@@ -58,7 +58,7 @@ def create_topics() -> None:
     )
 
 
-def create_topics_that_cannot_be() -> None:
+def create_invalid_topics() -> None:
     results(admin.create_topics([NewTopic(TOPIC, 1, 1), NewTopic("no spaces", 1, 9)]))
 
 
@@ -100,15 +100,15 @@ def produce_idempotent() -> None:
 
 
 def produce_too_large() -> None:
-    """The broker refuses what the topic forbids."""
+    """The broker rejects batches above max.message.bytes."""
     producer = Producer(BASE | {"retries": 0})
     producer.produce(TOPIC + "-assigned", b"x" * 2000)
     producer.flush(10)
 
 
-def consume(settings: dict[str, Any], count: int = 3, topic: str = TOPIC) -> Consumer:
+def consume(configs: dict[str, Any], count: int = 3, topic: str = TOPIC) -> Consumer:
     consumer = Consumer(
-        BASE | {"auto.offset.reset": "earliest", "enable.auto.commit": False} | settings
+        BASE | {"auto.offset.reset": "earliest", "enable.auto.commit": False} | configs
     )
     consumer.subscribe([topic])
     seen, deadline = 0, time.monotonic() + 12
@@ -128,17 +128,17 @@ def group_classic() -> None:
 
 
 def group_static_and_cooperative() -> None:
-    settings = {
+    configs = {
         "group.id": TOPIC + "-static",
         "group.instance.id": "instance",
         "partition.assignment.strategy": "cooperative-sticky",
     }
-    consumer = consume(settings)
+    consumer = consume(configs)
     consumer.commit(asynchronous=False)
     consumer.close()
 
 
-def group_new_protocol() -> None:
+def group_consumer_protocol() -> None:
     consumer = consume({"group.id": TOPIC + "-new", "group.protocol": "consumer"})
     consumer.commit(asynchronous=False)
     consumer.poll(1.5)
@@ -146,14 +146,14 @@ def group_new_protocol() -> None:
     consumer.close()
 
 
-def group_new_protocol_by_pattern() -> None:
-    settings = {
+def group_consumer_protocol_by_pattern() -> None:
+    configs = {
         "group.id": TOPIC + "-new-static",
         "group.instance.id": "instance",
         "group.protocol": "consumer",
         "group.remote.assignor": "range",
     }
-    consume(settings, topic="^golden-conf.*").close()
+    consume(configs, topic="^golden-conf.*").close()
 
 
 def group_alive() -> None:
@@ -167,7 +167,7 @@ def group_alive() -> None:
 
 
 def assigned_with_epoch() -> None:
-    """A position with a leader epoch makes librdkafka ask whether the log was truncated."""
+    """A position with a leader epoch makes librdkafka send OffsetForLeaderEpoch."""
     consumer = Consumer(BASE | {"group.id": TOPIC, "isolation.level": "read_uncommitted"})
     consumer.assign([TopicPartition(TOPIC_PREFIX + "none", 0, 5, leader_epoch=0)])
     consumer.poll(2)
@@ -202,7 +202,7 @@ def transactions() -> None:
 
 
 def fenced() -> None:
-    """The second producer of a transactional id makes the first one's epoch too old."""
+    """A second producer with the same transactional id fences the first."""
     first = Producer(BASE | {"transactional.id": TOPIC})
     first.init_transactions(10)
     first.begin_transaction()
@@ -213,7 +213,7 @@ def fenced() -> None:
 
 
 def read_committed() -> None:
-    """Past an aborted transaction."""
+    """Read past an aborted transaction."""
     consume({"group.id": TOPIC + "-committed"}, 10).close()
 
 
@@ -240,7 +240,7 @@ def delete_groups() -> None:
     results(admin.delete_consumer_groups([TOPIC, "missing"]))
 
 
-def configs() -> None:
+def describe_configs() -> None:
     topic = ConfigResource(ResourceType.TOPIC, TOPIC)
     results(admin.describe_configs([topic]))
     missing = ConfigResource(ResourceType.TOPIC, "missing")
@@ -324,7 +324,7 @@ def delete_topics() -> None:
 
 
 def sasl(password: str) -> None:
-    settings = {
+    configs = {
         "bootstrap.servers": ADDRESSES.sasl,
         "security.protocol": "SASL_PLAINTEXT",
         "sasl.mechanism": "PLAIN",
@@ -332,20 +332,20 @@ def sasl(password: str) -> None:
         "sasl.password": password,
         "log_level": 0,
     }
-    Producer(settings).list_topics(timeout=3)
+    Producer(configs).list_topics(timeout=3)
 
 
-def sasl_right() -> None:
+def sasl_valid() -> None:
     sasl(SASL_PASSWORD)
 
 
-def sasl_wrong() -> None:
+def sasl_invalid() -> None:
     sasl("wrong")
 
 
 run(
     create_topics,
-    create_topics_that_cannot_be,
+    create_invalid_topics,
     create_partitions,
     produce_corpus,
     produce_acks_0,
@@ -353,8 +353,8 @@ run(
     produce_idempotent,
     group_classic,
     group_static_and_cooperative,
-    group_new_protocol,
-    group_new_protocol_by_pattern,
+    group_consumer_protocol,
+    group_consumer_protocol_by_pattern,
     group_alive,
     assigned_with_epoch,
     fetch_out_of_range,
@@ -364,7 +364,7 @@ run(
     describe_groups,
     list_groups,
     group_offsets,
-    configs,
+    describe_configs,
     alter_configs,
     produce_too_large,
     incremental_alter_configs,
@@ -379,4 +379,4 @@ run(
     delete_topics,
 )
 if ADDRESSES.sasl is not None:
-    run(sasl_right, sasl_wrong)
+    run(sasl_valid, sasl_invalid)

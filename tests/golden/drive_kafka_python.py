@@ -1,4 +1,4 @@
-"""Make kafka-python use as much of Kafka as it can."""
+"""Drive kafka-python through as many of its features as possible."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def create_topics() -> None:
     )
 
 
-def create_topics_that_cannot_be() -> None:
+def create_invalid_topics() -> None:
     admin.create_topics([TOPIC, "no spaces"], raise_errors=False)
 
 
@@ -70,7 +70,7 @@ def produce_corpus() -> None:
                 partition=0,
                 timestamp_ms=record.timestamp,
             )
-        # A flush would not wait until the batch is whole.
+        # flush() would send the batch before it has all records.
         time.sleep(0.6)
         producer.close(5)
 
@@ -102,9 +102,9 @@ def produce_too_large() -> None:
         producer.close(5)
 
 
-def consumer(**settings: Any) -> KafkaConsumer:
-    settings = {"auto_offset_reset": "earliest", "enable_auto_commit": False} | settings
-    return KafkaConsumer(**BASE, **settings)
+def consumer(**configs: Any) -> KafkaConsumer:
+    configs = {"auto_offset_reset": "earliest", "enable_auto_commit": False} | configs
+    return KafkaConsumer(**BASE, **configs)
 
 
 def poll(member: KafkaConsumer, seconds: float = 10) -> None:
@@ -126,7 +126,7 @@ def group() -> None:
 
 
 def group_resumed() -> None:
-    """A commit that has a leader epoch is checked before it is used."""
+    """kafka-python validates a committed offset with a leader epoch before it uses it."""
     member = consumer(group_id=TOPIC, isolation_level="read_committed")
     member.subscribe([TOPIC])
     poll(member, 2)
@@ -200,7 +200,7 @@ def transactions() -> None:
 
 
 def fenced() -> None:
-    """The second producer of a transactional id makes the first one's epoch too old."""
+    """A second producer with the same transactional id fences the first."""
     first = KafkaProducer(**BASE, transactional_id=TOPIC)
     second = KafkaProducer(**BASE, transactional_id=TOPIC)
     first.init_transactions()
@@ -226,7 +226,7 @@ def describe_missing_transaction() -> None:
     admin.describe_transactions(["missing"])
 
 
-def describe_producers_of_nothing() -> None:
+def describe_producers_of_missing_partition() -> None:
     admin.describe_producers([TopicPartition(TOPIC, 99)], broker_id=1)
 
 
@@ -251,7 +251,7 @@ def delete_groups() -> None:
     admin.delete_groups([TOPIC, "missing"])
 
 
-def configs() -> None:
+def describe_configs() -> None:
     topic = ConfigResource(ConfigResourceType.TOPIC, TOPIC)
     admin.describe_configs([topic], include_synonyms=True)
     two = {"retention.ms": None, "cleanup.policy": None}
@@ -261,7 +261,7 @@ def configs() -> None:
     admin.describe_configs([broker], include_synonyms=True, config_filter="all")
 
 
-def configs_of_nothing() -> None:
+def describe_configs_of_missing_topic() -> None:
     admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, "missing")])
 
 
@@ -284,7 +284,7 @@ def list_offsets() -> None:
         admin.list_partition_offsets(dict.fromkeys(PARTITIONS, spec))
 
 
-def list_offsets_of_nothing() -> None:
+def list_offsets_of_missing_partition() -> None:
     admin.list_partition_offsets({TopicPartition(TOPIC, 99): OffsetSpec.LATEST}, timeout_ms=1000)
 
 
@@ -292,7 +292,7 @@ def delete_records() -> None:
     admin.delete_records({PARTITIONS[0]: -1})
 
 
-def delete_records_too_far() -> None:
+def delete_records_out_of_range() -> None:
     admin.delete_records({PARTITIONS[1]: 9999})
 
 
@@ -302,7 +302,7 @@ def describe_topics() -> None:
     admin.describe_topics([topic["topic_id"]])
 
 
-def describe_topics_that_are_not() -> None:
+def describe_missing_topic() -> None:
     admin.describe_topics(["missing"])
 
 
@@ -356,17 +356,17 @@ def sasl(password: str) -> None:
     ).list_topics()
 
 
-def sasl_right() -> None:
+def sasl_valid() -> None:
     sasl(SASL_PASSWORD)
 
 
-def sasl_wrong() -> None:
+def sasl_invalid() -> None:
     sasl("wrong")
 
 
 run(
     create_topics,
-    create_topics_that_cannot_be,
+    create_invalid_topics,
     create_partitions,
     produce_corpus,
     produce_acks,
@@ -381,21 +381,21 @@ run(
     fenced,
     read_committed,
     describe_missing_transaction,
-    describe_producers_of_nothing,
+    describe_producers_of_missing_partition,
     groups,
     group_offsets,
     offsets_of_missing_group,
-    configs,
-    configs_of_nothing,
+    describe_configs,
+    describe_configs_of_missing_topic,
     alter_configs,
     produce_too_large,
     incremental_alter_configs,
     list_offsets,
-    list_offsets_of_nothing,
+    list_offsets_of_missing_partition,
     delete_records,
-    delete_records_too_far,
+    delete_records_out_of_range,
     describe_topics,
-    describe_topics_that_are_not,
+    describe_missing_topic,
     describe_topic_partitions,
     describe_cluster,
     describe_log_dirs,
@@ -406,4 +406,4 @@ run(
     delete_topics,
 )
 if ADDRESSES.sasl is not None:
-    run(sasl_right, sasl_wrong)
+    run(sasl_valid, sasl_invalid)

@@ -1,8 +1,8 @@
-// Make kafkajs use as much of Kafka as it can.
+// Drive kafkajs through as many of its features as possible.
 //
 //     node drive_kafkajs.js BOOTSTRAP [SASL_BOOTSTRAP]
 //
-// The records of the corpus are in the environment: see record.py.
+// The corpus is in the environment variable GOLDEN_CORPUS: see record.py.
 'use strict'
 
 const {
@@ -27,7 +27,7 @@ const messages = [0, 1, 2].map(n => ({ key: `key ${n}`, value: `value ${n}` }))
 const decode = text => (text === null ? null : Buffer.from(text, 'base64'))
 const sleep = ms => new Promise(resolve => setTimeout(resolve, ms))
 
-// kafkajs takes headers as an object, and cannot send one that is null.
+// kafkajs takes headers as an object, and cannot send null values.
 function headersOf(record) {
   const headers = {}
   for (const [name, value] of record.headers) {

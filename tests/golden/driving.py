@@ -1,7 +1,7 @@
-"""What the Python drive scripts share: steps that may fail, and names that do not collide.
+"""Shared code of the Python drive scripts.
 
-A drive script makes one client use as much of Kafka as it can. An error is material too: a step
-that fails is reported, and the next one begins.
+A drive script makes one client use as many of its features as possible, in steps. Errors are worth
+recording, too: a step that fails is reported, and the next one starts.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-#: Whom the SASL listener lets in (see the module `record`).
+#: The credentials of the SASL listener; see `record`.
 SASL_USER = SASL_PASSWORD = "golden"
 
 logger = logging.getLogger("drive")
@@ -21,14 +21,14 @@ logger = logging.getLogger("drive")
 
 @dataclass(frozen=True)
 class Addresses:
-    """Where the recording proxy listens; `sasl` only if Kafka has such a listener."""
+    """The addresses of the recording proxy; `sasl` is None if Kafka has no SASL listener."""
 
     plain: str
     sasl: str | None
 
 
 def addresses() -> Addresses:
-    """Read the command line: BOOTSTRAP [SASL_BOOTSTRAP]."""
+    """Parse the command line: BOOTSTRAP [SASL_BOOTSTRAP]."""
     logging.basicConfig(level=logging.CRITICAL, format="%(message)s", stream=sys.stdout)
     logger.setLevel(logging.INFO)
     plain, *sasl = sys.argv[1:]
@@ -36,20 +36,20 @@ def addresses() -> Addresses:
 
 
 def run(*steps: Callable[[], Any]) -> None:
-    """Run steps one after the other."""
+    """Run steps in order."""
     for step in steps:
         try:
             _report(step.__name__, step())
-        except Exception as error:  # noqa: BLE001  # whatever it is, the next step does not mind
+        except Exception as error:  # noqa: BLE001  # the next step runs anyway
             _report(step.__name__, error)
 
 
 async def arun(*steps: Callable[[], Awaitable[Any]], timeout: float = 20) -> None:
-    """Run steps one after the other."""
+    """Run asynchronous steps in order, each with a timeout in seconds."""
     for step in steps:
         try:
             _report(step.__name__, await asyncio.wait_for(step(), timeout))
-        except Exception as error:  # noqa: BLE001  # whatever it is, the next step does not mind
+        except Exception as error:  # noqa: BLE001  # the next step runs anyway
             _report(step.__name__, error)
 
 

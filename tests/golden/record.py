@@ -1,30 +1,30 @@
-"""Record what real clients and a real Apache Kafka say to each other: the golden files.
+"""Record the traffic between real clients and Apache Kafka: the golden files.
 
     python tests/golden/record.py --upstream HOST:PORT --listen HOST:PORT [client ...]
 
-A proxy stands between the two. It passes everything on as it is, except that it narrows Kafka's
-answers to ApiVersions to what ottla advertises: so the clients pick the versions that ottla will
-have to serve. Behind it one client after the other is driven by its script, `drive_<client>`, and
-what was said is written to `<client>.txt` and `batches/<client>-<codec>.bin`.
+A proxy forwards everything unchanged, except that it limits the ApiVersions responses to the
+versions that ottla advertises: so the clients choose versions that ottla has to serve. The clients
+run one after the other, each driven by its script, `drive_<client>`. The frames are written to
+`<client>.txt`, the batches to `batches/<client>-<codec>.bin`.
 
-What it needs:
+Requirements:
 
-- Kafka, a single fresh node whose `advertised.listeners` are the addresses given to `--listen`
-  (or clients would go past the proxy), with another listener for itself: the broker is a client of
-  its own, too, and needs more than the proxy lets it see. Beside those, one replica for internal
+- Kafka: a single new node whose `advertised.listeners` are the addresses given to `--listen`
+  (otherwise clients would bypass the proxy), with another listener for itself: the broker is its
+  own client, and needs more than the proxy lets it see. Further configs: one replica for internal
   topics, `log.retention.ms=-1` because the corpus has old timestamps, a `log.dirs` that may be
-  published, and `group.initial.rebalance.delay.ms=100` to save time. With an authorizer the
-  answers about ACLs are more than an error (java was recorded so, the others were not):
+  published, and `group.initial.rebalance.delay.ms=100` to save time. With an authorizer, ACL
+  requests return more than an error (java was recorded with one, the others were not):
   StandardAuthorizer, `super.users=User:ANONYMOUS`, `allow.everyone.if.no.acl.found=true`. With
   `--sasl-upstream` and `--sasl-listen` a second listener, SASL_PLAINTEXT with PLAIN and
   `user_golden="golden"`, is recorded too.
-- the Python clients, and for kafka-python python-snappy, lz4 and zstandard, in this interpreter's
-  environment; `kcat` and `node` on the PATH; NODE_PATH naming the folder that has kafkajs.
-- for the Java client, a JDK's `java` on the PATH, and `--java-classpath` with the jars that Kafka
-  comes with (`'libs/*'`, unexpanded). Without them it is left out.
+- the Python clients, and for kafka-python python-snappy, lz4 and zstandard, in the environment of
+  this interpreter; `kcat` and `node` on the PATH; NODE_PATH set to the folder with kafkajs.
+- for the Java client, `java` of a JDK on the PATH, and `--java-classpath` with the jars of Kafka
+  (`'libs/*'`, unexpanded). Without them, the Java client is skipped.
 
-The lines of a text file are `Api version request|response hex`, without the size of the frame.
-Of each kind at most three frames are kept, none of them long.
+The lines of a text file are `Api version request|response hex`, without the size of the frame. At
+most three frames of each API, version and direction are kept, and none above MAX_FRAME_BYTES.
 """
 
 from __future__ import annotations
@@ -55,15 +55,15 @@ from ottla.protocol.registry import API_VERSIONS, APIS, PRODUCE, Api
 from ottla.protocol.schema import Message
 
 HERE = Path(__file__).parent
-LONGEST_FRAME = 4096
-CLIENT_TIMEOUT = 180
+MAX_FRAME_BYTES = 4096
+CLIENT_TIMEOUT_SECONDS = 180
 
 logger = logging.getLogger("record")
 
 
 @dataclass(frozen=True, order=True)
-class Kind:
-    """What frames are told apart by."""
+class FrameKind:
+    """The API, version and direction of a frame."""
 
     api: str
     version: int
@@ -71,46 +71,48 @@ class Kind:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A request that an answer is expected to."""
+class PendingRequest:
+    """A request without a response yet."""
 
     key: int
     version: int
 
     @property
     def api(self) -> Api | None:
-        """The api, if the request is one that ottla understands."""
+        """The API, or None if ottla does not support it in this version."""
         api = APIS.get(self.key)
         return api if api is not None and self.version in api.versions else None
 
 
 class Recording:
-    """What has been heard of one client."""
+    """The recorded frames and batches of one client."""
 
     def __init__(self) -> None:
-        self.frames: defaultdict[Kind, set[bytes]] = defaultdict(set)
+        self.frames: defaultdict[FrameKind, set[bytes]] = defaultdict(set)
         self.batches: dict[str, bytes] = {}
 
-    def request(self, frame: bytes) -> Asked | None:
-        """Note a request; give what to expect, or None when there will be no answer."""
-        asked = Asked(*unpack_from(">hh", frame))
-        if asked.api is None:
-            logger.warning("  a request of key %d version %d: not ours", asked.key, asked.version)
-            return asked
-        self.frames[Kind(asked.api.name, asked.version, "request")].add(frame)
-        if asked.api is PRODUCE:
+    def request(self, frame: bytes) -> PendingRequest | None:
+        """Record a request; return None if it has no response."""
+        pending = PendingRequest(*unpack_from(">hh", frame))
+        if pending.api is None:
+            logger.warning(
+                "  unsupported request: API key %d version %d", pending.key, pending.version
+            )
+            return pending
+        self.frames[FrameKind(pending.api.name, pending.version, "request")].add(frame)
+        if pending.api is PRODUCE:
             _header, body = decode_request(frame)
             assert isinstance(body, ProduceRequest)
-            self._note_batches(body)
-            return None if body.acks == 0 else asked
-        return asked
+            self._record_batches(body)
+            return None if body.acks == 0 else pending
+        return pending
 
-    def response(self, asked: Asked, frame: bytes) -> None:
-        """Note a response."""
-        if asked.api is not None:
-            self.frames[Kind(asked.api.name, asked.version, "response")].add(frame)
+    def response(self, request: PendingRequest, frame: bytes) -> None:
+        """Record a response."""
+        if request.api is not None:
+            self.frames[FrameKind(request.api.name, request.version, "response")].add(frame)
 
-    def _note_batches(self, request: ProduceRequest) -> None:
+    def _record_batches(self, request: ProduceRequest) -> None:
         for topic in request.topic_data:
             if topic.name.startswith(corpus.TOPIC_PREFIX):
                 codec = topic.name.removeprefix(corpus.TOPIC_PREFIX)
@@ -118,7 +120,7 @@ class Recording:
                     self.batches.setdefault(codec, bytes(partition.records or b""))
 
     def write(self, client: str) -> None:
-        """Write the files of a client."""
+        """Write the files of the client."""
         lines = [
             f"{kind.api} {kind.version} {kind.direction} {frame.hex()}\n"
             for kind in sorted(self.frames)
@@ -136,7 +138,7 @@ class Recording:
 
 
 def check_batch(client: str, codec: str, batch: bytes) -> None:
-    """See that the corpus went out in one batch, and compressed as it should be."""
+    """Check that the corpus was sent in one batch, compressed with the codec."""
     names = ("none", "gzip", "snappy", "lz4", "zstd")
     attributes, count = *unpack_from(">h", batch, 21), *unpack_from(">i", batch, 57)
     if names[attributes & 7] != codec or count != len(corpus.expected(client)):
@@ -145,26 +147,30 @@ def check_batch(client: str, codec: str, batch: bytes) -> None:
         )
 
 
-def select(kind: Kind, frames: set[bytes]) -> list[bytes]:
-    """Choose the frames to keep: the shortest, the longest, and of the rest a remarkable one.
+def select(kind: FrameKind, frames: set[bytes]) -> list[bytes]:
+    """Select the frames to keep: the shortest, the longest, and one more.
 
-    All frames are tried, so that none is left out which the codec has trouble with.
+    That is preferably one that does not round trip, then one with an error code or records.
     """
-    odd = [frame for frame in frames if not comes_back(kind, frame)]
-    if odd:
-        logger.warning("  %s: %d of %d frames do not come back", kind, len(odd), len(frames))
-    candidates = sorted((f for f in frames if len(f) <= LONGEST_FRAME), key=lambda f: (len(f), f))
+    failed = [frame for frame in frames if not round_trips(kind, frame)]
+    if failed:
+        logger.warning("  %s: %d of %d frames do not round trip", kind, len(failed), len(frames))
+    candidates = sorted((f for f in frames if len(f) <= MAX_FRAME_BYTES), key=lambda f: (len(f), f))
     if len(candidates) <= 3:
         return candidates
-    shortest, *rest, longest = candidates
-    remarkable = [frame for frame in rest if frame in odd]
-    remarkable += [f for f in rest if f not in odd and has_error_or_records(decode(kind, f)[1])]
-    chosen = remarkable[0] if remarkable else rest[len(rest) // 2]
-    return [shortest, chosen, longest]
+    shortest, *others, longest = candidates
+    preferred = [frame for frame in others if frame in failed]
+    preferred += [
+        frame
+        for frame in others
+        if frame not in failed and has_error_or_records(decode(kind, frame)[1])
+    ]
+    selected = preferred[0] if preferred else others[len(others) // 2]
+    return [shortest, selected, longest]
 
 
-def decode(kind: Kind, frame: bytes) -> tuple[int, Message]:
-    """Decode a frame of any kind: its correlation id and its body."""
+def decode(kind: FrameKind, frame: bytes) -> tuple[int, Message]:
+    """Decode a request or response; return its correlation id and body."""
     if kind.direction == "request":
         header, body = decode_request(frame)
         return header.correlation_id, body
@@ -172,8 +178,8 @@ def decode(kind: Kind, frame: bytes) -> tuple[int, Message]:
     return decode_response(api.response, kind.version, frame)
 
 
-def comes_back(kind: Kind, frame: bytes) -> bool:
-    """Whether the frame encodes to itself, as the golden tests will ask."""
+def round_trips(kind: FrameKind, frame: bytes) -> bool:
+    """Whether the decoded frame encodes to the same bytes, as the golden tests require."""
     try:
         correlation_id, body = decode(kind, frame)
     except DecodeError:
@@ -187,7 +193,7 @@ def comes_back(kind: Kind, frame: bytes) -> bool:
 
 
 def has_error_or_records(message: Message) -> bool:
-    """Whether a message has an error code or records anywhere in it."""
+    """Whether a message or a nested one has an error code or records."""
     return any(name in ("error_code", "records") and value for name, value in _fields(message))
 
 
@@ -200,10 +206,10 @@ def _fields(message: Message) -> Iterator[tuple[str, Any]]:
                 yield from _fields(part)
 
 
-def narrow(frame: bytes, version: int) -> bytes:
-    """Make Kafka's answer to ApiVersions the one that ottla would give."""
+def limit_versions(frame: bytes, version: int) -> bytes:
+    """Limit Kafka's ApiVersions response to the versions that ottla advertises."""
     if unpack_from(">h", frame, 4)[0] == ErrorCode.UNSUPPORTED_VERSION:
-        version = 0  # the one that everybody can read
+        version = 0  # the version of this error response
     correlation_id, theirs = decode_response(ApiVersionsResponse, version, frame)
     keys = [
         ApiVersion(
@@ -220,7 +226,7 @@ def narrow(frame: bytes, version: int) -> bytes:
 
 
 class Proxy:
-    """Passes frames on, and tells them to `recording`."""
+    """Forwards frames, and records them in `recording`."""
 
     def __init__(self, upstream: tuple[str, int]) -> None:
         self.upstream = upstream
@@ -228,7 +234,7 @@ class Proxy:
         self.connections: set[asyncio.Task[None]] = set()
 
     async def serve(self, listen: tuple[str, int]) -> asyncio.Server:
-        """Begin to listen."""
+        """Start listening."""
         return await asyncio.start_server(self._accept, *listen)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -237,43 +243,53 @@ class Proxy:
         task.add_done_callback(self.connections.discard)
 
     async def drain(self) -> None:
-        """Wait until the connections that were made have ended."""
+        """Wait until all connections are closed."""
         if self.connections:
             _done, unfinished = await asyncio.wait(self.connections, timeout=10)
             if unfinished:
-                logger.error("  %d connections outlive the client", len(unfinished))
+                logger.error(
+                    "  %d connections are still open after the client exited", len(unfinished)
+                )
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         kafka_reader, kafka_writer = await asyncio.open_connection(*self.upstream)
-        pending: deque[Asked] = deque()
-        there = asyncio.create_task(self._requests(reader, kafka_writer, pending))
-        back = asyncio.create_task(self._responses(kafka_reader, writer, pending))
-        # Whoever hangs up first, the other one is told.
-        _done, unfinished = await asyncio.wait((there, back), return_when=asyncio.FIRST_COMPLETED)
+        pending: deque[PendingRequest] = deque()
+        requests = asyncio.create_task(self._requests(reader, kafka_writer, pending))
+        responses = asyncio.create_task(self._responses(kafka_reader, writer, pending))
+        # When one side closes, close the other.
+        both = (requests, responses)
+        _done, unfinished = await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         for task in unfinished:
             task.cancel()
-        for error in await asyncio.gather(there, back, return_exceptions=True):
+        for error in await asyncio.gather(*both, return_exceptions=True):
             if isinstance(error, Exception):
-                logger.error("  the proxy failed: %r", error)
+                logger.error("  proxy failed: %r", error)
         for side in (writer, kafka_writer):
             side.close()
 
     async def _requests(
-        self, reader: asyncio.StreamReader, kafka: asyncio.StreamWriter, pending: deque[Asked]
+        self,
+        reader: asyncio.StreamReader,
+        kafka: asyncio.StreamWriter,
+        pending: deque[PendingRequest],
     ) -> None:
         async for frame in _frames(reader):
-            asked = self.recording.request(frame)
-            if asked is not None:
-                pending.append(asked)
+            request = self.recording.request(frame)
+            if request is not None:
+                pending.append(request)
             _send(kafka, frame)
 
     async def _responses(
-        self, kafka: asyncio.StreamReader, writer: asyncio.StreamWriter, pending: deque[Asked]
+        self,
+        kafka: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        pending: deque[PendingRequest],
     ) -> None:
         async for frame in _frames(kafka):
-            asked = pending.popleft()
-            self.recording.response(asked, frame)
-            _send(writer, narrow(frame, asked.version) if asked.key == API_VERSIONS.key else frame)
+            request = pending.popleft()
+            self.recording.response(request, frame)
+            is_api_versions = request.key == API_VERSIONS.key
+            _send(writer, limit_versions(frame, request.version) if is_api_versions else frame)
 
 
 async def _frames(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
@@ -291,17 +307,17 @@ def _send(writer: asyncio.StreamWriter, frame: bytes) -> None:
 
 @dataclass(frozen=True)
 class Command:
-    """One run of a client."""
+    """One run of a client program."""
 
     arguments: list[str]
     stdin: bytes = b""
     environment: dict[str, str] | None = None
-    #: How long the standard input stays open after its content.
-    patience: float = 0
+    #: Seconds that the standard input stays open after its content.
+    stdin_open_seconds: float = 0
 
 
 def commands(client: str, plain: str, sasl: str | None, java_classpath: str) -> list[Command]:
-    """Give the runs that make up the drive of a client."""
+    """Return the programs to run for a client."""
     addresses = [plain] if sasl is None else [plain, sasl]
     if client == "kcat":
         return _kcat_commands(plain, sasl)
@@ -309,7 +325,7 @@ def commands(client: str, plain: str, sasl: str | None, java_classpath: str) -> 
         environment = {"GOLDEN_CORPUS": corpus.as_json(), "KAFKAJS_NO_PARTITIONER_WARNING": "1"}
         return [Command(["node", str(HERE / "drive_kafkajs.js"), *addresses], b"", environment)]
     if client == "java":
-        # Given a source file, java compiles it first.
+        # java compiles a source file given as argument.
         java = ["java", "-cp", java_classpath, str(HERE / "DriveJava.java")]
         return [Command([*java, *addresses], b"", {"GOLDEN_CORPUS": corpus.as_json()})]
     script = HERE / f"drive_{client.replace('-', '_')}.py"
@@ -317,7 +333,7 @@ def commands(client: str, plain: str, sasl: str | None, java_classpath: str) -> 
 
 
 def missing(client: str, java_classpath: str | None) -> str | None:
-    """Say what is not here that the client needs; None if nothing is."""
+    """Return which requirement of the client is missing, or None."""
     if client == "java":
         if java_classpath is None:
             return "no --java-classpath"
@@ -327,10 +343,10 @@ def missing(client: str, java_classpath: str | None) -> str | None:
 
 
 def _kcat_commands(plain: str, sasl: str | None) -> list[Command]:
-    """kcat has no script: each of its runs is a drive of its own.
+    """Return the runs of kcat, which has no script.
 
-    At the end of its input kcat sends what it has, in as many batches as it likes; so the end has
-    to wait until the corpus is out. And it reads in blocks: one more makes it see the whole corpus.
+    At the end of its input kcat flushes, in any number of batches, so the input stays open until
+    the corpus is sent. It reads in blocks: one more block makes it read the whole corpus.
     """
     kcat = ["kcat", "-b", plain]
     topic = ["-t", "golden-kcat"]
@@ -348,13 +364,13 @@ def _kcat_commands(plain: str, sasl: str | None) -> list[Command]:
     ]
     runs = [
         Command([*kcat, "-L"]),
-        # This creates them, so that the first record does not wait for that.
+        # Creates the topics, so that the first record does not have to wait for that.
         *(Command([*kcat, "-L", "-t", corpus.TOPIC_PREFIX + c]) for c in corpus.CODECS["kcat"]),
         *(
             Command(
                 [*kcat, "-P", "-t", corpus.TOPIC_PREFIX + codec, "-z", codec, *one_batch, *headers],
                 corpus.kcat_input() + b"." * 1024,
-                patience=3,
+                stdin_open_seconds=3,
             )
             for codec in corpus.CODECS["kcat"]
         ),
@@ -373,23 +389,23 @@ def _kcat_commands(plain: str, sasl: str | None) -> list[Command]:
         Command([*kcat, "-C", "-t", "golden-kcat-missing", "-e", "-q"]),
     ]
     if sasl is not None:
-        settings = [
+        configs = [
             part
-            for setting in (
+            for config in (
                 "security.protocol=SASL_PLAINTEXT",
                 "sasl.mechanism=PLAIN",
                 f"sasl.username={SASL_USER}",
             )
-            for part in ("-X", setting)
+            for part in ("-X", config)
         ]
-        login = ["kcat", "-b", sasl, *settings, "-m", "3", "-L", "-X"]
+        login = ["kcat", "-b", sasl, *configs, "-m", "3", "-L", "-X"]
         runs.append(Command([*login, f"sasl.password={SASL_PASSWORD}"]))
         runs.append(Command([*login, "sasl.password=wrong"]))
     return runs
 
 
 def run(command: Command) -> None:
-    """Run a client; what it makes of it is for the reader of the log."""
+    """Run a client program, and log its output."""
     logger.info("- %s", " ".join([Path(command.arguments[0]).name, *command.arguments[1:]]))
     process = subprocess.Popen(
         command.arguments,
@@ -401,13 +417,13 @@ def run(command: Command) -> None:
     assert process.stdin is not None
     process.stdin.write(command.stdin)
     process.stdin.flush()
-    time.sleep(command.patience)
+    time.sleep(command.stdin_open_seconds)
     try:
-        output, _ = process.communicate(timeout=CLIENT_TIMEOUT)
+        output, _ = process.communicate(timeout=CLIENT_TIMEOUT_SECONDS)
     except subprocess.TimeoutExpired:
         process.kill()
         output, _ = process.communicate()
-        logger.error("  took too long")
+        logger.error("  timed out after %d s", CLIENT_TIMEOUT_SECONDS)
     for line in output.decode(errors="replace").splitlines():
         logger.info("%s", line[:300])
     if process.returncode:
@@ -415,7 +431,7 @@ def run(command: Command) -> None:
 
 
 async def record(options: argparse.Namespace) -> None:
-    """Record the clients, one after the other."""
+    """Record all clients in turn."""
     proxies = [(Proxy(options.upstream), options.listen)]
     if options.sasl_upstream is not None:
         proxies.append((Proxy(options.sasl_upstream), options.sasl_listen))
@@ -424,7 +440,7 @@ async def record(options: argparse.Namespace) -> None:
     for client in options.clients or sorted(corpus.CODECS):
         reason = missing(client, options.java_classpath)
         if reason is not None:
-            logger.warning("%s is left out: %s", client, reason)
+            logger.warning("%s skipped: %s", client, reason)
             continue
         recording = Recording()
         for proxy, _listen in proxies:
@@ -432,7 +448,7 @@ async def record(options: argparse.Namespace) -> None:
         sasl = texts[1] if len(texts) > 1 else None
         for command in commands(client, texts[0], sasl, options.java_classpath):
             await asyncio.to_thread(run, command)
-            # The client has gone; what it left behind must not be taken for the next one's.
+            # Frames of this client must not be recorded for the next one.
             await asyncio.gather(*(proxy.drain() for proxy, _listen in proxies))
         recording.write(client)
     for server in servers:
@@ -445,14 +461,18 @@ def _address(text: str) -> tuple[str, int]:
 
 
 def main() -> None:
-    """Read the command line, and record."""
+    """Parse the command line, and record."""
     parser = argparse.ArgumentParser(description="Record golden files.", epilog="See the source.")
-    parser.add_argument("--upstream", type=_address, required=True, help="where Kafka listens")
-    parser.add_argument("--listen", type=_address, required=True, help="what Kafka advertises")
-    parser.add_argument("--sasl-upstream", type=_address, help="the same for a SASL listener")
+    parser.add_argument("--upstream", type=_address, required=True, help="address of Kafka")
+    parser.add_argument(
+        "--listen", type=_address, required=True, help="address that Kafka advertises"
+    )
+    parser.add_argument("--sasl-upstream", type=_address, help="address of the SASL listener")
     parser.add_argument("--sasl-listen", type=_address)
-    parser.add_argument("--java-classpath", help="the jars of Kafka, for the Java client")
-    parser.add_argument("clients", nargs="*", help=f"of {', '.join(corpus.CODECS)}; or all")
+    parser.add_argument("--java-classpath", help="jars of Kafka, for the Java client")
+    parser.add_argument(
+        "clients", nargs="*", help=f"some of {', '.join(corpus.CODECS)}; default: all"
+    )
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     asyncio.run(record(parser.parse_args()))
 

@@ -14,7 +14,7 @@ from harness.wire import BlockingWireClient, frame_of, framed
 from hostile.attack import LatencyProbe, create_topic, mutated, unharmed, with_plausible_values
 from ottla.broker.requests.dispatch import SUPPORTED_APIS
 from ottla.protocol.errors import EncodeError
-from test_golden import LINES
+from test_golden import RECORDED_FRAMES
 
 MUTANTS = 30
 
@@ -64,7 +64,7 @@ def test_damaged_requests_of_every_version(broker, api):
 
 def test_damaged_requests_of_real_clients(broker):
     random = Random(1)
-    frames = sorted({line.frame for line in LINES if line.direction == "request"})
+    frames = sorted({each.frame for each in RECORDED_FRAMES if each.direction == "request"})
     supported = [frame for frame in frames if int.from_bytes(frame[:2]) in SUPPORTED_APIS]
 
     with unharmed(broker, growth_mib=48), LatencyProbe(broker):
