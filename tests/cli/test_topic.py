@@ -38,7 +38,7 @@ def test_a_replication_factor_above_one_is_rejected(run, name):
 def test_existing_and_missing_topics(run, topic, name):
     missing = f"{topic}-missing"
 
-    assert "exists already; use another name" in run.fails(6, "topic", "create", topic)
+    assert "already exists; use another name" in run.fails(6, "topic", "create", topic)
     assert run("topic", "create", topic, "--if-not-exists") == f"{topic}: already exists\n"
     assert "ottla topic list" in run.fails(5, "topic", "describe", missing)
     assert "ottla topic list" in run.fails(5, "topic", "delete", missing, "--yes")
@@ -48,7 +48,7 @@ def test_existing_and_missing_topics(run, topic, name):
 def test_deleting_several_topics_reports_partial_failure(run, topic):
     said = run.fails(9, "topic", "create", topic, f"{topic}-b")
 
-    assert said.startswith(f"error: {topic}: the topic '{topic}' exists already")
+    assert said.startswith(f"error: {topic}: Topic '{topic}' already exists")
     assert run.json("topic", "list", f"{topic}-b")
 
 
