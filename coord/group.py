@@ -35,6 +35,7 @@ from .membership import Membership
 from .records import GroupMetadataValue, GroupRecord
 from .responses import join_error, join_response, sync_response
 from .states import PREDECESSORS, GroupState
+from .waiting import refuse_sync, refuse_waiting, wait_in_join
 
 
 class Group:
@@ -177,7 +178,7 @@ class Group:
         if self.state is GroupState.STABLE:
             self._timers.start_session(member, now)
             return [Reply(token, sync_response(self, member))]
-        effects = self._refuse_sync(member, ErrorCode.REBALANCE_IN_PROGRESS)
+        effects = refuse_sync(member, ErrorCode.REBALANCE_IN_PROGRESS)
         member.waiting_sync = token
         if member_id == self.leader and not self._has_assignment:
             self._has_assignment = True
@@ -278,7 +279,7 @@ class Group:
         is_unchanged = member.protocols == join.protocols
         if self.state is GroupState.PREPARING_REBALANCE:
             member.update(join)
-            return self._wait_in_join(member, token) + self._complete_join_if_all_joined(now)
+            return wait_in_join(member, token) + self._complete_join_if_all_joined(now)
         is_retry = is_unchanged and (
             self.state is GroupState.COMPLETING_REBALANCE or member.id != self.leader
         )
@@ -286,7 +287,7 @@ class Group:
             self._timers.start_session(member, now)
             return [Reply(token, join_response(self, member))]
         member.update(join)
-        return self._wait_in_join(member, token) + self._prepare_rebalance(now)
+        return wait_in_join(member, token) + self._prepare_rebalance(now)
 
     def _add(self, member_id: str, join: Join, token: Any, now: Now) -> list[Effect]:
         if not self.members:
@@ -296,7 +297,7 @@ class Group:
         if self.leader is None:
             self.leader = member_id
         self._has_new_member = True
-        effects = self._wait_in_join(member, token)
+        effects = wait_in_join(member, token)
         self._timers.start_first_session(member, now)
         return effects + self._rebalance(now)
 
@@ -304,7 +305,7 @@ class Group:
         self, old: Member, new_id: str, join: Join, token: Any, now: Now
     ) -> list[Effect]:
         """Replace a static member that restarted: it gets a new id, and the old one is fenced."""
-        effects = self._refuse_waiting(old, ErrorCode.FENCED_INSTANCE_ID)
+        effects = refuse_waiting(old, ErrorCode.FENCED_INSTANCE_ID)
         old_leader = self.leader or ""
         was_leader = self.leader == old.id
         member = Member.from_join(new_id, join)
@@ -321,7 +322,7 @@ class Group:
         if self.state is GroupState.STABLE and self.membership.choose_protocol() == self.protocol:
             append = self._append_replacement(member, join, old_leader, token, now)
             return [*effects, append]
-        return effects + self._wait_in_join(member, token) + self._rebalance(now)
+        return effects + wait_in_join(member, token) + self._rebalance(now)
 
     def _append_replacement(
         self, member: Member, join: Join, old_leader: str, token: Any, now: Now
@@ -365,7 +366,7 @@ class Group:
                 member.assignment = b""
                 if member.waiting_sync is not None:
                     self._timers.extend_session(member, now)
-                effects += self._refuse_sync(member, ErrorCode.REBALANCE_IN_PROGRESS)
+                effects += refuse_sync(member, ErrorCode.REBALANCE_IN_PROGRESS)
         self._timers.cancel_sync()
         self._not_synced.clear()
         was_empty = self.state is GroupState.EMPTY
@@ -483,33 +484,11 @@ class Group:
         if self.leader == member.id:
             joined = self.membership.joined
             self.leader = joined[0].id if joined else next(iter(self.members), None)
-        return self._refuse_waiting(member, ErrorCode.UNKNOWN_MEMBER_ID)
+        return refuse_waiting(member, ErrorCode.UNKNOWN_MEMBER_ID)
 
     def _remove_pending(self, member_id: str) -> None:
         self.pending.remove(member_id)
         self._timers.cancel_pending(member_id)
-
-    # Waiting requests.
-
-    def _wait_in_join(self, member: Member, token: Any) -> list[Effect]:
-        """Let a join wait. It replaces an earlier request, which the client has given up on."""
-        effects: list[Effect] = []
-        if member.waiting_join is not None:
-            response = join_error(ErrorCode.REBALANCE_IN_PROGRESS, member.id)
-            effects.append(Reply(member.waiting_join, response))
-        effects += self._refuse_sync(member, ErrorCode.REBALANCE_IN_PROGRESS)
-        member.waiting_join = token
-        return effects
-
-    def _refuse_sync(self, member: Member, code: ErrorCode) -> list[Effect]:
-        token, member.waiting_sync = member.waiting_sync, None
-        return [] if token is None else [Reply(token, SyncGroupResponse(error_code=code))]
-
-    def _refuse_waiting(self, member: Member, code: ErrorCode) -> list[Effect]:
-        """Answer the waiting requests of a member that was removed."""
-        token, member.waiting_join = member.waiting_join, None
-        effects = self._refuse_sync(member, code)
-        return effects if token is None else [*effects, Reply(token, join_error(code, member.id))]
 
     # Checks.
 
