@@ -19,11 +19,12 @@ from pathlib import Path
 
 import pytest
 
-from crash.load import producing, read_all
 from golden.corpus import Record
+from harness.checker import check
 from harness.clients.base import ConsumedRecord, RequestError
 from harness.clients.confluent import Confluent
 from harness.daemon import HOST, Daemon, free_port, shown_on_failure
+from harness.load import load_on, read_everything
 from harness.wire import connect, error_codes, fetch_request, fetched_partitions
 from ottla.protocol.api.metadata import MetadataRequest, MetadataResponseTopic
 
@@ -128,26 +129,22 @@ async def test_a_stop_answers_those_who_wait_for_records(daemons):
 def test_busy_producers_lose_and_double_nothing_when_it_is_stopped(daemons):
     broker = daemons().start()
     Confluent(broker.address).create_topic("t", 2)
-    with producing(broker.address, "t", 2, 2) as producers:
+    producers = ["librdkafka", "librdkafka"]
+    with load_on(broker.address, "t", 2, producers=producers, with_readers=False) as load:
         for _ in range(3):
-            before = [producer.ack_count for producer in producers]
-            until(
-                lambda before=before: all(
-                    producer.ack_count > count + 50
-                    for producer, count in zip(producers, before, strict=True)
-                ),
-                "progress",
-            )
+            load.wait_for_acks(25)
             assert broker.stop() == 0
             assert (broker.data / "clean-shutdown").exists()
             broker.start()
+    read_everything(broker.address, "t", 2, load.history)
 
-    assert [problem for producer in producers for problem in producer.problems] == []
-    for partition, rows in read_all(broker.address, "t", 2).items():
-        assert [offset for offset, _, _ in rows] == list(range(len(rows)))
-        for producer in producers:
-            sent = [which for _, number, which in rows if number == producer.number]
-            assert sent == list(range(producer.sent[partition]))
+    assert load.problems == []
+    assert load.errors == []
+    assert check(load.history) == []
+    received = load.history.received()
+    assert sum(map(len, received.values())) == load.acked == len(list(load.history.all_sends))
+    for offsets in received.values():
+        assert offsets == list(range(len(offsets)))
 
 
 def test_a_stop_does_not_wait_for_clients_who_do_nothing(daemons):

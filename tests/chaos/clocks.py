@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 
-from chaos.load import Asyncio
 from chaos.matrix import row
 from chaos.stage import TOPIC, Frail, Run
+from harness.load import LoopThread
 from harness.logs import a_batch
 from harness.wire import BlockingWireClient
 from hostile.bombs import produce_error_code
@@ -62,7 +62,7 @@ class _Member:
     def __init__(self, address: str) -> None:
         self.assignments = 0
         self.records = 0
-        self._home = Asyncio()
+        self._home = LoopThread()
         self._stopping = False
         self._address = address
 

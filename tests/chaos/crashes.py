@@ -13,12 +13,12 @@ from random import Random
 from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from chaos.checker import LOSSES, check, counted
-from chaos.load import Load, read_everything
 from chaos.matrix import row
 from chaos.stage import TOPIC, Frail, Run, Stage, freeze, wait_until_stopped
 from crash.mounts import Mounts, private_mounts
+from harness.checker import LOSSES, check, counted
 from harness.daemon import Daemon
+from harness.load import Load, read_everything
 
 DISK_BYTES = 256 * 1024 * 1024
 
@@ -94,7 +94,7 @@ def cut_power_in_page_cache(run: Run) -> None:
                     load.wait_for_acks(20)
                     freeze(stage.victim.pid)
                     # What was lost would be missed: a producer's next would be out of order.
-                    load.stop(patience=0.2)
+                    load.stop(timeout=0.2)
                     _power_goes_and_comes(stage.victim, mounts)
                 read_everything(stage.address, TOPIC, stage.partitions, load.history)
                 anomalies = check(load.history)
@@ -174,7 +174,7 @@ def cut_power_at_a_point(run: Run) -> None:
                 churn.check(name)
             load.wait_for_acks()
         assert missed <= run.count // 10, run.figures.notes
-        run.judge(stage, load, gone=churn, may_log=True)
+        run.judge(stage, load, deleted=churn, may_log=True)
 
 
 class _Churn:

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from chaos.load import Load
 from chaos.matrix import row
 from chaos.stage import TOPIC, Run, Stage
 from crash.writer import rows as rows_of
+from harness.load import Load
 from ottla.protocol.batch import LOG_OVERHEAD_BYTES, RecordBatch, split_batches
 from ottla.storage.config import LogConfig
 from ottla.storage.disk import Disk
@@ -300,7 +300,7 @@ def _difference(found: Rows, wanted: Rows) -> str:
 
 @row("6", "bit flip in a sealed segment, data behind", "flips", short=2, normal=20, full=100)
 def flip_under_load(run: Run) -> None:
-    gone: set[tuple[int, int]] = set()
+    deleted: set[tuple[int, int]] = set()
     with run.stage(SETTINGS, **TOPIC_CONFIG) as stage:
         with stage.load() as load:
             for _ in run.cycles():
@@ -318,11 +318,11 @@ def flip_under_load(run: Run) -> None:
                     [place for place in range(at.batch.size) if place not in UNCOVERED]
                 )
                 _flip_bit(at.path, (at.position + place, run.chance.randrange(8)))
-                gone |= {(partition, offset) for offset in at.offsets}
+                deleted |= {(partition, offset) for offset in at.offsets}
                 stage.victim.start()
                 assert list(log.glob("*.damaged-*")), f"byte {place} of a batch: unnoticed"
             load.wait_for_acks()
-        run.judge(stage, load, gone=gone, may_log=True)
+        run.judge(stage, load, deleted=deleted, may_log=True)
 
 
 def _wait_for_segments(stage: Stage, load: Load) -> None:

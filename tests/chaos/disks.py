@@ -7,12 +7,12 @@ import os
 import time
 from pathlib import Path
 
-from chaos.history import History
-from chaos.load import Load, read_everything
 from chaos.matrix import row
 from chaos.stage import TOPIC, Frail, Run, Stage
 from crash.mounts import private_mounts
 from harness.daemon import Daemon
+from harness.history import History
+from harness.load import Load, read_everything
 from harness.logs import a_batch
 from harness.wire import BlockingWireClient
 from hostile.attack import MIB

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 
-from chaos.load import quiet
 from chaos.stage import Run
+from harness.load import silenced_client_logs
 
 Play = Callable[[Run], None]
 
@@ -49,7 +49,7 @@ def row(
     def register(play: Play) -> Play:
         assert number not in ROWS, number
         counts = {Size.SHORT: short, Size.NORMAL: normal, Size.FULL: full}
-        ROWS[number] = Row(number, name, unit, counts, quiet()(play))
+        ROWS[number] = Row(number, name, unit, counts, silenced_client_logs()(play))
         return play
 
     return register

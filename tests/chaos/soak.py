@@ -30,13 +30,12 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from rich.console import Console
 from rich.table import Table
 
-from chaos.groups import SETTINGS as GROUP_SETTINGS
-from chaos.load import Load, quiet
 from chaos.network import make_bad
 from chaos.proxy import Proxy
 from chaos.stage import Run, Stage, bugs_of, descriptors, freeze, memory_mib
-from groups.company import Company, check, producing, settle
 from harness.daemon import Daemon
+from harness.group_members import BROKER_CONFIGS, GroupMembers, check_group, producing, settle
+from harness.load import Load, silenced_client_logs
 from harness.wire import BlockingWireClient, frame_of, framed
 from hostile.attack import FALSE_LENGTHS, append, mutated, open_connections
 from ottla.protocol.api.api_versions import ApiVersionsRequest
@@ -49,7 +48,7 @@ GROUP_PARTITIONS = 4
 MEMORY_MIB = 4.0
 DESCRIPTORS = 24
 SAMPLE_SECONDS = 5.0
-SETTINGS = GROUP_SETTINGS | {
+SETTINGS = BROKER_CONFIGS | {
     "log.flush.offset.checkpoint.interval.ms": "5000",
     "log.retention.check.interval.ms": "1000",
     "log.cleaner.backoff.ms": "1000",
@@ -125,7 +124,7 @@ class Soak:
         self._number = 0
         self._members = ["a", "b"]
 
-    @quiet()
+    @silenced_client_logs()
     def run(self, tell: Callable[[Sample], None]) -> None:
         """Do it. Raises AssertionError if something is not as it should be."""
         with self._run.stage_behind_proxies(SETTINGS, segment_bytes=ONE_SEGMENT) as (
@@ -134,20 +133,20 @@ class Soak:
         ):
             self._make_topics(stage)
             with (
-                Company(
+                GroupMembers(
                     stage.address, self._folder, "g", GROUP_TOPIC, assignors=["range"]
-                ) as company,
-                producing(stage.address, GROUP_TOPIC, GROUP_PARTITIONS, per_second=10) as producer,
+                ) as members,
+                producing(stage.address, GROUP_TOPIC, GROUP_PARTITIONS, per_second=10) as load,
             ):
-                with stage.load(per_second=self._per_second) as load:
+                with stage.load(per_second=self._per_second) as orders:
                     for name, client in zip(self._members, ("confluent", "aiokafka"), strict=True):
-                        company.start(name, client)
-                    self._go_on(stage, proxies, load, company, tell)
-                    load.wait_for_acks()
-                settle(company, producer)
-                company.stop()
-                check(company, producer)
-            self._run.judge(stage, load, may_fail=False)
+                        members.start(name, client)
+                    self._go_on(stage, proxies, orders, members, tell)
+                    orders.wait_for_acks()
+                settle(members, load)
+                members.stop()
+                check_group(members, load)
+            self._run.judge(stage, orders, may_fail=False)
             assert not bugs_of(stage.victim)
         self.judge()
 
@@ -171,7 +170,7 @@ class Soak:
         stage: Stage,
         proxies: list[Proxy],
         load: Load,
-        company: Company,
+        members: GroupMembers,
         tell: Callable[[Sample], None],
     ) -> None:
         broker, *others = stage.brokers
@@ -206,11 +205,11 @@ class Soak:
             make_bad(proxies, delay_seconds=0.0, reset_within_bytes=None)
 
         def lose_a_member() -> None:
-            company.kill(self._members.pop(0))
+            members.kill(self._members.pop(0))
             self._number += 1
             self._members.append(f"m{self._number}")
             client = self._chance.choice(["confluent", "aiokafka", "kafka-python"])
-            company.start(self._members[-1], client)
+            members.start(self._members[-1], client)
 
         def make_and_delete_a_topic() -> None:
             self._number += 1

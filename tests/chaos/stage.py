@@ -33,10 +33,10 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from chaos.checker import LOSSES, Anomaly, check, counted
-from chaos.load import Load, load_on, read_everything
 from chaos.proxy import Proxy
+from harness.checker import LOSSES, Anomaly, check, counted
 from harness.daemon import HOST, Cluster, Daemon, free_port
+from harness.load import Load, load_on, read_everything
 
 TOPIC = "orders"
 #: What nobody may log: a bug that came up, whoever caught it.
@@ -272,7 +272,7 @@ class Run:
         stage: Stage,
         load: Load,
         *,
-        gone: Container[tuple[int, int]] = (),
+        deleted: Container[tuple[int, int]] = (),
         growth_mib: float = GROWTH_MIB,
         may_fail: bool = False,
         may_log: bool = False,
@@ -284,7 +284,7 @@ class Run:
         self.note_memory(stage)
         assert not load.problems, load.problems
         read_everything(stage.address, TOPIC, stage.partitions, load.history)
-        anomalies = check(load.history, gone)
+        anomalies = check(load.history, deleted)
         self.take(load, anomalies)
         assert not anomalies, tell(anomalies)
         assert may_fail or not load.errors, f"{len(load.errors)} errors: {load.errors[:3]}"
@@ -299,7 +299,7 @@ class Run:
         self.figures.acked += load.history.acked()
         self.figures.lost += sum(kinds[kind] for kind in LOSSES)
         self.figures.duplicated += kinds["duplicate"]
-        self.figures.worst_seconds = max(self.figures.worst_seconds, load.silence())
+        self.figures.worst_seconds = max(self.figures.worst_seconds, load.longest_wait())
 
     def judge_memory(self, growth_mib: float = GROWTH_MIB) -> None:
         """See that no broker has grown."""

@@ -14,8 +14,9 @@ import time
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from crash.load import Reading, missing_of, producing, read_all, times_found, wait_for_acks
+from harness.checker import check
 from harness.daemon import Cluster, Daemon, partitions_on_disk, shown_on_failure
+from harness.load import load_on, read_everything
 from harness.requests import (
     OK,
     fetch_partition,
@@ -81,51 +82,28 @@ async def knows(broker: Daemon, *ids: int) -> None:
 def test_nothing_acked_is_lost_when_a_broker_is_killed_and_the_others_serve_on(cluster, number):
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
     admin.create_topics([NewTopic("orders", PARTITIONS, 1)])["orders"].result(20)
-    reader = Reading(cluster.bootstrap, "orders", PARTITIONS)
+    others = [partition for partition in range(PARTITIONS) if partition % 3 != number]
     recoveries = []
-    try:
-        with producing(cluster.bootstrap, "orders", PARTITIONS, 2) as producers:
-            for _ in range(KILLS):
-                wait_for_acks(producers)
-                cluster[number].kill()
-                others_are_acked(producers, number)
-                started = time.monotonic()
-                cluster[number].start()
-                all_are_acked(producers)
-                recoveries.append(time.monotonic() - started)
-    finally:
-        reader.stop()
-    found = read_all(cluster.bootstrap, "orders", PARTITIONS)
+    producers = ["librdkafka", "librdkafka"]
+    with load_on(cluster.bootstrap, "orders", PARTITIONS, producers=producers) as load:
+        for _ in range(KILLS):
+            load.wait_for_acks()
+            cluster[number].kill()
+            load.wait_for_acks(1, others)
+            started = time.monotonic()
+            cluster[number].start()
+            load.wait_for_acks(1)
+            recoveries.append(time.monotonic() - started)
+    read_everything(cluster.bootstrap, "orders", PARTITIONS, load.history)
 
-    acked = sum(producer.ack_count for producer in producers)
     longest = max(recoveries)
-    print(f"\nbroker {number}, {KILLS} kills: {acked} acked; serving again after {longest:.2f} s")
-    assert [problem for producer in producers for problem in producer.problems] == []
-    assert reader.problems == []
-    assert sum(len(missing_of(producer, found)) for producer in producers) == 0
-    for partition, rows in found.items():
-        assert set(times_found(rows).values()) == {1}
-        assert [offset for offset, _, _ in rows] == list(range(len(rows)))
-        assert reader.rows[partition] == rows[: len(reader.rows[partition])]
+    print(f"\nbroker {number}, {KILLS} kills: {load.acked} acked; recovery {longest:.2f} s at most")
+    assert load.problems == []
+    assert load.errors == []
+    assert check(load.history) == []
+    for offsets in load.history.received().values():
+        assert offsets == list(range(len(offsets)))
     cluster.stop()
-
-
-def others_are_acked(producers, number: int) -> None:
-    """See that partitions of all brokers but one are acked, while that one is away."""
-    wait_until_acked(producers, [index for index in range(PARTITIONS) if index % 3 != number])
-
-
-def all_are_acked(producers) -> None:
-    wait_until_acked(producers, range(PARTITIONS))
-
-
-def wait_until_acked(producers, partitions) -> None:
-    places = [(producer, index) for producer in producers for index in partitions]
-    before = {(one.number, index): len(one.acked[index]) for one, index in places}
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while any(len(one.acked[index]) <= before[one.number, index] for one, index in places):
-        assert time.monotonic() < deadline, f"no acks from partitions {list(partitions)}"
-        time.sleep(0.005)
 
 
 async def test_what_a_broker_owned_is_unavailable_while_it_is_down_and_says_so(cluster):

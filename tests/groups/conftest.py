@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from groups.company import BROKER, remove_java_classes
 from harness.fixtures import broker, client, clients, module_broker  # noqa: F401
+from harness.group_members import BROKER_FLAGS, remove_java_classes
 
 
 @pytest.fixture(scope="module")
 def broker_flags() -> tuple[str, ...]:
-    return BROKER
+    return BROKER_FLAGS
 
 
 @pytest.fixture(scope="session", autouse=True)

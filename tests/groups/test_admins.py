@@ -8,9 +8,10 @@ import pytest
 from confluent_kafka import ConsumerGroupState, ConsumerGroupType
 from confluent_kafka.admin import AdminClient
 
-from groups.company import Company, create_topic, producing
 from harness.clients.base import RequestError
+from harness.clients.confluent import Confluent
 from harness.clients.registry import with_every_client
+from harness.group_members import GroupMembers, producing
 from ottla.protocol.errors import ErrorCode
 
 PARTITIONS = 4
@@ -21,21 +22,21 @@ SESSION_MS = 30_000
 
 
 @pytest.fixture(scope="module")
-def company(module_broker, tmp_path_factory) -> Iterator[Company]:
+def members(module_broker, tmp_path_factory) -> Iterator[GroupMembers]:
     """Two static members that consume."""
     address = module_broker.address
-    create_topic(address, TOPIC, PARTITIONS)
+    Confluent(address).create_topic(TOPIC, PARTITIONS)
     folder = tmp_path_factory.mktemp("members")
     with (
-        Company(address, folder, BUSY, TOPIC, assignors=["range"]) as company,
+        GroupMembers(address, folder, BUSY, TOPIC, assignors=["range"]) as members,
         producing(address, TOPIC, PARTITIONS, per_second=100),
     ):
         for member in ("a", "b"):
-            company.start(member, "confluent", instance=member, session_ms=SESSION_MS)
-        company.wait_until_shared(PARTITIONS)
-        company.wait_until_commits_of_all(PARTITIONS, but="nobody")
-        yield company
-        company.stop()
+            members.start(member, "confluent", instance=member, session_ms=SESSION_MS)
+        members.wait_until_assigned(PARTITIONS)
+        members.wait_for_commits_of_all(PARTITIONS)
+        yield members
+        members.stop()
 
 
 @pytest.fixture
@@ -46,31 +47,31 @@ def idle(clients, name) -> str:
 
 
 @with_every_client("list_groups", "describe_group")
-def test_groups_are_listed_and_described(company, client, idle):
+def test_groups_are_listed_and_described(members, client, idle):
     assert {BUSY, idle} <= client.list_groups()
     busy = client.describe_group(BUSY)
     assert (busy.state, busy.assignor) == ("Stable", "range")
     assert {name: sorted(assigned[TOPIC]) for name, assigned in busy.assignments.items()} == {
-        name: sorted(company.events.assigned[name]) for name in ("a", "b")
+        name: sorted(members.events.assigned[name]) for name in ("a", "b")
     }
     assert client.describe_group(idle).state == "Empty"
 
 
 @with_every_client("group_offsets")
-def test_committed_offsets_are_listed(company, client, idle):
+def test_committed_offsets_are_listed(members, client, idle):
     assert client.group_offsets(idle, TOPIC) == {0: 10, 1: 11}
-    company.events.read()
-    before = dict(company.events.committed)
+    members.events.read()
+    before = dict(members.events.committed)
 
     offsets = client.group_offsets(BUSY, TOPIC)
 
-    company.events.read()
+    members.events.read()
     assert all(before[partition] <= offsets[partition] for partition in before)
     assert offsets.keys() == set(range(PARTITIONS))
 
 
 @with_every_client("alter_group_offsets")
-def test_offsets_of_an_empty_group_can_be_altered(company, client, idle):
+def test_offsets_of_an_empty_group_can_be_altered(members, client, idle):
     client.alter_group_offsets(idle, TOPIC, {1: 5, 2: 7})
 
     assert client.group_offsets(idle, TOPIC) == {0: 10, 1: 5, 2: 7}
@@ -80,7 +81,7 @@ def test_offsets_of_an_empty_group_can_be_altered(company, client, idle):
 
 
 @with_every_client("delete_group_offsets")
-def test_offsets_can_be_deleted_for_topics_without_subscribers(company, client, idle):
+def test_offsets_can_be_deleted_for_topics_without_subscribers(members, client, idle):
     client.delete_group_offsets(idle, TOPIC, [1, 2])
 
     assert client.group_offsets(idle, TOPIC) == {0: 10}
@@ -90,7 +91,7 @@ def test_offsets_can_be_deleted_for_topics_without_subscribers(company, client, 
 
 
 @with_every_client("delete_group")
-def test_empty_groups_can_be_deleted(company, client, idle):
+def test_empty_groups_can_be_deleted(members, client, idle):
     client.delete_group(idle)
 
     assert idle not in client.list_groups()
@@ -105,23 +106,23 @@ def test_empty_groups_can_be_deleted(company, client, idle):
 
 
 @with_every_client("remove_member")
-def test_a_static_member_can_be_removed(broker, company, client, name, tmp_path):
-    with Company(broker.address, tmp_path, name, TOPIC, assignors=["range"]) as others:
+def test_a_static_member_can_be_removed(broker, members, client, name, tmp_path):
+    with GroupMembers(broker.address, tmp_path, name, TOPIC, assignors=["range"]) as others:
         for member in ("c", "d"):
             others.start(member, "confluent", instance=member, session_ms=SESSION_MS)
-        others.wait_until_shared(PARTITIONS)
+        others.wait_until_assigned(PARTITIONS)
         others.kill("c")  # its session expires much later
 
         client.remove_member(name, "c")
 
-        others.wait_until_shared(PARTITIONS)
+        others.wait_until_assigned(PARTITIONS)
         assert others.events.assigned["d"] == set(range(PARTITIONS))
         with pytest.raises(RequestError) as error:
             client.remove_member(name, "c")
         assert error.value.code in (ErrorCode.UNKNOWN_MEMBER_ID, -1)
 
 
-def test_groups_can_be_listed_by_state_and_type(broker, company, idle):
+def test_groups_can_be_listed_by_state_and_type(broker, members, idle):
     admin = AdminClient({"bootstrap.servers": broker.address, "log_level": 0})
 
     def names(**filters):

@@ -1,8 +1,8 @@
-"""A broker that goes away in the middle of things, and comes back: members find each other again.
+"""The coordinator restarts in the middle of a rebalance: groups recover.
 
-There is a group of each client. One more member is spoken for by hand: it joins, and then does not
-do what all others wait for. So each group is held in the state that it is to be in when the broker
-goes, with the requests of its real members waiting in it. Afterwards it leaves.
+There is one group per client. One more member of each is a raw wire client, which joins and then
+withholds what the others wait for. It keeps the group in the state under test until the broker
+stops, with the requests of the real members pending. Afterwards it leaves.
 """
 
 from __future__ import annotations
@@ -16,47 +16,46 @@ from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextma
 
 import pytest
 
-from groups.company import (
-    BROKER,
+from harness import group_requests
+from harness.clients.confluent import Confluent
+from harness.daemon import Daemon, shown_on_failure
+from harness.group_members import (
+    BROKER_FLAGS,
     CLIENTS,
-    Company,
-    Producing,
-    admin_of,
+    GroupMembers,
     assignor_of,
-    check,
-    committed_of,
-    create_topic,
+    check_group,
     missing,
     producing,
     settle,
 )
-from harness import group_requests
-from harness.daemon import Daemon, shown_on_failure
+from harness.load import Load
+from harness.waiting import eventually
 from harness.wire import WireClient, connect
 
 PARTITIONS = 4
 TOPIC = "t"
 MEMBERS = ("a", "b")
-#: It has all the time in the world.
-PATIENT = {"session_ms": 600_000, "rebalance_ms": 600_000}
+#: For the wire client: it never expires.
+NO_TIMEOUTS = {"session_ms": 600_000, "rebalance_ms": 600_000}
 
 each_end = pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL], ids=["stop", "kill"])
 
 
 @pytest.fixture
 def broker(tmp_path, request) -> Iterator[Daemon]:
-    with Daemon(tmp_path, *BROKER) as started, shown_on_failure(request, [started]):
-        create_topic(started.address, TOPIC, PARTITIONS)
+    with Daemon(tmp_path, *BROKER_FLAGS) as started, shown_on_failure(request, [started]):
+        Confluent(started.address).create_topic(TOPIC, PARTITIONS)
         yield started
 
 
 @contextmanager
-def companies(broker: Daemon) -> Iterator[tuple[list[Company], Producing]]:
-    """A group of each client that is here, nobody in it yet, and a producer for all of them."""
+def group_per_client(broker: Daemon) -> Iterator[tuple[list[GroupMembers], Load]]:
+    """An empty group for each installed client, and load for all of them."""
     with ExitStack() as stack:
         groups = [
             stack.enter_context(
-                Company(
+                GroupMembers(
                     broker.address,
                     broker.folder,
                     client,
@@ -67,56 +66,58 @@ def companies(broker: Daemon) -> Iterator[tuple[list[Company], Producing]]:
             for client in CLIENTS
             if missing(client) is None
         ]
-        producer = stack.enter_context(producing(broker.address, TOPIC, PARTITIONS))
-        yield groups, producer
+        load = stack.enter_context(producing(broker.address, TOPIC, PARTITIONS))
+        yield groups, load
 
 
 @asynccontextmanager
-async def hands(broker: Daemon, groups: list[Company]) -> AsyncIterator[dict[Company, WireClient]]:
-    """A client to speak by hand with for each group."""
+async def wire_clients(
+    broker: Daemon, groups: list[GroupMembers]
+) -> AsyncIterator[dict[GroupMembers, WireClient]]:
+    """A wire client for each group."""
     async with AsyncExitStack() as stack:
         yield {group: await stack.enter_async_context(connect(broker.address)) for group in groups}
 
 
-def restart(broker: Daemon, groups: list[Company], end: signal.Signals) -> None:
-    """Let the broker go and come, and see that it has all that it acked."""
+def restart(broker: Daemon, groups: list[GroupMembers], end: signal.Signals) -> None:
+    """Restart the broker, and check that no acknowledged commit is lost."""
     started = time.monotonic()
     if end is signal.SIGKILL:
         broker.kill()
     else:
         assert broker.stop(end) == 0
-        assert time.monotonic() - started < 15, "it waited for members"
+        assert time.monotonic() - started < 15, "the stop waited for members"
     acked = {}
     for group in groups:
         group.events.read()
         acked[group] = dict(group.events.committed)
     time.sleep(0.2)
     broker.start()
-    admin = admin_of(broker.address)
+    client = Confluent(broker.address)
     for group in groups:
-        kept = committed_of(admin, group.group)
+        stored = client.group_offsets(group.group, TOPIC)
         for partition, offset in acked[group].items():
-            assert kept[partition] >= offset, f"{group.group}: {kept} < {acked[group]}"
+            assert stored[partition] >= offset, f"{group.group}: {stored} < {acked[group]}"
 
 
-def start_members(groups: list[Company]) -> None:
+def start_members(groups: list[GroupMembers]) -> None:
     for group in groups:
         for member in MEMBERS:
             group.start(member, group.group)
 
 
-async def until(client: WireClient, group: Company, state: str, members: int) -> None:
-    """Wait until a group has so many members and is in a state."""
-    async with asyncio.timeout(30):
-        while True:
-            found = await group_requests.describe(client, group.group)
-            if (found.group_state, len(found.members)) == (state, members):
-                return
-            await asyncio.sleep(0.02)
+async def wait_for_state(client: WireClient, group: GroupMembers, state: str, members: int) -> None:
+    """Wait until a group is in a state, with so many members."""
+
+    async def is_reached() -> bool:
+        description = await group_requests.describe(client, group.group)
+        return (description.group_state, len(description.members)) == (state, members)
+
+    await eventually(is_reached)
 
 
-async def enter_alone(client: WireClient, group: Company) -> group_requests.Member:
-    """Be the first, who leads, and wants nothing."""
+async def enter_alone(client: WireClient, group: GroupMembers) -> group_requests.Member:
+    """Join first, and lead, with an empty assignment."""
     await group_requests.find(client, group.group)
     member = await enter(client, group)
     assert member.is_leader
@@ -124,15 +125,17 @@ async def enter_alone(client: WireClient, group: Company) -> group_requests.Memb
     return member
 
 
-async def enter(client: WireClient, group: Company, member_id: str = "") -> group_requests.Member:
+async def enter(
+    client: WireClient, group: GroupMembers, member_id: str = ""
+) -> group_requests.Member:
     protocols = {group.assignors[0]: group_requests.subscription(version=0)}
     return await group_requests.enter(
-        client, group.group, member_id, protocols=protocols, **PATIENT
+        client, group.group, member_id, protocols=protocols, **NO_TIMEOUTS
     )
 
 
-async def enter_with_others(client: WireClient, group: Company) -> group_requests.Member:
-    """Be one of many, and join again whenever somebody else wants it, until all have settled."""
+async def enter_with_others(client: WireClient, group: GroupMembers) -> group_requests.Member:
+    """Join a group with members, and rejoin until it is stable."""
     member = await enter(client, group)
     async with asyncio.timeout(30):
         while (state := await group_requests.state_of(client, group.group)) != "Stable":
@@ -143,7 +146,7 @@ async def enter_with_others(client: WireClient, group: Company) -> group_request
 
 
 async def leave(broker: Daemon, *members: group_requests.Member) -> None:
-    """Let those who were spoken for go, whatever the broker knows of them by now."""
+    """Let the wire clients' members leave, once the coordinator is loaded."""
     async with connect(broker.address) as client:
         for member in members:
             async with asyncio.timeout(30):
@@ -151,79 +154,79 @@ async def leave(broker: Daemon, *members: group_requests.Member) -> None:
                     await asyncio.sleep(0.02)
 
 
-def recover(groups: list[Company]) -> None:
+def recover(groups: list[GroupMembers]) -> None:
     for group in groups:
-        group.wait_until_shared(PARTITIONS)
-        group.wait_until_reading(*MEMBERS)
+        group.wait_until_assigned(PARTITIONS)
+        group.wait_until_consuming(*MEMBERS)
 
 
-def finish(groups: list[Company], producer: Producing) -> None:
+def finish(groups: list[GroupMembers], load: Load) -> None:
     for group in groups:
-        settle(group, producer)
+        settle(group, load)
         group.stop()
-        check(group, producer)
+        check_group(group, load)
 
 
 @each_end
-async def test_while_members_join(broker, end):
-    with companies(broker) as (groups, producer):
-        async with hands(broker, groups) as clients:
-            stubborn = [await enter_alone(clients[group], group) for group in groups]
+async def test_group_recovers_from_a_restart_while_members_join(broker, end):
+    with group_per_client(broker) as (groups, load):
+        async with wire_clients(broker, groups) as clients:
+            blocking = [await enter_alone(clients[group], group) for group in groups]
             start_members(groups)
-            # Nobody gets a generation as long as the first one does not join again.
+            # No generation starts until the first member rejoins.
             for group in groups:
-                await until(clients[group], group, "PreparingRebalance", 3)
+                await wait_for_state(clients[group], group, "PreparingRebalance", 3)
         restart(broker, groups, end)
-        await leave(broker, *stubborn)
+        await leave(broker, *blocking)
         recover(groups)
 
-        # And once more, with a group that has been there for a while.
-        async with hands(broker, groups) as clients, hands(broker, groups) as others:
-            stubborn = [await enter_with_others(clients[group], group) for group in groups]
+        # Once more, with a group that was stable before.
+        async with wire_clients(broker, groups) as clients, wire_clients(broker, groups) as others:
+            blocking = [await enter_with_others(clients[group], group) for group in groups]
             more = [asyncio.create_task(enter(others[group], group)) for group in groups]
             for group in groups:
-                await until(clients[group], group, "PreparingRebalance", 4)
-            await asyncio.sleep(0.6)  # for the real ones to hear of it
+                await wait_for_state(clients[group], group, "PreparingRebalance", 4)
+            await asyncio.sleep(0.6)  # so that the real members rejoin
             restart(broker, groups, end)
             await asyncio.gather(*more, return_exceptions=True)
-        await leave(broker, *stubborn)
+        await leave(broker, *blocking)
         recover(groups)
-        finish(groups, producer)
+        finish(groups, load)
 
 
 @each_end
-async def test_while_members_sync(broker, end):
-    with companies(broker) as (groups, producer):
-        async with hands(broker, groups) as clients:
-            stubborn = [await enter_alone(clients[group], group) for group in groups]
+async def test_group_recovers_from_a_restart_while_members_sync(broker, end):
+    with group_per_client(broker) as (groups, load):
+        async with wire_clients(broker, groups) as clients:
+            blocking = [await enter_alone(clients[group], group) for group in groups]
             start_members(groups)
             for group in groups:
-                await until(clients[group], group, "PreparingRebalance", 3)
-            # It leads, and nobody hears of an assignment as long as it does not make one.
+                await wait_for_state(clients[group], group, "PreparingRebalance", 3)
+            # It leads, and no SyncGroup is answered until it sends assignments.
             again = [
                 await enter(clients[group], group, member.id)
-                for group, member in zip(groups, stubborn, strict=True)
+                for group, member in zip(groups, blocking, strict=True)
             ]
             assert all(member.is_leader for member in again)
             for group in groups:
-                await until(clients[group], group, "CompletingRebalance", 3)
-            await asyncio.sleep(0.3)  # for the real ones to ask
+                await wait_for_state(clients[group], group, "CompletingRebalance", 3)
+            await asyncio.sleep(0.3)  # so that the real members send SyncGroup
             restart(broker, groups, end)
-        await leave(broker, *stubborn)
+        await leave(broker, *blocking)
         recover(groups)
-        finish(groups, producer)
+        finish(groups, load)
 
 
 @each_end
-def test_while_members_read_and_commit(broker, end):
+def test_group_recovers_from_a_restart_while_members_consume_and_commit(broker, end):
     chance = random.Random(end.name)
-    with companies(broker) as (groups, producer):
+    with group_per_client(broker) as (groups, load):
         start_members(groups)
         recover(groups)
         for _ in range(2):
             for group in groups:
-                group.wait_until_commits(3)
+                group.wait_for_commits(3)
             time.sleep(chance.uniform(0, 0.1))
             restart(broker, groups, end)
         recover(groups)
-        finish(groups, producer)
+        finish(groups, load)

@@ -1,6 +1,6 @@
-"""Members that join, are killed and leave, while a producer goes on: nobody misses a record.
+"""Members join, are killed and leave under load: every record is delivered.
 
-`TEST_ASSIGNORS=all pytest tests/groups` does it with every assignor of every client.
+`TEST_ASSIGNORS=all pytest tests/groups` runs it with every assignor of every client.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ import os
 
 import pytest
 
-from groups.company import CLIENTS, Company, assignor_of, check, create_topic, producing, settle
+from harness.clients.confluent import Confluent
+from harness.group_members import CLIENTS, GroupMembers, assignor_of, check_group, producing, settle
 
 PARTITIONS = 6
-SLOWLY = os.environ.get("TEST_ASSIGNORS") == "all"
-#: One that revokes everything in a rebalance, and one that does not, of each client that has both.
-QUICKLY = [
+ALL_ASSIGNORS = os.environ.get("TEST_ASSIGNORS") == "all"
+#: An eager assignor of each client, and a cooperative one where it has one.
+SOME = [
     ("confluent", "range"),
     ("confluent", "cooperative-sticky"),
     ("kafka-python", "range"),
@@ -25,7 +26,7 @@ QUICKLY = [
     ("java", "cooperative-sticky"),
 ]
 ALL = [
-    *QUICKLY,
+    *SOME,
     ("confluent", "roundrobin"),
     ("kafka-python", "roundrobin"),
     ("kafka-python", "sticky"),
@@ -36,50 +37,56 @@ ALL = [
 ]
 
 
-@pytest.mark.parametrize(("client", "assignor"), ALL if SLOWLY else QUICKLY)
-def test_every_record_is_seen_whoever_comes_and_goes(broker, tmp_path, name, client, assignor):
-    create_topic(broker.address, name, PARTITIONS)
+@pytest.mark.parametrize(("client", "assignor"), ALL if ALL_ASSIGNORS else SOME)
+def test_every_record_is_delivered_while_members_come_and_go(
+    broker, tmp_path, name, client, assignor
+):
+    Confluent(broker.address).create_topic(name, PARTITIONS)
     with (
-        Company(broker.address, tmp_path, name, name, assignors=[assignor]) as company,
-        producing(broker.address, name, PARTITIONS) as producer,
+        GroupMembers(broker.address, tmp_path, name, name, assignors=[assignor]) as members,
+        producing(broker.address, name, PARTITIONS) as load,
     ):
-        company.start("a", client)
-        company.start("b", client)
-        company.wait_until_reading("a", "b")
-        company.start("c", client)
-        company.wait_until_reading("c")
+        members.start("a", client)
+        members.start("b", client)
+        members.wait_until_consuming("a", "b")
+        members.start("c", client)
+        members.wait_until_consuming("c")
 
-        company.kill("a")
-        company.start("d", client)
-        company.wait_until_reading("b", "c", "d")
-        company.stop("b")
-        company.wait_until_shared(PARTITIONS)
-        company.wait_until_reading("c", "d")
+        members.kill("a")
+        members.start("d", client)
+        members.wait_until_consuming("b", "c", "d")
+        members.stop("b")
+        members.wait_until_assigned(PARTITIONS)
+        members.wait_until_consuming("c", "d")
 
-        settle(company, producer)
-        company.stop()
-        check(company, producer)
+        settle(members, load)
+        members.stop()
+        check_group(members, load)
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_a_member_that_was_frozen_cannot_take_back_what_others_did(broker, tmp_path, name, client):
-    create_topic(broker.address, name, PARTITIONS)
+def test_a_member_that_wakes_after_its_session_cannot_move_commits_back(
+    broker, tmp_path, name, client
+):
+    Confluent(broker.address).create_topic(name, PARTITIONS)
     with (
-        Company(broker.address, tmp_path, name, name, assignors=[assignor_of(client)]) as company,
-        producing(broker.address, name, PARTITIONS) as producer,
+        GroupMembers(
+            broker.address, tmp_path, name, name, assignors=[assignor_of(client)]
+        ) as members,
+        producing(broker.address, name, PARTITIONS) as load,
     ):
-        company.start("a", client)
-        company.start("b", client)
-        company.wait_until_shared(PARTITIONS)
-        company.wait_until_reading("a", "b")
+        members.start("a", client)
+        members.start("b", client)
+        members.wait_until_assigned(PARTITIONS)
+        members.wait_until_consuming("a", "b")
 
-        with company.frozen("a"):
-            # Its session ends, and its partitions are read from where it had committed.
-            company.wait_until_commits_of_all(PARTITIONS, but="a")
-        # It goes on as if nothing had happened, with records that it was given long ago.
-        company.wait_until_shared(PARTITIONS)
-        company.wait_until_reading("a", "b")
+        with members.paused("a"):
+            # Its session expires; its partitions are consumed from its last commits.
+            members.wait_for_commits_of_all(PARTITIONS, without="a")
+        # It continues with records that it received before.
+        members.wait_until_assigned(PARTITIONS)
+        members.wait_until_consuming("a", "b")
 
-        settle(company, producer)
-        company.stop()
-        check(company, producer)
+        settle(members, load)
+        members.stop()
+        check_group(members, load)

@@ -1,10 +1,11 @@
-"""Different clients in one group: they can, if they know an assignor by the same name."""
+"""Different clients in one group, with an assignor that all of them have."""
 
 from __future__ import annotations
 
 import pytest
 
-from groups.company import Company, check, create_topic, missing, producing, settle
+from harness.clients.confluent import Confluent
+from harness.group_members import GroupMembers, check_group, missing, producing, settle
 
 PARTITIONS = 8
 
@@ -13,56 +14,56 @@ PARTITIONS = 8
     ("assignor", "clients"),
     [
         ("range", ["confluent", "kafka-python", "aiokafka", "java"]),
-        # Which kafkajs has under another name, and so must be told.
+        # kafkajs has it under another name; member.js renames it.
         ("roundrobin", ["aiokafka", "confluent", "kafka-python", "kafkajs"]),
         ("cooperative-sticky", ["kafka-python", "confluent", "java"]),
     ],
 )
-def test_clients_of_different_people_share_a_topic(broker, tmp_path, name, assignor, clients):
-    create_topic(broker.address, name, PARTITIONS)
-    here = [client for client in clients if missing(client) is None]
+def test_different_clients_share_a_group(broker, tmp_path, name, assignor, clients):
+    Confluent(broker.address).create_topic(name, PARTITIONS)
+    installed = [client for client in clients if missing(client) is None]
     with (
-        Company(broker.address, tmp_path, name, name, assignors=[assignor]) as company,
-        producing(broker.address, name, PARTITIONS) as producer,
+        GroupMembers(broker.address, tmp_path, name, name, assignors=[assignor]) as members,
+        producing(broker.address, name, PARTITIONS) as load,
     ):
-        for client in here:
-            company.start(client, client)
-        company.wait_until_shared(PARTITIONS)
-        company.wait_until_reading()
+        for client in installed:
+            members.start(client, client)
+        members.wait_until_assigned(PARTITIONS)
+        members.wait_until_consuming()
 
-        # Whoever leads is the first one: another one has to, of another kind.
-        company.kill(here[0])
-        company.wait_until_shared(PARTITIONS)
-        company.start("again", here[0])
-        company.wait_until_reading()
+        # The first member leads; afterwards another client has to.
+        members.kill(installed[0])
+        members.wait_until_assigned(PARTITIONS)
+        members.start("again", installed[0])
+        members.wait_until_consuming()
 
-        settle(company, producer)
-        company.stop()
-        check(company, producer)
+        settle(members, load)
+        members.stop()
+        check_group(members, load)
 
 
-def test_one_that_shares_no_assignor_is_refused_and_disturbs_nobody(broker, tmp_path, name):
-    create_topic(broker.address, name, PARTITIONS)
+def test_a_member_without_a_common_assignor_is_rejected_without_a_rebalance(broker, tmp_path, name):
+    Confluent(broker.address).create_topic(name, PARTITIONS)
     with (
-        Company(broker.address, tmp_path, name, name, assignors=["range"]) as company,
-        producing(broker.address, name, PARTITIONS) as producer,
+        GroupMembers(broker.address, tmp_path, name, name, assignors=["range"]) as members,
+        producing(broker.address, name, PARTITIONS) as load,
     ):
-        # However slow they are while somebody else starts: nobody is to be missed.
-        company.start("a", "confluent", session_ms=15_000)
-        company.start("b", "kafka-python", session_ms=15_000)
-        company.wait_until_shared(PARTITIONS)
-        before = len(company.events.lines)
+        # Long sessions: nobody may expire while another process starts.
+        members.start("a", "confluent", session_ms=15_000)
+        members.start("b", "kafka-python", session_ms=15_000)
+        members.wait_until_assigned(PARTITIONS)
+        before = len(members.events.lines)
 
-        with Company(
+        with GroupMembers(
             broker.address, tmp_path / "other", name, name, assignors=["roundrobin"]
         ) as other:
             other.start("c", "aiokafka")
-            other.wait("its end", lambda: "InconsistentGroupProtocol" in other.words_of("c"))
-            assert not other.events.got
+            other.wait("an error", lambda: "InconsistentGroupProtocol" in other.log_of("c"))
+            assert not other.events.received
 
-        company.wait_until_reading("a", "b")
-        moved = [line for line in company.events.lines[before:] if line[1] == "revoked"]
+        members.wait_until_consuming("a", "b")
+        moved = [line for line in members.events.lines[before:] if line[1] == "revoked"]
         assert moved == []
-        settle(company, producer)
-        company.stop()
-        check(company, producer)
+        settle(members, load)
+        members.stop()
+        check_group(members, load)

@@ -1,61 +1,62 @@
-"""Static members that come back: the others notice nothing, and there is no new generation."""
+"""Static members: a restart causes no rebalance and no new generation."""
 
 from __future__ import annotations
 
 import pytest
 
-from groups.company import Company, check, create_topic, kept_of, producing, settle
+from harness.clients.confluent import Confluent
+from harness.group_members import GroupMembers, check_group, producing, settle, stored_group
 
 PARTITIONS = 4
-#: Long enough for any of them to start again.
+#: Longer than any client takes to restart.
 SESSION_MS = 15_000
 
 
 @pytest.mark.parametrize("client", ["confluent", "kafka-python", "aiokafka", "java"])
-def test_a_static_member_that_starts_again_causes_no_rebalance(broker, tmp_path, name, client):
-    create_topic(broker.address, name, PARTITIONS)
+def test_a_static_member_that_restarts_causes_no_rebalance(broker, tmp_path, name, client):
+    Confluent(broker.address).create_topic(name, PARTITIONS)
     with (
-        Company(broker.address, tmp_path, name, name, assignors=["range"]) as company,
-        producing(broker.address, name, PARTITIONS) as producer,
+        GroupMembers(broker.address, tmp_path, name, name, assignors=["range"]) as members,
+        producing(broker.address, name, PARTITIONS) as load,
     ):
         for member in ("a", "b"):
-            company.start(member, client, instance=member, session_ms=SESSION_MS)
-        company.wait_until_shared(PARTITIONS)
-        company.wait_until_reading("a", "b")
-        shares = {member: set(company.events.assigned[member]) for member in ("a", "b")}
-        generation = kept_of(broker.address, name).groups[-1].generation
+            members.start(member, client, instance=member, session_ms=SESSION_MS)
+        members.wait_until_assigned(PARTITIONS)
+        members.wait_until_consuming("a", "b")
+        assignments = {member: set(members.events.assigned[member]) for member in ("a", "b")}
+        generation = stored_group(broker.address, name).groups[-1].generation
 
-        # One of them leads; killed, and as it should be.
+        # One of them leads; each is killed, and stopped.
         for member, other in (("a", "b"), ("b", "a")):
-            for end in (company.kill, company.stop):
-                before = len(company.events.lines)
+            for end in (members.kill, members.stop):
+                before = len(members.events.lines)
                 end(member)
-                company.start(member, client, instance=member, session_ms=SESSION_MS)
-                company.wait_until_reading(member, other)
-                assert company.events.assigned[member] == shares[member]
-                told = [verb for who, verb, _ in company.events.lines[before:] if who == other]
-                assert {"assigned", "revoked", "lost"}.isdisjoint(told)
+                members.start(member, client, instance=member, session_ms=SESSION_MS)
+                members.wait_until_consuming(member, other)
+                assert members.events.assigned[member] == assignments[member]
+                seen = [event for who, event, _ in members.events.lines[before:] if who == other]
+                assert {"assigned", "revoked", "lost"}.isdisjoint(seen)
 
-        kept = kept_of(broker.address, name)
-        assert kept.groups[-1].generation == generation
-        settle(company, producer)
-        company.stop()
-        check(company, producer)
+        stored = stored_group(broker.address, name)
+        assert stored.groups[-1].generation == generation
+        settle(members, load)
+        members.stop()
+        check_group(members, load)
 
 
-def test_a_static_member_that_stays_away_is_missed_when_its_session_ends(broker, tmp_path, name):
-    create_topic(broker.address, name, PARTITIONS)
+def test_a_static_member_that_stays_away_expires_with_its_session(broker, tmp_path, name):
+    Confluent(broker.address).create_topic(name, PARTITIONS)
     with (
-        Company(broker.address, tmp_path, name, name, assignors=["range"]) as company,
-        producing(broker.address, name, PARTITIONS) as producer,
+        GroupMembers(broker.address, tmp_path, name, name, assignors=["range"]) as members,
+        producing(broker.address, name, PARTITIONS) as load,
     ):
         for member in ("a", "b"):
-            company.start(member, "confluent", instance=member)
-        company.wait_until_shared(PARTITIONS)
-        company.stop("b")
-        company.wait_until_shared(PARTITIONS)
-        assert company.events.assigned["a"] == set(range(PARTITIONS))
+            members.start(member, "confluent", instance=member)
+        members.wait_until_assigned(PARTITIONS)
+        members.stop("b")
+        members.wait_until_assigned(PARTITIONS)
+        assert members.events.assigned["a"] == set(range(PARTITIONS))
 
-        settle(company, producer)
-        company.stop()
-        check(company, producer)
+        settle(members, load)
+        members.stop()
+        check_group(members, load)

@@ -1,21 +1,21 @@
-"""Judges a history: were all acked records there, once, in one order, and did readers see all?
+"""Checks a history: every acked record exists once, in one order, and readers received all of them.
 
-In the manner of the checker that Jepsen has for Kafka and its kin: it knows nothing of how a broker
-works, it only compares what clients were told. An anomaly of any kind is a bug somewhere.
+Modelled on Jepsen's Kafka checker: it knows nothing of the broker, and only compares what clients
+sent and received. Any anomaly is a bug.
 
-    lost-write            an acked record that nobody saw, though somebody saw what lies behind it
-    unseen                an acked record that nobody saw, at the end of what was seen
-    vanished              a record that somebody saw, acked or not, and that is not there in the end
+    lost-write            an acked record that nobody received, before the end of what was received
+    unseen                an acked record that nobody received, after the end of what was received
+    vanished              a record that was received, acked or not, and is missing at the end
     duplicate             one record at two offsets
     inconsistent-offsets  two records at one offset
     phantom               a record that nobody sent
-    refused-read          a record whose sender was told that it is not there
-    poll-skip             a reader passed over a record that is there
-    nonmonotonic-poll     a reader was given an offset that it had been given, or an earlier one
-    nonmonotonic-send     two records of one producer in another order than it sent them
+    refused-read          a record that was received although its send was refused
+    poll-skip             a reader skipped an existing record
+    nonmonotonic-poll     a reader received an offset again, or an earlier one
+    nonmonotonic-send     two records of one producer in another order than they were sent
 
-Who reads everything in the end is the one whose eyes count: to have been seen by others before is
-not enough. Offsets may have gaps as such.
+Records count as existing if the last readers received them; earlier readers are not enough. Offsets
+may have gaps.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from collections.abc import Container, Iterable, Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
-from chaos.history import MOVED, History, Outcome, Row, Send
+from harness.history import MOVED, History, Outcome, Row, Send
 
 LOSSES = ("lost-write", "unseen")
 
 
 class Anomaly(NamedTuple):
-    """Something that must not be."""
+    """A violation."""
 
     kind: str
     partition: int
@@ -43,47 +43,47 @@ class Anomaly(NamedTuple):
 
 
 class _Partition:
-    """What all clients together know of a partition: which values are at which offsets."""
+    """What all clients know of a partition: which values are at which offsets."""
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.values_at: dict[int, set[int]] = defaultdict(set)
         self.offsets_of: dict[int, set[int]] = defaultdict(set)
         self.seen: set[int] = set()
-        #: What all who read in the end saw; what anybody saw, if nobody did.
-        self.is_there: set[int] = self.seen
-        #: The last offset at which something is there.
+        #: What all last readers received; without last readers, what any reader received.
+        self.existing: set[int] = self.seen
+        #: The last offset of an existing record.
         self.last = -1
-        #: All offsets at which somebody saw something; sorted, once everything is known.
+        #: All offsets that were received, sorted once everything is known.
         self.offsets: list[int] = []
 
-    def place(self, value: int, offset: int) -> None:
+    def add(self, value: int, offset: int) -> None:
         self.values_at[offset].add(value)
         self.offsets_of[value].add(offset)
 
     def between(self, first: int, last: int) -> list[int]:
-        """Give the offsets between two at which somebody saw something."""
+        """Return the received offsets between two offsets."""
         return self.offsets[bisect_right(self.offsets, first) : bisect_left(self.offsets, last)]
 
 
-def check(history: History, gone: Container[tuple[int, int]] = ()) -> list[Anomaly]:
-    """Find everything that must not be.
+def check(history: History, deleted: Container[tuple[int, int]] = ()) -> list[Anomaly]:
+    """Return all anomalies.
 
-    `gone` are places (partition, offset) whose records may be missing, since somebody deleted them.
+    `deleted` contains (partition, offset) of records that may be missing because they were deleted.
     """
     partitions = _known(history)
     return [
-        *_misplaced(partitions.values()),
-        *_lost(history, partitions, gone),
-        *_vanished(partitions.values(), gone),
-        *_impossible(history, partitions),
-        *_read_badly(history, partitions, gone),
-        *_disordered(history, partitions),
+        *_offset_conflicts(partitions.values()),
+        *_lost(history, partitions, deleted),
+        *_vanished(partitions.values(), deleted),
+        *_unexpected(history, partitions),
+        *_poll_order(history, partitions, deleted),
+        *_send_order(history, partitions),
     ]
 
 
 def counted(anomalies: Iterable[Anomaly]) -> Counter[str]:
-    """Count them by kind."""
+    """Return the number of anomalies of each kind."""
     return Counter(anomaly.kind for anomaly in anomalies)
 
 
@@ -99,20 +99,20 @@ def _known(history: History) -> dict[int, _Partition]:
         for number, offset, value in rows:
             if offset != MOVED:
                 partition = of(number)
-                partition.place(value, offset)
+                partition.add(value, offset)
                 partition.seen.add(value)
     for partition in found.values():
         partition.offsets = sorted(partition.values_at)
         if history.last_readers:
-            partition.is_there = set.intersection(
+            partition.existing = set.intersection(
                 *(_seen_by(history.polls[who], partition.number) for who in history.last_readers)
             )
-        places = (max(partition.offsets_of[value]) for value in partition.is_there)
-        partition.last = max(places, default=-1)
+        last_offsets = (max(partition.offsets_of[value]) for value in partition.existing)
+        partition.last = max(last_offsets, default=-1)
     for send in history.all_sends:
         partition = of(send.partition)
         if send.outcome is Outcome.ACKED and send.offset is not None:
-            partition.place(send.value, send.offset)
+            partition.add(send.value, send.offset)
     return found
 
 
@@ -120,7 +120,7 @@ def _seen_by(rows: Iterable[Row], partition: int) -> set[int]:
     return {value for number, offset, value in rows if number == partition and offset != MOVED}
 
 
-def _misplaced(partitions: Iterable[_Partition]) -> Iterator[Anomaly]:
+def _offset_conflicts(partitions: Iterable[_Partition]) -> Iterator[Anomaly]:
     for partition in partitions:
         for offset, values in partition.values_at.items():
             if len(values) > 1:
@@ -133,32 +133,32 @@ def _misplaced(partitions: Iterable[_Partition]) -> Iterator[Anomaly]:
 
 
 def _lost(
-    history: History, partitions: dict[int, _Partition], gone: Container[tuple[int, int]]
+    history: History, partitions: dict[int, _Partition], deleted: Container[tuple[int, int]]
 ) -> Iterator[Anomaly]:
     for process, sends in history.sends.items():
         for send in sends:
             partition = partitions[send.partition]
-            if send.outcome is not Outcome.ACKED or send.value in partition.is_there:
+            if send.outcome is not Outcome.ACKED or send.value in partition.existing:
                 continue
-            if send.offset is not None and (send.partition, send.offset) in gone:
+            if send.offset is not None and (send.partition, send.offset) in deleted:
                 continue
-            is_behind = send.offset is None or send.offset > partition.last
-            kind = "unseen" if is_behind else "lost-write"
+            is_after_end = send.offset is None or send.offset > partition.last
+            kind = "unseen" if is_after_end else "lost-write"
             text = f"{send.value}, acked to {process} at offset {send.offset}"
             yield Anomaly(kind, send.partition, text)
 
 
 def _vanished(
-    partitions: Iterable[_Partition], gone: Container[tuple[int, int]]
+    partitions: Iterable[_Partition], deleted: Container[tuple[int, int]]
 ) -> Iterator[Anomaly]:
     for partition in partitions:
-        for value in partition.seen - partition.is_there:
+        for value in partition.seen - partition.existing:
             offsets = partition.offsets_of[value]
-            if any((partition.number, offset) not in gone for offset in offsets):
+            if any((partition.number, offset) not in deleted for offset in offsets):
                 yield Anomaly("vanished", partition.number, f"{value}, seen at {_some(offsets)}")
 
 
-def _impossible(history: History, partitions: dict[int, _Partition]) -> Iterator[Anomaly]:
+def _unexpected(history: History, partitions: dict[int, _Partition]) -> Iterator[Anomaly]:
     sent = {(send.partition, send.value): send for send in history.all_sends}
     for partition in partitions.values():
         for value in partition.seen:
@@ -170,8 +170,8 @@ def _impossible(history: History, partitions: dict[int, _Partition]) -> Iterator
                 yield Anomaly("refused-read", partition.number, f"{value} at {offsets}")
 
 
-def _read_badly(
-    history: History, partitions: dict[int, _Partition], gone: Container[tuple[int, int]]
+def _poll_order(
+    history: History, partitions: dict[int, _Partition], deleted: Container[tuple[int, int]]
 ) -> Iterator[Anomaly]:
     for process, rows in history.polls.items():
         for number, steps in _by_partition(rows).items():
@@ -179,13 +179,13 @@ def _read_badly(
                 if MOVED in (before, after):
                     continue
                 if after <= before:
-                    text = f"{process} was given {before}, then {after}"
+                    text = f"{process} received {before}, then {after}"
                     yield Anomaly("nonmonotonic-poll", number, text)
                     continue
                 passed = partitions[number].between(before, after)
-                passed = [offset for offset in passed if (number, offset) not in gone]
+                passed = [offset for offset in passed if (number, offset) not in deleted]
                 if passed:
-                    text = f"{process} was given {before}, then {after}; between: {_some(passed)}"
+                    text = f"{process} received {before}, then {after}; between: {_some(passed)}"
                     yield Anomaly("poll-skip", number, text)
 
 
@@ -196,7 +196,7 @@ def _by_partition(rows: Iterable[Row]) -> dict[int, list[int]]:
     return found
 
 
-def _disordered(history: History, partitions: dict[int, _Partition]) -> Iterator[Anomaly]:
+def _send_order(history: History, partitions: dict[int, _Partition]) -> Iterator[Anomaly]:
     for process, sends in history.sends.items():
         last: dict[int, tuple[int, Send]] = {}
         for send in sends:
@@ -213,7 +213,7 @@ def _disordered(history: History, partitions: dict[int, _Partition]) -> Iterator
             last[send.partition] = offset, send
 
 
-def _some(numbers: Iterable[int], most: int = 5) -> str:
+def _some(numbers: Iterable[int], limit: int = 5) -> str:
     listed = sorted(numbers)
-    more = f" and {len(listed) - most} more" if len(listed) > most else ""
-    return ", ".join(map(str, listed[:most])) + more
+    more = f" and {len(listed) - limit} more" if len(listed) > limit else ""
+    return ", ".join(map(str, listed[:limit])) + more

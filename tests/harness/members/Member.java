@@ -1,6 +1,6 @@
-// A member of a group, as in member.py: Apache Kafka's own client.
+// A group member as in member.py, with Apache Kafka's client.
 //
-//     java -cp 'LIBS/*:CLASSES' Member SETTINGS
+//     java -cp 'LIBS/*:CLASSES' Member CONFIG
 
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
@@ -35,19 +35,19 @@ class Member implements ConsumerRebalanceListener {
                     "cooperative-sticky", "CooperativeStickyAssignor");
 
     final String name;
-    final FileChannel journal;
+    final FileChannel events;
     volatile boolean isStopping;
 
-    Member(JsonNode settings) throws IOException {
-        name = settings.get("name").asText();
-        Path path = Path.of(settings.get("journal").asText());
-        journal = FileChannel.open(path, StandardOpenOption.WRITE, StandardOpenOption.APPEND);
+    Member(JsonNode config) throws IOException {
+        name = config.get("name").asText();
+        Path path = Path.of(config.get("events").asText());
+        events = FileChannel.open(path, StandardOpenOption.WRITE, StandardOpenOption.APPEND);
     }
 
     public static void main(String[] arguments) throws Exception {
-        JsonNode settings = new ObjectMapper().readTree(arguments[0]);
-        Member member = new Member(settings);
-        KafkaConsumer<String, String> consumer = new KafkaConsumer<>(configOf(settings));
+        JsonNode config = new ObjectMapper().readTree(arguments[0]);
+        Member member = new Member(config);
+        KafkaConsumer<String, String> consumer = new KafkaConsumer<>(consumerConfig(config));
         Thread main = Thread.currentThread();
         Runtime.getRuntime()
                 .addShutdownHook(
@@ -57,36 +57,36 @@ class Member implements ConsumerRebalanceListener {
                                     try {
                                         main.join(15_000);
                                     } catch (InterruptedException ignored) {
-                                        // It ends anyway.
+                                        // The JVM exits anyway.
                                     }
                                 }));
-        member.run(consumer, settings.get("topic").asText());
+        member.run(consumer, config.get("topic").asText());
     }
 
-    static Map<String, Object> configOf(JsonNode settings) {
+    static Map<String, Object> consumerConfig(JsonNode config) {
         List<String> assignors = new ArrayList<>();
-        settings.get("assignors")
+        config.get("assignors")
                 .forEach(one -> assignors.add("org.apache.kafka.clients.consumer." + ASSIGNORS.get(one.asText())));
-        Map<String, Object> config = new HashMap<>();
-        config.put("bootstrap.servers", settings.get("bootstrap").asText());
-        config.put("group.id", settings.get("group").asText());
-        config.put("client.id", settings.get("name").asText());
-        if (!settings.get("instance").isNull()) config.put("group.instance.id", settings.get("instance").asText());
-        config.put("partition.assignment.strategy", assignors);
-        config.put("session.timeout.ms", settings.get("session_ms").asInt());
-        config.put("heartbeat.interval.ms", settings.get("heartbeat_ms").asInt());
-        config.put("max.poll.interval.ms", settings.get("rebalance_ms").asInt());
-        config.put("max.poll.records", 100);
-        config.put("enable.auto.commit", false);
-        config.put("auto.offset.reset", "earliest");
-        config.put("fetch.max.wait.ms", 100);
-        config.put("reconnect.backoff.ms", 50);
-        config.put("reconnect.backoff.max.ms", 250);
-        config.put("retry.backoff.ms", 50);
-        config.put("retry.backoff.max.ms", 250);
-        config.put("key.deserializer", StringDeserializer.class);
-        config.put("value.deserializer", StringDeserializer.class);
-        return config;
+        Map<String, Object> consumer = new HashMap<>();
+        consumer.put("bootstrap.servers", config.get("bootstrap").asText());
+        consumer.put("group.id", config.get("group").asText());
+        consumer.put("client.id", config.get("name").asText());
+        if (!config.get("instance").isNull()) consumer.put("group.instance.id", config.get("instance").asText());
+        consumer.put("partition.assignment.strategy", assignors);
+        consumer.put("session.timeout.ms", config.get("session_ms").asInt());
+        consumer.put("heartbeat.interval.ms", config.get("heartbeat_ms").asInt());
+        consumer.put("max.poll.interval.ms", config.get("rebalance_ms").asInt());
+        consumer.put("max.poll.records", 100);
+        consumer.put("enable.auto.commit", false);
+        consumer.put("auto.offset.reset", "earliest");
+        consumer.put("fetch.max.wait.ms", 100);
+        consumer.put("reconnect.backoff.ms", 50);
+        consumer.put("reconnect.backoff.max.ms", 250);
+        consumer.put("retry.backoff.ms", 50);
+        consumer.put("retry.backoff.max.ms", 250);
+        consumer.put("key.deserializer", StringDeserializer.class);
+        consumer.put("value.deserializer", StringDeserializer.class);
+        return consumer;
     }
 
     void run(KafkaConsumer<String, String> consumer, String topic) {
@@ -95,54 +95,54 @@ class Member implements ConsumerRebalanceListener {
             Map<TopicPartition, OffsetAndMetadata> reached = new HashMap<>();
             StringBuilder lines = new StringBuilder();
             for (ConsumerRecord<String, String> record : consumer.poll(Duration.ofMillis(100))) {
-                lines.append(name + " got " + record.partition() + " " + record.offset() + " " + record.value() + "\n");
+                lines.append(name + " received " + record.partition() + " " + record.offset() + " " + record.value() + "\n");
                 reached.put(
                         new TopicPartition(topic, record.partition()), new OffsetAndMetadata(record.offset() + 1));
             }
             if (reached.isEmpty()) continue;
             write(lines.toString());
-            say("committing", reached);
+            log("committing", reached);
             try {
                 consumer.commitSync(reached);
-                say("committed", reached);
-            } catch (KafkaException refused) {
-                say("refused", refused.getClass().getSimpleName());
+                log("committed", reached);
+            } catch (KafkaException error) {
+                log("failed", error.getClass().getSimpleName());
             }
         }
         consumer.close();
-        say("ends", "");
+        log("left", "");
     }
 
     @Override
     public void onPartitionsAssigned(Collection<TopicPartition> partitions) {
-        say("assigned", numbers(partitions));
+        log("assigned", numbers(partitions));
     }
 
     @Override
     public void onPartitionsRevoked(Collection<TopicPartition> partitions) {
-        say("revoked", numbers(partitions));
+        log("revoked", numbers(partitions));
     }
 
     @Override
     public void onPartitionsLost(Collection<TopicPartition> partitions) {
-        say("lost", numbers(partitions));
+        log("lost", numbers(partitions));
     }
 
     static String numbers(Collection<TopicPartition> partitions) {
         return partitions.stream().map(one -> one.partition() + "").sorted().collect(Collectors.joining(","));
     }
 
-    void say(String verb, Map<TopicPartition, OffsetAndMetadata> offsets) {
-        offsets.forEach((place, offset) -> say(verb, place.partition() + " " + offset.offset()));
+    void log(String event, Map<TopicPartition, OffsetAndMetadata> offsets) {
+        offsets.forEach((partition, offset) -> log(event, partition.partition() + " " + offset.offset()));
     }
 
-    void say(String verb, String words) {
-        write((name + " " + verb + " " + words).strip() + "\n");
+    void log(String event, String words) {
+        write((name + " " + event + " " + words).strip() + "\n");
     }
 
     void write(String lines) {
         try {
-            journal.write(ByteBuffer.wrap(lines.getBytes(StandardCharsets.UTF_8)));
+            events.write(ByteBuffer.wrap(lines.getBytes(StandardCharsets.UTF_8)));
         } catch (IOException error) {
             throw new UncheckedIOException(error);
         }

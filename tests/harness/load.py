@@ -1,12 +1,12 @@
-"""Load that goes on whatever becomes of the brokers, and writes down what it is told.
+"""The load generator: clients that keep producing and reading while brokers fail.
 
-Three producers, all idempotent, acks=all: librdkafka's, aiokafka's and ours. Two readers from the
-start on: librdkafka's and ours. What they did is in a `History`.
+The producers are idempotent, with acks=all: librdkafka, aiokafka and ottla by default. The readers
+start at the beginning: librdkafka and ottla. What they sent and received is in a `History`.
 
     with load_on(address, topic, partitions) as load:
         load.wait_for_acks()
         ...
-    load.history        # all that was sent has been answered, or given up
+    load.history        # every send has been acknowledged, refused or given up
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from confluent_kafka import KafkaException, Message
 from confluent_kafka import Producer as ConfluentProducer
 from confluent_kafka import TopicPartition as ConfluentPartition
 
-from chaos.history import History, Outcome, Row, Send, decoded, encoded, value_of
+from harness.history import History, Outcome, Row, Send, decoded, encoded, value_of
 from ottla.client import (
     BatchConfig,
     ClientConfig,
@@ -45,11 +45,11 @@ from ottla.client import (
     TopicPartition,
 )
 
-#: What a producer has under way in a partition at most: one that is away leaves room for others.
-UNDER_WAY = 60
-#: A record that was not acked for so long is given up.
-PATIENCE_SECONDS = 120
-#: Codes that say for sure that nothing was written.
+#: Per producer and partition, so that a partition without a leader does not block the others.
+MAX_IN_FLIGHT = 60
+#: A record that is not acknowledged within this time is given up.
+TIMEOUT_SECONDS = 120
+#: Error codes after which the record is certainly not written.
 _REFUSALS = frozenset({ErrorCode.INVALID_TIMESTAMP, ErrorCode.MESSAGE_TOO_LARGE})
 
 _LIBRDKAFKA: dict[str, Any] = {
@@ -62,16 +62,16 @@ _LIBRDKAFKA: dict[str, Any] = {
     "topic.metadata.refresh.interval.ms": 2000,
     "metadata.recovery.strategy": "none",
 }
-_OURS = ClientConfig(
+_OTTLA = ClientConfig(
     retry=RetryConfig(backoff=0.02, max_backoff=0.2),
-    timeouts=TimeoutConfig(connect=5, request=10, operation=PATIENCE_SECONDS),
+    timeouts=TimeoutConfig(connect=5, request=10, operation=TIMEOUT_SECONDS),
     metadata_max_age=2,
 )
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
-    """Hear nothing of what is no news here: brokers that go and come, and every flipped bit."""
+def silenced_client_logs() -> Iterator[None]:
+    """Suppress what clients log of faults that are injected on purpose."""
     loggers = [logging.getLogger(name) for name in ("aiokafka", "ottla.client", "ottla.storage")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
@@ -83,8 +83,8 @@ def quiet() -> Iterator[None]:
             logger.setLevel(level)
 
 
-class Book:
-    """What one producer sends and is told, and how long it had to wait."""
+class SendTracker:
+    """The sends of one producer: acknowledgements, errors, and the longest wait for either."""
 
     def __init__(self, history: History, name: str, number: int, partitions: int) -> None:
         self.name = name
@@ -92,74 +92,74 @@ class Book:
         self.errors: list[str] = []
         self._sends = history.sends[name]
         self._number = number
-        self._under_way = [0] * partitions
+        self._in_flight = [0] * partitions
         self._waiting_since = [0.0] * partitions
         self._longest = [0.0] * partitions
         self._turn = number
 
     def next(self) -> Send | None:
-        """Make up the next record; None if none can be sent now."""
-        partitions = len(self._under_way)
+        """Return the next record to send; None if every partition has the maximum in flight."""
+        partitions = len(self._in_flight)
         for _ in range(partitions):
             self._turn = (self._turn + 1) % partitions
-            if self._under_way[self._turn] < UNDER_WAY:
+            if self._in_flight[self._turn] < MAX_IN_FLIGHT:
                 break
         else:
             return None
         send = Send(self._turn, value_of(self._number, len(self._sends)))
         self._sends.append(send)
-        if not self._under_way[self._turn]:
+        if not self._in_flight[self._turn]:
             self._waiting_since[self._turn] = time.monotonic()
-        self._under_way[self._turn] += 1
+        self._in_flight[self._turn] += 1
         return send
 
-    def told(self, send: Send, offset: int | None) -> None:
-        """Note an ack, and where it says that the record is."""
+    def ack(self, send: Send, offset: int | None) -> None:
+        """Record an acknowledgement and its offset."""
         send.outcome = Outcome.ACKED
         send.offset = offset if offset is not None and offset >= 0 else None
         self.acked[send.partition] += 1
         self._answered(send)
 
-    def failed(self, send: Send, error: object, *, is_refused: bool = False) -> None:
-        """Note that there will be no ack, and whether that means that there is no record."""
+    def fail(self, send: Send, error: object, *, is_refused: bool = False) -> None:
+        """Record an error, and whether it implies that the record was not written."""
         send.outcome = Outcome.REFUSED if is_refused else Outcome.UNKNOWN
         self.errors.append(f"{self.name}: {send.value} in {send.partition}: {error}")
         self._answered(send)
 
-    def silence(self, partition: int) -> float:
-        """Give the longest time for which it waited for any answer of a partition, in seconds."""
+    def longest_wait(self, partition: int) -> float:
+        """Return the longest wait for a response of a partition, in seconds."""
         now = time.monotonic() - self._waiting_since[partition]
-        return max(self._longest[partition], now if self._under_way[partition] else 0.0)
+        return max(self._longest[partition], now if self._in_flight[partition] else 0.0)
 
     def _answered(self, send: Send) -> None:
         now, partition = time.monotonic(), send.partition
         waited = now - self._waiting_since[partition]
         self._longest[partition] = max(self._longest[partition], waited)
         self._waiting_since[partition] = now
-        self._under_way[partition] -= 1
+        self._in_flight[partition] -= 1
 
 
 class Worker(Protocol):
-    """Somebody who works until he is told to stop."""
+    """A client that works until it is stopped."""
 
-    def stop(self, patience: float) -> None:
-        """Begin nothing new, and wait so long for what was begun, in seconds."""
+    def stop(self, timeout: float) -> None:
+        """Start nothing new; wait up to `timeout` seconds for responses."""
 
     def join(self) -> None:
-        """Wait for the end."""
+        """Wait until the worker has ended."""
 
 
-class _Threaded:
-    """A client that is worked with in a thread of its own."""
+class _ThreadWorker:
+    """A blocking client, in its own thread."""
 
     def __init__(self, name: str, problems: list[str]) -> None:
         self._problems = problems
         self._stopping = threading.Event()
-        self._patience = 0.0
+        self._timeout = 0.0
         self._thread = threading.Thread(target=self._guarded, name=name, daemon=True)
 
-    def stop(self, patience: float) -> None:
-        self._patience = patience
+    def stop(self, timeout: float) -> None:
+        self._timeout = timeout
         self._stopping.set()
 
     def join(self) -> None:
@@ -168,21 +168,21 @@ class _Threaded:
     def _guarded(self) -> None:
         try:
             self._run()
-        except Exception as error:  # noqa: BLE001  # said where somebody looks
+        except Exception as error:  # noqa: BLE001  # reported by Load.problems
             self._problems.append(f"{self._thread.name} ended: {error!r}")
 
     def _run(self) -> None:
         raise NotImplementedError
 
 
-class LibrdkafkaProducer(_Threaded):
-    """Sends with confluent-kafka."""
+class LibrdkafkaProducer(_ThreadWorker):
+    """Produces with confluent-kafka."""
 
     def __init__(
-        self, address: str, topic: str, book: Book, pause: float, problems: list[str]
+        self, address: str, topic: str, tracker: SendTracker, pause: float, problems: list[str]
     ) -> None:
-        super().__init__(book.name, problems)
-        self._book = book
+        super().__init__(tracker.name, problems)
+        self._tracker = tracker
         self._topic = topic
         self._pause = pause
         self._producer = ConfluentProducer(
@@ -193,16 +193,16 @@ class LibrdkafkaProducer(_Threaded):
                 "acks": "all",
                 "linger.ms": 1,
                 "batch.num.messages": 20,
-                "message.timeout.ms": PATIENCE_SECONDS * 1000,
+                "message.timeout.ms": TIMEOUT_SECONDS * 1000,
                 "request.timeout.ms": 10_000,
-                "error_cb": self._error,
+                "error_cb": self._on_error,
             }
         )
         self._thread.start()
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            send = self._book.next()
+            send = self._tracker.next()
             if send is None:
                 self._producer.poll(0.005)
                 continue
@@ -210,31 +210,33 @@ class LibrdkafkaProducer(_Threaded):
                 self._topic,
                 encoded(send.value),
                 partition=send.partition,
-                on_delivery=lambda error, message, send=send: self._told(error, message, send),
+                on_delivery=lambda error, message, send=send: self._on_delivery(
+                    error, message, send
+                ),
             )
             self._producer.poll(0)
             time.sleep(self._pause)
-        self._producer.flush(self._patience)
+        self._producer.flush(self._timeout)
 
-    def _told(self, error: ConfluentError | None, message: Message, send: Send) -> None:
+    def _on_delivery(self, error: ConfluentError | None, message: Message, send: Send) -> None:
         if error is None:
-            self._book.told(send, message.offset())
+            self._tracker.ack(send, message.offset())
         else:
-            self._book.failed(send, error, is_refused=error.code() in _REFUSALS)
+            self._tracker.fail(send, error, is_refused=error.code() in _REFUSALS)
 
-    def _error(self, error: ConfluentError) -> None:
-        # That a broker is away is no news; what is fatal is.
+    def _on_error(self, error: ConfluentError) -> None:
+        # Brokers are expected to disappear; fatal errors are not expected.
         if error.fatal():
-            self._problems.append(f"{self._book.name}: fatal: {error}")
+            self._problems.append(f"{self._tracker.name}: fatal: {error}")
 
 
-class LibrdkafkaReader(_Threaded):
-    """Reads along with confluent-kafka, from the start of every partition."""
+class LibrdkafkaReader(_ThreadWorker):
+    """Consumes with confluent-kafka, from the start of every partition."""
 
     def __init__(
         self, address: str, topic: str, partitions: int, rows: list[Row], problems: list[str]
     ) -> None:
-        super().__init__("librdkafka's reader", problems)
+        super().__init__("librdkafka reader", problems)
         self._rows = rows
         self._consumer = librdkafka_consumer(address, topic, partitions)
         self._thread.start()
@@ -250,12 +252,12 @@ class LibrdkafkaReader(_Threaded):
 
 
 def librdkafka_consumer(address: str, topic: str, partitions: int) -> ConfluentConsumer:
-    """Make one that reads all partitions from their start."""
+    """Return a consumer of all partitions from their start."""
     consumer = ConfluentConsumer(
         _LIBRDKAFKA
         | {
             "bootstrap.servers": address,
-            "group.id": "nobody",
+            "group.id": "unused",
             "enable.auto.commit": False,
             "check.crcs": True,
             "fetch.wait.max.ms": 100,
@@ -269,37 +271,37 @@ def librdkafka_consumer(address: str, topic: str, partitions: int) -> ConfluentC
 
 
 def row_of(message: Message) -> Row | None:
-    """Read a record; None for what is no record, and may be. Raises for what may not."""
+    """Decode a record; None for a retriable error. Raises KafkaException for any other error."""
     error = message.error()
     if error is None:
         return message.partition(), message.offset(), decoded(message.value())
-    # A broker that is away is asked again by itself.
+    # librdkafka retries by itself.
     if error.code() == ConfluentError._PARTITION_EOF or error.retriable():
         return None
     raise KafkaException(error)
 
 
-class Asyncio:
-    """A loop in a thread, for the clients that want one."""
+class LoopThread:
+    """An event loop in a thread, for asyncio clients."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
-        # A client's task that failed unheard is told by what the client does next, or not at all.
+        # Clients report the errors of their background tasks when they are used next.
         self.loop.set_exception_handler(lambda _loop, _context: None)
         self._thread = threading.Thread(target=self.loop.run_forever, name="asyncio", daemon=True)
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, Any], timeout: float = 30) -> Any:
-        """Run something there, and wait for it."""
+        """Run a coroutine on the loop and return its result."""
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(timeout)
 
     def close(self) -> None:
-        """End, with whatever clients have left behind."""
+        """Cancel the tasks that clients left behind, and stop the loop."""
         self.run(self._cancel_all())
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
         with warnings.catch_warnings():
-            # aiokafka may be connecting while it is closed, and forgets about that.
+            # aiokafka abandons a connection attempt when it is closed.
             warnings.simplefilter("ignore", ResourceWarning)
             self.loop.close()
             gc.collect()
@@ -312,22 +314,22 @@ class Asyncio:
             await asyncio.wait(tasks, timeout=5)
 
 
-class _Tasked:
-    """A client that is worked with in a task of the loop."""
+class _TaskWorker:
+    """An asyncio client, in a task."""
 
-    def __init__(self, home: Asyncio, name: str, problems: list[str]) -> None:
-        self._home = home
+    def __init__(self, loop_thread: LoopThread, name: str, problems: list[str]) -> None:
+        self._loop_thread = loop_thread
         self._name = name
         self._problems = problems
         self._stopping = False
-        self._patience = 0.0
+        self._timeout = 0.0
         self._ended = threading.Event()
 
     def begin(self) -> None:
-        asyncio.run_coroutine_threadsafe(self._guarded(), self._home.loop)
+        asyncio.run_coroutine_threadsafe(self._guarded(), self._loop_thread.loop)
 
-    def stop(self, patience: float) -> None:
-        self._patience = patience
+    def stop(self, timeout: float) -> None:
+        self._timeout = timeout
         self._stopping = True
 
     def join(self) -> None:
@@ -336,7 +338,7 @@ class _Tasked:
     async def _guarded(self) -> None:
         try:
             await self._run()
-        except Exception as error:  # noqa: BLE001  # said where somebody looks
+        except Exception as error:  # noqa: BLE001  # reported by Load.problems
             self._problems.append(f"{self._name} ended: {error!r}")
         finally:
             self._ended.set()
@@ -345,22 +347,22 @@ class _Tasked:
         raise NotImplementedError
 
 
-class _AsyncProducer(_Tasked):
-    """What the two asynchronous producers have in common: one queues, and is told later."""
+class _AsyncProducer(_TaskWorker):
+    """A producer whose `_queue` returns an awaitable of the acknowledgement."""
 
     def __init__(
         self,
-        home: Asyncio,
+        loop_thread: LoopThread,
         address: str,
         topic: str,
-        book: Book,
+        tracker: SendTracker,
         pause: float,
         problems: list[str],
     ) -> None:
-        super().__init__(home, book.name, problems)
+        super().__init__(loop_thread, tracker.name, problems)
         self._address = address
         self._topic = topic
-        self._book = book
+        self._tracker = tracker
         self._pause = pause
         self._waiting: set[asyncio.Future[Any]] = set()
         self.begin()
@@ -369,33 +371,33 @@ class _AsyncProducer(_Tasked):
         await self._open()
         try:
             while not self._stopping:
-                send = self._book.next()
+                send = self._tracker.next()
                 if send is not None:
                     await self._begin(send)
                 await asyncio.sleep(self._pause if send is not None else 0.005)
             if self._waiting:
-                await asyncio.wait(self._waiting, timeout=self._patience)
+                await asyncio.wait(self._waiting, timeout=self._timeout)
         finally:
             with suppress(Exception):
-                await asyncio.wait_for(self._close(), min(20, self._patience))
+                await asyncio.wait_for(self._close(), min(20, self._timeout))
 
     async def _begin(self, send: Send) -> None:
         try:
             future = asyncio.ensure_future(await self._queue(send))
         except (AioKafkaError, ClientError, KafkaError) as error:
-            self._book.failed(send, error)
+            self._tracker.fail(send, error)
             return
         self._waiting.add(future)
-        future.add_done_callback(lambda done: self._told(send, done))
+        future.add_done_callback(lambda done: self._on_delivery(send, done))
 
-    def _told(self, send: Send, future: asyncio.Future[Any]) -> None:
+    def _on_delivery(self, send: Send, future: asyncio.Future[Any]) -> None:
         self._waiting.discard(future)
         if future.cancelled():
-            self._book.failed(send, "cancelled")
+            self._tracker.fail(send, "cancelled")
         elif error := future.exception():
-            self._book.failed(send, error, is_refused=self._is_refusal(error))
+            self._tracker.fail(send, error, is_refused=self._is_refusal(error))
         else:
-            self._book.told(send, future.result().offset)
+            self._tracker.ack(send, future.result().offset)
 
     async def _open(self) -> None:
         pass
@@ -411,7 +413,7 @@ class _AsyncProducer(_Tasked):
 
 
 class AiokafkaProducer(_AsyncProducer):
-    """Sends with aiokafka."""
+    """Produces with aiokafka."""
 
     async def _open(self) -> None:
         self._producer = AIOKafkaProducer(
@@ -435,11 +437,11 @@ class AiokafkaProducer(_AsyncProducer):
         return getattr(error, "errno", None) in _REFUSALS or isinstance(error, AioTooLargeError)
 
 
-class OurProducer(_AsyncProducer):
-    """Sends with ottla.client."""
+class OttlaProducer(_AsyncProducer):
+    """Produces with ottla.client."""
 
     async def _open(self) -> None:
-        self._producer = Producer(self._address, batch=BatchConfig(linger=0.001), client=_OURS)
+        self._producer = Producer(self._address, batch=BatchConfig(linger=0.001), client=_OTTLA)
 
     async def _queue(self, send: Send) -> Any:
         return await self._producer.enqueue(
@@ -453,19 +455,19 @@ class OurProducer(_AsyncProducer):
         return isinstance(error, KafkaError) and error.code in _REFUSALS
 
 
-class OurReader(_Tasked):
-    """Reads along with ottla.client, from the start of every partition."""
+class OttlaReader(_TaskWorker):
+    """Consumes with ottla.client, from the start of every partition."""
 
     def __init__(
         self,
-        home: Asyncio,
+        loop_thread: LoopThread,
         address: str,
         topic: str,
         partitions: int,
         rows: list[Row],
         problems: list[str],
     ) -> None:
-        super().__init__(home, "our reader", problems)
+        super().__init__(loop_thread, "ottla reader", problems)
         self._address = address
         self._topic = topic
         self._partitions = partitions
@@ -473,31 +475,38 @@ class OurReader(_Tasked):
         self.begin()
 
     async def _run(self) -> None:
-        async with our_consumer(self._address) as consumer:
-            places = [TopicPartition(self._topic, number) for number in range(self._partitions)]
-            consumer.assign(places)
-            consumer.seek_to_beginning(*places)
+        async with ottla_consumer(self._address) as consumer:
+            tps = [TopicPartition(self._topic, number) for number in range(self._partitions)]
+            consumer.assign(tps)
+            consumer.seek_to_beginning(*tps)
             while not self._stopping:
                 found = await consumer.getmany(timeout=0.1)
                 self._rows += rows_of(found)
 
 
-def our_consumer(address: str) -> Consumer:
-    """Make one of ours."""
-    return Consumer(address, client=_OURS, fetch=FetchConfig(max_wait=0.1))
+def ottla_consumer(address: str) -> Consumer:
+    """Return an ottla consumer that polls often."""
+    return Consumer(address, client=_OTTLA, fetch=FetchConfig(max_wait=0.1))
 
 
 def rows_of(found: dict[TopicPartition, list[Any]]) -> list[Row]:
-    """Read records of ours. Raises ValueError for what nobody sent."""
+    """Decode consumed records. Raises ValueError for damaged ones."""
     return [
-        (place.partition, record.offset, decoded(record.value))
-        for place, records in found.items()
+        (tp.partition, record.offset, decoded(record.value))
+        for tp, records in found.items()
         for record in records
     ]
 
 
+_PRODUCERS = {
+    "librdkafka": LibrdkafkaProducer,
+    "aiokafka": AiokafkaProducer,
+    "ottla": OttlaProducer,
+}
+
+
 class Load:
-    """All of them together."""
+    """Producers and readers of one topic."""
 
     def __init__(
         self,
@@ -507,122 +516,126 @@ class Load:
         *,
         per_second: float = 900,
         with_readers: bool = True,
+        producers: Sequence[str] = ("librdkafka", "aiokafka", "ottla"),
     ) -> None:
         self.address = address
         self.topic = topic
         self.partitions = range(partitions)
         self.history = History()
-        #: What ended somebody before his time.
+        #: Why a worker ended early.
         self.problems: list[str] = []
         self._is_stopped = False
-        self._home = Asyncio()
-        names = ("librdkafka", "aiokafka", "ottla")
-        self.books = [
-            Book(self.history, name, number, partitions) for number, name in enumerate(names)
-        ]
-        pause = len(names) / per_second
-        rdkafka, aio, ours = self.books
-        home, problems, polls = self._home, self.problems, self.history.polls
-        self._producers: list[Worker] = [
-            LibrdkafkaProducer(address, topic, rdkafka, pause, problems),
-            AiokafkaProducer(home, address, topic, aio, pause, problems),
-            OurProducer(home, address, topic, ours, pause, problems),
-        ]
+        self._loop_thread = LoopThread()
+        pause = len(producers) / per_second
+        self.trackers: list[SendTracker] = []
+        self._producers: list[Worker] = []
+        for number, client in enumerate(producers):
+            name = client if producers.count(client) == 1 else f"{client} {number}"
+            tracker = SendTracker(self.history, name, number, partitions)
+            self.trackers.append(tracker)
+            kind = _PRODUCERS[client]
+            loop = () if kind is LibrdkafkaProducer else (self._loop_thread,)
+            self._producers.append(kind(*loop, address, topic, tracker, pause, self.problems))
         self._readers: list[Worker] = []
         if with_readers:
+            polls, problems = self.history.polls, self.problems
             self._readers = [
                 LibrdkafkaReader(address, topic, partitions, polls["librdkafka"], problems),
-                OurReader(home, address, topic, partitions, polls["ottla"], problems),
+                OttlaReader(
+                    self._loop_thread, address, topic, partitions, polls["ottla"], problems
+                ),
             ]
 
     @property
     def acked(self) -> int:
-        """How much was acked so far."""
-        return sum(sum(book.acked) for book in self.books)
+        """The number of acknowledged records."""
+        return sum(sum(tracker.acked) for tracker in self.trackers)
 
     @property
     def errors(self) -> list[str]:
-        """What producers were told that is no ack."""
-        return [error for book in self.books for error in book.errors]
+        """The errors of all producers."""
+        return [error for tracker in self.trackers for error in tracker.errors]
 
     def acked_in(self, partitions: Collection[int]) -> int:
-        """How much was acked so far in some partitions."""
-        return sum(book.acked[number] for book in self.books for number in partitions)
+        """Return the number of acknowledged records in some partitions."""
+        return sum(tracker.acked[number] for tracker in self.trackers for number in partitions)
 
-    def silence(self, partitions: Collection[int] | None = None) -> float:
-        """Give the longest time that a producer had to wait for a partition, in seconds."""
+    def longest_wait(self, partitions: Collection[int] | None = None) -> float:
+        """Return the longest wait of a producer for a response of a partition, in seconds."""
         numbers = self.partitions if partitions is None else partitions
-        return max((book.silence(number) for book in self.books for number in numbers), default=0.0)
+        return max(
+            (tracker.longest_wait(number) for tracker in self.trackers for number in numbers),
+            default=0.0,
+        )
 
     def wait_for_acks(
         self, count: int = 5, partitions: Collection[int] | None = None, seconds: float = 60
     ) -> None:
-        """Wait until every producer had so many acks, from now on, in each of some partitions.
+        """Wait until every producer has `count` more acks in each of some partitions.
 
-        Of some only where the others cannot be written: then aiokafka's is not waited for. It sends
-        to all in turn, and its `send` waits while the batch of any one of them is full.
+        With `partitions`, the others are expected to be unavailable, and aiokafka is not waited
+        for: its `send` blocks while the batch of any partition is full.
         """
         numbers = list(self.partitions if partitions is None else partitions)
         is_whole = len(numbers) == len(self.partitions)
-        books = [book for book in self.books if is_whole or book.name != "aiokafka"]
-        wanted = {(b.name, n): b.acked[n] + count for b in books for n in numbers}
+        trackers = [tracker for tracker in self.trackers if is_whole or tracker.name != "aiokafka"]
+        wanted = {(b.name, n): b.acked[n] + count for b in trackers for n in numbers}
         self.wait(
-            lambda: all(b.acked[n] >= wanted[b.name, n] for b in books for n in numbers),
-            f"{count} acks for everybody in {numbers}",
+            lambda: all(b.acked[n] >= wanted[b.name, n] for b in trackers for n in numbers),
+            f"{count} acks for every producer in {numbers}",
             seconds,
         )
 
     def wait(self, condition: Callable[[], bool], what: str, seconds: float = 60) -> None:
-        """Wait until something is so, or somebody has ended, or it takes too long."""
+        """Wait until a condition holds. Raises AssertionError when a worker ends, or too late."""
         deadline = time.monotonic() + seconds
         while not condition():
             assert not self.problems, self.problems
             if time.monotonic() > deadline:
-                told = {book.name: book.acked for book in self.books}
-                raise AssertionError(f"{what}: not in {seconds} s; {told}; {self.errors[-3:]}")
+                acked = {tracker.name: tracker.acked for tracker in self.trackers}
+                raise AssertionError(f"{what}: not in {seconds} s; {acked}; {self.errors[-3:]}")
             time.sleep(0.005)
 
-    def stop(self, patience: float = PATIENCE_SECONDS + 10) -> None:
-        """Let producers have their answers, if they come in so many seconds, and readers end."""
+    def stop(self, timeout: float = TIMEOUT_SECONDS + 10) -> None:
+        """Wait up to `timeout` seconds for acknowledgements, then stop producers and readers."""
         if not self._is_stopped:
             self._is_stopped = True
-            _end(self._producers, patience)
-            _end(self._readers, patience)
-            self._home.close()
+            _end(self._producers, timeout)
+            _end(self._readers, timeout)
+            self._loop_thread.close()
 
 
-def _end(workers: Sequence[Worker], patience: float) -> None:
+def _end(workers: Sequence[Worker], timeout: float) -> None:
     for worker in workers:
-        worker.stop(patience)
+        worker.stop(timeout)
     for worker in workers:
         worker.join()
 
 
 @contextmanager
 def load_on(address: str, topic: str, partitions: int, **options: Any) -> Iterator[Load]:
-    """Let there be load, and wait for its answers at the end."""
+    """Run load, and wait for its acknowledgements at the end."""
     load = Load(address, topic, partitions, **options)
     try:
         yield load
     except BaseException:
-        load.stop(patience=1)
+        load.stop(timeout=1)
         raise
     load.stop()
 
 
 def read_everything(address: str, topic: str, partitions: int, history: History) -> None:
-    """Read all from start to end, with clients that know nothing of what was, one of each kind."""
-    theirs, ours = ("librdkafka, in the end", "ottla, in the end")
-    history.last_readers = {theirs, ours}
-    _read_with_librdkafka(address, topic, partitions, history.polls[theirs])
-    history.polls[ours] = asyncio.run(_read_with_ours(address, topic, partitions))
+    """Read the topic from start to end with a new consumer of each kind, into the history."""
+    history.last_readers = {"librdkafka, last", "ottla, last"}
+    _read_with_librdkafka(address, topic, partitions, history.polls["librdkafka, last"])
+    history.polls["ottla, last"] = asyncio.run(_read_with_ottla(address, topic, partitions))
 
 
 def _read_with_librdkafka(address: str, topic: str, partitions: int, rows: list[Row]) -> None:
     consumer = librdkafka_consumer(address, topic, partitions)
     try:
         ended: set[int] = set()
-        deadline = time.monotonic() + PATIENCE_SECONDS
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while len(ended) < partitions:
             assert time.monotonic() < deadline, f"the end of {topic} was not reached"
             for message in consumer.consume(1000, timeout=0.1):
@@ -634,14 +647,14 @@ def _read_with_librdkafka(address: str, topic: str, partitions: int, rows: list[
         consumer.close()
 
 
-async def _read_with_ours(address: str, topic: str, partitions: int) -> list[Row]:
+async def _read_with_ottla(address: str, topic: str, partitions: int) -> list[Row]:
     rows: list[Row] = []
-    places = [TopicPartition(topic, number) for number in range(partitions)]
-    async with our_consumer(address) as consumer:
-        consumer.assign(places)
-        consumer.seek_to_beginning(*places)
-        ends = await consumer.end_offsets(*places)
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while any([await consumer.position(place) < ends[place] for place in places]):
+    tps = [TopicPartition(topic, number) for number in range(partitions)]
+    async with ottla_consumer(address) as consumer:
+        consumer.assign(tps)
+        consumer.seek_to_beginning(*tps)
+        ends = await consumer.end_offsets(*tps)
+        async with asyncio.timeout(TIMEOUT_SECONDS):
+            while any([await consumer.position(tp) < ends[tp] for tp in tps]):
                 rows += rows_of(await consumer.getmany(timeout=1.0))
     return rows
