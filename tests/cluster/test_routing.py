@@ -131,7 +131,7 @@ async def test_what_cannot_be_is_refused_the_same_way_everywhere(cluster, name):
         ] == ErrorCode.INVALID_TOPIC_EXCEPTION
         code, message = await try_create_topic(broker, name, leaders=[0, 7])
         assert code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
-        assert message == "replicas on [7]: it must be one broker, of 0, 1, 2"
+        assert message == "Invalid replicas [7]: expected one of the brokers 0, 1, 2"
         assert (await try_delete_topic(broker, "nowhere"))[
             0
         ] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
