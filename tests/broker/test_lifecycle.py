@@ -1,4 +1,4 @@
-"""The daemon's life: it starts, is stopped, killed and started again, and keeps its word."""
+"""The broker process: start, stop, kill, restart, listeners, background work."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ from ottla.protocol.api.metadata import MetadataRequest, MetadataResponseTopic
 
 pytestmark = pytest.mark.real_time
 
-FEW = tuple(Record(b"key %d" % n, b"value %d" % n) for n in range(5))
+RECORDS = tuple(Record(b"key %d" % n, b"value %d" % n) for n in range(5))
 MESSAGE_TOO_LARGE = 10
 ENDINGS = pytest.mark.parametrize("end", ["stop", "kill"])
 
 
 @pytest.fixture
 def daemons(tmp_path: Path, request) -> Iterator[Callable[..., Daemon]]:
-    """Make daemons that are not started yet; all of the same directory, unless told otherwise."""
-    made: list[Daemon] = []
+    """Create daemons without starting them; by default all with the same directory."""
+    created: list[Daemon] = []
 
     def make(*arguments: str, folder: Path = tmp_path, port: int | None = None) -> Daemon:
-        made.append(Daemon(folder, *arguments, port=port))
-        return made[-1]
+        created.append(Daemon(folder, *arguments, port=port))
+        return created[-1]
 
-    with shown_on_failure(request, made):
+    with shown_on_failure(request, created):
         yield make
-    for daemon in made:
+    for daemon in created:
         if daemon.is_running:
             daemon.kill()
 
@@ -56,32 +56,32 @@ def values(client: Confluent, topic: str, count: int, start: int | None = 0) -> 
 
 
 def lines_of(broker: Daemon, message: str) -> list[str]:
-    """Give what it logged with this message."""
+    """Return the log lines with this message."""
     lines = broker.log.read_text().splitlines()
     return [line for line in lines if f"  {message}  " in f"{line}  "]
 
 
-def until(condition: Callable[[], bool], what: str, seconds: float = 20) -> None:
+def until(condition: Callable[[], bool], description: str, seconds: float = 20) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, f"{what} did not come to be in {seconds} s"
+        assert time.monotonic() < deadline, f"timed out after {seconds} s: {description}"
         time.sleep(0.02)
 
 
 async def topics_of(address: str) -> dict[str, MetadataResponseTopic]:
     async with connect(address) as client:
-        answer = await client.request(MetadataRequest(topics=None), 12)
-    return {topic.name: topic for topic in answer.topics if not topic.is_internal}
+        response = await client.request(MetadataRequest(topics=None), 12)
+    return {topic.name: topic for topic in response.topics if not topic.is_internal}
 
 
 # Starting and stopping.
 
 
-def test_it_starts_and_says_what_clients_will_be_told(daemons):
+def test_a_start_logs_the_listeners_and_advertised_addresses(daemons):
     broker = daemons()
     started = time.perf_counter()
     broker.start()
-    print(f"\nit answers {(time.perf_counter() - started) * 1000:.0f} ms after it was started")
+    print(f"\nthe broker answers {(time.perf_counter() - started) * 1000:.0f} ms after its start")
 
     (listening,) = lines_of(broker, "listening")
     (ready,) = lines_of(broker, "ready")
@@ -92,10 +92,10 @@ def test_it_starts_and_says_what_clients_will_be_told(daemons):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
-def test_a_signal_ends_it_and_leaves_the_directory_clean(daemons, number):
+def test_a_signal_stops_the_broker_cleanly(daemons, number):
     broker = daemons().start()
     client = Confluent(broker.address)
-    client.produce("t", FEW, acks="1")
+    client.produce("t", RECORDS, acks="1")
     assert not (broker.data / "clean-shutdown").exists()
 
     assert broker.stop(number) == 0
@@ -104,12 +104,12 @@ def test_a_signal_ends_it_and_leaves_the_directory_clean(daemons, number):
     assert len(lines_of(broker, "stopping")) == len(lines_of(broker, "stopped")) == 1
     broker.start()
     assert not (broker.data / "clean-shutdown").exists()
-    assert values(client, "t", 5) == [record.value for record in FEW]
+    assert values(client, "t", 5) == [record.value for record in RECORDS]
 
 
-async def test_a_stop_answers_those_who_wait_for_records(daemons):
+async def test_a_stop_completes_delayed_fetches(daemons):
     broker = daemons().start()
-    Confluent(broker.address).produce("t", FEW)
+    Confluent(broker.address).produce("t", RECORDS)
     async with connect(broker.address) as one, connect(broker.address) as other:
         for client in (one, other):
             client.send(fetch_request(5, max_wait_ms=60_000), 12)
@@ -126,7 +126,7 @@ async def test_a_stop_answers_those_who_wait_for_records(daemons):
     assert (broker.data / "clean-shutdown").exists()
 
 
-def test_busy_producers_lose_and_double_nothing_when_it_is_stopped(daemons):
+def test_a_restart_under_load_loses_and_duplicates_nothing(daemons):
     broker = daemons().start()
     Confluent(broker.address).create_topic("t", 2)
     producers = ["librdkafka", "librdkafka"]
@@ -147,7 +147,7 @@ def test_busy_producers_lose_and_double_nothing_when_it_is_stopped(daemons):
         assert offsets == list(range(len(offsets)))
 
 
-def test_a_stop_does_not_wait_for_clients_who_do_nothing(daemons):
+def test_a_stop_does_not_wait_for_idle_connections(daemons):
     broker = daemons().start()
     with (
         socket.create_connection((HOST, broker.port)),
@@ -159,20 +159,20 @@ def test_a_stop_does_not_wait_for_clients_who_do_nothing(daemons):
 
     duration = re.search(r"stopped  duration_ms=(\d+)", broker.log.read_text())
     assert duration
-    assert int(duration[1]) < 10_000, "shutdown.timeout.ms was waited for"
+    assert int(duration[1]) < 10_000, "the stop waited for shutdown.timeout.ms"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
-def test_a_signal_while_it_starts_ends_it_or_stops_it_but_nothing_in_between(daemons, number):
+def test_a_signal_during_startup_ends_the_process_or_stops_it_cleanly(daemons, number):
     broker = daemons().start()
     client = Confluent(broker.address)
     client.create_topic("t", 500)
-    client.produce("t", FEW)
-    for after in (0.2, 0.3, 0.4, 0.5):
+    client.produce("t", RECORDS)
+    for delay_seconds in (0.2, 0.3, 0.4, 0.5):
         broker.kill()
         before = broker.log.stat().st_size
         process = broker.spawn()
-        time.sleep(after)
+        time.sleep(delay_seconds)
         process.send_signal(number)
 
         code = process.wait(30)
@@ -181,28 +181,28 @@ def test_a_signal_while_it_starts_ends_it_or_stops_it_but_nothing_in_between(dae
         assert (code == 0) == ("ready" in logged) == ("stopped" in logged), logged
         assert (code == 0) == (broker.data / "clean-shutdown").exists()
     broker.start()
-    assert values(client, "t", 5) == [record.value for record in FEW]
+    assert values(client, "t", 5) == [record.value for record in RECORDS]
 
 
 @pytest.fixture
 def first_process(tmp_path: Path) -> Iterator[Callable[..., tuple[subprocess.Popen[bytes], int]]]:
-    """Run a broker as a container does: as process 1, to which signals have no default."""
-    alone = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child"]
-    if subprocess.run([*alone, "true"], capture_output=True, check=False).returncode != 0:
-        pytest.skip("there are no namespaces for processes here")
+    """Run a broker as PID 1, as in a container: signals have no default action."""
+    unshare = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child"]
+    if subprocess.run([*unshare, "true"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("PID namespaces are not available")
     started: list[subprocess.Popen[bytes]] = []
 
-    def start(broker: Daemon, logs: str) -> tuple[subprocess.Popen[bytes], int]:
+    def start(broker: Daemon, message: str) -> tuple[subprocess.Popen[bytes], int]:
         broker.folder.mkdir(exist_ok=True)
-        command = [*alone, sys.executable, "-m", "ottla", "broker", "start", "--data-dir"]
+        command = [*unshare, sys.executable, "-m", "ottla", "broker", "start", "--data-dir"]
         with broker.log.open("wb") as log:
             started.append(
                 subprocess.Popen([*command, str(broker.data), *broker.arguments], stderr=log)
             )
-        until(lambda: logs in broker.log.read_text(), logs)
-        outside = started[-1].pid
-        inside = Path(f"/proc/{outside}/task/{outside}/children").read_text()
-        return started[-1], int(inside)
+        until(lambda: message in broker.log.read_text(), message)
+        parent = started[-1].pid
+        children = Path(f"/proc/{parent}/task/{parent}/children").read_text()
+        return started[-1], int(children)
 
     yield start
     for process in started:
@@ -210,13 +210,13 @@ def first_process(tmp_path: Path) -> Iterator[Callable[..., tuple[subprocess.Pop
         process.wait()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="namespaces are Linux's")
-def test_process_1_of_a_container_ends_by_a_signal_too(daemons, first_process):
+@pytest.mark.skipif(sys.platform != "linux", reason="PID namespaces need Linux")
+def test_pid_1_of_a_container_handles_signals(daemons, first_process):
     port, controller = free_port(), free_port()
     addresses = f"cluster.brokers=0@{HOST}:{controller},1@{HOST}:{port}"
     follower = daemons("--id", "1", "--set", addresses, port=port)
 
-    # It would wait for its controller for ever.
+    # It waits for its controller forever.
     process, pid = first_process(follower, "waiting for the controller")
     os.kill(pid, signal.SIGTERM)
 
@@ -230,18 +230,18 @@ def test_process_1_of_a_container_ends_by_a_signal_too(daemons, first_process):
     assert (broker.data / "clean-shutdown").exists()
 
 
-# What a restart keeps.
+# State that survives a restart.
 
 
 @ENDINGS
-async def test_a_restart_keeps_topics_with_their_ids_settings_and_records(daemons, end):
+async def test_a_restart_keeps_topic_ids_configs_and_records(daemons, end):
     broker = daemons().start()
     client = Confluent(broker.address)
     client.create_topic("one", 3, {"retention.ms": "86400000"})
     client.create_topic("two")
     client.create_partitions("two", 2)
-    client.produce("one", FEW, partition=2, codec="zstd")
-    client.produce("two", FEW[:2], acks="1")
+    client.produce("one", RECORDS, partition=2, codec="zstd")
+    client.produce("two", RECORDS[:2], acks="1")
     client.delete_records("two", 1)
     before, cluster = await topics_of(broker.address), client.cluster()
     rows = client.consume({("one", 2): 0}, 5)
@@ -256,45 +256,45 @@ async def test_a_restart_keeps_topics_with_their_ids_settings_and_records(daemon
         assert client.consume({("one", 2): 0}, 5) == rows
         assert client.watermarks("two") == (1, 2)
 
-    client.produce("one", FEW[:1], partition=2)
+    client.produce("one", RECORDS[:1], partition=2)
     assert [row.offset for row in client.consume({("one", 2): 4}, 2)["one", 2]] == [4, 5]
 
 
 @ENDINGS
-def test_settings_that_were_altered_count_at_once_and_after_a_restart(daemons, end):
+def test_altered_configs_apply_at_once_and_after_a_restart(daemons, end):
     broker = daemons().start()
     client = Confluent(broker.address)
-    client.create_topic("own")
+    client.create_topic("overridden")
     client.create_topic("default")
     large = [Record(None, b"x" * 5000)]
 
-    client.alter_configs("own", {"max.message.bytes": "2000"})
+    client.alter_configs("overridden", {"max.message.bytes": "2000"})
     client.alter_broker({"message.max.bytes": "3000", "num.partitions": "3"})
 
     for _ in range(2):
-        for topic in ("own", "default"):
+        for topic in ("overridden", "default"):
             with pytest.raises(RequestError) as refused:
                 client.produce(topic, large)
             assert refused.value.code == MESSAGE_TOO_LARGE
-        assert client.configs("own")["max.message.bytes"] == "2000"
+        assert client.configs("overridden")["max.message.bytes"] == "2000"
         assert client.configs("default")["max.message.bytes"] == "3000"
         client.produce("default", [Record(None, b"x" * 2500)])
         getattr(broker, end)()
         broker.start()
-    client.produce("made-by-itself", FEW)
-    assert client.topics()["made-by-itself"] == 3
+    client.produce("auto-created", RECORDS)
+    assert client.topics()["auto-created"] == 3
 
-    client.alter_configs("own", {"max.message.bytes": "10000"})
-    client.produce("own", large)
+    client.alter_configs("overridden", {"max.message.bytes": "10000"})
+    client.produce("overridden", large)
 
 
-def test_it_logs_as_much_as_it_was_altered_to(daemons):
+def test_log_level_is_dynamic(daemons):
     broker = daemons().start()
 
     Confluent(broker.address).alter_broker({"log.level": "ERROR"})
     broker.restart()
     assert lines_of(broker, "stopping") == []
-    assert len(lines_of(broker, "listening")) == 1, "the second start said nothing"
+    assert len(lines_of(broker, "listening")) == 1, "the second start logged below its level"
 
     Confluent(broker.address).alter_broker({"log.level": "INFO"})
     broker.stop()
@@ -302,19 +302,19 @@ def test_it_logs_as_much_as_it_was_altered_to(daemons):
 
 
 @ENDINGS
-def test_producer_ids_are_never_given_out_twice(daemons, end):
-    """Or a new producer would be taken for an old one, and its records for repeated ones."""
+def test_producer_ids_are_never_reused(daemons, end):
+    """A reused id would make the records of a new producer look like duplicates."""
     broker = daemons().start()
     client = Confluent(broker.address)
     for _ in range(2):
-        client.produce("t", FEW, idempotent=True)
+        client.produce("t", RECORDS, idempotent=True)
         getattr(broker, end)()
         broker.start()
 
-    assert values(client, "t", 10) == [record.value for record in FEW] * 2
+    assert values(client, "t", 10) == [record.value for record in RECORDS] * 2
 
 
-# What a broker refuses.
+# Refused starts.
 
 
 def test_a_second_broker_in_the_same_directory_is_refused(daemons):
@@ -339,53 +339,53 @@ def test_a_second_broker_on_the_same_port_is_refused(daemons, tmp_path):
 
     line = second.log.read_text().splitlines()[-1]
     assert line.startswith(f"error: cannot listen on {broker.address}: Address already in use;")
-    assert not second.data.exists(), "what it may not serve it need not make"
+    assert not second.data.exists(), "created a data directory it cannot serve"
     assert broker.answers()
 
 
 @pytest.mark.parametrize(
-    ("wrong", "message"),
+    ("arguments", "message"),
     [
         (("--id", "7"), "has broker id 0, not 7"),
         (("--set", "cluster.id=AAAAAAAAAAAAAAAAAAAAAA"), "not 'AAAAAAAAAAAAAAAAAAAAAA'"),
     ],
 )
-def test_somebody_elses_directory_is_refused(daemons, wrong, message):
+def test_the_data_directory_of_another_broker_or_cluster_is_refused(daemons, arguments, message):
     broker = daemons().start()
-    Confluent(broker.address).produce("t", FEW)
+    Confluent(broker.address).produce("t", RECORDS)
     broker.stop()
 
-    assert broker.spawn(*wrong).wait(30) == 1
+    assert broker.spawn(*arguments).wait(30) == 1
 
-    last = broker.log.read_text().splitlines()[-1]
-    assert last.startswith(f"error: {broker.data} has ")
-    assert message in last
-    assert (broker.data / "clean-shutdown").exists(), "it touched what is not its own"
+    error = broker.log.read_text().splitlines()[-1]
+    assert error.startswith(f"error: {broker.data} has ")
+    assert message in error
+    assert (broker.data / "clean-shutdown").exists(), "the broker changed a foreign directory"
     broker.start()
-    assert values(Confluent(broker.address), "t", 5) == [record.value for record in FEW]
+    assert values(Confluent(broker.address), "t", 5) == [record.value for record in RECORDS]
 
 
-def test_a_new_directory_is_of_the_cluster_and_broker_that_it_is_told(daemons):
+def test_a_new_data_directory_takes_the_configured_cluster_and_broker_id(daemons):
     cluster_id = "abcdefghijklmnopqrstuv"
     broker = daemons("--id", "3", "--set", f"cluster.id={cluster_id}").start()
     client = Confluent(broker.address)
 
     assert client.cluster() == (cluster_id, 3, [(3, broker.address)])
-    client.produce("t", FEW)
+    client.produce("t", RECORDS)
     assert len(values(client, "t", 5)) == 5
 
 
-# Where it listens.
+# Listeners.
 
 
-async def told_at(host: str, port: int) -> str:
+async def advertised_at(host: str, port: int) -> str:
     async with connect(f"{host}:{port}") as client:
-        answer = await client.request(MetadataRequest(topics=[]), 12)
-    (node,) = answer.brokers
+        response = await client.request(MetadataRequest(topics=[]), 12)
+    (node,) = response.brokers
     return f"{node.host}:{node.port}"
 
 
-async def test_each_listener_tells_its_own_address(daemons):
+async def test_each_listener_advertises_its_own_address(daemons):
     inside, outside, third = free_port(), free_port(), free_port()
     broker = daemons(
         *("--listen", f"INSIDE://{HOST}:{inside}"),
@@ -394,12 +394,12 @@ async def test_each_listener_tells_its_own_address(daemons):
         port=inside,
     ).start()
 
-    assert await told_at(HOST, inside) == f"{HOST}:{inside}"
-    assert await told_at(HOST, outside) == "logs.example.org:9999"
-    assert await told_at(HOST, third) == f"localhost:{third}"
+    assert await advertised_at(HOST, inside) == f"{HOST}:{inside}"
+    assert await advertised_at(HOST, outside) == "logs.example.org:9999"
+    assert await advertised_at(HOST, third) == f"localhost:{third}"
     for port in (inside, third):
         client = Confluent(f"{HOST}:{port}")
-        client.produce(f"by-{port}", FEW)
+        client.produce(f"by-{port}", RECORDS)
         assert len(values(client, f"by-{port}", 5)) == 5
     logged = broker.log.read_text()
     assert f"listener=INSIDE address={HOST}:{inside} advertised=INSIDE://{HOST}:{inside}" in logged
@@ -407,15 +407,15 @@ async def test_each_listener_tells_its_own_address(daemons):
     assert f"advertised=THIRD://localhost:{third}" in logged
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="all of 127.0.0.0/8 is this machine on Linux")
-async def test_a_wildcard_tells_the_address_that_the_client_came_by(daemons):
+@pytest.mark.skipif(sys.platform != "linux", reason="127.0.0.2 is a loopback address on Linux only")
+async def test_a_wildcard_listener_advertises_the_address_that_the_client_connected_to(daemons):
     port = free_port()
     broker = daemons("--listen", f"0.0.0.0:{port}", port=port).start()
 
     for host in (HOST, "127.0.0.2"):
-        assert await told_at(host, port) == f"{host}:{port}"
+        assert await advertised_at(host, port) == f"{host}:{port}"
         client = Confluent(f"{host}:{port}")
-        client.produce(f"by-{host}", FEW)
+        client.produce(f"by-{host}", RECORDS)
         assert len(values(client, f"by-{host}", 5)) == 5
     logged = broker.log.read_text()
     assert f'advertised="PLAINTEXT://<address the client connected to>:{port}"' in logged
@@ -430,30 +430,30 @@ def has_ipv6() -> bool:
         return False
 
 
-@pytest.mark.skipif(not has_ipv6(), reason="there is no IPv6 loopback here")
-def test_it_listens_on_ipv6_too(daemons):
+@pytest.mark.skipif(not has_ipv6(), reason="no IPv6 loopback")
+def test_a_listener_on_ipv6(daemons):
     four, six = free_port(), free_port()
     broker = daemons(
         "--listen", f"FOUR://{HOST}:{four}", "--listen", f"SIX://[::1]:{six}", port=four
     ).start()
 
     client = Confluent(f"[::1]:{six}")
-    client.produce("t", FEW)
+    client.produce("t", RECORDS)
 
     assert f"advertised=SIX://[::1]:{six}" in lines_of(broker, "listening")[1]
     assert client.cluster().brokers == [(0, f"::1:{six}")]
     assert values(client, "t", 5) == values(Confluent(f"{HOST}:{four}"), "t", 5)
 
 
-# What a crash leaves half done.
+# Crashes during changes.
 
 
-def test_a_topic_whose_deletion_was_answered_stays_deleted(daemons):
+def test_an_acknowledged_topic_deletion_survives_a_crash(daemons):
     broker = daemons().start()
     client = Confluent(broker.address)
     for number in range(4):
         topic = f"doomed-{number}"
-        client.produce(topic, FEW)
+        client.produce(topic, RECORDS)
 
         client.delete_topic(topic)
         broker.kill()
@@ -464,7 +464,7 @@ def test_a_topic_whose_deletion_was_answered_stays_deleted(daemons):
         assert not list(broker.data.glob("*.deleted"))
 
 
-def test_a_kill_amid_deletions_leaves_each_topic_whole_or_gone(daemons):
+def test_a_crash_during_deletions_leaves_each_topic_complete_or_deleted(daemons):
     chance = random.Random(7)
     broker = daemons().start()
     for cycle in range(3):
@@ -472,7 +472,7 @@ def test_a_kill_amid_deletions_leaves_each_topic_whole_or_gone(daemons):
         topics = [f"doomed-{cycle}-{number}" for number in range(60)]
         client.create_topics(topics)
         for topic in topics[::6]:
-            client.produce(topic, FEW)
+            client.produce(topic, RECORDS)
         answered: list[str] = []
 
         def delete(client=client, topics=topics, answered=answered) -> None:
@@ -488,30 +488,30 @@ def test_a_kill_amid_deletions_leaves_each_topic_whole_or_gone(daemons):
         until(lambda answered=answered: len(answered) > 5, "a deletion")
         time.sleep(chance.uniform(0, 0.05))
         broker.kill()
-        # Nobody answers the one who is still deleting; a broker that is there again does.
+        # The pending deletion is answered by the restarted broker.
         broker.start()
         thread.join()
 
         client = Confluent(broker.address)
-        there = [topic for topic in topics if topic in client.topics()]
-        assert not set(answered) & set(there)
-        for topic in there:
+        remaining = [topic for topic in topics if topic in client.topics()]
+        assert not set(answered) & set(remaining)
+        for topic in remaining:
             count = 5 if topic in topics[::6] else 0
             assert client.watermarks(topic) == (0, count)
         kept = {path.name.rpartition("-")[0] for path in broker.data.glob("doomed-*")}
-        assert kept == set(there) | {
+        assert kept == set(remaining) | {
             name for name in kept if not name.startswith(f"doomed-{cycle}")
         }
-        print(f"{len(answered)} deleted, {len(there)} left")
+        print(f"{len(answered)} deleted, {len(remaining)} remaining")
 
 
 @ENDINGS
-def test_a_log_of_a_deleted_topic_that_comes_back_is_removed(daemons, tmp_path, end):
-    """As after a crash between the record that says so and the removal of the files."""
+def test_a_start_removes_the_log_of_a_deleted_topic(daemons, tmp_path, end):
+    """As after a crash between the tombstone and the removal of the files."""
     broker = daemons().start()
     client = Confluent(broker.address)
-    client.produce("t", FEW)
-    client.produce("other", FEW)
+    client.produce("t", RECORDS)
+    client.produce("other", RECORDS)
     broker.stop()
     shutil.copytree(broker.data / "t-0", tmp_path / "kept")
     broker.start()
@@ -525,14 +525,14 @@ def test_a_log_of_a_deleted_topic_that_comes_back_is_removed(daemons, tmp_path, 
     assert not (broker.data / "t-0").exists()
     client.create_topic("t")
     assert client.watermarks("t") == (0, 0)
-    assert values(client, "other", 5) == [record.value for record in FEW]
+    assert values(client, "other", 5) == [record.value for record in RECORDS]
 
 
 @ENDINGS
-def test_a_log_that_nobody_knows_is_set_aside(daemons, tmp_path, end):
+def test_the_log_of_an_unknown_topic_is_set_aside(daemons, tmp_path, end):
     broker = daemons().start()
     client = Confluent(broker.address)
-    client.produce("t", FEW)
+    client.produce("t", RECORDS)
     broker.stop()
     shutil.copytree(broker.data / "t-0", tmp_path / "kept")
     (broker.data / "lost+found").mkdir()
@@ -554,16 +554,16 @@ def test_a_log_that_nobody_knows_is_set_aside(daemons, tmp_path, end):
     assert (broker.data / "lost+found").is_dir()
     set_aside = f"set aside the log of an unknown topic  log=stranger-0 path={aside['stranger-0']}"
     assert set_aside in broker.log.read_text()
-    # The name is free; what is set aside stays there.
-    client.produce("stranger", FEW[:1])
+    # The name can be used again; the set-aside log stays.
+    client.produce("stranger", RECORDS[:1])
     client.create_partitions("t", 2)
     broker.restart()
     assert client.watermarks("stranger") == (0, 1)
     assert {path.name for path in broker.data.glob("*.stray/*")} == {"stranger-0", "t-1"}
 
 
-def test_a_topic_that_was_half_made_is_made_or_not(daemons):
-    """A kill amid creations: what was answered is there, and the rest can be made."""
+def test_a_crash_during_creations_leaves_each_topic_complete_or_absent(daemons):
+    """Acknowledged topics exist, and the others can be created again."""
     chance = random.Random(11)
     broker = daemons().start()
     for cycle in range(3):
@@ -596,10 +596,10 @@ def test_a_topic_that_was_half_made_is_made_or_not(daemons):
             client.create_topic(last, 3)
 
 
-# What happens by itself.
+# Background work.
 
 
-def test_old_segments_are_deleted_while_it_runs(daemons):
+def test_retention_deletes_old_segments(daemons):
     broker = daemons("--set", "log.retention.check.interval.ms=100").start()
     client = Confluent(broker.address)
     client.create_topic("old", configs={"segment.bytes": "10000", "retention.ms": "60000"})
@@ -628,7 +628,7 @@ def last_of_each_key(rows: list[ConsumedRecord]) -> dict[bytes | None, bytes | N
     return {row.key: row.value for row in rows}
 
 
-def test_a_compacted_topic_keeps_the_last_of_each_key_whatever_happens(daemons):
+def test_compaction_keeps_the_last_record_of_each_key_through_crashes(daemons):
     broker = daemons("--set", "log.cleaner.backoff.ms=50").start()
     client = Confluent(broker.address)
     configs = {
@@ -638,7 +638,7 @@ def test_a_compacted_topic_keeps_the_last_of_each_key_whatever_happens(daemons):
     }
     client.create_topic("t", configs=configs)
     chance, written = random.Random(3), 0
-    wanted: dict[bytes | None, bytes | None] = {}
+    expected: dict[bytes | None, bytes | None] = {}
     for cycle in range(3):
         for _ in range(30):
             batch = [
@@ -647,7 +647,7 @@ def test_a_compacted_topic_keeps_the_last_of_each_key_whatever_happens(daemons):
             ]
             client.produce("t", batch, codec=chance.choice(["none", "gzip"]))
             written += len(batch)
-            wanted |= {record.key: record.value for record in batch}
+            expected |= {record.key: record.value for record in batch}
         if cycle < 2:
             broker.kill()
             broker.start()
@@ -666,10 +666,10 @@ def test_a_compacted_topic_keeps_the_last_of_each_key_whatever_happens(daemons):
     assert offsets == sorted(set(offsets))
     assert offsets[-1] == written
     assert len(rows) < written / 2
-    assert last_of_each_key(rows) == wanted | {b"end": b"end"}
+    assert last_of_each_key(rows) == expected | {b"end": b"end"}
 
 
-BUSY = (
+BUSY_HOUSEKEEPING = (
     "log.retention.check.interval.ms=5",
     "log.flush.scheduler.interval.ms=5",
     "log.flush.offset.checkpoint.interval.ms=5",
@@ -679,13 +679,13 @@ BUSY = (
 )
 
 
-def test_topics_come_and_go_while_housekeeping_is_at_work(daemons):
-    """A log may be deleted, and another one of its name be there, before housekeeping is done."""
-    broker = daemons(*(part for setting in BUSY for part in ("--set", setting))).start()
+def test_topics_are_deleted_and_recreated_during_housekeeping(daemons):
+    """A log may be deleted and recreated while housekeeping works on it."""
+    broker = daemons(*(part for config in BUSY_HOUSEKEEPING for part in ("--set", config))).start()
     client, chance = Confluent(broker.address), random.Random(5)
     topics = [f"t{number}" for number in range(4)]
 
-    def make(topic: str) -> None:
+    def create(topic: str) -> None:
         configs = {
             "segment.bytes": "20000",
             "retention.bytes": "50000",
@@ -696,15 +696,15 @@ def test_topics_come_and_go_while_housekeeping_is_at_work(daemons):
         client.create_topic(topic, configs=configs)
 
     def write() -> None:
-        own = Confluent(broker.address)
+        writer_client = Confluent(broker.address)
         while not done.is_set():
             topic = topics[int(time.monotonic() * 50) % 4]
             rows = [Record(b"%d" % n, b"x" * 2000) for n in range(5)]
-            with suppress(RequestError):  # which is what it is if the topic is just not there
-                own.produce(topic, rows)
+            with suppress(RequestError):  # the topic may just be deleted
+                writer_client.produce(topic, rows)
 
     for topic in topics:
-        make(topic)
+        create(topic)
     done = threading.Event()
     writers = [threading.Thread(target=write) for _ in range(2)]
     for writer in writers:
@@ -714,7 +714,7 @@ def test_topics_come_and_go_while_housekeeping_is_at_work(daemons):
     while time.monotonic() < deadline:
         topic = chance.choice(topics)
         client.delete_topic(topic)
-        make(topic)
+        create(topic)
         time.sleep(chance.uniform(0, 0.05))
     done.set()
     for writer in writers:
@@ -732,7 +732,7 @@ def test_topics_come_and_go_while_housekeeping_is_at_work(daemons):
     assert " ERROR " not in broker.log.read_text()
 
 
-def test_its_log_is_json_if_somebody_wants_that(daemons):
+def test_log_format_json(daemons):
     broker = daemons("--log-format", "json").start()
     broker.stop()
 

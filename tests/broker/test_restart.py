@@ -1,4 +1,4 @@
-"""A broker that stops and starts: what there was is there, and as it was."""
+"""Restarts: topics, ids, configs and records survive; unreadable metadata is refused."""
 
 import asyncio
 import re
@@ -21,8 +21,8 @@ from ottla.storage.errors import DataDirectoryError
 TOPIC = 2
 
 
-async def everything(client):
-    """All that a client can find out of topics."""
+async def describe_all(client):
+    """Return all that clients can see of topics, configs and cluster."""
     topics = await topic_metadata(client)
     resources = [
         DescribeConfigsResource(resource_type=TOPIC, resource_name=name, configuration_keys=None)
@@ -35,25 +35,25 @@ async def everything(client):
     return topics, configs.results, cluster.cluster_id
 
 
-async def test_topics_ids_settings_and_partitions_are_as_before(tmp_path):
+async def test_topics_keep_their_ids_configs_and_partitions(tmp_path):
     async with broker_and_client(tmp_path) as (_broker, client):
         await create_topic(client, "plain")
         await create_topic(client, "set", 3, retention_ms="5", cleanup_policy="compact")
-        await topic_metadata(client, "asked.for", create=True)
+        await topic_metadata(client, "auto.created", create=True)
         await create_topic(client, "grown")
-        wanted = CreatePartitionsTopic(name="grown", count=4, assignments=None)
-        await client.request(CreatePartitionsRequest(topics=[wanted]))
+        grown = CreatePartitionsTopic(name="grown", count=4, assignments=None)
+        await client.request(CreatePartitionsRequest(topics=[grown]))
         await produce_batch(client, "grown", 3, partition=3)
-        before = await everything(client)
-        assert sorted(before[0]) == ["asked.for", "grown", "plain", "set"]
+        before = await describe_all(client)
+        assert sorted(before[0]) == ["auto.created", "grown", "plain", "set"]
 
     for _ in range(2):
         async with broker_and_client(tmp_path) as (_broker, client):
-            assert await everything(client) == before
+            assert await describe_all(client) == before
             assert (await offset_for_time(client, "grown", -1, partition=3)).offset == 3
 
 
-async def test_a_topic_that_was_deleted_stays_away(tmp_path):
+async def test_a_deleted_topic_stays_deleted(tmp_path):
     async with broker_and_client(tmp_path) as (_broker, client):
         for name in ("gone", "kept"):
             await create_topic(client, name, 2)
@@ -65,7 +65,7 @@ async def test_a_topic_that_was_deleted_stays_away(tmp_path):
         assert await produce_batch(client, "gone") == 0
 
 
-async def test_a_topic_has_the_settings_of_the_broker_that_serves_it_now(tmp_path):
+async def test_topic_defaults_follow_the_current_broker_configs(tmp_path):
     async with broker_and_client(tmp_path) as (_broker, client):
         await create_topic(client, "t")
 
@@ -74,16 +74,16 @@ async def test_a_topic_has_the_settings_of_the_broker_that_serves_it_now(tmp_pat
 
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
-def test_a_start_that_loses_its_port_at_the_last_moment_lets_go_of_the_directory(tmp_path, run):
-    async def lose_and_start_again():
+def test_a_start_that_loses_its_port_releases_the_data_directory(tmp_path, run):
+    async def lose_the_port_and_restart():
         async with broker_and_client(tmp_path) as (_broker, client):
             await create_topic(client, "t")
         broker = Broker(BrokerConfig(log_dir=str(tmp_path), listeners="PLAINTEXT://127.0.0.1:0"))
 
         with socket.socket() as rival:
 
-            def take_the_port(_done, _of):
-                # Until one of them listens, several may have it.
+            def take_the_port(_opened, _total):
+                # Several sockets may bind a port until one of them listens.
                 host, _, port = broker.address.rpartition(":")
                 rival.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 rival.bind((host, int(port)))
@@ -95,11 +95,11 @@ def test_a_start_that_loses_its_port_at_the_last_moment_lets_go_of_the_directory
         async with broker_and_client(tmp_path) as (_broker, client):
             assert list(await topic_metadata(client)) == ["t"]
 
-    run(lose_and_start_again())
+    run(lose_the_port_and_restart())
 
 
 @pytest.mark.parametrize(("name", "at"), [(f"{0:020d}.log", 16), ("log-start-offset", 0)])
-async def test_a_start_without_readable_metadata_says_which_directory_it_is(tmp_path, name, at):
+async def test_a_start_with_unreadable_metadata_names_the_directory(tmp_path, name, at):
     async with broker_and_client(tmp_path) as (_broker, client):
         await create_topic(client, "t")
     file = tmp_path / "__cluster_metadata-0" / name
@@ -107,13 +107,13 @@ async def test_a_start_without_readable_metadata_says_which_directory_it_is(tmp_
     content[at] = 0x7F
     file.write_bytes(content)
 
-    assert "__cluster_metadata-0 cannot be read: " in await problem_of_a_start(tmp_path)
+    assert "__cluster_metadata-0 cannot be read: " in await start_error(tmp_path)
 
     assert file.read_bytes() == content
 
 
 @pytest.mark.parametrize("lost", ["t0", "t1", "t2"])
-async def test_no_start_believes_a_journal_that_has_lost_records(tmp_path, lost):
+async def test_a_metadata_log_that_lost_records_is_refused(tmp_path, lost):
     async with broker_and_client(tmp_path) as (_broker, client):
         for name in ("t0", "t1", "t2"):
             await create_topic(client, name)
@@ -123,14 +123,14 @@ async def test_no_start_believes_a_journal_that_has_lost_records(tmp_path, lost)
     content[content.rindex(lost.encode())] ^= 1
     file.write_bytes(content)
 
-    assert "CRC mismatch" in await problem_of_a_start(tmp_path)
-    # A start that is not after a clean stop puts damaged bytes aside, and could go on without.
-    problem = await problem_of_a_start(tmp_path)
-    assert "has lost records" in problem
-    assert await problem_of_a_start(tmp_path) == problem
+    assert "CRC mismatch" in await start_error(tmp_path)
+    # A start after an unclean stop sets damaged bytes aside, and must not go on without them.
+    error = await start_error(tmp_path)
+    assert "has lost records" in error
+    assert await start_error(tmp_path) == error
     assert len([*tmp_path.glob("t?-0")]) == 3
 
-    Path(re.search(r"remove (\S+) to start without", problem)[1]).unlink()
+    Path(re.search(r"remove (\S+) to start without", error)[1]).unlink()
     async with broker_and_client(tmp_path) as (_broker, client):
         assert list(await topic_metadata(client)) == sorted({"t0", "t1", "t2"} - {lost})
     assert len([*tmp_path.glob(f"*.stray/{lost}-0/*.log")]) == 1
@@ -138,17 +138,17 @@ async def test_no_start_believes_a_journal_that_has_lost_records(tmp_path, lost)
         pass
 
 
-async def test_no_start_takes_a_journal_that_is_gone_for_an_empty_one(tmp_path):
+async def test_a_missing_metadata_log_is_refused(tmp_path):
     async with broker_and_client(tmp_path) as (_broker, client):
         await create_topic(client, "t")
         await produce_batch(client, "t")
     shutil.rmtree(tmp_path / "__cluster_metadata-0")
 
-    assert "it ends at offset 0, and its recovery point is 1" in await problem_of_a_start(tmp_path)
+    assert "it ends at offset 0, and its recovery point is 1" in await start_error(tmp_path)
     assert (tmp_path / "t-0").exists()
 
 
-async def problem_of_a_start(path):
+async def start_error(path):
     with pytest.raises(DataDirectoryError) as raised:
         async with broker_and_client(path):
             pass

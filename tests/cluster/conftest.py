@@ -1,4 +1,4 @@
-"""Three brokers for each module, and the clients that talk to them."""
+"""Three brokers per module, and clients connected to them."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from harness.daemon import Cluster, shown_on_failure
 
 
 @pytest.fixture(scope="module")
-def settings() -> tuple[str, ...]:
-    """What the brokers of the module are started with; a module may say otherwise."""
+def broker_arguments() -> tuple[str, ...]:
+    """Command-line arguments of the brokers; modules may override it."""
     return ()
 
 
 @pytest.fixture(scope="module")
-def cluster_of_the_module(
-    tmp_path_factory: pytest.TempPathFactory, settings: tuple[str, ...]
+def module_cluster(
+    tmp_path_factory: pytest.TempPathFactory, broker_arguments: tuple[str, ...]
 ) -> Iterator[Cluster]:
-    with Cluster(tmp_path_factory.mktemp("cluster"), 3, *settings) as started:
+    with Cluster(tmp_path_factory.mktemp("cluster"), 3, *broker_arguments) as started:
         yield started
         started.stop()
         for broker in started:
@@ -30,15 +30,15 @@ def cluster_of_the_module(
 
 
 @pytest.fixture
-def cluster(request: Any, cluster_of_the_module: Cluster) -> Iterator[Cluster]:
-    with shown_on_failure(request, cluster_of_the_module.brokers):
-        yield cluster_of_the_module
+def cluster(request: Any, module_cluster: Cluster) -> Iterator[Cluster]:
+    with shown_on_failure(request, module_cluster.brokers):
+        yield module_cluster
 
 
 @pytest.fixture(scope="module")
-def clients(cluster_of_the_module: Cluster, agent_processes: AgentProcesses) -> Iterator[Clients]:
-    # By one address only: the others they have to find out.
-    clients = Clients(cluster_of_the_module[1].address, agent_processes)
+def clients(module_cluster: Cluster, agent_processes: AgentProcesses) -> Iterator[Clients]:
+    # One bootstrap address: clients discover the others.
+    clients = Clients(module_cluster[1].address, agent_processes)
     yield clients
     clients.close()
 

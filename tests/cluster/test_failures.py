@@ -1,6 +1,6 @@
-"""Brokers of a cluster die and come back: the others serve on, and nothing that was acked is lost.
+"""Broker failures: the other brokers keep serving, and no acknowledged record is lost.
 
-`TEST_KILLS=20 pytest tests/cluster/test_failures.py -s` kills more often, and says how long a
+`TEST_KILLS=20 pytest tests/cluster/test_failures.py -s` kills more often, and prints how long a
 broker took to serve again.
 """
 
@@ -47,7 +47,7 @@ pytestmark = pytest.mark.real_time
 
 KILLS = int(os.environ.get("TEST_KILLS", "2"))
 PARTITIONS = 6
-PATIENCE_SECONDS = 30
+TIMEOUT_SECONDS = 30
 CLIENT = ClientConfig(retry=RetryConfig(backoff=0.02, max_backoff=0.2))
 
 
@@ -57,29 +57,31 @@ def cluster(request, tmp_path):
         yield started
 
 
-async def until(condition, what: str) -> None:
-    """Wait until something is so."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
+async def until(condition, description: str) -> None:
+    """Wait until a condition is true."""
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while not await condition():
-        assert time.monotonic() < deadline, f"in vain: {what}"
+        assert time.monotonic() < deadline, f"timed out: {description}"
         await asyncio.sleep(0.02)
 
 
-async def known_to(broker: Daemon) -> set[int]:
-    """Say who is up, as a broker believes."""
-    answer = await send_request(broker, DescribeClusterRequest())
-    return {one.broker_id for one in answer.brokers}
+async def alive_brokers(broker: Daemon) -> set[int]:
+    """Return the brokers that a broker considers alive."""
+    response = await send_request(broker, DescribeClusterRequest())
+    return {node.broker_id for node in response.brokers}
 
 
-async def knows(broker: Daemon, *ids: int) -> None:
-    async def so() -> bool:
-        return await known_to(broker) == set(ids)
+async def wait_until_alive(broker: Daemon, *ids: int) -> None:
+    """Wait until a broker considers exactly these brokers alive."""
 
-    await until(so, f"{broker.address} knows {ids}")
+    async def are_alive() -> bool:
+        return await alive_brokers(broker) == set(ids)
+
+    await until(are_alive, f"{broker.address} considers {ids} alive")
 
 
 @pytest.mark.parametrize("number", [0, 1, 2])
-def test_nothing_acked_is_lost_when_a_broker_is_killed_and_the_others_serve_on(cluster, number):
+def test_a_killed_broker_loses_no_acknowledged_record_and_the_others_keep_serving(cluster, number):
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
     admin.create_topics([NewTopic("orders", PARTITIONS, 1)])["orders"].result(20)
     others = [partition for partition in range(PARTITIONS) if partition % 3 != number]
@@ -106,39 +108,39 @@ def test_nothing_acked_is_lost_when_a_broker_is_killed_and_the_others_serve_on(c
     cluster.stop()
 
 
-async def test_what_a_broker_owned_is_unavailable_while_it_is_down_and_says_so(cluster):
+async def test_partitions_of_a_dead_leader_report_leader_not_available(cluster):
     assert await try_create_topic(cluster[0], "orders", 3) == OK
-    owned = (await leaders_of(cluster[0], "orders")).index(2)
+    led_by_2 = (await leaders_of(cluster[0], "orders")).index(2)
 
     cluster[2].kill()
 
     for broker in (cluster[0], cluster[1]):
-        await knows(broker, 0, 1)
+        await wait_until_alive(broker, 0, 1)
         [topic] = (await metadata(broker, "orders")).topics
-        [partition] = (one for one in topic.partitions if one.partition_index == owned)
+        [partition] = (data for data in topic.partitions if data.partition_index == led_by_2)
         assert partition.error_code == ErrorCode.LEADER_NOT_AVAILABLE
         assert (partition.leader_id, partition.replica_nodes) == (-1, (2,))
         assert (partition.isr_nodes, partition.offline_replicas) == ((), (2,))
-        assert {one.leader_id for one in topic.partitions} == {0, 1, -1}
-    # What is new goes to those that are up.
+        assert {data.leader_id for data in topic.partitions} == {0, 1, -1}
+    # New partitions are assigned to live brokers.
     assert await try_create_topic(cluster[1], "later", 4) == OK
     assert set(await leaders_of(cluster[0], "later")) == {0, 1}
 
     cluster[2].start()
 
     for broker in cluster:
-        await knows(broker, 0, 1, 2)
+        await wait_until_alive(broker, 0, 1, 2)
         assert set(await leaders_of(broker, "orders")) == {0, 1, 2}
 
 
-async def test_with_the_controller_down_all_else_goes_on_and_changes_wait(cluster):
+async def test_without_the_controller_clients_produce_and_consume_and_changes_fail(cluster):
     assert await try_create_topic(cluster[0], "orders", leaders=[1, 2, 1, 2]) == OK
-    # A group that a broker coordinates which stays.
+    # A group whose coordinator stays up.
     group = await group_of(cluster, 1)
     cluster[0].kill()
     others = [cluster[1], cluster[2]]
     for broker in others:
-        await knows(broker, 1, 2)
+        await wait_until_alive(broker, 1, 2)
 
     bootstrap = ",".join(broker.address for broker in others)
     async with Producer(bootstrap, client=CLIENT) as producer:
@@ -171,32 +173,32 @@ async def test_with_the_controller_down_all_else_goes_on_and_changes_wait(cluste
     async def created() -> bool:
         return (await try_create_topic(cluster[2], "new", 3))[0] == ErrorCode.NONE
 
-    await until(created, "a topic is made")
+    await until(created, "the topic is created")
 
-    # Who has not found the controller again yet hears of it when he does.
+    # A broker that has not reconnected to the controller yet learns of it later.
     async def known() -> bool:
         return await leaders_of(cluster[1], "new") is not None
 
-    await until(known, "the topic is known")
+    await until(known, "broker 1 has the topic")
     assert len(await leaders_of(cluster[1], "new")) == 3
 
 
 async def group_of(cluster: Cluster, number: int) -> str:
-    """Give a group that a broker coordinates."""
+    """Return a group that a broker coordinates."""
     for candidate in map("group-{}".format, range(100)):
         request = FindCoordinatorRequest(coordinator_keys=[candidate])
-        [found] = (await send_request(cluster[0], request)).coordinators
-        if found.node_id == number:
+        [coordinator] = (await send_request(cluster[0], request)).coordinators
+        if coordinator.node_id == number:
             return candidate
     raise AssertionError(f"broker {number} coordinates no group")
 
 
-async def test_a_broker_that_returns_has_caught_up_before_it_serves(cluster):
+async def test_a_restarted_broker_catches_up_before_it_serves(cluster):
     for name in ("stays", "goes", "is-another", "grows"):
         assert await try_create_topic(cluster[0], name, leaders=[2]) == OK
         assert await produce_code(cluster[2], name, 0, b"old") == ErrorCode.NONE
     cluster[2].kill()
-    await knows(cluster[0], 0, 1)
+    await wait_until_alive(cluster[0], 0, 1)
 
     assert await try_delete_topic(cluster[1], "goes") == OK
     assert await try_delete_topic(cluster[1], "is-another") == OK
@@ -226,20 +228,20 @@ async def test_a_broker_can_start_while_the_controller_is_down(cluster):
 
     cluster[1].start("--set", "controller.wait.ms=200")
 
-    assert "serves what it knew last" in cluster[1].last_words()
+    assert "serving the last known metadata" in cluster[1].last_words()
     assert await produce_code(cluster[1], "orders", 0) == ErrorCode.NONE
     assert (await fetch_partition(cluster[1], "orders", 0)).high_watermark == 2
     cluster[0].start()
-    await knows(cluster[1], 0, 1, 2)
+    await wait_until_alive(cluster[1], 0, 1, 2)
     assert await try_create_topic(cluster[1], "later", leaders=[1]) == OK
     assert await produce_code(cluster[1], "later", 0) == ErrorCode.NONE
 
 
-async def test_all_of_them_can_be_killed_and_started_at_once(cluster):
+async def test_all_brokers_can_be_killed_and_restarted_at_once(cluster):
     assert await try_create_topic(cluster[1], "orders", 6) == OK
-    owners = await leaders_of(cluster[0], "orders")
-    for index, owner in enumerate(owners):
-        assert await produce_code(cluster[owner], "orders", index) == ErrorCode.NONE
+    leaders = await leaders_of(cluster[0], "orders")
+    for index, leader in enumerate(leaders):
+        assert await produce_code(cluster[leader], "orders", index) == ErrorCode.NONE
     async with Admin(cluster.bootstrap) as admin:
         await admin.alter_group_offsets("billing", {TopicPartition("orders", 3): 1})
 
@@ -248,42 +250,40 @@ async def test_all_of_them_can_be_killed_and_started_at_once(cluster):
         cluster.start()
 
     for broker in cluster:
-        await knows(broker, 0, 1, 2)
-        assert await leaders_of(broker, "orders") == owners
-    for index, owner in enumerate(owners):
-        assert (await fetch_partition(cluster[owner], "orders", index)).high_watermark == 1
+        await wait_until_alive(broker, 0, 1, 2)
+        assert await leaders_of(broker, "orders") == leaders
+    for index, leader in enumerate(leaders):
+        assert (await fetch_partition(cluster[leader], "orders", index)).high_watermark == 1
     async with Admin(cluster.bootstrap) as admin:
-        found = await admin.list_group_offsets("billing")
-    assert found[TopicPartition("orders", 3)].offset == 1
+        offsets = await admin.list_group_offsets("billing")
+    assert offsets[TopicPartition("orders", 3)].offset == 1
 
 
-async def test_a_broker_that_hangs_holds_up_changes_for_a_session_and_no_longer(cluster):
-
+async def test_a_hanging_broker_delays_changes_for_at_most_one_session(cluster):
     cluster[2].send(signal.SIGSTOP)
     try:
         started = time.monotonic()
         assert await try_create_topic(cluster[1], "orders", leaders=[0, 1]) == OK
-        took = time.monotonic() - started
-        assert took < PATIENCE_SECONDS / 3
+        assert time.monotonic() - started < TIMEOUT_SECONDS / 3
         assert await produce_code(cluster[1], "orders", 1) == ErrorCode.NONE
-        await knows(cluster[1], 0, 1)
+        await wait_until_alive(cluster[1], 0, 1)
     finally:
         cluster[2].send(signal.SIGCONT)
-    await knows(cluster[1], 0, 1, 2)
+    await wait_until_alive(cluster[1], 0, 1, 2)
     assert await leaders_of(cluster[2], "orders") == [0, 1]
 
 
 def exit_code_of(broker: Daemon) -> int:
-    """Start a broker that ends by itself; one that does not is ended."""
+    """Start a broker that is expected to exit; kill it if it does not."""
     process = broker.spawn()
     try:
-        return process.wait(PATIENCE_SECONDS)
+        return process.wait(TIMEOUT_SECONDS)
     finally:
         process.kill()
         process.wait()
 
 
-def test_a_data_directory_of_another_broker_is_refused(cluster):
+def test_a_broker_refuses_the_data_directory_of_another_broker(cluster):
     cluster[1].kill()
     cluster[2].kill()
     cluster[1].data.rename(cluster.folder / "elsewhere")
@@ -293,7 +293,7 @@ def test_a_data_directory_of_another_broker_is_refused(cluster):
     assert "has broker id 2, not 1" in cluster[1].last_words()
 
 
-def test_a_data_directory_of_another_cluster_is_refused(cluster, tmp_path):
+def test_a_broker_refuses_the_data_directory_of_another_cluster(cluster, tmp_path):
     with Cluster(tmp_path / "other", 2) as other:
         cluster[1].kill()
         other[1].kill()
@@ -304,9 +304,9 @@ def test_a_data_directory_of_another_cluster_is_refused(cluster, tmp_path):
     assert "error: The data directory belongs to cluster" in cluster[1].last_words()
 
 
-async def test_a_controller_that_has_lost_its_metadata_is_not_followed(tmp_path, request):
-    settings = ("--set", "cluster.id=paper-trail")
-    with Cluster(tmp_path, 2, *settings) as cluster, shown_on_failure(request, cluster.brokers):
+async def test_a_controller_that_lost_its_metadata_log_is_not_followed(tmp_path, request):
+    arguments = ("--set", "cluster.id=paper-trail")
+    with Cluster(tmp_path, 2, *arguments) as cluster, shown_on_failure(request, cluster.brokers):
         assert await try_create_topic(cluster[0], "orders", leaders=[1]) == OK
         assert await produce_code(cluster[1], "orders", 0) == ErrorCode.NONE
         cluster[0].kill()
@@ -320,9 +320,9 @@ async def test_a_controller_that_has_lost_its_metadata_is_not_followed(tmp_path,
         assert (await fetch_partition(cluster[1], "orders", 0)).high_watermark == 1
         cluster[1].kill()
         assert exit_code_of(cluster[1]) == 1
-        assert "the controller has lost its data" in cluster[1].last_words()
+        assert "the controller has lost data" in cluster[1].last_words()
 
-        # With its data back all is well.
+        # Restore its data.
         cluster[0].kill()
         cluster[0].data.rename(cluster.folder / "empty")
         (cluster.folder / "lost").rename(cluster[0].data)
@@ -335,7 +335,7 @@ def test_a_new_broker_waits_for_the_controller(tmp_path):
     try:
         cluster.file.write_text(cluster.describe())
         cluster[1].launch()
-        deadline = time.monotonic() + PATIENCE_SECONDS
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while "waiting for the controller" not in cluster[1].last_words():
             assert time.monotonic() < deadline
             time.sleep(0.02)
@@ -348,8 +348,8 @@ def test_a_new_broker_waits_for_the_controller(tmp_path):
         cluster.kill()
 
 
-async def test_brokers_with_different_lists_are_found_out(tmp_path):
-    # 1 takes 0 for the controller, which takes itself for the only one.
+async def test_brokers_with_different_cluster_brokers_report_it(tmp_path):
+    # Broker 1 considers broker 0 the controller, which is started as a single broker.
     cluster = Cluster(tmp_path, 2)
     alone = Daemon(tmp_path / "alone", port=cluster[0].port)
     try:
@@ -357,12 +357,12 @@ async def test_brokers_with_different_lists_are_found_out(tmp_path):
         alone.start()
         cluster[1].launch("--set", "controller.wait.ms=200")
         cluster[1].wait_until_it_answers()
-        said = f"{alone.address} does not know broker 1: cluster.brokers must be the same"
+        message = f"{alone.address} does not know broker 1: cluster.brokers must be the same"
 
-        async def is_said() -> bool:
-            return said in cluster[1].last_words()
+        async def is_logged() -> bool:
+            return message in cluster[1].last_words()
 
-        await until(is_said, said)
+        await until(is_logged, message)
     finally:
         alone.kill()
         cluster.kill()

@@ -1,4 +1,4 @@
-"""A thousand topics of twelve partitions: made, listed and found again."""
+"""A thousand topics of twelve partitions are created, listed, and survive a restart."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ PARTITIONS = 12
 
 async def test_a_thousand_topics_of_twelve_partitions(cluster):
     for start in range(0, TOPICS, 250):
-        wanted = [
+        topics = [
             CreatableTopic(name=f"t{number}", num_partitions=PARTITIONS, replication_factor=1)
             for number in range(start, start + 250)
         ]
-        request = CreateTopicsRequest(topics=wanted, timeout_ms=60_000)
-        answer = await send_request(cluster[start // 250 % 3], request)
-        assert {topic.error_code for topic in answer.topics} == {ErrorCode.NONE}
+        request = CreateTopicsRequest(topics=topics, timeout_ms=60_000)
+        response = await send_request(cluster[start // 250 % 3], request)
+        assert {topic.error_code for topic in response.topics} == {ErrorCode.NONE}
 
     for broker in cluster:
         topics = (await metadata(broker)).topics
         assert len(topics) == TOPICS
-        owners = Counter(one.leader_id for topic in topics for one in topic.partitions)
-        assert owners == dict.fromkeys(range(3), TOPICS * PARTITIONS // 3)
+        leaders = Counter(data.leader_id for topic in topics for data in topic.partitions)
+        assert leaders == dict.fromkeys(range(3), TOPICS * PARTITIONS // 3)
     cluster.kill()
     cluster.start()
     for broker in cluster:

@@ -1,4 +1,4 @@
-"""`ottla cluster up`: a cluster in one terminal, with and without one."""
+"""`ottla cluster up`: a local cluster in the foreground, with and without a terminal."""
 
 import os
 import pty
@@ -22,8 +22,8 @@ from ottla.client.blocking import Admin, Consumer, Producer
 
 pytestmark = pytest.mark.real_time
 
-PATIENCE_SECONDS = 60
-# Takes the terminal that it is given for its own, as a shell in a new window does.
+TIMEOUT_SECONDS = 60
+# Makes stdin the controlling terminal, as a shell in a new window does.
 ON_TERMINAL = """
 import fcntl, os, sys, termios
 os.setsid()
@@ -40,8 +40,8 @@ class Up:
         self.log = folder / "log"
         self.count = count
         self.port = free_ports(count)
-        place = ("--port", str(self.port), "--data-dir", str(self.data))
-        self.arguments = ["-m", "ottla", "cluster", "up", "--brokers", str(count), *place]
+        location = ("--port", str(self.port), "--data-dir", str(self.data))
+        self.arguments = ["-m", "ottla", "cluster", "up", "--brokers", str(count), *location]
         self.arguments += arguments
         self.environ = {
             name: text for name, text in os.environ.items() if not name.startswith("OTTLA_")
@@ -64,12 +64,12 @@ class Up:
             )
         return self
 
-    def is_up(self):
-        """Wait until it says where clients connect to."""
-        assert self.process.stdout.readline().decode() == self.bootstrap + "\n", self.said()
+    def wait_until_up(self):
+        """Wait until it prints the bootstrap servers."""
+        assert self.process.stdout.readline().decode() == self.bootstrap + "\n", self.output()
         return self
 
-    def said(self):
+    def output(self):
         return self.log.read_text()
 
     def pid_of(self, number):
@@ -77,10 +77,10 @@ class Up:
             pid, parent, *words = line.decode().split()
             if int(parent) == self.process.pid and ["--id", str(number)] == words[5:7]:
                 return int(pid)
-        raise AssertionError(f"there is no broker-{number}")
+        raise AssertionError(f"no process of broker-{number}")
 
     def end(self):
-        code = self.process.wait(PATIENCE_SECONDS)
+        code = self.process.wait(TIMEOUT_SECONDS)
         if self.process.stdout:
             self.process.stdout.close()
         return code
@@ -96,7 +96,7 @@ class Up:
         ]
 
     def is_gone(self):
-        """Whether nobody listens any more."""
+        """Whether no broker listens."""
         for port in range(self.port, self.port + self.count):
             with socket.socket() as probe:
                 if probe.connect_ex((HOST, port)) == 0:
@@ -106,25 +106,25 @@ class Up:
 
 @pytest.fixture
 def up(tmp_path):
-    """Prepare the command; whatever is left of it is ended with the test."""
-    made = []
+    """Prepare the command; processes that are left are killed after the test."""
+    commands = []
 
     def prepare(*arguments, folder="a", **options):
         (tmp_path / folder).mkdir(exist_ok=True)
-        made.append(Up(tmp_path / folder, *arguments, **options))
-        return made[-1]
+        commands.append(Up(tmp_path / folder, *arguments, **options))
+        return commands[-1]
 
     yield prepare
-    for one in made:
-        if one.process is not None:
-            if one.process.poll() is None:
-                for number in range(one.count):
+    for command in commands:
+        if command.process is not None:
+            if command.process.poll() is None:
+                for number in range(command.count):
                     with suppress(AssertionError, ProcessLookupError):
-                        os.kill(one.pid_of(number), signal.SIGKILL)
-                one.process.kill()
-            one.end()
-        if one.log.exists():
-            print(f"--- {one.log}", one.said()[-8000:], sep="\n")
+                        os.kill(command.pid_of(number), signal.SIGKILL)
+                command.process.kill()
+            command.end()
+        if command.log.exists():
+            print(f"--- {command.log}", command.output()[-8000:], sep="\n")
 
 
 def values(bootstrap, topic, count):
@@ -132,13 +132,13 @@ def values(bootstrap, topic, count):
         return sorted(consumer.getone(timeout=30).value for _ in range(count))
 
 
-def test_it_is_a_cluster_that_stops_cleanly_and_comes_back(up):
-    # Settings of a broker that was started here before are not for these, others are.
-    mine = {"OTTLA_BROKER_ID": "7", "OTTLA_LISTENERS": "PLAINTEXT://127.0.0.1:1"}
-    theirs = {"OTTLA_NUM_PARTITIONS": "4", "OTTLA_LOG_LEVEL": "ERROR"}
-    cluster = up("--log-level", "info", **mine, **theirs).start().is_up()
+def test_the_cluster_stops_cleanly_and_restarts_with_its_data(up):
+    # The environment's identity configs do not apply to these brokers, all others do.
+    ignored = {"OTTLA_BROKER_ID": "7", "OTTLA_LISTENERS": "PLAINTEXT://127.0.0.1:1"}
+    applied = {"OTTLA_NUM_PARTITIONS": "4", "OTTLA_LOG_LEVEL": "ERROR"}
+    cluster = up("--log-level", "info", **ignored, **applied).start().wait_until_up()
     with Admin(cluster.bootstrap) as admin, Producer(cluster.bootstrap) as producer:
-        assert [one.id for one in admin.describe_cluster().brokers] == [0, 1, 2]
+        assert [node.id for node in admin.describe_cluster().brokers] == [0, 1, 2]
         admin.create_topic("t", partitions=6)
         assert admin.create_topic("u").partitions == 4
         for partition in range(6):
@@ -149,52 +149,52 @@ def test_it_is_a_cluster_that_stops_cleanly_and_comes_back(up):
     assert cluster.stop() == 0
 
     assert cluster.are_clean() == [True] * 3
-    lines = cluster.said().splitlines()
-    assert "\x1b" not in cluster.said()
+    lines = cluster.output().splitlines()
+    assert "\x1b" not in cluster.output()
     for number in range(3):
-        own = [line for line in lines if line.startswith(f"broker-{number} | 20")]
-        assert "  ready  broker_id=" in "".join(own)
-        assert "  stopped  " in own[-1]
+        broker_lines = [line for line in lines if line.startswith(f"broker-{number} | 20")]
+        assert "  ready  broker_id=" in "".join(broker_lines)
+        assert "  stopped  " in broker_lines[-1]
     assert "3 brokers are up; Ctrl-C stops them. Bootstrap servers:" in lines
 
-    cluster.start().is_up()
+    cluster.start().wait_until_up()
     assert values(cluster.bootstrap, "t", 6) == [b"%d" % partition for partition in range(6)]
     assert cluster.stop(signal.SIGTERM) == 0
 
 
-def test_a_terminal_has_colours_and_ctrl_c(up):
+def test_on_a_terminal_output_is_coloured_and_ctrl_c_stops(up):
     cluster = up(TERM="xterm")
-    ours, theirs = pty.openpty()
+    terminal, slave = pty.openpty()
     cluster.arguments = ["-c", ON_TERMINAL, *cluster.arguments]
-    cluster.start(stdin=theirs, stdout=theirs, stderr=theirs)
-    os.close(theirs)
+    cluster.start(stdin=slave, stdout=slave, stderr=slave)
+    os.close(slave)
 
-    shown, has_pressed = b"", False
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    output, has_pressed = b"", False
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while time.monotonic() < deadline:
         try:
-            shown += os.read(ours, 65536) if select.select([ours], [], [], 1)[0] else b""
-        except OSError:  # nobody is left at the other end
+            output += os.read(terminal, 65536) if select.select([terminal], [], [], 1)[0] else b""
+        except OSError:  # the other end is closed
             break
-        if not has_pressed and cluster.bootstrap.encode() in shown:
-            os.write(ours, b"\x03")
+        if not has_pressed and cluster.bootstrap.encode() in output:
+            os.write(terminal, b"\x03")
             has_pressed = True
-    os.close(ours)
+    os.close(terminal)
 
     assert cluster.end() == 0
     assert cluster.are_clean() == [True] * 3
-    colours = re.findall(rb"(\x1b\[\d+m)broker-(\d)\x1b\[0m \| 20", shown)
+    colours = re.findall(rb"(\x1b\[\d+m)broker-(\d)\x1b\[0m \| 20", output)
     assert {number for _, number in colours} == {b"0", b"1", b"2"}
     assert len({colour for colour, _ in colours}) == 3
 
 
-def test_who_cannot_wait_presses_twice(up):
-    cluster = up().start().is_up()
-    # It does not stop, whatever it is asked.
+def test_a_second_ctrl_c_kills_the_brokers(up):
+    cluster = up().start().wait_until_up()
+    # A stopped process does not handle SIGTERM.
     os.kill(cluster.pid_of(1), signal.SIGSTOP)
     cluster.process.send_signal(signal.SIGINT)
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while cluster.said().count("  stopped  ") < 2:
+    deadline = time.monotonic() + TIMEOUT_SECONDS
+    while cluster.output().count("  stopped  ") < 2:
         assert time.monotonic() < deadline
         time.sleep(0.02)
     assert cluster.process.poll() is None
@@ -205,67 +205,67 @@ def test_who_cannot_wait_presses_twice(up):
     assert cluster.is_gone()
 
 
-def test_one_that_ends_by_itself_is_told_and_the_others_go_on(up):
-    cluster = up("--set", "num.partitions=3").start().is_up()
+def test_a_broker_that_exits_is_reported_and_the_others_keep_running(up):
+    cluster = up("--set", "num.partitions=3").start().wait_until_up()
     with Producer(cluster.bootstrap) as producer, Admin(cluster.bootstrap) as admin:
         admin.create_topic("t", partitions=3)
         producer.send("t", b"before", partition=1)
 
         os.kill(cluster.pid_of(1), signal.SIGKILL)
 
-        said = re.compile(r"^broker-1 exited \(SIGKILL\); to restart it: (ottla .*)$", re.M)
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while not (found := said.search(cluster.said())):
+        pattern = re.compile(r"^broker-1 exited \(SIGKILL\); to restart it: (ottla .*)$", re.M)
+        deadline = time.monotonic() + TIMEOUT_SECONDS
+        while not (match := pattern.search(cluster.output())):
             assert time.monotonic() < deadline
             time.sleep(0.02)
         producer.send("t", b"meanwhile", partition=0)
         producer.send("t", b"meanwhile", partition=2)
 
-        # As it is said, it is.
-        command = [sys.executable, "-m", *shlex.split(found[1])]
+        # The printed command restarts it.
+        command = [sys.executable, "-m", *shlex.split(match[1])]
         with cluster.log.open("ab") as log:
-            again = subprocess.Popen(command, env=cluster.environ, stdout=log, stderr=log)
+            restarted = subprocess.Popen(command, env=cluster.environ, stdout=log, stderr=log)
         try:
             producer.send("t", b"after", partition=1)
         finally:
-            again.terminate()
-            assert again.wait(PATIENCE_SECONDS) == 0
+            restarted.terminate()
+            assert restarted.wait(TIMEOUT_SECONDS) == 0
 
-    assert cluster.stop() == 1, "one has not ended as it should"
+    assert cluster.stop() == 1, "one broker was killed"
     assert cluster.are_clean() == [True] * 3
 
 
-def test_when_one_does_not_start_the_others_are_stopped(up, tmp_path):
+def test_if_one_broker_does_not_start_the_others_are_stopped(up, tmp_path):
     for folder in ("a", "b"):
-        assert up(folder=folder, count=2).start().is_up().stop() == 0
+        assert up(folder=folder, count=2).start().wait_until_up().stop() == 0
     shutil.rmtree(tmp_path / "a" / "data" / "broker-1")
     (tmp_path / "b" / "data" / "broker-1").rename(tmp_path / "a" / "data" / "broker-1")
 
     cluster = up(count=2).start()
 
     assert cluster.end() == 1
-    assert re.search(r"broker-1 \| error: The data directory belongs to cluster", cluster.said())
-    last = cluster.said().splitlines()[-1]
-    assert last == "error: broker-1 did not start; stopped the other brokers"
+    assert re.search(r"broker-1 \| error: The data directory belongs to cluster", cluster.output())
+    last_line = cluster.output().splitlines()[-1]
+    assert last_line == "error: broker-1 did not start; stopped the other brokers"
     assert cluster.is_gone()
     assert cluster.are_clean()[0]
 
 
-def test_ctrl_c_while_it_starts_leaves_nobody_behind(up):
+def test_ctrl_c_during_startup_leaves_no_process_behind(up):
     cluster = up()
     for after in (0.2, 0.4, 0.6):
-        before = len(cluster.said()) if cluster.log.exists() else 0
+        before = len(cluster.output()) if cluster.log.exists() else 0
         cluster.start()
         time.sleep(after)
         code = cluster.stop()
-        # Python has codes of its own, if nobody has told it yet what to do. A quick machine may
-        # have started all of them by then, which are stopped as ever.
-        is_up = "brokers are up; Ctrl-C stops them" in cluster.said()[before:]
-        assert code in ((0,) if is_up else (130, 1, -signal.SIGINT)), cluster.said()
+        # Before the signal handler is installed the exit code is Python's. A fast machine may have
+        # started all brokers by then, and stops them normally.
+        is_up = "brokers are up; Ctrl-C stops them" in cluster.output()[before:]
+        assert code in ((0,) if is_up else (130, 1, -signal.SIGINT)), cluster.output()
         assert cluster.is_gone()
 
 
-def test_when_nobody_reads_any_more_it_stops(up):
+def test_it_stops_when_stderr_is_closed(up):
     cluster = up().start(stderr=subprocess.PIPE)
     cluster.process.stderr.readline()
     cluster.process.stderr.close()
@@ -274,7 +274,7 @@ def test_when_nobody_reads_any_more_it_stops(up):
     assert cluster.is_gone()
 
 
-# What is wrong before anything is started.
+# Errors before any broker is started.
 
 
 def refused(*arguments, **environ):
@@ -285,15 +285,15 @@ def refused(*arguments, **environ):
     return done.exit_code, line
 
 
-def test_a_port_that_is_taken(tmp_path):
+def test_a_port_in_use_is_refused(tmp_path):
     first = free_ports(3)
-    with socket.socket() as somebody:
-        somebody.bind((HOST, first + 1))
-        somebody.listen()
+    with socket.socket() as other:
+        other.bind((HOST, first + 1))
+        other.listen()
 
-        code, said = refused("--port", str(first), "--data-dir", str(tmp_path / "data"))
+        code, error = refused("--port", str(first), "--data-dir", str(tmp_path / "data"))
 
-    assert (code, f"error: {HOST}:{first + 1} is in use; " in said, "--port" in said) == (
+    assert (code, f"error: {HOST}:{first + 1} is in use; " in error, "--port" in error) == (
         1,
         True,
         True,
@@ -301,18 +301,18 @@ def test_a_port_that_is_taken(tmp_path):
     assert not (tmp_path / "data").exists()
 
 
-def test_somebody_elses_data_directory(tmp_path, up):
+def test_a_foreign_data_directory_is_refused(tmp_path, up):
     with Daemon(tmp_path / "single") as single:
         single.stop()
-    cluster = up().start().is_up()
+    cluster = up().start().wait_until_up()
     cluster.stop()
     port = ("--port", str(cluster.port))
 
-    code, said = refused("--data-dir", str(single.data), *port)
-    assert (code, f"{single.data} is the data directory of a single broker" in said) == (1, True)
+    code, error = refused("--data-dir", str(single.data), *port)
+    assert (code, f"{single.data} is the data directory of a single broker" in error) == (1, True)
 
-    code, said = refused("--data-dir", str(cluster.data), *port, "--brokers", "1")
-    assert (code, "also has the data of broker-1, broker-2" in said) == (1, True)
+    code, error = refused("--data-dir", str(cluster.data), *port, "--brokers", "1")
+    assert (code, "also has the data of broker-1, broker-2" in error) == (1, True)
 
 
 @pytest.mark.parametrize(
@@ -328,14 +328,14 @@ def test_somebody_elses_data_directory(tmp_path, up):
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
 )
-def test_settings_that_cannot_be(tmp_path, arguments, message):
-    code, said = refused("--data-dir", str(tmp_path / "data"), *arguments)
+def test_invalid_configs_are_refused(tmp_path, arguments, message):
+    code, error = refused("--data-dir", str(tmp_path / "data"), *arguments)
 
-    assert (code, message in said) == (2, True), said
+    assert (code, message in error) == (2, True), error
     assert not (tmp_path / "data").exists()
 
 
-def test_a_variable_that_is_no_setting(tmp_path):
-    code, said = refused("--data-dir", str(tmp_path / "data"), OTTLA_NUM_PARTITOINS="3")
+def test_an_unknown_environment_variable_is_refused(tmp_path):
+    code, error = refused("--data-dir", str(tmp_path / "data"), OTTLA_NUM_PARTITOINS="3")
 
-    assert (code, "OTTLA_NUM_PARTITIONS" in said) == (2, True)
+    assert (code, "OTTLA_NUM_PARTITIONS" in error) == (2, True)

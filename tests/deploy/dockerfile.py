@@ -1,4 +1,4 @@
-"""A Dockerfile, as far as the tests need to understand one."""
+"""A minimal Dockerfile parser."""
 
 from __future__ import annotations
 
@@ -10,41 +10,41 @@ from pathlib import Path
 
 @dataclass
 class Stage:
-    """What one FROM begins."""
+    """A build stage."""
 
     name: str
     base: str
     steps: list[tuple[str, str]] = field(default_factory=list)
 
     def all(self, verb: str) -> list[str]:
-        """Give what an instruction is followed by, each time that it comes."""
-        return [words for found, words in self.steps if found == verb]
+        """Return the arguments of each instruction of a kind."""
+        return [words for step_verb, words in self.steps if step_verb == verb]
 
     def last(self, verb: str) -> str:
-        """Give what the last of these instructions says: the one that counts."""
+        """Return the arguments of the last instruction of a kind, which is the effective one."""
         return self.all(verb)[-1]
 
     def command(self, verb: str) -> list[str]:
-        """Give a command in exec form: no shell stands between it and signals."""
-        found = json.loads(self.last(verb))
-        assert isinstance(found, list)
-        return found
+        """Return a command in exec form, in which signals reach the process."""
+        command = json.loads(self.last(verb))
+        assert isinstance(command, list)
+        return command
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables that it sets."""
+        """The variables set by ENV."""
         pairs = (pair for words in self.all("ENV") for pair in shlex.split(words))
         return dict(pair.split("=", 1) for pair in pairs)
 
     @property
     def copied(self) -> set[str]:
-        """What it takes from the context."""
+        """The paths copied from the build context."""
         lines = [words.split() for words in self.all("COPY") if not words.startswith("--from")]
         return {name for words in lines for name in words[:-1]}
 
 
 def parse(path: Path) -> dict[str, Stage]:
-    """Give the stages, in order."""
+    """Return the stages by name, in order."""
     lines = [line for line in path.read_text().splitlines() if not line.lstrip().startswith("#")]
     stages: dict[str, Stage] = {}
     for line in "\n".join(lines).replace("\\\n", " ").splitlines():

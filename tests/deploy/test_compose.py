@@ -1,4 +1,4 @@
-"""Dockerfile and docker-compose.yml, as far as they can be tried without a Docker engine."""
+"""Dockerfile and docker-compose.yml, tested without a Docker engine."""
 
 import os
 import re
@@ -34,43 +34,46 @@ each_broker = pytest.mark.parametrize("name", BROKERS)
 
 
 def environment_of(name):
-    """Give what a container of a service has in its environment."""
-    given = {key: str(value) for key, value in BROKERS[name]["environment"].items()}
-    return IMAGE.environment | given
+    """Return the environment of a service's container."""
+    service = {key: str(value) for key, value in BROKERS[name]["environment"].items()}
+    return IMAGE.environment | service
 
 
 def config_of(name):
-    ours = {key: value for key, value in environment_of(name).items() if key.startswith("OTTLA_")}
-    # It refuses a variable that stands for no setting.
-    return load_broker_config({}, ours)
+    # Raises ConfigError for an unknown variable.
+    return load_broker_config({}, ottla_variables(environment_of(name)))
+
+
+def ottla_variables(environ):
+    return {key: value for key, value in environ.items() if key.startswith("OTTLA_")}
 
 
 # The image.
 
 
-def test_the_image_has_every_room_and_all_that_is_needed_to_install_them():
+def test_the_build_stage_copies_every_package_and_its_metadata():
     setuptools = PROJECT["tool"]["setuptools"]
     modules = {f"{name}.py" for name in setuptools["py-modules"]}
-    papers = {PROJECT["project"]["readme"], *PROJECT["project"]["license-files"]}
+    documents = {PROJECT["project"]["readme"], *PROJECT["project"]["license-files"]}
 
-    wanted = {*ROOMS, "ottla", "pyproject.toml", *modules, *papers}
+    expected = {*ROOMS, "ottla", "pyproject.toml", *modules, *documents}
 
-    assert STAGES["build"].copied == wanted
+    assert STAGES["build"].copied == expected
 
 
-def test_the_context_is_what_is_copied_and_no_more():
+def test_the_build_context_contains_only_what_is_copied():
     lines = (ROOT / ".dockerignore").read_text().splitlines()
     rules = [line for line in lines if line and not line.startswith("#")]
-    let_in = {rule[1:] for rule in rules if rule.startswith("!")}
+    included = {rule[1:] for rule in rules if rule.startswith("!")}
     copied = {name for stage in STAGES.values() for name in stage.copied}
 
     assert rules[0] == "*"
-    assert {name.split("/")[0] for name in copied} == let_in
-    # What was compiled here is not for there.
+    assert {name.split("/")[0] for name in copied} == included
+    # Locally compiled files are excluded.
     assert rules[-3:] == ["**/__pycache__", "**/*.so", "protocol/*.c"]
 
 
-def test_what_is_built_without_saying_more_is_a_broker_without_a_compiler():
+def test_the_default_image_is_a_broker_without_a_compiler():
     assert list(STAGES)[-1] == "broker"
     for name in ("broker", "spark"):
         assert "gcc" not in " ".join(STAGES[name].all("RUN"))
@@ -79,7 +82,7 @@ def test_what_is_built_without_saying_more_is_a_broker_without_a_compiler():
     assert {stage.base for stage in STAGES.values()} <= {"python:3.12-slim", *STAGES}
 
 
-def test_the_python_of_the_image_is_one_that_is_supported():
+def test_the_image_uses_a_supported_python_version():
     version = re.fullmatch(r"python:(\d+\.\d+)-slim", STAGES["base"].base)[1]
 
     assert f"Programming Language :: Python :: {version}" in PROJECT["project"]["classifiers"]
@@ -89,22 +92,20 @@ def test_the_python_of_the_image_is_one_that_is_supported():
 def test_a_container_does_not_run_as_root(stage):
     user, group = STAGES[stage].last("USER").split(":")
 
-    # Numbers: Kubernetes knows by them that it is not root.
+    # Numeric ids: Kubernetes checks runAsNonRoot by them.
     assert int(user) > 0
     assert int(group) > 0
     assert f"--uid {user} " in STAGES["base"].all("RUN")[0]
 
 
-def test_signals_come_to_the_broker_itself():
+def test_signals_reach_the_broker_process():
     assert IMAGE.command("ENTRYPOINT") == ["ottla"]
     assert IMAGE.command("CMD") == ["broker", "start"]
     assert IMAGE.all("STOPSIGNAL") == []  # SIGTERM
 
 
-def test_the_image_alone_is_a_broker_for_this_machine():
-    ours = {key: text for key, text in IMAGE.environment.items() if key.startswith("OTTLA_")}
-
-    config = load_broker_config({}, ours)
+def test_the_image_alone_advertises_localhost():
+    config = load_broker_config({}, ottla_variables(IMAGE.environment))
 
     (listener,) = config.parsed_listeners
     assert (listener.host, listener.port) == ("0.0.0.0", int(IMAGE.last("EXPOSE")))
@@ -116,7 +117,7 @@ def test_the_image_alone_is_a_broker_for_this_machine():
 
 
 @each_broker
-def test_a_broker_has_settings_that_can_be(name):
+def test_broker_configs_are_valid(name):
     config = config_of(name)
 
     assert name == f"broker-{config.broker_id}"
@@ -124,21 +125,21 @@ def test_a_broker_has_settings_that_can_be(name):
 
 
 @each_broker
-def test_the_host_reaches_a_broker_where_it_is_told(name):
+def test_the_host_reaches_a_broker_at_its_external_address(name):
     config = config_of(name)
     host, published, inside = BROKERS[name]["ports"][0].split(":")
-    external = {one.name: one for one in config.parsed_listeners}["EXTERNAL"]
+    external = {listener.name: listener for listener in config.parsed_listeners}["EXTERNAL"]
 
     assert BROKERS[name]["ports"] == [f"127.0.0.1:{9092 + config.broker_id}:19092"]
-    assert host == "127.0.0.1", "whoever reaches a broker may do everything"
+    assert host == "127.0.0.1", "brokers have no authentication"
     assert (external.advertised_host, external.advertised_port) == ("localhost", int(published))
     assert (external.host, external.port) == ("0.0.0.0", int(inside))
 
 
 @each_broker
-def test_containers_reach_a_broker_where_they_are_told(name):
+def test_containers_reach_a_broker_at_its_internal_address(name):
     config = config_of(name)
-    internal = {one.name: one for one in config.parsed_listeners}["INTERNAL"]
+    internal = {listener.name: listener for listener in config.parsed_listeners}["INTERNAL"]
 
     assert (internal.advertised_host, internal.advertised_port) == (name, internal.port)
     assert internal.host == "0.0.0.0"
@@ -146,7 +147,7 @@ def test_containers_reach_a_broker_where_they_are_told(name):
 
 
 @each_broker
-def test_a_broker_keeps_its_data_in_a_volume_of_its_own(name):
+def test_each_broker_has_its_own_volume(name):
     (volume,) = BROKERS[name]["volumes"]
     source, target = volume.split(":")
 
@@ -156,27 +157,30 @@ def test_a_broker_keeps_its_data_in_a_volume_of_its_own(name):
 
 
 @each_broker
-def test_a_stop_is_given_the_time_that_it_may_take(name):
+def test_the_stop_grace_period_exceeds_the_shutdown_timeout(name):
     grace = re.fullmatch(r"(\d+)s", BROKERS[name]["stop_grace_period"])
 
     assert int(grace[1]) * 1000 > config_of(name).shutdown_timeout_ms
 
 
-def test_brokers_differ_in_nothing_else():
-    own = ("environment", "ports", "volumes")
-    shared = [{k: v for k, v in one.items() if k not in own} for one in BROKERS.values()]
+def test_brokers_differ_only_in_environment_ports_and_volumes():
+    individual = ("environment", "ports", "volumes")
+    shared = [
+        {key: value for key, value in service.items() if key not in individual}
+        for service in BROKERS.values()
+    ]
 
     assert shared[0] == shared[1] == shared[2]
     assert shared[0]["build"] == "."
-    assert "image" not in shared[0], "builds that run at once would contend for one name"
+    assert "image" not in shared[0], "concurrent builds would overwrite each other's image"
 
 
 @each_broker
-def test_a_broker_has_the_health_check_of_the_image_at_a_listener_of_its_own(name):
+def test_the_health_check_of_the_image_reaches_each_broker(name):
     assert "healthcheck" not in BROKERS[name]
     assert "OTTLA_BOOTSTRAP" not in environment_of(name)
-    # Where commands ask if nobody says where: localhost:9092.
-    assert 9092 in {one.port for one in config_of(name).parsed_listeners}
+    # The default bootstrap server is localhost:9092.
+    assert 9092 in {listener.port for listener in config_of(name).parsed_listeners}
 
 
 # The health check.
@@ -184,7 +188,7 @@ def test_a_broker_has_the_health_check_of_the_image_at_a_listener_of_its_own(nam
 
 @pytest.fixture
 def check(tmp_path):
-    """Run the health check as a container does, but for the address."""
+    """Run the health check command against an address."""
     _, _, command = HEALTH.partition(" CMD ")
     program, *arguments = yaml.safe_load(command)
     assert program == "ottla"
@@ -202,7 +206,7 @@ def check(tmp_path):
     return run
 
 
-def test_the_health_check_tells_a_broker_that_answers_from_one_that_does_not(check, tmp_path):
+def test_the_health_check_fails_unless_the_broker_answers(check, tmp_path):
     with Daemon(tmp_path) as broker:
         assert check(broker.address) == 0
 
@@ -217,48 +221,48 @@ def test_the_health_check_tells_a_broker_that_answers_from_one_that_does_not(che
         assert check(broker.address) != 0
 
 
-def test_the_health_check_gives_up_before_it_is_killed():
+def test_the_health_check_times_out_before_the_engine_kills_it():
     engine = re.search(r"--timeout=(\d+)s", HEALTH)
-    own = re.search(r'"--timeout", "(\d+)"', HEALTH)
+    command = re.search(r'"--timeout", "(\d+)"', HEALTH)
 
-    assert int(own[1]) < int(engine[1])
+    assert int(command[1]) < int(engine[1])
 
 
-# All three, with the settings that they have in containers, and other addresses.
+# All three brokers, with their container configs and other addresses.
 
 
 @pytest.fixture
 def brokers(tmp_path, request):
-    inside = {name: f"{HOST}:{free_port()}" for name in BROKERS}
-    outside = {name: f"{HOST}:{free_port()}" for name in BROKERS}
-    made = []
+    internal = {name: f"{HOST}:{free_port()}" for name in BROKERS}
+    external = {name: f"{HOST}:{free_port()}" for name in BROKERS}
+    daemons = []
     for name in BROKERS:
         environ = environment_of(name) | {"OTTLA_LOG_DIR": str(tmp_path / name / "data")}
         del environ["PATH"]
         for number, other in enumerate(BROKERS):
             listed = environ["OTTLA_CLUSTER_BROKERS"]
-            listed = listed.replace(f"//{other}:9092", f"//{inside[other]}")
-            listed = listed.replace(f"//localhost:{9092 + number}", f"//{outside[other]}")
+            listed = listed.replace(f"//{other}:9092", f"//{internal[other]}")
+            listed = listed.replace(f"//localhost:{9092 + number}", f"//{external[other]}")
             environ["OTTLA_CLUSTER_BROKERS"] = listed
         listeners = environ["OTTLA_LISTENERS"]
-        listeners = listeners.replace("//:9092", f"//{inside[name]}")
-        environ["OTTLA_LISTENERS"] = listeners.replace("//:19092", f"//{outside[name]}")
-        port = int(inside[name].rpartition(":")[2])
-        made.append(Plain(tmp_path / name, port=port, **environ))
-    with shown_on_failure(request, made):
+        listeners = listeners.replace("//:9092", f"//{internal[name]}")
+        environ["OTTLA_LISTENERS"] = listeners.replace("//:19092", f"//{external[name]}")
+        port = int(internal[name].rpartition(":")[2])
+        daemons.append(EnvironmentDaemon(tmp_path / name, port=port, **environ))
+    with shown_on_failure(request, daemons):
         try:
-            for broker in made:
+            for broker in daemons:
                 broker.launch()
-            for broker in made:
+            for broker in daemons:
                 broker.wait_until_it_answers()
-            yield list(inside.values()), list(outside.values())
+            yield list(internal.values()), list(external.values())
         finally:
-            for broker in made:
+            for broker in daemons:
                 broker.kill()
 
 
-class Plain(Daemon):
-    """A broker that is told everything by its environment."""
+class EnvironmentDaemon(Daemon):
+    """A broker configured by its environment only."""
 
     def spawn(self):
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -267,29 +271,33 @@ class Plain(Daemon):
             return subprocess.Popen(command, stdout=log, stderr=log, env=self._environ)
 
 
-def test_a_cluster_of_these_settings_serves_by_both_listeners(brokers):
-    inside, outside = brokers
+def test_the_cluster_serves_clients_on_both_listeners(brokers):
+    internal, external = brokers
 
-    for number, (here, there) in enumerate(zip(inside, outside, strict=True)):
+    for number, addresses in enumerate(zip(internal, external, strict=True)):
+        internal_address, external_address = addresses
         topic = f"topic-{number}"
-        with Admin(here) as admin:
+        with Admin(internal_address) as admin:
             admin.create_topic(topic)
-            assert addresses(admin) == inside
-        with Admin(there) as admin:
-            assert addresses(admin) == outside
-        with Producer(there) as producer, Consumer(here, topic) as consumer:
+            assert node_addresses(admin) == internal
+        with Admin(external_address) as admin:
+            assert node_addresses(admin) == external
+        with (
+            Producer(external_address) as producer,
+            Consumer(internal_address, topic) as consumer,
+        ):
             producer.send(topic, b"hello")
             assert consumer.getone(timeout=30).value == b"hello"
 
 
-def addresses(admin):
-    return [f"{one.host}:{one.port}" for one in admin.describe_cluster().brokers]
+def node_addresses(admin):
+    return [f"{node.host}:{node.port}" for node in admin.describe_cluster().brokers]
 
 
-# The jobs of Spark.
+# The Spark jobs.
 
 
-def test_jobs_wait_for_all_brokers_and_run_only_when_asked():
+def test_jobs_wait_for_all_brokers_and_need_a_profile():
     assert set(JOBS) == {"readings", "spark"}
     assert all(job["profiles"] == ["spark"] for job in JOBS.values())
     assert JOBS["readings"]["depends_on"] == {
@@ -301,29 +309,29 @@ def test_jobs_wait_for_all_brokers_and_run_only_when_asked():
 
 
 @pytest.mark.parametrize("name", JOBS)
-def test_a_job_is_an_example_that_there_is_with_options_that_it_has(name):
+def test_a_job_runs_an_existing_example_with_valid_options(name):
     job = JOBS[name]
     script, *options = job["command"]
     assert STAGES[job["build"]["target"]].command("ENTRYPOINT") == ["python"]
     assert "examples/spark /opt/examples" in STAGES["spark"].all("COPY")
     path = ROOT / "examples" / "spark" / Path(script).relative_to("/opt/examples")
 
-    shown = subprocess.run(
+    help_text = subprocess.run(
         [sys.executable, str(path), *options, "--help"], capture_output=True, text=True, check=True
     ).stdout
 
-    assert options[0] in shown
+    assert options[0] in help_text
     config = config_of("broker-0")
-    internal = [
+    endpoints = [
         config.cluster_file.brokers[number]["INTERNAL"] for number in config.cluster_file.broker_ids
     ]
-    assert options[1] == ",".join(f"{one.host}:{one.port}" for one in internal)
+    assert options[1] == ",".join(f"{endpoint.host}:{endpoint.port}" for endpoint in endpoints)
 
 
-# What the documentation says.
+# Documentation.
 
 
-def test_pages_speak_of_what_there_is():
+def test_documented_docker_commands_match_the_compose_file():
     pages = [(ROOT / name).read_text() for name in ("README.md", "docs/cluster.md")]
     commands = [
         re.split(r"\s{2,}", line)[0].split()[1:]
