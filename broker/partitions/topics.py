@@ -122,7 +122,7 @@ class Topics:
     def online_partitions(self) -> Iterator[Partition]:
         """Yield every open partition."""
         for partitions in list(self._partitions.values()):
-            yield from (one for one in list(partitions.values()) if one is not None)
+            yield from (partition for partition in list(partitions.values()) if partition)
 
     def config_of(self, topic: Topic) -> LogConfig:
         """Return the effective config of a topic."""

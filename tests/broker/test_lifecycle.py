@@ -324,8 +324,7 @@ def test_a_second_broker_in_the_same_directory_is_refused(daemons):
     assert second.spawn().wait(30) == 1
 
     assert second.log.read_text().splitlines()[-1] == (
-        f"error: {broker.data} is in use by another process;"
-        " mend that, or choose another --data-dir"
+        f"error: {broker.data} is in use by another process; fix it, or use another --data-dir"
     )
     assert broker.answers()
     broker.restart()
