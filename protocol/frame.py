@@ -1,21 +1,21 @@
-"""Frames of a TCP stream: a size (int32) and then that many bytes.
+"""Split a TCP stream into frames: a size (int32), then that many bytes.
 
-Sans-I/O: `Framer` knows no socket. It fits asyncio's BufferedProtocol: read into `get_buffer()`,
-report the number of bytes to `buffer_updated()`, and if that returns True, take frames out with
-`next_frame()` for as long as you like, then call `detach()`.
+`Framer` does no I/O. It matches asyncio's BufferedProtocol: read into `get_buffer()` and report the
+number of bytes to `buffer_updated()`. If that returns True, call `next_frame()` until it returns
+None, or stop earlier and continue later; then call `detach()`, before anything else is read.
 
     scratch buffer    | size | frame | size | frame | size | the first part of a large fr
     frame buffer                                           | the first part of a large fr|ame |
                                                                          then read here: ^
 
-Connections may share one scratch buffer, since after `detach()` nothing in it is needed: an idle
-connection costs no buffer. A frame that is complete in the scratch buffer is copied out of it. A
-frame that is not gets a buffer of its own, and its remainder is read straight into that: the bytes
-of a large frame are moved once, by the kernel.
+Connections can share one scratch buffer, because `detach()` copies what is left in it: an idle
+connection needs no buffer. A frame that is complete in the scratch buffer is copied out of it. An
+incomplete frame gets its own buffer, and its remainder is read directly into that: the kernel
+copies it to its final location.
 
-A size is a claim of the peer. It is checked against the limits before anything is allocated, and
-the frame buffer grows with the bytes that arrived: to no more than twice their number, or what the
-caller grants.
+The peer may claim any size. It is checked against the limits before anything is allocated, and the
+frame buffer grows with the bytes received: to at most twice their number, or to the size that the
+caller allows.
 """
 
 from __future__ import annotations
@@ -33,9 +33,8 @@ _EMPTY = memoryview(b"")
 class Framer:
     """Splits the bytes of one connection into frames.
 
-    A frame has at least `min_bytes` and at most `max_bytes`. Where `max_bytes_of` is given, it
-    returns the limit for frames larger than `max_bytes`, by the first two bytes of the frame: the
-    API key, if frames are requests.
+    A frame has `min_bytes` to `max_bytes`. `max_bytes_of`, if given, returns the limit for frames
+    above `max_bytes`, by the first two bytes of the frame: the API key, if frames are requests.
     """
 
     __slots__ = (
@@ -69,11 +68,11 @@ class Framer:
         """Drop everything that was received."""
         self._data = _EMPTY
         self._position = 0
-        #: Bytes received and not returned as part of a frame, without those in the frame buffer.
+        #: Bytes received and not parsed yet, without those in the frame buffer.
         self.unparsed_bytes = 0
         #: The size of the incomplete frame; 0 if there is none, or its size is not known yet.
         self.frame_bytes = 0
-        #: How much of the incomplete frame its own buffer has, once it is detached.
+        #: Bytes of the incomplete frame in its own buffer.
         self.filled_bytes = 0
         self._frame: bytearray | None = None
 
@@ -91,7 +90,7 @@ class Framer:
             self.filled_bytes += nbytes
             return self.filled_bytes == self.frame_bytes
         data = self._scratch[:nbytes]
-        # Less than a size, or frames that the caller did not want yet.
+        # An incomplete size, or frames that the caller has not taken yet.
         self._data = memoryview(bytes(self._data) + data) if self.unparsed_bytes else data
         self.unparsed_bytes = len(self._data)
         self._position = 0
@@ -120,10 +119,10 @@ class Framer:
         return bytearray(data[start:end])
 
     def detach(self, buffer_bytes: int = 0) -> None:
-        """Copy what is unparsed out of the scratch buffer.
+        """Copy the unparsed bytes out of the scratch buffer.
 
-        An incomplete frame whose size is known gets its own buffer, of `buffer_bytes` if these are
-        more than has arrived of it.
+        An incomplete frame of known size gets its own buffer, of at least `buffer_bytes`, but not
+        more than its size.
         """
         if not self.unparsed_bytes:
             return
@@ -143,7 +142,7 @@ class Framer:
         self._position = 0
 
     def grow(self, buffer_bytes: int = 4096) -> None:
-        """Make the buffer of the incomplete frame larger: `buffer_bytes`, or twice what it has."""
+        """Enlarge the frame buffer to `buffer_bytes`, or to twice the bytes received."""
         assert self._frame is not None
         filled = self.filled_bytes
         grown = bytearray(min(self.frame_bytes, max(buffer_bytes, 2 * filled)))

@@ -1,4 +1,4 @@
-"""Framer under any frames, any chunking, and a caller that takes frames when it likes."""
+"""Framer with any frames, any chunking, and a caller that takes only some frames per read."""
 
 import struct
 
@@ -18,7 +18,7 @@ frames_of_any_size = st.lists(
     buffer_bytes=st.integers(0, 400),
     data=st.data(),
 )
-def test_frames_come_out_as_they_went_in(frames, scratch_bytes, buffer_bytes, data):
+def test_frames_round_trip(frames, scratch_bytes, buffer_bytes, data):
     wire = b"".join(struct.pack(">i", len(frame)) + frame for frame in frames)
     scratch = memoryview(bytearray(scratch_bytes))
     framer = Framer(scratch, min_bytes=1, max_bytes=300)
@@ -41,7 +41,7 @@ def test_frames_come_out_as_they_went_in(frames, scratch_bytes, buffer_bytes, da
         assert framer.unparsed_bytes + framer.filled_bytes <= position
         if framer.buffer_updated(nbytes):
             take(data.draw(st.integers(1, 4)))
-        # Others read into the scratch buffer, too.
+        # Other connections overwrite the shared scratch buffer.
         scratch[:] = b"\xff" * scratch_bytes
     take(len(frames))
 

@@ -1,4 +1,4 @@
-"""Framer: frames of any size in any chunks, size limits, and who allocates how much when."""
+"""Framer: frames of any size in any chunks, size limits, and buffer allocation."""
 
 import struct
 
@@ -102,7 +102,7 @@ def test_sizes_within_the_limits_are_accepted(size):
 
 
 @pytest.mark.parametrize("size", [-(2**31), -1, 0, 7, 101, 2**31 - 1])
-def test_sizes_outside_the_limits_are_refused_before_the_frame_arrives(size):
+def test_sizes_outside_the_limits_are_rejected_before_the_frame_arrives(size):
     framer = a_framer(min_bytes=8, max_bytes=100)
 
     with pytest.raises(
