@@ -1,7 +1,7 @@
-"""Lets Spark find the format "ottla" by itself: it looks for modules whose names begin like this.
+"""Registers the format "ottla" with Spark, which imports all modules named `pyspark_…`.
 
-A module that raises when it is imported would hide those of everybody else, so this one does not:
-without a pyspark that will do, or without pyarrow, there is simply nothing to be found.
+An error in the import would hide the data sources of other packages. So none is raised: if pyspark
+is too old, or pyarrow is missing, the module defines nothing.
 """
 
 from contextlib import suppress

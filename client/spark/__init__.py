@@ -1,12 +1,12 @@
-"""Topics in Spark, with no jar: `spark.read.format("ottla")` and the rest.
+"""Topics as Spark sources and sinks, without a jar: `spark.read.format("ottla")`.
 
-    from . import builder, register
+    from ottla.client.spark import builder, register
 
     spark = register(builder().getOrCreate())
 
-Options and columns are those of Spark's own Kafka source and sink. It needs pyspark 4.2 and pyarrow
-(`pip install "ottla[spark]"`), and a Java for Spark. What is listed here is imported when it is
-used: options and planning need no Spark.
+Options and columns are those of Spark's own Kafka source and sink. Requires pyspark 4.2, pyarrow
+(`pip install "ottla[spark]"`), and a Java for Spark. Names are imported on first use: options and
+planning need no Spark.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .errors import DataLossError, OptionError
     from .runtime import find_java
-    from .session import builder, lag, register, settings
+    from .session import builder, lag, register, session_configs
     from .source import OttlaSource
 
 __all__ = [
@@ -28,10 +28,10 @@ __all__ = [
     "find_java",
     "lag",
     "register",
-    "settings",
+    "session_configs",
 ]
 
-_HOME_OF = {
+_MODULE_OF = {
     "DataLossError": "errors",
     "OptionError": "errors",
     "OttlaSource": "source",
@@ -39,7 +39,7 @@ _HOME_OF = {
     "find_java": "runtime",
     "lag": "session",
     "register": "session",
-    "settings": "session",
+    "session_configs": "session",
 }
 
 
@@ -47,8 +47,8 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name == "OttlaSource":
-        # An older pyspark would fail in there, with names that say nothing.
+        # An older pyspark would fail in the import with an obscure message.
         import_module(".runtime", __name__).check_pyspark()
-    value = getattr(import_module(f".{_HOME_OF[name]}", __name__), name)
+    value = getattr(import_module(f".{_MODULE_OF[name]}", __name__), name)
     globals()[name] = value
     return value

@@ -1,17 +1,17 @@
-"""What can go wrong with a Spark job, beside what can with any client."""
+"""Errors of Spark jobs, in addition to those of `ottla.client`."""
 
 from __future__ import annotations
 
 
 class OptionError(ValueError):
-    """An option or a column that is wrong, unknown or missing; it says which."""
+    """An option or column is invalid, unknown or missing."""
 
 
 class DataLossError(Exception):
-    """Records that should be read are not there any more; failOnDataLoss=false goes on."""
+    """Records that should be read do not exist any more; failOnDataLoss=false skips them."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(
-            f"{reason}. They may have been deleted by retention, or their topic was deleted or made"
-            " anew. With the option failOnDataLoss=false the query goes on with what there is"
+            f"{reason}. Retention may have deleted them, or the topic was deleted or recreated."
+            " Set the option failOnDataLoss=false to continue with the records that exist"
         )

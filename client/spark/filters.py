@@ -1,9 +1,9 @@
-"""Filters that Spark pushes down, as what they say of partitions and offsets.
+"""Filter pushdown: what the filters of a query say about partitions and offsets.
 
-Topics, partitions and offsets are taken literally, and Spark need not look at them again. A lower
-bound of the timestamp is an offset as well: brokers know the first record that is not older, and
-all before it are. Spark looks at timestamps again, as later records may be older. An upper bound
-says nothing of offsets, for the same reason.
+Filters on topic, partition and offset are exact, and Spark need not evaluate them again. A lower
+bound of the timestamp becomes an offset: brokers know the first record that is not older, and all
+records before it are. Spark evaluates timestamp filters again, because later records may be older.
+For the same reason an upper bound of the timestamp says nothing about offsets.
 """
 
 from __future__ import annotations
@@ -28,88 +28,88 @@ _NEVER_NULL = {"topic", "partition", "offset", "timestamp", "timestampType"}
 
 
 @dataclass(frozen=True)
-class Narrowing:
-    """What is left to be read; None is everything."""
+class PushedFilters:
+    """What filters leave to be read; None is everything."""
 
     topics: frozenset[str] | None = None
     partitions: frozenset[int] | None = None
     first_offset: int | None = None
-    #: Not included.
+    #: Exclusive.
     end_offset: int | None = None
     since_ms: int | None = None
 
 
-def narrow(filters: Iterable[Filter]) -> tuple[Narrowing, list[Filter]]:
-    """Give what filters leave to be read, and those that Spark has to look at itself."""
-    found, left = Narrowing(), []
+def push_down(filters: Iterable[Filter]) -> tuple[PushedFilters, list[Filter]]:
+    """Return what filters leave to be read, and the filters that Spark must evaluate."""
+    pushed, remaining = PushedFilters(), []
     for one in filters:
-        narrowed = _narrowed(found, one)
-        if narrowed is None:
-            left.append(one)
+        narrower = _with_filter(pushed, one)
+        if narrower is None:
+            remaining.append(one)
         else:
-            found = narrowed
-            if isinstance(one, GreaterThan | GreaterThanOrEqual) and _name(one) == "timestamp":
-                left.append(one)
-    return found, left
+            pushed = narrower
+            if isinstance(one, GreaterThan | GreaterThanOrEqual) and _column(one) == "timestamp":
+                remaining.append(one)
+    return pushed, remaining
 
 
-def _name(one: Filter) -> str:
+def _column(one: Filter) -> str:
     path: tuple[str, ...] = getattr(one, "attribute", ())
     return path[0] if len(path) == 1 else ""
 
 
-def _narrowed(so_far: Narrowing, one: Filter) -> Narrowing | None:
-    """Give what is left with one more filter; None if it is not understood."""
-    name, value = _name(one), getattr(one, "value", None)
+def _with_filter(pushed: PushedFilters, one: Filter) -> PushedFilters | None:
+    """Apply one more filter; None if it cannot be pushed down."""
+    column, value = _column(one), getattr(one, "value", None)
     match one:
-        case IsNotNull() if name in _NEVER_NULL:
-            return so_far
+        case IsNotNull() if column in _NEVER_NULL:
+            return pushed
         case EqualTo() | EqualNullSafe():
-            return _among(so_far, name, [value])
+            return _with_values(pushed, column, [value])
         case In():
-            return _among(so_far, name, list(value or ()))
-        case GreaterThan() | GreaterThanOrEqual() if name == "timestamp":
-            return _since(so_far, value)
-    if name != "offset" or not isinstance(value, int):
+            return _with_values(pushed, column, list(value or ()))
+        case GreaterThan() | GreaterThanOrEqual() if column == "timestamp":
+            return _with_start_time(pushed, value)
+    if column != "offset" or not isinstance(value, int):
         return None
     match one:
         case GreaterThan():
-            return _between(so_far, value + 1, None)
+            return _with_offsets(pushed, value + 1, None)
         case GreaterThanOrEqual():
-            return _between(so_far, value, None)
+            return _with_offsets(pushed, value, None)
         case LessThan():
-            return _between(so_far, None, value)
+            return _with_offsets(pushed, None, value)
         case LessThanOrEqual():
-            return _between(so_far, None, value + 1)
+            return _with_offsets(pushed, None, value + 1)
     return None
 
 
-def _among(so_far: Narrowing, name: str, values: list[object]) -> Narrowing | None:
-    if name == "topic" and all(isinstance(value, str) for value in values):
+def _with_values(pushed: PushedFilters, column: str, values: list[object]) -> PushedFilters | None:
+    if column == "topic" and all(isinstance(value, str) for value in values):
         topics = frozenset(map(str, values))
-        return replace(so_far, topics=topics if so_far.topics is None else so_far.topics & topics)
+        return replace(pushed, topics=topics if pushed.topics is None else pushed.topics & topics)
     numbers = frozenset(value for value in values if isinstance(value, int))
     if len(numbers) < len(set(values)):
         return None
-    if name == "partition":
-        before = so_far.partitions
-        return replace(so_far, partitions=numbers if before is None else before & numbers)
-    if name == "offset" and len(numbers) == 1:
+    if column == "partition":
+        before = pushed.partitions
+        return replace(pushed, partitions=numbers if before is None else before & numbers)
+    if column == "offset" and len(numbers) == 1:
         (offset,) = numbers
-        return _between(so_far, offset, offset + 1)
+        return _with_offsets(pushed, offset, offset + 1)
     return None
 
 
-def _between(so_far: Narrowing, first: int | None, end: int | None) -> Narrowing:
-    firsts = [one for one in (so_far.first_offset, first) if one is not None]
-    ends = [one for one in (so_far.end_offset, end) if one is not None]
+def _with_offsets(pushed: PushedFilters, first: int | None, end: int | None) -> PushedFilters:
+    firsts = [one for one in (pushed.first_offset, first) if one is not None]
+    ends = [one for one in (pushed.end_offset, end) if one is not None]
     return replace(
-        so_far, first_offset=max(firsts, default=None), end_offset=min(ends, default=None)
+        pushed, first_offset=max(firsts, default=None), end_offset=min(ends, default=None)
     )
 
 
-def _since(so_far: Narrowing, value: object) -> Narrowing | None:
+def _with_start_time(pushed: PushedFilters, value: object) -> PushedFilters | None:
     if not isinstance(value, datetime) or value.tzinfo is None:
         return None
-    milliseconds = max(0, int(value.timestamp() * 1000) - 1)  # never later, whatever is rounded
-    return replace(so_far, since_ms=max(so_far.since_ms or 0, milliseconds))
+    milliseconds = max(0, int(value.timestamp() * 1000) - 1)  # never too late, despite rounding
+    return replace(pushed, since_ms=max(pushed.since_ms or 0, milliseconds))

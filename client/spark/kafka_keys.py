@@ -1,4 +1,4 @@
-"""Options that begin with `kafka.`: which of the settings of Kafka's clients may be given."""
+"""Options with the prefix `kafka.`: which configs of Kafka's clients are accepted."""
 
 from __future__ import annotations
 
@@ -9,19 +9,18 @@ from .errors import OptionError
 
 KAFKA = "kafka."
 
-
 _PROTECTED = {
-    "auto.offset.reset": "say startingOffsets",
-    "enable.auto.commit": "offsets are kept in the checkpoint; commitGroup tells a group as well",
-    "interceptor.classes": "there are no interceptors",
+    "auto.offset.reset": "use startingOffsets",
+    "enable.auto.commit": "offsets are kept in the checkpoint; commitGroup commits them, too",
+    "interceptor.classes": "interceptors are not supported",
     "key.deserializer": "keys are bytes: cast them in the query",
     "value.deserializer": "values are bytes: cast them in the query",
     "key.serializer": "keys are strings or bytes: cast them in the query",
     "value.serializer": "values are strings or bytes: cast them in the query",
-    "transactional.id": "the sink does not write transactions",
+    "transactional.id": "the sink does not support transactions",
 }
 _SECURITY = ("sasl.", "ssl.")
-_HEEDED = {
+_SUPPORTED = {
     "acks",
     "batch.size",
     "bootstrap.servers",
@@ -45,8 +44,8 @@ _HEEDED = {
     "security.protocol",
     "socket.connection.setup.timeout.ms",
 }
-#: They tune what we do not have, or do anyway.
-_HARMLESS = {
+# They tune what this client does not have, or does anyway.
+_IGNORED = {
     "allow.auto.create.topics",
     "client.dns.lookup",
     "client.rack",
@@ -72,19 +71,21 @@ _HARMLESS = {
 
 
 def check_key(name: str) -> None:
-    """Check that a setting, named without its prefix, may be given. Raises OptionError."""
+    """Check that a config, named without its prefix, is accepted. Raises OptionError."""
     if name in _PROTECTED:
-        raise OptionError(f"option {KAFKA}{name} cannot be set: {_PROTECTED[name]}")
+        raise OptionError(f"Option {KAFKA}{name} cannot be set: {_PROTECTED[name]}")
     if name.startswith(_SECURITY):
-        raise OptionError(f"option {KAFKA}{name} cannot be set: ottla speaks plain text only")
-    if name not in _HEEDED | _HARMLESS:
-        names = {KAFKA + one: KAFKA + one for one in sorted(_HEEDED)}
-        raise OptionError(f"unknown option {KAFKA + name!r}{near(KAFKA + name, names)}")
+        raise OptionError(f"Option {KAFKA}{name} cannot be set: TLS and SASL are not supported")
+    if name not in _SUPPORTED | _IGNORED:
+        names = {KAFKA + one: KAFKA + one for one in sorted(_SUPPORTED)}
+        raise OptionError(f"Unknown option {KAFKA + name!r}{suggestion(KAFKA + name, names)}")
 
 
-def near(name: str, names: Mapping[str, str]) -> str:
-    """Say which of some names, by their small letters, may have been meant."""
+def suggestion(name: str, names: Mapping[str, str]) -> str:
+    """Return ": did you mean …?" for a similar name, or nothing; `names` are by lower case."""
     bootstrap = KAFKA + "bootstrap.servers"
-    every = {**names, bootstrap: bootstrap}
-    found = [KAFKA + name] if KAFKA + name in every else get_close_matches(name, every, 1, 0.7)
-    return f": did you mean {every[found[0]]}?" if found else ""
+    candidates = {**names, bootstrap: bootstrap}
+    similar = get_close_matches(name, candidates, 1, 0.7)
+    if KAFKA + name in candidates:
+        similar = [KAFKA + name]
+    return f": did you mean {candidates[similar[0]]}?" if similar else ""

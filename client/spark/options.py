@@ -1,10 +1,10 @@
-"""Options: from the words of Spark's own Kafka source and sink to plain frozen data.
+"""Options of Spark's own Kafka source and sink, parsed into frozen dataclasses.
 
-Names and meanings are Spark's, and letter case says nothing, as with Spark. Options that begin with
-`kafka.` are settings of Kafka's clients: those that mean something to ours are heeded, those that
-could only break a query are refused, and those that tune what we do not have are accepted, so that
-a job moves by changing the name of the format. Anything else is an error that names it, and what
-may have been meant.
+Names and meanings are Spark's, and names are case-insensitive, as in Spark. Options with the prefix
+`kafka.` are configs of Kafka's clients: supported ones are applied, those that could only break a
+query are rejected, and those that tune what this client does not have are ignored, so that a job
+migrates by changing the name of the format. Any other option is an error, which names it and
+suggests a similar one.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from ..config import ClientConfig, RetryConfig, TimeoutConfig
 from ..producer.batch import BatchConfig
 from ..types import EARLIEST, LATEST, TopicPartition
 from .errors import OptionError
-from .kafka_keys import KAFKA, check_key, near
+from .kafka_keys import KAFKA, check_key, suggestion
 from .values import (
-    Bound,
+    OffsetBound,
     one_of,
     parse_acks,
     parse_assigned,
@@ -44,44 +44,44 @@ _CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 @dataclass(frozen=True)
 class TopicSelection:
-    """What is read: topics by name, those that match a pattern, or single partitions."""
+    """What is read: topics by name or pattern, or single partitions."""
 
     names: tuple[str, ...] = ()
     pattern: str | None = None
-    places: tuple[TopicPartition, ...] = ()
+    partitions: tuple[TopicPartition, ...] = ()
 
 
 @dataclass(frozen=True)
 class ConnectionOptions:
-    """How brokers are reached. It is hashable: connections are kept by it."""
+    """How to connect to the brokers. Hashable: idle clients are kept by it."""
 
     bootstrap: str
     client: ClientConfig
 
 
 @dataclass(frozen=True)
-class Fetch:
-    """How executors read."""
+class FetchOptions:
+    """How executors fetch."""
 
     partition_max_bytes: int = 4 * 1024 * 1024
     check_crcs: bool = True
-    #: Whether records of transactions that are open or aborted are left out.
-    is_committed: bool = False
-    fails_on_data_loss: bool = True
+    #: Whether to skip records of open and aborted transactions.
+    read_committed: bool = False
+    fail_on_data_loss: bool = True
     has_headers: bool = False
 
 
 @dataclass(frozen=True)
-class Splitting:
-    """How ranges are shared out among tasks."""
+class SplitOptions:
+    """How offset ranges are split into tasks."""
 
     min_partitions: int | None = None
     max_records: int | None = None
 
 
 @dataclass(frozen=True)
-class Limits:
-    """How much a micro-batch takes."""
+class TriggerLimits:
+    """How many offsets a micro-batch reads."""
 
     min_offsets: int | None = None
     max_offsets: int | None = None
@@ -90,27 +90,27 @@ class Limits:
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """All that a reader has to know."""
+    """The options of a reader."""
 
-    link: ConnectionOptions
-    topics: TopicSelection
-    starting: Bound
-    ending: Bound
-    #: What becomes of a start at a time that nothing is as young as: "error" or "latest".
-    late_start: str
-    fetch: Fetch
-    splitting: Splitting
-    limits: Limits
+    connection: ConnectionOptions
+    selection: TopicSelection
+    starting: OffsetBound
+    ending: OffsetBound
+    #: What to do if no record is as recent as the starting timestamp: "error" or "latest".
+    timestamp_strategy: str
+    fetch: FetchOptions
+    splitting: SplitOptions
+    limits: TriggerLimits
     commit_group: str | None
 
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """All that a writer has to know; `producer` is arguments of the SDK's."""
+    """The options of a writer; `producer` are arguments of `ottla.client.Producer`."""
 
-    link: ConnectionOptions
+    connection: ConnectionOptions
     topic: str | None
-    has_timestamps: bool
+    include_timestamps: bool
     producer: Mapping[str, Any]
     batch: BatchConfig
 
@@ -145,76 +145,78 @@ _READ = [
     "subscribePattern",
 ]
 _WRITE = ["includeHeaders", "includeTimestamp", "topic"]
-# Spark gives these to every sink of a stream.
-_SPARKS = {"checkpointlocation", "queryname"}
+# Spark passes these to every streaming sink.
+_STREAMING_SINK = {"checkpointlocation", "queryname"}
 
 
 def read_options(options: Mapping[str, str], *, is_stream: bool) -> ReadOptions:
-    """Read the options of a source. Raises OptionError."""
-    what = "a stream" if is_stream else "a batch"
+    """Parse the options of a source. Raises OptionError."""
+    usage = "a streaming read" if is_stream else "a batch read"
     known, others = (_READ + _STREAM, _BATCH) if is_stream else (_READ + _BATCH, _STREAM)
-    given = _Given(options, known, others, f"{what} that is read")
-    limits = Limits(
-        given.count("minOffsetsPerTrigger"),
-        given.count("maxOffsetsPerTrigger"),
-        given.take("maxTriggerDelay", parse_duration_ms) or 15 * _MINUTE_MS,
+    values = _OptionValues(options, known, others, usage)
+    limits = TriggerLimits(
+        values.count("minOffsetsPerTrigger"),
+        values.count("maxOffsetsPerTrigger"),
+        values.get("maxTriggerDelay", parse_duration_ms) or 15 * _MINUTE_MS,
     )
     if limits.min_offsets and limits.max_offsets and limits.min_offsets > limits.max_offsets:
         raise OptionError(
-            f"minOffsetsPerTrigger is {limits.min_offsets},"
-            f" and maxOffsetsPerTrigger is less: {limits.max_offsets}"
+            f"minOffsetsPerTrigger ({limits.min_offsets}) must not exceed"
+            f" maxOffsetsPerTrigger ({limits.max_offsets})"
         )
-    strategy = given.take("startingOffsetsByTimestampStrategy", one_of("error", "latest"))
-    prefix = given.take("groupIdPrefix", str)
+    strategy = values.get("startingOffsetsByTimestampStrategy", one_of("error", "latest"))
+    prefix = values.get("groupIdPrefix", str)
     return ReadOptions(
-        link=_link(given, "default.api.timeout.ms", prefix),
-        topics=_topics(given),
-        starting=_starting(given, is_stream=is_stream),
-        ending=_ending(given),
-        late_start=strategy or "error",
-        fetch=_fetch(given),
-        splitting=Splitting(given.count("minPartitions"), given.count("maxRecordsPerPartition")),
+        connection=_connection_options(values, "default.api.timeout.ms", prefix),
+        selection=_topic_selection(values),
+        starting=_starting(values, is_stream=is_stream),
+        ending=_ending(values),
+        timestamp_strategy=strategy or "error",
+        fetch=_fetch_options(values),
+        splitting=SplitOptions(
+            values.count("minPartitions"), values.count("maxRecordsPerPartition")
+        ),
         limits=limits,
-        commit_group=given.take("commitGroup", parse_text),
+        commit_group=values.get("commitGroup", parse_text),
     )
 
 
 def write_options(options: Mapping[str, str]) -> WriteOptions:
-    """Read the options of a sink. Raises OptionError."""
-    kept = {name: text for name, text in options.items() if name.lower() not in _SPARKS}
-    given = _Given(kept, _WRITE, _READ, "what is written")
-    given.take("includeHeaders", parse_flag)  # a column of that name is written in any case
+    """Parse the options of a sink. Raises OptionError."""
+    kept = {name: text for name, text in options.items() if name.lower() not in _STREAMING_SINK}
+    values = _OptionValues(kept, _WRITE, _READ, "a write")
+    values.get("includeHeaders", parse_flag)  # a headers column is always written
     producer = {
-        "acks": given.kafka("acks", parse_acks),
-        "compression": given.kafka("compression.type", one_of(*_CODECS)),
-        "idempotent": given.kafka("enable.idempotence", parse_flag),
+        "acks": values.kafka("acks", parse_acks),
+        "compression": values.kafka("compression.type", one_of(*_CODECS)),
+        "idempotent": values.kafka("enable.idempotence", parse_flag),
     }
     if producer["idempotent"] and producer["acks"] not in ("all", None):
-        raise OptionError("kafka.enable.idempotence is true, which needs kafka.acks=all")
+        raise OptionError("kafka.enable.idempotence=true requires kafka.acks=all")
     return WriteOptions(
-        link=_link(given, "delivery.timeout.ms", None, is_sink=True),
-        topic=given.take("topic", parse_text),
-        has_timestamps=given.take("includeTimestamp", parse_flag) or False,
+        connection=_connection_options(values, "delivery.timeout.ms", None, is_sink=True),
+        topic=values.get("topic", parse_text),
+        include_timestamps=values.get("includeTimestamp", parse_flag) or False,
         producer=_without_none(producer),
-        batch=_batch_config(given),
+        batch=_batch_config(values),
     )
 
 
 def check_names(options: Mapping[str, str]) -> None:
-    """Check that a source has all these options, be it a batch or a stream. Raises OptionError.
+    """Check that all options are known to batch or streaming reads. Raises OptionError.
 
-    It is known which of them when a query starts, and then the error comes late.
+    Which of the two it is becomes known when the query starts, when errors come late.
     """
-    _Given(options, _READ + _BATCH + _STREAM, [], "what is read")
+    _OptionValues(options, _READ + _BATCH + _STREAM, [], "a read")
 
 
 def wants_headers(options: Mapping[str, str]) -> bool:
-    """Say whether there is a column of headers: the schema is asked for before anything else."""
+    """Whether includeHeaders is set: Spark asks for the schema before anything else."""
     return _flag_of(options, "includeHeaders")
 
 
 def wants_pushdown(options: Mapping[str, str]) -> bool:
-    """Say whether filters are pushed down."""
+    """Whether pushdown is set."""
     return _flag_of(options, "pushdown")
 
 
@@ -227,11 +229,11 @@ def _find(options: Mapping[str, str], name: str) -> str | None:
     return next((text for key, text in options.items() if key.lower() == name.lower()), None)
 
 
-class _Given:
-    """The options that were given: all are known."""
+class _OptionValues:
+    """Option values by name; all names are known."""
 
     def __init__(
-        self, options: Mapping[str, str], known: list[str], others: list[str], what: str
+        self, options: Mapping[str, str], known: list[str], others: list[str], usage: str
     ) -> None:
         self._texts = {name.lower(): text for name, text in options.items()}
         names = {name.lower(): name for name in known}
@@ -240,126 +242,129 @@ class _Given:
             if name.startswith(KAFKA):
                 check_key(name.removeprefix(KAFKA))
             elif name in elsewhere and name not in names:
-                raise OptionError(f"option {elsewhere[name]} is not for {what}")
+                raise OptionError(f"Option {elsewhere[name]} does not apply to {usage}")
             elif name not in names:
-                raise OptionError(f"unknown option {name!r} for {what}{near(name, names)}")
+                raise OptionError(f"Unknown option {name!r} for {usage}{suggestion(name, names)}")
 
     def has(self, name: str) -> bool:
         return name.lower() in self._texts
 
-    def take(self, name: str, parse: Callable[[str], T]) -> T | None:
-        """Give what an option says, if it was given."""
+    def get(self, name: str, parse: Callable[[str], T]) -> T | None:
+        """Return the parsed value of an option, or None if it is not set."""
         text = self._texts.get(name.lower())
         return None if text is None else _parsed(name, text, parse)
 
     def kafka(self, name: str, parse: Callable[[str], T]) -> T | None:
-        return self.take(KAFKA + name, parse)
+        return self.get(KAFKA + name, parse)
 
     def count(self, name: str) -> int | None:
-        return self.take(name, parse_count)
+        return self.get(name, parse_count)
 
 
-# Parts.
-
-
-def _link(
-    given: _Given, timeout: str, prefix: str | None, *, is_sink: bool = False
+def _connection_options(
+    values: _OptionValues, timeout: str, prefix: str | None, *, is_sink: bool = False
 ) -> ConnectionOptions:
-    bootstrap = given.kafka("bootstrap.servers", parse_bootstrap)
+    bootstrap = values.kafka("bootstrap.servers", parse_bootstrap)
     if bootstrap is None:
-        raise OptionError(f"option {KAFKA}bootstrap.servers is missing: host:port,…")
-    given.kafka("security.protocol", one_of("PLAINTEXT"))
+        raise OptionError(f"Missing option {KAFKA}bootstrap.servers: expected host:port,…")
+    values.kafka("security.protocol", one_of("PLAINTEXT"))
     default = ClientConfig()
     timeouts, retry = default.timeouts, default.retry
-    poll = given.take("kafkaConsumer.pollTimeoutMs", parse_seconds)
-    identity = given.kafka("client.id", parse_text) or given.kafka("group.id", parse_text) or prefix
+    poll = values.get("kafkaConsumer.pollTimeoutMs", parse_seconds)
+    identity = (
+        values.kafka("client.id", parse_text) or values.kafka("group.id", parse_text) or prefix
+    )
     client = ClientConfig(
         client_id=identity or "ottla-spark",
         retry=RetryConfig(
-            backoff=given.kafka("retry.backoff.ms", parse_seconds) or retry.backoff,
-            max_backoff=given.kafka("retry.backoff.max.ms", parse_seconds) or retry.max_backoff,
+            backoff=values.kafka("retry.backoff.ms", parse_seconds) or retry.backoff,
+            max_backoff=values.kafka("retry.backoff.max.ms", parse_seconds) or retry.max_backoff,
         ),
         timeouts=TimeoutConfig(
-            connect=given.kafka("socket.connection.setup.timeout.ms", parse_seconds)
+            connect=values.kafka("socket.connection.setup.timeout.ms", parse_seconds)
             or timeouts.connect,
-            request=given.kafka("request.timeout.ms", parse_seconds) or timeouts.request,
-            operation=given.kafka(timeout, parse_seconds) or poll or timeouts.operation,
+            request=values.kafka("request.timeout.ms", parse_seconds) or timeouts.request,
+            operation=values.kafka(timeout, parse_seconds) or poll or timeouts.operation,
         ),
-        metadata_max_age=given.kafka("metadata.max.age.ms", parse_seconds)
+        metadata_max_age=values.kafka("metadata.max.age.ms", parse_seconds)
         or default.metadata_max_age,
-        # To read a topic must not make it; a sink's is made where brokers do that.
+        # Reading must not create a topic; writing may, if the brokers are configured to.
         allow_auto_create=is_sink,
     )
     return ConnectionOptions(bootstrap, client)
 
 
-def _topics(given: _Given) -> TopicSelection:
-    ways = [name for name in ("subscribe", "subscribePattern", "assign") if given.has(name)]
-    if len(ways) != 1:
-        found = " and ".join(ways) + " are given" if ways else "none is given"
-        raise OptionError(f"one of subscribe, subscribePattern and assign is needed: {found}")
+def _topic_selection(values: _OptionValues) -> TopicSelection:
+    names = [name for name in ("subscribe", "subscribePattern", "assign") if values.has(name)]
+    if len(names) != 1:
+        found = " and ".join(names) + " are set" if names else "none is set"
+        raise OptionError(
+            f"Exactly one of subscribe, subscribePattern and assign is required: {found}"
+        )
     return TopicSelection(
-        given.take("subscribe", parse_names) or (),
-        given.take("subscribePattern", parse_pattern),
-        given.take("assign", parse_assigned) or (),
+        values.get("subscribe", parse_names) or (),
+        values.get("subscribePattern", parse_pattern),
+        values.get("assign", parse_assigned) or (),
     )
 
 
-def _starting(given: _Given, *, is_stream: bool) -> Bound:
+def _starting(values: _OptionValues, *, is_stream: bool) -> OffsetBound:
     bound = (
-        given.take("startingTimestamp", parse_time)
-        or given.take("startingOffsetsByTimestamp", parse_times)
-        or given.take("startingOffsets", parse_offsets)
-        or Bound(LATEST if is_stream else EARLIEST)
+        values.get("startingTimestamp", parse_time)
+        or values.get("startingOffsetsByTimestamp", parse_times)
+        or values.get("startingOffsets", parse_offsets)
+        or OffsetBound(LATEST if is_stream else EARLIEST)
     )
-    if not is_stream and LATEST in (bound.everywhere, *bound.by_place.values()):
-        raise OptionError("startingOffsets of a batch cannot be latest (-1): nothing would be read")
+    if not is_stream and LATEST in (bound.everywhere, *bound.by_partition.values()):
+        raise OptionError(
+            "startingOffsets of a batch must not be latest (-1): nothing would be read"
+        )
     return bound
 
 
-def _ending(given: _Given) -> Bound:
+def _ending(values: _OptionValues) -> OffsetBound:
     bound = (
-        given.take("endingTimestamp", parse_time)
-        or given.take("endingOffsetsByTimestamp", parse_times)
-        or given.take("endingOffsets", parse_offsets)
-        or Bound(LATEST)
+        values.get("endingTimestamp", parse_time)
+        or values.get("endingOffsetsByTimestamp", parse_times)
+        or values.get("endingOffsets", parse_offsets)
+        or OffsetBound(LATEST)
     )
-    if EARLIEST in (bound.everywhere, *bound.by_place.values()):
-        raise OptionError("endingOffsets cannot be earliest (-2): nothing would be read")
+    if EARLIEST in (bound.everywhere, *bound.by_partition.values()):
+        raise OptionError("endingOffsets must not be earliest (-2): nothing would be read")
     return bound
 
 
-def _fetch(given: _Given) -> Fetch:
-    isolation = given.kafka("isolation.level", one_of("read_uncommitted", "read_committed"))
-    default = Fetch()
-    given.take("fetchOffset.numRetries", str)  # we try for as long as an operation may take
-    given.take("fetchOffset.retryIntervalMs", str)
-    given.take("pushdown", parse_flag)
-    loss, crcs = given.take("failOnDataLoss", parse_flag), given.kafka("check.crcs", parse_flag)
-    return Fetch(
-        partition_max_bytes=given.kafka("max.partition.fetch.bytes", parse_count)
+def _fetch_options(values: _OptionValues) -> FetchOptions:
+    isolation = values.kafka("isolation.level", one_of("read_uncommitted", "read_committed"))
+    default = FetchOptions()
+    values.get("fetchOffset.numRetries", str)  # retries last for the operation timeout
+    values.get("fetchOffset.retryIntervalMs", str)
+    values.get("pushdown", parse_flag)
+    loss, crcs = values.get("failOnDataLoss", parse_flag), values.kafka("check.crcs", parse_flag)
+    return FetchOptions(
+        partition_max_bytes=values.kafka("max.partition.fetch.bytes", parse_count)
         or default.partition_max_bytes,
         check_crcs=default.check_crcs if crcs is None else crcs,
-        is_committed=isolation == "read_committed",
-        fails_on_data_loss=default.fails_on_data_loss if loss is None else loss,
-        has_headers=given.take("includeHeaders", parse_flag) or False,
+        read_committed=isolation == "read_committed",
+        fail_on_data_loss=default.fail_on_data_loss if loss is None else loss,
+        has_headers=values.get("includeHeaders", parse_flag) or False,
     )
 
 
-def _batch_config(given: _Given) -> BatchConfig:
-    found = {
-        "batch_bytes": given.kafka("batch.size", parse_count),
-        "linger": given.kafka("linger.ms", parse_seconds),
-        "request_bytes": given.kafka("max.request.size", parse_count),
-        "buffer_bytes": given.kafka("buffer.memory", parse_count),
-        "buffer_timeout": given.kafka("max.block.ms", parse_seconds),
+def _batch_config(values: _OptionValues) -> BatchConfig:
+    configs = {
+        "batch_bytes": values.kafka("batch.size", parse_count),
+        "linger": values.kafka("linger.ms", parse_seconds),
+        "request_bytes": values.kafka("max.request.size", parse_count),
+        "buffer_bytes": values.kafka("buffer.memory", parse_count),
+        "buffer_timeout": values.kafka("max.block.ms", parse_seconds),
     }
-    limits = [found["request_bytes"], found["buffer_bytes"]]
-    if found["batch_bytes"] is None:
-        # Who wants less of something else did not ask for batches that do not fit.
-        found["batch_bytes"] = min(filter(None, [BatchConfig().batch_bytes, *limits]))
+    limits = [configs["request_bytes"], configs["buffer_bytes"]]
+    if configs["batch_bytes"] is None:
+        # A smaller request or buffer limit also limits the default batch size.
+        configs["batch_bytes"] = min(filter(None, [BatchConfig().batch_bytes, *limits]))
     try:
-        return BatchConfig(**_without_none(found))
+        return BatchConfig(**_without_none(configs))
     except ValueError as error:
         raise OptionError(
             f"kafka.batch.size, kafka.max.request.size and kafka.buffer.memory: {error}"
@@ -374,4 +379,4 @@ def _parsed(name: str, text: str, parse: Callable[[str], T]) -> T:
     try:
         return parse(text.strip())
     except ValueError as error:
-        raise OptionError(f"option {name} is {text!r}: {error}") from None
+        raise OptionError(f"Invalid value {text!r} of option {name}: {error}") from None

@@ -1,8 +1,8 @@
-"""Which offsets are read, by how many tasks, and how many at a time.
+"""Planning: which offsets are read, by how many tasks, and how many per micro-batch.
 
-All of it is pure: what brokers know of their logs comes in as an argument. Offsets go into Spark's
-checkpoint as JSON, in the form that its own Kafka source has there:
-`{"topic": {"0": 23, "1": 42}}`, each the offset of the next record to be read.
+Pure functions: what brokers know about their logs is passed in. Offsets are stored in Spark's
+checkpoint as JSON, in the format of its own Kafka source: `{"topic": {"0": 23, "1": 42}}`, each the
+offset of the next record to read.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from itertools import pairwise
 
 from ..types import EARLIEST, LATEST, TopicPartition
 from .errors import OptionError
-from .options import Limits, Splitting
-from .values import Bound
+from .options import SplitOptions, TriggerLimits
+from .values import OffsetBound
 
 #: By partition, the offset of the next record.
 Offsets = dict[TopicPartition, int]
-#: Gives the offsets of times, EARLIEST or LATEST; LATEST where nothing is as young.
+#: Looks up offsets by timestamp, EARLIEST or LATEST; returns LATEST if no record is as recent.
 LookUp = Callable[[Mapping[TopicPartition, int]], Mapping[TopicPartition, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
-    """Records of one partition, from `start` up to `end`, which is not included."""
+class PartitionRange:
+    """Offsets of one partition from `start` to `end`, exclusive."""
 
     topic: str
     partition: int
@@ -33,13 +33,13 @@ class Range:
     end: int
 
     @property
-    def place(self) -> TopicPartition:
+    def tp(self) -> TopicPartition:
         """The partition."""
         return TopicPartition(self.topic, self.partition)
 
     @property
     def size(self) -> int:
-        """How many offsets there are; fewer may have records."""
+        """The number of offsets; fewer may have records."""
         return self.end - self.start
 
 
@@ -47,113 +47,118 @@ class Range:
 
 
 def to_json(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
-    """Give offsets in the form that is kept in checkpoints."""
-    found: dict[str, dict[str, int]] = {}
+    """Return offsets in the format of checkpoints."""
+    by_topic: dict[str, dict[str, int]] = {}
     for (topic, partition), offset in sorted(offsets.items()):
-        found.setdefault(topic, {})[str(partition)] = offset
-    return found
+        by_topic.setdefault(topic, {})[str(partition)] = offset
+    return by_topic
 
 
-def from_json(found: Mapping[str, Mapping[str, int]]) -> Offsets:
-    """Read offsets from a checkpoint."""
+def from_json(by_topic: Mapping[str, Mapping[str, int]]) -> Offsets:
+    """Parse offsets from a checkpoint."""
     return {
         TopicPartition(topic, int(partition)): offset
-        for topic, some in found.items()
-        for partition, offset in some.items()
+        for topic, partitions in by_topic.items()
+        for partition, offset in partitions.items()
     }
 
 
-# Where to start and to end.
+# Starting and ending offsets.
 
 
 def resolve_start(
-    bound: Bound, places: Iterable[TopicPartition], look_up: LookUp, late_start: str = "error"
+    bound: OffsetBound,
+    tps: Iterable[TopicPartition],
+    look_up: LookUp,
+    timestamp_strategy: str = "error",
 ) -> Offsets:
-    """Give the offsets to start at. Raises OptionError for partitions that do not match."""
-    found, unmatched = _resolve(bound, places, look_up, "starting")
-    if unmatched and late_start == "error":
-        names = ", ".join(map(str, sorted(unmatched)))
+    """Return the starting offsets. Raises OptionError if `bound` does not match the partitions."""
+    offsets, unmatched = _resolve(bound, tps, look_up, "starting")
+    if unmatched and timestamp_strategy == "error":
         raise OptionError(
-            f"no record of {names} is as young as the starting timestamp;"
-            " with startingOffsetsByTimestampStrategy=latest reading starts at the end"
+            f"No record of {_joined(unmatched)} is as recent as the starting timestamp:"
+            " set startingOffsetsByTimestampStrategy=latest to start at the end"
         )
-    return found
+    return offsets
 
 
-def resolve_end(bound: Bound, places: Iterable[TopicPartition], look_up: LookUp) -> Offsets:
-    """Give the offsets to end at; where a time is later than all records, that is the end."""
-    return _resolve(bound, places, look_up, "ending")[0]
+def resolve_end(bound: OffsetBound, tps: Iterable[TopicPartition], look_up: LookUp) -> Offsets:
+    """Return the ending offsets: the log end, if the timestamp is later than all records."""
+    return _resolve(bound, tps, look_up, "ending")[0]
 
 
 def _resolve(
-    bound: Bound, places: Iterable[TopicPartition], look_up: LookUp, which: str
+    bound: OffsetBound, tps: Iterable[TopicPartition], look_up: LookUp, which: str
 ) -> tuple[Offsets, set[TopicPartition]]:
-    """Give the offset of each partition, and those where no record is as young as asked for."""
-    wanted = set(places)
+    """Return the offset of each partition, and those without a record as recent as requested."""
+    selected = set(tps)
     if bound.everywhere is not None:
-        asked = dict.fromkeys(wanted, bound.everywhere)
+        values = dict.fromkeys(selected, bound.everywhere)
     else:
-        asked = dict(bound.by_place)
-        if missing := wanted - asked.keys():
-            names = ", ".join(map(str, sorted(missing)))
-            raise OptionError(f"the {which} offsets say nothing of {names}: all are needed")
-        if extra := asked.keys() - wanted:
-            names = ", ".join(map(str, sorted(extra)))
-            raise OptionError(f"the {which} offsets speak of {names}, which are not read")
-    if bound.is_time:
-        found = dict(look_up(asked))
-        unmatched = {place for place, offset in found.items() if offset == LATEST}
-        found.update(look_up(dict.fromkeys(unmatched, LATEST)))
-        return found, unmatched
-    ends = {place: offset for place, offset in asked.items() if offset < 0}
-    return {**asked, **(look_up(ends) if ends else {})}, set()
+        values = dict(bound.by_partition)
+        if missing := selected - values.keys():
+            raise OptionError(
+                f"The {which} offsets lack {_joined(missing)}: every partition is required"
+            )
+        if extra := values.keys() - selected:
+            raise OptionError(f"The {which} offsets name {_joined(extra)}, which is not read")
+    if bound.is_timestamp:
+        offsets = dict(look_up(values))
+        unmatched = {tp for tp, offset in offsets.items() if offset == LATEST}
+        offsets.update(look_up(dict.fromkeys(unmatched, LATEST)))
+        return offsets, unmatched
+    ends = {tp: offset for tp, offset in values.items() if offset < 0}
+    return {**values, **(look_up(ends) if ends else {})}, set()
+
+
+def _joined(tps: Iterable[TopicPartition]) -> str:
+    return ", ".join(map(str, sorted(tps)))
 
 
 # Streams.
 
 
-def is_too_little(start: Offsets, latest: Offsets, limits: Limits, waited_ms: float) -> bool:
+def is_below_minimum(
+    start: Offsets, latest: Offsets, limits: TriggerLimits, waited_ms: float
+) -> bool:
     """Whether a micro-batch should wait for more records."""
     if limits.min_offsets is None or waited_ms >= limits.max_delay_ms:
         return False
-    new = sum(max(0, end - start.get(place, end)) for place, end in latest.items())
+    new = sum(max(0, end - start.get(tp, end)) for tp, end in latest.items())
     return new < limits.min_offsets
 
 
-def rate_limited(start: Offsets, latest: Offsets, most: int) -> Offsets:
-    """Take at most so many offsets, of each partition in proportion to what it has.
+def rate_limited(start: Offsets, latest: Offsets, max_offsets: int) -> Offsets:
+    """Limit the number of offsets, shared among partitions in proportion to their backlog.
 
-    Nobody starves: a partition that has something gives at least one, as with Spark's own source,
-    so that there may be a few more where there are more partitions than offsets to take.
+    No partition starves: each one with a backlog gets at least one offset, as with Spark's own
+    source, so that there may be a few more than `max_offsets` if there are more partitions.
     """
-    sizes = {place: max(0, end - start.get(place, end)) for place, end in latest.items()}
-    total = sum(sizes.values())
-    if total <= most:
+    backlogs = {tp: max(0, end - start.get(tp, end)) for tp, end in latest.items()}
+    total = sum(backlogs.values())
+    if total <= max_offsets:
         return latest
-    busy = [place for place, size in sizes.items() if size]
-    spare, wanted = max(0, most - len(busy)), total - len(busy)
-    shares = {place: 1 + spare * (sizes[place] - 1) // max(1, wanted) for place in busy}
-    left = most - sum(shares.values())
-    for place in sorted(shares, key=lambda one: sizes[one], reverse=True):
-        if left <= 0:
+    busy = [tp for tp, backlog in backlogs.items() if backlog]
+    spare, others = max(0, max_offsets - len(busy)), total - len(busy)
+    shares = {tp: 1 + spare * (backlogs[tp] - 1) // max(1, others) for tp in busy}
+    remaining = max_offsets - sum(shares.values())
+    for tp in sorted(shares, key=lambda tp: backlogs[tp], reverse=True):
+        if remaining <= 0:
             break
-        extra = min(left, sizes[place] - shares[place])
-        shares[place] += extra
-        left -= extra
-    return {
-        place: start[place] + shares[place] if place in shares else end
-        for place, end in latest.items()
-    }
+        extra = min(remaining, backlogs[tp] - shares[tp])
+        shares[tp] += extra
+        remaining -= extra
+    return {tp: start[tp] + shares[tp] if tp in shares else end for tp, end in latest.items()}
 
 
-def capped(latest: Offsets, target: Offsets) -> Offsets:
-    """Go no further than a target that was set before; what is not in it is not read."""
-    return {place: min(end, target[place]) for place, end in latest.items() if place in target}
+def limited_to(latest: Offsets, target: Offsets) -> Offsets:
+    """Limit offsets to a target that was set before; partitions not in it are not read."""
+    return {tp: min(end, target[tp]) for tp, end in latest.items() if tp in target}
 
 
-def kept(start: Offsets, latest: Offsets) -> Offsets:
-    """Stay where we are in partitions that have nothing new."""
-    return {**latest, **{place: start[place] for place in start.keys() & latest.keys()}}
+def without_progress(start: Offsets, latest: Offsets) -> Offsets:
+    """Return the partitions of `latest`, at their offsets of `start` where it has them."""
+    return {**latest, **{tp: start[tp] for tp in start.keys() & latest.keys()}}
 
 
 def ranges_between(
@@ -161,57 +166,58 @@ def ranges_between(
     end: Offsets,
     earliest: Callable[[Iterable[TopicPartition]], Offsets],
     on_loss: Callable[[str], None],
-) -> list[Range]:
-    """Give what is to be read between two offsets of a stream.
+) -> list[PartitionRange]:
+    """Return the ranges between two offsets of a stream.
 
-    Partitions that are new since the start are read from their beginning. `on_loss` is told of
-    what cannot be read: it raises, or goes on.
+    New partitions are read from their beginning. `on_loss` is called with what cannot be read: it
+    raises, or returns to continue.
     """
-    if gone := start.keys() - end.keys():
-        names = ", ".join(map(str, sorted(gone)))
-        on_loss(f"Partitions {names} are gone, with what was not read of them")
-    fresh = end.keys() - start.keys()
-    shrunk = {place for place in end.keys() & start.keys() if end[place] < start[place]}
-    for place in sorted(shrunk):
-        on_loss(f"{place} ends at offset {end[place]}, and was read up to {start[place]} before")
-    begin = {**start, **(earliest(fresh | shrunk) if fresh or shrunk else {})}
-    for place in sorted(fresh):
-        if begin[place] > 0:
-            on_loss(f"{place} is new, and begins at offset {begin[place]} instead of 0")
+    if deleted := start.keys() - end.keys():
+        on_loss(f"Partitions {_joined(deleted)} were deleted before they were read to their end")
+    added = end.keys() - start.keys()
+    shrunk = {tp for tp in end.keys() & start.keys() if end[tp] < start[tp]}
+    for tp in sorted(shrunk):
+        on_loss(f"{tp} ends at offset {end[tp]}, but was read up to {start[tp]} before")
+    begin = {**start, **(earliest(added | shrunk) if added or shrunk else {})}
+    for tp in sorted(added):
+        if begin[tp] > 0:
+            on_loss(f"{tp} is new, but begins at offset {begin[tp]} instead of 0")
     return ranges_of(begin, end)
 
 
 # Tasks.
 
 
-def ranges_of(start: Offsets, end: Offsets) -> list[Range]:
-    """Give a range for each partition that has something between its start and its end."""
+def ranges_of(start: Offsets, end: Offsets) -> list[PartitionRange]:
+    """Return the non-empty ranges between starting and ending offsets."""
     return [
-        Range(*place, start[place], end[place])
-        for place in sorted(end)
-        if start.get(place, end[place]) < end[place]
+        PartitionRange(*tp, start[tp], end[tp])
+        for tp in sorted(end)
+        if start.get(tp, end[tp]) < end[tp]
     ]
 
 
-def split(ranges: list[Range], splitting: Splitting) -> list[Range]:
-    """Share ranges out: no more than so many offsets each, and at least so many ranges."""
-    if splitting.max_records is not None:
-        most = splitting.max_records
-        ranges = [part for one in ranges for part in _cut(one, math.ceil(one.size / most))]
-    least = splitting.min_partitions
-    if least is None or len(ranges) >= least:
+def split(ranges: list[PartitionRange], options: SplitOptions) -> list[PartitionRange]:
+    """Split ranges to a maximum number of offsets each, and a minimum number of ranges."""
+    if options.max_records is not None:
+        max_records = options.max_records
+        ranges = [part for one in ranges for part in _cut(one, math.ceil(one.size / max_records))]
+    min_partitions = options.min_partitions
+    if min_partitions is None or len(ranges) >= min_partitions:
         return ranges
     total = sum(one.size for one in ranges)
-    return [part for one in ranges for part in _cut(one, math.ceil(least * one.size / total))]
+    return [
+        part for one in ranges for part in _cut(one, math.ceil(min_partitions * one.size / total))
+    ]
 
 
-def _cut(whole: Range, parts: int) -> list[Range]:
-    """Cut a range into so many, all about as large; each has something."""
+def _cut(whole: PartitionRange, parts: int) -> list[PartitionRange]:
+    """Cut a range into non-empty parts of about the same size."""
     parts = min(parts, whole.size)
     edges = [whole.start + whole.size * number // parts for number in range(parts + 1)]
     return [replace(whole, start=start, end=end) for start, end in pairwise(edges)]
 
 
 def earliest_of(look_up: LookUp) -> Callable[[Iterable[TopicPartition]], Offsets]:
-    """Give what looks up where partitions begin."""
-    return lambda places: dict(look_up(dict.fromkeys(places, EARLIEST)))
+    """Return a function that looks up the earliest offsets of partitions."""
+    return lambda tps: dict(look_up(dict.fromkeys(tps, EARLIEST)))

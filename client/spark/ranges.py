@@ -1,9 +1,9 @@
-"""Reading a range of offsets: fetches from the partition's leader, out come Arrow batches.
+"""Reading a range of offsets: Fetch requests to the partition's leader in, Arrow batches out.
 
-It is all that a task does. The next fetch is sent before what came is decoded and handed to Spark,
-so that the broker is at work meanwhile. Offsets without records are nothing unusual: compaction
-takes records away, and transactions leave markers. What is gone because the log begins later is a
-loss of data.
+This is all that a task does. The next Fetch is sent before the previous response is decoded and
+passed to Spark, so that the broker works meanwhile. Offsets without records are normal: compaction
+removes records, and transactions leave control batches. Records that are missing because the log
+begins later are a loss of data.
 """
 
 from __future__ import annotations
@@ -26,193 +26,199 @@ from ..errors import ClientError, ErrorCode, KafkaError, RefreshError
 from ..fetch_request import PartitionFetch, fetch_request
 from ..offsets import kafka_error, list_offsets, values_or_raise
 from ..types import EARLIEST
-from .brokers import Brokers, brokers, is_unknown
+from .broker_client import BrokerClient, broker_client, is_unknown_partition
 from .errors import DataLossError
-from .options import ConnectionOptions, Fetch
-from .planning import Range
+from .options import ConnectionOptions, FetchOptions
+from .planning import PartitionRange
 
 logger = logging.getLogger(__name__)
 
 _MAX_WAIT_MS = 500
-# What a record is taken to be before one was seen, and the least that is asked for.
-_GUESS_BYTES = 1024
-_LEAST_BYTES = 64 * 1024
-# After so long a partition that its broker does not know is taken to be gone.
-_GONE_SECONDS = 5.0
+# The assumed size of a record before one was seen, and the minimum to fetch.
+_RECORD_BYTES = 1024
+_MIN_FETCH_BYTES = 64 * 1024
+# A partition that its broker does not know for this long is taken to be deleted.
+_DELETED_SECONDS = 5.0
 
 
-def read_range(wanted: Range, link: ConnectionOptions, fetch: Fetch) -> Iterator[pa.RecordBatch]:
-    """Give the records of a range, in the columns of Spark's Kafka source.
+def read_range(
+    offsets: PartitionRange, connection: ConnectionOptions, options: FetchOptions
+) -> Iterator[pa.RecordBatch]:
+    """Yield the records of a range, in the columns of Spark's Kafka source.
 
-    Raises DataLossError if some are not there any more, unless that is to be tolerated.
+    Raises DataLossError if some do not exist any more, unless failOnDataLoss is false.
     """
-    with brokers(link) as way:
-        yield from _Reader(way, wanted, fetch).batches()
+    with broker_client(connection) as client:
+        yield from _RangeReader(client, offsets, options).batches()
 
 
-class _Answer(NamedTuple):
-    """What a fetch brought: a chunk, or where to go on if there is nothing at the offset."""
+class _Fetched(NamedTuple):
+    """The result of a fetch: data, or None where offsets are skipped."""
 
-    chunk: FetchedData | None
+    data: FetchedData | None
     next_offset: int
 
 
-class _Reader:
-    def __init__(self, way: Brokers, wanted: Range, fetch: Fetch) -> None:
-        self._way = way
-        self._wanted = wanted
-        self._fetch_options = fetch
+class _RangeReader:
+    def __init__(
+        self, client: BrokerClient, offsets: PartitionRange, options: FetchOptions
+    ) -> None:
+        self._client = client
+        self._range = offsets
+        self._tp = offsets.tp
+        self._options = options
         self._decoder = ArrowDecoder(
             timestamp=pa.timestamp("us", "UTC"),
-            headers=fetch.has_headers,
-            check_crcs=fetch.check_crcs,
+            headers=options.has_headers,
+            check_crcs=options.check_crcs,
         )
-        self._record_bytes = float(_GUESS_BYTES)
+        self._record_bytes = float(_RECORD_BYTES)
         self._unknown_since: float | None = None
-        self._waited_since: float | None = None
+        self._empty_since: float | None = None
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        way, end = self._way, self._wanted.end
-        position = self._wanted.start
-        pending = way.begin(self._fetch(position))
+        client, end = self._client, self._range.end
+        position = self._range.start
+        pending = client.begin(self._fetch(position))
         while True:
-            chunk, position = self._waited_for(pending, position)
+            data, position = self._result_of(pending, position)
             is_last = position >= end
             if not is_last:
-                pending = way.begin(self._fetch(position))
-            if chunk is not None:
-                yield from self._decoded(chunk)
+                pending = client.begin(self._fetch(position))
+            if data is not None:
+                yield from self._decoded(data)
             if is_last:
                 return
 
-    def _waited_for(self, pending: asyncio.Task[_Answer], position: int) -> _Answer:
+    def _result_of(self, pending: asyncio.Task[_Fetched], position: int) -> _Fetched:
         try:
-            return self._way.wait_for(pending)
+            return self._client.wait_for(pending)
         except (KafkaError, ClientError) as error:
             if not error.retriable:
                 raise
-            # Spark may have been busy elsewhere for so long that the broker gave up, or we did.
-            return self._way.wait_for(self._fetch(position))
+            # Spark may have been busy for longer than the timeouts of the request.
+            return self._client.wait_for(self._fetch(position))
 
-    def _decoded(self, chunk: FetchedData) -> Iterator[pa.RecordBatch]:
-        place = chunk.tp
+    def _decoded(self, data: FetchedData) -> Iterator[pa.RecordBatch]:
         try:
             for batch in self._decoder.decode(
-                chunk.batches(),
-                topic=place.topic,
-                partition=place.partition,
-                start_offset=chunk.fetch_offset,
-                end_offset=self._wanted.end,
+                data.batches(),
+                topic=self._tp.topic,
+                partition=self._tp.partition,
+                start_offset=data.fetch_offset,
+                end_offset=self._range.end,
             ):
-                yield _without_empty_headers(batch) if self._decoder.headers else batch
+                yield _with_null_headers(batch) if self._decoder.headers else batch
         except BatchError as error:
-            raise corrupt_batch_error(place, error) from error
+            raise corrupt_batch_error(self._tp, error) from error
 
-    async def _fetch(self, offset: int) -> _Answer:
-        """Fetch until there is something."""
-        cluster = self._way.cluster
-        return await cluster.retry(
-            lambda: self._attempt(offset), what=f"reading {self._wanted.place} at offset {offset}"
+    async def _fetch(self, offset: int) -> _Fetched:
+        """Fetch until there is data, or a loss is certain."""
+        return await self._client.cluster.retry(
+            lambda: self._attempt(offset), what=f"reading {self._tp} at offset {offset}"
         )
 
-    async def _attempt(self, offset: int) -> _Answer:
+    async def _attempt(self, offset: int) -> _Fetched:
         while True:
             try:
-                data = await self._ask(offset)
+                response = await self._fetch_once(offset)
             except KafkaError as error:
                 if error.code is ErrorCode.OFFSET_OUT_OF_RANGE:
-                    return await self._miss(offset)
-                if not is_unknown(error):
+                    return await self._handle_out_of_range(offset)
+                if not is_unknown_partition(error):
                     raise
-                if self._is_gone():
-                    return self._lose(f"{self._wanted.place} is gone")
-                # It may be newer than what was known when this worker had its last task.
-                self._way.cluster.invalidate([self._wanted.topic])
+                if self._is_deleted():
+                    return self._lose(f"{self._tp} does not exist any more")
+                # It may be newer than the metadata from this worker's last task.
+                self._client.cluster.invalidate([self._tp.topic])
                 raise RefreshError(error.code, str(error)) from error
             self._unknown_since = None
-            if data.records:
-                self._waited_since = None
-                return self._chunk(offset, data)
-            if self._is_out_of_patience():
-                timeout = self._way.cluster.config.timeouts.operation
+            if response.records:
+                self._empty_since = None
+                return self._fetched(offset, response)
+            if self._is_empty_for_too_long():
+                timeout = self._client.cluster.config.timeouts.operation
                 return self._lose(
-                    f"{self._wanted.place} ends at offset {data.high_watermark}, for {timeout:g} s"
-                    f" now: offsets {offset} to {self._wanted.end - 1} should be there"
+                    f"{self._tp} has ended at offset {response.high_watermark} for {timeout:g} s:"
+                    f" offsets {offset} to {self._range.end - 1} are missing"
                 )
 
-    async def _ask(self, offset: int) -> PartitionData:
-        place, cluster = self._wanted.place, self._way.cluster
-        node = await cluster.leader_of(place)
-        info = cluster.metadata.topics[place.topic].partitions[place.partition]
+    async def _fetch_once(self, offset: int) -> PartitionData:
+        tp, cluster = self._tp, self._client.cluster
+        node = await cluster.leader_of(tp)
+        info = cluster.metadata.topics[tp.topic].partitions[tp.partition]
         request = fetch_request(
-            [PartitionFetch(*place, offset, self._bytes_from(offset), info.leader_epoch)],
+            [PartitionFetch(*tp, offset, self._max_bytes(offset), info.leader_epoch)],
             max_wait_ms=_MAX_WAIT_MS,
-            max_bytes=self._fetch_options.partition_max_bytes,
-            read_committed=self._fetch_options.is_committed,
+            max_bytes=self._options.partition_max_bytes,
+            read_committed=self._options.read_committed,
         )
-        answer = await cluster.send(node, request, FetchResponse)
-        data = answer.responses[0].partitions[0] if answer.responses else PartitionData()
-        error = kafka_error(answer.error_code or data.error_code, f"{place} at offset {offset}")
+        response = await cluster.send(node, request, FetchResponse)
+        data = response.responses[0].partitions[0] if response.responses else PartitionData()
+        error = kafka_error(response.error_code or data.error_code, f"{tp} at offset {offset}")
         if error is not None:
             raise error
         return data
 
-    def _bytes_from(self, offset: int) -> int:
-        """Give about what is left of the range: the rest would be thrown away."""
-        expected = int((self._wanted.end - offset) * self._record_bytes)
-        return min(self._fetch_options.partition_max_bytes, max(_LEAST_BYTES, expected))
+    def _max_bytes(self, offset: int) -> int:
+        """Return about the size of what remains of the range: the rest would be discarded."""
+        expected = int((self._range.end - offset) * self._record_bytes)
+        return min(self._options.partition_max_bytes, max(_MIN_FETCH_BYTES, expected))
 
-    def _chunk(self, offset: int, data: PartitionData) -> _Answer:
-        aborted = [(one.producer_id, one.first_offset) for one in data.aborted_transactions or ()]
-        chunk = FetchedData(
-            self._wanted.place,
+    def _fetched(self, offset: int, response: PartitionData) -> _Fetched:
+        aborted = [
+            (one.producer_id, one.first_offset) for one in response.aborted_transactions or ()
+        ]
+        data = FetchedData(
+            self._tp,
             offset,
-            data.records or b"",
-            aborted if self._fetch_options.is_committed else (),
+            response.records or b"",
+            aborted if self._options.read_committed else (),
             checks_crc=False,  # the decoder does
         )
-        self._record_bytes = 1.1 * chunk.size_bytes / max(1, chunk.next_offset - offset)
-        return _Answer(chunk, chunk.next_offset)
+        self._record_bytes = 1.1 * data.size_bytes / max(1, data.next_offset - offset)
+        return _Fetched(data, data.next_offset)
 
-    # What is not there.
+    # Data loss.
 
-    async def _miss(self, offset: int) -> _Answer:
-        """Find out what is missing at an offset that is not in the log."""
-        place, end = self._wanted.place, self._wanted.end
-        found = await self._earliest()
-        if found <= offset:
-            return self._lose(f"{place} ends before offset {offset}: {end - offset} are missing")
-        reason = f"Offsets {offset} to {min(found, end) - 1} of {place} are gone"
-        return self._lose(reason, min(found, end))
+    async def _handle_out_of_range(self, offset: int) -> _Fetched:
+        """Find out which records are missing at an offset that is not in the log."""
+        end = self._range.end
+        earliest = await self._earliest_offset()
+        if earliest <= offset:
+            return self._lose(
+                f"{self._tp} ends before offset {offset}: {end - offset} offsets are missing"
+            )
+        next_offset = min(earliest, end)
+        reason = f"Offsets {offset} to {next_offset - 1} of {self._tp} do not exist any more"
+        return self._lose(reason, next_offset)
 
-    async def _earliest(self) -> int:
-        place = self._wanted.place
-        cluster = self._way.cluster
-        found = values_or_raise(
-            await list_offsets(cluster, {place: EARLIEST}, read_committed=False)
+    async def _earliest_offset(self) -> int:
+        offsets = values_or_raise(
+            await list_offsets(self._client.cluster, {self._tp: EARLIEST}, read_committed=False)
         )
-        return found[place].offset
+        return offsets[self._tp].offset
 
-    def _lose(self, reason: str, next_offset: int | None = None) -> _Answer:
-        if self._fetch_options.fails_on_data_loss:
+    def _lose(self, reason: str, next_offset: int | None = None) -> _Fetched:
+        if self._options.fail_on_data_loss:
             raise DataLossError(reason)
-        logger.warning("%s; going on, as failOnDataLoss is false", reason)
-        return _Answer(None, self._wanted.end if next_offset is None else next_offset)
+        logger.warning("%s; continuing because failOnDataLoss is false", reason)
+        return _Fetched(None, self._range.end if next_offset is None else next_offset)
 
-    def _is_gone(self) -> bool:
+    def _is_deleted(self) -> bool:
         now = time.monotonic()
         self._unknown_since = self._unknown_since or now
-        return now - self._unknown_since > _GONE_SECONDS
+        return now - self._unknown_since > _DELETED_SECONDS
 
-    def _is_out_of_patience(self) -> bool:
-        """Whether records that were there when the range was planned do not come."""
+    def _is_empty_for_too_long(self) -> bool:
+        """Whether records that existed when the range was planned have not come in time."""
         now = time.monotonic()
-        self._waited_since = self._waited_since or now
-        return now - self._waited_since > self._way.cluster.config.timeouts.operation
+        self._empty_since = self._empty_since or now
+        return now - self._empty_since > self._client.cluster.config.timeouts.operation
 
 
-def _without_empty_headers(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Give no headers as null, as Spark's own source does."""
+def _with_null_headers(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Replace empty headers by null, as in Spark's own source."""
     headers = batch.column("headers")
     is_empty = pc.equal(pc.list_value_length(headers), 0)
     if not pc.any(is_empty).as_py():

@@ -1,4 +1,4 @@
-"""Batches: which offsets are to be read is decided once, and each range is read by a task."""
+"""Batch reads: the offsets to read are planned once, and each range is read by a task."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from ..types import LATEST
-from .brokers import Brokers, brokers
-from .filters import Narrowing, narrow
-from .options import ConnectionOptions, Fetch, ReadOptions
-from .planning import LookUp, Offsets, Range, ranges_of, resolve_end, resolve_start, split
+from .broker_client import BrokerClient, broker_client
+from .filters import PushedFilters, push_down
+from .options import ConnectionOptions, FetchOptions, ReadOptions
+from .planning import LookUp, Offsets, PartitionRange, ranges_of, resolve_end, resolve_start, split
 from .ranges import read_range
 
 
 class Task(InputPartition):
-    """A range that one task reads; all that is sent to it."""
+    """The range that one task reads; all that is sent to the executor."""
 
-    def __init__(self, wanted: Range) -> None:
-        super().__init__(wanted)
-        self.range = wanted
+    def __init__(self, offsets: PartitionRange) -> None:
+        super().__init__(offsets)
+        self.range = offsets
 
 
 class BatchReader(DataSourceReader):
@@ -31,58 +31,55 @@ class BatchReader(DataSourceReader):
     def __init__(self, options: ReadOptions, columns: Sequence[str] | None) -> None:
         self._options = options
         self._columns = columns
-        self._narrowing = Narrowing()
+        self._filters = PushedFilters()
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Decide what is read."""
-        with brokers(self._options.link) as way:
-            ranges = self._plan(way)
+        """Plan the tasks."""
+        with broker_client(self._options.connection) as client:
+            ranges = self._plan(client)
         return [Task(one) for one in split(ranges, self._options.splitting)]
 
-    def _plan(self, way: Brokers) -> list[Range]:
+    def _plan(self, client: BrokerClient) -> list[PartitionRange]:
         options = self._options
-        look_up = partial(way.look_up, is_committed=options.fetch.is_committed)
-        places = way.partitions_of(options.topics)
-        start = resolve_start(options.starting, places, look_up, options.late_start)
-        end = resolve_end(options.ending, places, look_up)
-        return ranges_of(*narrowed(start, end, self._narrowing, look_up))
+        look_up = partial(client.look_up, read_committed=options.fetch.read_committed)
+        tps = client.partitions_of(options.selection)
+        start = resolve_start(options.starting, tps, look_up, options.timestamp_strategy)
+        end = resolve_end(options.ending, tps, look_up)
+        return ranges_of(*filtered(start, end, self._filters, look_up))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one range."""
-        return read_task(partition, self._options.link, self._options.fetch, self._columns)
+        return read_task(partition, self._options.connection, self._options.fetch, self._columns)
 
 
 class PushdownReader(BatchReader):
-    """The same, with filters: for a DataFrame that is used in one query, see `OttlaSource`."""
+    """A batch reader with filter pushdown; see `OttlaSource` for when it is used."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Take what says something of offsets; give back what Spark has to look at itself."""
-        self._narrowing, left = narrow(filters)
-        return left
+        """Apply filters on partitions and offsets; return those that Spark must evaluate."""
+        self._filters, remaining = push_down(filters)
+        return remaining
 
 
-def narrowed(
-    start: Offsets, end: Offsets, narrowing: Narrowing, look_up: LookUp
+def filtered(
+    start: Offsets, end: Offsets, filters: PushedFilters, look_up: LookUp
 ) -> tuple[Offsets, Offsets]:
-    """Give what filters leave of partitions and their offsets."""
-    topics, partitions = narrowing.topics, narrowing.partitions
-    places = [
-        place
-        for place in end
-        if (topics is None or place.topic in topics)
-        and (partitions is None or place.partition in partitions)
+    """Return the starting and ending offsets that filters leave."""
+    topics, partitions = filters.topics, filters.partitions
+    tps = [
+        tp
+        for tp in end
+        if (topics is None or tp.topic in topics)
+        and (partitions is None or tp.partition in partitions)
     ]
-    first = narrowing.first_offset or 0
-    start = {place: max(start[place], first) for place in places}
-    if narrowing.end_offset is not None:
-        end = {place: min(end[place], narrowing.end_offset) for place in places}
-    if narrowing.since_ms is not None and places:
-        young = look_up(dict.fromkeys(places, narrowing.since_ms))
-        start = {
-            place: end[place] if young[place] == LATEST else max(start[place], young[place])
-            for place in places
-        }
-    return start, {place: end[place] for place in places}
+    first = filters.first_offset or 0
+    start = {tp: max(start[tp], first) for tp in tps}
+    if filters.end_offset is not None:
+        end = {tp: min(end[tp], filters.end_offset) for tp in tps}
+    if filters.since_ms is not None and tps:
+        since = look_up(dict.fromkeys(tps, filters.since_ms))
+        start = {tp: end[tp] if since[tp] == LATEST else max(start[tp], since[tp]) for tp in tps}
+    return start, {tp: end[tp] for tp in tps}
 
 
 _FREEZES = 3
@@ -90,21 +87,25 @@ _tasks = 0
 
 
 def read_task(
-    partition: InputPartition, link: ConnectionOptions, fetch: Fetch, columns: Sequence[str] | None
+    partition: InputPartition,
+    connection: ConnectionOptions,
+    options: FetchOptions,
+    columns: Sequence[str] | None,
 ) -> Iterator[pa.RecordBatch]:
-    """Read what a task is to read; `columns` are those that are wanted, if not all are."""
+    """Read the range of a task; `columns` is None for all columns."""
     if not isinstance(partition, Task):
-        return  # there was nothing to be planned, and Spark asks all the same
-    _spare_the_collector()
-    for batch in read_range(partition.range, link, fetch):
+        return  # Spark calls this even if no task was planned
+    _freeze_imports()
+    for batch in read_range(partition.range, connection, options):
         yield batch if columns is None else batch.select(columns)
 
 
-def _spare_the_collector() -> None:
-    """Let the garbage collector pass over what a worker has imported.
+def _freeze_imports() -> None:
+    """Exclude imported modules from garbage collection.
 
-    After each task Spark's workers collect, and look at every object of pyspark and pyarrow: that
-    takes longer than a short task. What is imported late is frozen by the next tasks.
+    Spark's workers collect garbage after each task, and traverse every object of pyspark and
+    pyarrow: that takes longer than a short task. Modules that are imported late are frozen by the
+    next tasks.
     """
     global _tasks  # noqa: PLW0603
     if _tasks < _FREEZES:

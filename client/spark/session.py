@@ -1,11 +1,11 @@
-"""Sessions: the source registered, and the settings that make a difference.
+"""Spark sessions with the source registered, and the configs that it profits from.
 
     spark = register(builder().appName("rides").getOrCreate())
     rides = spark.read.format("ottla").option("kafka.bootstrap.servers", …)
 
-`settings` says what is set, and docs/spark.md why. Most are read when the JVM starts, so that they
-belong to the builder or to spark-defaults.conf: `register` sets what can still be set, and logs
-which of the others are not as they should be.
+`session_configs` returns them, and docs/spark.md explains them. Most are read when the JVM starts,
+and belong to the builder or to spark-defaults.conf: `register` sets those that can still be set,
+and logs a warning about the others.
 """
 
 from __future__ import annotations
@@ -31,32 +31,32 @@ _AT_START = {
 }
 
 
-def settings() -> dict[str, str]:
-    """Give the settings of a session that reads and writes topics."""
+def session_configs() -> dict[str, str]:
+    """Return the recommended Spark configs."""
     return {
         **_AT_START,
-        # Filters may reach sources; ours takes them if the option `pushdown` is true.
+        # Lets filters reach sources; this one uses them if the option `pushdown` is true.
         _PUSHDOWN: "true",
-        # Workers run the interpreter that has ottla, and not the first on the path.
+        # Workers must run the interpreter that has ottla, not the first one on the path.
         "spark.pyspark.python": os.environ.get("PYSPARK_PYTHON", sys.executable),
     }
 
 
 def builder() -> SparkSession.Builder:
-    """Give a builder of sessions with these settings. Raises RuntimeError if there is no Java."""
+    """Return a session builder with these configs. Raises RuntimeError if there is no Java."""
     check_pyspark()
     find_java()
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    made: SparkSession.Builder = SparkSession.builder
-    for name, value in settings().items():
-        made = made.config(name, value)
-    return made
+    session_builder: SparkSession.Builder = SparkSession.builder
+    for name, value in session_configs().items():
+        session_builder = session_builder.config(name, value)
+    return session_builder
 
 
 def register(spark: SparkSession) -> SparkSession:
-    """Make the format "ottla" known to a session, and give the session."""
+    """Register the format "ottla" with a session; return the session."""
     check_pyspark()
     from .source import OttlaSource  # noqa: PLC0415
 
@@ -64,17 +64,19 @@ def register(spark: SparkSession) -> SparkSession:
     spark.dataSource.register(OttlaSource)
     for name, value in _AT_START.items():
         if spark.conf.get(name, "false") != value:
-            logger.warning("%s=%s would make short tasks faster: set it at the start", name, value)
+            logger.warning(
+                "set %s=%s when the session is built: short tasks are faster", name, value
+            )
     return spark
 
 
 def lag(progress: Any) -> dict[str, int]:
-    """Say how far a query is behind, from its progress: by topic and partition, in offsets.
+    """Return the lag of a query in offsets, by "topic-partition".
 
-    `progress` is what `query.lastProgress` gives, or a StreamingQueryProgress of a listener.
+    `progress` is `query.lastProgress`, or the StreamingQueryProgress of a listener.
     """
     sources = progress["sources"] if isinstance(progress, Mapping) else progress.sources
-    behind: dict[str, int] = {}
+    lags: dict[str, int] = {}
     for source in sources:
         ends, latest = (
             _offsets(
@@ -85,11 +87,11 @@ def lag(progress: Any) -> dict[str, int]:
         for topic, partitions in latest.items():
             for partition, offset in partitions.items():
                 done = ends.get(topic, {}).get(partition, 0)
-                behind[f"{topic}-{partition}"] = max(0, offset - done)
-    return behind
+                lags[f"{topic}-{partition}"] = max(0, offset - done)
+    return lags
 
 
-def _offsets(found: Any) -> dict[str, dict[str, int]]:
-    """Read offsets from a progress, which may be a text."""
-    parsed = json.loads(found) if isinstance(found, str) else found
+def _offsets(value: Any) -> dict[str, dict[str, int]]:
+    """Parse offsets of a progress, which may be JSON text."""
+    parsed = json.loads(value) if isinstance(value, str) else value
     return parsed if isinstance(parsed, dict) else {}

@@ -1,4 +1,4 @@
-"""The data source: what Spark asks for when a job says `format("ottla")`."""
+"""The data source that Spark calls for `format("ottla")`."""
 
 from __future__ import annotations
 
@@ -14,45 +14,45 @@ from .writer import BatchWriter, StreamWriter
 
 
 class OttlaSource(DataSource):
-    """Topics as a source and a sink, of batches and of streams.
+    """Topics as a source and a sink, for batches and streams.
 
-    Filters are pushed down if the option `pushdown` says so, and not otherwise. Spark keeps what a
-    Python source has planned for a filter with the table, and plans nothing anew for the next query
-    that has none: from a DataFrame that is used twice, rows would be missing.
+    Filters are pushed down only if the option `pushdown` is true. Spark caches what a Python source
+    planned for a filter with the table, and does not plan again for the next query without that
+    filter: a DataFrame that is used twice would lack rows.
     """
 
     @classmethod
     def name(cls) -> str:
-        """Give the name of the format."""
+        """Return the name of the format."""
         return "ottla"
 
     def schema(self) -> StructType:
-        """Give the columns."""
+        """Return the columns."""
         check_names(self.options)
         return source_schema(has_headers=wants_headers(self.options))
 
     def reader(self, schema: StructType) -> BatchReader:
-        """Read a batch."""
+        """Return a batch reader."""
         options = read_options(self.options, is_stream=False)
         kind = PushdownReader if wants_pushdown(self.options) else BatchReader
         return kind(options, self._columns(schema))
 
     def streamReader(self, schema: StructType) -> StreamReader:
-        """Read a stream."""
+        """Return a streaming reader."""
         return StreamReader(read_options(self.options, is_stream=True), self._columns(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
-        """Write a batch."""
+        """Return a batch writer."""
         if overwrite:
-            raise OptionError("a topic cannot be overwritten: mode('append') adds to it")
+            raise OptionError("A topic cannot be overwritten: use mode('append')")
         options = write_options(self.options)
-        check_sink(schema, options.topic, has_timestamps=options.has_timestamps)
+        check_sink(schema, options.topic, include_timestamps=options.include_timestamps)
         return BatchWriter(options)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: ARG002
-        """Write a stream; of a query in complete mode, the whole result with each batch."""
+        """Return a streaming writer; complete mode writes the whole result with each batch."""
         options = write_options(self.options)
-        check_sink(schema, options.topic, has_timestamps=options.has_timestamps)
+        check_sink(schema, options.topic, include_timestamps=options.include_timestamps)
         return StreamWriter(options)
 
     def _columns(self, schema: StructType) -> list[str] | None:

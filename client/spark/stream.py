@@ -1,9 +1,9 @@
-"""Streams: micro-batches between offsets that Spark keeps in its checkpoint.
+"""Streaming reads: micro-batches between offsets that Spark keeps in its checkpoint.
 
-Two instances of a reader are at work. One lives with the query and plans: where to start, how far a
-batch goes, which ranges it has. The other is sent to tasks, and only reads what it is given. What a
-batch reads is decided by the offsets in the checkpoint alone, so that a batch that is run again
-after a crash reads the same.
+There are two instances of a reader. One lives with the query and plans: where it starts, how far a
+micro-batch goes, which ranges it has. The other is sent to tasks, and only reads the range it is
+given. The offsets in the checkpoint alone determine what a micro-batch reads, so that one that is
+run again after a crash reads the same.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ from pyspark.sql.streaming.datasource import (
 
 from ..errors import ClientError, KafkaError
 from ..types import LATEST
-from .brokers import Brokers, brokers
+from .broker_client import BrokerClient, broker_client
 from .errors import DataLossError
 from .options import ReadOptions
 from .planning import (
     LookUp,
     Offsets,
-    capped,
     earliest_of,
     from_json,
-    is_too_little,
-    kept,
+    is_below_minimum,
+    limited_to,
     ranges_between,
     rate_limited,
     resolve_start,
     split,
     to_json,
+    without_progress,
 )
 from .reader import Task, read_task
 
 logger = logging.getLogger(__name__)
 
-# A group that cannot be told keeps no query waiting: for so long at most, and not again at once.
+# Commits to the group must not delay the query: their timeout, and the pause after one failed.
 _COMMIT_SECONDS = 5.0
 _COMMIT_PAUSE_SECONDS = 30.0
 
@@ -59,27 +59,28 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: ReadOptions, columns: Sequence[str] | None) -> None:
         self._options = options
         self._columns = columns
-        #: How far this run goes, if it ends by itself.
+        #: The end of this run, with Trigger.AvailableNow.
         self._target: Offsets | None = None
         self._latest: Offsets | None = None
         self._committed: Offsets = {}
-        self._tells_group_from = -math.inf
-        # The first batch of a run does not wait for more, as with Spark's own source.
-        self._last_batch = -math.inf
+        self._next_commit_at = -math.inf
+        # The first batch of a run does not wait for more records, as with Spark's own source.
+        self._last_batch_at = -math.inf
 
     # Planning.
 
     def initialOffset(self) -> dict[str, Any]:
-        """Give where a new query starts."""
+        """Return the starting offsets of a new query."""
         options = self._options
-        with brokers(options.link) as way:
-            places = way.partitions_of(options.topics)
+        with broker_client(options.connection) as client:
+            tps = client.partitions_of(options.selection)
+            look_up = self._look_up(client)
             return to_json(
-                resolve_start(options.starting, places, self._look_up(way), options.late_start)
+                resolve_start(options.starting, tps, look_up, options.timestamp_strategy)
             )
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Give the limit that the options set; Spark passes it on, or lifts it."""
+        """Return the limit that the options set; Spark applies or lifts it."""
         limits = self._options.limits
         if limits.max_offsets is not None:
             return ReadMaxRows(limits.max_offsets)
@@ -88,88 +89,86 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Take what there is now as the end of this run."""
-        with brokers(self._options.link) as way:
-            self._target = self._look(way)
+        """Set the current end of the logs as the end of this run."""
+        with broker_client(self._options.connection) as client:
+            self._target = self._end_offsets(client)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Give where the next batch ends; where it starts, if there is to be none."""
+        """Return the end of the next micro-batch; its start, if there is to be none."""
         begin = from_json(start)
-        with brokers(self._options.link) as way:
-            # All before the start is done: Spark asks for more when a batch is behind it.
-            self._tell_group(way, begin)
-            self._latest = latest = self._look(way)
+        with broker_client(self._options.connection) as client:
+            # Everything before the start is processed: Spark plans one batch after the other.
+            self._commit_to_group(client, begin)
+            self._latest = latest = self._end_offsets(client)
             if self._target is not None:
-                latest = capped(latest, self._target)
+                latest = limited_to(latest, self._target)
             if isinstance(limit, ReadAllAvailable):
                 return to_json(latest)
-            return to_json(self._limited(way, begin, latest))
+            return to_json(self._limited(client, begin, latest))
 
-    def _limited(self, way: Brokers, start: Offsets, latest: Offsets) -> Offsets:
+    def _limited(self, client: BrokerClient, start: Offsets, latest: Offsets) -> Offsets:
         limits = self._options.limits
-        fresh = latest.keys() - start.keys()
-        if fresh:
-            start = {**start, **earliest_of(self._look_up(way))(fresh)}
-        waited_ms = (time.monotonic() - self._last_batch) * 1000
-        # A run that ends by itself does not wait for more.
-        if self._target is None and is_too_little(start, latest, limits, waited_ms):
-            return kept(start, {place: latest[place] for place in latest.keys() - fresh})
-        self._last_batch = time.monotonic()
+        added = latest.keys() - start.keys()
+        if added:
+            start = {**start, **earliest_of(self._look_up(client))(added)}
+        waited_ms = (time.monotonic() - self._last_batch_at) * 1000
+        # With Trigger.AvailableNow nothing waits for more records.
+        if self._target is None and is_below_minimum(start, latest, limits, waited_ms):
+            return without_progress(start, {tp: latest[tp] for tp in latest.keys() - added})
+        self._last_batch_at = time.monotonic()
         if limits.max_offsets is None:
             return latest
         return rate_limited(start, latest, limits.max_offsets)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Give where the logs end, for the query's progress."""
+        """Return the end of the logs, for the progress of the query."""
         return None if self._latest is None else to_json(self._latest)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Share out what lies between two offsets."""
-        with brokers(self._options.link) as way:
-            earliest = earliest_of(self._look_up(way))
+        """Plan the tasks between two offsets."""
+        with broker_client(self._options.connection) as client:
+            earliest = earliest_of(self._look_up(client))
             ranges = ranges_between(from_json(start), from_json(end), earliest, self._on_loss)
         return [Task(one) for one in split(ranges, self._options.splitting)]
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Take note that all before some offsets is done."""
-        with brokers(self._options.link) as way:
-            self._tell_group(way, from_json(end))
+        """Commit offsets that the query has processed to the group, if there is one."""
+        with broker_client(self._options.connection) as client:
+            self._commit_to_group(client, from_json(end))
 
     def stop(self) -> None:
-        """Do nothing: what is open ends with the process."""
+        """Do nothing: connections end with the process."""
 
     # Reading.
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one range."""
-        return read_task(partition, self._options.link, self._options.fetch, self._columns)
+        return read_task(partition, self._options.connection, self._options.fetch, self._columns)
 
-    # Parts.
+    def _look_up(self, client: BrokerClient) -> LookUp:
+        return partial(client.look_up, read_committed=self._options.fetch.read_committed)
 
-    def _look_up(self, way: Brokers) -> LookUp:
-        return partial(way.look_up, is_committed=self._options.fetch.is_committed)
-
-    def _look(self, way: Brokers) -> Offsets:
-        """Give where the logs end by now, those of new partitions and topics too."""
-        places = way.partitions_of(self._options.topics, may_be_missing=True)
-        return dict(self._look_up(way)(dict.fromkeys(places, LATEST)))
+    def _end_offsets(self, client: BrokerClient) -> Offsets:
+        """Return the current end of the logs, with those of new partitions and topics."""
+        tps = client.partitions_of(self._options.selection, may_be_missing=True)
+        return dict(self._look_up(client)(dict.fromkeys(tps, LATEST)))
 
     def _on_loss(self, reason: str) -> None:
-        if self._options.fetch.fails_on_data_loss:
+        if self._options.fetch.fail_on_data_loss:
             raise DataLossError(reason)
-        logger.warning("%s; going on, as failOnDataLoss is false", reason)
+        logger.warning("%s; continuing because failOnDataLoss is false", reason)
 
-    def _tell_group(self, way: Brokers, offsets: Offsets) -> None:
-        """Commit for the group that shows how far we are. The query does not depend on it."""
+    def _commit_to_group(self, client: BrokerClient, offsets: Offsets) -> None:
+        """Commit for the group of commitGroup, which shows the lag. Failures are logged only."""
         group = self._options.commit_group
         if group is None or not offsets or offsets == self._committed:
             return
-        if time.monotonic() < self._tells_group_from:
+        if time.monotonic() < self._next_commit_at:
             return
         try:
-            way.commit(group, offsets, timeout=_COMMIT_SECONDS)
+            client.commit(group, offsets, timeout=_COMMIT_SECONDS)
         except (KafkaError, ClientError, TimeoutError) as error:
-            logger.warning("group %r is not told how far we are: %r", group, error)
-            self._tells_group_from = time.monotonic() + _COMMIT_PAUSE_SECONDS
+            logger.warning("cannot commit offsets for group %r: %r", group, error)
+            self._next_commit_at = time.monotonic() + _COMMIT_PAUSE_SECONDS
         else:
             self._committed = offsets

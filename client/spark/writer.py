@@ -1,10 +1,9 @@
-"""The sink: rows in Arrow batches, and a producer of the SDK in each task.
+"""The sink: Arrow batches of rows, and one producer per task.
 
-A producer is idempotent: what it has to send again is written once. A task that fails while it
-writes has written part of its rows, and Spark runs it again: then these rows are written twice, as
-they are with Spark's own sink. Only a transaction could take them back. To hold rows back until all
-are there would not help: where they are computed and that fails, the rest is missing, and Spark
-does not tell a sink in Python.
+The producer is idempotent: what it sends again is written once. A task that fails has written part
+of its rows, and Spark runs it again: these rows are written twice, as with Spark's own sink. Only a
+transaction could prevent that. Buffering all rows before writing would not: if computing the rows
+fails midway, the iterator just ends early, and Spark does not report it to a Python sink.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ from pyspark.sql.datasource import (
 from ..blocking import Producer
 from .options import WriteOptions
 
-#: What a record is made of; its time is only if that is wanted.
+#: The columns of a record; "timestamp" is added with includeTimestamp.
 _COLUMNS = ("key", "value", "headers", "partition")
 
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What a task has written."""
+    """The number of records that a task has written."""
 
     records: int
 
@@ -58,8 +57,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 def write_all(batches: Iterable[pa.RecordBatch], options: WriteOptions) -> Written:
     """Send all rows, and wait until they are acknowledged."""
-    link, topic = options.link, options.topic
-    columns = (*_COLUMNS, "timestamp") if options.has_timestamps else _COLUMNS
+    connection, topic = options.connection, options.topic
+    columns = (*_COLUMNS, "timestamp") if options.include_timestamps else _COLUMNS
     records = 0
 
     def counted() -> Iterator[pa.RecordBatch]:
@@ -69,29 +68,31 @@ def write_all(batches: Iterable[pa.RecordBatch], options: WriteOptions) -> Writt
             yield batch
 
     with Producer(
-        link.bootstrap, client=link.client, batch=options.batch, **options.producer
+        connection.bootstrap, client=connection.client, batch=options.batch, **options.producer
     ) as producer:
         if topic is not None:
-            # Nothing of one is waited for before the next is sent.
-            parts = producer.send_arrow(topic, (_only(columns, batch) for batch in counted()))
+            # Batches are sent without waiting for the previous ones.
+            parts = producer.send_arrow(topic, (_select(columns, batch) for batch in counted()))
         else:
             parts = []
             for batch in counted():
                 for name, rows in by_topic(batch):
-                    parts += producer.send_arrow(name, _only(columns, rows))
+                    parts += producer.send_arrow(name, _select(columns, rows))
     assert sum(part.record_count for part in parts) == records
     return Written(records)
 
 
 def by_topic(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Give the rows of each topic."""
+    """Yield the rows of each topic."""
     topics = batch.column("topic")
     if topics.null_count:
-        raise ValueError("a row has no topic: the column is null, and there is no option 'topic'")
+        raise ValueError(
+            "A row has no topic: its column 'topic' is null, and the option 'topic' is not set"
+        )
     names = pc.unique(topics).to_pylist()
     for name in names:
         yield name, batch if len(names) == 1 else batch.filter(pc.equal(topics, name))
 
 
-def _only(columns: Sequence[str], batch: pa.RecordBatch) -> pa.RecordBatch:
+def _select(columns: Sequence[str], batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.select([name for name in columns if name in batch.schema.names])

@@ -1,6 +1,6 @@
 """One session and one cluster for all of these tests: a JVM takes seconds to start.
 
-`xdist_group` keeps them in one process, where tests are shared out by `--dist loadgroup`.
+`xdist_group` keeps them in one process under `--dist loadgroup`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import pytest
 
 from harness.daemon import Cluster, shown_on_failure
 from ottla.client.blocking import Admin, Producer
-from ottla.client.spark.brokers import close_idle
 from spark.session import a_session
 
 HERE = Path(__file__).resolve().parent
@@ -35,14 +34,14 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     try:
         session = a_session(tmp_path_factory.mktemp("warehouse"))
     except RuntimeError as error:
-        pytest.skip(str(error))  # there is no Java at all
+        pytest.skip(str(error))  # no Java
     yield session
     session.stop()
 
 
 @pytest.fixture(scope="session")
 def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Give a cluster of three brokers, among which the partitions of a topic are shared out."""
+    """A cluster of three brokers, which share the partitions of each topic."""
     with Cluster(tmp_path_factory.mktemp("cluster"), 3) as cluster:
         yield cluster
 
@@ -67,12 +66,12 @@ def producer(bootstrap: str) -> Iterator[Producer]:
 
 @pytest.fixture
 def make_topic(admin: Admin) -> Callable[..., str]:
-    """Make a topic with a name of its own."""
+    """Create a topic with a unique name."""
 
     def make(partitions: int = 1, name: str = "topic", **configs: str) -> str:
         topic = f"{name}-{uuid.uuid4().hex[:8]}"
-        settings = {key.replace("_", "."): value for key, value in configs.items()}
-        admin.create_topic(topic, partitions=partitions, configs=settings)
+        dotted = {key.replace("_", "."): value for key, value in configs.items()}
+        admin.create_topic(topic, partitions=partitions, configs=dotted)
         return topic
 
     return make
@@ -80,7 +79,7 @@ def make_topic(admin: Admin) -> Callable[..., str]:
 
 @pytest.fixture
 def fill(producer: Producer) -> Callable[..., None]:
-    """Write values into the partitions of a topic, each starting at 0 unless told otherwise."""
+    """Write the numbers from `first` on, as values, to each of the partitions of a topic."""
 
     def fill(topic: str, partitions: Iterable[int], count: int, first: int = 0) -> None:
         futures = [
@@ -96,19 +95,19 @@ def fill(producer: Producer) -> Callable[..., None]:
 
 @pytest.fixture
 def reader(spark: Any, bootstrap: str) -> Callable[..., Any]:
-    """Give a reader of batches with options."""
+    """Return a batch reader with options."""
     return lambda **options: _with(spark.read.format("ottla"), bootstrap, options)
 
 
 @pytest.fixture
 def stream(spark: Any, bootstrap: str) -> Callable[..., Any]:
-    """Give a reader of streams with options."""
+    """Return a streaming reader with options."""
     return lambda **options: _with(spark.readStream.format("ottla"), bootstrap, options)
 
 
 @pytest.fixture
 def sink(bootstrap: str) -> Callable[..., Any]:
-    """Give a writer with options, of a batch or a stream."""
+    """Return a batch or streaming writer with options."""
     return lambda writer, **options: _with(writer.format("ottla"), bootstrap, options)
 
 
@@ -118,7 +117,7 @@ def _with(what: Any, bootstrap: str, options: dict[str, Any]) -> Any:
 
 @pytest.fixture
 def drain(spark: Any, tmp_path: Path) -> Callable[..., Any]:
-    """Run a stream until it has read what there is, into Parquet; give the query."""
+    """Write all that a stream has into Parquet; return the query."""
 
     def drain(frame: Any, name: str = "out") -> Any:
         query = (
@@ -136,7 +135,7 @@ def drain(spark: Any, tmp_path: Path) -> Callable[..., Any]:
 
 @pytest.fixture
 def rows_of(spark: Any, tmp_path: Path) -> Callable[..., list[tuple[Any, ...]]]:
-    """Give the rows of what `drain` has written."""
+    """Return the rows that `drain` has written."""
 
     def rows(*columns: str, name: str = "out") -> list[tuple[Any, ...]]:
         found = spark.read.parquet(str(tmp_path / name)).select(*columns).collect()
@@ -146,7 +145,5 @@ def rows_of(spark: Any, tmp_path: Path) -> Callable[..., list[tuple[Any, ...]]]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _nobodys_settings() -> Iterator[None]:
+def _no_local_spark_configs() -> None:
     os.environ.pop("SPARK_CONF_DIR", None)
-    yield
-    close_idle()

@@ -1,4 +1,4 @@
-"""A driver that is going to be killed: a stream from a topic into Parquet.
+"""A driver that the test kills: a stream from a topic into Parquet.
 
 python driver.py BOOTSTRAP TOPIC FOLDER
 """

@@ -1,4 +1,4 @@
-"""A session of Spark for tests: local, quiet, and up soon."""
+"""A Spark session for tests: local, quiet, quick to start."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 from ottla.client.spark import builder, register
 
 _QUIET = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties')}"
-# What runs for minutes is not worth the cost of a better compiler, and of threads that collect.
+# The optimizing compiler and parallel collectors do not pay off in runs of minutes.
 _QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 def a_session(folder: Path) -> Any:
-    """Start one, with what Spark itself writes in a folder. Raises RuntimeError without a Java."""
+    """Start a session that writes into a folder. Raises RuntimeError without a Java."""
     options = f"{_QUIET} {_QUICK} -Dderby.system.home={folder}"
     return register(
         builder()

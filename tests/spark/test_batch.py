@@ -1,4 +1,4 @@
-"""Batches: topics as DataFrames."""
+"""Batch reads: topics as DataFrames."""
 
 import asyncio
 import json
@@ -22,15 +22,15 @@ from harness.daemon import Daemon, free_port
 from harness.servers import close_server
 from ottla.client import TopicPartition
 from ottla.client.blocking import Admin, Producer
-from ottla.client.spark.filters import Narrowing, narrow
+from ottla.client.spark.filters import PushedFilters, push_down
 
-KAFKAS_COLUMNS = (
+KAFKA_COLUMNS = (
     "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,"
     "timestamp:timestamp,timestampType:int>"
 )
 
 
-def places(frame):
+def offsets(frame):
     return sorted(tuple(row) for row in frame.select("topic", "partition", "offset").collect())
 
 
@@ -41,8 +41,8 @@ def test_three_topics_of_six_partitions(reader, make_topic, fill):
 
     frame = reader(subscribe=",".join(topics)).load()
 
-    assert frame.schema.simpleString() == KAFKAS_COLUMNS
-    assert places(frame) == sorted(
+    assert frame.schema.simpleString() == KAFKA_COLUMNS
+    assert offsets(frame) == sorted(
         (topic, partition, offset)
         for topic in topics
         for partition in range(6)
@@ -50,7 +50,7 @@ def test_three_topics_of_six_partitions(reader, make_topic, fill):
     )
 
 
-def test_a_row_is_all_of_a_record(reader, make_topic, producer):
+def test_a_row_has_all_fields_of_a_record(reader, make_topic, producer):
     topic = make_topic()
     headers = [("trace", b"1"), ("empty", None), ("trace", b"2")]
     producer.send(topic, b"value", key=b"key", headers=headers, timestamp=1_700_000_000_123)
@@ -68,7 +68,7 @@ def test_a_row_is_all_of_a_record(reader, make_topic, producer):
     assert second.headers is None
 
 
-def test_offsets_from_json_and_back(reader, make_topic, fill):
+def test_starting_and_ending_offsets_as_json(reader, make_topic, fill):
     topic = make_topic(2)
     fill(topic, [0, 1], 20)
 
@@ -78,37 +78,37 @@ def test_offsets_from_json_and_back(reader, make_topic, fill):
         endingOffsets=json.dumps({topic: {"0": 8, "1": -1}}),
     ).load()
 
-    found = places(frame)
+    found = offsets(frame)
     assert found == [(topic, 0, at) for at in range(5, 8)] + [(topic, 1, at) for at in range(20)]
     ends = {str(number): max(at for _, one, at in found if one == number) + 1 for number in (0, 1)}
     rest = reader(subscribe=topic, startingOffsets=json.dumps({topic: ends})).load()
-    assert places(rest) == [(topic, 0, at) for at in range(8, 20)]
+    assert offsets(rest) == [(topic, 0, at) for at in range(8, 20)]
 
 
-def test_from_one_time_to_another(reader, make_topic, producer):
+def test_starting_and_ending_timestamps(reader, make_topic, producer):
     topic = make_topic()
     for number in range(10):
         producer.send(topic, b"%d" % number, timestamp=1_000_000 + 1000 * number)
 
     frame = reader(subscribe=topic, startingTimestamp="1002500", endingTimestamp="1006000").load()
-    by_place = reader(
+    by_partition = reader(
         subscribe=topic, startingOffsetsByTimestamp=json.dumps({topic: {"0": 1_008_000}})
     ).load()
 
-    assert [at for _, _, at in places(frame)] == [3, 4, 5]
-    assert [at for _, _, at in places(by_place)] == [8, 9]
+    assert [at for _, _, at in offsets(frame)] == [3, 4, 5]
+    assert [at for _, _, at in offsets(by_partition)] == [8, 9]
 
 
-def test_assigned_partitions_and_none_else(reader, make_topic, fill):
+def test_only_assigned_partitions_are_read(reader, make_topic, fill):
     topic = make_topic(3)
     fill(topic, range(3), 5)
 
     frame = reader(assign=json.dumps({topic: [0, 2]})).load()
 
-    assert {partition for _, partition, _ in places(frame)} == {0, 2}
+    assert {partition for _, partition, _ in offsets(frame)} == {0, 2}
 
 
-def test_a_partition_is_shared_out_among_tasks(reader, make_topic, fill):
+def test_a_partition_is_split_into_tasks(reader, make_topic, fill):
     topic = make_topic()
     fill(topic, [0], 100)
 
@@ -117,10 +117,10 @@ def test_a_partition_is_shared_out_among_tasks(reader, make_topic, fill):
 
     assert many.rdd.getNumPartitions() == 5
     assert small.rdd.getNumPartitions() == 4
-    assert len(places(many)) == len(set(places(small))) == 100
+    assert len(offsets(many)) == len(set(offsets(small))) == 100
 
 
-def test_nothing_to_read_is_an_empty_frame(reader, make_topic):
+def test_nothing_to_read_is_an_empty_dataframe(reader, make_topic):
     assert reader(subscribe=make_topic(2)).load().count() == 0
     assert reader(subscribePattern="no-such-topic-.*").load().count() == 0
 
@@ -128,10 +128,10 @@ def test_nothing_to_read_is_an_empty_frame(reader, make_topic):
 def test_spark_finds_the_format_by_itself(spark, bootstrap, make_topic, fill):
     topic = make_topic()
     fill(topic, [0], 7)
-    untold = spark.newSession()
+    unregistered = spark.newSession()
 
     frame = (
-        untold.read.format("ottla")
+        unregistered.read.format("ottla")
         .option("kafka.bootstrap.servers", bootstrap)
         .option("subscribe", topic)
         .load()
@@ -140,7 +140,7 @@ def test_spark_finds_the_format_by_itself(spark, bootstrap, make_topic, fill):
     assert frame.count() == 7
 
 
-def test_a_job_may_leave_columns_out(reader, make_topic, fill):
+def test_a_schema_may_leave_columns_out(reader, make_topic, fill):
     topic = make_topic()
     fill(topic, [0], 3)
 
@@ -151,9 +151,9 @@ def test_a_job_may_leave_columns_out(reader, make_topic, fill):
         (1, b"1"),
         (2, b"2"),
     ]
-    with pytest.raises(PySparkException, match="column value is binary, and not string"):
+    with pytest.raises(PySparkException, match="Column value is binary, not string"):
         reader(subscribe=topic).schema("value STRING").load().count()
-    with pytest.raises(PySparkException, match="no column 'headers': it needs includeHeaders"):
+    with pytest.raises(PySparkException, match="Unknown column 'headers': set includeHeaders"):
         reader(subscribe=topic).schema("headers STRING").load().count()
 
 
@@ -170,30 +170,30 @@ def test_a_view_in_sql(spark, bootstrap, make_topic, fill):
 
 
 @pytest.mark.parametrize(
-    ("options", "complaint"),
+    ("options", "message"),
     [
         ({"subscribe": "t", "startingOfsets": "x"}, "did you mean startingOffsets"),
         (
             {"subscribe": "t", "kafka.group.ids": "x"},
             "did you mean kafka.group.id",
         ),
-        ({"subscribe": "t", "failOnDataLoss": "no"}, "failOnDataLoss is 'no'"),
-        ({}, "one of subscribe, subscribePattern and assign is needed"),
-        ({"subscribe": "no-such-topic"}, "there is no topic no-such-topic"),
+        ({"subscribe": "t", "failOnDataLoss": "no"}, "'no' of option failOnDataLoss"),
+        ({}, "one of subscribe, subscribePattern and assign is required"),
+        ({"subscribe": "no-such-topic"}, "Unknown topic no-such-topic"),
     ],
 )
-def test_a_bad_option_is_named(reader, options, complaint):
-    with pytest.raises(PySparkException, match=complaint):
+def test_an_invalid_option_is_named(reader, options, message):
+    with pytest.raises(PySparkException, match=message):
         reader(**options).load().count()
 
 
-def test_lost_data_fails_a_batch_unless_told_otherwise(reader, make_topic, fill, admin):
+def test_data_loss_fails_a_batch_unless_fail_on_data_loss_is_false(reader, make_topic, fill, admin):
     topic = make_topic()
     fill(topic, [0], 20)
     admin.delete_records({TopicPartition(topic, 0): 10})
     start = json.dumps({topic: {"0": 0}})
 
-    with pytest.raises(PySparkException, match=f"Offsets 0 to 9 of {topic}-0 are gone"):
+    with pytest.raises(PySparkException, match=f"Offsets 0 to 9 of {topic}-0 do not exist"):
         reader(subscribe=topic, startingOffsets=start).load().count()
     tolerant = reader(subscribe=topic, startingOffsets=start, failOnDataLoss="false").load()
     assert tolerant.count() == 10
@@ -202,7 +202,7 @@ def test_lost_data_fails_a_batch_unless_told_otherwise(reader, make_topic, fill,
 # Filters.
 
 
-def test_filters_say_which_offsets_are_left():
+def test_filters_narrow_partitions_and_offsets():
     noon = datetime(2023, 1, 1, 12, tzinfo=UTC)
     whole = [
         IsNotNull(("offset",)),
@@ -219,9 +219,9 @@ def test_filters_say_which_offsets_are_left():
         LessThan(("timestamp",), noon),
     ]
 
-    found, left = narrow([*whole, since, *others])
+    found, left = push_down([*whole, since, *others])
 
-    assert found == Narrowing(
+    assert found == PushedFilters(
         topics=frozenset(["t"]),
         partitions=frozenset([1, 2]),
         first_offset=10,
@@ -231,15 +231,15 @@ def test_filters_say_which_offsets_are_left():
     assert left == [since, *others]
 
 
-def test_filters_that_exclude_each_other_leave_nothing():
-    found, left = narrow([EqualTo(("partition",), 1), EqualTo(("partition",), 2)])
+def test_contradictory_filters_leave_nothing():
+    found, left = push_down([EqualTo(("partition",), 1), EqualTo(("partition",), 2)])
 
     assert found.partitions == frozenset()
     assert left == []
 
 
 class Meter(threading.Thread):
-    """A relay in front of a broker that counts what the broker sends."""
+    """A proxy in front of a broker that counts the bytes that the broker sends."""
 
     def __init__(self, port):
         super().__init__(daemon=True)
@@ -264,7 +264,7 @@ class Meter(threading.Thread):
             finally:
                 forth.close()
         except ConnectionError:
-            pass  # the broker is not there yet, or no more
+            pass  # the broker is not started, or stopped
         finally:
             writer.close()
 
@@ -286,7 +286,7 @@ class Meter(threading.Thread):
 
 @pytest.fixture(scope="module")
 def metered(tmp_path_factory):
-    """A broker that clients reach through a meter, with two megabytes in a topic."""
+    """A broker behind a metering proxy, with two megabytes in a topic."""
     port = free_port()
     folder = tmp_path_factory.mktemp("metered")
     with Meter(port) as meter:
@@ -330,7 +330,7 @@ def test_filters_are_pushed_down(spark, metered, condition, rows):
     assert metered.bytes - before < rows * 10_000 + 100_000
 
 
-def test_without_the_option_everything_is_fetched_and_a_frame_may_be_used_again(spark, metered):
+def test_without_pushdown_everything_is_fetched_and_a_dataframe_can_be_reused(spark, metered):
     frame = (
         spark.read.format("ottla")
         .option("kafka.bootstrap.servers", f"127.0.0.1:{metered.port}")

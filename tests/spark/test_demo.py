@@ -1,4 +1,4 @@
-"""The Spark job of `make demo`, in the session that is there already."""
+"""The Spark job of `make demo`, in the shared session."""
 
 import importlib
 import sys
@@ -20,7 +20,7 @@ def job(monkeypatch):
     return importlib.import_module("job")
 
 
-def test_what_was_ordered_is_counted(job, spark, bootstrap, make_topic, producer, tmp_path):
+def test_orders_are_counted(job, spark, bootstrap, make_topic, producer, tmp_path):
     orders, totals = make_topic(6), make_topic()
     wanted = ["espresso"] * 70 + ["mocha"] * 30
     producer.send_many(orders, [coffee.encode() for coffee in wanted])

@@ -1,4 +1,4 @@
-"""A driver is killed as the kernel kills it; another one goes on from the checkpoint."""
+"""A driver is killed with SIGKILL; another one continues from the checkpoint."""
 
 import os
 import signal
@@ -30,7 +30,7 @@ def test_each_record_is_written_once(
     try:
         wait_for_batches(tmp_path / "out-checkpoint" / "commits", 3, driver, log)
     finally:
-        # Spark's JVM and Python workers are in the same group, and are given no time either.
+        # Spark's JVM and Python workers are in the same process group, and are killed too.
         os.killpg(driver.pid, signal.SIGKILL)
         driver.wait()
     assert len(done(tmp_path / "out-checkpoint" / "commits")) < RECORDS // 500

@@ -1,4 +1,4 @@
-"""The jobs in examples/spark and the page on Spark, in the session that is there already."""
+"""The jobs in examples/spark and the snippets of docs/spark.md, in the shared session."""
 
 import importlib.util
 import json
@@ -17,7 +17,7 @@ EXAMPLES = ROOT / "examples" / "spark"
 
 @pytest.fixture(scope="module")
 def example():
-    """Load an example as it would be if it were run."""
+    """Import an example as if it were run as a script."""
 
     def load(name):
         spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
@@ -35,7 +35,7 @@ def records_in(bootstrap, topic, count):
         return [consumer.getone(timeout=60) for _ in range(count)]
 
 
-def test_counts_of_windows_as_parquet(spark, bootstrap, make_topic, example, tmp_path):
+def test_counts_per_window_are_written_as_parquet(spark, bootstrap, make_topic, example, tmp_path):
     topic = make_topic(3)
     example("readings").send_past(bootstrap, topic, 3000, devices=6, faulty=0)
 
@@ -48,7 +48,7 @@ def test_counts_of_windows_as_parquet(spark, bootstrap, make_topic, example, tmp
     assert all((row.end - row.start).total_seconds() == 10 for row in rows)
 
 
-def test_alerts_of_averages(spark, bootstrap, make_topic, admin, example, tmp_path):
+def test_alerts_on_averages(spark, bootstrap, make_topic, admin, example, tmp_path):
     source, target = make_topic(3), make_topic()
     example("readings").send_past(bootstrap, source, 9000, devices=6, faulty=0.01)
 
@@ -72,7 +72,7 @@ def test_alerts_of_averages(spark, bootstrap, make_topic, admin, example, tmp_pa
     assert {lags[TopicPartition(source, number)].lag for number in range(3)} == {0}
 
 
-def test_the_demo(spark, bootstrap, make_topic, example, tmp_path, capsys):
+def test_the_spark_demo(spark, bootstrap, make_topic, example, tmp_path, capsys):
     source, target = make_topic(3), make_topic()
 
     taken, alerts = example("demo").run(
@@ -109,7 +109,7 @@ def test_a_topic_is_repaired(spark, bootstrap, make_topic, admin, producer, exam
     )
 
 
-def test_what_the_page_shows_runs(spark, bootstrap, capsys):
+def test_the_snippets_of_the_spark_docs_run(spark, bootstrap, capsys):
     page = (ROOT / "docs" / "spark.md").read_text().replace("localhost:9092", bootstrap)
     blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     scope = {}

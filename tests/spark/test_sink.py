@@ -20,7 +20,7 @@ def records_in(bootstrap, topic, count):
         )
 
 
-def test_a_round_trip_with_everything(spark, bootstrap, reader, sink, make_topic):
+def test_all_columns_round_trip(spark, bootstrap, reader, sink, make_topic):
     topic = make_topic(3)
     rows = [
         (b"k%d" % number, b"v%d" % number, number % 3, [("n", b"%d" % number), ("none", None)])
@@ -42,7 +42,7 @@ def test_a_round_trip_with_everything(spark, bootstrap, reader, sink, make_topic
     ) == sorted(rows)
 
 
-def test_topics_from_a_column_strings_and_tombstones(spark, bootstrap, sink, make_topic):
+def test_a_topic_column_strings_and_tombstones_are_written(spark, bootstrap, sink, make_topic):
     one, two = make_topic(), make_topic()
     rows = [(one, "a", "1"), (two, "b", None), (one, None, "3")]
     frame = spark.createDataFrame(rows, "topic string, key string, value string").coalesce(1)
@@ -55,7 +55,7 @@ def test_topics_from_a_column_strings_and_tombstones(spark, bootstrap, sink, mak
     assert (record.key, record.value) == (b"b", None)
 
 
-def test_keys_choose_the_partition_that_any_other_client_would(
+def test_keys_map_to_the_same_partition_as_with_other_clients(
     spark, bootstrap, sink, make_topic, producer
 ):
     ours, theirs = make_topic(5), make_topic(5)
@@ -66,14 +66,14 @@ def test_keys_choose_the_partition_that_any_other_client_would(
     for key in keys:
         producer.send(theirs, key, key=key)
 
-    places = [
+    partitions_and_keys = [
         {record.key: record.partition for record in records_in(bootstrap, topic, 20)}
         for topic in (ours, theirs)
     ]
-    assert places[0] == places[1]
+    assert partitions_and_keys[0] == partitions_and_keys[1]
 
 
-def test_timestamps_are_kept_if_wanted(spark, bootstrap, sink, make_topic):
+def test_timestamps_are_written_with_include_timestamp(spark, bootstrap, sink, make_topic):
     topic = make_topic()
     frame = spark.sql("SELECT 'x' AS value, timestamp_millis(1600000000123) AS timestamp")
 
@@ -104,7 +104,7 @@ def test_a_stream_from_topic_to_topic(stream, sink, admin, make_topic, fill, tmp
     }
 
 
-def test_a_broker_is_killed_meanwhile_and_each_row_is_written_once(
+def test_each_row_is_written_once_despite_a_broker_crash(
     spark, brokers, sink, reader, admin, make_topic
 ):
     topic = make_topic(3)
@@ -131,7 +131,7 @@ def test_a_broker_is_killed_meanwhile_and_each_row_is_written_once(
     assert tuple(total) == (200_000, 200_000, 199_999)
 
 
-def test_a_whole_result_is_written_with_each_batch(
+def test_complete_mode_writes_the_whole_result_with_each_batch(
     stream, sink, bootstrap, make_topic, fill, tmp_path
 ):
     source, target = make_topic(), make_topic()
@@ -151,23 +151,27 @@ def test_a_whole_result_is_written_with_each_batch(
 
 
 @pytest.mark.parametrize(
-    ("columns", "options", "complaint"),
+    ("columns", "options", "message"),
     [
-        ("1 AS number", {"topic": "t"}, "no column 'value' to be written"),
-        ("'x' AS value", {}, "neither an option nor a column 'topic'"),
-        ("1 AS value", {"topic": "t"}, "column value is int: it must be binary or string"),
+        ("1 AS number", {"topic": "t"}, "Missing column 'value'"),
+        ("'x' AS value", {}, "Missing topic: set the option 'topic'"),
+        ("1 AS value", {"topic": "t"}, "Column value is int: must be binary or string"),
         (
             "'x' AS value, 'y' AS headers",
             {"topic": "t"},
-            "column headers is string: it must be",
+            "Column headers is string: must be",
         ),
-        ("'x' AS value", {"topic": "t", "includeTimestamp": "true"}, "no column 'timestamp'"),
+        (
+            "'x' AS value",
+            {"topic": "t", "includeTimestamp": "true"},
+            "requires a column 'timestamp'",
+        ),
         ("'x' AS value", {"topic": "t", "kafka.ack": "1"}, "did you mean kafka.acks"),
-        ("'x' AS value, CAST(NULL AS STRING) AS topic", {}, "a row has no topic"),
+        ("'x' AS value, CAST(NULL AS STRING) AS topic", {}, "A row has no topic"),
     ],
 )
-def test_what_cannot_be_written_is_named(spark, sink, columns, options, complaint):
-    with pytest.raises(PySparkException, match=complaint):
+def test_invalid_columns_are_named(spark, sink, columns, options, message):
+    with pytest.raises(PySparkException, match=message):
         sink(spark.sql(f"SELECT {columns}").write, **options).mode("append").save()
 
 

@@ -1,4 +1,4 @@
-"""Streams: queries with a checkpoint, against brokers that may be killed."""
+"""Streaming queries with a checkpoint, against brokers that are killed."""
 
 import json
 import time
@@ -23,7 +23,7 @@ def wait_for(condition, query):
 
 @pytest.fixture
 def running(spark, tmp_path):
-    """Start queries into Parquet, and stop them when the test is over."""
+    """Start queries that write Parquet, and stop them after the test."""
     queries = []
 
     def start(frame, name="out"):
@@ -46,7 +46,7 @@ def read_so_far(query):
     return sum(progress.numInputRows for progress in query.recentProgress)
 
 
-def test_from_one_checkpoint_to_the_next(stream, make_topic, fill, admin, drain, rows_of):
+def test_a_query_continues_from_its_checkpoint(stream, make_topic, fill, admin, drain, rows_of):
     topic = make_topic(3)
     fill(topic, range(3), 100)
     frame = stream(
@@ -63,12 +63,12 @@ def test_from_one_checkpoint_to_the_next(stream, make_topic, fill, admin, drain,
     assert behind == [180, 60, 0]
     assert read_so_far(second) == 30
     assert rows_of("partition", "offset") == [(one, at) for one in range(3) for at in range(110)]
-    assert {place.lag for place in admin.group_lag(topic).values()} == {0}
+    assert {tp.lag for tp in admin.group_lag(topic).values()} == {0}
     last = json.loads(second.lastProgress.sources[0].endOffset)
     assert last == {topic: {"0": 110, "1": 110, "2": 110}}
 
 
-def test_topics_that_are_made_later_are_found(stream, make_topic, fill, admin, running, rows_of):
+def test_topics_created_later_are_read(stream, make_topic, fill, admin, running, rows_of):
     mark = uuid.uuid4().hex[:6]
     early = make_topic(2, f"{mark}-early")
     fill(early, [0, 1], 10)
@@ -82,13 +82,11 @@ def test_topics_that_are_made_later_are_found(stream, make_topic, fill, admin, r
 
     wait_for(lambda: read_so_far(query) >= 40, query)
     query.stop()
-    places = [(early, number) for number in range(3)] + [(late, 0)]
-    assert rows_of("topic", "partition", "offset") == [
-        (*place, at) for place in places for at in range(10)
-    ]
+    tps = [(early, number) for number in range(3)] + [(late, 0)]
+    assert rows_of("topic", "partition", "offset") == [(*tp, at) for tp in tps for at in range(10)]
 
 
-def test_a_broker_is_killed_in_the_middle(stream, brokers, make_topic, producer, running, rows_of):
+def test_a_query_survives_a_broker_crash(stream, brokers, make_topic, producer, running, rows_of):
     topic = make_topic(3)
     producer.send_many(topic, [b"%d" % number for number in range(10_000)])
     frame = stream(subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger="2000").load()
@@ -106,7 +104,7 @@ def test_a_broker_is_killed_in_the_middle(stream, brokers, make_topic, producer,
     assert values == list(range(12_000))
 
 
-def test_lost_data_ends_a_query_unless_told_otherwise(
+def test_data_loss_fails_a_query_unless_fail_on_data_loss_is_false(
     stream, make_topic, fill, admin, drain, rows_of
 ):
     topic = make_topic()
@@ -117,13 +115,13 @@ def test_lost_data_ends_a_query_unless_told_otherwise(
     fill(topic, [0], 20, first=10)
     admin.delete_records({TopicPartition(topic, 0): 20})
 
-    with pytest.raises(StreamingQueryException, match=f"Offsets 10 to 19 of {topic}-0 are gone"):
+    with pytest.raises(StreamingQueryException, match=f"Offsets 10 to 19 of {topic}-0 do not"):
         drain(strict)
     drain(tolerant)
 
     assert rows_of("offset") == [(at,) for at in [*range(10), *range(20, 30)]]
 
 
-def test_a_bad_option_is_named(stream):
+def test_an_invalid_option_is_named(stream):
     with pytest.raises(Exception, match="did you mean maxOffsetsPerTrigger"):
         stream(subscribe="t", maxOffsetPerTrigger="5").load().writeStream.format("noop").start()

@@ -1,4 +1,4 @@
-"""The reader of a stream, as Spark calls it, without Spark: what a micro-batch is."""
+"""The streaming reader, called as Spark calls it, without Spark."""
 
 import json
 
@@ -29,7 +29,7 @@ def ranges(reader, start, end):
     ]
 
 
-def test_a_batch_ends_where_the_logs_end(stream_of, make_topic, fill):
+def test_a_batch_ends_at_the_log_end(stream_of, make_topic, fill):
     topic = make_topic(2)
     fill(topic, [0, 1], 10)
     reader = stream_of(subscribe=topic)
@@ -43,7 +43,7 @@ def test_a_batch_ends_where_the_logs_end(stream_of, make_topic, fill):
     assert reader.getDefaultReadLimit() == ReadAllAvailable()
 
 
-def test_a_stream_starts_at_the_end_or_where_it_is_told(stream_of, make_topic, fill):
+def test_a_stream_starts_at_latest_or_at_starting_offsets(stream_of, make_topic, fill):
     topic = make_topic()
     fill(topic, [0], 10)
 
@@ -54,7 +54,7 @@ def test_a_stream_starts_at_the_end_or_where_it_is_told(stream_of, make_topic, f
     assert named.initialOffset() == {topic: {"0": 4}}
 
 
-def test_a_limit_is_kept_and_lifted_by_spark(stream_of, make_topic, fill):
+def test_the_rate_limit_is_applied_and_lifted_by_spark(stream_of, make_topic, fill):
     topic = make_topic(2)
     fill(topic, [0, 1], 100)
     reader = stream_of(subscribe=topic, maxOffsetsPerTrigger="50")
@@ -66,7 +66,7 @@ def test_a_limit_is_kept_and_lifted_by_spark(stream_of, make_topic, fill):
     assert reader.reportLatestOffset() == {topic: {"0": 100, "1": 100}}
 
 
-def test_few_records_wait_for_more_but_not_for_ever(stream_of, make_topic, fill):
+def test_a_small_batch_waits_until_the_maximum_delay(stream_of, make_topic, fill):
     topic = make_topic()
     fill(topic, [0], 5)
     patient, impatient = (
@@ -76,7 +76,7 @@ def test_few_records_wait_for_more_but_not_for_ever(stream_of, make_topic, fill)
     start, limit = patient.initialOffset(), patient.getDefaultReadLimit()
     assert limit == ReadMinRows(10)
 
-    # The first batch does not wait: so it is with Spark's own source.
+    # The first batch does not wait, as with Spark's own source.
     first = patient.latestOffset(start, limit)
     assert first == impatient.latestOffset(start, limit) == {topic: {"0": 5}}
 
@@ -87,9 +87,7 @@ def test_few_records_wait_for_more_but_not_for_ever(stream_of, make_topic, fill)
     assert patient.latestOffset(first, limit) == {topic: {"0": 15}}
 
 
-def test_a_run_that_ends_by_itself_reads_what_there_was_and_waits_for_nothing(
-    stream_of, make_topic, fill
-):
+def test_an_available_now_run_reads_to_its_target_without_waiting(stream_of, make_topic, fill):
     topic = make_topic()
     fill(topic, [0], 5)
     reader = stream_of(subscribe=topic, minOffsetsPerTrigger="10")
@@ -103,7 +101,7 @@ def test_a_run_that_ends_by_itself_reads_what_there_was_and_waits_for_nothing(
     assert reader.latestOffset(end, reader.getDefaultReadLimit()) == end
 
 
-def test_new_partitions_are_picked_up(stream_of, make_topic, fill, admin):
+def test_new_partitions_are_read(stream_of, make_topic, fill, admin):
     topic = make_topic()
     fill(topic, [0], 5)
     reader = stream_of(subscribe=topic, maxOffsetsPerTrigger="100")
@@ -117,7 +115,7 @@ def test_new_partitions_are_picked_up(stream_of, make_topic, fill, admin):
     assert ranges(reader, start, end) == [(1, 0, 3)]
 
 
-def test_ranges_are_shared_out(stream_of, make_topic, fill):
+def test_ranges_are_split_into_tasks(stream_of, make_topic, fill):
     topic = make_topic()
     fill(topic, [0], 100)
     reader = stream_of(subscribe=topic, minPartitions="3")
@@ -129,19 +127,19 @@ def test_ranges_are_shared_out(stream_of, make_topic, fill):
     assert found[-1][2] == 100
 
 
-def test_a_group_is_told_how_far_we_are(stream_of, make_topic, fill, admin):
+def test_processed_offsets_are_committed_to_the_group(stream_of, make_topic, fill, admin):
     topic = make_topic()
     fill(topic, [0], 10)
     reader = stream_of(subscribe=topic, commitGroup=f"{topic}-lag")
-    place = TopicPartition(topic, 0)
+    tp = TopicPartition(topic, 0)
 
     reader.latestOffset({topic: {"0": 4}}, ReadAllAvailable())
-    assert admin.group_lag(f"{topic}-lag")[place].lag == 6
+    assert admin.group_lag(f"{topic}-lag")[tp].lag == 6
     reader.commit({topic: {"0": 9}})
-    assert admin.group_lag(f"{topic}-lag")[place].lag == 1
+    assert admin.group_lag(f"{topic}-lag")[tp].lag == 1
 
 
-def test_a_group_that_cannot_be_told_keeps_nobody_waiting(
+def test_a_failing_group_commit_does_not_delay_the_query(
     stream_of, make_topic, fill, bootstrap, caplog
 ):
     topic = make_topic()
@@ -149,14 +147,14 @@ def test_a_group_that_cannot_be_told_keeps_nobody_waiting(
     reader = stream_of(subscribe=topic, commitGroup=f"{topic}-members")
 
     with Consumer(bootstrap, topic, group=f"{topic}-members") as member:
-        member.getone(timeout=60)  # a group with members takes commits of nobody else
+        member.getone(timeout=60)  # a group with members rejects other commits
         end = reader.latestOffset({topic: {"0": 4}}, ReadAllAvailable())
 
     assert end == {topic: {"0": 10}}
-    assert "is not told how far we are" in caplog.text
+    assert "cannot commit offsets for group" in caplog.text
 
 
-def test_a_topic_that_is_gone_is_a_loss(stream_of, make_topic, fill, admin):
+def test_a_deleted_topic_is_a_data_loss(stream_of, make_topic, fill, admin):
     topic, other = make_topic(), make_topic()
     fill(topic, [0], 5)
     strict = stream_of(subscribe=f"{topic},{other}")
@@ -167,12 +165,12 @@ def test_a_topic_that_is_gone_is_a_loss(stream_of, make_topic, fill, admin):
 
     end = strict.latestOffset(start, ReadAllAvailable())
     assert end == {other: {"0": 0}}
-    with pytest.raises(DataLossError, match=f"Partitions {topic}-0 are gone"):
+    with pytest.raises(DataLossError, match=f"Partitions {topic}-0 were deleted"):
         strict.partitions(start, end)
     assert tolerant.partitions(start, end) == []
 
 
-def test_a_topic_that_was_made_anew_is_a_loss(stream_of, make_topic, fill, admin):
+def test_a_recreated_topic_is_a_data_loss(stream_of, make_topic, fill, admin):
     topic = make_topic()
     fill(topic, [0], 3)
     start, end = {topic: {"0": 50}}, {topic: {"0": 3}}
@@ -183,5 +181,5 @@ def test_a_topic_that_was_made_anew_is_a_loss(stream_of, make_topic, fill, admin
     assert ranges(tolerant, start, end) == [(0, 0, 3)]
 
 
-def test_spark_asks_to_read_even_if_nothing_was_planned(stream_of, make_topic):
+def test_read_without_a_planned_task_yields_nothing(stream_of, make_topic):
     assert list(stream_of(subscribe=make_topic()).read(InputPartition(None))) == []
