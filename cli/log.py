@@ -51,7 +51,7 @@ def dump_files(files: tuple[Path, ...], records: bool, as_json: bool) -> None:
 
 
 def _dumped_text(batch: DumpedBatch) -> str:
-    fields = {"position": batch.position, "size": batch.size, **batch.facts}
+    fields = {"position": batch.position, "size": batch.size, **batch.header}
     if batch.error:
         fields["error"] = batch.error
     lines = [
@@ -67,7 +67,7 @@ def _formatted(fields: dict[str, Any]) -> str:
 
 
 def _dumped_json(path: Path, batch: DumpedBatch) -> str:
-    document = {"file": str(path), "position": batch.position, "size": batch.size, **batch.facts}
+    document = {"file": str(path), "position": batch.position, "size": batch.size, **batch.header}
     document["error"] = batch.error
     if batch.records:
         document["content"] = [_record(record) for record in batch.records]

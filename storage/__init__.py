@@ -1,6 +1,6 @@
-"""What is on disk: record batches in segments, exactly as they came over the wire.
+"""Storage: record batches on disk, in segments, exactly as they came over the wire.
 
-A partition is a `log.Log`, made by `recovery.open_log`; the logs of a broker are a
-`logdir.LogDirectory`. `disk` alone touches the operating system. Nothing here knows of sockets,
+The log of a partition is a `log.Log`, opened by `recovery.open_log`; the logs of a broker are a
+`logdir.LogDirectory`. Only `disk` touches the operating system. Nothing here knows of sockets,
 requests or consumers.
 """

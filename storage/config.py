@@ -1,4 +1,4 @@
-"""Topic configs that a partition's log follows, with Kafka's names, defaults and limits.
+"""Topic configs of a partition's log, with Kafka's names, defaults and limits.
 
 `LogConfig.of({"retention.ms": "60000"})` takes overrides as text, as they come from a client or a
 file. An unknown name or an invalid value raises ConfigError.
@@ -25,101 +25,116 @@ _DAY_MS = 24 * 60 * 60 * 1000
 
 @dataclass(frozen=True, slots=True)
 class LogConfig:
-    """What one log does. A field's name with dots for underscores is the setting's name."""
+    """The configs of one log. A field's name with dots for underscores is the config's name."""
 
     segment_bytes: int = config_key(
-        1024**3, "a segment is rolled before it becomes larger than this", low=1024, high=INT_MAX
+        1024**3, "Maximum size of a segment file; a full segment is rolled.", low=1024, high=INT_MAX
     )
     segment_ms: int = config_key(
-        7 * _DAY_MS, "a segment is rolled when its first record is older than this", low=1
+        7 * _DAY_MS,
+        "Maximum age of the active segment before it is rolled, even if it is not full.",
+        low=1,
     )
     segment_index_bytes: int = config_key(
         10 * 1024 * 1024,
-        "a segment is rolled when an index has grown to this",
+        "Maximum size of an index file; a segment whose index is full is rolled.",
         low=48,
         high=INT_MAX,
     )
     index_interval_bytes: int = config_key(
-        4096, "one index entry for about so many bytes of the log", low=1, high=INT_MAX
+        4096, "Bytes of the log between index entries.", low=1, high=INT_MAX
     )
     max_message_bytes: int = config_key(
-        1024 * 1024 + 12, "the largest batch that is taken", low=0, high=INT_MAX
+        1024 * 1024 + 12, "Maximum size of a record batch, after compression.", low=0, high=INT_MAX
     )
     message_timestamp_type: str = config_key(
         "CreateTime",
-        "whose time a record has: the producer's, or the broker's at the append",
+        "Whether a record has the timestamp of the producer (CreateTime) or of the broker when it"
+        " is appended (LogAppendTime).",
         choices=("CreateTime", "LogAppendTime"),
     )
     message_timestamp_before_max_ms: int = config_key(
-        LONG_MAX, "how far in the past a producer's timestamp may be", low=0
+        LONG_MAX,
+        "Maximum age of a record's timestamp when it is appended. Ignored with LogAppendTime.",
+        low=0,
     )
     message_timestamp_after_max_ms: int = config_key(
-        60 * 60 * 1000, "how far in the future a producer's timestamp may be", low=0
+        60 * 60 * 1000,
+        "Maximum time that a record's timestamp may be ahead of the broker's clock. Ignored with"
+        " LogAppendTime.",
+        low=0,
     )
     cleanup_policy: str = config_key(
         "delete",
-        "what becomes of old records: deleted, reduced to the last one of each key, or both",
+        "How old records are removed: delete (by age or size), compact (keep the last record per"
+        " key), or both.",
         choices=("delete", "compact", "compact,delete", "delete,compact"),
         is_list=True,
     )
-    retention_ms: int = config_key(7 * _DAY_MS, "older segments are deleted; -1: no limit", low=-1)
+    retention_ms: int = config_key(
+        7 * _DAY_MS,
+        "Time after which segments are deleted, with cleanup.policy=delete; -1 for no limit.",
+        low=-1,
+    )
     retention_bytes: int = config_key(
         -1,
-        "the oldest segments are deleted while the log is larger than this; -1: no limit",
+        "Maximum size of a partition's log before its oldest segments are deleted, with"
+        " cleanup.policy=delete; -1 for no limit.",
         low=-1,
     )
     delete_retention_ms: int = config_key(
-        _DAY_MS, "how long compaction keeps a tombstone that it has seen", low=0
+        _DAY_MS, "Time that a tombstone is kept after compaction has first seen it.", low=0
     )
     min_compaction_lag_ms: int = config_key(
-        0, "a record is left alone by compaction until it is this old", low=0
+        0, "Minimum time that a record stays uncompacted.", low=0
     )
     max_compaction_lag_ms: int = config_key(
-        LONG_MAX, "a record is compacted at the latest when it is this old", low=1
+        LONG_MAX, "Maximum time that a record may remain uncompacted.", low=1
     )
     min_cleanable_dirty_ratio: float = config_key(
         0.5,
-        "the part of the log that must be uncompacted before compaction is worth it",
+        "Minimum ratio of uncompacted bytes to all bytes of a log before it is compacted.",
         low=0,
         high=1,
     )
     flush_messages: int = config_key(
-        LONG_MAX, "records after which the log is flushed to the device", low=1
+        LONG_MAX, "Maximum number of unflushed records before the log is fsynced.", low=1
     )
-    flush_ms: int = config_key(LONG_MAX, "time after which the log is flushed to the device", low=0)
+    flush_ms: int = config_key(
+        LONG_MAX, "Maximum time that a record may stay unflushed before the log is fsynced.", low=0
+    )
     durability: str = config_key(
         "acks",
-        "what an ack means: page-cache (the operating system has it: it survives a crash of the"
-        " broker), fsync (the device has it: it survives a power cut), or acks: fsync for acks=all,"
-        " page-cache for acks=1",
+        "What an acknowledged record survives: page-cache (a crash of the broker), fsync (a power"
+        " cut: the log was fsynced), or acks (fsync for acks=all, page-cache for acks=1).",
         choices=("acks", "page-cache", "fsync"),
     )
 
     compression_type: str = config_key(
         "producer",
-        "how batches are compressed in the log",
-        fixed_because="batches are stored as they come",
+        "Compression of batches in the log; producer keeps that of the producer.",
+        fixed_because="batches are stored as the producer sent them",
     )
     min_insync_replicas: int = config_key(
         1,
-        "the replicas that must have a record before it is acknowledged to acks=all",
+        "Minimum number of in-sync replicas for a produce request with acks=all.",
         high=INT_MAX,
         fixed_because="a partition has one replica",
     )
     unclean_leader_election_enable: bool = config_key(
         False,
-        "whether a replica that lacks records may lead",
+        "Whether a replica outside the ISR may become leader, losing records.",
         fixed_because="a partition has one replica",
     )
     preallocate: bool = config_key(
         False,
-        "whether a segment's file is made in its full size",
-        fixed_because="the space of a segment is taken as it is written",
+        "Whether segment files are created with their full size.",
+        fixed_because="segment files grow as they are written",
     )
     segment_jitter_ms: int = config_key(
         0,
-        "how much earlier than segment.ms a segment may be rolled, at random",
-        fixed_because="segments are rolled when segment.ms says so",
+        "Maximum random time subtracted from segment.ms, to spread rolls.",
+        fixed_because="segments are rolled at exactly segment.ms",
     )
 
     def __post_init__(self) -> None:
@@ -138,11 +153,11 @@ class LogConfig:
 
     @classmethod
     def of(cls, overrides: Mapping[str, str]) -> LogConfig:
-        """Make a config from settings by name, as text. Raises ConfigError."""
+        """Return the default config with overrides, by name and as text. Raises ConfigError."""
         return cls().with_overrides(overrides)
 
     def with_overrides(self, overrides: Mapping[str, str]) -> LogConfig:
-        """Give a config that differs in these settings. Raises ConfigError."""
+        """Return a copy with overrides, by name and as text. Raises ConfigError."""
         values: dict[str, Any] = {}
         for name, text in overrides.items():
             if name not in TOPIC_CONFIGS:
@@ -151,7 +166,7 @@ class LogConfig:
         return replace(self, **values)
 
     def text_of(self, name: str) -> str:
-        """Give the value of a setting as text."""
+        """Return the value of a config as text."""
         return as_text(getattr(self, field_of(name)))
 
 

@@ -1,7 +1,7 @@
-"""What is in a segment file, for people: one line for each batch, and for each record on request.
+"""Dumps a segment file for people: its batches, and their records on request.
 
-Reads the file alone, so that it works on a copy, and on one that no log would open: what is wrong
-with a batch is said in its line, and what can be found behind it comes after it.
+It reads only the `.log` file, so that it works on a copy, and on a file that no log would open: an
+invalid batch is reported with its error, and the dump continues with the next batch.
 """
 
 from __future__ import annotations
@@ -11,46 +11,45 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ottla.protocol.batch import HEADER_BYTES, LOG_OVERHEAD_BYTES, BatchError, Record, RecordBatch
+from ottla.protocol.batch import HEADER_BYTES, BatchError, Record, RecordBatch, batch_size
 
 
 @dataclass(frozen=True)
 class DumpedBatch:
-    """One batch: where it is, what its header says, and what is wrong with it, if anything is."""
+    """One batch: its position, its header fields, and its error if it is invalid."""
 
     position: int
     size: int
-    facts: dict[str, Any]
+    header: dict[str, Any]
     records: list[Record]
     error: str | None = None
 
 
 def dump(path: Path, *, records: bool = False) -> Iterator[DumpedBatch]:
-    """Give the batches of a `.log` file one by one."""
-    size = path.stat().st_size
+    """Yield the batches of a `.log` file."""
+    file_size = path.stat().st_size
     with path.open("rb") as file:
         position = 0
-        while position < size:
+        while position < file_size:
             file.seek(position)
-            head = file.read(LOG_OVERHEAD_BYTES)
-            length = int.from_bytes(head[8:12], "big", signed=True) if len(head) == 12 else 0
-            total = LOG_OVERHEAD_BYTES + length
-            if not HEADER_BYTES <= total <= size - position:
-                file.seek(position)
-                rest = _describe_rest(file.read(HEADER_BYTES), size - position)
-                yield DumpedBatch(position, size - position, {}, [], rest)
+            header = file.read(HEADER_BYTES)
+            size = batch_size(header) if len(header) == HEADER_BYTES else 0
+            if not HEADER_BYTES <= size <= file_size - position:
+                error = _describe_rest(header, file_size - position)
+                yield DumpedBatch(position, file_size - position, {}, [], error)
                 return
-            yield _batch(position, head + file.read(length), records=records)
-            position += total
+            data = header + file.read(size - HEADER_BYTES)
+            yield _dump_batch(position, data, records=records)
+            position += size
 
 
-def _batch(position: int, data: bytes, *, records: bool) -> DumpedBatch:
+def _dump_batch(position: int, data: bytes, *, records: bool) -> DumpedBatch:
     error: str | None = None
-    facts: dict[str, Any] = {}
+    header: dict[str, Any] = {}
     decoded: list[Record] = []
     try:
         batch = RecordBatch(data)
-        facts = {
+        header = {
             "base_offset": batch.base_offset,
             "last_offset": batch.last_offset,
             "records": batch.record_count,
@@ -62,15 +61,15 @@ def _batch(position: int, data: bytes, *, records: bool) -> DumpedBatch:
             "attributes": batch.attributes,
         }
         batch.validate()
-        facts["compression"] = batch.compression.name.lower()
+        header["compression"] = batch.compression.name.lower()
         if records:
             decoded = batch.records()
-    except BatchError as problem:
-        error = str(problem)
-    return DumpedBatch(position, len(data), facts, decoded, error)
+    except BatchError as batch_error:
+        error = str(batch_error)
+    return DumpedBatch(position, len(data), header, decoded, error)
 
 
-def _describe_rest(head: bytes, size: int) -> str:
-    if not head.strip(b"\0"):
-        return f"{size} bytes that were set aside for appends, or lost: zeros"
-    return f"{size} bytes that are no whole batch"
+def _describe_rest(header: bytes, size: int) -> str:
+    if not header.strip(b"\0"):
+        return f"{size} bytes of zeros: space for appends, or lost data"
+    return f"{size} bytes that are not a complete batch"

@@ -1,13 +1,13 @@
-"""The leader epochs of a log: which leader wrote from which offset on.
+"""The leader epochs of a log, and the start offset of each.
 
-A client or a follower that read under an earlier leader asks where that leader's records end, and
-so learns whether what it read is still there. Kept in the file `leader-epoch-checkpoint`, as text
-that a person can read:
+A client or a follower that read from an earlier leader asks where that leader's records end, and so
+learns whether what it has read is still in the log. They are kept in the file
+`leader-epoch-checkpoint`, as readable text:
 
     {"version": 1, "epochs": [[0, 0], [3, 1200]]}
 
-Epochs and offsets both go up, and an epoch ends where the next one starts. An epoch in which
-nothing was written has no place in the list.
+Epochs and offsets both increase, and an epoch ends where the next one starts. An epoch in which
+nothing was appended is not in the list.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ _VERSION = 1
 
 
 class LeaderEpochs:
-    """Pairs of an epoch and the offset it starts at. The changing ones say if they changed it."""
+    """Pairs of a leader epoch and its start offset. Mutators return whether anything changed."""
 
     def __init__(self, epochs: Iterable[tuple[int, int]] = ()) -> None:
         self._epochs: list[tuple[int, int]] = []
         for epoch, start_offset in epochs:
             if self._epochs and start_offset <= self._epochs[-1][1]:
-                raise ValueError(f"epoch {epoch} from offset {start_offset} after {self}")
+                raise ValueError(f"Epoch {epoch} at offset {start_offset} does not follow {self}")
             if not self.assign(epoch, start_offset):
-                raise ValueError(f"epoch {epoch} twice")
+                raise ValueError(f"Epoch {epoch} occurs twice")
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         return iter(self._epochs)
@@ -38,30 +38,30 @@ class LeaderEpochs:
 
     @property
     def current(self) -> int:
-        """The latest epoch; -1 when there is none."""
+        """The latest epoch; -1 if there is none."""
         return self._epochs[-1][0] if self._epochs else -1
 
     def assign(self, epoch: int, start_offset: int) -> bool:
-        """Note that an epoch writes from this offset on; False if that epoch is at it already.
+        """Start an epoch at this offset; return False if it is the current epoch already.
 
         Raises ValueError for an epoch before the current one.
         """
         if epoch < 0 or start_offset < 0:
-            raise ValueError(f"epoch {epoch} from offset {start_offset}")
+            raise ValueError(f"Invalid epoch {epoch} at offset {start_offset}: both must be >= 0")
         if epoch == self.current:
             return False
         if epoch < self.current:
-            raise ValueError(f"epoch {epoch} after epoch {self.current}")
-        # Those that start here or behind this have nothing in the log.
+            raise ValueError(f"Epoch {epoch} is older than the current epoch {self.current}")
+        # Epochs that start at this offset or later have no records in the log.
         self.truncate(start_offset)
         self._epochs.append((epoch, start_offset))
         return True
 
     def end_of(self, epoch: int, log_end: int) -> tuple[int, int]:
-        """Give the largest known epoch that is not over this one, and the offset where it ends.
+        """Return the largest known epoch that is not above `epoch`, and its end offset.
 
-        As Kafka answers: an epoch before all that are known ends where the first of them starts,
-        and of one that is over all of them nothing is known: (-1, -1).
+        As in Kafka, an epoch before all known ones ends where the first of them starts, and the
+        result for one above all of them is (-1, -1).
         """
         if epoch < 0:
             return -1, -1
@@ -74,15 +74,15 @@ class LeaderEpochs:
         return (self._epochs[after - 1][0] if after else epoch), end
 
     def truncate(self, offset: int) -> bool:
-        """Forget epochs that start at this offset, the new end of the log, or behind it."""
+        """Forget epochs that start at the new log end offset or later."""
         before = len(self._epochs)
         while self._epochs and self._epochs[-1][1] >= offset:
             self._epochs.pop()
         return len(self._epochs) < before
 
     def trim_start(self, offset: int) -> bool:
-        """Forget epochs that end at this offset, the new start of the log, or before it."""
-        # The epoch in which the offset lies is the first to stay, though it may begin later now.
+        """Forget epochs that end at the new log start offset or before."""
+        # The epoch that contains the offset is the first to stay, and now starts there.
         first = bisect_right(self._epochs, offset, key=_start_of) - 1
         if first < 0 or self._epochs[0][1] == offset:
             return False
@@ -90,18 +90,18 @@ class LeaderEpochs:
         return True
 
     def encode(self) -> bytes:
-        """Give the content of the file."""
+        """Encode the content of the file."""
         return json.dumps({"version": _VERSION, "epochs": self._epochs}).encode() + b"\n"
 
     @classmethod
     def decode(cls, data: bytes) -> LeaderEpochs:
-        """Read the content of the file. Raises ValueError for what `encode` did not write."""
+        """Decode the content of the file. Raises ValueError if it is malformed."""
         content = json.loads(data)
         if not isinstance(content, dict) or content.get("version") != _VERSION:
-            raise ValueError(f"no leader epochs of version {_VERSION}: {data[:80]!r}")
+            raise ValueError(f"Not a leader epoch checkpoint of version {_VERSION}: {data[:80]!r}")
         pairs = content.get("epochs")
         if not isinstance(pairs, list) or not all(map(_is_pair, pairs)):
-            raise ValueError(f"leader epochs that are no pairs of numbers: {data[:80]!r}")
+            raise ValueError(f"Leader epochs are not pairs of numbers: {data[:80]!r}")
         return cls((epoch, start_offset) for epoch, start_offset in pairs)
 
 

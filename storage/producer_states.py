@@ -1,21 +1,21 @@
-"""Idempotence: which batch of a producer comes next, and which was here already.
+"""Producer states, for idempotence: which batch of a producer comes next, and which is a duplicate.
 
-A producer numbers its records for each partition. Of every producer a log remembers the epoch and
-the last five batches: as many as a client has under way at a time, so a batch that is sent again
-because its answer was lost is found among them. Nothing here reads the records or a clock.
+A producer numbers its records per partition. For each producer a log remembers the epoch and the
+last five batches. Clients have at most five requests in flight, so a batch that is sent again
+because its response was lost is among them. Nothing here reads records or a clock.
 
-The snapshot, which spares reading the whole log at the next start, has big-endian numbers:
+The snapshot, which saves reading the whole log at the next start, has big-endian numbers:
 
     version uint8 │ CRC-32C uint32, of all that follows │ producers uint32
 
-then for each producer, the one used last at the end,
+then for each producer, least recently used first,
 
     producer id int64 │ epoch int16 │ next sequence int32, -1 any │ last timestamp int64
     │ last offset int64 │ batches uint8
 
-and for each of its batches, the latest at the end,
+and for each of its batches, oldest first,
 
-    first sequence int32 │ last sequence int32 │ base offset int64 │ largest timestamp int64
+    first sequence int32 │ last sequence int32 │ base offset int64 │ max timestamp int64
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from ottla.protocol.batch import RecordBatch
 
 from .errors import OutOfOrderSequenceError, StaleProducerEpochError
 
-#: Batches remembered of each producer. Clients with idempotence have no more requests under way.
+#: Batches remembered per producer. Idempotent clients have no more requests in flight.
 REMEMBERED_BATCHES = 5
-#: Producers remembered of each log, unless a caller says otherwise.
-PRODUCER_LIMIT = 100_000
+#: Producers remembered per log by default.
+MAX_PRODUCERS = 100_000
 
-_SEQUENCE_MASK = 0x7FFFFFFF  # after 2³¹ - 1 comes 0
-_ANY = -1
+_SEQUENCE_MASK = 0x7FFFFFFF  # 0 follows 2³¹ - 1.
+_ANY_SEQUENCE = -1
 
 _VERSION = 1
 _FRAME = struct.Struct(">BI")
@@ -47,7 +47,7 @@ _BATCH = struct.Struct(">iiqq")
 
 
 class ProducerState(NamedTuple):
-    """What is known of one producer, for those who ask; -1 where there is no sequence yet."""
+    """The state of one producer, as DescribeProducers returns it; -1 for no sequence yet."""
 
     producer_id: int
     epoch: int
@@ -57,29 +57,29 @@ class ProducerState(NamedTuple):
 
 
 class _Producer:
-    """The batches are (first sequence, last sequence, base offset, timestamp), all of one epoch."""
+    """Batches are (first sequence, last sequence, base offset, timestamp), all of one epoch."""
 
     __slots__ = ("batches", "epoch", "last_offset", "last_timestamp", "next_sequence")
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
         self.batches: list[tuple[int, int, int, int]] = []
-        self.next_sequence = _ANY
+        self.next_sequence = _ANY_SEQUENCE
         self.last_timestamp = -1
         self.last_offset = -1
 
 
 class ProducerStates:
-    """The producers of one log, at most `limit`: the one used least recently is forgotten.
+    """The producers of one log, at most `max_producers`; the least recently used is forgotten.
 
-    `check` comes before an append and `update` after it, for one batch at a time.
+    `check` is called before an append and `update` after it, for one batch at a time.
     """
 
-    def __init__(self, limit: int = PRODUCER_LIMIT) -> None:
-        if limit < 1:
-            raise ValueError(f"a limit of {limit} producers")
-        self._limit = limit
-        # Not a dict: finding the oldest key of one takes long after many have been moved.
+    def __init__(self, max_producers: int = MAX_PRODUCERS) -> None:
+        if max_producers < 1:
+            raise ValueError(f"Invalid max_producers {max_producers}: must be at least 1")
+        self._max_producers = max_producers
+        # Not a dict, in which finding the oldest key is slow after many have been moved.
         self._producers: OrderedDict[int, _Producer] = OrderedDict()
 
     def __len__(self) -> int:
@@ -98,25 +98,23 @@ class ProducerStates:
             )
 
     def check(self, batch: RecordBatch) -> int | None:
-        """Say whether to append a batch: None, or the base offset that it was appended at before.
+        """Return None if a batch is to be appended, or its base offset if it is a duplicate.
 
-        A producer that is not known may start anywhere: what was known of it may have expired.
-        Raises OutOfOrderSequenceError and StaleProducerEpochError.
+        An unknown producer may start with any sequence: its state may have expired. Raises
+        OutOfOrderSequenceError and StaleProducerEpochError.
         """
-        # A batch without a producer id is never put in, and so never found.
         producer = self._producers.get(batch.producer_id)
         if producer is None:
             return None
         epoch, first = batch.producer_epoch, batch.base_sequence
         if epoch < producer.epoch:
             raise StaleProducerEpochError(
-                f"producer {batch.producer_id}: expected epoch {producer.epoch} or a later one,"
-                f" got {epoch}"
+                f"Producer {batch.producer_id} has epoch {epoch}, older than {producer.epoch}"
             )
         expected = producer.next_sequence if epoch == producer.epoch else 0
-        # What comes next is no duplicate: five batches never span all the numbers there are. A
-        # batch without a sequence is a transaction marker, and stands outside of the count.
-        if first == expected or first < 0 or expected == _ANY:
+        # The expected batch is no duplicate: five batches never span all sequence numbers. A batch
+        # without a sequence is a transaction marker, which is not counted.
+        if first == expected or first < 0 or expected == _ANY_SEQUENCE:
             return None
         if epoch == producer.epoch:
             last = batch.last_sequence
@@ -124,15 +122,15 @@ class ProducerStates:
                 if known_first == first and known_last == last:
                     return base_offset
         raise OutOfOrderSequenceError(
-            f"producer {batch.producer_id}, epoch {epoch}:"
+            f"Producer {batch.producer_id}, epoch {epoch}:"
             f" expected sequence {expected}, got {first}"
         )
 
     def update(self, batch: RecordBatch, base_offset: int, now_ms: int | None = None) -> None:
-        """Note that a batch was appended at this offset, or was found there when a log is opened.
+        """Record that a batch was appended, or found in the log, at this offset.
 
-        `now_ms` is what `expire` will go by; the batch's largest timestamp, if it is not given.
-        Nothing is checked: what the log has, it has. Compaction leaves gaps, for one.
+        `expire` compares `now_ms`, by default the batch's max timestamp. Nothing is validated: the
+        log is the truth, and compaction, for one, leaves gaps in sequences.
         """
         producer_id = batch.producer_id
         if producer_id < 0:
@@ -140,7 +138,7 @@ class ProducerStates:
         producer = self._producers.get(producer_id)
         if producer is None:
             producer = self._producers[producer_id] = _Producer(batch.producer_epoch)
-            self._keep_limit()
+            self._enforce_limit()
         else:
             self._producers.move_to_end(producer_id)
             if producer.epoch != batch.producer_epoch:
@@ -159,19 +157,19 @@ class ProducerStates:
         producer.last_offset = base_offset + batch.last_offset_delta
 
     def expire(self, now_ms: int, expiration_ms: int) -> None:
-        """Forget producers whose last batch is as old as that, or older."""
+        """Forget producers whose last batch is at least `expiration_ms` old."""
         horizon = now_ms - expiration_ms
-        old = [key for key, value in self._producers.items() if value.last_timestamp <= horizon]
-        for producer_id in old:
+        expired = [key for key, value in self._producers.items() if value.last_timestamp <= horizon]
+        for producer_id in expired:
             del self._producers[producer_id]
 
     def truncate(self, offset: int) -> None:
-        """Forget all that is at or after an offset, at which the log was cut.
+        """Forget batches at or after the offset at which the log was truncated.
 
-        A producer of which no batch is left is forgotten, though the log may have older ones.
+        A producer without remaining batches is forgotten, even if the log has older ones.
         """
-        touched = [key for key, value in self._producers.items() if value.last_offset >= offset]
-        for producer_id in touched:
+        truncated = [key for key, value in self._producers.items() if value.last_offset >= offset]
+        for producer_id in truncated:
             producer = self._producers[producer_id]
             batches = producer.batches
             while batches and _last_offset(batches[-1]) >= offset:
@@ -184,7 +182,7 @@ class ProducerStates:
             producer.next_sequence = (last + 1) & _SEQUENCE_MASK
 
     def snapshot(self) -> bytes:
-        """Give all of it as bytes for a file, for `restore`."""
+        """Encode all states for a snapshot file; see `restore`."""
         parts = [_COUNT.pack(len(self._producers))]
         for producer_id, producer in self._producers.items():
             parts.append(
@@ -202,22 +200,22 @@ class ProducerStates:
         return _FRAME.pack(_VERSION, crc32c(body)) + body
 
     @classmethod
-    def restore(cls, data: bytes, limit: int = PRODUCER_LIMIT) -> ProducerStates:
-        """Read a snapshot. Raises ValueError when it is damaged: the log has all that is in it."""
+    def restore(cls, data: bytes, max_producers: int = MAX_PRODUCERS) -> ProducerStates:
+        """Decode a snapshot. Raises ValueError if it is damaged: the log can be read instead."""
         if len(data) < _FRAME.size + _COUNT.size:
-            raise ValueError(f"a producer snapshot of {len(data)} bytes")
+            raise ValueError(f"Producer snapshot of {len(data)} bytes is too short")
         version, crc = _FRAME.unpack_from(data)
         if version != _VERSION:
-            raise ValueError(f"a producer snapshot of version {version}, known is {_VERSION}")
+            raise ValueError(f"Producer snapshot has version {version}, not {_VERSION}")
         if crc32c(memoryview(data)[_FRAME.size :]) != crc:
-            raise ValueError("the CRC of the producer snapshot does not match")
-        states = cls(limit)
+            raise ValueError("Producer snapshot has a wrong CRC")
+        states = cls(max_producers)
         try:
             end = states._read(data, _FRAME.size)
         except struct.error as error:
-            raise ValueError(f"a producer snapshot that ends early: {error}") from None
+            raise ValueError(f"Producer snapshot ends early: {error}") from None
         if end != len(data):
-            raise ValueError(f"{len(data) - end} bytes behind the producer snapshot")
+            raise ValueError(f"Producer snapshot is followed by {len(data) - end} bytes")
         return states
 
     def _read(self, data: bytes, position: int) -> int:
@@ -235,15 +233,15 @@ class ProducerStates:
             for _ in range(batches):
                 producer.batches.append(_BATCH.unpack_from(data, position))
                 position += _BATCH.size
-            self._keep_limit()
+            self._enforce_limit()
         return position
 
-    def _keep_limit(self) -> None:
-        if len(self._producers) > self._limit:
+    def _enforce_limit(self) -> None:
+        if len(self._producers) > self._max_producers:
             self._producers.popitem(last=False)
 
 
 def _last_offset(batch: tuple[int, int, int, int]) -> int:
-    """Offsets and sequences go up together, so the one span gives the other."""
+    """Return the last offset: sequences and offsets increase together."""
     first, last, base_offset, _ = batch
     return base_offset + ((last - first) & _SEQUENCE_MASK)

@@ -384,8 +384,8 @@ class Segment:
             at = position - start
             if at + HEADER_BYTES > len(block):
                 block, start, at = self.read(position, _SCAN_BYTES), position, 0
-            if len(block) - at < HEADER_BYTES:
-                raise self._no_batch_at(position)
+                if len(block) < HEADER_BYTES:
+                    raise self._no_batch_at(position)
             base_offset, length, _, _, _, last_offset_delta, max_timestamp, _, _ = unpack_header(
                 block, at
             )

@@ -262,7 +262,7 @@ def test_log_dump_json_reports_damage(tmp_path):
     first, second, rest = map(json.loads, done.output.splitlines())
     assert [record["offset"] for record in first["content"]] == [0, 1]
     assert second["base_offset"] == 2
-    assert "no whole batch" in rest["error"]
+    assert "not a complete batch" in rest["error"]
 
 
 @pytest.fixture

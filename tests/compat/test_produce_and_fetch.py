@@ -81,7 +81,7 @@ def assert_read(reader: Client, rows: Sequence[ConsumedRecord], records: Sequenc
 def stored(broker: Daemon, topic: str, partition: int = 0) -> list[DumpedBatch]:
     """Look at the batches in the files."""
     folder = broker.data / f"{topic}-{partition}"
-    return [batch for path in sorted(folder.glob("*.log")) for batch in dump(path) if batch.facts]
+    return [batch for path in sorted(folder.glob("*.log")) for batch in dump(path) if batch.header]
 
 
 @with_every_client("produce")
@@ -89,9 +89,11 @@ def test_what_is_compressed_is_stored_as_it_came(client, library, broker):
     for codec in codecs_of(client.name):
         batches = stored(broker, f"{client.name}-{codec}")
 
-        found = {batch.facts["compression"] for batch in batches if is_worth_it(client, batch)}
+        found = {batch.header["compression"] for batch in batches if is_worth_it(client, batch)}
         assert found == {as_sent(client, codec)}
-        assert sum(batch.facts["records"] for batch in batches) == len(corpus.expected(client.name))
+        assert sum(batch.header["records"] for batch in batches) == len(
+            corpus.expected(client.name)
+        )
 
 
 def is_worth_it(client: Client, batch: DumpedBatch) -> bool:
@@ -148,10 +150,10 @@ def test_an_idempotent_producer_numbers_its_records(client, helper, topic, broke
 
     assert_read(helper, helper.consume({(topic, 0): 0}, len(FEW))[topic, 0], records)
     batches = stored(broker, topic)
-    assert all(batch.facts["producer_id"] > 0 for batch in batches)
-    assert all(batch.facts["producer_epoch"] == 0 for batch in batches)
-    assert [batch.facts["base_sequence"] for batch in batches] == [
-        batch.facts["base_offset"] for batch in batches
+    assert all(batch.header["producer_id"] > 0 for batch in batches)
+    assert all(batch.header["producer_epoch"] == 0 for batch in batches)
+    assert [batch.header["base_sequence"] for batch in batches] == [
+        batch.header["base_offset"] for batch in batches
     ]
 
 

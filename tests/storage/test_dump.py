@@ -16,10 +16,10 @@ def test_batches_and_records_are_shown(tmp_path):
     first, second = dump(a_file(tmp_path), records=True)
 
     assert (first.position, first.size, first.error) == (0, len(a_batch(3)), None)
-    assert first.facts["base_offset"] == 0
-    assert first.facts["last_offset"] == 2
+    assert first.header["base_offset"] == 0
+    assert first.header["last_offset"] == 2
     assert [record.offset for record in first.records] == [0, 1, 2]
-    assert (second.facts["producer_id"], second.facts["base_sequence"]) == (5, 7)
+    assert (second.header["producer_id"], second.header["base_sequence"]) == (5, 7)
 
 
 def test_records_are_left_alone_unless_asked_for(tmp_path):
@@ -38,4 +38,4 @@ def test_what_is_wrong_is_said_in_its_place(tmp_path):
     assert fine.error is None
     assert "zeros" in rest.error
     path.write_bytes(data[:-5])
-    assert "no whole batch" in list(dump(path))[-1].error
+    assert "not a complete batch" in list(dump(path))[-1].error
