@@ -1,4 +1,4 @@
-"""Settings: names, defaults, limits, and errors that help."""
+"""Topic configs: names, defaults, limits and errors."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from ottla.protocol.configdef import ConfigError
 from ottla.storage.config import LogConfig
 
 
-def test_settings_come_as_text_under_kafkas_names():
+def test_configs_are_parsed_from_text_by_kafkas_names():
     config = LogConfig.of(
         {
             "retention.ms": "60000",
@@ -24,7 +24,7 @@ def test_settings_come_as_text_under_kafkas_names():
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("overrides", "message"),
     [
         ({"retention.mz": "1"}, "Unknown config retention.mz; did you mean retention.ms"),
         ({"qwertz": "1"}, "Unknown config qwertz$"),
@@ -42,19 +42,19 @@ def test_settings_come_as_text_under_kafkas_names():
         ({"segment.jitter.ms": "5"}, "only 0 is supported"),
     ],
 )
-def test_what_cannot_be_is_an_error_that_says_what_could(settings, message):
+def test_an_invalid_config_is_an_error_that_names_the_valid_values(overrides, message):
     with pytest.raises(ConfigError, match=message):
-        LogConfig.of(settings)
+        LogConfig.of(overrides)
 
 
-def test_the_policy_says_what_applies():
+def test_the_cleanup_policy_selects_retention_and_compaction():
     assert LogConfig().deletes
     assert not LogConfig().compacts
     assert not LogConfig(cleanup_policy="compact").deletes
 
 
-def test_what_can_only_be_one_thing_may_be_said():
-    settings = {
+def test_a_fixed_config_may_be_set_to_its_only_value():
+    overrides = {
         "compression.type": "producer",
         "min.insync.replicas": "1",
         "unclean.leader.election.enable": "False",
@@ -62,10 +62,10 @@ def test_what_can_only_be_one_thing_may_be_said():
         "segment.jitter.ms": "0",
     }
 
-    assert LogConfig.of(settings) == LogConfig()
+    assert LogConfig.of(overrides) == LogConfig()
 
 
-def test_a_config_is_changed_by_text_and_given_as_text():
+def test_a_config_is_overridden_and_returned_as_text():
     config = LogConfig(retention_ms=5).with_overrides({"cleanup.policy": "compact"})
 
     assert config == LogConfig(retention_ms=5, cleanup_policy="compact")

@@ -1,4 +1,4 @@
-"""Indexes are hints: whatever bit of one is flipped, readers get all, and nothing goes early."""
+"""Indexes are hints: with any bit flipped, reads are complete and nothing is deleted early."""
 
 import shutil
 
@@ -16,7 +16,7 @@ CONFIG = LogConfig(segment_bytes=2000, index_interval_bytes=600, retention_ms=HO
 
 
 class QuickDisk(Disk):
-    """Nobody cuts the power here."""
+    """A disk without fsync, for speed."""
 
     def sync(self, fd, *, metadata=False):
         pass
@@ -31,7 +31,7 @@ def opened(path):
 
 @pytest.fixture
 def origin(tmp_path):
-    """A log after a clean stop: two sealed segments with some entries each, and an active one."""
+    """A cleanly closed log: two sealed segments with some entries each, and an active one."""
     log = opened(tmp_path / "origin" / "t-0")
     for number in range(RECORDS):
         log.append(a_batch(time=NOW + number), leader_epoch=0, now_ms=NOW)
@@ -41,7 +41,7 @@ def origin(tmp_path):
 
 
 def flips(origin, tmp_path, suffix):
-    """Give a log for each bit of each index of a kind, flipped."""
+    """Yield a log for each flipped bit of each index with this suffix."""
     for path in sorted(origin.glob(f"*{suffix}")):
         content = path.read_bytes()
         assert content, path
@@ -59,7 +59,7 @@ def flips(origin, tmp_path, suffix):
 
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
-def test_every_record_is_found_from_everywhere(origin, tmp_path, suffix):
+def test_every_record_is_read_from_any_offset(origin, tmp_path, suffix):
     for case, log in flips(origin, tmp_path, suffix):
         assert log.end_offset == RECORDS, case
         for start in (0, 7, 13, 20, 26, 33, 47, RECORDS - 1):
@@ -67,33 +67,33 @@ def test_every_record_is_found_from_everywhere(origin, tmp_path, suffix):
 
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
-def test_every_record_is_found_by_its_time(origin, tmp_path, suffix):
+def test_every_record_is_found_by_its_timestamp(origin, tmp_path, suffix):
     for case, log in flips(origin, tmp_path, suffix):
         for number in (0, 5, 12, 24, 31, 48, RECORDS - 1):
-            found = log.offset_for_timestamp(NOW + number)
-            assert found is not None, f"{case}, time {number}"
-            assert found.offset == number, f"{case}, time {number}"
+            record = log.offset_for_timestamp(NOW + number)
+            assert record is not None, f"{case}, timestamp {number}"
+            assert record.offset == number, f"{case}, timestamp {number}"
 
 
-def test_nothing_goes_before_its_time(origin, tmp_path):
+def test_nothing_is_deleted_before_retention_ms(origin, tmp_path):
     for case, log in flips(origin, tmp_path, ".timeindex"):
         assert log.apply_retention(NOW + HOUR_MS) == 0, case
         assert log.start_offset == 0, case
 
 
-def test_what_was_mended_is_mended_for_good(origin, caplog):
+def test_a_rebuilt_index_is_saved(origin, caplog):
     path = origin / "00000000000000000000.index"
-    sound = path.read_bytes()
-    path.write_bytes(bytes([*sound[:-1], sound[-1] ^ 1]))
+    content = path.read_bytes()
+    path.write_bytes(bytes([*content[:-1], content[-1] ^ 1]))
     log = opened(origin)
-    behind = log.segments[0].next_offset - 1  # found by way of the last entry
+    last = log.segments[0].next_offset - 1  # Found through the last entry.
 
-    assert offsets(log, behind) == list(range(behind, RECORDS))
+    assert offsets(log, last) == list(range(last, RECORDS))
 
     assert caplog.messages == [f"t-0/{path.name} is damaged, rebuilding it"]
     log.close()
     caplog.clear()
     log = opened(origin)
-    assert offsets(log, behind) == list(range(behind, RECORDS))
+    assert offsets(log, last) == list(range(last, RECORDS))
     assert caplog.messages == []
     log.close()

@@ -12,7 +12,7 @@ def a_file(tmp_path):
     return log.active_segment.path(".log")
 
 
-def test_batches_and_records_are_shown(tmp_path):
+def test_batches_and_records_are_dumped(tmp_path):
     first, second = dump(a_file(tmp_path), records=True)
 
     assert (first.position, first.size, first.error) == (0, len(a_batch(3)), None)
@@ -22,20 +22,20 @@ def test_batches_and_records_are_shown(tmp_path):
     assert (second.header["producer_id"], second.header["base_sequence"]) == (5, 7)
 
 
-def test_records_are_left_alone_unless_asked_for(tmp_path):
+def test_records_are_not_decoded_by_default(tmp_path):
     assert [batch.records for batch in dump(a_file(tmp_path))] == [[], []]
 
 
-def test_what_is_wrong_is_said_in_its_place(tmp_path):
+def test_an_invalid_batch_is_reported_and_the_dump_continues(tmp_path):
     path = a_file(tmp_path)
     data = bytearray(path.read_bytes())
     data[70] ^= 1
     path.write_bytes(data + bytes(100))
 
-    damaged, fine, rest = dump(path)
+    damaged, valid, rest = dump(path)
 
     assert "CRC" in damaged.error
-    assert fine.error is None
+    assert valid.error is None
     assert "zeros" in rest.error
     path.write_bytes(data[:-5])
     assert "not a complete batch" in list(dump(path))[-1].error

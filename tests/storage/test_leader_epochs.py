@@ -1,4 +1,4 @@
-"""Leader epochs: where each begins and ends, and what a cut log makes of them."""
+"""Leader epochs: start and end offsets, truncation, and the checkpoint file."""
 
 import json
 
@@ -13,7 +13,7 @@ def some_epochs():
     return LeaderEpochs([(0, 0), (2, 100), (5, 250)])
 
 
-def test_a_new_log_has_no_epoch():
+def test_a_new_log_has_no_leader_epoch():
     epochs = LeaderEpochs()
 
     assert epochs.current == -1
@@ -21,7 +21,7 @@ def test_a_new_log_has_no_epoch():
     assert list(epochs) == []
 
 
-def test_the_current_epoch_is_the_last_that_was_assigned():
+def test_the_current_epoch_is_the_last_assigned_one():
     epochs = LeaderEpochs()
 
     assert epochs.assign(0, 0)
@@ -30,28 +30,28 @@ def test_the_current_epoch_is_the_last_that_was_assigned():
     assert list(epochs) == [(0, 0), (3, 120)]
 
 
-def test_an_epoch_that_is_at_it_already_is_not_new():
+def test_assigning_the_current_epoch_again_changes_nothing():
     epochs = some_epochs()
 
     assert not epochs.assign(5, 300)
     assert list(epochs) == [(0, 0), (2, 100), (5, 250)]
 
 
-def test_epochs_never_go_back():
+def test_an_older_epoch_cannot_be_assigned():
     epochs = some_epochs()
 
-    with pytest.raises(ValueError, match="epoch 4 after epoch 5"):
+    with pytest.raises(ValueError, match="Epoch 4 is older than the current epoch 5"):
         epochs.assign(4, 300)
     assert epochs.current == 5
 
 
 @pytest.mark.parametrize(("epoch", "offset"), [(-1, 0), (0, -1)])
-def test_there_are_no_negative_epochs_and_offsets(epoch, offset):
-    with pytest.raises(ValueError, match=f"epoch {epoch} from offset {offset}"):
+def test_negative_epochs_and_offsets_are_rejected(epoch, offset):
+    with pytest.raises(ValueError, match=f"Invalid epoch {epoch} at offset {offset}"):
         LeaderEpochs().assign(epoch, offset)
 
 
-def test_an_epoch_that_wrote_nothing_makes_room_for_the_next():
+def test_an_epoch_without_records_is_replaced_by_the_next():
     epochs = some_epochs()
 
     epochs.assign(6, 250)
@@ -61,7 +61,7 @@ def test_an_epoch_that_wrote_nothing_makes_room_for_the_next():
 
 
 @pytest.mark.parametrize(
-    ("asked", "answer"),
+    ("epoch", "expected"),
     [
         (-1, (-1, -1)),
         (0, (0, 100)),
@@ -72,16 +72,16 @@ def test_an_epoch_that_wrote_nothing_makes_room_for_the_next():
         (9, (-1, -1)),
     ],
 )
-def test_an_epoch_ends_where_the_next_starts_and_the_current_at_the_end_of_the_log(asked, answer):
-    assert some_epochs().end_of(asked, log_end=400) == answer
+def test_an_epoch_ends_where_the_next_starts_and_the_current_at_the_log_end(epoch, expected):
+    assert some_epochs().end_of(epoch, log_end=400) == expected
 
 
-def test_an_epoch_before_all_that_are_known_ends_where_they_start():
+def test_an_epoch_before_all_known_ones_ends_where_the_first_starts():
     assert LeaderEpochs([(2, 100)]).end_of(1, log_end=400) == (1, 100)
 
 
 @pytest.mark.parametrize(
-    ("offset", "left"),
+    ("offset", "remaining"),
     [
         (400, [(0, 0), (2, 100), (5, 250)]),
         (251, [(0, 0), (2, 100), (5, 250)]),
@@ -91,17 +91,17 @@ def test_an_epoch_before_all_that_are_known_ends_where_they_start():
         (0, []),
     ],
 )
-def test_cutting_the_end_forgets_epochs_with_nothing_left(offset, left):
+def test_truncation_forgets_epochs_without_records(offset, remaining):
     epochs = some_epochs()
 
     changed = epochs.truncate(offset)
 
-    assert list(epochs) == left
-    assert changed == (left != list(some_epochs()))
+    assert list(epochs) == remaining
+    assert changed == (remaining != list(some_epochs()))
 
 
 @pytest.mark.parametrize(
-    ("offset", "left"),
+    ("offset", "remaining"),
     [
         (0, [(0, 0), (2, 100), (5, 250)]),
         (1, [(0, 1), (2, 100), (5, 250)]),
@@ -112,16 +112,16 @@ def test_cutting_the_end_forgets_epochs_with_nothing_left(offset, left):
         (400, [(5, 400)]),
     ],
 )
-def test_cutting_the_start_forgets_epochs_with_nothing_left(offset, left):
+def test_advancing_the_log_start_forgets_epochs_without_records(offset, remaining):
     epochs = some_epochs()
 
     changed = epochs.trim_start(offset)
 
-    assert list(epochs) == left
-    assert changed == (left != list(some_epochs()))
+    assert list(epochs) == remaining
+    assert changed == (remaining != list(some_epochs()))
 
 
-def test_cutting_the_start_before_the_first_epoch_changes_nothing():
+def test_a_log_start_before_the_first_epoch_changes_nothing():
     epochs = LeaderEpochs([(2, 100)])
 
     assert not epochs.trim_start(50)
@@ -129,14 +129,14 @@ def test_cutting_the_start_before_the_first_epoch_changes_nothing():
     assert list(epochs) == [(2, 100)]
 
 
-def test_the_file_is_text_that_a_person_can_read():
+def test_the_checkpoint_is_readable_text():
     assert LeaderEpochs([(0, 0), (3, 120)]).encode() == (
         b'{"version": 1, "epochs": [[0, 0], [3, 120]]}\n'
     )
 
 
 @pytest.mark.parametrize("epochs", [LeaderEpochs(), some_epochs()], ids=["none", "some"])
-def test_the_file_brings_the_epochs_back(epochs):
+def test_the_checkpoint_round_trips(epochs):
     read = LeaderEpochs.decode(epochs.encode())
 
     assert list(read) == list(epochs)
@@ -168,18 +168,18 @@ def test_the_file_brings_the_epochs_back(epochs):
         b'{"version": 1, "epochs": [[0, 9], [1, 3]]}',
     ],
 )
-def test_a_file_that_we_did_not_write_is_refused(data):
+def test_a_malformed_checkpoint_is_rejected(data):
     with pytest.raises(ValueError, match=r".+"):
         LeaderEpochs.decode(data)
 
 
 @given(
     steps=st.lists(
-        st.tuples(st.sampled_from(["lead", "append", "cut", "trim"]), st.integers(0, 5)),
+        st.tuples(st.sampled_from(["lead", "append", "truncate", "trim"]), st.integers(0, 5)),
         max_size=40,
     )
 )
-def test_the_answer_is_that_of_a_log_whose_every_record_knows_its_epoch(steps):
+def test_end_of_agrees_with_a_model_in_which_each_record_has_its_epoch(steps):
     epochs, leader, start, log = LeaderEpochs(), 0, 0, []
     for step, number in steps:
         end = start + len(log)
@@ -188,7 +188,7 @@ def test_the_answer_is_that_of_a_log_whose_every_record_knows_its_epoch(steps):
         elif step == "append":
             epochs.assign(leader, end)
             log += [leader] * (number + 1)
-        elif step == "cut":
+        elif step == "truncate":
             del log[max(len(log) - number, 0) :]
             epochs.truncate(start + len(log))
         else:
@@ -198,7 +198,7 @@ def test_the_answer_is_that_of_a_log_whose_every_record_knows_its_epoch(steps):
             epochs.trim_start(start)
 
         end = start + len(log)
-        for asked in set(log):
-            later = [start + at for at, epoch in enumerate(log) if epoch > asked]
-            assert epochs.end_of(asked, end) == (asked, later[0] if later else end)
+        for epoch in set(log):
+            later = [start + at for at, other in enumerate(log) if other > epoch]
+            assert epochs.end_of(epoch, end) == (epoch, later[0] if later else end)
         assert json.loads(epochs.encode())["epochs"] == [list(pair) for pair in epochs]

@@ -1,4 +1,4 @@
-"""A data directory: its lock, its owner, its logs, and how it was left."""
+"""A data directory: lock, identity, logs, clean and unclean shutdown."""
 
 import shutil
 
@@ -13,8 +13,8 @@ MAGIC_AT = 16
 CONFIG = LogConfig(segment_bytes=2000, index_interval_bytes=200)
 
 
-def a_directory(path, **owner):
-    directory = LogDirectory(path, **({"cluster_id": "c", "broker_id": 1} | owner))
+def a_directory(path, **identity):
+    directory = LogDirectory(path, **({"cluster_id": "c", "broker_id": 1} | identity))
     directory.load({}, CONFIG)
     return directory
 
@@ -26,23 +26,23 @@ def fill(directory, *names, times=30):
             log.append(a_batch(2), leader_epoch=0, now_ms=NOW)
 
 
-def test_logs_are_there_after_a_clean_stop(tmp_path):
+def test_logs_are_loaded_after_a_clean_shutdown(tmp_path):
     directory = a_directory(tmp_path)
     fill(directory, "a-0", "a-1", "b.c_d-0")
     directory.close()
 
-    seen = []
+    progress = []
     again = LogDirectory(tmp_path, cluster_id="c", broker_id=1)
-    again.load({}, CONFIG, lambda done, total: seen.append((done, total)))
+    again.load({}, CONFIG, lambda done, total: progress.append((done, total)))
 
     assert sorted(again.logs) == ["a-0", "a-1", "b.c_d-0"]
     assert all(report.was_clean for report in again.reports.values())
     assert all(offsets(log) == list(range(60)) for log in again.logs.values())
-    assert seen == [(1, 3), (2, 3), (3, 3)]
+    assert progress == [(1, 3), (2, 3), (3, 3)]
     again.close()
 
 
-def test_the_marker_of_a_clean_stop_is_gone_while_logs_are_in_use(tmp_path):
+def test_the_clean_shutdown_marker_is_removed_while_logs_are_in_use(tmp_path):
     directory = a_directory(tmp_path)
     fill(directory, "a-0")
     directory.close()
@@ -54,7 +54,7 @@ def test_the_marker_of_a_clean_stop_is_gone_while_logs_are_in_use(tmp_path):
     again.close()
 
 
-def test_without_the_marker_logs_are_read_again_from_the_recovery_point(tmp_path):
+def test_without_the_marker_logs_are_recovered_from_the_recovery_point(tmp_path):
     directory = a_directory(tmp_path / "data")
     fill(directory, "a-0", times=60)
     directory.checkpoint_recovery_points()
@@ -71,7 +71,7 @@ def test_without_the_marker_logs_are_read_again_from_the_recovery_point(tmp_path
     again.close()
 
 
-def test_a_damaged_recovery_point_costs_time_and_nothing_else(tmp_path):
+def test_a_damaged_recovery_point_file_loses_no_records(tmp_path):
     directory = a_directory(tmp_path / "data")
     fill(directory, "a-0")
     directory.checkpoint_recovery_points()
@@ -96,7 +96,7 @@ def test_two_processes_cannot_share_a_directory(tmp_path):
 
 
 @pytest.mark.parametrize("other", [{"cluster_id": "d"}, {"broker_id": 2}])
-def test_a_directory_of_somebody_else_is_refused(tmp_path, other):
+def test_a_directory_of_another_cluster_or_broker_is_rejected(tmp_path, other):
     a_directory(tmp_path).close()
 
     with pytest.raises(DataDirectoryError, match=f"{next(iter(other)).replace('_', ' ')}"):
@@ -105,7 +105,7 @@ def test_a_directory_of_somebody_else_is_refused(tmp_path, other):
     a_directory(tmp_path).close()
 
 
-def test_a_directory_of_another_format_is_refused(tmp_path):
+def test_a_directory_of_another_format_version_is_rejected(tmp_path):
     a_directory(tmp_path).close()
     meta = tmp_path / "meta.json"
     meta.write_text(meta.read_text().replace('"format_version": 1', '"format_version": 2'))
@@ -116,7 +116,7 @@ def test_a_directory_of_another_format_is_refused(tmp_path):
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'"c"', b'{"cluster_ie": "c"}', b"\xff"])
 @pytest.mark.parametrize("cluster_id", ["c", None])
-def test_a_directory_that_cannot_say_whose_it_is_is_refused(tmp_path, content, cluster_id):
+def test_a_directory_with_a_damaged_meta_file_is_rejected(tmp_path, content, cluster_id):
     a_directory(tmp_path).close()
     (tmp_path / "meta.json").write_bytes(content)
 
@@ -128,7 +128,7 @@ def test_a_directory_that_cannot_say_whose_it_is_is_refused(tmp_path, content, c
     assert (tmp_path / "meta.json").read_bytes() == content
 
 
-def test_one_bad_log_does_not_stop_the_others(tmp_path):
+def test_a_log_that_cannot_be_opened_does_not_stop_the_others(tmp_path):
     directory = a_directory(tmp_path)
     fill(directory, "a-0", "a-1")
     directory.close()
@@ -146,12 +146,12 @@ def test_one_bad_log_does_not_stop_the_others(tmp_path):
     assert not (tmp_path / "clean-shutdown").exists()
 
 
-def test_a_log_that_is_not_made_of_batches_does_not_stop_the_others_either(tmp_path):
+def test_a_log_with_invalid_batches_does_not_stop_the_others(tmp_path):
     directory = a_directory(tmp_path)
     fill(directory, "a-0", "a-1")
     directory.close()
     for snapshot in (tmp_path / "a-0").glob("*.snapshot"):
-        snapshot.unlink()  # so that the producers have to be looked for in the log
+        snapshot.unlink()  # So that producer states have to be rebuilt from the log.
     first = min((tmp_path / "a-0").glob("*.log"))
     content = bytearray(first.read_bytes())
     content[MAGIC_AT] = 1
@@ -160,7 +160,7 @@ def test_a_log_that_is_not_made_of_batches_does_not_stop_the_others_either(tmp_p
     again = a_directory(tmp_path)
 
     assert list(again.failed) == ["a-0"]
-    assert len(again.files) == 0, "what cannot be used is not kept open"
+    assert len(again.files) == 0, "files of a failed log stay open"
     assert offsets(again.logs["a-1"]) == list(range(60))
     again.close()
 
@@ -168,7 +168,7 @@ def test_a_log_that_is_not_made_of_batches_does_not_stop_the_others_either(tmp_p
 @pytest.mark.parametrize(
     "name", ["../x-0", "a/b-0", "a", "", "a-b", "a-0.deleted", "x" * 250 + "-0"]
 )
-def test_no_name_reaches_outside_of_the_directory(tmp_path, name):
+def test_an_invalid_log_name_is_rejected(tmp_path, name):
     directory = a_directory(tmp_path / "data")
 
     with pytest.raises(StorageError, match="Invalid log name"):
@@ -178,7 +178,7 @@ def test_no_name_reaches_outside_of_the_directory(tmp_path, name):
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
 
 
-def test_a_deleted_log_is_gone_and_its_name_is_free(tmp_path):
+def test_the_name_of_a_deleted_log_can_be_used_again(tmp_path):
     directory = a_directory(tmp_path)
     fill(directory, "a-0", "a-1")
 
@@ -190,7 +190,7 @@ def test_a_deleted_log_is_gone_and_its_name_is_free(tmp_path):
     directory.close()
 
 
-def test_nothing_of_a_log_that_is_gone_is_remembered(tmp_path):
+def test_deleted_and_stray_logs_are_forgotten(tmp_path):
     directory = a_directory(tmp_path)
     fill(directory, "a-0", "a-1", "b-0")
 
@@ -201,7 +201,7 @@ def test_nothing_of_a_log_that_is_gone_is_remembered(tmp_path):
     directory.close()
 
 
-def test_a_deletion_that_was_interrupted_is_finished(tmp_path):
+def test_an_interrupted_deletion_is_finished_at_start(tmp_path):
     directory = a_directory(tmp_path)
     fill(directory, "a-0", "a-1")
     directory.close()
@@ -214,7 +214,7 @@ def test_a_deletion_that_was_interrupted_is_finished(tmp_path):
     again.close()
 
 
-def test_what_waits_for_the_device_is_served_before_the_stop(tmp_path):
+def test_requested_flushes_are_finished_before_close_returns(tmp_path):
     directory = a_directory(tmp_path)
     fill(directory, "a-0")
     log = directory.logs["a-0"]
@@ -229,7 +229,7 @@ def test_what_waits_for_the_device_is_served_before_the_stop(tmp_path):
         directory.flusher.flush(log)
 
 
-def test_without_a_cluster_id_a_directory_gets_one_and_keeps_it(tmp_path):
+def test_a_new_directory_gets_a_cluster_id_and_keeps_it(tmp_path):
     first = LogDirectory(tmp_path, broker_id=0)
     first.load({}, LogConfig())
     first.close()
@@ -241,7 +241,7 @@ def test_without_a_cluster_id_a_directory_gets_one_and_keeps_it(tmp_path):
     second.abandon()
 
 
-def test_a_log_of_the_longest_name_can_be_deleted(tmp_path):
+def test_a_log_with_the_longest_name_can_be_deleted(tmp_path):
     logs = LogDirectory(tmp_path, broker_id=0)
     logs.load({}, LogConfig())
     name = "x" * 249 + "-0"
@@ -253,10 +253,10 @@ def test_a_log_of_the_longest_name_can_be_deleted(tmp_path):
     logs.close()
 
 
-def test_logs_are_made_all_or_none(tmp_path):
+def test_logs_are_created_all_or_none(tmp_path):
     logs = LogDirectory(tmp_path, broker_id=0)
     logs.load({}, LogConfig())
-    (tmp_path / "t-2").write_text("a file is in the way")
+    (tmp_path / "t-2").write_text("not a directory")
 
     with pytest.raises((OSError, StorageError)):
         logs.create_all({f"t-{index}": LogConfig() for index in range(4)})
@@ -266,7 +266,7 @@ def test_logs_are_made_all_or_none(tmp_path):
     logs.close()
 
 
-def test_a_directory_that_was_not_removed_is_never_taken_for_a_new_log(tmp_path):
+def test_a_log_is_not_created_in_an_existing_directory(tmp_path):
     logs = LogDirectory(tmp_path, broker_id=0)
     logs.load({}, LogConfig())
     (tmp_path / "t-0").mkdir()
@@ -276,15 +276,15 @@ def test_a_directory_that_was_not_removed_is_never_taken_for_a_new_log(tmp_path)
     logs.close()
 
 
-def test_a_log_that_nobody_knows_is_set_aside_with_all_its_records(tmp_path):
+def test_a_stray_log_is_set_aside_with_all_its_files(tmp_path):
     logs = LogDirectory(tmp_path, broker_id=0)
     logs.load({}, LogConfig())
     logs.create("t-0", LogConfig())
 
-    kept = logs.set_aside("t-0")
+    stray = logs.set_aside("t-0")
     logs.close()
 
-    assert sorted(path.suffix for path in kept.iterdir()) == [
+    assert sorted(path.suffix for path in stray.iterdir()) == [
         ".index",
         ".log",
         ".snapshot",
@@ -296,7 +296,7 @@ def test_a_log_that_nobody_knows_is_set_aside_with_all_its_records(tmp_path):
     again.close()
 
 
-def test_a_log_can_be_opened_before_all_others(tmp_path):
+def test_load_first_opens_a_log_before_all_others(tmp_path):
     logs = LogDirectory(tmp_path, broker_id=0)
     first = logs.load_first("first-0", LogConfig())
     logs.load({}, LogConfig())

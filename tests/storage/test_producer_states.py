@@ -1,4 +1,4 @@
-"""Idempotence: what is appended, what is known already, what is refused."""
+"""Producer states: which batches are appended, duplicates, or rejected."""
 
 import pytest
 from crc32c import crc32c
@@ -38,9 +38,9 @@ def a_batch_without_a_producer():
     return RecordBatch(build_batch([Record(0, NOW, None, b"v")]))
 
 
-def states_after(*batches, limit=100):
+def states_after(*batches, max_producers=100):
     """Append batches one after the other from offset 100 on."""
-    states, offset = ProducerStates(limit), 100
+    states, offset = ProducerStates(max_producers), 100
     for batch in batches:
         assert states.check(batch) is None
         states.update(batch, offset)
@@ -48,32 +48,32 @@ def states_after(*batches, limit=100):
     return states
 
 
-def known(states):
+def producer_ids(states):
     return [state.producer_id for state in states]
 
 
-def test_a_batch_that_follows_is_appended():
+def test_a_batch_with_the_next_sequence_is_appended():
     states = states_after(a_batch(0, 3))
 
     assert states.check(a_batch(3, 2)) is None
 
 
-def test_a_batch_that_leaves_a_gap_is_refused_with_what_was_expected():
+def test_a_sequence_gap_is_rejected_with_the_expected_sequence():
     states = states_after(a_batch(0, 3))
 
     with pytest.raises(OutOfOrderSequenceError) as caught:
         states.check(a_batch(4))
-    assert str(caught.value) == "producer 7, epoch 0: expected sequence 3, got 4"
+    assert str(caught.value) == "Producer 7, epoch 0: expected sequence 3, got 4"
 
 
-def test_a_batch_that_is_sent_again_has_the_offset_it_had():
+def test_a_duplicate_batch_returns_its_original_offset():
     states = states_after(a_batch(0, 3), a_batch(3, 2))
 
     assert states.check(a_batch(0, 3)) == 100
     assert states.check(a_batch(3, 2)) == 103
 
 
-def test_all_of_the_last_five_batches_are_known_and_the_sixth_is_refused():
+def test_the_last_five_batches_are_duplicates_and_the_sixth_is_out_of_order():
     states = states_after(*[a_batch(first) for first in range(6)])
 
     assert [states.check(a_batch(first)) for first in range(1, 6)] == [101, 102, 103, 104, 105]
@@ -81,7 +81,7 @@ def test_all_of_the_last_five_batches_are_known_and_the_sixth_is_refused():
         states.check(a_batch(0))
 
 
-def test_a_duplicate_has_both_the_first_and_the_last_sequence():
+def test_a_duplicate_matches_both_the_first_and_the_last_sequence():
     states = states_after(a_batch(0, 3), a_batch(3, 2))
 
     for other in (a_batch(0, 2), a_batch(0, 4), a_batch(1, 2)):
@@ -89,7 +89,7 @@ def test_a_duplicate_has_both_the_first_and_the_last_sequence():
             states.check(other)
 
 
-def test_checking_changes_nothing():
+def test_check_does_not_change_state():
     states = states_after(a_batch(0))
     before = states.snapshot()
 
@@ -102,29 +102,29 @@ def test_checking_changes_nothing():
 
 
 @pytest.mark.parametrize("first", [0, 1, 5000, LAST_SEQUENCE])
-def test_an_unknown_producer_may_start_anywhere(first):
+def test_an_unknown_producer_may_start_with_any_sequence(first):
     states = states_after(a_batch(first))
 
     assert states.check(a_batch(first)) == 100
     assert states.check(a_batch((first + 1) % 2**31)) is None
 
 
-def test_producers_do_not_disturb_each_other():
+def test_producers_have_independent_sequences():
     states = states_after(a_batch(0, 4), a_batch(70, producer_id=8))
 
     assert states.check(a_batch(4)) is None
     assert states.check(a_batch(71, producer_id=8)) is None
-    with pytest.raises(OutOfOrderSequenceError, match="producer 8"):
+    with pytest.raises(OutOfOrderSequenceError, match="Producer 8"):
         states.check(a_batch(4, producer_id=8))
 
 
-def test_batches_without_a_producer_are_appended_and_not_remembered():
+def test_batches_without_a_producer_id_are_appended_and_not_remembered():
     states = states_after(a_batch_without_a_producer(), a_batch_without_a_producer())
 
     assert len(states) == 0
 
 
-def test_after_the_largest_sequence_comes_zero():
+def test_sequences_wrap_around_to_zero():
     states = states_after(a_batch(LAST_SEQUENCE - 1, 2))
 
     assert states.check(a_batch(0)) is None
@@ -132,7 +132,7 @@ def test_after_the_largest_sequence_comes_zero():
         states.check(a_batch(1))
 
 
-def test_a_batch_may_lie_across_the_largest_sequence():
+def test_a_batch_may_span_the_wraparound():
     across = a_batch(LAST_SEQUENCE, 3)
     states = states_after(across)
 
@@ -151,33 +151,33 @@ def test_a_new_epoch_starts_at_sequence_zero():
 
     with pytest.raises(OutOfOrderSequenceError) as caught:
         states.check(a_batch(5, epoch=1))
-    assert str(caught.value) == "producer 7, epoch 1: expected sequence 0, got 5"
+    assert str(caught.value) == "Producer 7, epoch 1: expected sequence 0, got 5"
     assert states.check(a_batch(0, epoch=1)) is None
 
 
-def test_a_duplicate_of_another_epoch_is_no_duplicate():
+def test_the_same_sequence_in_another_epoch_is_not_a_duplicate():
     states = states_after(a_batch(0), a_batch(0, epoch=1))
 
     assert states.check(a_batch(0, epoch=1)) == 101
     assert states.check(a_batch(0, epoch=2)) is None
 
 
-def test_an_earlier_epoch_is_refused_even_for_a_batch_that_was_known():
+def test_a_stale_epoch_is_fenced_even_for_a_known_batch():
     states = states_after(a_batch(0), a_batch(0, epoch=3))
 
     with pytest.raises(StaleProducerEpochError) as caught:
         states.check(a_batch(0))
-    assert str(caught.value) == "producer 7: expected epoch 3 or a later one, got 0"
+    assert str(caught.value) == "Producer 7 has epoch 0, older than 3"
 
 
-def test_a_marker_leaves_sequences_alone():
+def test_a_transaction_marker_does_not_advance_sequences():
     states = states_after(a_batch(0, 2), a_marker(), a_batch(2))
 
     assert states.check(a_batch(0, 2)) == 100
     assert states.check(a_batch(3)) is None
 
 
-def test_a_marker_of_a_new_epoch_fences_the_one_before():
+def test_a_marker_of_a_new_epoch_fences_the_old_epoch():
     states = states_after(a_batch(0, 2), a_marker(epoch=1))
 
     assert list(states) == [ProducerState(7, 1, -1, NOW, 102)]
@@ -189,7 +189,7 @@ def test_a_marker_of_a_new_epoch_fences_the_one_before():
     assert states.check(a_batch(0, epoch=1)) is None
 
 
-def test_a_producer_of_whom_only_a_marker_is_left_may_go_on_anywhere():
+def test_a_producer_known_only_by_a_marker_may_continue_with_any_sequence():
     states = states_after(a_marker(epoch=4))
 
     assert states.check(a_batch(12, epoch=4)) is None
@@ -197,7 +197,7 @@ def test_a_producer_of_whom_only_a_marker_is_left_may_go_on_anywhere():
         states.check(a_batch(12, epoch=3))
 
 
-def test_what_a_log_holds_is_taken_as_it_is_when_it_is_read_again():
+def test_replaying_a_log_accepts_gaps():
     states = ProducerStates()
     for first, offset in ((3, 10), (9, 16)):
         states.update(a_batch(first, 2), offset)
@@ -206,7 +206,7 @@ def test_what_a_log_holds_is_taken_as_it_is_when_it_is_read_again():
     assert states.check(a_batch(11)) is None
 
 
-def test_the_state_of_each_producer_can_be_listed():
+def test_iteration_yields_the_state_of_each_producer():
     states = states_after(
         a_batch(0, 3, timestamp=NOW), a_batch(8, 2, producer_id=9, epoch=2, timestamp=NOW + 5)
     )
@@ -217,7 +217,7 @@ def test_the_state_of_each_producer_can_be_listed():
     ]
 
 
-def test_producers_expire_by_the_time_of_their_last_batch():
+def test_producers_expire_by_the_timestamp_of_their_last_batch():
     states = states_after(
         a_batch(0, timestamp=NOW),
         a_batch(0, producer_id=8, timestamp=NOW),
@@ -225,31 +225,31 @@ def test_producers_expire_by_the_time_of_their_last_batch():
     )
 
     states.expire(NOW + DAY_MS - 1, DAY_MS)
-    assert known(states) == [7, 8]
+    assert producer_ids(states) == [7, 8]
 
     states.expire(NOW + DAY_MS, DAY_MS)
-    assert known(states) == [8]
+    assert producer_ids(states) == [8]
     assert states.check(a_batch(55)) is None
 
 
-def test_the_producer_used_least_recently_is_forgotten_at_the_limit():
+def test_the_least_recently_used_producer_is_forgotten_at_the_limit():
     states = states_after(
         a_batch(0, producer_id=1),
         a_batch(0, producer_id=2),
         a_batch(1, producer_id=1),
         a_batch(0, producer_id=3),
-        limit=2,
+        max_producers=2,
     )
 
-    assert known(states) == [1, 3]
+    assert producer_ids(states) == [1, 3]
 
 
-def test_a_limit_must_leave_room_for_one():
-    with pytest.raises(ValueError, match="limit of 0"):
+def test_max_producers_must_be_positive():
+    with pytest.raises(ValueError, match="Invalid max_producers 0"):
         ProducerStates(0)
 
 
-def test_truncating_goes_back_to_the_batch_before():
+def test_truncation_restores_the_previous_batch():
     states = states_after(a_batch(0, timestamp=NOW), a_batch(1, 3, timestamp=NOW + 5))
 
     states.truncate(104)
@@ -261,15 +261,15 @@ def test_truncating_goes_back_to_the_batch_before():
     assert states.check(a_batch(1)) is None
 
 
-def test_truncating_forgets_a_producer_with_nothing_left_and_no_other():
+def test_truncation_forgets_only_producers_without_batches():
     states = states_after(a_batch(0, producer_id=1), a_batch(0, producer_id=2))
 
     states.truncate(101)
 
-    assert known(states) == [1]
+    assert producer_ids(states) == [1]
 
 
-def test_truncating_takes_back_a_marker():
+def test_truncation_removes_a_marker():
     states = states_after(a_batch(0), a_marker(timestamp=NOW + 5), a_marker(producer_id=8))
 
     states.truncate(101)
@@ -277,7 +277,7 @@ def test_truncating_takes_back_a_marker():
     assert list(states) == [ProducerState(7, 0, 0, NOW, 100)]
 
 
-def test_truncating_away_a_new_epoch_forgets_the_producer():
+def test_truncating_a_new_epoch_forgets_the_producer():
     states = states_after(a_batch(0), a_marker(epoch=1))
 
     states.truncate(101)
@@ -285,7 +285,7 @@ def test_truncating_away_a_new_epoch_forgets_the_producer():
     assert len(states) == 0
 
 
-def a_full_house():
+def states_of_all_kinds():
     return states_after(
         *[a_batch(first, 2) for first in range(0, 14, 2)],
         a_batch(LAST_SEQUENCE, 3, producer_id=2**62, epoch=32767, timestamp=-1),
@@ -296,8 +296,8 @@ def a_full_house():
     )
 
 
-def test_a_snapshot_brings_all_of_it_back():
-    states = a_full_house()
+def test_a_snapshot_restores_all_states():
+    states = states_of_all_kinds()
 
     restored = ProducerStates.restore(states.snapshot())
 
@@ -310,39 +310,39 @@ def test_a_snapshot_brings_all_of_it_back():
         restored.check(a_batch(1, producer_id=8, epoch=1))
 
 
-def test_a_snapshot_of_nothing_brings_back_nothing():
+def test_an_empty_snapshot_restores_no_states():
     assert len(ProducerStates.restore(ProducerStates().snapshot())) == 0
 
 
-def test_a_snapshot_keeps_the_order_of_use_and_the_limit():
+def test_restore_keeps_the_order_of_use_and_the_limit():
     states = states_after(
         *[a_batch(0, producer_id=n) for n in (5, 1, 3)], a_batch(1, producer_id=5)
     )
 
-    assert known(ProducerStates.restore(states.snapshot(), limit=2)) == [3, 5]
+    assert producer_ids(ProducerStates.restore(states.snapshot(), max_producers=2)) == [3, 5]
 
 
-def test_every_damaged_bit_of_a_snapshot_is_noticed():
-    snapshot = a_full_house().snapshot()
+def test_any_flipped_bit_of_a_snapshot_is_detected():
+    snapshot = states_of_all_kinds().snapshot()
 
     for position in range(len(snapshot)):
         for bit in range(8):
             damaged = bytearray(snapshot)
             damaged[position] ^= 1 << bit
-            with pytest.raises(ValueError, match="producer snapshot"):
+            with pytest.raises(ValueError, match="Producer snapshot"):
                 ProducerStates.restore(bytes(damaged))
 
 
-def test_a_snapshot_that_was_cut_or_lengthened_is_noticed():
-    snapshot = a_full_house().snapshot()
+def test_a_truncated_or_extended_snapshot_is_detected():
+    snapshot = states_of_all_kinds().snapshot()
 
     for damaged in (*(snapshot[:size] for size in range(len(snapshot))), snapshot + b"\0"):
-        with pytest.raises(ValueError, match="producer snapshot"):
+        with pytest.raises(ValueError, match="Producer snapshot"):
             ProducerStates.restore(damaged)
 
 
-@pytest.mark.parametrize(("count", "reason"), [(2, "ends early"), (0, "55 bytes behind")])
-def test_a_snapshot_with_a_good_crc_and_a_wrong_count_is_refused(count, reason):
+@pytest.mark.parametrize(("count", "reason"), [(2, "ends early"), (0, "followed by 55 bytes")])
+def test_a_snapshot_with_a_valid_crc_and_a_wrong_count_is_rejected(count, reason):
     snapshot = bytearray(states_after(a_batch(0)).snapshot())
     snapshot[5:9] = count.to_bytes(4, "big")
     snapshot[1:5] = crc32c(snapshot[5:]).to_bytes(4, "big")
@@ -352,30 +352,31 @@ def test_a_snapshot_with_a_good_crc_and_a_wrong_count_is_refused(count, reason):
 
 
 class Producer:
-    """A client with up to five batches under way, counted from the oldest without an answer.
+    """A client with up to five batches in flight, counted from the oldest unacknowledged one.
 
-    The network delivers any batch that it ever saw, in any order and as often as it likes.
+    The network delivers any batch it has ever seen, in any order and any number of times.
     """
 
     def __init__(self, first, sizes):
         self.states, self.log = ProducerStates(), []
-        self.sizes, self.sent, self.answered = sizes, [], set()
+        self.sizes, self.sent, self.acknowledged = sizes, [], set()
         self.next_sequence = first
 
     def send(self):
-        oldest = next((n for n in range(len(self.sent)) if n not in self.answered), len(self.sent))
+        unacknowledged = set(range(len(self.sent))) - self.acknowledged
+        oldest = min(unacknowledged, default=len(self.sent))
         if len(self.sent) < len(self.sizes) and len(self.sent) - oldest < 5:
             size = self.sizes[len(self.sent)]
             self.sent.append(a_batch(self.next_sequence, size))
             self.next_sequence = (self.next_sequence + size) % 2**31
 
-    def deliver(self, number, *, answer):
+    def deliver(self, number, *, acknowledge):
         batch, appended = self.sent[number], [earlier for earlier, _ in self.log]
         try:
             offset = self.states.check(batch)
         except OutOfOrderSequenceError:
-            assert number not in appended[-5:], "a known batch was refused"
-            assert number != len(appended), "the next batch was refused"
+            assert number not in appended[-5:], "a known batch was rejected"
+            assert number != len(appended), "the next batch was rejected"
             return
         if offset is None:
             assert number == len(appended), f"batch {number} was appended after {appended}"
@@ -383,8 +384,8 @@ class Producer:
             self.states.update(batch, offset)
             self.log.append((number, offset))
         assert (number, offset) in self.log
-        if answer:
-            self.answered.add(number)
+        if acknowledge:
+            self.acknowledged.add(number)
 
     def restart_broker(self):
         self.states = ProducerStates.restore(self.states.snapshot())
@@ -403,25 +404,25 @@ class Producer:
     ),
 )
 @settings(max_examples=150)
-def test_retries_in_any_order_never_append_twice_nor_leave_a_gap(first, sizes, steps):
+def test_retries_in_any_order_append_each_batch_once_and_in_order(first, sizes, steps):
     producer = Producer(first, sizes)
-    # Who is unknown may start anywhere, so the first batch goes alone.
+    # An unknown producer may start with any sequence, so the first batch is sent alone.
     producer.send()
-    producer.deliver(0, answer=False)
+    producer.deliver(0, acknowledge=False)
     for step in steps:
         if step == "send":
             producer.send()
         elif step == "restart":
             producer.restart_broker()
         else:
-            back, answer = step
-            producer.deliver(max(len(producer.sent) - back, 0), answer=answer)
+            back, acknowledge = step
+            producer.deliver(max(len(producer.sent) - back, 0), acknowledge=acknowledge)
 
     for _ in sizes:
         for number in range(len(producer.sent)):
-            producer.deliver(number, answer=True)
+            producer.deliver(number, acknowledge=True)
         producer.send()
-    producer.deliver(len(producer.sent) - 1, answer=True)
+    producer.deliver(len(producer.sent) - 1, acknowledge=True)
 
     assert [number for number, _ in producer.log] == list(range(len(sizes)))
-    assert producer.answered == set(range(len(sizes)))
+    assert producer.acknowledged == set(range(len(sizes)))
