@@ -1,13 +1,13 @@
-"""A stream: averages over windows of time, and an alert for each device that was too warm.
+"""Streaming job: averages per time window, and an alert for each device that was too warm.
 
-    readings ──▶ averages of a window ──▶ alerts
+    readings ──▶ averages per window ──▶ alerts
 
-What it teaches: event time and watermarks (a window is closed when readings are late enough), state
-that is kept in a checkpoint, a topic as a sink, and a group that shows how far the job is to any
-tool that looks at groups: `ottla group describe spark-alerts`.
+It shows event time and watermarks (a window closes when the watermark passes its end), state in a
+checkpoint, a topic as a sink, and a consumer group that exposes the lag of the job to any tool:
+`ottla group describe spark-alerts`.
 
-After a crash the job goes on where the checkpoint says. The alerts of the batch that it was at may
-be written twice: each names its device and window, so that a second one can be told.
+After a crash the job continues from its checkpoint. The alerts of the interrupted micro-batch may
+be written twice: each has its device and window, so that duplicates can be recognized.
 
     python examples/spark/readings.py
     python examples/spark/alerts.py
@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import click
-from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812  # as is usual
 
 from ottla.client.spark import builder, lag, register
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 def averages(
     spark: SparkSession, bootstrap: str, topic: str, window: str, lateness: str
 ) -> DataFrame:
-    """Give the average of each device in each window, once the window is over."""
+    """Return the average of each device and window, once the window is closed."""
     readings = (
         spark.readStream.format("ottla")
         .option("kafka.bootstrap.servers", bootstrap)
@@ -63,8 +63,8 @@ def start(
     limit: float = 75.0,
     until_empty: bool = False,
 ) -> StreamingQuery:
-    """Start the job; it ends by itself if it is to read what there is and no more."""
-    found = averages(spark, bootstrap, source, window, lateness).where(F.col("celsius") > limit)
+    """Start the job; with `until_empty` it ends when it has read all records."""
+    hot = averages(spark, bootstrap, source, window, lateness).where(F.col("celsius") > limit)
     alert = F.struct(
         "device",
         F.round("celsius", 2).alias("celsius"),
@@ -73,7 +73,7 @@ def start(
         F.col("window.end").alias("end"),
     )
     writer = (
-        found.select(F.col("device").alias("key"), F.to_json(alert).alias("value"))
+        hot.select(F.col("device").alias("key"), F.to_json(alert).alias("value"))
         .writeStream.format("ottla")
         .option("kafka.bootstrap.servers", bootstrap)
         .option("topic", target)
@@ -93,7 +93,7 @@ def start(
 @click.option("--checkpoint", default="alerts-checkpoint", show_default=True)
 @click.option("--window", default="10 seconds", show_default=True)
 @click.option("--limit", default=75.0, show_default=True)
-@click.option("--seconds", default=30, show_default=True, help="How long it runs.")
+@click.option("--seconds", default=30, show_default=True, help="How long to run.")
 def main(
     bootstrap: str,
     source: str,
@@ -103,7 +103,7 @@ def main(
     limit: float,
     seconds: int,
 ) -> None:
-    """Run the job for a while, and say how far it is."""
+    """Run the job for a while, and print its progress."""
     spark = register(
         builder()
         .master("local[*]")
@@ -125,8 +125,7 @@ def main(
         if query.awaitTermination(1):
             break
         if (progress := query.lastProgress) is not None:
-            behind = sum(lag(progress).values())
-            click.echo(f"{progress.numInputRows} readings, {behind} still to be read")
+            click.echo(f"{progress.numInputRows} readings, lag {sum(lag(progress).values())}")
     query.stop()
     spark.stop()
 

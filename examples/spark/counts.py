@@ -1,9 +1,9 @@
-"""A batch: a topic becomes Parquet, with counts and averages for each device and window.
+"""Batch job: counts and averages per device and window, from a topic into Parquet.
 
     readings ──▶ counts/*.parquet
 
-What it teaches: a topic is a table. What is read is fixed when the job starts, so that it may be
-run again; only the columns that are needed are asked for; the time is the record's own.
+It shows a topic as a table: the offsets to read are fixed when the job starts, so that it can be
+repeated; only the required columns are read; the time is the timestamp of the record.
 
     python examples/spark/readings.py
     python examples/spark/counts.py --folder counts
@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import click
-from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812  # as is usual
 
 from ottla.client.spark import builder, register
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def counts(spark: SparkSession, bootstrap: str, topic: str, window: str = "1 minute") -> DataFrame:
-    """Give counts and averages of all that is in a topic."""
+    """Return counts and averages of all readings in a topic."""
     readings = (
         spark.read.format("ottla")
         .option("kafka.bootstrap.servers", bootstrap)
@@ -44,13 +44,13 @@ def counts(spark: SparkSession, bootstrap: str, topic: str, window: str = "1 min
 @click.option("--bootstrap", default="localhost:9092", show_default=True)
 @click.option("--topic", default="readings", show_default=True)
 @click.option("--window", default="1 minute", show_default=True)
-@click.option("--folder", default="counts", show_default=True, help="Where Parquet goes.")
+@click.option("--folder", default="counts", show_default=True, help="Folder for the Parquet files.")
 def main(bootstrap: str, topic: str, window: str, folder: str) -> None:
-    """Write the counts, and show them."""
+    """Write the counts, and print them."""
     spark = register(builder().master("local[*]").appName("counts").getOrCreate())
     spark.sparkContext.setLogLevel("ERROR")
-    found = counts(spark, bootstrap, topic, window)
-    found.coalesce(1).write.mode("overwrite").parquet(folder)
+    result = counts(spark, bootstrap, topic, window)
+    result.coalesce(1).write.mode("overwrite").parquet(folder)
     spark.read.parquet(folder).orderBy("start", "device").show(50, truncate=False)
     spark.stop()
 

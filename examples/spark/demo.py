@@ -1,9 +1,9 @@
-"""Everything at once: a broker, devices that send readings, and the job that watches them.
+"""Demo: a broker, simulated devices that send readings, and the job of alerts.py.
 
     make spark-demo
 
-Devices are simulated, and the job of alerts.py runs for half a minute beside them; what it does is
-shown meanwhile, as `make demo` shows its own, and what it found at the end.
+The job runs for half a minute. Its throughput is shown meanwhile, as in `make demo`, and its alerts
+at the end.
 """
 
 from __future__ import annotations
@@ -34,31 +34,31 @@ from screen import LIVELY_SECONDS, Screen
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: How long Spark may take for its first batch: it compiles code.
-PATIENCE_SECONDS = 180.0
+#: How long Spark may take for its first batch, which compiles code.
+FIRST_BATCH_SECONDS = 180.0
 
 
 @contextmanager
 def devices(bootstrap: str, topic: str) -> Iterator[None]:
-    """Let devices send readings meanwhile."""
-    over = threading.Event()
-    sending = threading.Thread(target=send_live, args=[bootstrap, topic, over])
+    """Send readings in a thread."""
+    stop = threading.Event()
+    sending = threading.Thread(target=send_live, args=[bootstrap, topic, stop])
     sending.start()
     try:
         yield
     finally:
-        over.set()
+        stop.set()
         sending.join()
 
 
 def watch(query: Query, bootstrap: str, source: str, target: str, seconds: float) -> int:
-    """Show what a query does for some seconds after its first batch; give the readings it took."""
-    # Spark takes what has come since its last batch all at once.
+    """Show the progress of a query after its first batch; return how many readings it read."""
+    # Spark reads all that has arrived since its last batch at once.
     sent, taken, alerts = Count("devices"), Count("Spark", window_seconds=10.0), Count("alerts")
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    deadline = time.monotonic() + FIRST_BATCH_SECONDS
     while not taken.total:
         if time.monotonic() > deadline:
-            raise TimeoutError(f"Spark has read nothing in {PATIENCE_SECONDS:g} s")
+            raise TimeoutError(f"Spark read no records within {FIRST_BATCH_SECONDS:g} s")
         time.sleep(LIVELY_SECONDS)
         query.look(taken)
     screen = Screen([sent, taken, alerts], seconds)
@@ -73,20 +73,20 @@ def watch(query: Query, bootstrap: str, source: str, target: str, seconds: float
 
 
 def show_alerts(bootstrap: str, topic: str) -> list[dict[str, Any]]:
-    """Print the alerts that were written, and give them."""
+    """Print the alerts, and return them."""
     with Admin(bootstrap) as admin:
         count = sum(admin.end_offsets(topic).values())
     with Consumer(bootstrap, topic) as consumer:
-        found = [json.loads(consumer.getone(timeout=10).value) for _ in range(count)]
-    found.sort(key=lambda one: (one["start"], one["device"]))
-    click.echo(f"{count} alerts" + (": windows in which a device was too warm" if count else ""))
-    for alert in found:
+        alerts = [json.loads(consumer.getone(timeout=10).value) for _ in range(count)]
+    alerts.sort(key=lambda alert: (alert["start"], alert["device"]))
+    click.echo(f"{count} alerts" + (" (device too warm in a window):" if count else ""))
+    for alert in alerts:
         when = f"{alert['start'][11:19]} to {alert['end'][11:19]}"
         click.echo(
             f"  {when}  {alert['device']:<10} {alert['celsius']:6.2f} °C"
             f"  ({alert['readings']} readings)"
         )
-    return found
+    return alerts
 
 
 def run(
@@ -97,7 +97,7 @@ def run(
     source: str = "readings",
     target: str = "alerts",
 ) -> tuple[int, list[dict[str, Any]]]:
-    """Run devices and the job for a while; give how many readings it took, and the alerts."""
+    """Run devices and the job; return how many readings it read, and the alerts."""
     for topic in (source, target):
         make_topic(bootstrap, topic)
     with devices(bootstrap, source):
@@ -119,12 +119,12 @@ def run(
 
 
 @click.command(help=__doc__)
-@click.option("--seconds", default=30, show_default=True, help="How long the job runs.")
+@click.option("--seconds", default=30, show_default=True, help="How long to run the job.")
 def main(seconds: int) -> None:
-    """Run everything."""
+    """Run the demo."""
     with quiet.folder() as folder, brokers(folder, 1) as (bootstrap,):
-        click.echo(f"a broker listens on {bootstrap}; 12 devices send 200 readings a second")
-        click.echo("starting Spark, which takes a while …")
+        click.echo(f"broker on {bootstrap}; 12 devices send 200 readings per second")
+        click.echo("starting Spark …")
         with quiet.silence(folder / "spark.log"):
             spark = session()
             run(spark, bootstrap, folder / "checkpoint", seconds)

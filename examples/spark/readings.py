@@ -1,8 +1,8 @@
-"""Readings: what devices send, for the jobs beside this file to read.
+"""Test data: readings of devices, for the jobs in this directory.
 
 A reading is JSON, `{"device": "boiler-3", "celsius": 61.2}`, with the device as the key and the
-time at which it was taken as the record's timestamp. Some devices run hot for a while. With
-`--faulty`, some send Fahrenheit by mistake, or cut their message off.
+time of the measurement as the timestamp. Some devices run hot for a while. With `--faulty`, some
+readings are in Fahrenheit by mistake, or truncated.
 
     python examples/spark/readings.py --count 10000
 """
@@ -25,7 +25,7 @@ HOT_SECONDS = 20
 
 
 def reading(number: int, when_ms: int, devices: int, faulty: float = 0.0) -> ProducerRecord:
-    """Make a reading; every third device is hot half of the time."""
+    """Return a reading; every third device is hot half of the time."""
     index = number % devices
     is_hot = index % 3 == 0 and int(when_ms / 1000 / HOT_SECONDS) % 2 == 0
     celsius = 60 + 5 * math.sin(index) + random.gauss(0, 1) + (25 if is_hot else 0)
@@ -41,14 +41,14 @@ def reading(number: int, when_ms: int, devices: int, faulty: float = 0.0) -> Pro
 
 
 def past_readings(count: int, devices: int = 12, faulty: float = 0.0) -> Iterator[ProducerRecord]:
-    """Give readings that end now, a hundred for each second before."""
+    """Yield readings up to now, 100 per second."""
     start = int(time.time() * 1000) - count * 10
     for number in range(count):
         yield reading(number, start + number * 10, devices, faulty)
 
 
 def make_topic(bootstrap: str, topic: str, partitions: int = 3) -> None:
-    """Make a topic, unless it is there."""
+    """Create a topic unless it exists."""
     with Admin(bootstrap) as admin:
         try:
             admin.create_topic(topic, partitions=partitions)
@@ -58,19 +58,19 @@ def make_topic(bootstrap: str, topic: str, partitions: int = 3) -> None:
 
 
 def send_past(bootstrap: str, topic: str, count: int, devices: int, faulty: float) -> None:
-    """Send readings of the past at once."""
+    """Send readings of the past, all at once."""
     make_topic(bootstrap, topic)
     with Producer(bootstrap, compression="zstd") as producer:
         producer.send_many(topic, past_readings(count, devices, faulty))
 
 
 def send_live(
-    bootstrap: str, topic: str, over: threading.Event, rate: int = 200, devices: int = 12
+    bootstrap: str, topic: str, stop: threading.Event, rate: int = 200, devices: int = 12
 ) -> None:
-    """Send readings as they are taken, so many in a second, until it is over."""
+    """Send `rate` readings per second until `stop` is set."""
     sent, started = 0, time.time()
     with Producer(bootstrap) as producer:
-        while not over.wait(0.05):
+        while not stop.wait(0.05):
             due = range(sent, int((time.time() - started) * rate))
             now = int(time.time() * 1000)
             producer.send_many(topic, [reading(number, now, devices) for number in due])
@@ -80,13 +80,13 @@ def send_live(
 @click.command(help=__doc__)
 @click.option("--bootstrap", default="localhost:9092", show_default=True)
 @click.option("--topic", default="readings", show_default=True)
-@click.option("--count", default=10_000, show_default=True, help="How many, all at once.")
+@click.option("--count", default=10_000, show_default=True, help="Number of readings.")
 @click.option("--devices", default=12, show_default=True)
-@click.option("--faulty", default=0.0, show_default=True, help="Which part of them is wrong.")
+@click.option("--faulty", default=0.0, show_default=True, help="Share of faulty readings.")
 def main(bootstrap: str, topic: str, count: int, devices: int, faulty: float) -> None:
     """Send readings."""
     send_past(bootstrap, topic, count, devices, faulty)
-    click.echo(f"{count} readings of {devices} devices are in {topic}")
+    click.echo(f"sent {count} readings of {devices} devices to {topic}")
 
 
 if __name__ == "__main__":

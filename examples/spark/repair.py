@@ -1,13 +1,13 @@
-"""A replay: a topic is read from its beginning, and written anew with its faults repaired.
+"""Reprocessing job: a topic is read from its beginning, and written to a new one with fixes.
 
     readings ──▶ readings.repaired
              └─▶ readings.rejected
 
-What it teaches: a log is there to be read again. Keys, partitions, headers and times of the records
-stay as they were, so that whoever reads the new topic finds each record where it was; what was
-changed says so in a header. What cannot be repaired is kept aside, with where it came from.
+It shows that a log can be read again. Keys, partitions, headers and timestamps are preserved, so
+that each record is in the same partition of the new topic; a header marks what was changed. Records
+that cannot be repaired go to another topic, with their origin.
 
-Readings in Fahrenheit become Celsius; what is no JSON is rejected.
+Readings in Fahrenheit are converted to Celsius; invalid JSON is rejected.
 
     python examples/spark/readings.py --faulty 0.02
     python examples/spark/repair.py
@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import click
-from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812  # as is usual
 
 from ottla.client.blocking import Admin
 from ottla.client.spark import builder, register
@@ -30,7 +30,7 @@ _READING = "device STRING, celsius DOUBLE, fahrenheit DOUBLE"
 
 
 def repaired(spark: SparkSession, bootstrap: str, topic: str) -> tuple[DataFrame, DataFrame]:
-    """Give the records as they should be, and those that cannot be repaired."""
+    """Return the repaired records, and those that cannot be repaired."""
     records = (
         spark.read.format("ottla")
         .option("kafka.bootstrap.servers", bootstrap)
@@ -48,28 +48,28 @@ def repaired(spark: SparkSession, bootstrap: str, topic: str) -> tuple[DataFrame
         F.when(is_good, F.col("value")).otherwise(fixed.cast("binary")).alias("value"),
         "partition",
         "timestamp",
-        F.when(is_good, F.col("headers")).otherwise(_marked("fahrenheit")).alias("headers"),
+        F.when(is_good, F.col("headers")).otherwise(_with_marks("fahrenheit")).alias("headers"),
     )
     bad = records.where(~is_good & ~is_fahrenheit).select(
-        "key", "value", "timestamp", _marked("no reading").alias("headers")
+        "key", "value", "timestamp", _with_marks("no reading").alias("headers")
     )
     return good, bad
 
 
-def _marked(reason: str) -> Column:
-    """Give the headers with a word on what was wrong, and where."""
-    place = F.concat_ws("-", F.col("topic"), F.col("partition"))
-    text = F.concat_ws("@", place, F.col("offset"))
+def _with_marks(reason: str) -> Column:
+    """Return the headers with the fault and the origin of a record added."""
+    tp = F.concat_ws("-", F.col("topic"), F.col("partition"))
+    text = F.concat_ws("@", tp, F.col("offset"))
     marks = F.array(
         F.struct(F.lit("fault").alias("key"), F.lit(reason).cast("binary").alias("value")),
         F.struct(F.lit("from").alias("key"), text.cast("binary").alias("value")),
     )
-    # A record that has no headers has null, and so has what is joined to that.
+    # Without headers the column is null, and so is a concatenation with it.
     return F.coalesce(F.concat(F.col("headers"), marks), marks)
 
 
 def repair(spark: SparkSession, bootstrap: str, topic: str) -> None:
-    """Write both topics. The first has as many partitions as what was read."""
+    """Write both topics. The first has as many partitions as the source."""
     with Admin(bootstrap) as admin:
         partitions = len(admin.describe_topics(topic)[topic].partitions)
         admin.create_topic(f"{topic}.repaired", partitions=partitions)
@@ -91,7 +91,7 @@ def repair(spark: SparkSession, bootstrap: str, topic: str) -> None:
 @click.option("--bootstrap", default="localhost:9092", show_default=True)
 @click.option("--topic", default="readings", show_default=True)
 def main(bootstrap: str, topic: str) -> None:
-    """Repair a topic, and count what came of it."""
+    """Repair a topic, and print the record counts."""
     spark = register(builder().master("local[*]").appName("repair").getOrCreate())
     spark.sparkContext.setLogLevel("ERROR")
     repair(spark, bootstrap, topic)

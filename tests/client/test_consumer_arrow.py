@@ -12,7 +12,7 @@ from harness.consumer_stage import (
     ABORT,
     T0,
     T1,
-    Scripted,
+    ScriptedBrokers,
     a_consumer,
     a_marker,
     a_quick_broker,
@@ -157,7 +157,7 @@ async def test_arrow_batches_and_records_can_be_mixed(broker):
 
 
 async def test_aborted_transactions_are_filtered_and_corrupt_batches_raise():
-    async with Scripted() as stage:
+    async with ScriptedBrokers() as stage:
         stage.logs[T0] += a_transaction(1, 0) + a_marker(1, 1, ABORT) + batch_of(2) + batch_of(3)
         stage.logs[T0][-1] ^= 0xFF
         stage.aborted[T0] = [(1, 0)]

@@ -13,14 +13,14 @@ from harness.consumer_stage import (
     COMMIT,
     T0,
     T1,
-    Scripted,
+    ScriptedBrokers,
     a_consumer,
     a_marker,
     a_transaction,
     batch_of,
     drain,
     offsets_of,
-    refused,
+    partition_error,
     take,
 )
 from harness.waiting import eventually
@@ -33,14 +33,14 @@ from ottla.protocol.api.metadata import MetadataRequest
 
 
 @pytest.fixture
-async def stage() -> AsyncIterator[Scripted]:
-    async with Scripted() as started:
+async def stage() -> AsyncIterator[ScriptedBrokers]:
+    async with ScriptedBrokers() as started:
         yield started
 
 
 @pytest.fixture
-async def two() -> AsyncIterator[Scripted]:
-    async with Scripted(nodes=2) as started:
+async def two() -> AsyncIterator[ScriptedBrokers]:
+    async with ScriptedBrokers(nodes=2) as started:
         started.logs[T1] = bytearray()
         yield started
 
@@ -140,7 +140,7 @@ async def test_retriable_fetch_errors_are_retried(stage, code):
         if left < 0:
             return None
         return FetchResponse(
-            responses=[FetchableTopicResponse(topic="t", partitions=[refused(0, code)])]
+            responses=[FetchableTopicResponse(topic="t", partitions=[partition_error(0, code)])]
         )
 
     stage.on_fetch = fail
@@ -154,7 +154,7 @@ async def test_retriable_fetch_errors_are_retried(stage, code):
 async def test_fatal_fetch_errors_are_raised_and_reading_continues_afterwards(stage):
     stage.logs[T0] += batch_of(0)
     answer = FetchResponse(
-        responses=[FetchableTopicResponse(topic="t", partitions=[refused(0, 29)])]
+        responses=[FetchableTopicResponse(topic="t", partitions=[partition_error(0, 29)])]
     )
     stage.on_fetch = lambda *_: answer
 
@@ -310,7 +310,7 @@ async def test_a_busy_partition_does_not_wait_for_an_idle_one(stage):
 # One of several brokers is down or hangs: the others are still read.
 
 
-async def delays(stage: Scripted, consumer: Consumer, seconds: float) -> list[float]:
+async def delays(stage: ScriptedBrokers, consumer: Consumer, seconds: float) -> list[float]:
     """Write records to the partition of broker 0; return how long each took to arrive."""
     loop = asyncio.get_running_loop()
     found: list[float] = []
@@ -372,7 +372,7 @@ async def test_positions_are_found_while_the_broker_of_another_partition_hangs(t
 
 async def test_partitions_without_a_leader_do_not_delay_the_others(two, caplog):
     two.leaders = {T0: 0, T1: 0}
-    two.told_leaders = {T0: 0, T1: -1}
+    two.metadata_leaders = {T0: 0, T1: -1}
 
     async with a_consumer(two.address, "t") as consumer:
         assert max(await delays(two, consumer, 0.3)) < AT_ONCE
@@ -380,7 +380,7 @@ async def test_partitions_without_a_leader_do_not_delay_the_others(two, caplog):
         (said,) = [one.message for one in caplog.records if one.levelname == "WARNING"]
         assert said.endswith("t-1 has no leader")
         two.logs[T1] += batch_of(0)
-        two.told_leaders = None
+        two.metadata_leaders = None
         (record,) = await take(consumer, 1)
 
     assert record.partition == 1

@@ -1,8 +1,7 @@
-"""What tests of the consumer share: brokers, records, impatient settings, a scripted broker.
+"""Fixtures for consumer tests: brokers, records, configs with short timeouts, scripted brokers.
 
-The scripted broker answers from batches that a test lays out: what a real one of ours would not do
-(transactions that were aborted, damage, leaders that move) can be shown to the consumer, in real
-bytes over real sockets.
+ScriptedBrokers brokers serve batches that a test lays out, in real bytes over real sockets: aborted
+transactions, corrupt batches and moving leaders, which a real broker would not produce on demand.
 """
 
 from __future__ import annotations
@@ -52,9 +51,9 @@ from ottla.protocol.codec import decode_request, encode_response
 from ottla.protocol.registry import API_VERSIONS, FETCH, LIST_OFFSETS, METADATA
 from ottla.protocol.schema import Message
 
-#: Nothing waits for so long unless something is wrong.
+#: A wait that takes this long has failed.
 PATIENCE = 20.0
-#: Members that are missed soon, and heard of often.
+#: Short session timeouts, frequent heartbeats.
 QUICK = GroupConfig(session_timeout=2.0, heartbeat_interval=0.05, rebalance_timeout=10.0)
 BRISK = FetchConfig(max_wait=0.1)
 CLIENT = ClientConfig(
@@ -65,71 +64,71 @@ CLIENT = ClientConfig(
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
-def a_consumer(bootstrap: Broker | str, *topics: str, **settings: Any) -> Consumer:
-    """A consumer that does not wait for long."""
+def a_consumer(bootstrap: Broker | str, *topics: str, **arguments: Any) -> Consumer:
+    """A consumer with short timeouts."""
     address = bootstrap if isinstance(bootstrap, str) else bootstrap.address
     defaults = {"fetch": BRISK, "group_config": QUICK, "client": CLIENT}
-    return Consumer(address, *topics, **{**defaults, **settings})
+    return Consumer(address, *topics, **{**defaults, **arguments})
 
 
 @asynccontextmanager
 async def a_quick_broker(
-    path: Path, topics: dict[str, int] | None = None, /, **settings: Any
+    path: Path, topics: dict[str, int] | None = None, /, **configs: Any
 ) -> AsyncIterator[Broker]:
-    """A broker that lets groups be quick."""
+    """A broker that allows short session timeouts and rebalances at once."""
     groups = {
         "group_min_session_timeout_ms": 100,
         "group_initial_rebalance_delay_ms": 20,
         "offsets_topic_num_partitions": 1,
     }
-    async with a_broker(path, topics or {"t": 2}, **{**groups, **settings}) as broker:
+    async with a_broker(path, topics or {"t": 2}, **{**groups, **configs}) as broker:
         yield broker
 
 
-async def fill(broker: Broker | str, place: TopicPartition, *batches: bytearray) -> None:
-    """Write batches."""
+async def fill(broker: Broker | str, tp: TopicPartition, *batches: bytearray) -> None:
+    """Append batches to a partition."""
     async with connect(broker) as client:
         for batch in batches:
-            request = produce_request(batch, topic=place.topic, partition=place.partition, acks=-1)
+            request = produce_request(batch, topic=tp.topic, partition=tp.partition, acks=-1)
             (result,) = produce_results(await client.request(request, 9))
             assert result.error_code == 0
 
 
 async def add_partitions(broker: Broker, topic: str, count: int) -> None:
-    """Let a topic have more partitions."""
+    """Increase the number of partitions of a topic."""
     admin = AdminClient({"bootstrap.servers": broker.address})
     (future,) = admin.create_partitions([NewPartitions(topic, count)]).values()
     await asyncio.to_thread(future.result, PATIENCE)
 
 
 async def take(consumer: Consumer, count: int) -> list[ConsumerRecord]:
-    """Read so many records."""
-    found = []
+    """Read `count` records."""
+    records = []
     async with asyncio.timeout(PATIENCE):
-        while len(found) < count:
-            found.append(await anext(consumer))
-    return found
+        while len(records) < count:
+            records.append(await anext(consumer))
+    return records
 
 
-async def drain(consumer: Consumer, least: int, quiet: float = 0.3) -> list[ConsumerRecord]:
-    """Read so many records, however long they take, and then until nothing comes for a while."""
-    found = await take(consumer, least)
+async def drain(consumer: Consumer, min_count: int, quiet: float = 0.3) -> list[ConsumerRecord]:
+    """Read at least `min_count` records, and then until none arrives for `quiet` seconds."""
+    records = await take(consumer, min_count)
     while (record := await consumer.getone(quiet)) is not None:
-        found.append(record)
-    return found
+        records.append(record)
+    return records
 
 
-async def commit_of(consumer: Consumer, place: TopicPartition, least: int) -> OffsetAndMetadata:
-    """Wait until a consumer has committed so much, and a while longer; give what it has then."""
+async def commit_of(consumer: Consumer, tp: TopicPartition, min_offset: int) -> OffsetAndMetadata:
+    """Wait until the committed offset is at least `min_offset`, and a while; return it."""
 
     async def committed() -> OffsetAndMetadata | None:
-        return (await consumer.committed(place))[place]
+        return (await consumer.committed(tp))[tp]
 
-    async def is_so_far() -> bool:
-        found = await committed()
-        return found is not None and found.offset >= least
+    async def is_committed() -> bool:
+        offset = await committed()
+        return offset is not None and offset.offset >= min_offset
 
-    await eventually(is_so_far, PATIENCE)
+    await eventually(is_committed, PATIENCE)
     await asyncio.sleep(0.15)
     last = await committed()
     assert last is not None
@@ -140,7 +139,7 @@ def offsets_of(records: list[ConsumerRecord], partition: int | None = None) -> l
     return [one.offset for one in records if partition is None or one.partition == partition]
 
 
-# What is on a partition, laid out by hand.
+# Batches laid out by hand.
 
 ABORT, COMMIT = 0, 1
 
@@ -152,14 +151,14 @@ def batch_of(*offsets: int, **header: Any) -> bytes:
 
 
 def a_transaction(producer: int, *offsets: int) -> bytes:
-    """A batch that is part of a transaction."""
+    """A transactional batch."""
     return batch_of(
         *offsets, producer_id=producer, producer_epoch=0, base_sequence=0, transactional=True
     )
 
 
 def a_marker(producer: int, offset: int, kind: int) -> bytes:
-    """The end of a transaction."""
+    """A control batch that commits or aborts a transaction."""
     record = batches.Record(offset, 0, bytes([0, 0, 0, kind]), b"\0" * 6)
     return bytes(
         batches.build_batch(
@@ -168,8 +167,8 @@ def a_marker(producer: int, offset: int, kind: int) -> bytes:
     )
 
 
-class Scripted:
-    """Some brokers that answer Metadata, ListOffsets and Fetch from what a test lays out."""
+class ScriptedBrokers:
+    """Brokers that response Metadata, ListOffsets and Fetch from what a test lays out."""
 
     def __init__(self, nodes: int = 1) -> None:
         self.logs: dict[TopicPartition, bytearray] = {T0: bytearray()}
@@ -177,21 +176,21 @@ class Scripted:
         self.epochs: dict[TopicPartition, int] = {}
         self.aborted: dict[TopicPartition, list[tuple[int, int]]] = {}
         self.last_stable: dict[TopicPartition, int] = {}
-        #: Who knows who leads: what Metadata says may be old.
-        self.told_leaders: dict[TopicPartition, int] | None = None
-        #: May take the place of an answer.
+        #: The leaders in Metadata responses, if these are stale.
+        self.metadata_leaders: dict[TopicPartition, int] | None = None
+        #: May return a response instead of the regular one.
         self.on_fetch: Callable[[int, FetchRequest], FetchResponse | None] = lambda *_: None
         self.requests: list[tuple[int, Message]] = []
-        #: Brokers that take requests and answer none.
+        #: Brokers that receive requests and do not respond.
         self.hung: set[int] = set()
         self.ports: list[int] = []
         self._count = nodes
         self._servers: list[asyncio.Server] = []
         self._writers: dict[asyncio.StreamWriter, int] = {}
         self._tasks: dict[asyncio.Task[None], int] = {}
-        self._is_over = asyncio.Event()
+        self._is_closed = asyncio.Event()
 
-    async def __aenter__(self) -> Scripted:
+    async def __aenter__(self) -> ScriptedBrokers:
         for node in range(self._count):
             server = await asyncio.start_server(self._serve(node), "127.0.0.1", 0)
             self._servers.append(server)
@@ -199,12 +198,12 @@ class Scripted:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._is_over.set()
+        self._is_closed.set()
         for node in range(self._count):
             await self.stop(node)
 
     async def stop(self, node: int) -> None:
-        """Let a broker be down."""
+        """Stop a broker."""
         self._cut(node)
         await close_server(self._servers[node])
         self._cut(node)
@@ -220,7 +219,7 @@ class Scripted:
                 writer.transport.abort()
 
     async def start(self, node: int) -> None:
-        """Let it be up again."""
+        """Restart a broker on its port."""
         port = self.ports[node]
         self._servers[node] = await asyncio.start_server(self._serve(node), "127.0.0.1", port)
 
@@ -247,10 +246,10 @@ class Scripted:
                     header, request = decode_request(await reader.readexactly(size))
                     self.requests.append((node, request))
                     if node in self.hung:
-                        await self._is_over.wait()
-                    answer = await self._answer(node, request)
+                        await self._is_closed.wait()
+                    response = await self._respond(node, request)
                     writer.writelines(
-                        encode_response(answer, header.request_api_version, header.correlation_id)
+                        encode_response(response, header.request_api_version, header.correlation_id)
                     )
             except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
                 pass
@@ -261,21 +260,21 @@ class Scripted:
 
         return serve
 
-    async def _answer(self, node: int, request: Message) -> Message:
+    async def _respond(self, node: int, request: Message) -> Message:
         match request:
             case MetadataRequest():
                 return self._metadata()
             case ListOffsetsRequest():
                 return self._list_offsets(request)
             case FetchRequest():
-                answer = self.on_fetch(node, request) or self.fetch(node, request)
+                response = self.on_fetch(node, request) or self.fetch(node, request)
                 if not any(
                     data.records or data.error_code
-                    for topic in answer.responses
+                    for topic in response.responses
                     for data in topic.partitions
                 ):
                     await asyncio.sleep(request.max_wait_ms / 1000)
-                return answer
+                return response
             case _:
                 return ApiVersionsResponse(
                     api_keys=[
@@ -289,7 +288,7 @@ class Scripted:
                 )
 
     def _metadata(self) -> MetadataResponse:
-        leaders = self.leaders if self.told_leaders is None else self.told_leaders
+        leaders = self.leaders if self.metadata_leaders is None else self.metadata_leaders
         return MetadataResponse(
             brokers=[
                 MetadataResponseBroker(node_id=node, host="127.0.0.1", port=port)
@@ -303,13 +302,13 @@ class Scripted:
                     partitions=[
                         MetadataResponsePartition(
                             error_code=0,
-                            partition_index=place.partition,
-                            leader_id=leaders.get(place, 0),
-                            leader_epoch=self.epochs.get(place, 0),
+                            partition_index=tp.partition,
+                            leader_id=leaders.get(tp, 0),
+                            leader_epoch=self.epochs.get(tp, 0),
                             replica_nodes=[0],
                             isr_nodes=[0],
                         )
-                        for place in self.logs
+                        for tp in self.logs
                     ],
                 )
             ],
@@ -335,11 +334,11 @@ class Scripted:
             ]
         )
 
-    def end(self, place: TopicPartition) -> int:
-        return max((batch.next_offset for batch in split_batches(self.logs[place])), default=0)
+    def end(self, tp: TopicPartition) -> int:
+        return max((batch.next_offset for batch in split_batches(self.logs[tp])), default=0)
 
     def fetch(self, node: int, request: FetchRequest) -> FetchResponse:
-        """Answer as a broker does."""
+        """Return the regular response."""
         return FetchResponse(
             responses=[
                 FetchableTopicResponse(
@@ -356,31 +355,31 @@ class Scripted:
         )
 
     def _fetched(
-        self, node: int, request: FetchRequest, place: TopicPartition, wanted: Any
+        self, node: int, request: FetchRequest, tp: TopicPartition, requested: Any
     ) -> PartitionData:
-        if self.leaders.get(place, 0) != node:
-            return refused(place.partition, 6)
-        if wanted.current_leader_epoch < self.epochs.get(place, 0):
-            return refused(place.partition, 74)
-        end = self.end(place)
-        stable = self.last_stable.get(place, end)
-        if not 0 <= wanted.fetch_offset <= end:
-            return refused(place.partition, 1)
+        if self.leaders.get(tp, 0) != node:
+            return partition_error(tp.partition, 6)
+        if requested.current_leader_epoch < self.epochs.get(tp, 0):
+            return partition_error(tp.partition, 74)
+        end = self.end(tp)
+        stable = self.last_stable.get(tp, end)
+        if not 0 <= requested.fetch_offset <= end:
+            return partition_error(tp.partition, 1)
         records = b"".join(
             bytes(batch.view)
-            for batch in split_batches(self.logs[place])
-            if batch.next_offset > wanted.fetch_offset
+            for batch in split_batches(self.logs[tp])
+            if batch.next_offset > requested.fetch_offset
             and (not request.isolation_level or batch.base_offset < stable)
         )
         return PartitionData(
-            partition_index=place.partition,
+            partition_index=tp.partition,
             error_code=0,
             high_watermark=end,
             last_stable_offset=stable,
             log_start_offset=0,
             aborted_transactions=[
                 AbortedTransaction(producer_id=producer, first_offset=first)
-                for producer, first in self.aborted.get(place, [])
+                for producer, first in self.aborted.get(tp, [])
             ]
             if request.isolation_level
             else None,
@@ -388,7 +387,7 @@ class Scripted:
         )
 
 
-def refused(partition: int, code: int) -> PartitionData:
+def partition_error(partition: int, code: int) -> PartitionData:
     return PartitionData(
         partition_index=partition,
         error_code=code,

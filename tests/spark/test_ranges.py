@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from harness.consumer_stage import ABORT, COMMIT, T0, Scripted, a_marker, a_transaction
+from harness.consumer_stage import ABORT, COMMIT, T0, ScriptedBrokers, a_marker, a_transaction
 from harness.daemon import Daemon
 from ottla.client import ClientConfig, KafkaError, TimeoutConfig, TopicPartition
 from ottla.client.blocking import Admin, Producer
@@ -174,7 +174,7 @@ def test_offset_gaps_are_not_a_data_loss(tmp_path):
 
 
 async def test_aborted_transactions_and_control_batches_are_skipped():
-    async with Scripted() as stage:
+    async with ScriptedBrokers() as stage:
         stage.logs[T0] += a_transaction(1, 0, 1) + a_transaction(2, 2, 3)
         stage.logs[T0] += a_marker(1, 4, ABORT) + a_marker(2, 5, COMMIT)
         stage.aborted[T0] = [(1, 0)]
