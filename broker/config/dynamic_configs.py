@@ -35,7 +35,7 @@ class ResourceType(IntEnum):
     BROKER = 4
 
 
-class Source(IntEnum):
+class ConfigSource(IntEnum):
     """The source of a value; numbers of the wire protocol."""
 
     TOPIC = 1
@@ -44,19 +44,19 @@ class Source(IntEnum):
     DEFAULT = 5
 
 
-class Synonym(NamedTuple):
+class ConfigSynonym(NamedTuple):
     """The value of a config in one source."""
 
     name: str
     value: str | None
-    source: Source
+    source: ConfigSource
 
 
 class DescribedConfig(NamedTuple):
     """A config with its synonyms, the effective one first."""
 
     key: ConfigKey
-    synonyms: Sequence[Synonym]
+    synonyms: Sequence[ConfigSynonym]
 
     @property
     def value(self) -> str | None:
@@ -64,7 +64,7 @@ class DescribedConfig(NamedTuple):
         return self.synonyms[0].value
 
     @property
-    def source(self) -> Source:
+    def source(self) -> ConfigSource:
         """The source of the effective value."""
         return self.synonyms[0].source
 
@@ -92,7 +92,7 @@ class ConfigDescriber:
             synonyms = self._inherited[name]
             if name in overrides:
                 value = as_text(key.parse(overrides[name]))
-                synonyms = [Synonym(name, value, Source.TOPIC), *synonyms]
+                synonyms = [ConfigSynonym(name, value, ConfigSource.TOPIC), *synonyms]
             yield DescribedConfig(key, synonyms)
 
     def broker(self) -> Iterator[DescribedConfig]:
@@ -100,7 +100,7 @@ class ConfigDescriber:
         for key in BROKER_CONFIGS.values():
             yield DescribedConfig(key, list(self._synonyms(key)))
 
-    def _synonyms(self, key: ConfigKey) -> Iterator[Synonym]:
+    def _synonyms(self, key: ConfigKey) -> Iterator[ConfigSynonym]:
         """Yield the values of a config on the broker.
 
         A value set in another unit (`log.retention.hours`) is converted.
@@ -108,11 +108,11 @@ class ConfigDescriber:
         name = key.name
         current, static = self._config.text_of(name), self._static.text_of(name)
         if name in self._config.dynamic_configs or current != static:
-            yield Synonym(name, current, Source.DYNAMIC_BROKER)
+            yield ConfigSynonym(name, current, ConfigSource.DYNAMIC_BROKER)
         if self._static.is_static(name):
-            yield Synonym(name, static, Source.STATIC_BROKER)
+            yield ConfigSynonym(name, static, ConfigSource.STATIC_BROKER)
         default = None if key.default_value is None else key.default
-        yield Synonym(name, default, Source.DEFAULT)
+        yield ConfigSynonym(name, default, ConfigSource.DEFAULT)
 
 
 class AlterOperation(IntEnum):

@@ -2,7 +2,7 @@
 
 What an ack promises is the topic's `durability` (see storage/config.py). `append` returns when the
 records are in the page cache; `when_flushed` calls back when they are fsynced. With
-durability=fsync consumers see only fsynced records: the high watermark is the flushed offset.
+durability=fsync consumers see only fsynced records: the high watermark is the log's recovery point.
 Otherwise it is the log end offset.
 """
 
@@ -110,12 +110,15 @@ class Partition:
     async def batches(self) -> AsyncIterator[RecordBatch]:
         """Yield all batches of the log, giving way to other tasks after each block."""
         offset = self.log.start_offset
-        while (part := self.log.read(offset, _BLOCK_BYTES)).view:
-            if not part.is_in_page_cache():
-                await asyncio.to_thread(part.load_into_page_cache)
-                part = self.log.read(offset, _BLOCK_BYTES)  # the segment may have been replaced
+        while (log_slice := self.log.read(offset, _BLOCK_BYTES)).view:
+            if not log_slice.is_in_page_cache():
+                await asyncio.to_thread(log_slice.load_into_page_cache)
+                log_slice = self.log.read(
+                    offset, _BLOCK_BYTES
+                )  # the segment may have been replaced
             # Not from the mapped view: a read error of a mapped page kills the process (SIGBUS).
-            for batch in split_batches(part.segment.read(part.position, len(part.view))):
+            data = log_slice.segment.read(log_slice.position, len(log_slice.view))
+            for batch in split_batches(data):
                 yield batch
                 offset = batch.next_offset
             await asyncio.sleep(0)
