@@ -1,4 +1,4 @@
-"""What happens to a partition when a request for it fails: retry later, or tell the application."""
+"""Handling of failed requests per partition: retry later, or raise to the application."""
 
 from __future__ import annotations
 

@@ -32,8 +32,8 @@ exec {java} "$@"
 
 def check_pyspark() -> None:
     """Raise ImportError if pyspark is missing or too old."""
-    wanted = ".".join(map(str, PYSPARK))
-    advice = f'ottla needs pyspark {wanted} or newer: pip install "ottla[spark]"'
+    required = ".".join(map(str, PYSPARK))
+    advice = f'ottla requires pyspark {required} or newer: pip install "ottla[spark]"'
     try:
         found = metadata.version("pyspark")
     except metadata.PackageNotFoundError:

@@ -230,15 +230,15 @@ async def test_offsets_of_a_group_without_members(admin, broker, topic, name):
 
 
 async def test_lag_of_a_deleted_topic(admin, broker, topic, name):
-    group, gone = f"g-{name}", f"{name}-gone"
-    await admin.create_topic(gone)
-    places = [TopicPartition(topic, 0), TopicPartition(topic, 9), TopicPartition(gone, 0)]
-    await admin.alter_group_offsets(group, {places[0]: 0})
+    group, deleted = f"g-{name}", f"{name}-deleted"
+    await admin.create_topic(deleted)
+    tps = [TopicPartition(topic, 0), TopicPartition(topic, 9), TopicPartition(deleted, 0)]
+    await admin.alter_group_offsets(group, {tps[0]: 0})
 
-    ends = await admin._end_offsets_of_existing(places[:2])
-    assert ends == {places[0]: 0}
-    await admin.delete_topics(gone)
-    assert await admin._end_offsets_of_existing(places[2:]) == {}
+    ends = await admin._end_offsets_of_existing(tps[:2])
+    assert ends == {tps[0]: 0}
+    await admin.delete_topics(deleted)
+    assert await admin._end_offsets_of_existing(tps[2:]) == {}
 
 
 async def test_a_group_with_members_is_described_and_cannot_be_changed(admin, broker, topic, name):
@@ -254,9 +254,9 @@ async def test_a_group_with_members_is_described_and_cannot_be_changed(admin, br
         assert member.assignment == (TopicPartition(topic, 0), TopicPartition(topic, 1))
         assert set(await admin.group_lag(group)) == set(member.assignment)
 
-        place = TopicPartition(topic, 0)
+        tp = TopicPartition(topic, 0)
         for refused in (
-            admin.alter_group_offsets(group, {place: 0}),
+            admin.alter_group_offsets(group, {tp: 0}),
             admin.delete_groups(group),
         ):
             with pytest.raises(KafkaError, match="has members: stop them first") as caught:

@@ -114,10 +114,10 @@ def test_unknown_topics_and_surplus_members_are_handled(assignor):
 @given(data=st.data())
 def test_aiokafka_assigns_the_same(name, theirs, data):
     partitions = data.draw(st.fixed_dictionaries(dict.fromkeys(TOPICS, st.integers(1, 7))))
-    wanted = data.draw(
+    subscriptions = data.draw(
         st.lists(st.sets(st.sampled_from(TOPICS), min_size=1), min_size=1, max_size=5)
     )
-    members = [Member(f"m{n}", sorted(topics)) for n, topics in enumerate(wanted)]
+    members = [Member(f"m{n}", sorted(topics)) for n, topics in enumerate(subscriptions)]
     cluster = SimpleNamespace(partitions_for_topic=lambda topic: set(range(partitions[topic])))
     asked = {member.id: SimpleNamespace(subscription=list(member.topics)) for member in members}
 
@@ -136,7 +136,7 @@ def test_a_new_member_gets_its_share_and_nothing_else_moves():
     first = assigned("cooperative-sticky", members, {"a": 6})
     after, rounds = rebalanced(members, {"a": 6})
 
-    assert first["m2"] == [], "what others have is not given before they let go of it"
+    assert first["m2"] == [], "partitions of others are not assigned before they are revoked"
     assert rounds == 2
     assert [len(share) for share in after.values()] == [2, 2, 2]
     assert all(set(after[name]) <= set(before[name]) for name in before)
@@ -178,22 +178,22 @@ def test_as_few_partitions_as_possible_move_from_the_most_loaded_member():
 @given(data=st.data())
 def test_cooperative_sticky_is_balanced_and_assigns_every_partition(data):
     partitions = data.draw(st.dictionaries(st.sampled_from(TOPICS), st.integers(1, 9), min_size=1))
-    wanted = data.draw(
+    subscriptions = data.draw(
         st.lists(st.sets(st.sampled_from(TOPICS), min_size=1), min_size=1, max_size=6)
     )
     chance = random.Random(data.draw(st.integers(0, 2**32)))
     members = []
     tps = [TopicPartition(topic, n) for topic, count in partitions.items() for n in range(count)]
-    owners = {tp: chance.randrange(-1, len(wanted)) for tp in tps}
-    for number, topics in enumerate(wanted):
+    owners = {tp: chance.randrange(-1, len(subscriptions)) for tp in tps}
+    for number, topics in enumerate(subscriptions):
         owned = tuple(tp for tp in tps if owners[tp] == number)
         members.append(Member(f"m{number}", sorted(topics), owned=owned, generation_id=1))
 
     assignments, _rounds = rebalanced(members, partitions)
 
     assigned_to = [tp for share in assignments.values() for tp in share]
-    wanted_topics = set().union(*wanted)
-    assert sorted(assigned_to) == sorted(tp for tp in tps if tp.topic in wanted_topics)
+    all_topics = set().union(*subscriptions)
+    assert sorted(assigned_to) == sorted(tp for tp in tps if tp.topic in all_topics)
     topics_of = {member.id: set(member.topics) for member in members}
     for name, share in assignments.items():
         assert {tp.topic for tp in share} <= topics_of[name]

@@ -146,9 +146,9 @@ async def test_getmany_returns_records_before_raising_an_error(broker):
         await consumer.getone()
         take_more = consumer._delivery.take
 
-        def fail_then(most: int) -> object:
+        def fail_then(max_records: int) -> object:
             consumer._delivery.take = take_more
-            taken = take_more(most)
+            taken = take_more(max_records)
             consumer._delivery.report(RuntimeError("no room"))
             return taken
 
@@ -336,8 +336,8 @@ async def test_repeated_pauses_neither_lose_nor_repeat_records(broker):
     async with a_consumer(broker, "t", fetch=FetchConfig(prefetch_bytes=4096)) as consumer:
         async with asyncio.timeout(20):
             while len(seen) < 1000:
-                place = chance.choice([T0, T1])
-                chance.choice([consumer.pause, consumer.resume])(place)
+                tp = chance.choice([T0, T1])
+                chance.choice([consumer.pause, consumer.resume])(tp)
                 record = await consumer.getone(0.001)
                 if record is not None:
                     seen.append(record)
@@ -565,16 +565,16 @@ async def test_a_slow_reader_buffers_at_most_prefetch_bytes(broker):
     fetch = FetchConfig(prefetch_bytes=limit, max_wait=0.1)
 
     async with a_consumer(broker, "t", fetch=fetch) as consumer:
-        most, count = 0, 0
+        peak, count = 0, 0
         async for batch in consumer.batches():
             count += len(batch)
             await asyncio.sleep(0.002)
             held = sum(one.buffer.size_bytes for one in consumer._positions)
-            most = max(most, held)
+            peak = max(peak, held)
             if count == 2000:
                 break
 
-    assert 0.4 * limit < most <= limit + 10 * size
+    assert 0.4 * limit < peak <= limit + 10 * size
 
 
 async def test_paused_partitions_do_not_block_others(broker):

@@ -46,21 +46,21 @@ async def broker(tmp_path) -> AsyncIterator[Broker]:
         yield started
 
 
-class Diary:
+class RebalanceLog:
     """The rebalance callbacks of a consumer, in order."""
 
     def __init__(self) -> None:
         self.lines: list[tuple[str, set[int]]] = []
 
     def __call__(self, verb: str) -> Any:
-        return lambda places: self.lines.append((verb, {place.partition for place in places}))
+        return lambda tps: self.lines.append((verb, {tp.partition for tp in tps}))
 
     @property
     def callbacks(self) -> dict[str, Any]:
         return {f"on_{verb}": self(verb) for verb in ("assigned", "revoked", "lost")}
 
 
-def places(topic: str, *numbers: int) -> set[TopicPartition]:
+def partitions_of(topic: str, *numbers: int) -> set[TopicPartition]:
     return {TopicPartition(topic, number) for number in numbers}
 
 
@@ -68,16 +68,16 @@ async def settled(*consumers: Consumer, count: int, topic: str = "wide") -> None
     """Wait until each partition is assigned to exactly one of these consumers."""
 
     def is_so() -> bool:
-        owned = Counter(place for consumer in consumers for place in consumer.assignment)
-        return owned.keys() == places(topic, *range(count)) and max(owned.values()) == 1
+        owned = Counter(tp for consumer in consumers for tp in consumer.assignment)
+        return owned.keys() == partitions_of(topic, *range(count)) and max(owned.values()) == 1
 
     await eventually(is_so)
 
 
-async def committed(broker: Broker | str, group: str, *wanted: TopicPartition) -> list[int | None]:
+async def committed(broker: Broker | str, group: str, *tps: TopicPartition) -> list[int | None]:
     async with a_consumer(broker, group=group) as consumer:
-        found = await consumer.committed(*wanted)
-    return [one and one.offset for one in (found[place] for place in wanted)]
+        found = await consumer.committed(*tps)
+    return [one and one.offset for one in (found[tp] for tp in tps)]
 
 
 # Commits.
@@ -199,7 +199,7 @@ async def test_members_share_partitions_and_take_over_those_of_leaving_members(b
 
 
 async def test_callbacks_get_assigned_and_revoked_partitions(broker):
-    one, two = Diary(), Diary()
+    one, two = RebalanceLog(), RebalanceLog()
 
     async with a_consumer(broker, "wide", group="g", **one.callbacks) as first:
         await settled(first, count=8)
@@ -221,14 +221,14 @@ async def test_callbacks_get_assigned_and_revoked_partitions(broker):
 
 
 async def test_a_cooperative_rebalance_revokes_only_partitions_that_move(broker):
-    one, two = Diary(), Diary()
+    one, two = RebalanceLog(), RebalanceLog()
     arguments = {"group": "g", "assignors": COOPERATIVE}
 
     async with a_consumer(broker, "wide", **arguments, **one.callbacks) as first:
         await settled(first, count=8)
         async with a_consumer(broker, "wide", **arguments, **two.callbacks) as second:
             await eventually(lambda: len(second.assignment) == 4)
-            moved = {place.partition for place in second.assignment}
+            moved = {tp.partition for tp in second.assignment}
         await settled(first, count=8)
 
     assert one.lines == [
@@ -298,13 +298,13 @@ async def test_ten_members_join_and_leave(broker):
         await fill(broker, TopicPartition("wide", number), *(a_batch(5) for _ in range(30)))
     seen: dict[int, list[int]] = {number: [] for number in range(8)}
     owners: Counter[TopicPartition] = Counter()
-    most = 0
+    max_owners = 0
     chance = random.Random(11)
 
     def gains(assigned: frozenset[TopicPartition]) -> None:
-        nonlocal most
+        nonlocal max_owners
         owners.update(assigned)
-        most = max(most, *owners.values(), 0)
+        max_owners = max(max_owners, *owners.values(), 0)
 
     async def live(seconds: float) -> None:
         async with a_consumer(
@@ -336,7 +336,7 @@ async def test_ten_members_join_and_leave(broker):
 
     assert all(set(offsets) == set(range(150)) for offsets in seen.values()), "nothing is lost"
     assert all(offsets == sorted(set(offsets)) for offsets in seen.values()), "nothing comes twice"
-    assert most == 1, "a partition has one owner at a time"
+    assert max_owners == 1, "a partition has one owner at a time"
 
 
 async def test_a_rebalance_waits_for_records_being_processed(broker):
@@ -392,32 +392,32 @@ async def expel(broker: Broker, group: str, member_id: str) -> None:
 @pytest.mark.parametrize("assignors", [("range",), COOPERATIVE])
 async def test_a_removed_member_loses_its_partitions_and_rejoins(broker, assignors):
     await fill(broker, T0, a_batch(10))
-    diary = Diary()
+    rebalances = RebalanceLog()
 
     async with a_consumer(
-        broker, "t", group="g", auto_commit=0.05, assignors=assignors, **diary.callbacks
+        broker, "t", group="g", auto_commit=0.05, assignors=assignors, **rebalances.callbacks
     ) as consumer:
         first = await take(consumer, 4)
         await commit_of(consumer, T0, 3)
         await expel(broker, "g", consumer._member.member_id)
-        await eventually(lambda: len(diary.lines) == 3)
+        await eventually(lambda: len(rebalances.lines) == 3)
         rest = await drain(consumer, 7)
 
-    assert diary.lines[:3] == [("assigned", {0, 1}), ("lost", {0, 1}), ("assigned", {0, 1})]
+    assert rebalances.lines[:3] == [("assigned", {0, 1}), ("lost", {0, 1}), ("assigned", {0, 1})]
     assert offsets_of(first) == [0, 1, 2, 3]
-    assert offsets_of(rest) == list(range(3, 10)), "what was in hand is delivered again"
+    assert offsets_of(rest) == list(range(3, 10)), "records being processed are delivered again"
 
 
 async def test_lost_partitions_are_revoked_without_on_lost(broker):
-    told = []
+    calls = []
 
-    async with a_consumer(broker, "t", group="g", on_revoked=told.append) as consumer:
+    async with a_consumer(broker, "t", group="g", on_revoked=calls.append) as consumer:
         await eventually(lambda: consumer.assignment)
         await expel(broker, "g", consumer._member.member_id)
-        await eventually(lambda: told)
+        await eventually(lambda: calls)
         await eventually(lambda: consumer.assignment)
 
-    assert told[0] == {T0, T1}
+    assert calls[0] == {T0, T1}
 
 
 async def test_a_commit_of_a_removed_member_fails(broker):
@@ -437,14 +437,14 @@ async def test_heartbeats_continue_while_the_application_is_busy(broker):
     await fill(broker, T0, a_batch(3))
     brief = GroupConfig(session_timeout=1, heartbeat_interval=0.1)
 
-    diary = Diary()
+    rebalances = RebalanceLog()
     async with a_consumer(
-        broker, "t", group="g", group_config=brief, **diary.callbacks
+        broker, "t", group="g", group_config=brief, **rebalances.callbacks
     ) as consumer:
         await take(consumer, 1)
         await asyncio.sleep(2)
         await take(consumer, 2)
-        assert diary.lines == [("assigned", {0, 1})]
+        assert rebalances.lines == [("assigned", {0, 1})]
 
 
 async def test_an_invalid_session_timeout_raises(broker):
@@ -461,18 +461,18 @@ async def test_an_invalid_session_timeout_raises(broker):
 
 
 async def test_a_static_member_returns_to_its_partitions(broker):
-    diary = Diary()
+    rebalances = RebalanceLog()
 
-    async with a_consumer(broker, "wide", group="g", **diary.callbacks) as other:
+    async with a_consumer(broker, "wide", group="g", **rebalances.callbacks) as other:
         async with a_consumer(broker, "wide", group="g", instance_id="i") as member:
             await eventually(lambda: len(member.assignment) == 4)
             await settled(other, member, count=8)
             before = member.assignment
-        said = len(diary.lines)
+        line_count = len(rebalances.lines)
         async with a_consumer(broker, "wide", group="g", instance_id="i") as member:
             await eventually(lambda: member.assignment)
             assert member.assignment == before
-        assert len(diary.lines) == said, "nobody else noticed"
+        assert len(rebalances.lines) == line_count, "no other member noticed"
 
 
 async def test_the_later_of_two_members_with_one_instance_id_fences_the_other(broker):
@@ -540,10 +540,10 @@ async def test_a_new_subscription_triggers_a_rebalance(broker):
 
 async def test_unsubscribe_commits_leaves_and_allows_to_subscribe_again(broker):
     await fill(broker, T0, a_batch(10))
-    told: list[tuple[str, frozenset[TopicPartition]]] = []
+    calls: list[tuple[str, frozenset[TopicPartition]]] = []
 
     async with a_consumer(
-        broker, "t", group="g", on_revoked=lambda places: told.append(("revoked", places))
+        broker, "t", group="g", on_revoked=lambda tps: calls.append(("revoked", tps))
     ) as consumer:
         assert offsets_of(await take(consumer, 5)) == list(range(5))
         reading = asyncio.create_task(consumer.getone())  # consumes what was delivered
@@ -551,7 +551,7 @@ async def test_unsubscribe_commits_leaves_and_allows_to_subscribe_again(broker):
         await consumer.unsubscribe()
 
         assert (consumer.assignment, consumer.topics) == (frozenset(), frozenset())
-        assert told == [("revoked", frozenset({T0, T1}))]
+        assert calls == [("revoked", frozenset({T0, T1}))]
         with pytest.raises(ConsumerError, match="Nothing to read"):
             await consumer.getone(0.1)
         async with a_consumer(broker, "t", group="g") as other:
@@ -600,11 +600,11 @@ async def test_members_may_subscribe_to_different_topics(broker):
 
 async def test_callbacks_may_seek_commit_and_wait(broker):
     await fill(broker, T0, a_batch(10))
-    told = []
+    calls = []
 
     async def assigned(given: frozenset[TopicPartition]) -> None:
         await asyncio.sleep(0.01)
-        told.append(await consumer.position(T0))
+        calls.append(await consumer.position(T0))
         consumer.seek(T0, 7)
 
     async def revoked(given: frozenset[TopicPartition]) -> None:
@@ -623,7 +623,7 @@ async def test_callbacks_may_seek_commit_and_wait(broker):
     await consumer.close()
 
     assert offsets_of(records) == [7, 8, 9]
-    assert told[0] == 0
+    assert calls[0] == 0
 
 
 async def test_a_callback_may_commit_when_the_consumer_is_closed(broker):

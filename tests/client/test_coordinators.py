@@ -36,7 +36,7 @@ from ottla.protocol.api.offset_fetch import (
 )
 from ottla.protocol.api.sync_group import SyncGroupRequest, SyncGroupResponse
 
-PLACE = TopicPartition("orders", 0)
+TP = TopicPartition("orders", 0)
 APIS = (
     *("FindCoordinator", "JoinGroup", "SyncGroup", "Heartbeat", "LeaveGroup"),
     *("OffsetCommit", "OffsetFetch", "Fetch"),
@@ -88,7 +88,7 @@ class Coordinators(Stage):
         )
 
     def _sync(self, _call):
-        return SyncGroupResponse(assignment=encode_assignment([PLACE]))
+        return SyncGroupResponse(assignment=encode_assignment([TP]))
 
     def _committed(self, _call):
         one = OffsetFetchResponsePartition(
@@ -119,14 +119,14 @@ async def stage():
         yield started
 
 
-def a_member(stage, told):
+def a_member(stage, calls):
     return Consumer(
         stage.nodes[1].address,
         "orders",
         group="g",
         auto_commit=None,
-        on_assigned=lambda tps: told.append(("assigned", tps)),
-        on_lost=lambda tps: told.append(("lost", tps)),
+        on_assigned=lambda tps: calls.append(("assigned", tps)),
+        on_lost=lambda tps: calls.append(("lost", tps)),
         client=CLIENT,
         group_config=MEMBERSHIP,
         fetch=FetchConfig(max_wait=0.05),
@@ -134,25 +134,25 @@ def a_member(stage, told):
 
 
 async def test_a_coordinator_that_moves_is_followed_without_a_rebalance(stage):
-    told = []
-    async with a_member(stage, told) as consumer:
+    calls = []
+    async with a_member(stage, calls) as consumer:
         await eventually(lambda: consumer.assignment)
-        assert await consumer.position(PLACE) == 7
+        assert await consumer.position(TP) == 7
         stage.coordinator = 2
         await eventually(lambda: stage.nodes_of(HeartbeatRequest).count(2) > 3)
         stage.coordinator = 1
         # A commit or a heartbeat notices first; both continue.
-        await consumer.commit({PLACE: 9})
+        await consumer.commit({TP: 9})
 
     assert stage.nodes_of(OffsetCommitRequest)[-1] == 1
     assert stage.nodes_of(LeaveGroupRequest) == [1]
     assert len(stage.asked(JoinGroupRequest)) == 1
-    assert told == [("assigned", frozenset({PLACE}))]
+    assert calls == [("assigned", frozenset({TP}))]
 
 
 async def test_a_hanging_coordinator_is_abandoned_before_the_session_times_out(stage):
-    told = []
-    async with a_member(stage, told) as consumer:
+    calls = []
+    async with a_member(stage, calls) as consumer:
         await eventually(lambda: consumer.assignment)
         stage.hung.add(0)
         stage.coordinator = 1
@@ -160,16 +160,16 @@ async def test_a_hanging_coordinator_is_abandoned_before_the_session_times_out(s
         await eventually(lambda: 1 in stage.nodes_of(HeartbeatRequest))
         assert asyncio.get_running_loop().time() - started < MEMBERSHIP.session_timeout
 
-    assert [what for what, _ in told] == ["assigned"]
+    assert [what for what, _ in calls] == ["assigned"]
 
 
 async def test_a_member_waits_for_a_coordinator_that_is_down(stage):
-    told = []
-    async with a_member(stage, told) as consumer:
+    calls = []
+    async with a_member(stage, calls) as consumer:
         await eventually(lambda: consumer.assignment)
         stage.coordinator = None
         await stage.nodes[0].stop()
-        committing = asyncio.create_task(consumer.commit({PLACE: 8}))
+        committing = asyncio.create_task(consumer.commit({TP: 8}))
         await asyncio.sleep(0.1)
         assert not committing.done()
 
@@ -179,15 +179,15 @@ async def test_a_member_waits_for_a_coordinator_that_is_down(stage):
         await stage.nodes[0].start()
 
     assert stage.nodes_of(OffsetCommitRequest)[-1] == 1
-    assert [what for what, _ in told] == ["assigned"]
+    assert [what for what, _ in calls] == ["assigned"]
 
 
 async def test_a_member_joins_once_there_is_a_coordinator(stage):
-    told = []
+    calls = []
     stage.coordinator = None
-    async with a_member(stage, told) as consumer:
+    async with a_member(stage, calls) as consumer:
         assert await consumer.getone(0.1) is None
-        assert told == []
+        assert calls == []
         stage.coordinator = 2
         await eventually(lambda: consumer.assignment)
 

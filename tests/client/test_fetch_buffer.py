@@ -124,7 +124,9 @@ def test_aborted_transactions_are_filtered():
     )
 
     assert all_of(FetchedData(TP, 0, data, [(1, 0)])) == [2, 3, 5]
-    assert all_of(FetchedData(TP, 0, data)) == [0, 1, 2, 3, 5], "markers are for nobody"
+    assert all_of(FetchedData(TP, 0, data)) == [0, 1, 2, 3, 5], (
+        "control batches are never delivered"
+    )
     assert FetchedData(TP, 0, data).next_offset == 8
 
 

@@ -290,8 +290,8 @@ def metered(tmp_path_factory):
     port = free_port()
     folder = tmp_path_factory.mktemp("metered")
     with Meter(port) as meter:
-        told = ["--set", f"advertised.listeners=PLAINTEXT://127.0.0.1:{meter.port}"]
-        with Daemon(folder, *told, port=port) as broker:
+        advertised = ["--set", f"advertised.listeners=PLAINTEXT://127.0.0.1:{meter.port}"]
+        with Daemon(folder, *advertised, port=port) as broker:
             with Admin(broker.address) as admin, Producer(broker.address) as producer:
                 admin.create_topic("big", partitions=2)
                 for number in range(200):

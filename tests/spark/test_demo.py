@@ -22,15 +22,15 @@ def job(monkeypatch):
 
 def test_orders_are_counted(job, spark, bootstrap, make_topic, producer, tmp_path):
     orders, totals = make_topic(6), make_topic()
-    wanted = ["espresso"] * 70 + ["mocha"] * 30
-    producer.send_many(orders, [coffee.encode() for coffee in wanted])
+    coffees = ["espresso"] * 70 + ["mocha"] * 30
+    producer.send_many(orders, [coffee.encode() for coffee in coffees])
 
     query = job.start(spark, bootstrap, orders, totals, tmp_path)
     query.finish()
 
     count = importlib.import_module("rates").Count("Spark")
     query.look(count)
-    assert count.total == len(wanted)
+    assert count.total == len(coffees)
     with Consumer(bootstrap, totals) as consumer:
         found = [consumer.getone(timeout=10) for _ in range(2)]
-    assert {one.key.decode(): int(one.value) for one in found} == Counter(wanted)
+    assert {one.key.decode(): int(one.value) for one in found} == Counter(coffees)

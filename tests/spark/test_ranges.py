@@ -258,9 +258,9 @@ def test_offsets_are_committed_for_a_group(connection, make_topic, fill, admin):
     fill(topic, [0], 10)
     client = BrokerClient(connection)
 
-    client.commit("told", {TopicPartition(topic, 0): 7}, timeout=20)
+    client.commit("lag", {TopicPartition(topic, 0): 7}, timeout=20)
 
-    assert admin.group_lag("told")[TopicPartition(topic, 0)].lag == 3
+    assert admin.group_lag("lag")[TopicPartition(topic, 0)].lag == 3
     with pytest.raises(KafkaError):
         client.commit("", {TopicPartition(topic, 0): 7}, timeout=20)
     client.close()

@@ -82,7 +82,7 @@ def test_an_old_pyspark_is_an_error(monkeypatch):
     check_pyspark()
     monkeypatch.setattr(metadata, "version", lambda _: "4.1.4")
 
-    with pytest.raises(ImportError, match=r"pyspark 4.1.4 .*needs pyspark 4.2 or newer: pip"):
+    with pytest.raises(ImportError, match=r"pyspark 4.1.4 .*requires pyspark 4.2 or newer: pip"):
         check_pyspark()
     with pytest.raises(ImportError, match=r"pyspark 4.1.4 "):
         _ = ottla.client.spark.__getattr__("OttlaSource")
