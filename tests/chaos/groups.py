@@ -36,7 +36,7 @@ def come_and_go(run: Run) -> None:
                     members.start(names[-1], run.chance.choice(CLIENTS))
                 members.wait_until_assigned(PARTITIONS)
                 members.wait_until_consuming()
-            settle(members, load)
+            settle(members, load=load)
             members.stop()
             check_group(members, load)
             run.figures.acked = load.acked

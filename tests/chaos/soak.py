@@ -143,7 +143,7 @@ class Soak:
                         members.start(name, client)
                     self._go_on(stage, proxies, orders, members, tell)
                     orders.wait_for_acks()
-                settle(members, load)
+                settle(members, load=load)
                 members.stop()
                 check_group(members, load)
             self._run.judge(stage, orders, may_fail=False)

@@ -161,8 +161,8 @@ def recover(groups: list[GroupMembers]) -> None:
 
 
 def finish(groups: list[GroupMembers], load: Load) -> None:
+    settle(*groups, load=load)
     for group in groups:
-        settle(group, load)
         group.stop()
         check_group(group, load)
 

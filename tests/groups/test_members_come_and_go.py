@@ -59,7 +59,7 @@ def test_every_record_is_delivered_while_members_come_and_go(
         members.wait_until_assigned(PARTITIONS)
         members.wait_until_consuming("c", "d")
 
-        settle(members, load)
+        settle(members, load=load)
         members.stop()
         check_group(members, load)
 
@@ -87,6 +87,6 @@ def test_a_member_that_wakes_after_its_session_cannot_move_commits_back(
         members.wait_until_assigned(PARTITIONS)
         members.wait_until_consuming("a", "b")
 
-        settle(members, load)
+        settle(members, load=load)
         members.stop()
         check_group(members, load)

@@ -37,7 +37,7 @@ def test_different_clients_share_a_group(broker, tmp_path, name, assignor, clien
         members.start("again", installed[0])
         members.wait_until_consuming()
 
-        settle(members, load)
+        settle(members, load=load)
         members.stop()
         check_group(members, load)
 
@@ -64,6 +64,6 @@ def test_a_member_without_a_common_assignor_is_rejected_without_a_rebalance(brok
         members.wait_until_consuming("a", "b")
         moved = [line for line in members.events.lines[before:] if line[1] == "revoked"]
         assert moved == []
-        settle(members, load)
+        settle(members, load=load)
         members.stop()
         check_group(members, load)

@@ -39,7 +39,7 @@ def test_a_static_member_that_restarts_causes_no_rebalance(broker, tmp_path, nam
 
         stored = stored_group(broker.address, name)
         assert stored.groups[-1].generation == generation
-        settle(members, load)
+        settle(members, load=load)
         members.stop()
         check_group(members, load)
 
@@ -57,6 +57,6 @@ def test_a_static_member_that_stays_away_expires_with_its_session(broker, tmp_pa
         members.wait_until_assigned(PARTITIONS)
         assert members.events.assigned["a"] == set(range(PARTITIONS))
 
-        settle(members, load)
+        settle(members, load=load)
         members.stop()
         check_group(members, load)

@@ -22,7 +22,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -365,15 +365,22 @@ def producing(
     )
 
 
-def settle(members: GroupMembers, load: Load) -> None:
-    """Stop producing, and wait until every record is delivered and committed."""
+def settle(*groups: GroupMembers, load: Load) -> None:
+    """Stop producing, and wait until every record is delivered to and committed by each group."""
+    # Members do not retry a commit that fails during a rebalance: let rebalances end first.
+    for members in groups:
+        members.wait_for_commits_of_all(len(load.partitions))
     load.stop()
     assert load.problems == []
     assert load.errors == []
     acked = load.history.acked_records().keys()
-    members.wait("every record delivered", lambda: members.events.received.keys() >= acked)
-    client = Confluent(members.address)
-    members.wait("a lag of 0", lambda: client.lag(members.group, members.topic) == 0)
+    for members in groups:
+        client, events = Confluent(members.address), members.events
+        members.wait(
+            "every record delivered", lambda events=events: events.received.keys() >= acked
+        )
+        lag = partial(client.lag, members.group, members.topic)
+        members.wait("a lag of 0", lambda lag=lag: lag() == 0)
 
 
 def check_group(members: GroupMembers, load: Load) -> None:

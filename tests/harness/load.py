@@ -592,9 +592,13 @@ class Load:
         while not condition():
             assert not self.problems, self.problems
             if time.monotonic() > deadline:
-                acked = {tracker.name: tracker.acked for tracker in self.trackers}
-                raise AssertionError(f"{what}: not in {seconds} s; {acked}; {self.errors[-3:]}")
+                raise AssertionError(f"{what}: not in {seconds} s; {self.describe()}")
             time.sleep(0.005)
+
+    def describe(self) -> str:
+        """Return acks per partition, problems and the last errors, for error messages."""
+        acked = {tracker.name: tracker.acked for tracker in self.trackers}
+        return f"load: acked {acked}; problems {self.problems}; errors {self.errors[-3:]}"
 
     def stop(self, timeout: float = TIMEOUT_SECONDS + 10) -> None:
         """Wait up to `timeout` seconds for acknowledgements, then stop producers and readers."""
@@ -619,6 +623,7 @@ def load_on(address: str, topic: str, partitions: int, **options: Any) -> Iterat
     try:
         yield load
     except BaseException:
+        print(load.describe())
         load.stop(timeout=1)
         raise
     load.stop()
