@@ -104,7 +104,7 @@ class RecordAccumulator:
         queues = self.topics.get(topic)
         if queues is None:
             await self._cluster.retry(
-                lambda: self._cluster.topic(topic), what=f"Metadata of topic {topic!r}"
+                lambda: self._cluster.topic(topic), what=f"Metadata lookup of topic {topic!r}"
             )
             self.check_open()
             queues = self.topics.setdefault(

@@ -1,4 +1,4 @@
-"""Batches to Arrow: every column, by the compiled module and in Python, against the records."""
+"""Record batches to Arrow, compiled and in pure Python, against the decoded records."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ WITH_HEADERS = ArrowDecoder(headers=True)
 
 @contextmanager
 def way(name: str) -> Iterator[None]:
-    """Decode in one of the two ways."""
+    """Decode with the compiled module or in pure Python."""
     with pytest.MonkeyPatch.context() as patch:
         if name == "python":
             patch.setattr(compiled, "fast", None)
@@ -82,7 +82,7 @@ def row_of(record: Record, timestamp_type: int = 0, scale: int = 1) -> dict[str,
     }
 
 
-def test_the_columns_are_those_of_sparks_kafka_source():
+def test_the_columns_are_those_of_the_kafka_source_of_spark():
     spark = ArrowDecoder(timestamp=pa.timestamp("us", "UTC"), headers=True)
     headers = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
@@ -102,7 +102,7 @@ def test_the_columns_are_those_of_sparks_kafka_source():
     assert rows_of([batch]) == [row_of(record, scale=1000) for record in RECORDS]
 
 
-def test_headers_and_microseconds_are_there_if_they_are_asked_for():
+def test_headers_and_microseconds_are_optional():
     (batch,) = decode(build_batch(RECORDS), ArrowDecoder())
 
     assert "headers" not in batch.schema.names
@@ -126,7 +126,7 @@ def test_compressed_batches_are_decompressed(compression):
     assert rows_of(decode(wire)) == [row_of(record) for record in RECORDS]
 
 
-def test_a_bomb_is_an_error_that_says_where():
+def test_a_decompression_bomb_is_an_error_with_its_offset():
     wire = build_batch(
         [Record(7, NOW, None, bytes(1 << 20))], compression=Compression.ZSTD, base_offset=7
     )
@@ -138,7 +138,7 @@ def test_a_bomb_is_an_error_that_says_where():
     assert caught.value.__notes__ == ["in the batch at offset 7"]
 
 
-def test_the_brokers_time_is_that_of_every_record_and_of_another_type():
+def test_log_append_time_applies_to_all_records_of_a_batch():
     stamped = build_batch(RECORDS)
     RecordBatch(stamped).stamp_append_time(NOW + 999)
     wire = bytes(stamped + build_batch([Record(14, NOW, None, None)]))
@@ -164,7 +164,7 @@ def test_the_brokers_time_is_that_of_every_record_and_of_another_type():
         (-(2**70), 2**70, [10, 11, 12, 13, 20]),
     ],
 )
-def test_records_outside_of_the_span_are_dropped(start, end, offsets):
+def test_records_outside_the_offset_range_are_dropped(start, end, offsets):
     wire = bytes(build_batch(RECORDS) + build_batch([Record(20, NOW, None, b"")]))
 
     rows = rows_of(decode(wire, start_offset=start, end_offset=end))
@@ -174,7 +174,7 @@ def test_records_outside_of_the_span_are_dropped(start, end, offsets):
     assert rows == [row_of(wanted[offset]) for offset in offsets]
 
 
-def test_a_batch_outside_of_the_span_is_not_even_looked_at():
+def test_a_batch_outside_the_offset_range_is_not_decoded():
     damaged = build_batch(RECORDS)
     damaged[-1] ^= 1
     wire = bytes(damaged + build_batch([Record(20, NOW, None, b"")]))
@@ -182,7 +182,7 @@ def test_a_batch_outside_of_the_span_is_not_even_looked_at():
     assert [row["offset"] for row in rows_of(decode(wire, start_offset=14))] == [20]
 
 
-def test_nothing_gives_nothing():
+def test_no_data_yields_no_batches():
     emptied = build_batch([], base_offset=0, last_offset=5)
 
     assert decode(b"") == []
@@ -191,7 +191,7 @@ def test_nothing_gives_nothing():
     assert pa.Table.from_batches(decode(b""), schema=WITH_HEADERS.schema).num_rows == 0
 
 
-def test_control_batches_are_passed_over_and_a_cut_one_is_left_out():
+def test_control_batches_and_an_incomplete_batch_are_skipped():
     marker = build_batch([Record(14, NOW, b"\0\0\0\1", b"\0" * 6)], control=True)
     wire = bytes(build_batch(RECORDS) + marker + build_batch([Record(15, NOW, None, b"x")]))
 
@@ -199,7 +199,7 @@ def test_control_batches_are_passed_over_and_a_cut_one_is_left_out():
     assert [row["offset"] for row in rows_of(decode(memoryview(wire)[:-1]))] == [10, 11, 12, 13]
 
 
-def test_the_caller_may_leave_out_batches_of_aborted_transactions():
+def test_the_caller_may_filter_batches_of_aborted_transactions():
     wire = bytes(
         build_batch(RECORDS, transactional=True, producer_id=1)
         + build_batch([Record(14, NOW, None, b"x")], transactional=True, producer_id=2)
@@ -210,7 +210,7 @@ def test_the_caller_may_leave_out_batches_of_aborted_transactions():
     assert [row["offset"] for row in rows_of(decode(kept))] == [14]
 
 
-def test_an_arrow_batch_ends_before_it_would_be_too_large():
+def test_arrow_batches_respect_batch_bytes():
     wire = b"".join(build_batch([Record(n, NOW, None, bytes(1000))]) for n in range(10))
     wire += build_batch([Record(10, NOW, None, bytes(5000))])
 
@@ -228,7 +228,7 @@ def test_columns_outlive_the_bytes_that_they_were_decoded_from():
     assert rows_of([batch]) == [row_of(record) for record in RECORDS]
 
 
-def test_what_lies_before_a_damaged_batch_is_given_first():
+def test_batches_before_a_corrupt_one_are_yielded_first():
     damaged = build_batch([Record(14, NOW, None, b"x")])
     damaged[-2] ^= 1
     wire = bytes(build_batch(RECORDS) + damaged)
@@ -242,7 +242,7 @@ def test_what_lies_before_a_damaged_batch_is_given_first():
     assert decode(wire, ArrowDecoder(check_crcs=False))[0].num_rows == 5
 
 
-def test_records_that_make_no_sense_are_refused_and_the_batch_is_named():
+def test_malformed_records_raise_an_error_with_the_offset_of_the_batch():
     wire = build_batch(RECORDS) + build_batch([Record(14, NOW, None, b"x")])
     struct.pack_into(">b", wire, len(wire) - 1, 1)
     second = RecordBatch(wire[RecordBatch(wire).size :])
@@ -255,7 +255,7 @@ def test_records_that_make_no_sense_are_refused_and_the_batch_is_named():
     assert caught.value.__notes__ == ["in the batch at offset 14"]
 
 
-def test_a_time_that_the_column_cannot_have_is_an_error_unless_it_is_dropped():
+def test_a_timestamp_that_overflows_is_an_error_unless_its_record_is_dropped():
     wire = build_batch([Record(0, NOW, None, b"a"), Record(1, 2**62, None, b"b")])
     microseconds = ArrowDecoder(timestamp=pa.timestamp("us"))
 
@@ -267,7 +267,7 @@ def test_a_time_that_the_column_cannot_have_is_an_error_unless_it_is_dropped():
     assert [batch.num_rows for batch in decode(wire, microseconds, end_offset=1)] == [1]
 
 
-def test_settings_that_cannot_be_are_refused():
+def test_invalid_configs_are_rejected():
     for wrong in (
         {"timestamp": pa.timestamp("ns")},
         {"batch_bytes": 0},
@@ -288,7 +288,7 @@ SPANS = st.tuples(st.integers(-1, 8), st.none() | st.integers(-1, 8))
     headers=st.booleans(),
 )
 @settings(max_examples=60)
-def test_both_ways_give_what_the_records_say_one_by_one(each_way, batches, span, headers):
+def test_compiled_and_python_decode_the_same_records(each_way, batches, span, headers):
     wire = bytearray()
     wanted = []
     start, end = span
@@ -318,7 +318,7 @@ def test_both_ways_give_what_the_records_say_one_by_one(each_way, batches, span,
 @pytest.mark.parametrize("each_way", ["compiled"], indirect=True)
 @given(rows=records(), data=st.data(), scale=st.sampled_from(["ms", "us"]))
 @settings(max_examples=100)
-def test_damage_is_the_same_error_in_both_ways(each_way, rows, data, scale):
+def test_compiled_and_python_raise_the_same_error_for_corrupt_data(each_way, rows, data, scale):
     wire = build_batch(rows)
     wire += build_batch(rows)
     size = len(wire) // 2

@@ -1,4 +1,4 @@
-"""The blocking twin: the same verbs, on a thread of its own."""
+"""The blocking clients: the same methods, on a thread of their own."""
 
 import asyncio
 import gc
@@ -42,13 +42,13 @@ def topic(broker):
 
 
 def threads():
-    """All but those of the broker that tests share, if it is in this process: they come and go."""
+    """Threads, except those of a shared broker in this process, which come and go."""
     return {
         one for one in threading.enumerate() if not one.name.startswith(("ottla-broker", "flush"))
     }
 
 
-def verbs(kind):
+def methods(kind):
     return {
         name
         for name, value in inspect.getmembers(kind)
@@ -58,24 +58,26 @@ def verbs(kind):
 
 
 @pytest.mark.parametrize("name", ["Admin", "Producer", "Consumer"])
-def test_every_verb_has_a_twin(name):
-    there, here = getattr(client, name), getattr(blocking, name)
+def test_every_method_has_a_blocking_counterpart(name):
+    async_class, blocking_class = getattr(client, name), getattr(blocking, name)
 
-    missing = verbs(there) - verbs(here) - {"start"}  # it is started when it is made
+    missing = (
+        methods(async_class) - methods(blocking_class) - {"start"}
+    )  # the constructor starts it
 
     assert not missing, f"client/blocking/{name.lower()}.py lacks {', '.join(sorted(missing))}"
 
 
-def test_records_go_round(broker, topic):
+def test_records_are_produced_and_consumed(broker, topic):
     with Producer(broker.address) as producer:
-        receipt = producer.send(topic, b"first", key=b"k", headers={"a": b"b"})
+        metadata = producer.send(topic, b"first", key=b"k", headers={"a": b"b"})
         later = [producer.enqueue(topic, b"%d" % number) for number in range(10)]
         assert {one.result().topic for one in later} == {topic}
         written = producer.send_many(topic, (b"x" for _ in range(12_000)))
         producer.send_many(topic, [ProducerRecord(b"last", partition=1)])
         producer.flush()
 
-    assert receipt.offset == 0
+    assert metadata.offset == 0
     assert sum(part.record_count for part in written) == 12_000
     found = []
     with Consumer(broker.address, topic) as consumer:
@@ -88,7 +90,7 @@ def test_records_go_round(broker, topic):
     assert (found[0].topic, b"last" in {one.value for one in found}) == (topic, True)
 
 
-def test_a_consumer_is_told_where_to_read(broker, topic):
+def test_a_consumer_seeks_and_pauses(broker, topic):
     first, second = TopicPartition(topic, 0), TopicPartition(topic, 1)
     with Producer(broker.address) as producer:
         producer.send_many(topic, [ProducerRecord(b"%d" % n, partition=0) for n in range(10)])
@@ -108,7 +110,7 @@ def test_a_consumer_is_told_where_to_read(broker, topic):
         assert consumer.getmany(5)[first][0].value == b"1"
 
 
-def test_what_was_taken_is_committed_and_no_more(broker, topic):
+def test_only_delivered_records_are_committed(broker, topic):
     group = f"g-{topic}"
     with Producer(broker.address) as producer:
         producer.send_many(topic, [ProducerRecord(b"%d" % n, partition=0) for n in range(100)])
@@ -125,7 +127,7 @@ def test_what_was_taken_is_committed_and_no_more(broker, topic):
         assert sum(one.lag for one in admin.group_lag(group).values() if one.lag is not None) == 0
 
 
-def test_errors_are_those_of_the_sdk(broker):
+def test_errors_are_those_of_the_async_client(broker):
     with Admin(broker.address) as admin:
         with pytest.raises(KafkaError):
             admin.describe_topics("missing")
@@ -135,13 +137,13 @@ def test_errors_are_those_of_the_sdk(broker):
         Producer(broker.address, acks="some")
 
 
-async def test_it_works_where_a_loop_runs(broker, topic):
+async def test_a_blocking_client_works_inside_a_running_loop(broker, topic):
     with Admin(broker.address) as admin:
         assert len(admin.end_offsets(topic)) == 2
         assert len(await asyncio.to_thread(admin.end_offsets, topic)) == 2
 
 
-def test_threads_share_one(broker, topic):
+def test_threads_share_a_client(broker, topic):
     with Producer(broker.address) as producer:
 
         def work():
@@ -158,7 +160,7 @@ def test_threads_share_one(broker, topic):
         assert sum(admin.end_offsets(topic).values()) == 80
 
 
-def test_one_that_was_closed_says_so(broker, topic):
+def test_a_closed_client_raises_closed_error(broker, topic):
     before = threads()
     admin = Admin(broker.address)
     admin.close()
@@ -172,7 +174,7 @@ def test_one_that_was_closed_says_so(broker, topic):
     assert list(consumer) == []
 
 
-def test_a_callback_cannot_wait_for_its_own_client(broker, topic):
+def test_a_callback_cannot_use_its_own_client(broker, topic):
     seen = []
 
     def assigned(_partitions):
@@ -197,7 +199,7 @@ def use_in_a_child(admin, answers):
 
 
 @pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
-def test_a_forked_process_is_told_to_make_its_own(broker):
+def test_a_client_cannot_be_used_after_a_fork(broker):
     context = multiprocessing.get_context("fork")
     answers = context.Queue()
     with Admin(broker.address) as admin:
@@ -209,7 +211,7 @@ def test_a_forked_process_is_told_to_make_its_own(broker):
         assert admin.describe_cluster().brokers
 
 
-def test_ctrl_c_interrupts_and_the_client_lives_on(broker, topic):
+def test_ctrl_c_cancels_a_call_and_the_client_stays_usable(broker, topic):
     script = (
         "from ottla.client.blocking import Consumer\n"
         f"with Consumer('{broker.address}', '{topic}') as consumer:\n"
@@ -228,7 +230,7 @@ def test_ctrl_c_interrupts_and_the_client_lives_on(broker, topic):
         assert process.wait(30) == 0
 
 
-def test_a_script_that_forgets_to_close_still_ends(broker):
+def test_a_script_that_closes_no_client_exits(broker):
     script = (
         "from ottla.client.blocking import Admin\n"
         f"admin = Admin('{broker.address}')\n"
@@ -242,8 +244,8 @@ def test_a_script_that_forgets_to_close_still_ends(broker):
     assert (done.stdout, done.stderr) == ("1\n", "")
 
 
-def test_a_script_that_forgets_to_close_sends_what_it_has_queued(broker, topic):
-    # What lingers, and what is compressed in a thread; by a name that has to be looked up.
+def test_a_script_that_closes_no_producer_sends_queued_records(broker, topic):
+    # With lingering, compression in a thread, and a host name to resolve.
     address = broker.address.replace("127.0.0.1", "localhost")
     script = (
         "from ottla.client import BatchConfig\n"
@@ -262,11 +264,11 @@ def test_a_script_that_forgets_to_close_sends_what_it_has_queued(broker, topic):
     assert done.stderr == ""
     with Admin(broker.address) as admin:
         assert admin.end_offsets(TopicPartition(topic, 0)) == {TopicPartition(topic, 0): 100}
-        # The consumer has left: nobody waits for its session to end.
+        # The consumer has left the group: the next one need not wait for a session timeout.
         assert admin.describe_groups(f"g-{topic}")[f"g-{topic}"].members == ()
 
 
-def test_a_producer_that_is_forgotten_sends_what_it_has_queued(broker, topic):
+def test_a_garbage_collected_producer_sends_queued_records(broker, topic):
     before = threads()
     producer = Producer(broker.address, batch=client.BatchConfig(linger=60))
     producer.enqueue(topic, b"x", partition=1)
@@ -278,7 +280,7 @@ def test_a_producer_that_is_forgotten_sends_what_it_has_queued(broker, topic):
         assert admin.end_offsets(TopicPartition(topic, 1)) == {TopicPartition(topic, 1): 1}
 
 
-def test_whoever_asks_while_it_is_closed_hears_of_it(broker):
+def test_calls_during_close_raise_closed_error(broker):
     for _ in range(20):
         admin = Admin(broker.address)
         heard = []

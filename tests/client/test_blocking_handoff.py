@@ -1,4 +1,4 @@
-"""What threads queue one by one, and a producer on a loop is handed many at a time."""
+"""Records that threads enqueue, and hand over to the event loop in batches."""
 
 import asyncio
 import signal
@@ -38,7 +38,7 @@ def topic(broker):
     return broker.create_topic(partitions=2)
 
 
-def test_what_is_queued_and_what_is_sent_keep_their_order(broker, topic):
+def test_enqueue_and_send_keep_their_order(broker, topic):
     numbers = iter(range(10_000))
     with Producer(broker.bootstrap) as producer:
         sent = []
@@ -52,15 +52,15 @@ def test_what_is_queued_and_what_is_sent_keep_their_order(broker, topic):
     assert broker.values(topic) == sent
 
 
-def test_receipts_of_many_threads_say_where_their_records_are(broker, topic):
+def test_futures_of_many_threads_return_the_right_offsets(broker, topic):
     found = {}
 
     def work(name):
         values = [b"%d:%d" % (name, number) for number in range(500)]
         futures = [producer.enqueue(topic, value) for value in values]
         for value, future in zip(values, futures, strict=True):
-            receipt = future.result(30)
-            found[receipt.partition, receipt.offset] = value
+            metadata = future.result(30)
+            found[metadata.partition, metadata.offset] = value
 
     with Producer(broker.bootstrap) as producer:
         threads = [threading.Thread(target=work, args=(name,)) for name in range(4)]
@@ -73,7 +73,7 @@ def test_receipts_of_many_threads_say_where_their_records_are(broker, topic):
     assert {(one.partition, one.offset): one.value for one in records} == found
 
 
-def test_flush_and_close_wait_for_what_was_queued(broker, topic):
+def test_flush_and_close_wait_for_queued_records(broker, topic):
     producer = Producer(broker.bootstrap, batch=BatchConfig(linger=60))
     first = [producer.enqueue(topic, b"%d" % n) for n in range(100)]
     producer.flush()
@@ -86,7 +86,7 @@ def test_flush_and_close_wait_for_what_was_queued(broker, topic):
         producer.enqueue(topic, b"late")
 
 
-def test_what_is_wrong_with_a_record_is_raised_at_once(broker, topic):
+def test_an_invalid_record_raises_in_the_calling_thread(broker, topic):
     with Producer(broker.bootstrap) as producer:
         with pytest.raises(SerializationError):
             producer.enqueue(topic, "text")
@@ -100,7 +100,7 @@ def test_what_is_wrong_with_a_record_is_raised_at_once(broker, topic):
     broker.assert_values(topic, '{"a":1}')
 
 
-def test_what_is_found_out_later_is_told_by_the_future(broker, topic):
+def test_later_errors_are_raised_by_the_future(broker, topic):
     with Producer(broker.bootstrap) as producer:
         wrong = producer.enqueue(topic, b"x", partition=7)
         right = producer.enqueue(topic, b"x", partition=1)
@@ -112,7 +112,7 @@ def test_what_is_found_out_later_is_told_by_the_future(broker, topic):
     assert not wrong.cancel()
 
 
-def test_a_topic_that_is_not_found_is_looked_for_once_for_all_that_wait(broker, topic):
+def test_a_missing_topic_is_looked_up_once_for_all_queued_records(broker, topic):
     client = ClientConfig(timeouts=TimeoutConfig(operation=1), allow_auto_create=False)
     with Producer(broker.bootstrap, client=client) as producer:
         lost = [producer.enqueue("no-such-topic", b"x") for _ in range(20)]
@@ -121,14 +121,14 @@ def test_a_topic_that_is_not_found_is_looked_for_once_for_all_that_wait(broker, 
         errors = {future.exception(60) for future in lost}
         assert right.result(60).topic == topic
 
-    # The first one may have been on its way before the others came.
+    # The first one may have been handed over before the others were queued.
     assert len(errors) <= 2
     assert {type(error) for error in errors} == {DeadlineError}
 
 
 @asynccontextmanager
 async def a_producer(stage, batch):
-    """A producer that keeps another thread waiting than that of the stage."""
+    """A blocking producer, created and closed outside the thread of the stage."""
     producer = await asyncio.to_thread(Producer, stage.address, batch=batch)
     try:
         yield producer
@@ -137,7 +137,7 @@ async def a_producer(stage, batch):
 
 
 async def held_back(stage, producer):
-    """Let no request of a producer be answered until the event is set."""
+    """Delay the responses to Produce until the event is set."""
     await asyncio.to_thread(producer.send, "orders", b"warm")
     gate = asyncio.Event()
 
@@ -150,7 +150,7 @@ async def held_back(stage, producer):
     return gate
 
 
-async def test_whoever_queues_too_much_has_to_wait():
+async def test_enqueue_waits_while_too_much_is_queued():
     value, count, queued = bytes(1000), 3000, 0
     batch = BatchConfig(batch_bytes=10_000, buffer_bytes=100_000)
 
@@ -174,7 +174,7 @@ async def test_whoever_queues_too_much_has_to_wait():
         assert await working == list(range(1, count + 1))
 
 
-async def test_a_buffer_that_stays_full_is_told_to_all_that_wait():
+async def test_a_buffer_that_stays_full_fails_all_queued_records():
     batch = BatchConfig(batch_bytes=500, buffer_bytes=1000, buffer_timeout=0.2)
     async with Stage() as stage, a_producer(stage, batch) as producer:
         gate = await held_back(stage, producer)
@@ -190,7 +190,7 @@ async def test_a_buffer_that_stays_full_is_told_to_all_that_wait():
         assert (await asyncio.to_thread(producer.send, "orders", b"y")).offset == 11
 
 
-def test_closing_a_producer_whose_broker_hangs_sends_everybody_away(tmp_path):
+def test_close_with_a_hanging_broker_fails_all_waiting_threads(tmp_path):
     timeouts = TimeoutConfig(connect=2, request=2, operation=2)
     with Daemon(tmp_path) as broker:
         producer = Producer(

@@ -1,4 +1,4 @@
-"""Whatever is awaited may be cancelled, at each await: nothing is lost, twice, stuck or left open.
+"""Every call may be cancelled at each await: nothing is lost, duplicated, stuck or leaked.
 
 `at_each_await` runs a coroutine over and over, and cancels it the first time it waits, the second
 time, and so on, until it comes to its end. The broker is a process of its own: every task and every
@@ -27,17 +27,17 @@ from ottla.client import (
 )
 
 FETCHING = FetchConfig(max_wait=0.02, prefetch_bytes=4000)
-# Whoever was cancelled while it left is missed soon.
+# A member cancelled while it leaves times out soon.
 MEMBERSHIP = GroupConfig(session_timeout=0.3, heartbeat_interval=0.05, rebalance_timeout=1.0)
 
 
 @pytest.fixture(scope="module")
 def broker_of_the_module(tmp_path_factory):
-    settings = (
+    configs = (
         *("log.durability=page-cache", "offsets.topic.num.partitions=1"),
         *("group.initial.rebalance.delay.ms=0", "group.min.session.timeout.ms=100"),
     )
-    arguments = [word for setting in settings for word in ("--set", setting)]
+    arguments = [word for setting in configs for word in ("--set", setting)]
     with Daemon(tmp_path_factory.mktemp("broker"), *arguments) as started:
         yield started
 
@@ -58,7 +58,7 @@ async def topic(broker):
 
 @pytest.fixture(autouse=True)
 async def nothing_is_left():
-    """See that a test leaves no task and no socket behind."""
+    """Check that a test leaves no task and no socket behind."""
     tasks, sockets = asyncio.all_tasks(), open_sockets()
     yield
     for _ in range(3):
@@ -78,7 +78,7 @@ def open_sockets():
 
 
 class CancelledAt:
-    """Runs a coroutine, and cancels its task when it waits for the nth time."""
+    """Run a coroutine, and cancel its task when it waits for the nth time."""
 
     def __init__(self, coroutine, at):
         self._coroutine = coroutine
@@ -98,12 +98,12 @@ class CancelledAt:
             step, given = inner.send, None
             try:
                 given = yield waited_for
-            except BaseException as error:  # noqa: BLE001  # it is thrown where it belongs
+            except BaseException as error:  # noqa: BLE001  # thrown into the coroutine
                 step, given = inner.throw, error
 
 
 async def at_each_await(make):
-    """Cancel what is made at its first await, its second, … and give how many there were."""
+    """Cancel a call at its first await, its second, …, and return the number of awaits."""
     for number in count():
         assert number < 200, "it never ends"
 
@@ -129,13 +129,13 @@ def a_producer(broker, **batch):
     return Producer(broker.address, client=CLIENT, batch=BatchConfig(**batch))
 
 
-def a_consumer(broker, *topics, **settings):
+def a_consumer(broker, *topics, **configs):
     defaults = {"client": CLIENT, "fetch": FETCHING, "group_config": MEMBERSHIP}
-    return Consumer(broker.address, *topics, **{**defaults, **settings})
+    return Consumer(broker.address, *topics, **{**defaults, **configs})
 
 
 async def filled(broker, topic, records):
-    """Batches of ten records each, so that there is more than one fetch."""
+    """Produce batches of ten records, so that there is more than one fetch."""
     async with a_producer(broker) as producer:
         for start in range(0, records, 10):
             await producer.send_many(topic, [b"%d" % n for n in range(start, start + 10)])
@@ -144,7 +144,7 @@ async def filled(broker, topic, records):
 # The producer.
 
 
-async def test_a_send(broker, topic):
+async def test_cancelling_send(broker, topic):
     async def story():
         async with a_producer(broker) as producer:
             await producer.send(topic, b"%d" % next(numbers))
@@ -156,14 +156,14 @@ async def test_a_send(broker, topic):
     assert stored == sorted(set(stored))
 
 
-async def test_a_send_of_a_producer_that_others_use(broker, topic):
+async def test_cancelling_a_send_on_a_shared_producer(broker, topic):
     numbers = count()
     async with a_producer(broker, batch_bytes=200, buffer_bytes=400) as producer:
         await producer.send(topic, b"warm")
         later = []
 
         async def story():
-            # The buffer is full, so that it has to wait for room too.
+            # The buffer is full, so that it waits for memory as well.
             for _ in range(6):
                 future = await producer.enqueue(topic, b"%050d" % next(numbers))
                 later.append(future)
@@ -179,7 +179,7 @@ async def test_a_send_of_a_producer_that_others_use(broker, topic):
     assert [receipt.offset for receipt in receipts] == sorted({one.offset for one in receipts})
 
 
-async def test_send_many_and_flush(broker, topic):
+async def test_cancelling_send_many_and_flush(broker, topic):
     rounds = count()
     async with a_producer(broker, batch_bytes=300, buffer_bytes=1000) as producer:
         await producer.send(topic, b"warm")
@@ -201,7 +201,7 @@ async def test_send_many_and_flush(broker, topic):
     assert len(by_round[max(by_round)]) == 60
 
 
-async def test_closing_a_producer(broker, topic):
+async def test_cancelling_close_of_a_producer(broker, topic):
     async def story(at):
         producer = a_producer(broker, linger=60)
         futures = [await producer.enqueue(topic, b"x") for _ in range(3)]
@@ -223,22 +223,22 @@ async def test_closing_a_producer(broker, topic):
 # The consumer.
 
 
-async def test_starting_and_closing_a_consumer(broker, topic):
+async def test_cancelling_start_and_close_of_a_consumer(broker, topic):
     await filled(broker, topic, 10)
     group = f"g-{topic}"
 
-    async def story(**settings):
-        async with a_consumer(broker, topic, **settings) as consumer:
+    async def story(**configs):
+        async with a_consumer(broker, topic, **configs) as consumer:
             await consumer.getone()
 
     assert await at_each_await(story) > 3
     assert await at_each_await(lambda: story(group=group)) > 5
-    # Whoever was cancelled has left, or is missed soon.
+    # A cancelled member has left, or times out soon.
     async with asyncio.timeout(10):
         await story(group=group)
 
 
-async def test_reading(broker, topic):
+async def test_cancelling_reads(broker, topic):
     pytest.importorskip("pyarrow")
     await filled(broker, topic, 600)
     seen, awaits = [], 0
@@ -260,7 +260,7 @@ async def test_reading(broker, topic):
         for read in (one, many, some, table):
 
             async def story(read=read):
-                # What was fetched ahead is forgotten, so that it has to wait.
+                # Prefetched records are discarded, so that it has to wait.
                 consumer.seek(TopicPartition(topic, 0), len(seen))
                 seen.extend(await read())
 
@@ -274,13 +274,13 @@ async def test_reading(broker, topic):
 
 
 @pytest.mark.parametrize("verb", ["commit", "committed", "lag", "position", "unsubscribe"])
-async def test_what_a_member_asks(broker, topic, verb):
+async def test_cancelling_requests_of_a_group_member(broker, topic, verb):
     await filled(broker, topic, 10)
     place = TopicPartition(topic, 0)
-    settings = {"group": f"g-{topic}", "auto_commit": None}
+    configs = {"group": f"g-{topic}", "auto_commit": None}
     if verb != "unsubscribe":
-        settings["group_config"] = QUICK  # nobody leaves, and whoever is forgotten cannot commit
-    async with a_consumer(broker, topic, **settings) as consumer:
+        configs["group_config"] = QUICK  # members do not leave, and expired ones cannot commit
+    async with a_consumer(broker, topic, **configs) as consumer:
         for _ in range(4):
             await consumer.getone()
 
@@ -297,7 +297,7 @@ async def test_what_a_member_asks(broker, topic, verb):
                 await getattr(consumer, verb)()
 
         async def again():
-            # A member that was cancelled while it left has nothing to read, and may come back.
+            # A member cancelled while it leaves has nothing to read, and may rejoin.
             if not consumer.topics:
                 consumer.subscribe(topic)
             await story()
@@ -316,16 +316,16 @@ VERBS = {
     "describe_cluster": lambda admin, _topic: admin.describe_cluster(),
     "end_offsets": lambda admin, topic: admin.end_offsets(topic),
     "list_groups": lambda admin, _topic: admin.list_groups(),
-    "settings": lambda admin, topic: admin.alter_topic_configs(topic, {"retention.ms": "1000"}),
+    "configs": lambda admin, topic: admin.alter_topic_configs(topic, {"retention.ms": "1000"}),
     "offsets": lambda admin, topic: admin.alter_group_offsets("g", {TopicPartition(topic, 0): 0}),
     "validate": lambda admin, _: admin.create_topics(NewTopic("never", 1), validate_only=True),
 }
 
 
 @pytest.mark.parametrize("verb", VERBS)
-async def test_what_an_admin_asks(broker, topic, verb):
+async def test_cancelling_requests_of_the_admin(broker, topic, verb):
     async with Admin(broker.address, client=CLIENT) as admin:
         assert await at_each_await(lambda: VERBS[verb](admin, topic)) > 0
-        # Each connection is in order, with nothing that nobody waits for.
+        # No connection has a request in flight.
         await VERBS[verb](admin, topic)
         assert all(not one.in_flight for one in admin._cluster._connections.values())

@@ -11,7 +11,7 @@ PAGE = (Path(__file__).resolve().parents[2] / "docs" / "client.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
-def test_every_snippet_does_what_it_says(ottla_broker, capsys):
+def test_every_snippet_runs(ottla_broker, capsys):
     printed = []
     for block in BLOCKS:
         names = {}
@@ -32,7 +32,7 @@ def test_every_snippet_does_what_it_says(ottla_broker, capsys):
     assert "Produce 0 0." in settings
 
 
-def test_every_verb_of_the_admin_is_listed():
+def test_every_method_of_the_admin_is_listed():
     verbs = {
         name
         for name, value in inspect.getmembers(client.Admin, inspect.isfunction)
@@ -42,7 +42,7 @@ def test_every_verb_of_the_admin_is_listed():
     assert verbs <= set(re.findall(r"`(\w+)`", PAGE))
 
 
-def test_every_error_is_in_the_tree():
+def test_every_error_is_listed():
     for name in client.__all__:
         if name.endswith("Error"):
             assert name in PAGE

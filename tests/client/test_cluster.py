@@ -1,4 +1,4 @@
-"""The router: who leads what, to whom there is a connection, and when to ask again."""
+"""Cluster metadata, connections and retries."""
 
 import asyncio
 from contextlib import asynccontextmanager
@@ -35,7 +35,7 @@ async def never(_call):
 
 @asynccontextmanager
 async def a_cluster(bootstrap, config=QUICK):
-    """A client's view of a cluster, which is closed however a test ends."""
+    """A Cluster that is closed at the end of the test."""
     cluster = Cluster(bootstrap, config)
     try:
         yield cluster
@@ -54,17 +54,17 @@ async def a_cluster(bootstrap, config=QUICK):
         ("[::1]", [("::1", 9092)]),
     ],
 )
-def test_addresses(text, expected):
+def test_bootstrap_servers_are_parsed(text, expected):
     assert parse_addresses(text) == expected
 
 
 @pytest.mark.parametrize("text", ["", "a:", "a:x", "a:0", "a:65536", ":9092", "a:1,,b:2", "a:-1"])
-def test_what_is_no_address(text):
+def test_invalid_addresses_are_rejected(text):
     with pytest.raises(ValueError, match="Invalid address"):
         parse_addresses(text)
 
 
-async def test_leaders_are_looked_up_and_remembered():
+async def test_leaders_are_cached():
     async with Stage(nodes=2, topics={"orders": 3}) as stage, a_cluster(stage.address) as cluster:
         leaders = [await cluster.leader_of(TopicPartition("orders", index)) for index in range(3)]
 
@@ -72,28 +72,28 @@ async def test_leaders_are_looked_up_and_remembered():
     assert len(stage.asked(MetadataRequest)) == 1
 
 
-async def test_many_who_want_a_topic_at_once_ask_once():
+async def test_concurrent_lookups_of_a_topic_send_one_request():
     async with Stage() as stage, a_cluster(stage.address) as cluster:
         await asyncio.gather(*(cluster.topic("orders") for _ in range(30)))
 
     assert len(stage.asked(MetadataRequest)) == 1
 
 
-async def test_what_was_forgotten_is_looked_up_again():
+async def test_invalidated_topics_are_fetched_again():
     async with Stage(nodes=2) as stage, a_cluster(stage.address) as cluster:
-        place = TopicPartition("orders", 0)
-        assert await cluster.leader_of(place) == 0
+        tp = TopicPartition("orders", 0)
+        assert await cluster.leader_of(tp) == 0
 
         stage.move("orders", 0, to=1)
-        assert await cluster.leader_of(place) == 0
+        assert await cluster.leader_of(tp) == 0
         cluster.invalidate(["orders"])
-        assert await cluster.leader_of(place) == 1
+        assert await cluster.leader_of(tp) == 1
         stage.move("orders", 0, to=0)
         cluster.invalidate()
-        assert await cluster.leader_of(place) == 0
+        assert await cluster.leader_of(tp) == 0
 
 
-async def test_what_is_old_is_looked_up_again():
+async def test_old_metadata_is_fetched_again():
     config = ClientConfig(metadata_max_age=0.05)
     async with Stage() as stage, a_cluster(stage.address, config) as cluster:
         await cluster.topic("orders")
@@ -103,7 +103,7 @@ async def test_what_is_old_is_looked_up_again():
     assert len(stage.asked(MetadataRequest)) == 2
 
 
-async def test_a_topic_that_is_not_there_is_an_error_until_it_is():
+async def test_a_missing_topic_is_an_error_until_it_exists():
     async with Stage() as stage, a_cluster(stage.address) as cluster:
         with pytest.raises(RefreshError, match="topic 'new'"):
             await cluster.topic("new")
@@ -113,7 +113,7 @@ async def test_a_topic_that_is_not_there_is_an_error_until_it_is():
         assert len((await cluster.topic("new")).partitions) == 1
 
 
-async def test_partitions_that_cannot_be_asked():
+async def test_unknown_and_leaderless_partitions_are_errors():
     async with Stage() as stage, a_cluster(stage.address) as cluster:
         with pytest.raises(KafkaError, match="orders-7: the topic has 1 partitions"):
             await cluster.leader_of(TopicPartition("orders", 7))
@@ -127,12 +127,12 @@ async def test_partitions_that_cannot_be_asked():
         assert await cluster.leader_of(TopicPartition("orders", 0)) == 0
 
 
-async def test_any_address_of_the_start_will_do():
+async def test_one_reachable_bootstrap_server_is_enough():
     async with Stage() as stage, a_cluster(["127.0.0.1:1", stage.address]) as cluster:
         assert (await cluster.topic("orders")).name == "orders"
 
 
-async def test_nobody_is_there():
+async def test_no_reachable_bootstrap_server_raises_connection_lost():
     async with a_cluster("127.0.0.1:1,127.0.0.1:2") as cluster:
         with pytest.raises(ConnectionLostError, match=r"127.0.0.1:1: .*; .*127.0.0.1:2: "):
             await cluster.topic("orders")
@@ -152,7 +152,7 @@ async def test_a_connection_is_shared_within_a_channel():
         assert not other.is_open
 
 
-async def test_a_lost_connection_is_made_again():
+async def test_a_lost_connection_is_reestablished():
     async with Stage() as stage, a_cluster(stage.address) as cluster:
         await cluster.topic("orders")
         first = await cluster.connect(0)
@@ -164,13 +164,13 @@ async def test_a_lost_connection_is_made_again():
     assert first is not second
 
 
-async def test_a_broker_that_there_is_not():
+async def test_an_unknown_broker_raises_connection_lost():
     async with Stage() as stage, a_cluster(stage.address) as cluster:
         with pytest.raises(ConnectionLostError, match="Unknown broker 9"):
             await cluster.connect(9)
 
 
-async def test_a_broker_that_hangs_is_not_asked_while_another_answers():
+async def test_a_hanging_broker_is_not_used_while_another_responds():
     async with Stage(nodes=3) as stage, a_cluster(stage.address) as cluster:
         await cluster.topic("orders")
         stage.script(ApiVersionsRequest, *[never] * 30)
@@ -181,7 +181,7 @@ async def test_a_broker_that_hangs_is_not_asked_while_another_answers():
     assert len(stage.asked(ApiVersionsRequest)) == 1
 
 
-async def test_a_closed_cluster_says_so():
+async def test_a_closed_cluster_raises_closed_error():
     async with Stage() as stage, a_cluster(stage.address) as cluster:
         await cluster.topic("orders")
         await cluster.close()
@@ -190,7 +190,7 @@ async def test_a_closed_cluster_says_so():
             await cluster.connect(0)
 
 
-async def test_closing_while_a_connection_is_made():
+async def test_close_while_connecting():
     async with Stage() as stage, a_cluster(stage.address) as cluster:
         gate = asyncio.Event()
 
@@ -208,10 +208,10 @@ async def test_closing_while_a_connection_is_made():
             await opening
 
 
-# Trying again.
+# Retries.
 
 
-async def test_an_attempt_is_made_until_it_succeeds():
+async def test_retriable_errors_are_retried():
     cluster = Cluster("127.0.0.1:1", QUICK)
     errors = [
         RetriableError(ErrorCode.REQUEST_TIMED_OUT),
@@ -228,7 +228,7 @@ async def test_an_attempt_is_made_until_it_succeeds():
     assert await cluster.retry(attempt) == "done"
 
 
-async def test_an_attempt_that_fails_for_good_is_not_made_again():
+async def test_other_errors_are_not_retried():
     cluster = Cluster("127.0.0.1:1", QUICK)
     made = []
 
@@ -241,7 +241,7 @@ async def test_an_attempt_that_fails_for_good_is_not_made_again():
     assert made == [1]
 
 
-async def test_an_operation_that_takes_too_long_says_why():
+async def test_the_deadline_error_has_the_last_error():
     config = ClientConfig(retry=QUICK.retry, timeouts=TimeoutConfig(operation=0.3))
     cluster = Cluster("127.0.0.1:1", config)
 
@@ -255,7 +255,7 @@ async def test_an_operation_that_takes_too_long_says_why():
     assert isinstance(caught.value, TimeoutError)
 
 
-async def test_requests_are_reported():
+async def test_on_request_is_called_for_each_request():
     told = []
     config = ClientConfig(on_request=lambda *what: told.append(what))
     request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1)
@@ -271,7 +271,7 @@ async def test_requests_are_reported():
     ]
 
 
-async def test_a_hook_that_fails_fails_no_request(caplog):
+async def test_an_error_in_on_request_fails_no_request(caplog):
     def hook(*_what):
         raise RuntimeError("a bug of the application's")
 
@@ -281,7 +281,7 @@ async def test_a_hook_that_fails_fails_no_request(caplog):
     assert "on_request failed for Metadata" in caplog.text
 
 
-async def test_what_was_given_up_is_not_reported_as_done():
+async def test_a_cancelled_request_is_not_reported():
     told = []
     config = ClientConfig(on_request=lambda *what: told.append(what))
     async with Stage() as stage, a_cluster(stage.address, config) as cluster:
@@ -297,7 +297,7 @@ async def test_what_was_given_up_is_not_reported_as_done():
 INIT = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1)
 
 
-async def test_the_controller_is_found_and_found_again_when_it_is_another():
+async def test_a_new_controller_is_found():
     async with Stage(nodes=2) as stage, a_cluster(stage.nodes[1].address) as cluster:
         await cluster.send_to_controller(INIT, InitProducerIdResponse)
         stage.controller = 1
@@ -307,7 +307,7 @@ async def test_the_controller_is_found_and_found_again_when_it_is_another():
         assert [call.node.id for call in stage.asked(InitProducerIdRequest)] == [0, 1]
 
 
-async def test_a_cluster_without_a_controller_is_asked_until_there_is_one():
+async def test_a_missing_controller_is_retried():
     async with Stage() as stage, a_cluster(stage.address) as cluster:
         stage.controller = -1
         asking = asyncio.ensure_future(
@@ -321,11 +321,11 @@ async def test_a_cluster_without_a_controller_is_asked_until_there_is_one():
         await asking
 
 
-# One broker of several is down, or hangs.
+# One of several brokers is down or hangs.
 
 
-async def test_an_address_that_cannot_be_reached_is_left_in_peace_for_a_while():
-    # Long enough for all that is asked meanwhile, even where that is slow.
+async def test_an_unreachable_address_is_not_tried_during_its_backoff():
+    # Longer than all requests below take, even on a slow machine.
     config = ClientConfig(retry=RetryConfig(backoff=2, multiplier=1), timeouts=QUICK.timeouts)
     came = []
 
@@ -351,11 +351,11 @@ async def test_an_address_that_cannot_be_reached_is_left_in_peace_for_a_while():
         await eventually(is_asked_again)
 
 
-async def test_a_broker_that_stops_answering_is_asked_last():
+async def test_a_broker_that_stops_responding_is_used_last():
     config = ClientConfig(timeouts=TimeoutConfig(connect=1.0, request=5.0, operation=5.0))
     async with Stage(nodes=3) as stage, a_cluster(stage.address, config) as cluster:
         await cluster.topic("orders")
-        # It was the only one that there is a connection to, and takes new ones as well.
+        # It has the only open connection, and accepts new ones.
         hung = stage.nodes[0]
 
         async def hang(call):
@@ -373,22 +373,22 @@ async def test_a_broker_that_stops_answering_is_asked_last():
     assert hung not in [call.node for call in stage.calls]
 
 
-async def test_partitions_without_a_leader_take_one_look_up_for_all_of_them():
-    places = [TopicPartition("orders", number) for number in range(9)]
+async def test_leaderless_partitions_share_one_lookup():
+    partitions = [TopicPartition("orders", number) for number in range(9)]
     async with Stage(nodes=3, topics={"orders": 9}) as stage, a_cluster(stage.address) as cluster:
-        for place in places[::3]:
-            stage.move(*place, to=-1)
+        for tp in partitions[::3]:
+            stage.move(*tp, to=-1)
 
-        found = await cluster.leaders_of([*places, TopicPartition("orders", 9)])
+        found = await cluster.leaders_of([*partitions, TopicPartition("orders", 9)])
 
-    assert [found[place] for place in places[1::3]] == [1, 1, 1]
-    assert {found[place].code for place in places[::3]} == {ErrorCode.LEADER_NOT_AVAILABLE}
+    assert [found[tp] for tp in partitions[1::3]] == [1, 1, 1]
+    assert {found[tp].code for tp in partitions[::3]} == {ErrorCode.LEADER_NOT_AVAILABLE}
     unknown = found[TopicPartition("orders", 9)]
     assert unknown.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert len(stage.asked(MetadataRequest)) == 1
 
 
-async def test_what_waits_when_the_client_is_closed_hears_so():
+async def test_close_fails_pending_retries():
     async with Stage() as stage, a_cluster(stage.address) as cluster:
         await cluster.topic("orders")
         stage.script(InitProducerIdRequest, never)

@@ -1,4 +1,4 @@
-"""One connection: answers in order, whatever way they come, and a clear end when they do not."""
+"""The connection to a broker: responses in order, and clear errors."""
 
 import asyncio
 from contextlib import asynccontextmanager
@@ -43,7 +43,7 @@ async def connected(stage, config=QUICK):
 
 @asynccontextmanager
 async def a_server(talk):
-    """Somebody who listens, and talks as the test says."""
+    """A listener that behaves as the test says."""
     tasks = set()
 
     async def accept(reader, writer):
@@ -75,7 +75,7 @@ def greeting(header, version=3, **fields):
     return b"".join(encode_response(answer, version, header.correlation_id))
 
 
-async def test_it_knows_what_the_broker_speaks():
+async def test_the_newest_common_version_is_chosen():
     async with Stage(versions={"Produce": (0, 9)}) as stage, connected(stage) as connection:
         assert connection.version_for(PRODUCE) == 9
         assert connection.version_for(PRODUCE, max_version=7) == 7
@@ -86,7 +86,7 @@ async def test_it_knows_what_the_broker_speaks():
             connection.version_for(PRODUCE, max_version=2)
 
 
-async def test_requests_are_answered_in_order_and_several_are_under_way():
+async def test_pipelined_requests_get_their_responses_in_order():
     async with Stage(topics={"a": 1, "b": 2, "c": 3}) as stage, connected(stage) as connection:
         version = connection.version_for(METADATA)
         futures = [
@@ -104,7 +104,7 @@ async def test_requests_are_answered_in_order_and_several_are_under_way():
 
 
 @pytest.mark.parametrize("step", [1, 3, 4, 5, 7, 1000])
-async def test_answers_may_come_in_any_pieces(step):
+async def test_responses_may_arrive_in_any_pieces(step):
     async def talk(reader, writer):
         header, _ = await read_request(reader)
         writer.write(greeting(header))
@@ -130,7 +130,7 @@ async def test_answers_may_come_in_any_pieces(step):
     assert [answer.cluster_id for answer in answers] == ["x", "x" * 3000, ""]
 
 
-async def test_many_small_and_one_large_answer_come_whole():
+async def test_small_and_large_responses_are_complete():
     async def talk(reader, writer):
         header, _ = await read_request(reader)
         writer.write(greeting(header))
@@ -152,7 +152,7 @@ async def test_many_small_and_one_large_answer_come_whole():
     assert [len(answer.topics) for answer in answers] == [0] * 50 + [100] + [0] * 50
 
 
-async def test_somebody_who_gives_up_does_not_disturb_the_others():
+async def test_a_cancelled_request_does_not_affect_others():
     async with Stage(topics={"a": 1, "b": 2}) as stage, connected(stage) as connection:
         gate = asyncio.Event()
 
@@ -177,10 +177,10 @@ async def test_somebody_who_gives_up_does_not_disturb_the_others():
         assert len((await second).topics[0].partitions) == 2
 
 
-# Greeting.
+# Opening.
 
 
-async def test_nobody_listens():
+async def test_a_refused_connection_raises_connection_lost():
     async with a_server(None) as port:
         pass
 
@@ -188,17 +188,17 @@ async def test_nobody_listens():
         await BrokerConnection.open("127.0.0.1", port, QUICK)
 
 
-async def test_a_name_that_is_not_known():
+async def test_an_unknown_host_raises_connection_lost():
     with pytest.raises(ConnectionLostError, match=r"Cannot connect to nowhere.invalid:9092"):
         await BrokerConnection.open("nowhere.invalid", 9092, ClientConfig())
 
 
-async def test_a_name_that_cannot_be_one():
+async def test_an_invalid_host_name_raises_connection_lost():
     with pytest.raises(ConnectionLostError, match="Cannot connect to"):
         await BrokerConnection.open("a" * 70 + ".example", 9092, QUICK)
 
 
-async def test_somebody_who_never_answers_the_greeting():
+async def test_a_peer_that_never_responds_to_api_versions():
     async def talk(reader, _writer):
         await reader.read()
 
@@ -207,7 +207,7 @@ async def test_somebody_who_never_answers_the_greeting():
             await BrokerConnection.open("127.0.0.1", port, QUICK)
 
 
-async def test_somebody_who_hangs_up_at_once():
+async def test_a_peer_that_closes_the_connection_at_once():
     async def talk(_reader, _writer):
         pass
 
@@ -220,15 +220,15 @@ async def test_somebody_who_hangs_up_at_once():
     "answer",
     [
         b"HTTP/1.1 400 Bad Request\r\n\r\n",
-        b"\x15\x03\x01\x00\x02\x02\x16",  # an alert of TLS
+        b"\x15\x03\x01\x00\x02\x02\x16",  # a TLS alert
         b"\x00\x00\x00\x02\x00\x00",
-        b"\x00\x00\x00\x06\x00\x00\x00\x01\x00\x00",  # cut short
-        b"\x00\x00\x00\x04\x00\x00\x00\x01",  # shorter
-        b"\x00\x00\x00\x06\x00\x00\x00\x09\x00\x00",  # to another question
+        b"\x00\x00\x00\x06\x00\x00\x00\x01\x00\x00",  # truncated
+        b"\x00\x00\x00\x04\x00\x00\x00\x01",  # no error code
+        b"\x00\x00\x00\x06\x00\x00\x00\x09\x00\x00",  # another correlation id
         b"\xff\xff\xff\xff",
     ],
 )
-async def test_somebody_who_speaks_something_else(answer):
+async def test_a_peer_with_another_protocol(answer):
     async def talk(reader, writer):
         await reader.read(10)
         writer.write(answer)
@@ -239,7 +239,7 @@ async def test_somebody_who_speaks_something_else(answer):
             await BrokerConnection.open("127.0.0.1", port, QUICK)
 
 
-async def test_no_memory_is_taken_for_somebody_who_is_no_broker():
+async def test_a_peer_with_another_protocol_cannot_make_us_allocate_memory():
     async def talk(reader, writer):
         await reader.read(10)
         writer.write(b"\x15\x03\x01\x00\x02\x02\x16")
@@ -250,7 +250,7 @@ async def test_no_memory_is_taken_for_somebody_who_is_no_broker():
             await BrokerConnection.open("127.0.0.1", port, QUICK)
 
 
-async def test_a_broker_that_is_older_than_our_greeting():
+async def test_a_broker_without_api_versions_v3():
     async def talk(reader, writer):
         header, _ = await read_request(reader)
         writer.write(greeting(header, version=0, error_code=ErrorCode.UNSUPPORTED_VERSION))
@@ -263,7 +263,7 @@ async def test_a_broker_that_is_older_than_our_greeting():
     assert connection.version_for(METADATA) == 12
 
 
-async def test_a_broker_that_refuses_the_greeting():
+async def test_a_broker_that_rejects_api_versions():
     async def talk(reader, writer):
         header, _ = await read_request(reader)
         writer.write(greeting(header, error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
@@ -274,7 +274,7 @@ async def test_a_broker_that_refuses_the_greeting():
             await BrokerConnection.open("127.0.0.1", port, QUICK)
 
 
-async def test_opening_that_is_cancelled_leaves_nothing_open():
+async def test_a_cancelled_open_leaves_no_connection():
     greeted, closed = asyncio.Event(), asyncio.Event()
 
     async def talk(reader, _writer):
@@ -293,10 +293,10 @@ async def test_opening_that_is_cancelled_leaves_nothing_open():
         await asyncio.wait_for(closed.wait(), 20)
 
 
-# The end.
+# Closing.
 
 
-async def test_an_answer_that_comes_too_late_ends_the_connection():
+async def test_a_response_timeout_closes_the_connection():
     async def never(_call):
         await asyncio.sleep(3600)
 
@@ -318,16 +318,16 @@ async def test_an_answer_that_comes_too_late_ends_the_connection():
             await connection.send(MetadataRequest(topics=[]), MetadataResponse)
 
 
-async def test_an_answer_stays_due_when_whoever_asked_has_given_up():
+async def test_the_response_to_a_cancelled_request_stays_due():
     async def never(_call):
         await asyncio.sleep(3600)
 
     async with Stage() as stage, connected(stage) as connection:
         stage.script(MetadataRequest, never)
         for _ in range(3):
-            asking = connection.send(MetadataRequest(topics=[]), MetadataResponse, timeout=1)
+            pending = connection.send(MetadataRequest(topics=[]), MetadataResponse, timeout=1)
             with pytest.raises(TimeoutError):
-                await asyncio.wait_for(asking, 0.01)
+                await asyncio.wait_for(pending, 0.01)
         assert connection.in_flight == 3
 
         async with asyncio.timeout(20):
@@ -336,12 +336,12 @@ async def test_an_answer_stays_due_when_whoever_asked_has_given_up():
         assert connection.in_flight == 0
 
 
-async def test_a_lost_connection_fails_all_that_waits():
+async def test_a_lost_connection_fails_all_requests_in_flight():
     async with Stage() as stage, connected(stage) as connection:
         stage.script(MetadataRequest, lambda _call: None, lambda call: call.cut())
-        asking = [connection.send(MetadataRequest(topics=[]), MetadataResponse) for _ in range(5)]
+        pending = [connection.send(MetadataRequest(topics=[]), MetadataResponse) for _ in range(5)]
 
-        results = await asyncio.gather(*asking, return_exceptions=True)
+        results = await asyncio.gather(*pending, return_exceptions=True)
 
         assert {type(result) for result in results} == {ConnectionLostError}
         assert not connection.is_open
@@ -350,12 +350,12 @@ async def test_a_lost_connection_fails_all_that_waits():
 @pytest.mark.parametrize(
     "answer",
     [
-        b"\x00\x00\x00\x05\x00\x00\x00\x02\x00",  # cut short
+        b"\x00\x00\x00\x05\x00\x00\x00\x02\x00",  # truncated
         b"\x7f\xff\xff\xff",
-        b"\x00\x00\x00\x05\x00\x00\x00\x63\x00",  # to another question
+        b"\x00\x00\x00\x05\x00\x00\x00\x63\x00",  # another correlation id
     ],
 )
-async def test_an_answer_that_makes_no_sense_ends_the_connection(answer):
+async def test_a_malformed_response_closes_the_connection(answer):
     async with Stage() as stage, connected(stage) as connection:
         stage.script(MetadataRequest, lambda _call: answer)
 
@@ -365,7 +365,7 @@ async def test_an_answer_that_makes_no_sense_ends_the_connection(answer):
         assert not connection.is_open
 
 
-async def test_an_answer_that_nobody_asked_for_ends_the_connection():
+async def test_an_unexpected_response_closes_the_connection():
     async with Stage() as stage, connected(stage) as connection:
         stage.script(MetadataRequest, lambda _call: b"\x00\x00\x00\x04\x00\x00\x00\x63")
         connection._write(12, MetadataRequest(topics=[]))
@@ -373,13 +373,13 @@ async def test_an_answer_that_nobody_asked_for_ends_the_connection():
         await eventually(lambda: not connection.is_open)
 
 
-async def test_closing_fails_what_waits():
+async def test_close_fails_requests_in_flight():
     async def never(_call):
         await asyncio.sleep(3600)
 
     async with Stage() as stage, connected(stage) as connection:
         stage.script(MetadataRequest, never)
-        asking = asyncio.ensure_future(
+        pending = asyncio.ensure_future(
             connection.send(MetadataRequest(topics=[]), MetadataResponse)
         )
         await asyncio.sleep(0.02)
@@ -387,12 +387,12 @@ async def test_closing_fails_what_waits():
         connection.close()
 
         with pytest.raises(ClosedError, match="was closed"):
-            await asking
+            await pending
         with pytest.raises(ClosedError, match="was closed"):
             await connection.send(MetadataRequest(topics=[]), MetadataResponse)
 
 
-async def test_a_broker_that_does_not_read_is_not_waited_for_forever():
+async def test_a_broker_that_does_not_read_times_out():
     async def talk(reader, writer):
         header, _ = await read_request(reader)
         writer.write(greeting(header))
@@ -412,7 +412,7 @@ async def test_a_broker_that_does_not_read_is_not_waited_for_forever():
             await connection.send_oneway(4, request)
 
 
-async def test_what_has_no_answer_is_not_waited_for_forever_either():
+async def test_a_oneway_request_to_a_broker_that_does_not_read_times_out():
     async def talk(reader, writer):
         header, _ = await read_request(reader)
         writer.write(greeting(header))
@@ -432,7 +432,7 @@ async def test_what_has_no_answer_is_not_waited_for_forever_either():
         assert not connection.is_open
 
 
-async def test_it_says_where_it_goes_and_what_is_unanswered():
+async def test_repr_has_the_address_and_the_requests_in_flight():
     async with Stage() as stage, connected(stage) as connection:
         connection.send_nowait(4, ApiVersionsRequest(), ApiVersionsResponse)
 

@@ -1,4 +1,4 @@
-"""What programs may count on: the names of ottla.client, and that they cost nothing unused."""
+"""The public names of ottla.client, and their lazy import."""
 
 import importlib
 import inspect
@@ -13,7 +13,7 @@ from ottla.client import KafkaError, admin, errors, types
 from ottla.client.producer import producer
 
 
-def test_every_name_is_there_and_in_order():
+def test_every_exported_name_exists_and_is_sorted():
     for name in client.__all__:
         assert getattr(client, name).__name__ == name
     assert client.__all__ == sorted(client.__all__)
@@ -21,14 +21,14 @@ def test_every_name_is_there_and_in_order():
 
 
 def kinds(error):
-    """Give a class of errors of the SDK, and all below it."""
+    """Yield an error class of the SDK and all its subclasses."""
     yield error
     for kind in error.__subclasses__():
         if kind.__module__.startswith("ottla."):
             yield from kinds(kind)
 
 
-def test_all_errors_can_be_caught_and_are_in_the_tree():
+def test_all_errors_are_exported_and_documented():
     for module in pkgutil.walk_packages(client.__path__, "ottla.client."):
         if ".spark" not in module.name:
             importlib.import_module(module.name)
@@ -39,7 +39,7 @@ def test_all_errors_can_be_caught_and_are_in_the_tree():
     assert {name for name in names if f" {name} " not in errors.__doc__} == set()
 
 
-def test_whatever_a_verb_takes_or_gives_has_a_name():
+def test_argument_and_result_types_are_exported():
     for module in (admin, producer, types):
         names = set(getattr(module, "__all__", ())) or {
             name for name, value in vars(module).items() if inspect.isclass(value)
@@ -49,16 +49,16 @@ def test_whatever_a_verb_takes_or_gives_has_a_name():
         )
 
 
-def test_other_names_are_not():
+def test_internal_names_are_not_exported():
     with pytest.raises(AttributeError, match=r"ottla\.client.*'Cluster'"):
         client.Cluster  # noqa: B018
 
 
-def test_what_is_not_used_is_not_imported():
+def test_unused_modules_are_not_imported():
     script = (
         "import sys, ottla.client\n"
-        "rooms = {m for m in sys.modules if m.startswith('ottla.')}\n"
-        "assert rooms == {'ottla.client'}, rooms\n"
+        "modules = {m for m in sys.modules if m.startswith('ottla.')}\n"
+        "assert modules == {'ottla.client'}, modules\n"
         "assert 'asyncio' not in sys.modules\n"
         "from ottla.client import TopicPartition, ClientConfig\n"
         "assert 'asyncio' not in sys.modules\n"

@@ -1,4 +1,4 @@
-"""Arrow columns to records: the compiled way and the plain one say the same, also to a broker."""
+"""Arrow columns to records: compiled and pure Python give the same, also on a broker."""
 
 import asyncio
 import struct
@@ -52,21 +52,21 @@ def a_batch(rows, names=SCHEMA.names):
     return pa.RecordBatch.from_pylist(rows, SCHEMA).select(names)
 
 
-def decoded(packs):
-    """Give the records of each partition, without their offsets, which are looked at."""
+def decoded(parts):
+    """Return the records of each partition without their offsets, which are checked."""
     found = defaultdict(list)
-    for pack in packs:
-        base, count = pack.base_timestamp, pack.record_count
-        records = decode_records(pack.payload, count, 0, base, None)
+    for part in parts:
+        base, count = part.base_timestamp, part.record_count
+        records = decode_records(part.payload, count, 0, base, None)
         assert [record.offset for record in records] == list(range(count))
         assert base == records[0].timestamp
-        assert pack.max_timestamp == max(record.timestamp for record in records)
-        found[pack.partition] += [record[1:] for record in records]
+        assert part.max_timestamp == max(record.timestamp for record in records)
+        found[part.partition] += [record[1:] for record in records]
     return found
 
 
 def expected(rows, partitions):
-    """Say the same, from the rows of the plain way."""
+    """Return the same from `Rows.records`."""
     found = defaultdict(list)
     for row in rows.records():
         value, key, headers, partition, timestamp = row
@@ -84,19 +84,19 @@ def expected(rows, partitions):
     limit=st.sampled_from([1, 100, 10_000, 1 << 20]),
     data=st.data(),
 )
-def test_packs_have_the_records_that_rows_say(rows, names, limit, data):
+def test_encoded_records_are_those_of_the_rows(rows, names, limit, data):
     batch = a_batch(rows, list({*names, "value"}))
     start = data.draw(st.integers(0, len(rows)))
-    part = Rows(batch.slice(start, data.draw(st.integers(0, len(rows)))))
+    columns = Rows(batch.slice(start, data.draw(st.integers(0, len(rows)))))
 
-    packs = part.encode(5, now_ms=NOW, max_bytes=limit, max_record_bytes=1 << 20)
+    parts = columns.encode(5, now_ms=NOW, max_bytes=limit, max_record_bytes=1 << 20)
 
-    assert decoded(packs) == expected(part, 5)
-    assert all(len(pack.payload) <= limit or pack.record_count == 1 for pack in packs)
+    assert decoded(parts) == expected(columns, 5)
+    assert all(len(part.payload) <= limit or part.record_count == 1 for part in parts)
 
 
 @needs_compiled
-def test_other_types_of_columns_will_do():
+def test_columns_are_cast():
     batch = pa.record_batch(
         {
             "key": pa.array(["a", None], pa.large_string()),
@@ -127,14 +127,14 @@ def test_other_types_of_columns_will_do():
         {"timestamp": -1},
     ],
 )
-def test_what_may_be_wrong_is_left_to_the_plain_way(row):
+def test_rows_that_may_be_invalid_are_not_encoded(row):
     limits = {"now_ms": NOW, "max_bytes": 500, "max_record_bytes": 900}
 
     assert Rows(a_batch([{}, row])).encode(3, **limits) is None
     assert Rows(a_batch([{}])).encode(3, **limits) is not None
 
 
-def test_what_is_large_is_taken_in_parts():
+def test_large_tables_are_sliced():
     batch = a_batch([{"value": b"%05d" % number * 400} for number in range(10_000)])
     table = pa.Table.from_batches([batch, batch.slice(0, 0), batch.slice(0, 1)])
 
@@ -147,13 +147,13 @@ def test_what_is_large_is_taken_in_parts():
     assert list(batches_of(iter([batch.slice(3, 2)]))) == [batch.slice(3, 2)]
 
 
-def test_a_column_of_values_is_needed():
+def test_a_value_column_is_required():
     with pytest.raises(ValueError, match="Missing column 'value'; the columns are key, topic"):
         Rows(pa.record_batch({"key": [b""], "topic": ["t"]}))
 
 
-def test_columns_that_make_no_sense_are_refused():
-    ends = pa.py_buffer(struct.pack("=3i", 0, 100, 1))  # it looks right at both ends
+def test_invalid_columns_are_rejected():
+    ends = pa.py_buffer(struct.pack("=3i", 0, 100, 1))  # only the middle is invalid
     column = pa.Array.from_buffers(pa.binary(), 2, [None, ends, pa.py_buffer(b"x")])
 
     with pytest.raises(pa.ArrowInvalid):
@@ -185,16 +185,14 @@ async def producer(ottla_session_broker):
 
 
 def found_in(broker, topic):
-    """Give what each partition has, but for the time."""
+    """Return the records of each partition without timestamps."""
     found = defaultdict(list)
     for record in broker.records(topic):
         found[record.partition].append((record.key, record.value, tuple(record.headers)))
     return found
 
 
-async def test_rows_are_written_where_their_records_would_be(
-    ottla_session_broker, topic, producer, way
-):
+async def test_rows_are_written_like_records(ottla_session_broker, topic, producer, way):
     rows = [
         {
             "key": None if number % 7 == 0 else b"k%d" % (number % 20),
@@ -228,7 +226,7 @@ async def test_rows_are_written_where_their_records_would_be(
         assert keyed == sorted(keyed), "in the order of the rows"
 
 
-async def test_rows_say_where_they_are(ottla_session_broker, topic, producer, way):
+async def test_send_arrow_returns_offset_ranges(ottla_session_broker, topic, producer, way):
     places = a_batch([{"value": b"x", "partition": number % 2} for number in range(10)])
 
     assert await producer.send_arrow(topic, places) == [
@@ -243,9 +241,7 @@ async def test_rows_say_where_they_are(ottla_session_broker, topic, producer, wa
     assert await producer.send_arrow(topic, []) == []
 
 
-async def test_it_comes_behind_what_was_sent_before_and_before_what_is_sent_later(
-    ottla_session_broker, topic, way
-):
+async def test_send_arrow_keeps_the_order_of_other_sends(ottla_session_broker, topic, way):
     batch = BatchConfig(linger=60)
     async with Producer(ottla_session_broker.bootstrap, batch=batch) as producer:
         first = await producer.enqueue(topic, b"first", partition=0)
@@ -260,7 +256,7 @@ async def test_it_comes_behind_what_was_sent_before_and_before_what_is_sent_late
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_the_blocking_producer_sends_rows_too(ottla_session_broker, topic, way, codec):
+def test_the_blocking_producer_sends_rows(ottla_session_broker, topic, way, codec):
     batches = (
         a_batch([{"value": b"%d" % (100 * number + step), "key": b"k"} for step in range(100)])
         for number in range(5)
@@ -273,7 +269,7 @@ def test_the_blocking_producer_sends_rows_too(ottla_session_broker, topic, way, 
     assert [value for _key, value, _headers in found] == [b"%d" % number for number in range(500)]
 
 
-def test_what_goes_wrong_between_two_batches_is_told(ottla_session_broker, topic, way):
+def test_an_error_of_the_source_is_raised(ottla_session_broker, topic, way):
     def source():
         yield a_batch([{"value": b"sent", "partition": 0}])
         raise RuntimeError("the source is dry")
@@ -287,7 +283,7 @@ def test_what_goes_wrong_between_two_batches_is_told(ottla_session_broker, topic
     assert found_in(ottla_session_broker, topic) == {0: [(None, b"sent", ())]}
 
 
-async def test_rows_that_cannot_be_sent_are_refused(ottla_session_broker, topic, producer, way):
+async def test_rows_that_cannot_be_sent_raise(ottla_session_broker, topic, producer, way):
     rows = [{"value": b"x", "partition": 0}]
 
     with pytest.raises(RecordTooLargeError):
@@ -299,13 +295,13 @@ async def test_rows_that_cannot_be_sent_are_refused(ottla_session_broker, topic,
     with pytest.raises(SerializationError):
         await producer.send_arrow(topic, a_batch([{"headers": [{"key": None, "value": b""}]}]))
 
-    # Those before one that cannot be sent are, as with send_many.
+    # Rows before the invalid one are sent, as with send_many.
     found = await asyncio.to_thread(found_in, ottla_session_broker, topic)
     assert found == {0: [(None, b"x", ())]}
 
 
 @pytest.mark.parametrize("source", [1, 1000])
-async def test_a_refusal_ends_it(ottla_session_broker, name, producer, way, source):
+async def test_a_rejected_batch_ends_send_arrow(ottla_session_broker, name, producer, way, source):
     ottla_session_broker.create_topic(name, partitions=1, configs={"cleanup.policy": "compact"})
     taken = []
 
@@ -322,7 +318,9 @@ async def test_a_refusal_ends_it(ottla_session_broker, name, producer, way, sour
     assert (await producer.send_arrow(name, a_batch([{"key": b"k"}])))[0].record_count == 1
 
 
-async def test_what_is_too_large_for_the_topic_is_split(ottla_session_broker, name, producer, way):
+async def test_batches_larger_than_max_message_bytes_are_split(
+    ottla_session_broker, name, producer, way
+):
     configs = {"max.message.bytes": "2000"}
     ottla_session_broker.create_topic(name, partitions=1, configs=configs)
     rows = [{"value": b"%04d" % number * 10, "timestamp": NOW + number} for number in range(1000)]
@@ -334,7 +332,7 @@ async def test_what_is_too_large_for_the_topic_is_split(ottla_session_broker, na
     assert [record.timestamp for record in found] == [row["timestamp"] for row in rows]
 
 
-async def test_whoever_has_a_way_of_his_own_is_obeyed(ottla_session_broker, topic, way):
+async def test_partitioners_and_serializers_apply_to_rows(ottla_session_broker, topic, way):
     bootstrap = ottla_session_broker.bootstrap
     rows = a_batch([{"key": b"k", "value": b"v"}] * 6)
 
@@ -353,7 +351,7 @@ async def test_whoever_has_a_way_of_his_own_is_obeyed(ottla_session_broker, topi
     assert sorted(values) == [b"v"] * 12 + [b"v!"]
 
 
-def test_rows_are_what_a_producer_takes():
+def test_rows_become_producer_records():
     (row,) = Rows(a_batch([{"key": b"k", "value": b"v", "timestamp": 7}])).records()
 
     assert ProducerRecord(*row) == ProducerRecord(b"v", key=b"k", timestamp=7)

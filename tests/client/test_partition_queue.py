@@ -1,4 +1,4 @@
-"""The batches of one partition: which may be sent, and with which numbers when some have failed."""
+"""The batches of one partition: which may be sent, and their sequences after failures."""
 
 import pytest
 
@@ -14,12 +14,12 @@ LOST = ConnectionLostError("gone")
 LATE = DeadlineError("late")
 
 
-def a_queue(batches, *, is_idempotent=True, is_proven=True):
-    """A queue with batches of ten records that wait, all under the first producer id."""
+def a_queue(batches, *, is_idempotent=True, is_known=True):
+    """Return a queue with waiting batches of ten records, all with the first producer id."""
     queue = PartitionQueue("orders", 0, is_idempotent=is_idempotent)
     if is_idempotent:
         queue.set_producer(FIRST)
-    if is_proven:
+    if is_known:
         add(queue)
         queue.complete(queue.take(), 0, -1)
     return queue, [add(queue) for _ in range(batches)]
@@ -40,11 +40,11 @@ def take_all(queue):
     return taken
 
 
-def numbers(batches):
+def sequences(batches):
     return [(batch.producer, batch.sequence) for batch in batches]
 
 
-def test_five_are_under_way_and_numbered_one_behind_the_other():
+def test_five_batches_in_flight_have_consecutive_sequences():
     queue, batches = a_queue(7)
 
     taken = take_all(queue)
@@ -53,16 +53,16 @@ def test_five_are_under_way_and_numbered_one_behind_the_other():
     assert [batch.sequence for batch in taken] == [10, 20, 30, 40, 50]
 
 
-@pytest.mark.parametrize("settings", [{"is_idempotent": False}, {"is_proven": False}], ids=str)
-def test_one_is_under_way_where_order_could_not_be_kept_otherwise(settings):
-    queue, batches = a_queue(3, **settings)
+@pytest.mark.parametrize("configs", [{"is_idempotent": False}, {"is_known": False}], ids=str)
+def test_one_batch_is_in_flight_where_order_could_not_be_kept_otherwise(configs):
+    queue, batches = a_queue(3, **configs)
 
     assert take_all(queue) == batches[:1]
     queue.complete(batches[0], 0, -1)
-    assert len(take_all(queue)) == (1 if "is_idempotent" in settings else 2)
+    assert len(take_all(queue)) == (1 if "is_idempotent" in configs else 2)
 
 
-def test_nothing_is_sent_until_all_that_is_under_way_is_answered():
+def test_after_an_error_nothing_is_sent_until_all_in_flight_have_a_response():
     queue, (a, b, c, d) = a_queue(4)
     for _ in range(3):
         queue.take()
@@ -76,10 +76,10 @@ def test_nothing_is_sent_until_all_that_is_under_way_is_answered():
 
     assert queue.needs_backoff
     assert list(queue.waiting) == [a, b, c, d]
-    assert numbers([a, b, c, d]) == [(FIRST, 10), (FIRST, 20), (FIRST, 30), (None, -1)]
+    assert sequences([a, b, c, d]) == [(FIRST, 10), (FIRST, 20), (FIRST, 30), (None, -1)]
 
 
-def test_what_is_sent_again_goes_alone():
+def test_a_retry_is_sent_alone():
     queue, (a, b, c, d) = a_queue(4)
     for batch in (queue.take(), queue.take()):
         queue.handle_error(batch, LOST)
@@ -92,7 +92,7 @@ def test_what_is_sent_again_goes_alone():
     assert take_all(queue) == [c, d]
 
 
-def test_numbers_go_on_where_a_batch_was_refused():
+def test_the_sequence_continues_at_a_rejected_batch():
     queue, (a, b, c) = a_queue(3)
     take_all(queue)
     queue.complete(a, 0, -1)
@@ -103,10 +103,10 @@ def test_numbers_go_on_where_a_batch_was_refused():
 
     assert b.is_done
     assert queue.take() is c
-    assert numbers([c]) == [(FIRST, 20)]
+    assert sequences([c]) == [(FIRST, 20)]
 
 
-def test_what_is_before_a_gap_keeps_its_numbers():
+def test_batches_before_a_gap_keep_their_sequence():
     queue, (a, b, c) = a_queue(3)
     take_all(queue)
     queue.handle_error(a, LOST)
@@ -115,14 +115,14 @@ def test_what_is_before_a_gap_keeps_its_numbers():
     queue.recover()
 
     assert list(queue.waiting) == [a, c]
-    assert numbers([a]) == [(FIRST, 10)]
+    assert sequences([a]) == [(FIRST, 10)]
     queue.take()
     queue.complete(a, 0, -1)
     queue.take()
-    assert numbers([c]) == [(FIRST, 20)]
+    assert sequences([c]) == [(FIRST, 20)]
 
 
-def test_what_may_have_been_written_behind_a_gap_fails_and_the_rest_gets_a_new_id():
+def test_batches_behind_a_gap_that_may_be_written_fail_and_others_get_a_new_producer_id():
     queue, (a, b, c, d) = a_queue(4)
     for _ in range(3):
         queue.take()
@@ -136,14 +136,14 @@ def test_what_may_have_been_written_behind_a_gap_fails_and_the_rest_gets_a_new_i
     assert list(queue.waiting) == [c, d]
     assert queue.needs_producer_id
     assert not queue.can_send
-    assert not queue.set_producer(FIRST), "it was given up"
+    assert not queue.set_producer(FIRST), "it was retired"
     assert queue.set_producer(SECOND)
     queue.take()
-    assert numbers([c]) == [(SECOND, 0)]
-    assert not queue.can_send, "the new id has to be known first"
+    assert sequences([c]) == [(SECOND, 0)]
+    assert not queue.can_send, "the broker has to know the new id first"
 
 
-def test_old_numbers_go_before_new_ones_and_never_together():
+def test_old_sequences_are_sent_before_new_ones_and_never_together():
     queue, (a, b, c) = a_queue(3)
     take_all(queue)
     queue.handle_error(a, LOST)
@@ -155,10 +155,10 @@ def test_old_numbers_go_before_new_ones_and_never_together():
     assert take_all(queue) == [a]
     queue.complete(a, 0, -1)
     assert take_all(queue) == [c]
-    assert numbers([a, c]) == [(FIRST, 10), (SECOND, 0)]
+    assert sequences([a, c]) == [(FIRST, 10), (SECOND, 0)]
 
 
-def test_out_of_order_without_reason_means_that_records_were_lost():
+def test_an_unexplained_out_of_order_error_means_the_broker_lost_records():
     queue, (a, b) = a_queue(2)
     take_all(queue)
     queue.handle_error(a, OUT_OF_ORDER)
@@ -167,11 +167,11 @@ def test_out_of_order_without_reason_means_that_records_were_lost():
     assert queue.recover() is OUT_OF_ORDER
 
     assert list(queue.waiting) == [a, b]
-    assert numbers([a, b]) == [(None, -1)] * 2
+    assert sequences([a, b]) == [(None, -1)] * 2
     assert queue.needs_producer_id
 
 
-def test_a_batch_that_is_given_up_before_it_was_sent_leaves_nothing():
+def test_a_batch_aborted_before_it_was_sent_leaves_no_gap():
     queue, (a, b, c) = a_queue(3)
     queue.abort(b, LATE)
 
@@ -179,7 +179,7 @@ def test_a_batch_that_is_given_up_before_it_was_sent_leaves_nothing():
     assert not queue.is_recovering
 
 
-def test_a_batch_that_is_given_up_while_it_waits_to_be_sent_again_leaves_a_gap():
+def test_a_batch_aborted_while_it_waits_for_a_retry_leaves_a_gap():
     queue, (a, b, c) = a_queue(3)
     take_all(queue)
     for batch in (a, b, c):
@@ -189,11 +189,11 @@ def test_a_batch_that_is_given_up_while_it_waits_to_be_sent_again_leaves_a_gap()
 
     assert queue.is_recovering
     queue.recover()
-    assert numbers(queue.waiting) == [(FIRST, 10), (None, -1)]
+    assert sequences(queue.waiting) == [(FIRST, 10), (None, -1)]
     assert (queue.producer, queue.sequence) == (FIRST, 20)
 
 
-def test_a_batch_that_is_given_up_under_way_may_still_succeed():
+def test_a_batch_aborted_in_flight_may_still_be_acknowledged():
     queue, (a, b) = a_queue(2)
     take_all(queue)
     queue.abort(a, LATE)
@@ -205,19 +205,19 @@ def test_a_batch_that_is_given_up_under_way_may_still_succeed():
     assert queue.producer == FIRST
 
 
-def test_a_batch_that_is_split_takes_the_numbers_of_the_whole():
+def test_a_split_batch_keeps_its_sequence():
     queue, (a, b) = a_queue(2)
     take_all(queue)
     queue.handle_error(a, error_of(ErrorCode.MESSAGE_TOO_LARGE))
     queue.handle_error(b, OUT_OF_ORDER)
     queue.recover()
 
-    assert numbers(queue.waiting) == [(FIRST, 10), (FIRST, 15), (FIRST, 20)]
+    assert sequences(queue.waiting) == [(FIRST, 10), (FIRST, 15), (FIRST, 20)]
     assert [batch.count for batch in queue.waiting] == [5, 5, 10]
     assert not queue.needs_backoff
 
 
-def test_without_numbers_a_batch_that_was_given_up_is_simply_gone():
+def test_without_idempotence_an_aborted_batch_leaves_no_gap():
     queue, (a, b) = a_queue(2, is_idempotent=False)
     queue.take()
     queue.abort(a, LATE)

@@ -1,4 +1,4 @@
-"""Partitions by key as the Java client and librdkafka choose them; partitions without a key."""
+"""Partitioners: murmur2 of keys as in the Java client and librdkafka, sticky and round-robin."""
 
 import asyncio
 import random
@@ -12,7 +12,7 @@ from ottla.broker import Broker, BrokerConfig
 from ottla.client.producer.partitioner import murmur2, next_in_turn, next_sticky, partition_of_key
 from ottla.protocol import compiled
 
-# From Kafka's own UtilsTest, where they have a sign.
+# From Kafka's UtilsTest, where they are signed.
 KAFKAS_VECTORS = {
     b"21": -973932308,
     b"foobar": -790332482,
@@ -25,7 +25,7 @@ KAFKAS_VECTORS = {
 
 @pytest.mark.parametrize("is_compiled", [True, False])
 @pytest.mark.parametrize(("key", "expected"), KAFKAS_VECTORS.items(), ids=str)
-def test_keys_are_hashed_as_kafka_does(key, expected, is_compiled, monkeypatch):
+def test_murmur2_equals_kafkas(key, expected, is_compiled, monkeypatch):
     if not is_compiled:
         monkeypatch.setattr(compiled, "fast", None)
 
@@ -34,13 +34,13 @@ def test_keys_are_hashed_as_kafka_does(key, expected, is_compiled, monkeypatch):
 
 
 @given(key=st.binary(max_size=200))
-def test_the_compiled_hash_is_that_of_python(key):
+def test_the_compiled_murmur2_equals_python(key):
     fast = pytest.importorskip("ottla.protocol._fast")
 
     assert fast.murmur2(key) == murmur2(key)
 
 
-async def test_keys_go_where_librdkafka_sends_them(tmp_path):
+async def test_keys_go_to_the_partition_librdkafka_chooses(tmp_path):
     chance = random.Random(7)
     keys = [bytes(chance.randrange(256) for _ in range(size)) for size in range(1, 90)]
     config = BrokerConfig(
@@ -70,14 +70,14 @@ def partitions_of_librdkafka(address, keys):
     return [found.get(key) for key in keys]
 
 
-def test_sticky_goes_to_another_partition_if_there_is_one():
+def test_sticky_switches_partition_if_there_is_another():
     assert next_sticky(3, [3]) == 3
     for _ in range(20):
         assert next_sticky(3, [1, 3, 5]) in (1, 5)
     assert {next_sticky(0, [0, 1, 2, 3]) for _ in range(200)} == {1, 2, 3}
 
 
-def test_in_turn_goes_round_those_that_are_available():
+def test_round_robin_cycles_through_available_partitions():
     assert [next_in_turn(current, [1, 2, 5]) for current in (0, 1, 2, 3, 5, 9)] == [
         1, 2, 5, 5, 1, 1,
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""The producer against a real broker, read back with other people's consumers."""
+"""The producer against a real broker, read back with other clients."""
 
 import asyncio
 import random
@@ -55,24 +55,24 @@ async def broker(tmp_path):
 
 @pytest.fixture
 async def topic(broker):
-    """One partition, so that there is one order."""
+    """A topic with one partition, so that there is one order."""
     async with connect(broker.address) as client:
         await create_topic(client, "orders", 1)
     return "orders"
 
 
 async def read(broker, topic, partitions=1):
-    """Give all records of a topic, with their partitions, as they are on the wire."""
+    """Return all records of a topic with their partitions."""
     found = []
     async with connect(broker.address) as client:
         for partition in range(partitions):
             offset, end = 0, 1
             while offset < end:
-                wanted = FetchPartition(
+                partition_request = FetchPartition(
                     partition=partition, fetch_offset=offset, partition_max_bytes=10_000_000
                 )
                 answer = await client.request(
-                    FetchRequest(topics=[FetchTopic(topic=topic, partitions=[wanted])])
+                    FetchRequest(topics=[FetchTopic(topic=topic, partitions=[partition_request])])
                 )
                 data = answer.responses[0].partitions[0]
                 end = data.high_watermark
@@ -93,7 +93,7 @@ async def values_in(broker, topic):
 
 async def test_a_record_is_written_as_it_was_sent(broker):
     async with Producer(broker.address) as producer:
-        receipt = await producer.send(
+        metadata = await producer.send(
             "orders",
             b"value",
             key=b"user-1",
@@ -102,8 +102,8 @@ async def test_a_record_is_written_as_it_was_sent(broker):
         )
 
     ((partition, record),) = await read(broker, "orders", 3)
-    assert receipt == ("orders", partition_of_key(b"user-1", 3), 0, 1_700_000_000_000)
-    assert partition == receipt.partition
+    assert metadata == ("orders", partition_of_key(b"user-1", 3), 0, 1_700_000_000_000)
+    assert partition == metadata.partition
     assert record == (
         0,
         1_700_000_000_000,
@@ -113,10 +113,10 @@ async def test_a_record_is_written_as_it_was_sent(broker):
     )
 
 
-async def test_a_record_may_be_next_to_nothing(broker, topic):
+async def test_keys_and_values_may_be_null_or_empty(broker, topic):
     async with Producer(broker.address) as producer:
         before = time.time_ns() // 1_000_000
-        receipts = [
+        results = [
             await producer.send(topic),
             await producer.send(topic, b""),
             await producer.send(topic, key=b"gone"),
@@ -125,20 +125,20 @@ async def test_a_record_may_be_next_to_nothing(broker, topic):
 
     rows = [(record.key, record.value) for _, record in await read(broker, topic)]
     assert rows == [(None, None), (None, b""), (b"gone", None)]
-    assert all(before <= receipt.timestamp <= after for receipt in receipts)
+    assert all(before <= metadata.timestamp <= after for metadata in results)
 
 
-async def test_receipts_have_the_brokers_time_where_the_topic_wants_that(broker):
+async def test_metadata_has_the_append_time_with_log_append_time(broker):
     async with connect(broker.address) as client:
         await create_topic(client, "stamped", 1, message_timestamp_type="LogAppendTime")
     async with Producer(broker.address) as producer:
-        receipt = await producer.send("stamped", b"x", timestamp=5)
+        metadata = await producer.send("stamped", b"x", timestamp=5)
 
-    assert receipt.timestamp > 1_700_000_000_000
+    assert metadata.timestamp > 1_700_000_000_000
 
 
-async def test_every_codec_is_read_by_everybody(broker):
-    """A partition for each: a batch with all there is in a record, and one that is large."""
+async def test_other_clients_read_every_codec(broker):
+    """One partition per codec: a batch of full records, and a large one."""
     rows = [(b"k%d" % number, b"v%d" % number, [("n", b"%d" % number)]) for number in range(50)]
     large = [b"%06d" % number * 20 for number in range(2500)]
     async with connect(broker.address) as client:
@@ -201,7 +201,7 @@ def read_with_confluent(address):
     found = [[] for _ in range(5)]
     while sum(map(len, found)) < 5 * 2550:
         batch = consumer.consume(min(1000, 5 * 2550 - sum(map(len, found))), 30)
-        assert batch, "there should be more"
+        assert batch, "there are more records"
         for one in batch:
             row = (one.key(), one.value(), one.headers() or [])
             found[one.partition()].append(row)
@@ -210,7 +210,7 @@ def read_with_confluent(address):
 
 
 @pytest.mark.parametrize("acks", ["all", 1, 0])
-async def test_acks(broker, topic, acks):
+async def test_offsets_are_returned_unless_acks_is_0(broker, topic, acks):
     values = [b"%d" % number for number in range(2000)]
     async with Producer(broker.address, acks=acks) as producer:
         first = await producer.send(topic, b"first")
@@ -225,7 +225,7 @@ async def test_acks(broker, topic, acks):
 # Partitions.
 
 
-async def test_a_partition_may_be_named(broker):
+async def test_a_record_may_name_its_partition(broker):
     async with Producer(broker.address) as producer:
         for partition in (2, 0, 2):
             assert (await producer.send("orders", b"x", partition=partition)).partition == partition
@@ -234,7 +234,7 @@ async def test_a_partition_may_be_named(broker):
                 await producer.send("orders", b"x", partition=wrong)
 
 
-async def test_a_partition_that_is_new_is_found(broker, topic):
+async def test_a_new_partition_is_found(broker, topic):
     async with Producer(broker.address) as producer:
         await producer.send(topic, b"x")
         async with connect(broker.address) as client:
@@ -246,7 +246,7 @@ async def test_a_partition_that_is_new_is_found(broker, topic):
         assert (await producer.send(topic, b"x", key=key)).partition == 2
 
 
-async def test_keys_stay_together_and_in_order(broker):
+async def test_records_of_a_key_are_in_one_partition_in_order(broker):
     chance = random.Random(3)
     rows = [(b"user-%d" % chance.randrange(20), b"%d" % number) for number in range(3000)]
     async with Producer(broker.address) as producer:
@@ -260,34 +260,34 @@ async def test_keys_stay_together_and_in_order(broker):
         assert found == [(partition, value) for one, value in rows if one == key]
 
 
-async def test_without_a_key_a_batch_goes_to_one_partition_and_the_next_to_another(broker):
+async def test_the_sticky_partitioner_fills_one_batch_after_the_other(broker):
     batch = BatchConfig(batch_bytes=4000)
     async with Producer(broker.address, batch=batch) as producer:
-        # Another one is chosen by chance: of a hundred batches some are in each.
+        # The next one is random: of a hundred batches, each partition gets some.
         futures = [await producer.enqueue("orders", b"x" * 64) for _ in range(4000)]
-        places = [receipt.partition for receipt in await asyncio.gather(*futures)]
+        partitions = [metadata.partition for metadata in await asyncio.gather(*futures)]
 
-    changes = sum(one != other for one, other in pairwise(places))
-    assert set(places) == {0, 1, 2}
+    changes = sum(one != other for one, other in pairwise(partitions))
+    assert set(partitions) == {0, 1, 2}
     assert changes < 400
 
 
-async def test_round_robin(broker):
+async def test_the_round_robin_partitioner_takes_turns_for_records_without_a_key(broker):
     async with Producer(broker.address, partitioner="round-robin") as producer:
         futures = [await producer.enqueue("orders", b"x") for _ in range(9)]
-        places = [receipt.partition for receipt in await asyncio.gather(*futures)]
+        partitions = [metadata.partition for metadata in await asyncio.gather(*futures)]
         keyed = await producer.send("orders", b"x", key=b"user-1")
 
-    assert places == [0, 1, 2] * 3
+    assert partitions == [0, 1, 2] * 3
     assert keyed.partition == partition_of_key(b"user-1", 3)
 
 
-async def test_a_partitioner_of_ones_own(broker):
-    asked = []
+async def test_a_custom_partitioner_chooses_for_all_records(broker):
+    calls = []
 
-    def by_value(*question):
-        asked.append(question)
-        return int(question[2])
+    def by_value(*arguments):
+        calls.append(arguments)
+        return int(arguments[2])
 
     async with Producer(broker.address, partitioner=by_value) as producer:
         assert (await producer.send("orders", b"2", key=b"k")).partition == 2
@@ -298,38 +298,38 @@ async def test_a_partitioner_of_ones_own(broker):
             await producer.send("orders", b"x")
         assert (await producer.send("orders", b"1", partition=0)).partition == 0
 
-    assert asked[:2] == [("orders", b"k", b"2", 3), ("orders", None, b"0", 3)]
+    assert calls[:2] == [("orders", b"k", b"2", 3), ("orders", None, b"0", 3)]
 
 
-# Many at a time.
+# Pipelining and bulk.
 
 
 async def test_pipelined_records_are_in_order(broker, topic):
     values = [b"%d" % number for number in range(5000)]
     async with Producer(broker.address) as producer:
         futures = [await producer.enqueue(topic, value) for value in values]
-        receipts = await asyncio.gather(*futures)
+        results = await asyncio.gather(*futures)
 
-    assert [receipt.offset for receipt in receipts] == list(range(5000))
+    assert [metadata.offset for metadata in results] == list(range(5000))
     assert await values_in(broker, topic) == values
 
 
-async def test_many_tasks_may_send_at_once(broker, topic):
+async def test_concurrent_tasks_keep_their_order(broker, topic):
     async with Producer(broker.address) as producer:
 
         async def work(number):
             return [await producer.send(topic, b"%d-%d" % (number, step)) for step in range(20)]
 
-        receipts = await asyncio.gather(*(work(number) for number in range(20)))
+        results = await asyncio.gather(*(work(number) for number in range(20)))
 
     stored = await values_in(broker, topic)
-    for number, row in enumerate(receipts):
-        assert [stored[receipt.offset] for receipt in row] == [
+    for number, row in enumerate(results):
+        assert [stored[metadata.offset] for metadata in row] == [
             b"%d-%d" % (number, step) for step in range(20)
         ]
 
 
-async def test_send_many_says_where_the_records_are(broker, topic):
+async def test_send_many_returns_offset_ranges(broker, topic):
     async with Producer(broker.address, batch=BatchConfig(batch_bytes=5000)) as producer:
 
         async def bulk(number):
@@ -346,7 +346,7 @@ async def test_send_many_says_where_the_records_are(broker, topic):
         assert list(chain(*ours)) == [b"%d-%05d" % (number, step) for step in range(1000)]
 
 
-async def test_send_many_takes_values_and_records(broker):
+async def test_send_many_accepts_values_and_producer_records(broker):
     batch = BatchConfig(linger=30)
     async with Producer(broker.address, value_serializer=serialize_json, batch=batch) as producer:
         written = await producer.send_many(
@@ -367,7 +367,7 @@ async def test_send_many_takes_values_and_records(broker):
     assert ours == [b'{"n":1}', b"[2]", b'"x"']
 
 
-async def test_send_many_tells_of_a_record_that_cannot_be_sent(broker, topic):
+async def test_send_many_raises_for_a_record_that_cannot_be_sent(broker, topic):
     def source():
         yield b"one"
         yield b"two"
@@ -382,7 +382,7 @@ async def test_send_many_tells_of_a_record_that_cannot_be_sent(broker, topic):
     assert await values_in(broker, topic) == [b"one", b"two", b"three"]
 
 
-async def test_send_many_that_fails_does_not_linger(broker, topic):
+async def test_a_failed_send_many_does_not_linger(broker, topic):
     async with Producer(broker.address, batch=BatchConfig(linger=60)) as producer:
         async with asyncio.timeout(5):
             with pytest.raises(SerializationError):
@@ -391,7 +391,7 @@ async def test_send_many_that_fails_does_not_linger(broker, topic):
     assert await values_in(broker, topic) == [b"one"]
 
 
-async def test_send_many_tells_what_the_broker_refused(broker):
+async def test_send_many_raises_the_record_errors_of_the_broker(broker):
     async with connect(broker.address) as client:
         await create_topic(client, "compacted", 1, cleanup_policy="compact")
     taken = []
@@ -401,7 +401,7 @@ async def test_send_many_tells_what_the_broker_refused(broker):
             taken.append(number)
             yield b"without a key"
 
-    # No more is taken than there is room for until the broker has said what it thinks of it.
+    # No more is taken from the source than fits the buffer before the broker responds.
     batch = BatchConfig(batch_bytes=5000, buffer_bytes=500_000)
     async with Producer(broker.address, batch=batch) as producer:
         with pytest.raises(KafkaError, match=r"record 0 of the batch: .* without a key") as one:
@@ -413,7 +413,7 @@ async def test_send_many_tells_what_the_broker_refused(broker):
     assert await values_in(broker, "compacted") == [b"x"]
 
 
-async def test_records_wait_for_company_as_long_as_they_may(broker, topic):
+async def test_a_batch_lingers_for_more_records(broker, topic):
     async with Producer(broker.address, batch=BatchConfig(linger=0.1)) as producer:
         started = time.monotonic()
         futures = []
@@ -426,7 +426,7 @@ async def test_records_wait_for_company_as_long_as_they_may(broker, topic):
     assert waited >= 0.1
 
 
-async def test_flush_lets_nothing_linger(broker, topic):
+async def test_flush_sends_lingering_batches(broker, topic):
     async with Producer(broker.address, batch=BatchConfig(linger=60)) as producer:
         futures = [await producer.enqueue(topic, b"x") for _ in range(5)]
         await asyncio.sleep(0.02)
@@ -448,14 +448,14 @@ async def test_a_full_batch_does_not_linger(broker, topic):
         assert not futures[-1].done()
 
 
-async def test_close_sends_what_waits(broker, topic):
+async def test_close_sends_lingering_batches(broker, topic):
     async with Producer(broker.address, batch=BatchConfig(linger=60)) as producer:
         future = await producer.enqueue(topic, b"x")
 
     assert future.result().offset == 0
 
 
-async def test_it_works_on_uvloop(broker, topic):
+async def test_the_producer_works_on_uvloop(broker, topic):
     def elsewhere():
         async def main():
             async with Producer(broker.address, compression="zstd") as producer:
@@ -469,7 +469,7 @@ async def test_it_works_on_uvloop(broker, topic):
 # Serializers.
 
 
-async def test_values_and_keys_are_serialized(broker, topic):
+async def test_keys_and_values_are_serialized(broker, topic):
     async with Producer(
         broker.address, key_serializer=serialize_str, value_serializer=serialize_json
     ) as producer:
@@ -494,7 +494,7 @@ async def test_values_and_keys_are_serialized(broker, topic):
     ],
     ids=lambda one: str(one)[:40],
 )
-async def test_nothing_is_queued_of_a_record_that_cannot_be_sent(broker, topic, record, kind):
+async def test_an_invalid_record_takes_no_buffer_memory(broker, topic, record, kind):
     async with Producer(broker.address) as producer:
         with pytest.raises(kind):
             await producer.send(topic, **record)
@@ -505,7 +505,7 @@ async def test_nothing_is_queued_of_a_record_that_cannot_be_sent(broker, topic, 
     assert await values_in(broker, topic) == [b"after"]
 
 
-async def test_what_the_program_changes_later_is_not_sent(broker, topic):
+async def test_mutable_buffers_are_copied(broker, topic):
     value, name = bytearray(b"before"), bytearray(b"before")
     async with Producer(broker.address, batch=BatchConfig(linger=60)) as producer:
         future = await producer.enqueue(topic, value, key=memoryview(name), headers={"a": value})
@@ -518,7 +518,7 @@ async def test_what_the_program_changes_later_is_not_sent(broker, topic):
     assert record.headers == (("a", b"before"),)
 
 
-async def test_a_record_that_is_too_large_for_the_topic(broker, topic):
+async def test_a_record_larger_than_max_message_bytes_fails(broker, topic):
     async with Producer(broker.address) as producer:
         with pytest.raises(KafkaError, match="MESSAGE_TOO_LARGE"):
             await producer.send(topic, b"x" * 2_000_000)
@@ -527,25 +527,25 @@ async def test_a_record_that_is_too_large_for_the_topic(broker, topic):
     assert await values_in(broker, topic) == [b"small"]
 
 
-async def test_a_batch_that_is_too_large_for_the_topic_is_split(broker):
+async def test_a_batch_larger_than_max_message_bytes_is_split(broker):
     async with connect(broker.address) as client:
         await create_topic(client, "narrow", 1, max_message_bytes="2000")
     values = [b"%04d" % number * 10 for number in range(1000)]
     async with Producer(broker.address) as producer:
         written = await producer.send_many("narrow", values)
         futures = [await producer.enqueue("narrow", value) for value in values]
-        receipts = await asyncio.gather(*futures)
+        results = await asyncio.gather(*futures)
 
     assert written == [OffsetRange("narrow", 0, 0, 1000)]
-    assert [receipt.offset for receipt in receipts] == list(range(1000, 2000))
+    assert [metadata.offset for metadata in results] == list(range(1000, 2000))
     assert await values_in(broker, "narrow") == values * 2
 
 
-# Room.
+# Buffer memory.
 
 
-async def held_back(stage, count=100):
-    """Let produce requests wait for a gate."""
+async def hold_produce_requests(stage, count=100):
+    """Delay the responses to Produce until the gate opens."""
     gate = asyncio.Event()
 
     async def hold(call):
@@ -560,9 +560,9 @@ async def held_back(stage, count=100):
 TIGHT = BatchConfig(batch_bytes=500, buffer_bytes=1000)
 
 
-async def test_whoever_sends_too_much_has_to_wait():
+async def test_sending_waits_while_the_buffer_is_full():
     async with Stage() as stage, Producer(stage.address, batch=TIGHT) as producer:
-        gate = await held_back(stage)
+        gate = await hold_produce_requests(stage)
         queued = 0
 
         async def work():
@@ -584,7 +584,7 @@ async def test_whoever_sends_too_much_has_to_wait():
         assert producer._sender.pool.free == 1000
 
 
-async def test_what_lingers_makes_room_for_whoever_waits_for_it():
+async def test_lingering_batches_are_sent_when_the_buffer_is_full():
     batch = BatchConfig(batch_bytes=1000, buffer_bytes=3000, linger=60, buffer_timeout=5)
     async with Stage(topics={"orders": 5}) as stage:
         async with Producer(stage.address, batch=batch) as producer, asyncio.timeout(4):
@@ -594,10 +594,10 @@ async def test_what_lingers_makes_room_for_whoever_waits_for_it():
         assert sum(len(stage.ledger.values("orders", number)) for number in range(5)) == 100
 
 
-async def test_a_buffer_that_stays_full_is_an_error():
+async def test_a_buffer_that_stays_full_raises_buffer_full_error():
     batch = BatchConfig(batch_bytes=500, buffer_bytes=1000, buffer_timeout=0.1)
     async with Stage() as stage, Producer(stage.address, batch=batch) as producer:
-        gate = await held_back(stage)
+        gate = await hold_produce_requests(stage)
         futures = [await producer.enqueue("orders", b"x" * 64) for _ in range(10)]
 
         with pytest.raises(BufferFullError, match=r"No room for 100 bytes within 0.1 s: 1000 of"):
@@ -610,9 +610,9 @@ async def test_a_buffer_that_stays_full_is_an_error():
         assert producer._sender.pool.free == 1000
 
 
-async def test_room_is_given_in_the_order_in_which_it_was_asked_for():
+async def test_buffer_memory_is_granted_in_order():
     async with Stage() as stage, Producer(stage.address, batch=TIGHT) as producer:
-        gate = await held_back(stage)
+        gate = await hold_produce_requests(stage)
         futures = [await producer.enqueue("orders", b"x" * 64) for _ in range(10)]
         done = []
 
@@ -629,7 +629,7 @@ async def test_room_is_given_in_the_order_in_which_it_was_asked_for():
         assert stored[-3:] == [300, 1, 2]
 
 
-async def test_a_record_larger_than_the_buffer_is_refused():
+async def test_a_record_larger_than_the_buffer_is_rejected():
     async with Stage() as stage, Producer(stage.address, batch=TIGHT) as producer:
         with pytest.raises(RecordTooLargeError, match="1000 fit"):
             await producer.send("orders", b"x" * 1000)
@@ -639,9 +639,9 @@ async def test_a_record_larger_than_the_buffer_is_refused():
 # Cancellation.
 
 
-async def test_a_send_that_is_cancelled_while_it_waits_for_room():
+async def test_cancelling_a_send_that_waits_for_memory():
     async with Stage() as stage, Producer(stage.address, batch=TIGHT) as producer:
-        gate = await held_back(stage)
+        gate = await hold_produce_requests(stage)
         futures = [await producer.enqueue("orders", b"x" * 64) for _ in range(10)]
         first = asyncio.ensure_future(producer.send("orders", b"a" * 500))
         second = asyncio.ensure_future(producer.send("orders", b"b"))
@@ -656,7 +656,7 @@ async def test_a_send_that_is_cancelled_while_it_waits_for_room():
         assert producer._sender.pool.free == 1000
 
 
-async def test_a_send_that_is_cancelled_in_the_moment_when_it_gets_room():
+async def test_cancelling_a_send_at_the_moment_memory_is_granted():
     async with Stage() as stage, Producer(stage.address, batch=TIGHT) as producer:
         pool = producer._sender.pool
         await producer.send("orders", b"first")
@@ -673,7 +673,7 @@ async def test_a_send_that_is_cancelled_in_the_moment_when_it_gets_room():
         assert stage.ledger.values("orders") == [b"first"]
 
 
-async def test_a_send_that_is_cancelled_while_it_looks_up_the_topic():
+async def test_cancelling_a_send_during_the_metadata_lookup():
     async with Stage() as stage, Producer(stage.address) as producer:
         gate = asyncio.Event()
 
@@ -693,9 +693,9 @@ async def test_a_send_that_is_cancelled_while_it_looks_up_the_topic():
         assert stage.ledger.values("orders") == [b"b"]
 
 
-async def test_a_send_that_is_cancelled_while_it_waits_for_its_ack():
+async def test_cancelling_a_send_that_waits_for_its_ack():
     async with Stage() as stage, Producer(stage.address) as producer:
-        gate = await held_back(stage)
+        gate = await hold_produce_requests(stage)
         tasks = [asyncio.ensure_future(producer.send("orders", b"%d" % n)) for n in range(5)]
         await eventually(lambda: stage.asked(ProduceRequest))
 
@@ -708,7 +708,7 @@ async def test_a_send_that_is_cancelled_while_it_waits_for_its_ack():
         assert producer._sender.pool.free == producer._sender.pool.limit
 
 
-async def test_any_send_may_be_cancelled_at_any_time(broker, topic):
+async def test_cancelling_random_sends_loses_no_other_record(broker, topic):
     chance = random.Random(5)
     batch = BatchConfig(batch_bytes=1000, buffer_bytes=3000)
     async with Producer(broker.address, batch=batch) as producer:
@@ -731,7 +731,7 @@ async def test_any_send_may_be_cancelled_at_any_time(broker, topic):
             assert stored[result.offset] == b"%d" % number
 
 
-async def test_send_many_and_flush_may_be_cancelled(broker, topic):
+async def test_cancelling_send_many_and_flush(broker, topic):
     async with Producer(broker.address, batch=BatchConfig(batch_bytes=2000)) as producer:
         bulk = asyncio.ensure_future(producer.send_many(topic, [b"x" * 50] * 50_000))
         flushing = asyncio.ensure_future(producer.flush())
@@ -749,10 +749,10 @@ async def test_send_many_and_flush_may_be_cancelled(broker, topic):
     assert len(stored) == last.offset + 1
 
 
-# The end.
+# Close and errors.
 
 
-async def test_a_closed_producer_says_so(broker, topic):
+async def test_a_closed_producer_raises_closed_error(broker, topic):
     producer = Producer(broker.address)
     await producer.send(topic, b"x")
     await producer.close()
@@ -765,14 +765,14 @@ async def test_a_closed_producer_says_so(broker, topic):
         await producer.send_many(topic, [b"x"])
 
 
-async def test_a_producer_that_was_never_used_closes():
+async def test_an_unused_producer_can_be_closed():
     await Producer("127.0.0.1:1").close()
 
 
-async def test_closing_sends_away_whoever_waits_for_room():
+async def test_close_fails_sends_that_wait_for_memory():
     async with Stage() as stage:
         producer = Producer(stage.address, batch=TIGHT)
-        gate = await held_back(stage)
+        gate = await hold_produce_requests(stage)
         futures = [await producer.enqueue("orders", b"x" * 64) for _ in range(10)]
         waiting = asyncio.ensure_future(producer.send("orders", b"late"))
         await asyncio.sleep(0.02)
@@ -787,10 +787,10 @@ async def test_closing_sends_away_whoever_waits_for_room():
         assert all(future.result() for future in futures)
 
 
-async def test_closing_that_is_cancelled_fails_what_waits():
+async def test_a_cancelled_close_fails_pending_records():
     async with Stage() as stage:
         producer = Producer(stage.address)
-        await held_back(stage)
+        await hold_produce_requests(stage)
         future = await producer.enqueue("orders", b"x")
         closing = asyncio.ensure_future(producer.close())
         await asyncio.sleep(0.05)
@@ -805,23 +805,23 @@ async def test_closing_that_is_cancelled_fails_what_waits():
     assert not any(name.startswith("ottla") for name in names)
 
 
-async def test_nobody_is_there():
+async def test_an_unreachable_cluster_raises_deadline_error():
     quick = TimeoutConfig(connect=1, operation=1)
     config = ClientConfig(retry=RetryConfig(backoff=0.01), timeouts=quick)
     async with Producer("127.0.0.1:1", client=config) as producer:
-        with pytest.raises(DeadlineError, match="Metadata of topic 'orders'") as caught:
+        with pytest.raises(DeadlineError, match="Metadata lookup of topic 'orders'") as caught:
             await producer.send("orders", b"x")
 
     assert isinstance(caught.value.__cause__, ConnectionLostError)
 
 
-async def test_a_topic_that_may_not_be(broker):
+async def test_an_invalid_topic_name_is_rejected(broker):
     async with Producer(broker.address) as producer:
         with pytest.raises(KafkaError, match="INVALID_TOPIC_EXCEPTION"):
             await producer.send("no/topic", b"x")
 
 
-async def test_a_topic_that_is_not_to_be_made(broker):
+async def test_a_missing_topic_is_not_created_without_allow_auto_create(broker):
     quick = TimeoutConfig(operation=1)
     config = ClientConfig(timeouts=quick, allow_auto_create=False)
     async with Producer(broker.address, client=config) as producer:
@@ -829,26 +829,26 @@ async def test_a_topic_that_is_not_to_be_made(broker):
             await producer.send("unknown", b"x")
 
 
-async def test_a_topic_that_was_deleted_is_made_again_when_it_is_written_to_and_not_before(broker):
-    asked = []
+async def test_a_deleted_topic_is_created_again_by_a_write_and_not_by_a_metadata_refresh(broker):
+    calls = []
     config = ClientConfig(
-        metadata_max_age=0.02, on_request=lambda api, *_: asked.append(api == "Metadata")
+        metadata_max_age=0.02, on_request=lambda api, *_: calls.append(api == "Metadata")
     )
     async with Producer(broker.address, client=config) as producer, Admin(broker.address) as admin:
         await producer.send("short-lived", b"x")
         await admin.delete_topics("short-lived")
-        before = sum(asked)
-        await eventually(lambda: sum(asked) > before + 3)
+        before = sum(calls)
+        await eventually(lambda: sum(calls) > before + 3)
 
         assert not await admin.list_topics()
         assert (await producer.send("short-lived", b"y")).offset == 0
 
 
-async def test_a_bug_of_ours_is_told_to_everybody(caplog):
+async def test_a_bug_in_the_producer_fails_all_records(caplog):
     async with Stage() as stage, Producer(stage.address) as producer:
         await producer.send("orders", b"x")
         batch = producer._sender.open_batch(producer._sender.queues["orders"][0])
-        batch.count = 1  # and no record
+        batch.count = 1  # without a record
 
         future = await producer.enqueue("orders", b"y")
         with pytest.raises(Exception, match="The producer failed"):
@@ -860,7 +860,7 @@ async def test_a_bug_of_ours_is_told_to_everybody(caplog):
 
 
 @pytest.mark.parametrize(
-    "settings",
+    "configs",
     [
         {"acks": 2},
         {"acks": "some"},
@@ -871,13 +871,13 @@ async def test_a_bug_of_ours_is_told_to_everybody(caplog):
     ],
     ids=str,
 )
-def test_settings_that_cannot_be(settings):
-    with pytest.raises(ValueError, match=next(iter(settings))):
-        Producer("localhost", **settings)
+def test_invalid_configs_are_rejected(configs):
+    with pytest.raises(ValueError, match=next(iter(configs))):
+        Producer("localhost", **configs)
 
 
 @pytest.mark.parametrize(
-    "settings",
+    "configs",
     [
         {"batch_bytes": 0},
         {"batch_bytes": 9 * 1024 * 1024},
@@ -888,6 +888,6 @@ def test_settings_that_cannot_be(settings):
     ],
     ids=str,
 )
-def test_batching_that_cannot_be(settings):
+def test_an_invalid_batch_config_is_rejected(configs):
     with pytest.raises(ValueError, match=r"\d"):
-        BatchConfig(**settings)
+        BatchConfig(**configs)

@@ -1,4 +1,4 @@
-"""What a producer does when things go wrong: nothing lost, nothing twice, nothing out of order.
+"""The producer under failures: nothing lost, duplicated or reordered.
 
 The other side is scripted, so that it fails in the way and at the moment that the story needs.
 """
@@ -25,15 +25,15 @@ from ottla.protocol.api.metadata import MetadataRequest
 from ottla.protocol.api.produce import ProduceRequest, ProduceResponse
 
 QUICK = RetryConfig(backoff=0.005, max_backoff=0.02)
-#: Room for three records of ten bytes, so that there are many batches, and they are full.
+#: Three records of ten bytes per batch: many full batches.
 SMALL = BatchConfig(batch_bytes=200, linger=0.01)
 
 
-def a_producer(stage, operation=10.0, request=5.0, **settings):
+def a_producer(stage, operation=10.0, request=5.0, **configs):
     timeouts = TimeoutConfig(connect=2.0, request=request, operation=operation)
-    settings.setdefault("client", ClientConfig(retry=QUICK, timeouts=timeouts))
-    settings.setdefault("batch", SMALL)
-    return Producer(stage.address, **settings)
+    configs.setdefault("client", ClientConfig(retry=QUICK, timeouts=timeouts))
+    configs.setdefault("batch", SMALL)
+    return Producer(stage.address, **configs)
 
 
 def values(count):
@@ -45,7 +45,7 @@ async def send_all(producer, wanted, **more):
 
 
 async def warm_up(producer):
-    """Let the first batch be acknowledged: from then on several are under way."""
+    """Have the first batch acknowledged: from then on, several may be in flight."""
     await producer.send("orders", b"first")
 
 
@@ -93,21 +93,21 @@ TRANSIENT = {
 
 @pytest.mark.parametrize("script", TRANSIENT.values(), ids=TRANSIENT.keys())
 @pytest.mark.parametrize("at", [0, 2])
-async def test_what_may_be_sent_again_is_written_once_and_in_order(script, at):
+async def test_retries_are_written_once_and_in_order(script, at):
     async with Stage() as stage, a_producer(stage) as producer:
         await warm_up(producer)
         stage.script(ProduceRequest, *[Call.serve] * at, script)
 
         futures = await send_all(producer, values(30))
-        receipts = await asyncio.gather(*futures)
+        results = await asyncio.gather(*futures)
 
     assert stage.ledger.values("orders") == [b"first", *values(30)]
-    assert [receipt.offset for receipt in receipts] == list(range(1, 31))
+    assert [metadata.offset for metadata in results] == list(range(1, 31))
     assert stage.producer_ids == 1
 
 
 def truly(code):
-    """A refusal by a broker that does not lie: what it has written, it has written."""
+    """An error that is consistent with what the broker has written."""
 
     def script(call):
         for topic, partition, batch in call.batches():
@@ -131,7 +131,7 @@ SERIOUS = {
 
 
 NUMBERS = ("refused", "too large", "lost records", "forgot the producer")
-#: What goes wrong, and how long it is tried.
+#: The failures, and the delivery timeout.
 TROUBLES = {
     "transient": (TRANSIENT, 20.0),
     "numbers": ({name: SERIOUS[name] for name in NUMBERS}, 20.0),
@@ -141,7 +141,7 @@ TROUBLES = {
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("kind", TROUBLES)
-async def test_whatever_happens_no_record_is_there_twice_or_out_of_order(seed, kind):
+async def test_random_failures_cause_no_duplicates_and_no_reordering(seed, kind):
     chance = random.Random(seed)
     scripts, operation = TROUBLES[kind]
     places = range(6 if kind == "numbers" else 3)
@@ -186,7 +186,7 @@ async def test_whatever_happens_no_record_is_there_twice_or_out_of_order(seed, k
                 assert value not in written
 
 
-async def test_several_requests_are_under_way_but_no_more_than_five():
+async def test_up_to_five_requests_are_in_flight():
     async with Stage() as stage, a_producer(stage) as producer:
         await warm_up(producer)
         gate = asyncio.Event()
@@ -208,8 +208,8 @@ async def test_several_requests_are_under_way_but_no_more_than_five():
     assert most == 5
 
 
-async def test_the_first_batch_of_a_producer_goes_alone():
-    """A broker that does not know a producer would take the second one in its place."""
+async def test_the_first_batch_of_a_producer_is_sent_alone():
+    """A broker that does not know the producer would accept the second one in its place."""
     async with Stage() as stage, a_producer(stage) as producer:
         stage.script(ProduceRequest, refused_with(ErrorCode.NOT_LEADER_OR_FOLLOWER))
 
@@ -219,7 +219,7 @@ async def test_the_first_batch_of_a_producer_goes_alone():
     assert stage.ledger.batches["orders", 0][0].base_sequence == 0
 
 
-async def test_a_batch_that_is_sent_again_has_the_numbers_that_it_had():
+async def test_a_retry_has_the_same_sequence():
     async with Stage() as stage, a_producer(stage) as producer:
         await warm_up(producer)
         stage.script(ProduceRequest, lost_answer)
@@ -230,18 +230,18 @@ async def test_a_batch_that_is_sent_again_has_the_numbers_that_it_had():
     assert bytes(first[2].view) == bytes(second[2].view)
 
 
-async def test_a_new_leader_is_found_when_the_old_one_says_that_it_is_not():
+async def test_not_leader_is_followed_by_a_metadata_refresh():
     async with Stage(nodes=2) as stage, a_producer(stage) as producer:
         await warm_up(producer)
         stage.move("orders", 0, to=1)
 
-        receipt = await producer.send("orders", b"second")
+        metadata = await producer.send("orders", b"second")
 
-        assert receipt.offset == 1
+        assert metadata.offset == 1
         assert [call.node.id for call in stage.asked(ProduceRequest)] == [0, 0, 1]
 
 
-async def test_a_partition_without_a_leader_waits_for_one():
+async def test_records_wait_for_a_leader():
     async with Stage(nodes=2, topics={"orders": 2}) as stage, a_producer(stage) as producer:
         stage.move("orders", 0, to=-1)
 
@@ -253,16 +253,16 @@ async def test_a_partition_without_a_leader_waits_for_one():
         assert (await sending).partition == 0
 
 
-async def test_records_without_a_key_avoid_a_partition_without_a_leader():
+async def test_records_without_a_key_avoid_a_leaderless_partition():
     async with Stage(topics={"orders": 3}) as stage, a_producer(stage) as producer:
         stage.move("orders", 1, to=-1)
 
-        receipts = [await producer.send("orders", b"x") for _ in range(20)]
+        results = [await producer.send("orders", b"x") for _ in range(20)]
 
-    assert {receipt.partition for receipt in receipts} == {0, 2}
+    assert {metadata.partition for metadata in results} == {0, 2}
 
 
-async def test_a_broker_that_is_away_for_a_while_is_tried_again():
+async def test_an_unreachable_broker_is_retried():
     async with Stage() as stage, a_producer(stage) as producer:
         await warm_up(producer)
         await stage.nodes[0].stop()
@@ -275,7 +275,7 @@ async def test_a_broker_that_is_away_for_a_while_is_tried_again():
     assert stage.ledger.values("orders") == [b"first", *values(9)]
 
 
-async def test_a_broker_that_is_away_does_not_keep_others_waiting():
+async def test_an_unreachable_broker_does_not_delay_others():
     topics = {"orders": 2}
     async with Stage(nodes=2, topics=topics) as stage, a_producer(stage) as producer:
         await producer.send("orders", b"0", partition=0)
@@ -291,7 +291,7 @@ async def test_a_broker_that_is_away_does_not_keep_others_waiting():
 
 
 @pytest.mark.parametrize("partitioner", ["sticky", "round-robin"])
-async def test_records_without_a_key_avoid_a_broker_that_is_away(partitioner):
+async def test_records_without_a_key_avoid_an_unreachable_broker(partitioner):
     topics = {"orders": 4}
     async with (
         Stage(nodes=2, topics=topics) as stage,
@@ -307,18 +307,18 @@ async def test_records_without_a_key_avoid_a_broker_that_is_away(partitioner):
         await asyncio.wait(futures)
         lost = [one for one in futures if one.exception() is not None]
 
-        # One batch of each of its two partitions was on its way before that was known.
+        # One batch of each of its two partitions was sent before the failure was known.
         assert 0 < len(lost) <= 2 * 4
-        # Once it is back it has its share again, though nothing has waited for that.
+        # Once it is back, it gets its share again, although no batch was waiting for it.
         await stage.nodes[1].start()
-        receipts = [await producer.send("orders", b"y") for _ in range(40)]
-        assert {one.partition for one in receipts} == {0, 1, 2, 3}
+        results = [await producer.send("orders", b"y") for _ in range(40)]
+        assert {one.partition for one in results} == {0, 1, 2, 3}
 
 
-# Refused for good.
+# Errors that are not retriable.
 
 
-async def test_a_refused_batch_fails_its_records_and_no_others():
+async def test_a_rejected_batch_fails_its_records_and_no_others():
     async with Stage() as stage, a_producer(stage) as producer:
         await warm_up(producer)
         stage.script(ProduceRequest, Call.serve, refused_with(ErrorCode.INVALID_RECORD))
@@ -333,7 +333,7 @@ async def test_a_refused_batch_fails_its_records_and_no_others():
     assert stage.ledger.values("orders") == [b"first", *expected]
 
 
-async def test_numbers_go_on_behind_a_batch_that_was_not_written():
+async def test_the_sequence_continues_after_a_rejected_batch():
     async with Stage() as stage, a_producer(stage) as producer:
         await warm_up(producer)
         stage.script(ProduceRequest, refused_with(ErrorCode.INVALID_RECORD))
@@ -346,7 +346,7 @@ async def test_numbers_go_on_behind_a_batch_that_was_not_written():
         assert stage.producer_ids == 1
 
 
-async def test_an_unexpected_error_of_a_broker_leaves_it_open_and_ends_the_numbers():
+async def test_after_unknown_server_error_the_producer_id_is_replaced():
     async with Stage() as stage, a_producer(stage) as producer:
         await warm_up(producer)
         stage.script(ProduceRequest, written_but(ErrorCode.UNKNOWN_SERVER_ERROR))
@@ -358,7 +358,7 @@ async def test_an_unexpected_error_of_a_broker_leaves_it_open_and_ends_the_numbe
     assert stage.ledger.values("orders") == [b"first", *values(6), b"last"]
 
 
-async def test_the_reason_of_the_broker_is_in_the_error():
+async def test_the_error_has_the_message_of_the_broker():
     async with Stage() as stage, a_producer(stage) as producer:
         stage.script(ProduceRequest, refused_with(ErrorCode.TOPIC_AUTHORIZATION_FAILED))
 
@@ -375,28 +375,28 @@ async def test_a_batch_that_is_too_large_is_split(idempotent):
         return call.serve()
 
     batch = BatchConfig(batch_bytes=2000)
-    settings = {"idempotent": idempotent, "batch": batch}
-    async with Stage() as stage, a_producer(stage, **settings) as producer:
+    configs = {"idempotent": idempotent, "batch": batch}
+    async with Stage() as stage, a_producer(stage, **configs) as producer:
         await warm_up(producer)
         stage.script(ProduceRequest, *[limited] * 200)
 
         bulk = asyncio.ensure_future(producer.send_many("orders", values(50)))
         await asyncio.sleep(0)
         futures = await send_all(producer, values(20))
-        receipts = await asyncio.gather(*futures)
+        results = await asyncio.gather(*futures)
         written = await bulk
         await producer.flush()
 
     stored = stage.ledger.values("orders")
     assert sorted(stored) == sorted([b"first", *values(50), *values(20)])
-    for receipt, value in zip(receipts, values(20), strict=True):
-        assert stored[receipt.offset] == value
+    for metadata, value in zip(results, values(20), strict=True):
+        assert stored[metadata.offset] == value
     ours = [stored[part.base_offset : part.base_offset + part.record_count] for part in written]
     assert list(chain(*ours)) == values(50)
     assert stage.producer_ids == idempotent
 
 
-async def test_a_record_that_is_too_large_by_itself_fails():
+async def test_a_single_record_that_is_too_large_fails():
     async with Stage() as stage, a_producer(stage) as producer:
         stage.script(ProduceRequest, *[refused_with(ErrorCode.MESSAGE_TOO_LARGE)] * 3)
 
@@ -407,7 +407,7 @@ async def test_a_record_that_is_too_large_by_itself_fails():
     assert stage.ledger.values("orders") == [b"small"]
 
 
-# Numbers that a broker does not know.
+# Sequences that a broker does not know.
 
 
 @pytest.mark.parametrize(
@@ -418,7 +418,7 @@ async def test_a_record_that_is_too_large_by_itself_fails():
         ErrorCode.INVALID_PRODUCER_EPOCH,
     ],
 )
-async def test_a_broker_that_has_forgotten_the_producer_gets_a_new_one(code, caplog):
+async def test_an_unknown_producer_continues_with_a_new_producer_id(code, caplog):
     async with Stage() as stage, a_producer(stage) as producer:
         await warm_up(producer)
         stage.script(ProduceRequest, *[refused_with(code)] * 3)
@@ -432,7 +432,7 @@ async def test_a_broker_that_has_forgotten_the_producer_gets_a_new_one(code, cap
     assert f"orders-0 continues with a new producer id: {code.name}" in caplog.text
 
 
-async def test_other_partitions_keep_their_numbers_when_one_gets_new_ones():
+async def test_other_partitions_keep_their_sequences_when_one_is_reset():
     async with Stage(topics={"orders": 2}) as stage, a_producer(stage) as producer:
         for partition in (0, 1):
             await producer.send("orders", b"x", partition=partition)
@@ -447,8 +447,8 @@ async def test_other_partitions_keep_their_numbers_when_one_gets_new_ones():
     assert ids == {0: [1001, 1002], 1: [1001, 1001]}
 
 
-async def test_a_partition_that_needs_a_new_id_while_it_queues_gets_it():
-    """It stands in the queue of a broker that is not to be sent anything for a while."""
+async def test_a_scheduled_partition_gets_a_new_producer_id():
+    """It is in the queue of a broker that throttles."""
     gates = [asyncio.Event() for _ in range(5)]
 
     def held(gate, answer_of):
@@ -463,9 +463,9 @@ async def test_a_partition_that_needs_a_new_id_while_it_queues_gets_it():
         answer = call.refuse(ErrorCode.UNKNOWN_PRODUCER_ID)
         return ProduceResponse(responses=answer.responses, throttle_time_ms=100)
 
-    settings = {"operation": 3.0, "batch": BatchConfig()}
+    configs = {"operation": 3.0, "batch": BatchConfig()}
     topics = {"orders": 5}
-    async with Stage(topics=topics) as stage, a_producer(stage, **settings) as producer:
+    async with Stage(topics=topics) as stage, a_producer(stage, **configs) as producer:
         for partition in range(5):
             await producer.send("orders", b"first", partition=partition)
         scripts = [held(gates[0], forgotten), *(held(gate, Call.serve) for gate in gates[1:])]
@@ -484,8 +484,8 @@ async def test_a_partition_that_needs_a_new_id_while_it_queues_gets_it():
     assert stage.ledger.values("orders", 0) == [b"first", b"second", b"second"]
 
 
-async def test_what_may_have_been_written_is_not_sent_under_new_numbers():
-    """The answer is lost, and then the broker does not know the producer any more."""
+async def test_a_batch_that_may_be_written_is_not_sent_with_a_new_sequence():
+    """The response is lost, and then the broker no longer knows the producer."""
     async with Stage() as stage, a_producer(stage) as producer:
         await warm_up(producer)
         stage.script(ProduceRequest, lost_answer, refused_with(ErrorCode.UNKNOWN_PRODUCER_ID))
@@ -497,13 +497,13 @@ async def test_what_may_have_been_written_is_not_sent_under_new_numbers():
     assert stage.ledger.values("orders") == [b"first", b"perhaps", b"surely"]
 
 
-async def test_a_duplicate_is_a_success_without_an_offset():
+async def test_a_duplicate_succeeds_without_an_offset():
     async with Stage() as stage, a_producer(stage) as producer:
         stage.script(ProduceRequest, written_but(ErrorCode.DUPLICATE_SEQUENCE_NUMBER))
 
-        receipt = await producer.send("orders", b"x", timestamp=5)
+        metadata = await producer.send("orders", b"x", timestamp=5)
 
-    assert receipt == ("orders", 0, -1, 5)
+    assert metadata == ("orders", 0, -1, 5)
     assert stage.ledger.values("orders") == [b"x"]
 
 
@@ -520,7 +520,7 @@ async def test_sequences_wrap_around():
         assert stage.ledger.batches["orders", 0][-1].last_sequence == 4
 
 
-async def test_no_producer_id_fails_what_waits_for_one():
+async def test_records_fail_if_init_producer_id_fails():
     def denied(_call):
         return InitProducerIdResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
 
@@ -532,7 +532,7 @@ async def test_no_producer_id_fails_what_waits_for_one():
         assert (await producer.send("orders", b"y")).offset == 0
 
 
-async def test_a_producer_id_is_asked_for_until_there_is_one():
+async def test_init_producer_id_is_retried():
     def loading(_call):
         return InitProducerIdResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
 
@@ -542,7 +542,7 @@ async def test_a_producer_id_is_asked_for_until_there_is_one():
         assert (await producer.send("orders", b"x")).offset == 0
 
 
-async def test_a_broker_without_producer_ids_says_so():
+async def test_a_broker_without_init_producer_id_raises_unsupported_error():
     async with Stage(versions={"InitProducerId": (90, 91)}) as stage:
         async with a_producer(stage) as producer:
             with pytest.raises(UnsupportedError, match="InitProducerId"):
@@ -551,16 +551,16 @@ async def test_a_broker_without_producer_ids_says_so():
             await producer.send("orders", b"x")
 
 
-async def test_a_broker_that_does_not_take_our_batches_says_so():
+async def test_a_broker_without_record_batch_v2_raises_unsupported_error():
     async with Stage(versions={"Produce": (0, 2)}) as stage, a_producer(stage) as producer:
         with pytest.raises(UnsupportedError, match="Produce"):
             await producer.send("orders", b"x")
 
 
-# Too late.
+# Deadlines.
 
 
-async def test_records_that_are_not_acknowledged_in_time_fail():
+async def test_records_without_an_ack_fail_at_the_deadline():
     async with Stage() as stage, a_producer(stage, operation=1) as producer:
         await warm_up(producer)
         stage.script(ProduceRequest, never)
@@ -569,7 +569,7 @@ async def test_records_that_are_not_acknowledged_in_time_fail():
             await producer.send("orders", b"late")
 
 
-async def test_records_fail_in_time_when_there_is_no_broker():
+async def test_records_fail_at_the_deadline_without_a_broker():
     async with Stage() as stage, a_producer(stage, operation=1) as producer:
         await warm_up(producer)
         await stage.nodes[0].stop()
@@ -581,7 +581,7 @@ async def test_records_fail_in_time_when_there_is_no_broker():
     assert isinstance(caught.value.__cause__, ConnectionLostError)
 
 
-async def test_records_fail_in_time_when_the_partition_has_no_leader():
+async def test_records_fail_at_the_deadline_without_a_leader():
     async with Stage() as stage, a_producer(stage, operation=1) as producer:
         stage.move("orders", 0, to=-1)
 
@@ -589,13 +589,13 @@ async def test_records_fail_in_time_when_the_partition_has_no_leader():
             await producer.send("orders", b"late")
 
 
-async def test_an_unknown_topic_fails_in_time():
+async def test_an_unknown_topic_fails_at_the_deadline():
     async with Stage() as stage, a_producer(stage, operation=0.5) as producer:
         with pytest.raises(DeadlineError, match="topic 'other'"):
             await producer.send("other", b"x")
 
 
-async def test_what_comes_behind_a_record_that_was_too_late_is_written():
+async def test_records_behind_an_expired_one_are_written():
     async with Stage() as stage, a_producer(stage, operation=1.5, request=2) as producer:
         await warm_up(producer)
 
@@ -612,7 +612,7 @@ async def test_what_comes_behind_a_record_that_was_too_late_is_written():
             await late
         waiting = [await producer.enqueue("orders", value) for value in values(15)]
 
-        # It was sent, its answer is lost, and the numbers that it has cannot be used any more.
+        # It was sent, its response is lost, and its sequence cannot be used again.
         with pytest.raises(KafkaError, match="may or may not have been written"):
             await under_way
         results = await asyncio.gather(*waiting, return_exceptions=True)
@@ -625,7 +625,7 @@ async def test_what_comes_behind_a_record_that_was_too_late_is_written():
     assert written[-1 - (15 - unsure) :] == [*values(15)[unsure:], b"last"]
 
 
-async def test_a_late_answer_to_a_record_that_was_given_up_is_no_trouble():
+async def test_a_late_response_to_an_expired_batch_is_ignored():
     async with Stage() as stage, a_producer(stage, operation=1) as producer:
         await warm_up(producer)
         gate = asyncio.Event()
@@ -645,7 +645,7 @@ async def test_a_late_answer_to_a_record_that_was_given_up_is_no_trouble():
     assert stage.ledger.values("orders") == [b"first", b"slow", b"next"]
 
 
-async def test_a_record_that_was_never_sent_leaves_no_gap_when_it_is_too_late():
+async def test_a_batch_that_expires_before_it_is_sent_leaves_no_gap():
     async with Stage() as stage, a_producer(stage, operation=1) as producer:
         await warm_up(producer)
         stage.move("orders", 0, to=-1)
@@ -659,7 +659,7 @@ async def test_a_record_that_was_never_sent_leaves_no_gap_when_it_is_too_late():
     assert stage.ledger.values("orders") == [b"first", b"next"]
 
 
-async def test_a_broker_that_does_not_answer_is_left():
+async def test_a_request_timeout_closes_the_connection():
     async with Stage() as stage, a_producer(stage, request=0.1) as producer:
         await warm_up(producer)
         stage.script(ProduceRequest, never)
@@ -672,7 +672,7 @@ async def test_a_broker_that_does_not_answer_is_left():
 # Without idempotence.
 
 
-async def test_without_idempotence_order_is_kept_too():
+async def test_without_idempotence_order_is_kept():
     async with Stage() as stage, a_producer(stage, idempotent=False) as producer:
         await warm_up(producer)
         scripts = [refused_with(ErrorCode.NOT_ENOUGH_REPLICAS), Call.serve, lost_request]
@@ -684,17 +684,17 @@ async def test_without_idempotence_order_is_kept_too():
     assert stage.producer_ids == 0
 
 
-async def test_without_idempotence_a_lost_answer_means_a_duplicate():
+async def test_without_idempotence_a_lost_response_causes_a_duplicate():
     async with Stage() as stage, a_producer(stage, acks=1) as producer:
         stage.script(ProduceRequest, lost_answer)
 
-        receipt = await producer.send("orders", b"x")
+        metadata = await producer.send("orders", b"x")
 
-    assert receipt.offset == 1
+    assert metadata.offset == 1
     assert stage.ledger.values("orders") == [b"x", b"x"]
 
 
-async def test_without_acks_what_cannot_be_sent_is_sent_again():
+async def test_with_acks_0_batches_that_cannot_be_sent_are_retried():
     async with Stage() as stage, a_producer(stage, acks=0) as producer:
         await warm_up(producer)
         await eventually(lambda: stage.ledger.values("orders") == [b"first"])
@@ -708,10 +708,10 @@ async def test_without_acks_what_cannot_be_sent_is_sent_again():
     assert stage.ledger.values("orders") == [b"first", b"x"]
 
 
-# What else a broker may say.
+# Throttling, metadata and the hook.
 
 
-async def test_a_broker_that_asks_for_peace_gets_it():
+async def test_throttle_time_is_respected():
     async with Stage() as stage, a_producer(stage) as producer:
         await warm_up(producer)
 
@@ -727,7 +727,7 @@ async def test_a_broker_that_asks_for_peace_gets_it():
         assert asyncio.get_running_loop().time() - started > 0.14
 
 
-async def test_metadata_are_looked_up_again_when_they_are_old():
+async def test_old_metadata_is_refreshed():
     config = ClientConfig(retry=QUICK, metadata_max_age=0.05)
     async with Stage(nodes=2) as stage, a_producer(stage, client=config) as producer:
         await warm_up(producer)
@@ -741,7 +741,7 @@ async def test_metadata_are_looked_up_again_when_they_are_old():
         assert [call.node.id for call in stage.asked(ProduceRequest)] == [0, 1]
 
 
-async def test_many_who_want_the_same_topic_ask_for_it_once():
+async def test_concurrent_sends_look_up_a_topic_once():
     async with Stage() as stage, a_producer(stage) as producer:
         await asyncio.gather(*(producer.send("orders", value) for value in values(50)))
 
@@ -749,13 +749,13 @@ async def test_many_who_want_the_same_topic_ask_for_it_once():
 
 
 async def test_requests_are_reported():
-    told = []
-    config = ClientConfig(retry=QUICK, on_request=lambda *what: told.append(what))
+    reports = []
+    config = ClientConfig(retry=QUICK, on_request=lambda *what: reports.append(what))
     async with Stage() as stage, a_producer(stage, client=config) as producer:
         stage.script(ProduceRequest, lost_request)
         await producer.send("orders", b"x")
 
-    produced = [(node, type(error)) for name, node, _, error in told if name == "Produce"]
+    produced = [(node, type(error)) for name, node, _, error in reports if name == "Produce"]
     assert produced == [(0, ConnectionLostError), (0, type(None))]
-    assert {name for name, *_ in told} == {"Metadata", "InitProducerId", "Produce"}
-    assert all(0 <= seconds < 5 for _, _, seconds, _ in told)
+    assert {name for name, *_ in reports} == {"Metadata", "InitProducerId", "Produce"}
+    assert all(0 <= seconds < 5 for _, _, seconds, _ in reports)

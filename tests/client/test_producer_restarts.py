@@ -1,4 +1,4 @@
-"""A broker that is killed and started again under load: nothing is lost, twice, or in disorder."""
+"""A broker that is killed and restarted under load: nothing lost, duplicated or reordered."""
 
 import asyncio
 
@@ -30,7 +30,7 @@ def broker(tmp_path, request):
 
 
 async def read(broker, topic):
-    """Give the values of each partition."""
+    """Return the values of each partition."""
     found = []
     async with connect(broker.address) as client:
         for partition in range(PARTITIONS):
@@ -50,7 +50,7 @@ async def read(broker, topic):
 
 
 async def lives(broker, count, end):
-    """Let it live and end so many times, and leave it alive."""
+    """Restart the broker a number of times, and leave it running."""
     for _ in range(count):
         await asyncio.sleep(0.25)
         await asyncio.to_thread(end)
@@ -58,13 +58,13 @@ async def lives(broker, count, end):
         await asyncio.to_thread(broker.start)
 
 
-@pytest.mark.parametrize("way", ["kill", "stop"])
-async def test_every_record_is_there_once_and_in_order(broker, way):
+@pytest.mark.parametrize("method", ["kill", "stop"])
+async def test_a_restarting_broker_has_every_record_once_and_in_order(broker, method):
     batch = BatchConfig(batch_bytes=4000)
     keys = [b"key-%d" % number for number in range(20)]
     async with Producer(broker.address, client=QUICK, batch=batch) as producer:
         await producer.send("orders", b"warm", partition=0)
-        trouble = asyncio.ensure_future(lives(broker, 2, getattr(broker, way)))
+        trouble = asyncio.ensure_future(lives(broker, 2, getattr(broker, method)))
         sent, futures, number = {key: [] for key in keys}, [], 0
         while not trouble.done():
             key = keys[number % len(keys)]
@@ -75,18 +75,18 @@ async def test_every_record_is_there_once_and_in_order(broker, way):
             if not number % 50:
                 await asyncio.sleep(0.002)
         await trouble
-        receipts = await asyncio.gather(*(future for _value, future in futures))
+        results = await asyncio.gather(*(future for _value, future in futures))
 
     found = await read(broker, "orders")
-    for (value, _future), receipt in zip(futures, receipts, strict=True):
-        assert found[receipt.partition][receipt.offset] == value
+    for (value, _future), metadata in zip(futures, results, strict=True):
+        assert found[metadata.partition][metadata.offset] == value
     assert sum(map(len, found)) == len(futures) + 1
     for key, values in sent.items():
         stored = found[partition_of_key(key, PARTITIONS)]
         assert [value for value in stored if value.startswith(key + b":")] == values
 
 
-async def test_send_many_goes_on_when_the_broker_comes_back(broker):
+async def test_send_many_continues_after_a_restart(broker):
     batch = BatchConfig(batch_bytes=4000, buffer_bytes=100_000)
     values = [b"%06d" % number for number in range(30_000)]
     async with Producer(broker.address, client=QUICK, batch=batch) as producer:
@@ -105,7 +105,7 @@ async def test_send_many_goes_on_when_the_broker_comes_back(broker):
     )
 
 
-async def test_records_fail_in_time_when_the_broker_stays_away(broker):
+async def test_records_fail_at_the_deadline_if_the_broker_stays_down(broker):
     timeouts = TimeoutConfig(connect=1, request=1, operation=2)
     config = ClientConfig(retry=RetryConfig(backoff=0.01, max_backoff=0.1), timeouts=timeouts)
     async with Producer(broker.address, client=config) as producer:

@@ -1,4 +1,4 @@
-"""From values to bytes and back, and what is refused."""
+"""Serializers, deserializers and headers."""
 
 import pytest
 
@@ -23,7 +23,7 @@ from ottla.client.serializers import (
     ],
     ids=["bytes", "str", "json"],
 )
-def test_what_is_serialized_is_read_again(serialize, deserialize, value, data):
+def test_serialized_values_are_deserialized(serialize, deserialize, value, data):
     assert serialize(value) == data
     assert deserialize(data) == value
 
@@ -38,19 +38,19 @@ def test_what_is_serialized_is_read_again(serialize, deserialize, value, data):
         (serialize_json, float("nan"), ValueError),
     ],
 )
-def test_a_serializer_that_raises_is_the_cause(serialize, value, kind):
+def test_the_error_of_a_serializer_is_the_cause(serialize, value, kind):
     with pytest.raises(SerializationError, match="The value serializer raised") as caught:
         to_bytes(value, serialize, "value")
 
     assert isinstance(caught.value.__cause__, kind)
 
 
-def test_without_a_serializer_only_bytes_are_taken():
+def test_without_a_serializer_only_bytes_are_accepted():
     with pytest.raises(SerializationError, match=r"The key is str.*set a key_serializer"):
         to_bytes("text", None, "key")
 
 
-def test_a_serializer_has_to_make_bytes():
+def test_a_serializer_must_return_bytes():
     with pytest.raises(SerializationError, match="The value serializer returned int"):
         to_bytes("text", len, "value")
 
@@ -59,12 +59,12 @@ def test_none_is_not_serialized():
     assert to_bytes(None, serialize_json, "value") is None
 
 
-def test_a_serializer_may_make_a_tombstone():
+def test_a_serializer_may_return_none():
     assert to_bytes("gone", lambda _: None, "value") is None
 
 
 @pytest.mark.parametrize("kind", [bytearray, memoryview])
-def test_bytes_that_may_change_are_copied(kind):
+def test_mutable_buffers_are_copied(kind):
     source = bytearray(b"before")
 
     taken = to_bytes(kind(source), None, "value")
@@ -73,7 +73,7 @@ def test_bytes_that_may_change_are_copied(kind):
     assert taken == b"before"
 
 
-def test_headers_are_a_mapping_or_pairs():
+def test_headers_may_be_a_mapping_or_pairs():
     pairs = (("trace", b"1"), ("none", None))
 
     assert to_headers(dict(pairs))[0] == pairs
@@ -89,6 +89,6 @@ def test_headers_are_a_mapping_or_pairs():
     [{"a": "text"}, {b"a": b""}, {1: b""}, ["a"], [("a",)], {"\ud800": b""}, [3]],
     ids=ascii,
 )
-def test_headers_that_cannot_be_sent_are_refused(headers):
+def test_invalid_headers_are_rejected(headers):
     with pytest.raises(SerializationError, match="Invalid headers: expected pairs"):
         to_headers(headers)
