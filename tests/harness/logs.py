@@ -1,4 +1,4 @@
-"""Builders for the tests of storage: batches and logs."""
+"""Builders of batches and logs for the tests of storage."""
 
 from __future__ import annotations
 
@@ -9,11 +9,22 @@ from ottla.protocol.batch import Record, RecordBatch, build_batch, split_batches
 from ottla.storage.cleaner import MAX_KEYS, CleanerStats, RewrittenLog, rewrite
 from ottla.storage.compaction import commit_next_segment, plan
 from ottla.storage.config import LogConfig
+from ottla.storage.disk import Disk
 from ottla.storage.files import OpenFiles
 from ottla.storage.log import Log, LogAppendInfo
 from ottla.storage.recovery import open_log
 
 NOW = 1_700_000_000_000
+
+
+class NoSyncDisk(Disk):
+    """A disk without fsync, for speed."""
+
+    def sync(self, fd: int, *, metadata: bool = False) -> None:
+        pass
+
+    def sync_directory(self, path: Path) -> None:
+        pass
 
 
 def a_batch(
@@ -24,9 +35,9 @@ def a_batch(
 
 
 def a_log(path: Path, *, files: OpenFiles | None = None, **config: Any) -> Log:
-    """A log of small segments that is opened as after a clean stop."""
-    settings = {"segment_bytes": 2000, "index_interval_bytes": 200} | config
-    return open_log(path / "t-0", LogConfig(**settings), files or OpenFiles())[0]
+    """A log of small segments, opened as after a clean shutdown."""
+    fields = {"segment_bytes": 2000, "index_interval_bytes": 200} | config
+    return open_log(path / "t-0", LogConfig(**fields), files or OpenFiles())[0]
 
 
 def append(log: Log, count: int = 1, *, times: int = 1, **batch: Any) -> LogAppendInfo:
@@ -36,18 +47,18 @@ def append(log: Log, count: int = 1, *, times: int = 1, **batch: Any) -> LogAppe
 
 
 def offsets(log: Log, start: int | None = None, max_bytes: int = 700) -> list[int]:
-    """All offsets from one on, as a reader sees them who asks again and again."""
+    """All offsets from `start` on, as a consumer reads them."""
     offset = log.start_offset if start is None else start
-    seen: list[int] = []
+    read: list[int] = []
     while offset < log.end_offset:
         batches: list[RecordBatch] = list(split_batches(bytes(log.read(offset, max_bytes).view)))
         if not batches:
             break
         for batch in batches:
             batch.validate()
-            seen += [record.offset for record in batch.records() if record.offset >= offset]
+            read += [record.offset for record in batch.records() if record.offset >= offset]
             offset = batch.next_offset
-    return seen
+    return read
 
 
 def compact(log: Log, now_ms: int, *, max_keys: int = MAX_KEYS) -> CleanerStats | None:

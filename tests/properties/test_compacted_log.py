@@ -1,4 +1,4 @@
-"""A compacted log against a plain list: what may go has gone for a reason, and nothing else has."""
+"""A compacted log against a model: it loses only records that compaction may remove."""
 
 import tempfile
 from pathlib import Path
@@ -34,7 +34,7 @@ PAIRS = st.lists(
 
 
 class CompactedLogMachine(RuleBasedStateMachine):
-    """The model is every record ever appended that was not truncated: offset → (key, value)."""
+    """The model has every record appended and not truncated: offset → (key, value)."""
 
     def __init__(self):
         super().__init__()
@@ -61,11 +61,11 @@ class CompactedLogMachine(RuleBasedStateMachine):
     def roll(self):
         self.log.roll()
 
-    @rule(most=st.sampled_from([1, 3, 100]))
-    def compact(self, most):
-        self.log.roll()  # or there would seldom be anything to compact
+    @rule(max_keys=st.sampled_from([1, 3, 100]))
+    def compact(self, max_keys):
+        self.log.roll()  # Otherwise there would rarely be anything to compact.
         self.log.flush()
-        stats = compact(self.log, self.now, max_keys=most)
+        stats = compact(self.log, self.now, max_keys=max_keys)
         if stats is not None:
             self.compacted_offset = max(self.compacted_offset, stats.first_dirty_offset)
 
@@ -84,7 +84,7 @@ class CompactedLogMachine(RuleBasedStateMachine):
 
     @rule(part=st.floats(0, 1))
     def truncate(self, part):
-        """Not below what compaction has seen: it has dropped what was replaced there."""
+        """Truncate, but not below what compaction has seen: it removed replaced records there."""
         low = max(self.compacted_offset, self.log.start_offset)
         offset = low + int((self.log.end_offset - low) * part)
         segment = self.log.segments[-1]
@@ -114,18 +114,18 @@ class CompactedLogMachine(RuleBasedStateMachine):
         assert all(batch.last_offset >= offset for batch in batches)
 
     @invariant()
-    def what_is_there_was_written_and_what_is_missing_was_replaced(self):
-        found = self.found()
+    def stored_records_were_appended_and_missing_ones_were_replaced(self):
+        stored = self.stored()
         start = self.log.start_offset
-        assert list(found) == sorted(found)
-        assert all(self.rows[offset] == row for offset, row in found.items())
+        assert list(stored) == sorted(stored)
+        assert all(self.rows[offset] == row for offset, row in stored.items())
         last = {key: offset for offset, (key, _value) in self.rows.items()}
         for offset, (key, value) in self.rows.items():
             is_needed = offset == last[key] and value is not None
             if offset >= start and (is_needed or offset >= self.compacted_offset):
-                assert offset in found
+                assert offset in stored
 
-    def found(self):
+    def stored(self):
         rows, offset = {}, self.log.start_offset
         while offset < self.log.end_offset:
             batches = list(split_batches(bytes(self.log.read(offset, 500).view)))
@@ -140,14 +140,14 @@ class CompactedLogMachine(RuleBasedStateMachine):
         return rows
 
 
-def test_a_compacted_log_has_what_a_list_would_have():
-    given = settings()
-    is_deep = given.max_examples >= 300
+def test_a_compacted_log_agrees_with_the_model():
+    profile = settings()
+    is_deep = profile.max_examples >= 300
     run_state_machine_as_test(
         CompactedLogMachine,
         settings=settings(
-            max_examples=max(60, given.max_examples),
+            max_examples=max(60, profile.max_examples),
             stateful_step_count=40,
-            phases=given.phases if is_deep else (Phase.explicit, Phase.generate),
+            phases=profile.phases if is_deep else (Phase.explicit, Phase.generate),
         ),
     )

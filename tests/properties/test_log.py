@@ -1,4 +1,4 @@
-"""A log against a plain list: whatever is done to it, it has what the list has."""
+"""A log against a model made of lists: after any operations, both have the same records."""
 
 import shutil
 import tempfile
@@ -17,9 +17,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from harness.logs import NoSyncDisk
 from ottla.protocol.batch import Record, build_batch, split_batches
 from ottla.storage.config import LogConfig
-from ottla.storage.disk import Disk
 from ottla.storage.errors import OffsetOutOfRangeError
 from ottla.storage.files import OpenFiles
 from ottla.storage.recovery import open_log
@@ -29,19 +29,9 @@ SPAN_MS = 1000
 SEGMENT_BYTES = 1024
 
 
-class QuickDisk(Disk):
-    """Nobody cuts the power here."""
-
-    def sync(self, fd, *, metadata=False):
-        pass
-
-    def sync_directory(self, path):
-        pass
-
-
 @dataclass
 class Batch:
-    """A batch as the list has it."""
+    """A batch of the model."""
 
     base_offset: int
     times: list[int]
@@ -64,7 +54,7 @@ class Batch:
 
 @dataclass
 class Model:
-    """The log as lists: segments, and batches in them."""
+    """The log as a list of segments, which are lists of batches."""
 
     segments: list[list[Batch]] = field(default_factory=lambda: [[]])
     bases: list[int] = field(default_factory=lambda: [0])
@@ -108,12 +98,12 @@ class Model:
         while len(self.bases) > 1 and self.bases[1] <= self.start:
             del self.bases[0], self.segments[0]
 
-    def youngest_time(self, at):
+    def max_timestamp(self, at):
         return max([time for batch in self.segments[at] for time in batch.times], default=-1)
 
     def retain(self, retention_ms, retention_bytes, now_ms):
         def is_old(at):
-            return 0 <= self.youngest_time(at) < now_ms - retention_ms
+            return 0 <= self.max_timestamp(at) < now_ms - retention_ms
 
         if retention_ms >= 0 and self.segments[-1] and is_old(-1):
             self.roll()
@@ -129,7 +119,7 @@ class Model:
 
 
 class LogMachine(RuleBasedStateMachine):
-    """Does to both what there is to do."""
+    """Applies the same operations to a log and to the model."""
 
     @initialize(interval=st.sampled_from([1, 200, 4096]), limit=st.sampled_from([1, 2, 2000]))
     def begin(self, interval, limit):
@@ -140,14 +130,14 @@ class LogMachine(RuleBasedStateMachine):
         self.newest = {}
         self.next_producer = 10
         self.counter = 0
-        self.held = []
+        self.views = []
         self.open(None)
 
     def open(self, recovery_point):
         self.config = LogConfig(
             segment_bytes=SEGMENT_BYTES, index_interval_bytes=self.interval, retention_ms=-1
         )
-        files = OpenFiles(QuickDisk(), limit=self.limit)
+        files = OpenFiles(NoSyncDisk(), limit=self.limit)
         self.log, self.report = open_log(
             self.folder / "t-0", self.config, files, recovery_point=recovery_point
         )
@@ -194,7 +184,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.newest)
     @rule(data=st.data())
-    def send_again(self, data):
+    def resend(self, data):
         producer = data.draw(st.sampled_from(sorted(self.newest)))
         batch = self.newest[producer]
 
@@ -224,21 +214,21 @@ class LogMachine(RuleBasedStateMachine):
         ]
         if offset >= visible:
             expected = []
-        got = list(split_batches(bytes(view)))
-        assert sum(batch.size for batch in got) == len(view)
-        assert bool(got) == bool(expected)
-        assert [batch.base_offset for batch in got] == [
-            batch.base_offset for batch in expected[: len(got)]
+        returned = list(split_batches(bytes(view)))
+        assert sum(batch.size for batch in returned) == len(view)
+        assert bool(returned) == bool(expected)
+        assert [batch.base_offset for batch in returned] == [
+            batch.base_offset for batch in expected[: len(returned)]
         ]
-        assert len(got) <= 1 or len(view) <= max_bytes
-        # It ends where it must: at the end of what may be seen, of a segment, or before too much.
-        rest = expected[len(got) :]
+        assert len(returned) <= 1 or len(view) <= max_bytes
+        # It ends at the visible end, at the end of a segment, or before max_bytes is exceeded.
+        rest = expected[len(returned) :]
         assert (
             not rest
             or rest[0].base_offset in self.model.bases
             or len(view) + rest[0].size > max_bytes
         )
-        self.held = [*self.held[-3:], (view, bytes(view))]
+        self.views = [*self.views[-3:], (view, bytes(view))]
 
     @rule(past=st.integers(1, 5))
     def read_outside(self, past):
@@ -267,17 +257,17 @@ class LogMachine(RuleBasedStateMachine):
         self.log.delete_records_before(offset)
 
         self.model.delete_records_before(offset)
-        self.forget_producers_of_what_is_gone()
+        self.forget_producers_of_deleted_batches()
 
     @rule(
         age=st.sampled_from([None, 0, SPAN_MS // 2, SPAN_MS]),
-        most=st.sampled_from([None, 0, 500, 2000]),
+        max_bytes=st.sampled_from([None, 0, 500, 2000]),
     )
-    def retain(self, age, most):
+    def retain(self, age, max_bytes):
         retention_ms = -1 if age is None else SPAN_MS - age
-        retention_bytes = -1 if most is None else most
+        retention_bytes = -1 if max_bytes is None else max_bytes
         now = NOW + SPAN_MS
-        kept, self.log.config = (
+        config, self.log.config = (
             self.log.config,
             LogConfig(
                 segment_bytes=SEGMENT_BYTES,
@@ -289,11 +279,11 @@ class LogMachine(RuleBasedStateMachine):
 
         self.log.apply_retention(now)
 
-        self.log.config = kept
+        self.log.config = config
         self.model.retain(retention_ms, retention_bytes, now)
-        self.forget_producers_of_what_is_gone()
+        self.forget_producers_of_deleted_batches()
 
-    def forget_producers_of_what_is_gone(self):
+    def forget_producers_of_deleted_batches(self):
         first = self.model.bases[0]
         for producer in [p for p, batch in self.newest.items() if batch.base_offset < first]:
             del self.newest[producer], self.sequences[producer]
@@ -301,7 +291,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule()
     def purge_deleted_segments(self):
-        self.held = []
+        self.views = []
 
         assert self.log.purge_deleted_segments() == 0
 
@@ -327,11 +317,11 @@ class LogMachine(RuleBasedStateMachine):
         self.open(recovery_point)
 
     @rule(time=st.integers(NOW - 1, NOW + SPAN_MS + 1))
-    def find_a_time(self, time):
+    def find_a_timestamp(self, time):
         assert self.log.offset_for_timestamp(time) == self.model.offset_for_timestamp(time)
 
     @invariant()
-    def both_are_equal(self):
+    def log_and_model_are_equal(self):
         if not hasattr(self, "log"):
             return
         log, model = self.log, self.model
@@ -343,8 +333,8 @@ class LogMachine(RuleBasedStateMachine):
         assert self.rows_of_the_log() == model.rows
 
     @invariant()
-    def what_was_read_stays_as_it_was(self):
-        for view, content in getattr(self, "held", []):
+    def views_of_earlier_reads_are_unchanged(self):
+        for view, content in getattr(self, "views", []):
             assert view == content
 
     def rows_of_the_log(self):
@@ -363,15 +353,15 @@ class LogMachine(RuleBasedStateMachine):
         return rows
 
 
-def test_a_log_has_what_a_list_would_have():
-    """A failure is made small in the deep profile alone: that takes minutes."""
-    given = settings()
-    is_deep = given.max_examples >= 300
+def test_a_log_agrees_with_the_model():
+    """Shrink failures in the deep profile only: that takes minutes."""
+    profile = settings()
+    is_deep = profile.max_examples >= 300
     run_state_machine_as_test(
         LogMachine,
         settings=settings(
-            max_examples=max(60, given.max_examples),
+            max_examples=max(60, profile.max_examples),
             stateful_step_count=40,
-            phases=given.phases if is_deep else (Phase.explicit, Phase.generate),
+            phases=profile.phases if is_deep else (Phase.explicit, Phase.generate),
         ),
     )

@@ -1,4 +1,4 @@
-"""Compaction: what stays, what goes, when, and what a crash in the middle of it leaves."""
+"""Compaction: which records stay, when a pass is due, and what a crash during a commit leaves."""
 
 import errno
 import os
@@ -32,17 +32,17 @@ LONG_MAX = 2**63 - 1
 COMMIT, ABORT = b"\0\0\0\1", b"\0\0\0\0"
 
 
-def a_log(path, *, disk=None, recovery_point=None, **settings):
-    settings = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": 0.01, **settings}
+def a_log(path, *, disk=None, recovery_point=None, **config):
+    config = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": 0.01, **config}
     files = OpenFiles(disk)
-    opened, report = open_log(path, LogConfig(**settings), files, recovery_point=recovery_point)
+    opened, report = open_log(path, LogConfig(**config), files, recovery_point=recovery_point)
     assert report.damaged_ranges == []
     assert report.truncated_bytes == 0
     return opened
 
 
 def a_batch(*pairs, timestamp=NOW, **fields):
-    """A pair is a key and a value, and perhaps headers."""
+    """Build a batch from (key, value) or (key, value, headers) tuples."""
     records = [
         Record(index, timestamp + index, *_bytes(pair[:2]), *pair[2:])
         for index, pair in enumerate(pairs)
@@ -59,7 +59,7 @@ def append(log, *pairs, now=NOW, **fields):
 
 
 def append_marker(log, producer_id, key):
-    """Append the end of a transaction, which producers cannot."""
+    """Append a transaction marker, which producers cannot do."""
     record = Record(log.end_offset, NOW, key, b"\0" * 6)
     data = build_batch(
         [record], producer_id=producer_id, producer_epoch=0, transactional=True, control=True
@@ -73,18 +73,18 @@ def seal(log):
 
 
 def batches_of(log, start=None):
-    """Read as a consumer does."""
+    """Read all batches, as a consumer does."""
     offset = log.start_offset if start is None else start
-    found = []
+    batches = []
     while offset < log.end_offset:
         data = bytes(log.read(offset, 1000).view)
         if not data:
             break
         for batch in split_batches(data):
             batch.validate()
-            found.append(batch)
+            batches.append(batch)
             offset = batch.next_offset
-    return found
+    return batches
 
 
 def records_of(log, start=None):
@@ -97,7 +97,7 @@ def records_of(log, start=None):
 
 
 def texts_of(log):
-    """Offset, key, value."""
+    """Return (offset, key, value) of each record."""
     return [
         (
             record.offset,
@@ -117,7 +117,7 @@ def leftovers(path):
     return [name for name in os.listdir(path) if ".cleaned" in name or name.endswith(".tmp")]
 
 
-def test_the_last_record_of_each_key_stays_with_the_offset_that_it_had(tmp_path):
+def test_the_last_record_of_each_key_stays_at_its_offset(tmp_path):
     log = a_log(tmp_path)
     append(log, ("a", "1"), ("b", "1"), ("c", "1"))
     append(log, ("a", "2"), ("a", "3"))
@@ -135,7 +135,7 @@ def test_the_last_record_of_each_key_stays_with_the_offset_that_it_had(tmp_path)
     assert stats.first_dirty_offset == 7
 
 
-def test_what_is_in_the_active_segment_neither_goes_nor_replaces_anything(tmp_path):
+def test_the_active_segment_is_not_compacted_and_replaces_nothing(tmp_path):
     log = a_log(tmp_path)
     append(log, ("a", "1"), ("a", "2"))
     seal(log)
@@ -146,7 +146,7 @@ def test_what_is_in_the_active_segment_neither_goes_nor_replaces_anything(tmp_pa
     assert texts_of(log) == [(1, "a", "2"), (2, "a", "3"), (3, "a", "4")]
 
 
-def test_what_is_not_on_the_device_neither_goes_nor_replaces_anything(tmp_path):
+def test_unflushed_segments_are_not_compacted_and_replace_nothing(tmp_path):
     log = a_log(tmp_path)
     append(log, ("a", "1"), ("a", "2"))
     seal(log)
@@ -158,7 +158,7 @@ def test_what_is_not_on_the_device_neither_goes_nor_replaces_anything(tmp_path):
     assert texts_of(log) == [(1, "a", "2"), (2, "a", "3")]
 
 
-def test_a_later_pass_removes_what_an_earlier_one_kept(tmp_path):
+def test_a_later_pass_removes_records_that_an_earlier_one_kept(tmp_path):
     log = a_log(tmp_path)
     append(log, ("a", "1"), ("b", "1"))
     seal(log)
@@ -171,7 +171,7 @@ def test_a_later_pass_removes_what_an_earlier_one_kept(tmp_path):
     assert texts_of(log) == [(1, "b", "1"), (2, "a", "2")]
 
 
-def test_a_log_is_the_same_after_it_was_closed_and_after_a_crash(tmp_path):
+def test_a_compacted_log_is_unchanged_by_a_restart_and_by_a_crash(tmp_path):
     log = a_log(tmp_path)
     for n in range(20):
         append(log, (f"k{n % 3}", str(n)), (f"x{n}", str(n)))
@@ -188,23 +188,23 @@ def test_a_log_is_the_same_after_it_was_closed_and_after_a_crash(tmp_path):
         assert again.end_offset == end
 
 
-def test_reading_from_any_offset_gives_what_is_left_behind_it(tmp_path):
+def test_a_read_from_any_offset_returns_the_remaining_records(tmp_path):
     log = a_log(tmp_path, index_interval_bytes=1)
     for n in range(30):
         append(log, (f"k{n % 7}", str(n)), (f"k{n % 5}", str(n)), (f"x{n % 11}", str(n)))
         if n % 4 == 3:
             seal(log)
     compact(log, NOW)
-    left = texts_of(log)
-    assert len(left) < 40
+    remaining = texts_of(log)
+    assert len(remaining) < 40
 
     for offset in range(log.end_offset + 1):
-        found = [record.offset for record in records_of(log, offset) if record.offset >= offset]
+        offsets = [record.offset for record in records_of(log, offset) if record.offset >= offset]
 
-        assert found == [place for place, _, _ in left if place >= offset]
+        assert offsets == [kept for kept, _, _ in remaining if kept >= offset]
 
 
-def test_an_unchanged_batch_is_copied_byte_for_byte_and_an_unchanged_segment_not_at_all(tmp_path):
+def test_unchanged_batches_are_copied_as_they_are_and_unchanged_segments_are_not(tmp_path):
     log = a_log(tmp_path)
     append(log, ("a", "1"), ("b", "1"), compression=Compression.ZSTD, level=1)
     seal(log)
@@ -225,7 +225,7 @@ def test_an_unchanged_batch_is_copied_byte_for_byte_and_an_unchanged_segment_not
     assert stats.segments == 1
 
 
-def test_large_batches_and_large_segments_come_through(tmp_path):
+def test_large_batches_and_segments_are_compacted(tmp_path):
     log = a_log(tmp_path, max_message_bytes=1 << 23)
     for n in range(9):
         append(log, (f"k{n}", str(n) * 400_000))
@@ -243,7 +243,7 @@ def test_large_batches_and_large_segments_come_through(tmp_path):
 
 
 @pytest.mark.parametrize("compression", Compression)
-def test_what_is_written_again_keeps_all_but_the_records_that_went(tmp_path, compression):
+def test_a_rewritten_batch_keeps_everything_except_the_removed_records(tmp_path, compression):
     log = a_log(tmp_path)
     headers = (("h", b"1"), ("n", None))
     append(
@@ -272,7 +272,7 @@ def test_what_is_written_again_keeps_all_but_the_records_that_went(tmp_path, com
     assert [batch.partition_leader_epoch for batch in batches_of(log)] == [0, 0, 3]
 
 
-def test_the_time_of_an_append_stays(tmp_path):
+def test_log_append_time_is_kept(tmp_path):
     log = a_log(tmp_path, message_timestamp_type="LogAppendTime")
     append(log, ("a", "1"), ("b", "1"), now=NOW + 5)
     append(log, ("gone", "1"), now=NOW + 6)
@@ -294,7 +294,7 @@ def test_the_time_of_an_append_stays(tmp_path):
     assert [batch.has_delete_horizon for batch in batches_of(log)] == [False, True, False]
 
 
-def test_records_are_found_by_time_as_before(tmp_path):
+def test_records_are_found_by_timestamp_after_compaction(tmp_path):
     log = a_log(tmp_path, index_interval_bytes=1)
     for n in range(12):
         append(log, (f"k{n % 4}", str(n)), timestamp=NOW + n)
@@ -356,7 +356,7 @@ def test_a_tombstone_is_replaced_by_a_later_value_at_once(tmp_path):
     assert not batches_of(log)[0].has_delete_horizon
 
 
-def test_tombstones_can_stay_for_ever(tmp_path):
+def test_tombstones_can_be_kept_forever(tmp_path):
     log = a_log(tmp_path, delete_retention_ms=LONG_MAX)
     append(log, ("a", None), ("b", None), timestamp=-1)
     seal(log)
@@ -367,7 +367,7 @@ def test_tombstones_can_stay_for_ever(tmp_path):
     assert [record.timestamp for record in records_of(log)] == [-1, 0]
 
 
-def test_a_record_is_left_alone_until_min_compaction_lag_ms(tmp_path):
+def test_a_record_is_not_compacted_before_min_compaction_lag_ms(tmp_path):
     log = a_log(tmp_path, min_compaction_lag_ms=HOUR_MS)
     append(log, ("a", "1"), ("a", "2"))
     seal(log)
@@ -387,7 +387,7 @@ def test_a_record_is_left_alone_until_min_compaction_lag_ms(tmp_path):
     assert texts_of(log) == [(4, "a", "5")]
 
 
-def test_a_clock_that_is_ahead_does_not_matter_without_a_lag(tmp_path):
+def test_future_timestamps_do_not_matter_without_a_lag(tmp_path):
     log = a_log(tmp_path)
     append(log, ("a", "1"), ("a", "2"), timestamp=NOW + HOUR_MS - 1)
     seal(log)
@@ -397,7 +397,7 @@ def test_a_clock_that_is_ahead_does_not_matter_without_a_lag(tmp_path):
     assert texts_of(log) == [(1, "a", "2")]
 
 
-def test_a_pass_is_worth_it_once_enough_is_dirty(tmp_path):
+def test_a_pass_is_due_at_min_cleanable_dirty_ratio(tmp_path):
     log = a_log(tmp_path, min_cleanable_dirty_ratio=0.5)
     for n in range(4):
         append(log, (f"k{n}", "x" * 100))
@@ -419,7 +419,7 @@ def test_a_pass_is_worth_it_once_enough_is_dirty(tmp_path):
     assert planned.dirty_bytes * 2 == log.size
 
 
-def test_nothing_dirty_is_never_worth_it(tmp_path):
+def test_no_pass_is_due_without_dirty_segments(tmp_path):
     log = a_log(tmp_path, min_cleanable_dirty_ratio=0.0)
     assert plan(log, NOW) is None
     append(log, ("a", "1"))
@@ -430,7 +430,7 @@ def test_nothing_dirty_is_never_worth_it(tmp_path):
     assert plan(log, NOW) is None
 
 
-def test_a_pass_is_worth_it_when_a_record_waits_for_max_compaction_lag_ms(tmp_path):
+def test_a_pass_is_due_at_max_compaction_lag_ms(tmp_path):
     log = a_log(tmp_path, min_cleanable_dirty_ratio=1.0, max_compaction_lag_ms=HOUR_MS)
     append(log, *[(f"k{n}", "x" * 100) for n in range(9)])
     seal(log)
@@ -445,7 +445,7 @@ def test_a_pass_is_worth_it_when_a_record_waits_for_max_compaction_lag_ms(tmp_pa
     assert 1 not in [offset for offset, _, _ in texts_of(log)]
 
 
-def test_a_record_in_the_active_segment_does_not_wait_longer_than_that(tmp_path):
+def test_the_active_segment_is_rolled_at_max_compaction_lag_ms(tmp_path):
     log = a_log(tmp_path, max_compaction_lag_ms=HOUR_MS)
     append(log, ("a", "1"), ("a", "2"))
     assert plan(log, NOW + HOUR_MS) is None
@@ -458,7 +458,7 @@ def test_a_record_in_the_active_segment_does_not_wait_longer_than_that(tmp_path)
     assert texts_of(log) == [(1, "a", "2")]
 
 
-def test_a_log_that_is_not_to_be_compacted_is_not(tmp_path):
+def test_a_log_without_the_compact_policy_is_not_compacted(tmp_path):
     log = a_log(tmp_path, cleanup_policy="delete")
     append(log, ("a", "1"), ("a", "2"))
     seal(log)
@@ -466,7 +466,7 @@ def test_a_log_that_is_not_to_be_compacted_is_not(tmp_path):
     assert compact(log, NOW) is None
 
 
-def test_a_log_can_be_compacted_and_deleted_too(tmp_path):
+def test_a_log_can_have_both_cleanup_policies(tmp_path):
     log = a_log(tmp_path, cleanup_policy="compact,delete", retention_ms=HOUR_MS)
     append(log, ("a", "1"))
     seal(log)
@@ -479,7 +479,7 @@ def test_a_log_can_be_compacted_and_deleted_too(tmp_path):
     assert texts_of(log) == [(1, "a", "2")]
 
 
-def test_a_pass_ends_where_there_are_too_many_keys_and_the_next_goes_on_there(tmp_path):
+def test_a_pass_ends_at_max_keys_and_the_next_continues_there(tmp_path):
     log = a_log(tmp_path)
     for n in range(40):
         append(log, (f"k{n % 20}", str(n)))
@@ -497,7 +497,7 @@ def test_a_pass_ends_where_there_are_too_many_keys_and_the_next_goes_on_there(tm
     assert texts_of(log) == expected
 
 
-def test_a_batch_of_more_keys_than_fit_is_taken_alone(tmp_path):
+def test_a_batch_with_more_than_max_keys_is_a_pass_of_its_own(tmp_path):
     log = a_log(tmp_path)
     for n in range(3):
         append(log, *[(f"k{key}", str(n)) for key in range(10)])
@@ -511,7 +511,7 @@ def test_a_batch_of_more_keys_than_fit_is_taken_alone(tmp_path):
     assert [offset for offset, _, _ in texts_of(log)] == list(range(20, 30))
 
 
-def test_tombstones_behind_the_end_of_a_pass_are_left_as_they_are(tmp_path):
+def test_tombstones_after_the_end_of_a_pass_are_unchanged(tmp_path):
     log = a_log(tmp_path, delete_retention_ms=0)
     append(log, ("a", "1"))
     append(log, ("b", "1"))
@@ -529,7 +529,7 @@ def test_tombstones_behind_the_end_of_a_pass_are_left_as_they_are(tmp_path):
     assert [batch.has_delete_horizon for batch in batches_of(log)] == [False, True, False]
 
 
-def test_a_batch_that_lost_all_records_goes_and_the_last_of_a_segment_stays_empty(tmp_path):
+def test_empty_batches_are_removed_except_the_last_of_a_segment(tmp_path):
     log = a_log(tmp_path)
     append(log, ("a", "1"))
     append(log, ("b", "1"))
@@ -546,7 +546,7 @@ def test_a_batch_that_lost_all_records_goes_and_the_last_of_a_segment_stays_empt
     assert batches_of(log)[1].max_timestamp == NOW
 
 
-def test_a_segment_of_which_nothing_is_left_goes_unless_it_is_the_first(tmp_path):
+def test_empty_segments_are_removed_except_the_first(tmp_path):
     log = a_log(tmp_path)
     for n in range(4):
         append(log, ("a", str(n)), ("a", str(n)))
@@ -568,7 +568,7 @@ def test_a_segment_of_which_nothing_is_left_goes_unless_it_is_the_first(tmp_path
     assert texts_of(again) == [(7, "a", "3")]
 
 
-def test_the_last_batch_of_a_producer_is_remembered_after_a_crash(tmp_path):
+def test_the_last_batch_of_a_producer_survives_compaction_and_a_crash(tmp_path):
     log = a_log(tmp_path)
     for sequence in range(3):
         append(log, ("a", "1"), producer_id=7, producer_epoch=1, base_sequence=sequence)
@@ -583,16 +583,16 @@ def test_the_last_batch_of_a_producer_is_remembered_after_a_crash(tmp_path):
 
     again = a_log(tmp_path, recovery_point=0)
 
-    known = {"producer_id": 7, "producer_epoch": 1}
-    assert append(again, ("a", "1"), base_sequence=2, **known).is_duplicate
+    producer = {"producer_id": 7, "producer_epoch": 1}
+    assert append(again, ("a", "1"), base_sequence=2, **producer).is_duplicate
     with pytest.raises(OutOfOrderSequenceError):
-        append(again, ("a", "1"), base_sequence=4, **known)
-    assert append(again, ("a", "1"), base_sequence=3, **known).base_offset == 5
+        append(again, ("a", "1"), base_sequence=4, **producer)
+    assert append(again, ("a", "1"), base_sequence=3, **producer).base_offset == 5
     (state,) = again.producer_states
     assert state.last_timestamp == NOW
 
 
-def test_an_empty_batch_goes_once_its_producer_has_sent_another(tmp_path):
+def test_an_empty_batch_is_removed_after_a_newer_batch_of_its_producer(tmp_path):
     log = a_log(tmp_path)
     append(log, ("a", "1"), producer_id=7, producer_epoch=1, base_sequence=0)
     append(log, ("a", "2"))
@@ -623,7 +623,7 @@ def test_records_without_a_key_are_kept_and_counted(tmp_path):
     assert stats.records_without_key == 2
 
 
-def test_a_record_of_a_transaction_replaces_another_only_if_it_was_committed(tmp_path):
+def test_only_committed_transactional_records_replace_others(tmp_path):
     log = a_log(tmp_path)
     fields = {"producer_epoch": 0, "transactional": True}
     append(log, ("a", "1"), ("b", "1"))
@@ -640,7 +640,7 @@ def test_a_record_of_a_transaction_replaces_another_only_if_it_was_committed(tmp
     assert [batch.is_transactional for batch in batches_of(log)] == [False] + [True] * 4
 
 
-def test_a_pass_ends_before_a_transaction_that_is_open(tmp_path):
+def test_a_pass_ends_before_an_open_transaction(tmp_path):
     log = a_log(tmp_path, delete_retention_ms=0)
     append(log, ("a", "1"), ("c", "1"))
     append(log, ("a", None), producer_id=7, base_sequence=0, producer_epoch=0, transactional=True)
@@ -659,7 +659,7 @@ def test_a_pass_ends_before_a_transaction_that_is_open(tmp_path):
     assert texts_of(log) == [(2, "a", None), (3, "c", "2")]
 
 
-def test_a_batch_that_is_damaged_is_kept_as_it_is_and_counted(tmp_path):
+def test_a_damaged_batch_is_kept_as_it_is_and_counted(tmp_path):
     log = a_log(tmp_path)
     append(log, ("a", "1"))
     append(log, ("a", "2"))
@@ -680,7 +680,7 @@ def test_a_batch_that_is_damaged_is_kept_as_it_is_and_counted(tmp_path):
     assert records_of(log, 1)[0].offset == 2
 
 
-def test_bytes_that_are_no_batches_end_the_pass_and_nothing_is_changed(tmp_path):
+def test_bytes_that_are_not_batches_end_the_pass_without_changes(tmp_path):
     log = a_log(tmp_path)
     append(log, ("a", "1"))
     append(log, ("a", "2"))
@@ -696,32 +696,36 @@ def test_bytes_that_are_no_batches_end_the_pass_and_nothing_is_changed(tmp_path)
     assert log.offline_reason is None
 
 
-def test_a_timestamp_that_makes_no_sense_keeps_its_batch_as_it_is(tmp_path):
+def test_a_batch_with_an_extreme_timestamp_is_kept_as_it_is(tmp_path):
     log = a_log(tmp_path)
-    odd = [Record(0, -(2**62), b"odd", b"1"), Record(1, NOW, b"a", b"1"), Record(2, 5, b"b", None)]
-    log.append(build_batch(odd), leader_epoch=0, now_ms=NOW)
+    extreme = [
+        Record(0, -(2**62), b"k", b"1"),
+        Record(1, NOW, b"a", b"1"),
+        Record(2, 5, b"b", None),
+    ]
+    log.append(build_batch(extreme), leader_epoch=0, now_ms=NOW)
     append(log, ("a", "2"))
     seal(log)
 
     compact(log, NOW)
 
-    assert records_of(log)[:3] == odd
+    assert records_of(log)[:3] == extreme
 
 
-def test_a_damaged_note_of_what_was_seen_makes_all_of_it_dirty(tmp_path):
+def test_a_damaged_cleaner_offset_makes_the_whole_log_dirty(tmp_path):
     log = a_log(tmp_path)
     append(log, ("a", "1"))
     seal(log)
     compact(log, NOW)
-    note = tmp_path / "compacted-offset"
-    assert note.read_bytes() == b"1"
+    checkpoint = tmp_path / "compacted-offset"
+    assert checkpoint.read_bytes() == b"1"
 
     for content in (b"", b"{", b'"x"', b"-3", b"99"):
-        note.write_bytes(content)
+        checkpoint.write_bytes(content)
         assert plan(log, NOW).first_dirty_offset == 0
 
 
-def test_what_is_appended_after_a_truncation_is_dirty(tmp_path):
+def test_records_appended_after_a_truncation_are_dirty(tmp_path):
     log = a_log(tmp_path, delete_retention_ms=0)
     append(log, ("a", "1"))
     append(log, ("b", "1"))
@@ -738,26 +742,26 @@ def test_what_is_appended_after_a_truncation_is_dirty(tmp_path):
         assert (0, "a", "1") not in texts_of(log)
 
 
-def test_a_reader_keeps_what_it_holds(tmp_path):
+def test_the_view_of_a_reader_stays_valid_during_compaction(tmp_path):
     log = a_log(tmp_path)
     append(log, ("a", "1" * 5000), ("b", "1"))
     append(log, ("a", "2"))
     seal(log)
-    held = log.read(0, 100_000)
-    before = bytes(held.view)
+    log_slice = log.read(0, 100_000)
+    before = bytes(log_slice.view)
 
     compact(log, NOW)
     append(log, ("b", "2"))
     seal(log)
     compact(log, NOW)
-    held.load_into_page_cache()
+    log_slice.load_into_page_cache()
 
-    assert bytes(held.view) == before
-    assert held.is_in_page_cache() in (True, False)
+    assert bytes(log_slice.view) == before
+    assert log_slice.is_in_page_cache() in (True, False)
     assert len(log.read(0, 100_000).view) < len(before)
 
 
-def test_the_log_goes_on_while_it_is_written_again(tmp_path):
+def test_appends_continue_during_a_rewrite(tmp_path):
     log = a_log(tmp_path)
     append(log, ("a", "1"), ("a", "2"), ("b", "1"))
     seal(log)
@@ -775,7 +779,7 @@ def test_the_log_goes_on_while_it_is_written_again(tmp_path):
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_segments_that_were_deleted_meanwhile_stay_deleted(tmp_path, when):
+def test_segments_deleted_during_a_rewrite_stay_deleted(tmp_path, when):
     log = a_log(tmp_path)
     for n in range(4):
         append(log, ("a", str(n)), (f"b{n}", str(n)))
@@ -794,7 +798,7 @@ def test_segments_that_were_deleted_meanwhile_stay_deleted(tmp_path, when):
     assert leftovers(tmp_path) == []
 
 
-def test_a_pass_is_given_up_when_the_log_was_truncated_meanwhile(tmp_path):
+def test_a_pass_is_abandoned_when_the_log_was_truncated(tmp_path):
     log = a_log(tmp_path)
     append(log, ("a", "1"))
     append(log, ("b", "1"))
@@ -810,7 +814,7 @@ def test_a_pass_is_given_up_when_the_log_was_truncated_meanwhile(tmp_path):
     assert not (tmp_path / "compacted-offset").exists()
 
 
-def test_a_commit_can_be_done_segment_by_segment(tmp_path):
+def test_a_commit_proceeds_segment_by_segment(tmp_path):
     log = a_log(tmp_path)
     for n in range(3):
         append(log, ("a", str(n)), (f"b{n}", "1"))
@@ -825,7 +829,7 @@ def test_a_commit_can_be_done_segment_by_segment(tmp_path):
     assert len(sizes) == len(set(sizes)) == 2
 
 
-def test_a_rewrite_keeps_to_its_rate_and_can_be_stopped(tmp_path):
+def test_a_rewrite_is_throttled_and_can_be_stopped(tmp_path):
     log = a_log(tmp_path)
     append(log, ("a", "1" * 1000))
     append(log, ("a", "2" * 1000))
@@ -847,17 +851,17 @@ def test_a_rewrite_keeps_to_its_rate_and_can_be_stopped(tmp_path):
 
 
 class FailingDisk(Disk):
-    """Fails at the n-th change of a directory, counted from when it is armed, or at a full disk."""
+    """Fails after a number of directory changes, or all writes as a full disk."""
 
     def __init__(self):
-        self.left = None
+        self.remaining_changes = None
         self.is_full = False
 
     def _change(self):
-        if self.left is not None:
-            self.left -= 1
-            if self.left < 0:
-                raise OSError(5, "the disk has failed")
+        if self.remaining_changes is not None:
+            self.remaining_changes -= 1
+            if self.remaining_changes < 0:
+                raise OSError(5, "disk failed")
 
     def rename(self, source, target):
         self._change()
@@ -877,7 +881,7 @@ class FailingDisk(Disk):
         return super().write(fd, data, position)
 
 
-def a_log_with_much_to_lose(path, disk=None):
+def a_log_to_compact(path, disk=None):
     """The first segment will be rewritten, the second removed, the third and fourth rewritten."""
     log = a_log(path, disk=disk, delete_retention_ms=0)
     append(log, ("a", "1"), ("b", "1"), ("dead", "1"))
@@ -894,12 +898,12 @@ def a_log_with_much_to_lose(path, disk=None):
     return log
 
 
-LEFT = {b"a": b"4", b"b": b"4", b"first": b"1", b"third": b"1"}
+LAST_VALUES = {b"a": b"4", b"b": b"4", b"first": b"1", b"third": b"1"}
 
 
-def test_a_full_disk_ends_the_pass_and_the_log_goes_on(tmp_path):
+def test_a_full_disk_ends_the_pass_and_the_log_stays_online(tmp_path):
     disk = FailingDisk()
-    log = a_log_with_much_to_lose(tmp_path, disk)
+    log = a_log_to_compact(tmp_path, disk)
     before = texts_of(log)
 
     disk.is_full = True
@@ -913,9 +917,9 @@ def test_a_full_disk_ends_the_pass_and_the_log_goes_on(tmp_path):
     assert compact(log, NOW + 1) is not None
 
 
-def test_a_crash_at_any_step_of_a_commit_loses_no_last_value_and_brings_none_back(tmp_path):
+def test_a_crash_at_any_step_of_a_commit_keeps_the_last_value_of_each_key(tmp_path):
     origin = tmp_path / "origin"
-    log = a_log_with_much_to_lose(origin)
+    log = a_log_to_compact(origin)
     end = log.end_offset
     old = texts_of(log)
     log.close()
@@ -926,7 +930,7 @@ def test_a_crash_at_any_step_of_a_commit_loses_no_last_value_and_brings_none_bac
         shutil.copytree(origin, work)
         log = a_log(work, disk=disk, delete_retention_ms=0)
         rewritten = rewrite(plan(log, NOW + 1))
-        disk.left = step
+        disk.remaining_changes = step
         try:
             commit(log, rewritten)
             new = texts_of(log)
@@ -937,7 +941,7 @@ def test_a_crash_at_any_step_of_a_commit_loses_no_last_value_and_brings_none_bac
             shutil.copytree(work, copy)
             again = a_log(copy, recovery_point=point, delete_retention_ms=0)
 
-            assert last_values(again) == LEFT
+            assert last_values(again) == LAST_VALUES
             assert again.end_offset == end
             assert set(texts_of(again)) <= set(old)
             assert leftovers(copy) == []
@@ -948,7 +952,7 @@ def test_a_crash_at_any_step_of_a_commit_loses_no_last_value_and_brings_none_bac
             append(again, ("more", "1"))
             seal(again)
             compact(again, NOW + 2)
-            assert last_values(again) == {**LEFT, b"more": b"1"}
+            assert last_values(again) == {**LAST_VALUES, b"more": b"1"}
             assert texts_of(again)[-1] == (end, "more", "1")
             assert len(texts_of(again)) == 5
         if new is not None:
@@ -957,49 +961,49 @@ def test_a_crash_at_any_step_of_a_commit_loses_no_last_value_and_brings_none_bac
     assert [offset for offset, _, _ in new] == [4, 8, 10, 12, 13]
 
 
-def test_no_room_to_say_how_far_a_pass_has_come_is_no_reason_to_go_offline(tmp_path):
+def test_a_log_stays_online_without_space_for_the_cleaner_offset(tmp_path):
     disk = Disk()
-    log = a_log_with_much_to_lose(tmp_path / "log")
+    log = a_log_to_compact(tmp_path / "log")
     log.close()
     log = a_log(tmp_path / "log", disk=disk, delete_retention_ms=0)
 
     def replace_file(path, content, *, durable=True):
-        raise OSError(errno.ENOSPC, "no room", str(path))
+        raise OSError(errno.ENOSPC, "no space", str(path))
 
     rewritten = rewrite(plan(log, NOW + 1))
     disk.replace_file = replace_file
-    with pytest.raises(OSError, match="no room"):
+    with pytest.raises(OSError, match="no space"):
         commit(log, rewritten)
     del disk.replace_file
 
     assert log.offline_reason is None
-    assert last_values(log) == LEFT
+    assert last_values(log) == LAST_VALUES
     assert compact(log, NOW + 1) is not None
     append(log, ("more", "1"))
-    assert last_values(log) == {**LEFT, b"more": b"1"}
+    assert last_values(log) == {**LAST_VALUES, b"more": b"1"}
 
 
-def test_a_disk_that_fails_once_in_a_commit_leaves_a_log_that_can_be_read(tmp_path):
+def test_a_log_is_readable_after_a_disk_error_during_a_commit(tmp_path):
     for step in range(100):
-        disk = FailingDiskOnce()
-        log = a_log_with_much_to_lose(tmp_path / str(step), disk)
+        disk = OnceFailingDisk()
+        log = a_log_to_compact(tmp_path / str(step), disk)
         rewritten = rewrite(plan(log, NOW + 1))
-        disk.left = step
+        disk.remaining_changes = step
         try:
             commit(log, rewritten)
         except OSError:
-            assert last_values(log) == LEFT
+            assert last_values(log) == LAST_VALUES
         else:
             break
     assert step > 15
 
 
-class FailingDiskOnce(FailingDisk):
+class OnceFailingDisk(FailingDisk):
     def _change(self):
         try:
             super()._change()
         except OSError:
-            self.left = None
+            self.remaining_changes = None
             raise
 
 
@@ -1025,11 +1029,11 @@ def a_directory():
 
 
 @given(st.lists(STEPS, max_size=40))
-def test_whatever_happens_the_last_value_of_each_key_is_there(steps):
+def test_any_sequence_of_operations_keeps_the_last_value_of_each_key(steps):
     values, written, now = {}, {}, NOW
-    settings = {"min_cleanable_dirty_ratio": 0.0, "index_interval_bytes": 1}
+    config = {"min_cleanable_dirty_ratio": 0.0, "index_interval_bytes": 1}
     with a_directory() as path:
-        log = a_log(path, **settings)
+        log = a_log(path, **config)
         for kind, *arguments in steps:
             match kind:
                 case "append":
@@ -1048,18 +1052,18 @@ def test_whatever_happens_the_last_value_of_each_key_is_there(steps):
                     (part,) = arguments
                     log.close()
                     point = None if part is None else log.end_offset * part
-                    log = a_log(path, recovery_point=point, **settings)
+                    log = a_log(path, recovery_point=point, **config)
 
-            found = {}
+            stored = {}
             offsets = []
             for record in records_of(log):
                 key = record.key.decode()
                 value = None if record.value is None else record.value.decode()
-                found[key] = value
+                stored[key] = value
                 offsets.append(record.offset)
                 assert written[record.offset] == (key, value, record.timestamp)
             assert offsets == sorted(set(offsets))
             assert log.end_offset == len(written)
-            present = {key: value for key, value in found.items() if value is not None}
+            present = {key: value for key, value in stored.items() if value is not None}
             assert present == {key: value for key, value in values.items() if value is not None}
         log.close()

@@ -4,9 +4,8 @@ import shutil
 
 import pytest
 
-from harness.logs import NOW, a_batch, offsets
+from harness.logs import NOW, NoSyncDisk, a_batch, offsets
 from ottla.storage.config import LogConfig
-from ottla.storage.disk import Disk
 from ottla.storage.files import OpenFiles
 from ottla.storage.recovery import open_log
 
@@ -15,18 +14,8 @@ HOUR_MS = 3_600_000
 CONFIG = LogConfig(segment_bytes=2000, index_interval_bytes=600, retention_ms=HOUR_MS)
 
 
-class QuickDisk(Disk):
-    """A disk without fsync, for speed."""
-
-    def sync(self, fd, *, metadata=False):
-        pass
-
-    def sync_directory(self, path):
-        pass
-
-
 def opened(path):
-    return open_log(path, CONFIG, OpenFiles(QuickDisk()))[0]
+    return open_log(path, CONFIG, OpenFiles(NoSyncDisk()))[0]
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""A disk that fails: one error for the one who asked, no acked record lost, no success made up."""
+"""A failing disk: one error for the caller, no acknowledged record lost, no false success."""
 
 import errno
 import os
@@ -11,10 +11,9 @@ from contextlib import suppress
 import pytest
 
 from crash.mounts import private_mounts
-from harness.logs import count_flushes
+from harness.logs import NoSyncDisk, count_flushes
 from ottla.protocol.batch import Record, build_batch, split_batches
 from ottla.storage.config import LogConfig
-from ottla.storage.disk import Disk
 from ottla.storage.errors import LogOfflineError, StorageError
 from ottla.storage.files import OpenFiles
 from ottla.storage.flusher import Flusher
@@ -24,23 +23,13 @@ from ottla.storage.recovery import open_log
 NOW = 1_700_000_000_000
 HOUR_MS = 60 * 60 * 1000
 CONFIG = LogConfig(segment_bytes=4096, index_interval_bytes=128, retention_ms=HOUR_MS)
-SHORT = "a short write"
+SHORT_WRITE = "short write"
 
 
-class QuickDisk(Disk):
-    """Nobody cuts the power here."""
+class FaultyDisk(NoSyncDisk):
+    """Fails the next calls of a method as planned, or the n-th call of any method."""
 
-    def sync(self, fd, *, metadata=False):
-        pass
-
-    def sync_directory(self, path):
-        pass
-
-
-class FaultyDisk(QuickDisk):
-    """Fails the next calls of a method as it is told, or the n-th call of all."""
-
-    FAULTY = (
+    METHODS = (
         "open",
         "size",
         "write",
@@ -55,31 +44,31 @@ class FaultyDisk(QuickDisk):
         "names",
     )
 
-    def __init__(self, *, fail_at=None, for_good=False, error=errno.EIO):
+    def __init__(self, *, fail_at=None, permanently=False, error=errno.EIO):
         self.calls = 0
         self.fail_at = fail_at
-        self.for_good = for_good
+        self.permanently = permanently
         self.error = error
         self.failed = ""
         self._plans = {}
 
     def fail(self, method, *outcomes):
-        """The next calls of a method end so: an errno, SHORT, or None for as always."""
+        """Plan the next calls of a method: an errno, SHORT_WRITE, or None for success."""
         self._plans[method] = list(outcomes)
 
     def heal(self):
-        self.fail_at, self.for_good, self._plans = None, False, {}
+        self.fail_at, self.permanently, self._plans = None, False, {}
 
     def _call(self, method, *args, **options):
         number, self.calls = self.calls, self.calls + 1
         plan = self._plans.get(method)
         outcome = plan.pop(0) if plan else None
-        if number == self.fail_at or (self.for_good and number >= self.fail_at):
+        if number == self.fail_at or (self.permanently and number >= self.fail_at):
             outcome, self.failed = self.error, self.failed or method
         real = getattr(super(), method)
         if outcome is None:
             return real(*args, **options)
-        if outcome == SHORT:
+        if outcome == SHORT_WRITE:
             fd, data, position = args
             return real(fd, data[: len(data) // 2], position)
         raise OSError(outcome, os.strerror(outcome))
@@ -89,12 +78,12 @@ def _faulty(method):
     return lambda self, *args, **options: self._call(method, *args, **options)
 
 
-for _name in FaultyDisk.FAULTY:
+for _name in FaultyDisk.METHODS:
     setattr(FaultyDisk, _name, _faulty(_name))
 
 
-class GatedDisk(QuickDisk):
-    """A sync by the flusher waits until it may; then it goes on, or fails."""
+class GatedDisk(NoSyncDisk):
+    """A sync by the flusher waits for the gate to open; then it succeeds or fails."""
 
     def __init__(self, error=None):
         self.gate = threading.Event()
@@ -111,8 +100,8 @@ class GatedDisk(QuickDisk):
         os.fstat(fd)
 
 
-class GatheringDisk(QuickDisk):
-    """A sync by the flusher takes until all who are at work wait for one."""
+class GatheringDisk(NoSyncDisk):
+    """A sync by the flusher lasts until all workers wait for a flush."""
 
     def __init__(self, workers):
         self.workers = workers
@@ -152,7 +141,7 @@ def crash(log):
 
 
 def reopen(path, *, recovery_point=0, config=CONFIG):
-    return open_log(path, config, OpenFiles(QuickDisk()), recovery_point=recovery_point)
+    return open_log(path, config, OpenFiles(NoSyncDisk()), recovery_point=recovery_point)
 
 
 def rows(log, start=None):
@@ -173,7 +162,7 @@ def values(log):
 
 
 def log_bytes(log):
-    """What the file of the active segment has, but for the holes it was lengthened by."""
+    """The content of the file of the active segment."""
     return log.active_segment.path(".log").read_bytes()
 
 
@@ -187,15 +176,13 @@ def disk():
     "plan",
     [
         lambda error: {"write": [error]},
-        lambda error: {"write": [SHORT, error]},
-        lambda error: {"write": [SHORT, SHORT, error]},
+        lambda error: {"write": [SHORT_WRITE, error]},
+        lambda error: {"write": [SHORT_WRITE, SHORT_WRITE, error]},
         lambda error: {"resize": [error]},
     ],
-    ids=["at once", "after a part", "after two parts", "when the file is lengthened"],
+    ids=["at once", "after a short write", "after two short writes", "extending the file"],
 )
-def test_an_append_that_cannot_be_written_is_an_error_and_leaves_no_trace(
-    tmp_path, disk, plan, error
-):
+def test_a_failed_append_is_an_error_and_leaves_no_trace(tmp_path, disk, plan, error):
     log = a_log(tmp_path / "log", disk)
     if "resize" not in plan(error):
         append(log, b"before", sequence=0)
@@ -221,22 +208,22 @@ def test_an_append_that_cannot_be_written_is_an_error_and_leaves_no_trace(
     assert report.damaged_ranges == []
 
 
-def test_a_short_write_that_then_goes_on_is_no_error(tmp_path, disk):
+def test_a_short_write_is_continued(tmp_path, disk):
     log = a_log(tmp_path / "log", disk)
-    disk.fail("write", SHORT, SHORT)
+    disk.fail("write", SHORT_WRITE, SHORT_WRITE)
 
     append(log, b"in three parts")
 
     assert values(log) == [b"in three parts"]
 
 
-def test_a_write_that_cannot_be_taken_back_takes_the_log_offline_and_no_other(tmp_path, disk):
+def test_a_write_that_cannot_be_undone_takes_only_its_log_offline(tmp_path, disk):
     logs = LogDirectory(tmp_path / "data", cluster_id="c", broker_id=1, disk=disk)
     logs.load({}, CONFIG)
     bad, good = logs.create("bad-0", CONFIG), logs.create("good-0", CONFIG)
     append(bad, b"acked")
     append(good, b"acked")
-    disk.fail("write", SHORT, errno.ENOSPC)
+    disk.fail("write", SHORT_WRITE, errno.ENOSPC)
     disk.fail("resize", errno.EIO)
 
     with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
@@ -252,7 +239,7 @@ def test_a_write_that_cannot_be_taken_back_takes_the_log_offline_and_no_other(tm
     logs.close()
     assert not (tmp_path / "data" / "clean-shutdown").exists()
 
-    logs = LogDirectory(tmp_path / "data", cluster_id="c", broker_id=1, disk=QuickDisk())
+    logs = LogDirectory(tmp_path / "data", cluster_id="c", broker_id=1, disk=NoSyncDisk())
     logs.load({}, CONFIG)
     assert values(logs.logs["bad-0"]) == [b"acked"]
     assert values(logs.logs["good-0"]) == [b"acked", b"more"]
@@ -261,7 +248,7 @@ def test_a_write_that_cannot_be_taken_back_takes_the_log_offline_and_no_other(tm
 
 
 @pytest.mark.parametrize("method", ["sync", "sync_directory"])
-def test_a_sync_that_failed_is_never_a_success_later(tmp_path, disk, method):
+def test_a_failed_flush_never_succeeds_later(tmp_path, disk, method):
     log = a_log(tmp_path / "log", disk)
     append(log, b"one")
     append(log, b"two")
@@ -283,7 +270,7 @@ def test_a_sync_that_failed_is_never_a_success_later(tmp_path, disk, method):
 
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT])
-def test_no_room_for_the_epochs_keeps_a_log_from_being_synced_until_there_is(tmp_path, disk, error):
+def test_a_flush_without_space_for_the_leader_epochs_can_be_retried(tmp_path, disk, error):
     logs = LogDirectory(tmp_path / "data", cluster_id="c", broker_id=1, disk=disk)
     logs.load({}, CONFIG)
     log, other = logs.create("t-0", CONFIG), logs.create("u-0", CONFIG)
@@ -291,7 +278,7 @@ def test_no_room_for_the_epochs_keeps_a_log_from_being_synced_until_there_is(tmp
     other.flush()
     append(other)
     disk.fail("open", error)
-    append(log, b"one", leader_epoch=3)  # for which no epoch was saved
+    append(log, b"one", leader_epoch=3)  # Its leader epoch is not saved.
 
     for _ in range(2):
         disk.fail("open", error)
@@ -311,10 +298,10 @@ def test_no_room_for_the_epochs_keeps_a_log_from_being_synced_until_there_is(tmp
     logs.close()
 
 
-def test_a_sync_that_failed_is_told_to_all_who_waited_and_to_all_who_ask_again(tmp_path):
+def test_a_failed_flush_is_raised_for_all_present_and_later_requests(tmp_path):
     disk = GatedDisk(errno.EIO)
     bad = a_log(tmp_path / "bad", disk)
-    good = a_log(tmp_path / "good", QuickDisk())
+    good = a_log(tmp_path / "good", NoSyncDisk())
     flusher = Flusher()
     append(bad)
     first = flusher.flush(bad)
@@ -335,7 +322,7 @@ def test_a_sync_that_failed_is_told_to_all_who_waited_and_to_all_who_ask_again(t
     flusher.stop()
 
 
-def test_a_sync_error_does_not_reach_the_recovery_point(tmp_path, disk):
+def test_a_failed_flush_does_not_advance_the_recovery_point(tmp_path, disk):
     logs = LogDirectory(tmp_path / "data", cluster_id="c", broker_id=1, disk=disk)
     logs.load({}, CONFIG)
     log = logs.create("t-0", CONFIG)
@@ -352,27 +339,27 @@ def test_a_sync_error_does_not_reach_the_recovery_point(tmp_path, disk):
     assert (tmp_path / "data" / "recovery-point").read_bytes() == b'{"t-0": 1}'
 
 
-def test_someone_who_no_longer_waits_does_not_keep_others_from_being_served(tmp_path):
+def test_a_cancelled_flush_request_does_not_affect_the_others(tmp_path):
     disk = GatedDisk()
     log = a_log(tmp_path / "log", disk)
     flusher = Flusher()
     append(log)
     first = flusher.flush(log)
     assert disk.entered.wait(10)
-    gone = flusher.flush(log)
+    cancelled = flusher.flush(log)
     append(log)
-    stays = flusher.flush(log)
+    waiting = flusher.flush(log)
 
-    assert gone.cancel()
+    assert cancelled.cancel()
     disk.gate.set()
 
     assert first.result(10) >= 1
-    assert stays.result(5) == 2
+    assert waiting.result(5) == 2
     assert flusher.flush(log).result(5) == 2
     flusher.stop()
 
 
-def test_many_who_wait_are_served_by_few_syncs(tmp_path):
+def test_many_requests_are_served_by_few_flushes(tmp_path):
     disk = GatheringDisk(workers=32)
     log = a_log(tmp_path / "log", disk)
     flusher = Flusher()
@@ -397,7 +384,7 @@ def test_many_who_wait_are_served_by_few_syncs(tmp_path):
     assert len(flushes) <= 320 / 8
 
 
-def test_appends_do_not_wait_for_a_sync(tmp_path):
+def test_appends_do_not_wait_for_a_flush(tmp_path):
     disk = GatedDisk()
     log = a_log(tmp_path / "log", disk)
     flusher = Flusher()
@@ -416,7 +403,7 @@ def test_appends_do_not_wait_for_a_sync(tmp_path):
     flusher.stop()
 
 
-def test_a_truncation_during_a_sync_does_not_take_the_log_offline(tmp_path):
+def test_a_truncation_during_a_flush_does_not_take_the_log_offline(tmp_path):
     disk = GatedDisk()
     lower_descriptor = os.open(tmp_path, os.O_RDONLY)
     log = a_log(tmp_path / "log", disk)
@@ -440,20 +427,20 @@ def test_a_truncation_during_a_sync_does_not_take_the_log_offline(tmp_path):
     flusher.stop()
 
 
-def test_what_was_appended_after_a_truncation_is_not_called_synced_by_a_sync_before_it(tmp_path):
+def test_a_flush_before_a_truncation_does_not_cover_later_appends(tmp_path):
     disk = FaultyDisk()
     log = a_log(tmp_path / "log", disk)
     for _ in range(10):
         append(log, b"old")
     changes = [5]
 
-    def sync_during_which_the_log_changes(fd, *, metadata=False):
+    def sync_while_the_log_changes(fd, *, metadata=False):
         while changes:
             log.truncate(changes.pop())
             for _ in range(8):
                 append(log, b"new")
 
-    disk.sync = sync_during_which_the_log_changes
+    disk.sync = sync_while_the_log_changes
 
     log.flush()
 
@@ -462,7 +449,7 @@ def test_what_was_appended_after_a_truncation_is_not_called_synced_by_a_sync_bef
 
 
 @pytest.mark.parametrize("number", range(4))
-def test_an_epoch_that_begins_during_a_sync_does_not_take_the_log_offline(tmp_path, number):
+def test_a_leader_epoch_that_starts_during_a_flush_does_not_take_the_log_offline(tmp_path, number):
     disk = FaultyDisk()
     log = a_log(tmp_path / "log", disk)
     syncs = []
@@ -470,12 +457,12 @@ def test_an_epoch_that_begins_during_a_sync_does_not_take_the_log_offline(tmp_pa
     def append_in_a_new_epoch():
         append(log, b"%d" % log.end_offset, leader_epoch=log.leader_epochs.current + 1)
 
-    def sync_during_which_an_epoch_begins(fd, *, metadata=False):
+    def sync_while_an_epoch_starts(fd, *, metadata=False):
         syncs.append(fd)
         if len(syncs) == number + 1:
             append_in_a_new_epoch()
 
-    disk.sync = sync_during_which_an_epoch_begins
+    disk.sync = sync_while_an_epoch_starts
 
     for _ in range(3):
         append_in_a_new_epoch()
@@ -488,7 +475,7 @@ def test_an_epoch_that_begins_during_a_sync_does_not_take_the_log_offline(tmp_pa
     assert list(log.leader_epochs) == expected
 
 
-def test_a_deletion_during_a_sync_does_not_take_the_log_offline(tmp_path):
+def test_a_deletion_during_a_flush_does_not_take_the_log_offline(tmp_path):
     disk = GatedDisk()
     log = a_log(tmp_path / "log", disk)
     flusher = Flusher()
@@ -507,7 +494,7 @@ def test_a_deletion_during_a_sync_does_not_take_the_log_offline(tmp_path):
 
 
 @pytest.mark.parametrize("method", ["read", "map", "open"])
-def test_a_read_error_is_an_error_for_the_reader_alone(tmp_path, disk, method):
+def test_a_read_error_is_raised_for_the_reader_only(tmp_path, disk, method):
     log = a_log(tmp_path / "log", disk)
     for number in range(60):
         append(log, b"%d" % number * 20)
@@ -521,11 +508,11 @@ def test_a_read_error_is_an_error_for_the_reader_alone(tmp_path, disk, method):
 
     assert log.offline_reason is None
     assert rows(log) == expected
-    append(log, b"goes on")
-    assert values(log)[-1] == b"goes on"
+    append(log, b"more")
+    assert values(log)[-1] == b"more"
 
 
-def test_a_read_error_in_a_look_up_by_time_is_an_error_for_the_reader_alone(tmp_path, disk):
+def test_a_read_error_in_a_timestamp_lookup_is_raised_for_the_reader_only(tmp_path, disk):
     log = a_log(tmp_path / "log", disk)
     for number in range(60):
         append(log, time_ms=NOW + number)
@@ -538,7 +525,7 @@ def test_a_read_error_in_a_look_up_by_time_is_an_error_for_the_reader_alone(tmp_
 
 
 def full_segment(path, disk, limit):
-    """A log whose next append rolls, beside another one that wants files open."""
+    """A log whose next append rolls, and another one that competes for open files."""
     files = OpenFiles(disk, limit=limit)
     log = open_log(path / "log", CONFIG, files)[0]
     other = open_log(path / "other", CONFIG, files)[0]
@@ -560,9 +547,7 @@ def calls_of_a_roll(folder):
 
 @pytest.mark.parametrize("limit", [1, 2000], ids=["few files", "many files"])
 @pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC, errno.EMFILE])
-def test_an_error_anywhere_in_a_roll_is_an_error_for_one_append_and_the_next_one_works(
-    tmp_path, error, limit
-):
+def test_an_error_during_a_roll_fails_one_append_and_the_next_succeeds(tmp_path, error, limit):
     for number in range(calls_of_a_roll(tmp_path / "count")):
         folder = tmp_path / str(number)
         disk = FaultyDisk(error=error)
@@ -591,7 +576,7 @@ def test_an_error_anywhere_in_a_roll_is_an_error_for_one_append_and_the_next_one
         crash(other)
 
 
-def test_a_batch_that_is_sent_again_until_it_is_acked_is_there_once(tmp_path):
+def test_a_batch_retried_until_acknowledged_is_stored_once(tmp_path):
     def produce(log):
         for sequence in range(20):
             for attempt in range(3):
@@ -601,11 +586,11 @@ def test_a_batch_that_is_sent_again_until_it_is_acked_is_there_once(tmp_path):
                 except OSError:
                     assert attempt < 2
 
-    quiet = FaultyDisk()
-    log = a_log(tmp_path / "quiet", quiet)
-    before = quiet.calls
+    healthy = FaultyDisk()
+    log = a_log(tmp_path / "healthy", healthy)
+    before = healthy.calls
     produce(log)
-    calls = range(before, quiet.calls)
+    calls = range(before, healthy.calls)
     expected = rows(log)
     for number in calls:
         disk = FaultyDisk(fail_at=number)
@@ -622,15 +607,15 @@ def test_a_batch_that_is_sent_again_until_it_is_acked_is_there_once(tmp_path):
 
 
 class Script:
-    """A log's life, of which every call to the disk may fail, and what was promised in it."""
+    """Operations on a log, during which any disk call may fail, and what they acknowledged."""
 
     def __init__(self, path, disk):
         self.disk = disk
         self.log = a_log(path, disk)
-        self.promised = {}
-        self.gone = set()
+        self.acknowledged = {}
+        self.truncated = set()
         self.start = 0
-        self.tried = Counter()
+        self.attempted = Counter()
         self.closed = False
         self.outcomes = []
 
@@ -667,22 +652,24 @@ class Script:
     def append(self, number, leader_epoch):
         value = b"%d " % number * 150
         age = HOUR_MS * 2 if number < 24 else 0
-        self.tried[value] += 1
+        self.attempted[value] += 1
         data = a_batch(value, time_ms=NOW - age)
         end = self.log.end_offset
         try:
             appended = self.log.append(data, leader_epoch=leader_epoch, now_ms=NOW)
         except (OSError, StorageError) as error:
             self.outcomes.append(error)
-            assert self.log.end_offset == end, f"{self.disk.failed} failed, and it was appended"
+            assert self.log.end_offset == end, (
+                f"{self.disk.failed} failed, but the batch was appended"
+            )
         else:
-            self.promised[appended.base_offset] = value
+            self.acknowledged[appended.base_offset] = value
 
     def truncate(self, offset):
-        cut = {at: value for at, value in self.promised.items() if at >= offset}
-        self.promised = {at: value for at, value in self.promised.items() if at < offset}
+        removed = {at: value for at, value in self.acknowledged.items() if at >= offset}
+        self.acknowledged = {at: value for at, value in self.acknowledged.items() if at < offset}
         if self.do(self.log.truncate, offset):
-            self.gone |= set(cut.values())
+            self.truncated |= set(removed.values())
 
     def delete_records_before(self, offset):
         self.forget_before(offset)
@@ -690,21 +677,22 @@ class Script:
             self.start = offset
 
     def retain(self):
-        old = [at for at, value in self.promised.items() if int(value.split()[0]) < 24]
+        old = [at for at, value in self.acknowledged.items() if int(value.split()[0]) < 24]
         self.forget_before(max(old, default=-1) + 1)
         self.do(self.log.apply_retention, NOW)
 
     def forget_before(self, offset):
-        self.promised = {at: value for at, value in self.promised.items() if at >= offset}
+        self.acknowledged = {at: value for at, value in self.acknowledged.items() if at >= offset}
 
     def check(self, log, report, case):
-        found = rows(log, log.start_offset)
-        seen = dict(found)
-        lost = {at: value[:4] for at, value in self.promised.items() if seen.get(at) != value}
-        assert not lost, f"{case}: lost {lost} of {list(self.promised)}, have {sorted(seen)}"
-        assert not self.gone & set(seen.values()), f"{case}: what was truncated came back"
-        assert set(seen.values()) <= set(self.tried), f"{case}: nobody wrote that"
-        offsets = [at for at, _ in found]
+        records = rows(log, log.start_offset)
+        stored = dict(records)
+        expected = self.acknowledged
+        lost = {at: value[:4] for at, value in expected.items() if stored.get(at) != value}
+        assert not lost, f"{case}: lost {lost} of {list(expected)}, have {sorted(stored)}"
+        assert not self.truncated & set(stored.values()), f"{case}: truncated records reappeared"
+        assert set(stored.values()) <= set(self.attempted), f"{case}: records never appended"
+        offsets = [at for at, _ in records]
         assert offsets == list(range(log.end_offset - len(offsets), log.end_offset)), case
         assert log.start_offset >= self.start, case
         if self.log.offline_reason is None:
@@ -721,14 +709,14 @@ def calls_of_the_script(path):
 
 
 @pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
-@pytest.mark.parametrize("for_good", [False, True], ids=["once", "for good"])
-def test_whatever_call_fails_nothing_that_was_promised_is_lost(tmp_path, for_good, error):
+@pytest.mark.parametrize("permanently", [False, True], ids=["once", "permanently"])
+def test_no_acknowledged_record_is_lost_whichever_disk_call_fails(tmp_path, permanently, error):
     total = calls_of_the_script(tmp_path / "count")
     opening = FaultyDisk()
     a_log(tmp_path / "open", opening)
     for number in range(opening.calls, total):
         path = tmp_path / str(number)
-        disk = FaultyDisk(fail_at=number, for_good=for_good, error=error)
+        disk = FaultyDisk(fail_at=number, permanently=permanently, error=error)
         script = Script(path, disk)
 
         script.run()
@@ -743,16 +731,16 @@ def test_whatever_call_fails_nothing_that_was_promised_is_lost(tmp_path, for_goo
             shutil.copytree(path, copy)
             log, report = reopen(copy, recovery_point=point)
             script.check(log, report, f"{case}, opened from {point}")
-            append(log, b"goes on")
-            assert values(log)[-1] == b"goes on"
+            append(log, b"more")
+            assert values(log)[-1] == b"more"
             crash(log)
             shutil.rmtree(copy)
         shutil.rmtree(path)
 
 
-@pytest.mark.parametrize("for_good", [False, True], ids=["once", "for good"])
-def test_an_error_while_opening_a_log_loses_nothing(tmp_path, for_good):
-    log = a_log(tmp_path / "origin", QuickDisk())
+@pytest.mark.parametrize("permanently", [False, True], ids=["once", "permanently"])
+def test_an_error_while_opening_a_log_loses_no_records(tmp_path, permanently):
+    log = a_log(tmp_path / "origin", NoSyncDisk())
     for number in range(30):
         append(log, b"%d " % number * 100, sequence=number)
     expected = rows(log)
@@ -761,16 +749,16 @@ def test_an_error_while_opening_a_log_loses_nothing(tmp_path, for_good):
     content = bytearray(path.read_bytes()[: log.active_segment.size])
     content[70] ^= 1
     path.write_bytes(content[:-10] + bytes(1000))
-    quiet = FaultyDisk()
-    shutil.copytree(tmp_path / "origin", tmp_path / "quiet")
-    log, _ = open_log(tmp_path / "quiet", CONFIG, OpenFiles(quiet), recovery_point=0)
+    healthy = FaultyDisk()
+    shutil.copytree(tmp_path / "origin", tmp_path / "healthy")
+    log, _ = open_log(tmp_path / "healthy", CONFIG, OpenFiles(healthy), recovery_point=0)
     recovered = rows(log)
-    total = quiet.calls
+    total = healthy.calls
     assert set(recovered) < set(expected)
     for number in range(total):
         copy = tmp_path / str(number)
         shutil.copytree(tmp_path / "origin", copy)
-        disk = FaultyDisk(fail_at=number, for_good=for_good)
+        disk = FaultyDisk(fail_at=number, permanently=permanently)
 
         with suppress(OSError, StorageError):
             crash(open_log(copy, CONFIG, OpenFiles(disk), recovery_point=0)[0])
@@ -782,7 +770,7 @@ def test_an_error_while_opening_a_log_loses_nothing(tmp_path, for_good):
         shutil.rmtree(copy)
 
 
-def test_a_full_disk_is_an_error_until_there_is_room_and_tears_nothing(tmp_path):
+def test_a_full_disk_fails_appends_until_there_is_space_and_tears_no_batch(tmp_path):
     with private_mounts(tmp_path) as mounts:
         mounts.mount_tmpfs("4m")
         config = LogConfig(segment_bytes=1024 * 1024, retention_ms=-1)
@@ -793,14 +781,14 @@ def test_a_full_disk_is_an_error_until_there_is_room_and_tears_nothing(tmp_path)
         acked = []
         for cycle in range(10):
             ballast.write_bytes(bytes(1024 * 1024))
-            refused = 0
-            while refused < 5:
+            failures = 0
+            while failures < 5:
                 value = b"%d %d " % (cycle, len(acked)) * 1000
                 try:
                     acked.append((append(log, value).base_offset, value))
                 except OSError as error:
                     assert error.errno == errno.ENOSPC
-                    refused += 1
+                    failures += 1
             assert rows(log) == [row for row in acked if row[0] >= log.start_offset]
 
             ballast.unlink()
@@ -820,7 +808,7 @@ def test_a_full_disk_is_an_error_until_there_is_room_and_tears_nothing(tmp_path)
         logs.close()
 
 
-def test_a_disk_that_is_full_at_the_stop_leaves_no_mark_of_a_clean_one(tmp_path):
+def test_a_full_disk_at_shutdown_leaves_no_clean_shutdown_marker(tmp_path):
     with private_mounts(tmp_path) as mounts:
         mounts.mount_tmpfs("1m")
         config = LogConfig(segment_bytes=256 * 1024)

@@ -1,4 +1,4 @@
-"""A partition's log: appends, reads, rolls, times, truncation, retention."""
+"""A partition's log: appends, reads, rolls, timestamps, truncation, retention."""
 
 import gc
 
@@ -25,7 +25,7 @@ def reopened(log):
     return open_log(log.directory, log.config, OpenFiles())[0]
 
 
-def test_offsets_go_up_and_batches_are_stored_as_they_came(tmp_path):
+def test_appends_assign_offsets_and_leave_the_records_as_they_are(tmp_path):
     log = a_log(tmp_path)
 
     first = log.append(a_batch(3), leader_epoch=4, now_ms=NOW)
@@ -40,7 +40,7 @@ def test_offsets_go_up_and_batches_are_stored_as_they_came(tmp_path):
     assert log.leader_epochs.current == 4
 
 
-def test_several_batches_in_one_append_are_taken_together(tmp_path):
+def test_several_batches_are_appended_together(tmp_path):
     log = a_log(tmp_path)
 
     result = log.append(a_batch(3) + a_batch(2), leader_epoch=0, now_ms=NOW)
@@ -49,7 +49,7 @@ def test_several_batches_in_one_append_are_taken_together(tmp_path):
     assert offsets(log) == [0, 1, 2, 3, 4]
 
 
-def test_a_batch_that_cannot_be_written_into_is_copied(tmp_path):
+def test_a_read_only_batch_is_copied(tmp_path):
     log = a_log(tmp_path)
     append(log, 3)
     data = bytes(a_batch(2))
@@ -60,7 +60,7 @@ def test_a_batch_that_cannot_be_written_into_is_copied(tmp_path):
     assert RecordBatch(data).base_offset == 0
 
 
-def test_a_read_gives_whole_batches_and_at_least_one(tmp_path):
+def test_a_read_returns_whole_batches_and_at_least_one(tmp_path):
     log = a_log(tmp_path)
     append(log, 4, times=5)
     size = len(a_batch(4))
@@ -74,7 +74,7 @@ def test_a_read_gives_whole_batches_and_at_least_one(tmp_path):
 
 
 @pytest.mark.parametrize("index_interval_bytes", [1, 150, 10_000])
-def test_a_read_gives_all_batches_that_it_may(tmp_path, index_interval_bytes):
+def test_a_read_returns_as_many_batches_as_max_bytes_allows(tmp_path, index_interval_bytes):
     log = a_log(tmp_path, segment_bytes=1024, index_interval_bytes=index_interval_bytes)
     batches = []
     for count in (1, 4, 2, 1, 6, 3, 1, 1, 5, 2):
@@ -83,17 +83,21 @@ def test_a_read_gives_all_batches_that_it_may(tmp_path, index_interval_bytes):
 
     for at, (first, size, segment) in enumerate(batches):
         for end in [appended.last_offset + 1 for appended, _size, _segment in batches[at:]]:
-            for most in (1, size, size + 1, 200, 250, 333, 400, 512, 700, 5000):
+            for max_bytes in (1, size, size + 1, 200, 250, 333, 400, 512, 700, 5000):
                 expected = size
                 for following, more, of in batches[at + 1 :]:
-                    if following.base_offset >= end or expected + more > most or of is not segment:
+                    if (
+                        following.base_offset >= end
+                        or expected + more > max_bytes
+                        or of is not segment
+                    ):
                         break
                     expected += more
                 for offset in (first.base_offset, first.last_offset):
-                    assert len(log.read(offset, most, end).view) == expected
+                    assert len(log.read(offset, max_bytes, end).view) == expected
 
 
-def test_a_read_stops_at_the_offset_that_it_may_see(tmp_path):
+def test_a_read_stops_at_end_offset(tmp_path):
     log = a_log(tmp_path)
     append(log, 4, times=5)
 
@@ -103,7 +107,7 @@ def test_a_read_stops_at_the_offset_that_it_may_see(tmp_path):
 
 
 @pytest.mark.parametrize("offset", [-1, 21])
-def test_an_offset_outside_of_the_log_is_an_error(tmp_path, offset):
+def test_a_read_outside_the_log_is_out_of_range(tmp_path, offset):
     log = a_log(tmp_path)
     append(log, 4, times=5)
 
@@ -111,7 +115,7 @@ def test_an_offset_outside_of_the_log_is_an_error(tmp_path, offset):
         log.read(offset, 100)
 
 
-def test_segments_roll_by_size_and_are_named_by_their_base_offset(tmp_path):
+def test_segments_roll_by_size_and_are_named_after_their_base_offset(tmp_path):
     log = a_log(tmp_path)
 
     append(log, 2, times=60, value=b"x" * 100)
@@ -144,7 +148,7 @@ def test_segments_roll_when_an_index_is_full(tmp_path):
     assert offsets(log) == list(range(20))
 
 
-def test_records_are_found_by_time(tmp_path):
+def test_records_are_found_by_timestamp(tmp_path):
     log = a_log(tmp_path)
     for n in range(50):
         log.append(a_batch(2, time=NOW + n * 10), leader_epoch=0, now_ms=NOW)
@@ -157,19 +161,19 @@ def test_records_are_found_by_time(tmp_path):
     assert log.offset_for_max_timestamp() == (99, NOW + 491)
 
 
-def test_times_need_not_go_up(tmp_path):
+def test_timestamps_need_not_increase(tmp_path):
     log = a_log(tmp_path)
     times = [5, 3, 9, 1, 9, 2, 0, 7] * 6
     for time in times:
         log.append(a_batch(time=NOW + time * 10), leader_epoch=0, now_ms=NOW)
 
-    for wanted in range(10):
-        expected = next(n for n, time in enumerate(times) if time >= wanted)
-        assert log.offset_for_timestamp(NOW + wanted * 10).offset == expected
+    for earliest in range(10):
+        expected = next(n for n, time in enumerate(times) if time >= earliest)
+        assert log.offset_for_timestamp(NOW + earliest * 10).offset == expected
     assert log.offset_for_max_timestamp().offset == 2
 
 
-def test_an_empty_log_has_no_times(tmp_path):
+def test_an_empty_log_has_no_timestamps(tmp_path):
     log = a_log(tmp_path)
 
     assert log.offset_for_max_timestamp() is None
@@ -177,7 +181,7 @@ def test_an_empty_log_has_no_times(tmp_path):
     assert len(log.read(0, 100).view) == 0
 
 
-def test_the_brokers_time_is_stamped_where_the_topic_wants_it(tmp_path):
+def test_log_append_time_is_written_into_the_batch(tmp_path):
     log = a_log(tmp_path, message_timestamp_type="LogAppendTime")
 
     result = log.append(a_batch(2, time=5), leader_epoch=0, now_ms=NOW + 77)
@@ -206,7 +210,7 @@ def test_the_brokers_time_is_stamped_where_the_topic_wants_it(tmp_path):
         ({}, a_batch() + a_batch(control=True), BatchError),
     ],
 )
-def test_what_may_not_be_appended_leaves_no_trace(tmp_path, config, data, error):
+def test_a_rejected_append_leaves_no_trace(tmp_path, config, data, error):
     log = a_log(tmp_path, **config)
     append(log)
 
@@ -218,7 +222,7 @@ def test_what_may_not_be_appended_leaves_no_trace(tmp_path, config, data, error)
     assert offsets(log) == [0, 1]
 
 
-def test_a_batch_that_was_sent_again_is_answered_and_not_stored(tmp_path):
+def test_a_duplicate_batch_is_not_appended_again(tmp_path):
     log = a_log(tmp_path)
     producer = {"producer_id": 9, "producer_epoch": 0}
     first = append(log, 2, base_sequence=0, **producer)
@@ -235,7 +239,7 @@ def test_a_batch_that_was_sent_again_is_answered_and_not_stored(tmp_path):
         log.append(a_batch(base_sequence=4, **producer) * 2, leader_epoch=0, now_ms=NOW)
 
 
-def test_producers_are_known_after_a_restart(tmp_path):
+def test_producer_states_survive_a_restart(tmp_path):
     log = a_log(tmp_path)
     producer = {"producer_id": 9, "producer_epoch": 0}
     append(log, 2, base_sequence=0, **producer)
@@ -246,7 +250,7 @@ def test_producers_are_known_after_a_restart(tmp_path):
     assert append(log, 2, base_sequence=2, **producer).base_offset == 2
 
 
-def test_a_log_is_the_same_after_a_clean_restart_and_goes_on(tmp_path):
+def test_a_log_is_unchanged_by_a_clean_restart_and_accepts_appends(tmp_path):
     log = a_log(tmp_path)
     append(log, 2, times=60, value=b"x" * 100)
 
@@ -258,7 +262,7 @@ def test_a_log_is_the_same_after_a_clean_restart_and_goes_on(tmp_path):
     assert offsets(reopened(log)) == list(range(121))
 
 
-def test_truncation_drops_whole_batches_from_the_offset_on(tmp_path):
+def test_truncation_removes_whole_batches_from_the_offset_on(tmp_path):
     log = a_log(tmp_path)
     append(log, 4, times=30, value=b"x" * 50)
 
@@ -274,7 +278,7 @@ def test_truncation_drops_whole_batches_from_the_offset_on(tmp_path):
     assert offsets(reopened(log)) == []
 
 
-def test_truncation_forgets_what_producers_did_behind_it(tmp_path):
+def test_truncation_forgets_the_producer_states_of_removed_batches(tmp_path):
     log = a_log(tmp_path)
     for sequence in range(20):
         producer = {"producer_id": 9, "producer_epoch": 0, "base_sequence": sequence}
@@ -288,7 +292,7 @@ def test_truncation_forgets_what_producers_did_behind_it(tmp_path):
     assert offsets(reopened(log)) == list(range(20))
 
 
-def test_records_before_an_offset_are_deleted_and_stay_so(tmp_path):
+def test_deleting_records_advances_the_log_start_offset_for_good(tmp_path):
     log = a_log(tmp_path)
     append(log, 2, times=60, value=b"x" * 100)
     before = len(log.segments)
@@ -308,7 +312,7 @@ def test_records_before_an_offset_are_deleted_and_stay_so(tmp_path):
         log.delete_records_before(122)
 
 
-def test_old_segments_go_by_time_and_the_start_moves(tmp_path):
+def test_retention_by_time_deletes_segments_and_advances_the_log_start_offset(tmp_path):
     log = a_log(tmp_path, retention_ms=1000, segment_bytes=1024)
     for n in range(40):
         log.append(a_batch(time=NOW + n * 100, value=b"x" * 100), leader_epoch=0, now_ms=NOW)
@@ -324,7 +328,7 @@ def test_old_segments_go_by_time_and_the_start_moves(tmp_path):
     assert append(log).base_offset == 40
 
 
-def test_old_segments_go_by_size(tmp_path):
+def test_retention_by_size_deletes_the_oldest_segments(tmp_path):
     log = a_log(tmp_path, retention_ms=-1, retention_bytes=4000)
     append(log, times=100, value=b"x" * 100)
 
@@ -334,27 +338,27 @@ def test_old_segments_go_by_size(tmp_path):
     assert offsets(log) == list(range(log.start_offset, 100))
 
 
-def test_a_slow_reader_keeps_its_bytes_while_the_log_goes_on_without_them(tmp_path):
+def test_the_view_of_a_slow_reader_stays_valid_when_its_segment_is_deleted(tmp_path):
     log = a_log(tmp_path)
     append(log, 2, times=60, value=b"x" * 100)
-    held = [log.read(offset, 1500) for offset in (0, 30, 60, 118)]
-    copies = [bytes(slice_.view) for slice_ in held]
+    slices = [log.read(offset, 1500) for offset in (0, 30, 60, 118)]
+    copies = [bytes(log_slice.view) for log_slice in slices]
 
     log.delete_records_before(59)
     log.truncate(61)
     append(log, times=30)
     log.roll()
 
-    assert [bytes(slice_.view) for slice_ in held] == copies
+    assert [bytes(log_slice.view) for log_slice in slices] == copies
     assert log.purge_deleted_segments() > 0
     assert list(log.directory.glob("*.deleted"))
-    held.clear()
+    slices.clear()
     gc.collect()
     assert log.purge_deleted_segments() == 0
     assert not list(log.directory.glob("*.deleted"))
 
 
-def test_the_number_of_open_files_is_bounded(tmp_path):
+def test_the_number_of_open_files_is_limited(tmp_path):
     files = OpenFiles(limit=5)
     log = a_log(tmp_path, files=files, segment_bytes=1024)
     append(log, times=200, value=b"x" * 400)
@@ -367,17 +371,17 @@ def test_the_number_of_open_files_is_bounded(tmp_path):
     assert offsets(log) == list(range(200))
 
 
-def test_a_range_can_be_warmed_and_told_to_be_warm(tmp_path):
+def test_a_slice_can_be_loaded_into_the_page_cache(tmp_path):
     log = a_log(tmp_path, segment_bytes=1 << 20, max_message_bytes=1 << 20)
     append(log, value=b"x" * 500_000)
-    found = log.read(0, 1)
+    log_slice = log.read(0, 1)
 
-    found.load_into_page_cache()
+    log_slice.load_into_page_cache()
 
-    assert found.is_in_page_cache()
+    assert log_slice.is_in_page_cache()
 
 
-def test_a_log_that_failed_takes_no_appends_and_still_reads(tmp_path):
+def test_an_offline_log_rejects_appends_and_still_serves_reads(tmp_path):
     log = a_log(tmp_path)
     append(log, times=3)
 
@@ -390,7 +394,7 @@ def test_a_log_that_failed_takes_no_appends_and_still_reads(tmp_path):
     assert offsets(log) == [0, 1, 2]
 
 
-def test_flushes_are_due_by_count_and_by_time(tmp_path):
+def test_flushes_are_due_by_flush_messages_and_flush_ms(tmp_path):
     log = a_log(tmp_path, flush_messages=3, flush_ms=1000)
     log.last_flush_ms = NOW
 
@@ -405,7 +409,7 @@ def test_flushes_are_due_by_count_and_by_time(tmp_path):
     assert log.recovery_point == 3
 
 
-def test_settings_can_change_while_a_log_is_open(tmp_path):
+def test_the_config_can_change_while_a_log_is_open(tmp_path):
     log = a_log(tmp_path)
     append(log)
 

@@ -1,4 +1,4 @@
-"""Opening a log after a crash: what was whole is there, what was not is set aside or cut off."""
+"""Opening a log after a crash: complete batches stay, the rest is set aside or truncated."""
 
 import shutil
 from itertools import islice
@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness.logs import NoSyncDisk
 from ottla.protocol.batch import Record, build_batch, split_batches
 from ottla.storage.checkpoints import LEADER_EPOCH_CHECKPOINT
 from ottla.storage.config import LogConfig
-from ottla.storage.disk import Disk
 from ottla.storage.errors import StorageError
 from ottla.storage.files import OpenFiles
 from ottla.storage.log import Log
@@ -31,18 +31,8 @@ FIELDS = {
     "length": range(8, 12),
     "magic": range(16, 17),
     "crc": range(17, 21),
-    "under the crc": range(21, 1000),
+    "covered by the crc": range(21, 1000),
 }
-
-
-class QuickDisk(Disk):
-    """Nobody cuts the power here."""
-
-    def sync(self, fd, *, metadata=False):
-        pass
-
-    def sync_directory(self, path):
-        pass
 
 
 def value_of(offset, padding=0):
@@ -50,7 +40,7 @@ def value_of(offset, padding=0):
 
 
 def a_batch(number, *, padding=0, producer_id=PRODUCER):
-    """The batch that comes at place `number` of a log made of such."""
+    """The batch with index `number` of a log of such batches."""
     first = number * RECORDS
     rows = [
         Record(index, NOW + first + index, b"k", value_of(first + index, padding))
@@ -73,13 +63,13 @@ def fill(log, numbers, *, padding=0, leader_epoch=0):
 
 
 def crash(log):
-    """The process is gone: what the operating system has is all there is."""
+    """Kill the process: only what the operating system has remains."""
     for segment in log.segments:
         segment.close()
 
 
 def reopen(directory, *, config=ONE_SEGMENT, recovery_point=0):
-    return open_log(directory, config, OpenFiles(QuickDisk()), recovery_point=recovery_point)
+    return open_log(directory, config, OpenFiles(NoSyncDisk()), recovery_point=recovery_point)
 
 
 def contents(log):
@@ -95,19 +85,22 @@ def contents(log):
     return rows
 
 
-def producers_of(log):
+def producer_states_of(log):
     return [(p.producer_id, p.last_sequence, p.last_offset) for p in log.producer_states]
 
 
-def after(count):
-    """What is known of the producer after so many batches."""
+def states_after(count):
+    """The producer states after so many batches."""
     return [(PRODUCER, count * RECORDS - 1, count * RECORDS - 1)] if count else []
 
 
 def indexes_of(log):
-    return [
-        (bytes(s.indexes.offsets.entries), bytes(s.indexes.times.entries)) for s in log.segments
-    ]
+    indexes = [segment.indexes for segment in log.segments]
+    return [(bytes(pair.offsets.entries), bytes(pair.times.entries)) for pair in indexes]
+
+
+def ranges_of(report):
+    return [(damaged.position, damaged.size) for damaged in report.damaged_ranges]
 
 
 def damaged_files(directory):
@@ -118,8 +111,8 @@ def files_of(directory):
     return {path.name: path.read_bytes() for path in directory.iterdir()}
 
 
-class Scene:
-    """A log that crashed, and the places of its batches; every case gets a copy of it."""
+class CrashedLog:
+    """A crashed log and the positions of its batches; each case works on a copy."""
 
     def __init__(self, folder: Path, count: int, config=ONE_SEGMENT, *, padding=0, epochs=None):
         self.config = config
@@ -134,7 +127,7 @@ class Scene:
         self.end_offset = log.end_offset
         self.bases = [segment.base_offset for segment in log.segments]
         self.sizes = [segment.size for segment in log.segments]
-        self.places = [
+        self.positions = [
             (at, batch.position, batch.position + batch.size)
             for at, segment in enumerate(log.segments)
             for batch in segment.batches()
@@ -150,11 +143,11 @@ class Scene:
         return f"{self.bases[at]:020d}.log"
 
     def batch(self, number):
-        at, start, stop = self.places[number]
+        at, start, stop = self.positions[number]
         return self.bytes[at][start:stop]
 
     def copy(self, content=None, at=0):
-        """Give a copy of the directory, one of whose segments has this content."""
+        """Return a copy of the directory, in which one segment has this content."""
         self.copies += 1
         target = self.folder / f"copy-{self.copies}"
         shutil.copytree(self.origin, target)
@@ -163,83 +156,84 @@ class Scene:
         return target
 
     def flipped(self, number, byte, bit):
-        """Give a copy with one bit of a batch flipped, and the batch as it is there."""
-        at, start, stop = self.places[number]
+        """Return a copy with one bit of a batch flipped, and the damaged batch."""
+        at, start, stop = self.positions[number]
         content = bytearray(self.bytes[at])
         content[start + byte] ^= 1 << bit
         return self.copy(bytes(content), at), bytes(content[start:stop])
 
-    def rows_but(self, *missing):
+    def rows_except(self, *missing):
         numbers = [number for number in range(self.count) if number not in missing]
         return rows_of(*numbers, padding=self.padding)
 
 
 @pytest.fixture
-def scene(tmp_path):
-    return Scene(tmp_path, 6)
+def crashed(tmp_path):
+    return CrashedLog(tmp_path, 6)
 
 
 @pytest.fixture
-def sealed_scene(tmp_path):
-    """Nine batches, three to a segment."""
-    scene = Scene(tmp_path, 9, SMALL_SEGMENTS, padding=100)
-    assert len(scene.bases) == 3
-    return scene
+def crashed_segments(tmp_path):
+    """Nine batches, three per segment."""
+    crashed = CrashedLog(tmp_path, 9, SMALL_SEGMENTS, padding=100)
+    assert len(crashed.bases) == 3
+    return crashed
 
 
-def test_a_log_that_crashed_is_there_again(scene):
-    log, report = reopen(scene.copy())
+def test_a_crashed_log_is_recovered(crashed):
+    log, report = reopen(crashed.copy())
 
-    assert contents(log) == scene.rows_but()
-    assert producers_of(log) == after(6)
-    assert indexes_of(log) == scene.indexes
+    assert contents(log) == crashed.rows_except()
+    assert producer_states_of(log) == states_after(6)
+    assert indexes_of(log) == crashed.indexes
     assert not report.was_clean
     assert not report.damaged_ranges
 
 
-def test_a_log_cut_at_every_byte_of_its_last_three_batches_has_its_whole_batches(tmp_path):
-    scene = Scene(tmp_path, 8)
-    expected_indexes = [Scene(tmp_path / str(n), n).indexes for n in range(9)]
-    for cut in range(scene.places[5][1], scene.sizes[0] + 1):
-        whole = sum(stop <= cut for _, _, stop in scene.places)
-        directory = scene.copy(scene.bytes[0][:cut])
+def test_a_log_cut_at_any_byte_of_its_last_three_batches_keeps_complete_batches(tmp_path):
+    crashed = CrashedLog(tmp_path, 8)
+    expected_indexes = [CrashedLog(tmp_path / str(n), n).indexes for n in range(9)]
+    for cut in range(crashed.positions[5][1], crashed.sizes[0] + 1):
+        complete = sum(stop <= cut for _, _, stop in crashed.positions)
+        directory = crashed.copy(crashed.bytes[0][:cut])
 
         log, report = reopen(directory)
 
-        assert contents(log) == rows_of(*range(whole)), cut
-        assert producers_of(log) == after(whole), cut
-        assert indexes_of(log) == expected_indexes[whole], cut
-        assert log.end_offset == log.recovery_point == whole * RECORDS, cut
-        torn = scene.bytes[0][scene.places[whole - 1][2] : cut]
+        assert contents(log) == rows_of(*range(complete)), cut
+        assert producer_states_of(log) == states_after(complete), cut
+        assert indexes_of(log) == expected_indexes[complete], cut
+        assert log.end_offset == log.recovery_point == complete * RECORDS, cut
+        torn = crashed.bytes[0][crashed.positions[complete - 1][2] : cut]
         assert len(torn.rstrip(b"\0")) <= report.truncated_bytes <= len(torn), cut
         assert report.damaged_ranges == [], cut
-        assert (directory / scene.name()).stat().st_size == scene.places[whole - 1][2], cut
+        assert (directory / crashed.name()).stat().st_size == crashed.positions[complete - 1][2], (
+            cut
+        )
 
-        [again] = fill(log, [whole - 1])
+        [again] = fill(log, [complete - 1])
         assert again.is_duplicate, cut
-        fill(log, range(whole, 9))
+        fill(log, range(complete, 9))
         crash(log)
         log, _ = reopen(directory)
         assert contents(log) == rows_of(*range(9)), cut
         crash(log)
 
 
-def test_a_torn_write_in_a_file_lengthened_by_zeros_never_touches_the_whole_batches(tmp_path):
-    scene = Scene(tmp_path, 4)
-    for cut in range(scene.places[3][1], scene.sizes[0]):
-        torn = scene.bytes[0][scene.places[3][1] : cut]
-        if not any(scene.bytes[0][cut:]):
-            continue  # all that was lost was zeros
-        directory = scene.copy(scene.bytes[0][:cut] + bytes(500))
+def test_a_torn_write_in_a_file_extended_by_zeros_keeps_complete_batches(tmp_path):
+    crashed = CrashedLog(tmp_path, 4)
+    for cut in range(crashed.positions[3][1], crashed.sizes[0]):
+        torn = crashed.bytes[0][crashed.positions[3][1] : cut]
+        if not any(crashed.bytes[0][cut:]):
+            continue  # Only zeros were lost.
+        directory = crashed.copy(crashed.bytes[0][:cut] + bytes(500))
 
         log, report = reopen(directory)
 
         assert contents(log) == rows_of(0, 1, 2), cut
-        assert producers_of(log) == after(3), cut
+        assert producer_states_of(log) == states_after(3), cut
         saved = list(damaged_files(directory).values())
-        assert [damage.saved_as for damage in report.damaged_ranges] == list(
-            damaged_files(directory)
-        )
+        names = [damaged.saved_as for damaged in report.damaged_ranges]
+        assert names == list(damaged_files(directory))
         assert not saved or saved[0].startswith(torn.rstrip(b"\0")), cut
 
         fill(log, [3, 4])
@@ -251,45 +245,43 @@ def test_a_torn_write_in_a_file_lengthened_by_zeros_never_touches_the_whole_batc
 
 
 @pytest.mark.parametrize("zeros", [1, 11, 12, 60, 61, 4096, 64 * 1024, 3 * 1024 * 1024 + 7])
-def test_zeros_that_a_crash_left_behind_the_end_are_cut_off(scene, zeros):
-    directory = scene.copy(scene.bytes[0] + bytes(zeros))
+def test_zeros_after_the_last_batch_are_truncated(crashed, zeros):
+    directory = crashed.copy(crashed.bytes[0] + bytes(zeros))
 
     log, report = reopen(directory)
 
-    assert contents(log) == scene.rows_but()
+    assert contents(log) == crashed.rows_except()
     assert report.truncated_bytes in (0, zeros)
     assert report.damaged_ranges == []
-    assert (directory / scene.name()).stat().st_size == scene.sizes[0]
+    assert (directory / crashed.name()).stat().st_size == crashed.sizes[0]
 
 
 @pytest.mark.parametrize("field", FIELDS)
 @pytest.mark.parametrize("number", [0, 2, 4, 5], ids=["first", "middle", "last but one", "last"])
-def test_every_flipped_bit_is_noticed_and_the_batch_set_aside(scene, number, field):
-    for byte in range(FIELDS[field].start, min(FIELDS[field].stop, len(scene.batch(number)))):
+def test_any_flipped_bit_is_detected_and_the_batch_set_aside(crashed, number, field):
+    for byte in range(FIELDS[field].start, min(FIELDS[field].stop, len(crashed.batch(number)))):
         for bit in range(8):
-            directory, damaged = scene.flipped(number, byte, bit)
+            directory, damaged = crashed.flipped(number, byte, bit)
 
             log, report = reopen(directory)
 
             case = f"bit {bit} of byte {byte}"
-            assert contents(log) == scene.rows_but(number), case
-            assert [damage.position for damage in report.damaged_ranges] == [
-                scene.places[number][1]
-            ], case
-            assert [damage.size for damage in report.damaged_ranges] == [len(damaged)], case
+            assert contents(log) == crashed.rows_except(number), case
+            expected = [(crashed.positions[number][1], len(damaged))]
+            assert ranges_of(report) == expected, case
             assert list(damaged_files(directory).values()) == [damaged], case
             crash(log)
 
 
 @pytest.mark.parametrize("number", [0, 2, 5], ids=["first", "middle", "last"])
-def test_a_flipped_bit_in_the_leader_epoch_goes_unnoticed(scene, number):
+def test_a_flipped_bit_in_the_leader_epoch_goes_unnoticed(crashed, number):
     for byte in EPOCH_BYTES:
         for bit in range(8):
-            directory, damaged = scene.flipped(number, byte, bit)
+            directory, damaged = crashed.flipped(number, byte, bit)
 
             log, report = reopen(directory)
 
-            assert contents(log) == scene.rows_but()
+            assert contents(log) == crashed.rows_except()
             assert report.damaged_ranges == []
             view = log.read(number * RECORDS, 1).view
             assert bytes(view) == damaged
@@ -297,8 +289,8 @@ def test_a_flipped_bit_in_the_leader_epoch_goes_unnoticed(scene, number):
 
 
 @pytest.mark.parametrize("number", [0, 2, 4, 5], ids=["first", "middle", "last but one", "last"])
-def test_a_log_with_damage_set_aside_goes_on(scene, number):
-    directory, _ = scene.flipped(number, 70, 0)
+def test_a_log_accepts_appends_after_damage_was_set_aside(crashed, number):
+    directory, _ = crashed.flipped(number, 70, 0)
     log, _ = reopen(directory)
     next_number = log.end_offset // RECORDS
     resent = a_batch(next_number, producer_id=-1)
@@ -314,10 +306,10 @@ def test_a_log_with_damage_set_aside_goes_on(scene, number):
 
 
 @pytest.mark.parametrize("number", range(6))
-def test_a_second_recovery_after_damage_changes_nothing_more(scene, number):
-    directory, _ = scene.flipped(number, 70, 0)
+def test_a_second_recovery_after_damage_changes_nothing(crashed, number):
+    directory, _ = crashed.flipped(number, 70, 0)
     log, first = reopen(directory)
-    rows, indexes, producers = contents(log), indexes_of(log), producers_of(log)
+    rows, indexes, states = contents(log), indexes_of(log), producer_states_of(log)
     crash(log)
     files = files_of(directory)
 
@@ -325,64 +317,62 @@ def test_a_second_recovery_after_damage_changes_nothing_more(scene, number):
 
     assert contents(log) == rows
     assert indexes_of(log) == indexes
-    assert producers_of(log) == producers
+    assert producer_states_of(log) == states
     assert len(first.damaged_ranges) == 1
     assert second.damaged_ranges == []
     assert second.truncated_bytes == 0
     assert files_of(directory) == files
 
 
-def test_damage_at_a_place_where_there_was_damage_before_does_not_replace_what_was_saved(scene):
-    directory, first = scene.flipped(5, 70, 0)
+def test_damage_at_the_same_position_does_not_overwrite_the_saved_bytes(crashed):
+    directory, first = crashed.flipped(5, 70, 0)
     log, _ = reopen(directory)
     log.append(a_batch(5, producer_id=-1), leader_epoch=0, now_ms=NOW)
     crash(log)
-    path = directory / scene.name()
+    path = directory / crashed.name()
     content = bytearray(path.read_bytes()[: log.active_segment.size])
-    content[scene.places[5][1] + 70] ^= 2
+    content[crashed.positions[5][1] + 70] ^= 2
     path.write_bytes(content)
 
     reopen(directory)
 
     saved = damaged_files(directory).values()
-    assert sorted(saved) == sorted([first, bytes(content[scene.places[5][1] :])])
+    assert sorted(saved) == sorted([first, bytes(content[crashed.positions[5][1] :])])
 
 
-def test_a_last_batch_with_a_wrong_offset_is_noticed_though_there_was_damage_before(scene):
-    directory, _ = scene.flipped(2, 70, 0)
+def test_a_wrong_offset_in_the_last_batch_is_detected_despite_earlier_damage(crashed):
+    directory, _ = crashed.flipped(2, 70, 0)
     log, _ = reopen(directory)
     crash(log)
-    path = directory / scene.name()
+    path = directory / crashed.name()
     content = bytearray(path.read_bytes())
-    last = len(content) - len(scene.batch(5))
+    last = len(content) - len(crashed.batch(5))
     content[last + 5] ^= 1
     path.write_bytes(content)
 
     log, report = reopen(directory)
 
-    assert contents(log) == scene.rows_but(2, 5)
+    assert contents(log) == crashed.rows_except(2, 5)
     assert len(report.damaged_ranges) == 1
 
 
-def test_two_damaged_batches_are_set_aside_one_by_one(scene):
-    content = bytearray(scene.bytes[0])
+def test_two_damaged_batches_are_set_aside_separately(crashed):
+    content = bytearray(crashed.bytes[0])
     for number in (1, 3):
-        content[scene.places[number][1] + 65] ^= 0x10
-    directory = scene.copy(bytes(content))
+        content[crashed.positions[number][1] + 65] ^= 0x10
+    directory = crashed.copy(bytes(content))
 
     log, report = reopen(directory)
 
-    assert contents(log) == scene.rows_but(1, 3)
-    assert [damage.position for damage in report.damaged_ranges] == [
-        scene.places[1][1],
-        scene.places[3][1],
-    ]
+    assert contents(log) == crashed.rows_except(1, 3)
+    starts = [position for position, _size in ranges_of(report)]
+    assert starts == [crashed.positions[1][1], crashed.positions[3][1]]
     assert len(damaged_files(directory)) == 2
 
 
-def test_a_log_of_nothing_but_damage_is_set_aside_whole_and_goes_on(scene):
-    garbage = b"\xa5" * scene.sizes[0]
-    directory = scene.copy(garbage)
+def test_a_log_of_garbage_is_set_aside_and_accepts_appends(crashed):
+    garbage = b"\xa5" * crashed.sizes[0]
+    directory = crashed.copy(garbage)
 
     log, report = reopen(directory)
 
@@ -398,89 +388,87 @@ def test_a_log_of_nothing_but_damage_is_set_aside_whole_and_goes_on(scene):
     before=st.integers(0, 5),
 )
 @settings(max_examples=60)
-def test_garbage_of_any_length_between_batches_is_set_aside(tmp_path_factory, garbage, before):
-    scene = Scene(tmp_path_factory.mktemp("garbage"), 6)
-    start = scene.places[before][1]
-    directory = scene.copy(scene.bytes[0][:start] + garbage + scene.bytes[0][start:])
+def test_garbage_between_batches_is_set_aside(tmp_path_factory, garbage, before):
+    crashed = CrashedLog(tmp_path_factory.mktemp("garbage"), 6)
+    start = crashed.positions[before][1]
+    directory = crashed.copy(crashed.bytes[0][:start] + garbage + crashed.bytes[0][start:])
 
     log, report = reopen(directory)
 
-    assert contents(log) == scene.rows_but()
-    assert producers_of(log) == after(6)
-    assert [(damage.position, damage.size) for damage in report.damaged_ranges] == [
-        (start, len(garbage))
-    ]
+    assert contents(log) == crashed.rows_except()
+    assert producer_states_of(log) == states_after(6)
+    assert ranges_of(report) == [(start, len(garbage))]
     assert list(damaged_files(directory).values()) == [garbage]
     crash(log)
 
 
 @pytest.mark.parametrize("number", [0, 2, 4])
-def test_zeros_in_the_middle_are_set_aside_and_what_follows_is_kept(scene, number):
-    _, start, stop = scene.places[number]
+def test_zeros_between_batches_are_set_aside_and_later_batches_kept(crashed, number):
+    _, start, stop = crashed.positions[number]
     for first in (start, start + 5, start + 30, start + 61):
-        content = scene.bytes[0][:first] + bytes(stop - first) + scene.bytes[0][stop:]
-        directory = scene.copy(content)
+        content = crashed.bytes[0][:first] + bytes(stop - first) + crashed.bytes[0][stop:]
+        directory = crashed.copy(content)
 
         log, report = reopen(directory)
 
-        assert contents(log) == scene.rows_but(number)
+        assert contents(log) == crashed.rows_except(number)
         assert [damage.position for damage in report.damaged_ranges] == [start]
         assert list(damaged_files(directory).values()) == [content[start:stop]]
         crash(log)
 
 
-def test_a_batch_larger_than_what_is_read_at_once_is_found_whole_and_found_damaged(tmp_path):
+def test_a_batch_larger_than_the_read_buffer_is_verified(tmp_path):
     config = LogConfig(segment_bytes=16 * 1024 * 1024, max_message_bytes=8 * 1024 * 1024)
-    scene = Scene(tmp_path, 3, config, padding=1_200_000)
+    crashed = CrashedLog(tmp_path, 3, config, padding=1_200_000)
 
-    log, report = reopen(scene.copy(), config=config)
-    assert contents(log) == scene.rows_but()
+    log, report = reopen(crashed.copy(), config=config)
+    assert contents(log) == crashed.rows_except()
     assert report.damaged_ranges == []
 
-    directory, damaged = scene.flipped(1, 2_000_000, 0)
+    directory, damaged = crashed.flipped(1, 2_000_000, 0)
     log, report = reopen(directory, config=config)
-    assert contents(log) == scene.rows_but(1)
+    assert contents(log) == crashed.rows_except(1)
     assert list(damaged_files(directory).values()) == [damaged]
 
 
 @pytest.mark.parametrize("number", [0, 1, 2, 3, 5], ids=lambda n: f"batch {n} of 9")
-def test_damage_in_a_sealed_segment_costs_the_damaged_batch_alone(sealed_scene, number):
-    scene = sealed_scene
-    directory, damaged = scene.flipped(number, 80, 3)
+def test_damage_in_a_sealed_segment_loses_only_the_damaged_batch(crashed_segments, number):
+    crashed = crashed_segments
+    directory, damaged = crashed.flipped(number, 80, 3)
 
-    log, report = reopen(directory, config=scene.config)
+    log, report = reopen(directory, config=crashed.config)
 
-    assert contents(log) == scene.rows_but(number)
-    assert producers_of(log) == after(9)
+    assert contents(log) == crashed.rows_except(number)
+    assert producer_states_of(log) == states_after(9)
     assert log.end_offset == 18
-    [damage] = report.damaged_ranges
-    assert damage.segment == scene.name(scene.places[number][0])
-    assert (directory / damage.saved_as).read_bytes() == damaged
+    [damaged_range] = report.damaged_ranges
+    assert damaged_range.segment == crashed.name(crashed.positions[number][0])
+    assert (directory / damaged_range.saved_as).read_bytes() == damaged
     fill(log, [9], padding=100)
     assert contents(log)[-2:] == rows_of(9, padding=100)
 
 
-def test_a_sealed_segment_that_is_garbage_is_set_aside_and_the_others_serve(sealed_scene):
-    scene = sealed_scene
-    garbage = b"\xff" * scene.sizes[1]
-    directory = scene.copy(garbage, at=1)
+def test_a_sealed_segment_of_garbage_is_set_aside_and_the_others_stay(crashed_segments):
+    crashed = crashed_segments
+    garbage = b"\xff" * crashed.sizes[1]
+    directory = crashed.copy(garbage, at=1)
 
-    log, report = reopen(directory, config=scene.config)
+    log, report = reopen(directory, config=crashed.config)
 
-    assert contents(log) == scene.rows_but(3, 4, 5)
-    assert [damage.segment for damage in report.damaged_ranges] == [scene.name(1)]
+    assert contents(log) == crashed.rows_except(3, 4, 5)
+    assert [damage.segment for damage in report.damaged_ranges] == [crashed.name(1)]
     assert list(damaged_files(directory).values()) == [garbage]
     assert log.end_offset == 18
 
 
-def test_a_sealed_segment_cut_short_loses_what_was_cut_and_no_more(sealed_scene):
-    scene = sealed_scene
-    directory = scene.copy(scene.bytes[0][:-10], at=0)
+def test_a_truncated_sealed_segment_loses_only_the_torn_batch(crashed_segments):
+    crashed = crashed_segments
+    directory = crashed.copy(crashed.bytes[0][:-10], at=0)
 
-    log, report = reopen(directory, config=scene.config)
+    log, report = reopen(directory, config=crashed.config)
 
-    assert contents(log) == scene.rows_but(2)
-    torn = scene.bytes[0][scene.places[2][1] : -10]
+    assert contents(log) == crashed.rows_except(2)
+    torn = crashed.bytes[0][crashed.positions[2][1] : -10]
     assert [saved.rstrip(b"\0") for saved in damaged_files(directory).values()] == [
         torn.rstrip(b"\0")
     ]
@@ -489,134 +477,136 @@ def test_a_sealed_segment_cut_short_loses_what_was_cut_and_no_more(sealed_scene)
 
 @pytest.mark.parametrize("content", [None, b"", b"\xff" * 37, bytes(800)])
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
-def test_indexes_that_a_crash_lost_or_spoiled_are_built_again(sealed_scene, suffix, content):
-    scene = sealed_scene
-    directory = scene.copy()
-    for base in scene.bases:
+def test_missing_or_damaged_indexes_are_rebuilt_by_recovery(crashed_segments, suffix, content):
+    crashed = crashed_segments
+    directory = crashed.copy()
+    for base in crashed.bases:
         path = directory / f"{base:020d}{suffix}"
         path.unlink(missing_ok=True)
         if content is not None:
             path.write_bytes(content)
 
-    log, _ = reopen(directory, config=scene.config)
+    log, _ = reopen(directory, config=crashed.config)
 
-    assert contents(log) == scene.rows_but()
-    assert indexes_of(log) == scene.indexes
+    assert contents(log) == crashed.rows_except()
+    assert indexes_of(log) == crashed.indexes
     for offset in range(18):
         assert log.offset_for_timestamp(NOW + offset).offset == offset
 
 
 @pytest.mark.parametrize("config", [SMALL_SEGMENTS, SPARSE_INDEXES], ids=["dense", "sparse"])
 @pytest.mark.parametrize("point", [None, 18], ids=["clean", "before the recovery point"])
-def test_indexes_that_are_missing_are_built_where_nothing_is_scanned(tmp_path, config, point):
-    scene = Scene(tmp_path, 9, config, padding=100)
-    log, _ = reopen(scene.copy(), config=config)
+def test_missing_indexes_are_rebuilt_where_nothing_is_recovered(tmp_path, config, point):
+    crashed = CrashedLog(tmp_path, 9, config, padding=100)
+    log, _ = reopen(crashed.copy(), config=config)
     log.close()
     for path in [*log.directory.glob("*.index"), *log.directory.glob("*.timeindex")]:
         path.unlink()
 
     log, _ = reopen(log.directory, config=config, recovery_point=point)
 
-    assert contents(log) == scene.rows_but()
+    assert contents(log) == crashed.rows_except()
     for offset in range(18):
-        found = log.offset_for_timestamp(NOW + offset)
-        assert found is not None, offset
-        assert found.offset == offset
+        record = log.offset_for_timestamp(NOW + offset)
+        assert record is not None, offset
+        assert record.offset == offset
 
 
-def test_recovery_does_not_read_what_is_before_the_recovery_point(sealed_scene):
-    scene = sealed_scene
-    directory, _ = scene.flipped(1, 80, 0)
+def test_recovery_does_not_scan_segments_before_the_recovery_point(crashed_segments):
+    crashed = crashed_segments
+    directory, _ = crashed.flipped(1, 80, 0)
 
-    log, report = reopen(directory, config=scene.config, recovery_point=scene.bases[2])
+    log, report = reopen(directory, config=crashed.config, recovery_point=crashed.bases[2])
 
-    assert report.scanned_bytes == scene.sizes[2]
+    assert report.scanned_bytes == crashed.sizes[2]
     assert report.damaged_ranges == []
-    assert producers_of(log) == after(9)
+    assert producer_states_of(log) == states_after(9)
     assert log.end_offset == 18
 
 
-def test_a_recovery_point_inside_a_segment_has_that_segment_read_again(sealed_scene):
-    scene = sealed_scene
+def test_recovery_scans_the_segment_that_contains_the_recovery_point(crashed_segments):
+    crashed = crashed_segments
 
-    log, report = reopen(scene.copy(), config=scene.config, recovery_point=scene.bases[1] + RECORDS)
+    log, report = reopen(
+        crashed.copy(), config=crashed.config, recovery_point=crashed.bases[1] + RECORDS
+    )
 
-    assert report.scanned_bytes == scene.sizes[1] + scene.sizes[2]
-    assert contents(log) == scene.rows_but()
-    assert producers_of(log) == after(9)
+    assert report.scanned_bytes == crashed.sizes[1] + crashed.sizes[2]
+    assert contents(log) == crashed.rows_except()
+    assert producer_states_of(log) == states_after(9)
 
 
-def test_what_was_scanned_is_counted_once_damage_or_not(scene):
-    directory, damaged = scene.flipped(3, 70, 0)
+def test_scanned_bytes_are_counted_once_despite_damage(crashed):
+    directory, damaged = crashed.flipped(3, 70, 0)
 
     _, report = reopen(directory)
 
-    assert scene.sizes[0] - len(damaged) <= report.scanned_bytes <= scene.sizes[0]
+    assert crashed.sizes[0] - len(damaged) <= report.scanned_bytes <= crashed.sizes[0]
 
 
-def test_producers_are_found_again_from_batches_where_there_is_no_snapshot(sealed_scene):
-    scene = sealed_scene
-    for point in (0, scene.bases[1], scene.bases[2], 18):
-        directory = scene.copy()
+def test_producer_states_are_rebuilt_from_batches_without_a_snapshot(crashed_segments):
+    crashed = crashed_segments
+    for point in (0, crashed.bases[1], crashed.bases[2], 18):
+        directory = crashed.copy()
         for path in directory.glob("*.snapshot"):
             path.unlink()
 
-        log, _ = reopen(directory, config=scene.config, recovery_point=point)
+        log, _ = reopen(directory, config=crashed.config, recovery_point=point)
 
-        assert producers_of(log) == after(9), point
+        assert producer_states_of(log) == states_after(9), point
         crash(log)
 
 
-@pytest.mark.parametrize("damage", [b"", b"\0" * 40, b"nonsense"])
-def test_a_damaged_snapshot_falls_back_to_an_older_one_after_a_crash(sealed_scene, damage):
-    scene = sealed_scene
-    directory = scene.copy()
-    max(directory.glob("*.snapshot")).write_bytes(damage)
+@pytest.mark.parametrize("content", [b"", b"\0" * 40, b"nonsense"])
+def test_a_damaged_snapshot_falls_back_to_an_older_one_after_a_crash(crashed_segments, content):
+    crashed = crashed_segments
+    directory = crashed.copy()
+    max(directory.glob("*.snapshot")).write_bytes(content)
 
-    log, _ = reopen(directory, config=scene.config, recovery_point=scene.bases[2])
+    log, _ = reopen(directory, config=crashed.config, recovery_point=crashed.bases[2])
 
-    assert producers_of(log) == after(9)
+    assert producer_states_of(log) == states_after(9)
 
 
 @pytest.mark.parametrize("which", ["the last", "all"])
-def test_a_damaged_snapshot_is_made_up_for_after_a_clean_stop_too(sealed_scene, which):
-    scene = sealed_scene
-    log, _ = reopen(scene.copy(), config=scene.config)
+def test_a_damaged_snapshot_is_replaced_after_a_clean_shutdown_too(crashed_segments, which):
+    crashed = crashed_segments
+    log, _ = reopen(crashed.copy(), config=crashed.config)
     log.close()
     snapshots = sorted(log.directory.glob("*.snapshot"))
     for path in snapshots if which == "all" else snapshots[-1:]:
         path.write_bytes(b"")
 
-    log, _ = reopen(log.directory, config=scene.config, recovery_point=None)
+    log, _ = reopen(log.directory, config=crashed.config, recovery_point=None)
 
-    assert producers_of(log) == after(9)
+    assert producer_states_of(log) == states_after(9)
 
 
-def test_a_log_that_was_closed_is_believed(sealed_scene):
-    scene = sealed_scene
-    log, _ = reopen(scene.copy(), config=scene.config)
+def test_a_cleanly_closed_log_is_not_scanned(crashed_segments):
+    crashed = crashed_segments
+    log, _ = reopen(crashed.copy(), config=crashed.config)
     log.close()
 
-    log, report = reopen(log.directory, config=scene.config, recovery_point=None)
+    log, report = reopen(log.directory, config=crashed.config, recovery_point=None)
 
     assert report.was_clean
     assert report.scanned_bytes == 0
-    assert contents(log) == scene.rows_but()
-    assert producers_of(log) == after(9)
-    assert indexes_of(log)[:2] == scene.indexes[:2]
+    assert contents(log) == crashed.rows_except()
+    assert producer_states_of(log) == states_after(9)
+    assert indexes_of(log)[:2] == crashed.indexes[:2]
     fill(log, [9], padding=100)
     assert contents(log)[-2:] == rows_of(9, padding=100)
 
 
-def test_a_log_opened_and_closed_again_and_again_stays_as_it_is(sealed_scene):
-    scene = sealed_scene
-    directory = scene.copy()
-    reopen(directory, config=scene.config)[0].close()
+def test_opening_and_closing_a_log_does_not_change_its_files(crashed_segments):
+    crashed = crashed_segments
+    directory = crashed.copy()
+    reopen(directory, config=crashed.config)[0].close()
     files = files_of(directory)
 
     for point in (None, None, 0, None, 9):
-        log, report = reopen(directory, config=scene.config, recovery_point=point)
-        assert contents(log) == scene.rows_but()
+        log, report = reopen(directory, config=crashed.config, recovery_point=point)
+        assert contents(log) == crashed.rows_except()
         assert report.damaged_ranges == []
         log.close()
 
@@ -625,38 +615,38 @@ def test_a_log_opened_and_closed_again_and_again_stays_as_it_is(sealed_scene):
 
 @pytest.mark.parametrize("bit", range(8))
 @pytest.mark.parametrize("byte", FIELDS["length"])
-def test_a_walk_over_damaged_bytes_that_were_believed_ends(scene, byte, bit):
-    log, _ = reopen(scene.copy())
-    content = bytearray(scene.bytes[0])
-    content[scene.places[2][1] + byte] ^= 1 << bit
-    (log.directory / scene.name()).write_bytes(content)
+def test_a_scan_over_damaged_lengths_terminates(crashed, byte, bit):
+    log, _ = reopen(crashed.copy())
+    content = bytearray(crashed.bytes[0])
+    content[crashed.positions[2][1] + byte] ^= 1 << bit
+    (log.directory / crashed.name()).write_bytes(content)
 
     try:
-        walked = list(islice(log.active_segment.batches(), 100))
+        batches = list(islice(log.active_segment.batches(), 100))
     except (OSError, StorageError):
         return
-    assert len(walked) < 100
+    assert len(batches) < 100
 
 
-def test_a_log_that_cannot_be_opened_does_not_keep_the_others_from_serving(tmp_path):
-    logs = LogDirectory(tmp_path / "data", cluster_id="c", broker_id=1, disk=QuickDisk())
+def test_a_truncated_log_after_a_clean_shutdown_does_not_stop_the_others(tmp_path):
+    logs = LogDirectory(tmp_path / "data", cluster_id="c", broker_id=1, disk=NoSyncDisk())
     logs.load({}, ONE_SEGMENT)
-    for name in ("broken-0", "whole-0"):
+    for name in ("damaged-0", "intact-0"):
         fill(logs.create(name, ONE_SEGMENT), range(3))
     logs.close()
-    path = tmp_path / "data" / "broken-0" / f"{0:020d}.log"
+    path = tmp_path / "data" / "damaged-0" / f"{0:020d}.log"
     path.write_bytes(path.read_bytes()[:-70])
 
-    logs = LogDirectory(tmp_path / "data", cluster_id="c", broker_id=1, disk=QuickDisk())
+    logs = LogDirectory(tmp_path / "data", cluster_id="c", broker_id=1, disk=NoSyncDisk())
     logs.load({}, ONE_SEGMENT)
 
-    assert contents(logs.logs["whole-0"]) == rows_of(0, 1, 2)
-    assert "broken-0" in logs.failed
+    assert contents(logs.logs["intact-0"]) == rows_of(0, 1, 2)
+    assert "damaged-0" in logs.failed
     logs.close()
 
 
-def test_many_logs_are_recovered_at_once_with_few_files_open(tmp_path):
-    logs = LogDirectory(tmp_path / "data", cluster_id="c", broker_id=1, disk=QuickDisk())
+def test_many_logs_are_recovered_with_few_open_files(tmp_path):
+    logs = LogDirectory(tmp_path / "data", cluster_id="c", broker_id=1, disk=NoSyncDisk())
     logs.load({}, ONE_SEGMENT)
     for number in range(60):
         log = logs.create(f"log-{number}", ONE_SEGMENT)
@@ -667,7 +657,7 @@ def test_many_logs_are_recovered_at_once_with_few_files_open(tmp_path):
     (tmp_path / "data" / "clean-shutdown").unlink()
 
     logs = LogDirectory(
-        tmp_path / "data", cluster_id="c", broker_id=1, disk=QuickDisk(), max_open_segments=2
+        tmp_path / "data", cluster_id="c", broker_id=1, disk=NoSyncDisk(), max_open_segments=2
     )
     logs.load({}, ONE_SEGMENT)
 
@@ -679,7 +669,7 @@ def test_many_logs_are_recovered_at_once_with_few_files_open(tmp_path):
 
 
 def data_directory(path):
-    logs = LogDirectory(path, cluster_id="c", broker_id=1, disk=QuickDisk())
+    logs = LogDirectory(path, cluster_id="c", broker_id=1, disk=NoSyncDisk())
     logs.load({}, SMALL_SEGMENTS)
     return logs
 
@@ -698,7 +688,7 @@ def flip_a_bit_of_the_first_batch(directory):
     path.write_bytes(content)
 
 
-def test_the_recovery_point_of_a_deleted_log_is_not_that_of_a_new_one_by_its_name(tmp_path):
+def test_a_new_log_does_not_inherit_the_recovery_point_of_a_deleted_one(tmp_path):
     logs = data_directory(tmp_path)
     fill(logs.create("t-0", SMALL_SEGMENTS), range(9), padding=100)
     logs.checkpoint_recovery_points()
@@ -714,7 +704,7 @@ def test_the_recovery_point_of_a_deleted_log_is_not_that_of_a_new_one_by_its_nam
     logs.close()
 
 
-def test_what_is_appended_after_a_truncation_is_behind_the_recovery_point(tmp_path):
+def test_batches_appended_after_a_truncation_are_recovered(tmp_path):
     logs = data_directory(tmp_path)
     log = logs.create("t-0", SMALL_SEGMENTS)
     fill(log, range(9), padding=100)
@@ -731,9 +721,9 @@ def test_what_is_appended_after_a_truncation_is_behind_the_recovery_point(tmp_pa
     logs.close()
 
 
-def test_epochs_are_found_again_in_the_batches(tmp_path):
-    scene = Scene(tmp_path, 6, epochs={2: 3, 3: 3, 4: 7, 5: 7})
-    directory = scene.copy()
+def test_leader_epochs_are_rebuilt_from_batches(tmp_path):
+    crashed = CrashedLog(tmp_path, 6, epochs={2: 3, 3: 3, 4: 7, 5: 7})
+    directory = crashed.copy()
     (directory / LEADER_EPOCH_CHECKPOINT).unlink()
 
     log, _ = reopen(directory)
@@ -741,20 +731,20 @@ def test_epochs_are_found_again_in_the_batches(tmp_path):
     assert list(log.leader_epochs) == [(0, 0), (3, 4), (7, 8)]
 
 
-def test_an_epochs_file_that_a_power_cut_emptied_is_made_up_for(tmp_path):
-    scene = Scene(tmp_path, 6, epochs={2: 3, 3: 3, 4: 7, 5: 7})
-    directory = scene.copy()
+def test_an_empty_leader_epoch_checkpoint_is_rebuilt(tmp_path):
+    crashed = CrashedLog(tmp_path, 6, epochs={2: 3, 3: 3, 4: 7, 5: 7})
+    directory = crashed.copy()
     (directory / LEADER_EPOCH_CHECKPOINT).write_bytes(b"")
 
     log, _ = reopen(directory)
 
-    assert contents(log) == scene.rows_but()
+    assert contents(log) == crashed.rows_except()
     assert list(log.leader_epochs) == [(0, 0), (3, 4), (7, 8)]
 
 
-def test_epochs_of_what_was_cut_off_are_forgotten(tmp_path):
-    scene = Scene(tmp_path, 6, epochs={4: 7, 5: 7})
-    directory = scene.copy(scene.bytes[0][: scene.places[3][1] + 5])
+def test_leader_epochs_of_truncated_batches_are_forgotten(tmp_path):
+    crashed = CrashedLog(tmp_path, 6, epochs={4: 7, 5: 7})
+    directory = crashed.copy(crashed.bytes[0][: crashed.positions[3][1] + 5])
 
     log, _ = reopen(directory)
     fill(log, [3], leader_epoch=7)
@@ -762,12 +752,12 @@ def test_epochs_of_what_was_cut_off_are_forgotten(tmp_path):
     assert list(log.leader_epochs) == [(0, 0), (7, 6)]
 
 
-def test_what_is_appended_after_a_log_was_cut_before_its_start_is_not_lost(scene):
-    log, _ = reopen(scene.copy())
+def test_appends_to_a_log_truncated_before_its_start_offset_are_kept(crashed):
+    log, _ = reopen(crashed.copy())
     log.delete_records_before(10)
     crash(log)
-    path = log.directory / scene.name()
-    path.write_bytes(scene.bytes[0][: scene.places[2][2]])
+    path = log.directory / crashed.name()
+    path.write_bytes(crashed.bytes[0][: crashed.positions[2][2]])
     log, _ = reopen(log.directory)
 
     appended = log.append(a_batch(3, producer_id=-1), leader_epoch=0, now_ms=NOW)
@@ -780,7 +770,7 @@ def test_what_is_appended_after_a_log_was_cut_before_its_start_is_not_lost(scene
     assert values == [value_of(6), value_of(7)]
 
 
-def test_a_snapshot_of_what_was_truncated_is_not_believed(tmp_path):
+def test_a_snapshot_of_truncated_batches_is_not_used(tmp_path):
     log, _ = reopen(tmp_path / "log", recovery_point=None)
     fill(log, [0, 1, 2])
     log.roll()
@@ -792,10 +782,10 @@ def test_a_snapshot_of_what_was_truncated_is_not_believed(tmp_path):
 
     log, _ = reopen(tmp_path / "log", recovery_point=10)
 
-    assert producers_of(log) == after(1)
+    assert producer_states_of(log) == states_after(1)
 
 
-def test_producers_are_known_after_a_truncation_and_a_clean_stop(tmp_path):
+def test_producer_states_survive_a_truncation_and_a_clean_shutdown(tmp_path):
     log, _ = reopen(tmp_path / "log", recovery_point=None)
     for number in range(4):
         fill(log, [number])
@@ -805,23 +795,23 @@ def test_producers_are_known_after_a_truncation_and_a_clean_stop(tmp_path):
 
     log, _ = reopen(tmp_path / "log", recovery_point=None)
 
-    assert producers_of(log) == after(1)
+    assert producer_states_of(log) == states_after(1)
 
 
-def test_left_overs_of_a_crash_are_swept_up(scene):
-    directory = scene.copy()
+def test_leftover_files_of_a_crash_are_removed(crashed):
+    directory = crashed.copy()
     leftovers = ["00000000000000000000.log.tmp", "00000000000000000009.log.deleted", "x.tmp"]
     for name in leftovers:
         (directory / name).write_bytes(b"left over")
 
     log, report = reopen(directory)
 
-    assert contents(log) == scene.rows_but()
+    assert contents(log) == crashed.rows_except()
     assert report.damaged_ranges == []
     assert not [name for name in leftovers if (directory / name).exists()]
 
 
-def test_a_directory_that_is_empty_or_new_gives_an_empty_log(tmp_path):
+def test_an_empty_or_new_directory_becomes_an_empty_log(tmp_path):
     (tmp_path / "empty").mkdir()
     for name in ("empty", "new"):
         log, report = reopen(tmp_path / name)
