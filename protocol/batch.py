@@ -292,7 +292,8 @@ class RecordBatch:
 
 def batch_size(buffer: Buffer, position: int = 0) -> int:
     """Return the size of the batch at `position`, including the header, from its length field."""
-    return LOG_OVERHEAD_BYTES + int(_INT32.unpack_from(buffer, position + 8)[0])
+    length: int = _INT32.unpack_from(buffer, position + 8)[0]
+    return LOG_OVERHEAD_BYTES + length
 
 
 def split_batches(buffer: Buffer) -> Iterator[RecordBatch]:

@@ -15,7 +15,13 @@ from collections.abc import Iterable, Iterator
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from ottla.protocol.batch import HEADER_BYTES, RecordBatch
+from ottla.protocol.batch import (
+    HEADER_BYTES,
+    LOG_OVERHEAD_BYTES,
+    RecordBatch,
+    batch_size,
+    unpack_header,
+)
 from ottla.protocol.errors import BatchError, KafkaError, error_of
 
 from ..errors import ClientError, SerializationError
@@ -23,9 +29,6 @@ from ..types import ConsumerRecord, Deserializer, TopicPartition
 
 Buffer = bytes | bytearray | memoryview
 
-_LENGTH = struct.Struct(">i")
-_LENGTH_AT = 8
-_BEFORE_LENGTH = 12
 _CONTROL_TYPE = struct.Struct(">hh")
 _ABORT = 0
 _offset_of = attrgetter("offset")
@@ -136,8 +139,8 @@ class FetchedData:
                 yield batch
 
     def _next_record_count(self) -> int:
-        (count,) = _LENGTH.unpack_from(self._view, self._at + HEADER_BYTES - 4)
-        return int(count)
+        *_, record_count = unpack_header(self._view, self._at)
+        return record_count
 
     def _next_batch(self) -> RecordBatch:
         try:
@@ -219,16 +222,15 @@ def _extent(view: memoryview, fetch_offset: int) -> tuple[int, int]:
     """
     at, last, end = 0, -1, len(view)
     while end - at >= HEADER_BYTES:
-        (length,) = _LENGTH.unpack_from(view, at + _LENGTH_AT)
-        size = _BEFORE_LENGTH + length
-        if length < 0 or at + size > end:
+        size = batch_size(view, at)
+        if size < LOG_OVERHEAD_BYTES or at + size > end:
             break
         last, at = at, at + size
     if last < 0:
         if end:
             raise TruncatedError(f"The {end} bytes that were fetched contain no complete batch")
         return 0, fetch_offset
-    base_offset, last_offset_delta = struct.unpack_from(">q15xi", view, last)
+    base_offset, _, _, _, _, last_offset_delta, *_ = unpack_header(view, last)
     return at, max(fetch_offset, base_offset + last_offset_delta + 1)
 
 

@@ -20,7 +20,7 @@ from ottla.protocol.api.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
-from ottla.protocol.batch import HEADER_BYTES
+from ottla.protocol.batch import HEADER_BYTES, LOG_OVERHEAD_BYTES, batch_size
 from ottla.protocol.compression import Compression
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.schema import Buffer
@@ -42,8 +42,6 @@ _FIRST_VERSION_WITH_LEADER = 10
 _ATTRIBUTES_INDEX = 22
 _CODEC_MASK = 0x07
 _TRANSACTIONAL_FLAG = 0x10
-_LENGTH = slice(8, 12)
-_LENGTH_END = 12
 
 
 def handle(
@@ -112,7 +110,7 @@ def _validate(records: Buffer | None, version: int) -> Buffer:
     """Check what the log does not: what clients may send, and in which version. Raises ApiError."""
     if records is None or len(records) < HEADER_BYTES:
         raise ApiError(ErrorCode.INVALID_RECORD, "The partition has no record batch")
-    if int.from_bytes(records[_LENGTH]) + _LENGTH_END < len(records):
+    if LOG_OVERHEAD_BYTES <= batch_size(records) < len(records):
         raise ApiError(ErrorCode.INVALID_RECORD, "The partition has more than one record batch")
     attributes = records[_ATTRIBUTES_INDEX]
     if attributes & _TRANSACTIONAL_FLAG:
