@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from harness.scripted_broker import Stage
+from harness.scripted_broker import ScriptedCluster
 from ottla.client import (
     Admin,
     ClientConfig,
@@ -38,7 +38,7 @@ APIS = ("CreateTopics", "FindCoordinator", "DescribeGroups", "ListOffsets")
 
 @pytest.fixture
 async def stage():
-    async with Stage(nodes=3, topics={"orders": 3}, served=APIS) as started:
+    async with ScriptedCluster(nodes=3, topics={"orders": 3}, served=APIS) as started:
         yield started
 
 
@@ -50,7 +50,7 @@ def an_admin(stage, operation=5.0):
 
 def created(call):
     """Create topics on the controller only, as brokers do."""
-    is_controller = call.node.id == call.stage.true_controller
+    is_controller = call.node.id == call.cluster.true_controller
     return CreateTopicsResponse(
         topics=[
             CreatableTopicResult(
@@ -76,7 +76,7 @@ async def test_a_topic_is_created_by_the_new_controller(stage):
         stage.controller = 2  # the metadata catch up
         assert (await making).name == "new"
 
-    asked = [call.node.id for call in stage.asked(CreateTopicsRequest)]
+    asked = [call.node.id for call in stage.requests_of(CreateTopicsRequest)]
     assert set(asked) == {0, 2}
     assert asked.count(2) == 1
 
@@ -100,7 +100,7 @@ def coordinated_by(coordinators):
         found = coordinators[call.request.key]
         if isinstance(found, ErrorCode):
             return FindCoordinatorResponse(error_code=found, node_id=-1, host="", port=-1)
-        node = call.stage.nodes[found]
+        node = call.cluster.nodes[found]
         return FindCoordinatorResponse(node_id=node.id, host="127.0.0.1", port=node.port)
 
     return answer
@@ -152,7 +152,7 @@ async def test_a_group_without_a_coordinator_does_not_fail_the_others(stage):
         (reason,) = partial.value.failed.values()
         assert reason.__cause__.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
         # Successful results are not requested again.
-        assert len(stage.asked(DescribeGroupsRequest)) == 1
+        assert len(stage.requests_of(DescribeGroupsRequest)) == 1
 
 
 def listed(call):

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from harness.daemon import Daemon
-from harness.scripted_broker import Stage
+from harness.scripted_broker import ScriptedCluster
 from harness.waiting import eventually
 from ottla.client import (
     BatchConfig,
@@ -162,7 +162,7 @@ async def test_enqueue_waits_while_too_much_is_queued():
             queued += 1
         return [future.result(30).offset for future in futures]
 
-    async with Stage() as stage, a_producer(stage, batch) as producer:
+    async with ScriptedCluster() as stage, a_producer(stage, batch) as producer:
         gate = await held_back(stage, producer)
         working = asyncio.create_task(asyncio.to_thread(work))
         await eventually(lambda: queued * len(value) > _MAX_BYTES / 2)
@@ -176,7 +176,7 @@ async def test_enqueue_waits_while_too_much_is_queued():
 
 async def test_a_buffer_that_stays_full_fails_all_queued_records():
     batch = BatchConfig(batch_bytes=500, buffer_bytes=1000, buffer_timeout=0.2)
-    async with Stage() as stage, a_producer(stage, batch) as producer:
+    async with ScriptedCluster() as stage, a_producer(stage, batch) as producer:
         gate = await held_back(stage, producer)
         futures = [producer.enqueue("orders", bytes(64)) for _ in range(100)]
         with pytest.raises(BufferFullError):

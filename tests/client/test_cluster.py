@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from harness.scripted_broker import Stage
+from harness.scripted_broker import ScriptedCluster
 from harness.waiting import eventually
 from ottla.client.cluster import Cluster, parse_addresses
 from ottla.client.config import ClientConfig, RetryConfig, TimeoutConfig
@@ -65,22 +65,25 @@ def test_invalid_addresses_are_rejected(text):
 
 
 async def test_leaders_are_cached():
-    async with Stage(nodes=2, topics={"orders": 3}) as stage, a_cluster(stage.address) as cluster:
+    async with (
+        ScriptedCluster(nodes=2, topics={"orders": 3}) as stage,
+        a_cluster(stage.address) as cluster,
+    ):
         leaders = [await cluster.leader_of(TopicPartition("orders", index)) for index in range(3)]
 
     assert leaders == [0, 1, 0]
-    assert len(stage.asked(MetadataRequest)) == 1
+    assert len(stage.requests_of(MetadataRequest)) == 1
 
 
 async def test_concurrent_lookups_of_a_topic_send_one_request():
-    async with Stage() as stage, a_cluster(stage.address) as cluster:
+    async with ScriptedCluster() as stage, a_cluster(stage.address) as cluster:
         await asyncio.gather(*(cluster.topic("orders") for _ in range(30)))
 
-    assert len(stage.asked(MetadataRequest)) == 1
+    assert len(stage.requests_of(MetadataRequest)) == 1
 
 
 async def test_invalidated_topics_are_fetched_again():
-    async with Stage(nodes=2) as stage, a_cluster(stage.address) as cluster:
+    async with ScriptedCluster(nodes=2) as stage, a_cluster(stage.address) as cluster:
         tp = TopicPartition("orders", 0)
         assert await cluster.leader_of(tp) == 0
 
@@ -95,16 +98,16 @@ async def test_invalidated_topics_are_fetched_again():
 
 async def test_old_metadata_is_fetched_again():
     config = ClientConfig(metadata_max_age=0.05)
-    async with Stage() as stage, a_cluster(stage.address, config) as cluster:
+    async with ScriptedCluster() as stage, a_cluster(stage.address, config) as cluster:
         await cluster.topic("orders")
         await asyncio.sleep(0.1)
         await cluster.topic("orders")
 
-    assert len(stage.asked(MetadataRequest)) == 2
+    assert len(stage.requests_of(MetadataRequest)) == 2
 
 
 async def test_a_missing_topic_is_an_error_until_it_exists():
-    async with Stage() as stage, a_cluster(stage.address) as cluster:
+    async with ScriptedCluster() as stage, a_cluster(stage.address) as cluster:
         with pytest.raises(RefreshError, match="topic 'new'"):
             await cluster.topic("new")
 
@@ -114,7 +117,7 @@ async def test_a_missing_topic_is_an_error_until_it_exists():
 
 
 async def test_unknown_and_leaderless_partitions_are_errors():
-    async with Stage() as stage, a_cluster(stage.address) as cluster:
+    async with ScriptedCluster() as stage, a_cluster(stage.address) as cluster:
         with pytest.raises(KafkaError, match="orders-7: the topic has 1 partitions"):
             await cluster.leader_of(TopicPartition("orders", 7))
 
@@ -128,7 +131,7 @@ async def test_unknown_and_leaderless_partitions_are_errors():
 
 
 async def test_one_reachable_bootstrap_server_is_enough():
-    async with Stage() as stage, a_cluster(["127.0.0.1:1", stage.address]) as cluster:
+    async with ScriptedCluster() as stage, a_cluster(["127.0.0.1:1", stage.address]) as cluster:
         assert (await cluster.topic("orders")).name == "orders"
 
 
@@ -139,7 +142,7 @@ async def test_no_reachable_bootstrap_server_raises_connection_lost():
 
 
 async def test_a_connection_is_shared_within_a_channel():
-    async with Stage() as stage, a_cluster(stage.address) as cluster:
+    async with ScriptedCluster() as stage, a_cluster(stage.address) as cluster:
         await cluster.topic("orders")
 
         same = await asyncio.gather(*(cluster.connect(0, "fetch") for _ in range(5)))
@@ -148,15 +151,15 @@ async def test_a_connection_is_shared_within_a_channel():
 
         assert len(set(same)) == 1
         assert other not in same
-        assert len(stage.asked(ApiVersionsRequest)) == 3
+        assert len(stage.requests_of(ApiVersionsRequest)) == 3
         assert not other.is_open
 
 
 async def test_a_lost_connection_is_reestablished():
-    async with Stage() as stage, a_cluster(stage.address) as cluster:
+    async with ScriptedCluster() as stage, a_cluster(stage.address) as cluster:
         await cluster.topic("orders")
         first = await cluster.connect(0)
-        stage.nodes[0].cut_all()
+        stage.nodes[0].disconnect_all()
         await eventually(lambda: not first.is_open)
 
         second = await cluster.connect(0)
@@ -165,24 +168,24 @@ async def test_a_lost_connection_is_reestablished():
 
 
 async def test_an_unknown_broker_raises_connection_lost():
-    async with Stage() as stage, a_cluster(stage.address) as cluster:
+    async with ScriptedCluster() as stage, a_cluster(stage.address) as cluster:
         with pytest.raises(ConnectionLostError, match="Unknown broker 9"):
             await cluster.connect(9)
 
 
 async def test_a_hanging_broker_is_not_used_while_another_responds():
-    async with Stage(nodes=3) as stage, a_cluster(stage.address) as cluster:
+    async with ScriptedCluster(nodes=3) as stage, a_cluster(stage.address) as cluster:
         await cluster.topic("orders")
         stage.script(ApiVersionsRequest, *[never] * 30)
 
         for _ in range(10):
             await cluster.refresh(["orders"])
 
-    assert len(stage.asked(ApiVersionsRequest)) == 1
+    assert len(stage.requests_of(ApiVersionsRequest)) == 1
 
 
 async def test_a_closed_cluster_raises_closed_error():
-    async with Stage() as stage, a_cluster(stage.address) as cluster:
+    async with ScriptedCluster() as stage, a_cluster(stage.address) as cluster:
         await cluster.topic("orders")
         await cluster.close()
 
@@ -191,7 +194,7 @@ async def test_a_closed_cluster_raises_closed_error():
 
 
 async def test_close_while_connecting():
-    async with Stage() as stage, a_cluster(stage.address) as cluster:
+    async with ScriptedCluster() as stage, a_cluster(stage.address) as cluster:
         gate = asyncio.Event()
 
         async def hold(call):
@@ -200,7 +203,7 @@ async def test_close_while_connecting():
 
         stage.script(ApiVersionsRequest, hold)
         opening = asyncio.ensure_future(cluster.connect(-1))
-        await eventually(lambda: stage.asked(ApiVersionsRequest))
+        await eventually(lambda: stage.requests_of(ApiVersionsRequest))
         await cluster.close()
         gate.set()
 
@@ -259,9 +262,9 @@ async def test_on_request_is_called_for_each_request():
     told = []
     config = ClientConfig(on_request=lambda *what: told.append(what))
     request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1)
-    async with Stage() as stage, a_cluster(stage.address, config) as cluster:
+    async with ScriptedCluster() as stage, a_cluster(stage.address, config) as cluster:
         await cluster.topic("orders")
-        stage.script(InitProducerIdRequest, lambda call: call.cut())
+        stage.script(InitProducerIdRequest, lambda call: call.disconnect())
         with pytest.raises(ConnectionLostError):
             await cluster.send(0, request, InitProducerIdResponse)
 
@@ -275,7 +278,10 @@ async def test_an_error_in_on_request_fails_no_request(caplog):
     def hook(*_what):
         raise RuntimeError("a bug of the application's")
 
-    async with Stage() as stage, a_cluster(stage.address, ClientConfig(on_request=hook)) as cluster:
+    async with (
+        ScriptedCluster() as stage,
+        a_cluster(stage.address, ClientConfig(on_request=hook)) as cluster,
+    ):
         assert len((await cluster.topic("orders")).partitions) == 1
 
     assert "on_request failed for Metadata" in caplog.text
@@ -284,7 +290,7 @@ async def test_an_error_in_on_request_fails_no_request(caplog):
 async def test_a_cancelled_request_is_not_reported():
     told = []
     config = ClientConfig(on_request=lambda *what: told.append(what))
-    async with Stage() as stage, a_cluster(stage.address, config) as cluster:
+    async with ScriptedCluster() as stage, a_cluster(stage.address, config) as cluster:
         stage.script(MetadataRequest, never)
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(cluster.topic("orders"), 0.05)
@@ -298,17 +304,17 @@ INIT = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1)
 
 
 async def test_a_new_controller_is_found():
-    async with Stage(nodes=2) as stage, a_cluster(stage.nodes[1].address) as cluster:
+    async with ScriptedCluster(nodes=2) as stage, a_cluster(stage.nodes[1].address) as cluster:
         await cluster.send_to_controller(INIT, InitProducerIdResponse)
         stage.controller = 1
         await cluster.send_to_controller(INIT, InitProducerIdResponse)
         await cluster.close()
 
-        assert [call.node.id for call in stage.asked(InitProducerIdRequest)] == [0, 1]
+        assert [call.node.id for call in stage.requests_of(InitProducerIdRequest)] == [0, 1]
 
 
 async def test_a_missing_controller_is_retried():
-    async with Stage() as stage, a_cluster(stage.address) as cluster:
+    async with ScriptedCluster() as stage, a_cluster(stage.address) as cluster:
         stage.controller = -1
         asking = asyncio.ensure_future(
             cluster.retry(lambda: cluster.send_to_controller(INIT, InitProducerIdResponse))
@@ -353,7 +359,7 @@ async def test_an_unreachable_address_is_not_tried_during_its_backoff():
 
 async def test_a_broker_that_stops_responding_is_used_last():
     config = ClientConfig(timeouts=TimeoutConfig(connect=1.0, request=5.0, operation=5.0))
-    async with Stage(nodes=3) as stage, a_cluster(stage.address, config) as cluster:
+    async with ScriptedCluster(nodes=3) as stage, a_cluster(stage.address, config) as cluster:
         await cluster.topic("orders")
         # It has the only open connection, and accepts new ones.
         hung = stage.nodes[0]
@@ -369,13 +375,16 @@ async def test_a_broker_that_stops_responding_is_used_last():
         for _ in range(5):
             await cluster.refresh(["orders"])
 
-    assert len(stage.asked(MetadataRequest)) == 5
+    assert len(stage.requests_of(MetadataRequest)) == 5
     assert hung not in [call.node for call in stage.calls]
 
 
 async def test_leaderless_partitions_share_one_lookup():
     partitions = [TopicPartition("orders", number) for number in range(9)]
-    async with Stage(nodes=3, topics={"orders": 9}) as stage, a_cluster(stage.address) as cluster:
+    async with (
+        ScriptedCluster(nodes=3, topics={"orders": 9}) as stage,
+        a_cluster(stage.address) as cluster,
+    ):
         for tp in partitions[::3]:
             stage.move(*tp, to=-1)
 
@@ -385,17 +394,17 @@ async def test_leaderless_partitions_share_one_lookup():
     assert {found[tp].code for tp in partitions[::3]} == {ErrorCode.LEADER_NOT_AVAILABLE}
     unknown = found[TopicPartition("orders", 9)]
     assert unknown.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert len(stage.asked(MetadataRequest)) == 1
+    assert len(stage.requests_of(MetadataRequest)) == 1
 
 
 async def test_close_fails_pending_retries():
-    async with Stage() as stage, a_cluster(stage.address) as cluster:
+    async with ScriptedCluster() as stage, a_cluster(stage.address) as cluster:
         await cluster.topic("orders")
         stage.script(InitProducerIdRequest, never)
         asking = asyncio.ensure_future(
             cluster.retry(lambda: cluster.send(0, INIT, InitProducerIdResponse))
         )
-        await eventually(lambda: stage.asked(InitProducerIdRequest))
+        await eventually(lambda: stage.requests_of(InitProducerIdRequest))
         await cluster.close()
 
         with pytest.raises(ClosedError):

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from harness.scripted_broker import Stage
+from harness.scripted_broker import ScriptedCluster
 from harness.waiting import eventually
 from ottla.client.config import ClientConfig, TimeoutConfig
 from ottla.client.connection import BrokerConnection
@@ -76,7 +76,10 @@ def greeting(header, version=3, **fields):
 
 
 async def test_the_newest_common_version_is_chosen():
-    async with Stage(versions={"Produce": (0, 9)}) as stage, connected(stage) as connection:
+    async with (
+        ScriptedCluster(versions={"Produce": (0, 9)}) as stage,
+        connected(stage) as connection,
+    ):
         assert connection.version_for(PRODUCE) == 9
         assert connection.version_for(PRODUCE, max_version=7) == 7
         assert connection.version_for(METADATA) == METADATA.versions.last
@@ -87,7 +90,10 @@ async def test_the_newest_common_version_is_chosen():
 
 
 async def test_pipelined_requests_get_their_responses_in_order():
-    async with Stage(topics={"a": 1, "b": 2, "c": 3}) as stage, connected(stage) as connection:
+    async with (
+        ScriptedCluster(topics={"a": 1, "b": 2, "c": 3}) as stage,
+        connected(stage) as connection,
+    ):
         version = connection.version_for(METADATA)
         futures = [
             connection.send_nowait(
@@ -153,7 +159,7 @@ async def test_small_and_large_responses_are_complete():
 
 
 async def test_a_cancelled_request_does_not_affect_others():
-    async with Stage(topics={"a": 1, "b": 2}) as stage, connected(stage) as connection:
+    async with ScriptedCluster(topics={"a": 1, "b": 2}) as stage, connected(stage) as connection:
         gate = asyncio.Event()
 
         async def wait(call):
@@ -300,7 +306,7 @@ async def test_a_response_timeout_closes_the_connection():
     async def never(_call):
         await asyncio.sleep(3600)
 
-    async with Stage() as stage, connected(stage) as connection:
+    async with ScriptedCluster() as stage, connected(stage) as connection:
         stage.script(MetadataRequest, never)
         first = asyncio.ensure_future(
             connection.send(MetadataRequest(topics=[]), MetadataResponse, timeout=0.1)
@@ -322,7 +328,7 @@ async def test_the_response_to_a_cancelled_request_stays_due():
     async def never(_call):
         await asyncio.sleep(3600)
 
-    async with Stage() as stage, connected(stage) as connection:
+    async with ScriptedCluster() as stage, connected(stage) as connection:
         stage.script(MetadataRequest, never)
         for _ in range(3):
             pending = connection.send(MetadataRequest(topics=[]), MetadataResponse, timeout=1)
@@ -337,8 +343,8 @@ async def test_the_response_to_a_cancelled_request_stays_due():
 
 
 async def test_a_lost_connection_fails_all_requests_in_flight():
-    async with Stage() as stage, connected(stage) as connection:
-        stage.script(MetadataRequest, lambda _call: None, lambda call: call.cut())
+    async with ScriptedCluster() as stage, connected(stage) as connection:
+        stage.script(MetadataRequest, lambda _call: None, lambda call: call.disconnect())
         pending = [connection.send(MetadataRequest(topics=[]), MetadataResponse) for _ in range(5)]
 
         results = await asyncio.gather(*pending, return_exceptions=True)
@@ -356,7 +362,7 @@ async def test_a_lost_connection_fails_all_requests_in_flight():
     ],
 )
 async def test_a_malformed_response_closes_the_connection(answer):
-    async with Stage() as stage, connected(stage) as connection:
+    async with ScriptedCluster() as stage, connected(stage) as connection:
         stage.script(MetadataRequest, lambda _call: answer)
 
         with pytest.raises(ConnectionLostError):
@@ -366,7 +372,7 @@ async def test_a_malformed_response_closes_the_connection(answer):
 
 
 async def test_an_unexpected_response_closes_the_connection():
-    async with Stage() as stage, connected(stage) as connection:
+    async with ScriptedCluster() as stage, connected(stage) as connection:
         stage.script(MetadataRequest, lambda _call: b"\x00\x00\x00\x04\x00\x00\x00\x63")
         connection._write(12, MetadataRequest(topics=[]))
 
@@ -377,7 +383,7 @@ async def test_close_fails_requests_in_flight():
     async def never(_call):
         await asyncio.sleep(3600)
 
-    async with Stage() as stage, connected(stage) as connection:
+    async with ScriptedCluster() as stage, connected(stage) as connection:
         stage.script(MetadataRequest, never)
         pending = asyncio.ensure_future(
             connection.send(MetadataRequest(topics=[]), MetadataResponse)
@@ -433,7 +439,7 @@ async def test_a_oneway_request_to_a_broker_that_does_not_read_times_out():
 
 
 async def test_repr_has_the_address_and_the_requests_in_flight():
-    async with Stage() as stage, connected(stage) as connection:
+    async with ScriptedCluster() as stage, connected(stage) as connection:
         connection.send_nowait(4, ApiVersionsRequest(), ApiVersionsResponse)
 
         assert repr(connection) == f"<BrokerConnection to {stage.address}, 1 in flight>"

@@ -350,7 +350,7 @@ async def test_a_broker_that_hangs_does_not_delay_the_others(two):
     two.leaders = {T0: 0, T1: 1}
 
     # Metadata come from it, too.
-    address = f"127.0.0.1:{two.ports[1]}"
+    address = f"127.0.0.1:{two.nodes[1].port}"
     async with a_consumer(address, "t", client=IMPATIENT) as consumer:
         two.hung.add(1)
         assert max(await delays(two, consumer, 4.0)) < AT_ONCE

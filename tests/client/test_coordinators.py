@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from harness.scripted_broker import Stage
+from harness.scripted_broker import ScriptedCluster
 from harness.waiting import eventually
 from ottla.client import (
     ClientConfig,
@@ -48,7 +48,7 @@ CLIENT = ClientConfig(
 MEMBERSHIP = GroupConfig(session_timeout=3.0, heartbeat_interval=0.02)
 
 
-class Coordinators(Stage):
+class Coordinators(ScriptedCluster):
     """Brokers, one of which coordinates a group with one member."""
 
     def __init__(self):
@@ -110,7 +110,7 @@ class Coordinators(Stage):
         return FetchResponse()
 
     def nodes_of(self, kind):
-        return [call.node.id for call in self.asked(kind)]
+        return [call.node.id for call in self.requests_of(kind)]
 
 
 @pytest.fixture
@@ -146,7 +146,7 @@ async def test_a_coordinator_that_moves_is_followed_without_a_rebalance(stage):
 
     assert stage.nodes_of(OffsetCommitRequest)[-1] == 1
     assert stage.nodes_of(LeaveGroupRequest) == [1]
-    assert len(stage.asked(JoinGroupRequest)) == 1
+    assert len(stage.requests_of(JoinGroupRequest)) == 1
     assert calls == [("assigned", frozenset({TP}))]
 
 

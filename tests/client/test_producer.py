@@ -13,7 +13,7 @@ import uvloop
 
 from harness.brokers import partition_of
 from harness.requests import create_topic
-from harness.scripted_broker import Stage
+from harness.scripted_broker import ScriptedCluster
 from harness.waiting import eventually
 from harness.wire import connect
 from ottla.broker import Broker, BrokerConfig
@@ -561,7 +561,7 @@ TIGHT = BatchConfig(batch_bytes=500, buffer_bytes=1000)
 
 
 async def test_sending_waits_while_the_buffer_is_full():
-    async with Stage() as stage, Producer(stage.address, batch=TIGHT) as producer:
+    async with ScriptedCluster() as stage, Producer(stage.address, batch=TIGHT) as producer:
         gate = await hold_produce_requests(stage)
         queued = 0
 
@@ -580,23 +580,23 @@ async def test_sending_waits_while_the_buffer_is_full():
         gate.set()
         await working
 
-        assert stage.ledger.values("orders") == [b"%064d" % number for number in range(50)]
+        assert stage.written.values("orders") == [b"%064d" % number for number in range(50)]
         assert producer._sender.pool.free == 1000
 
 
 async def test_lingering_batches_are_sent_when_the_buffer_is_full():
     batch = BatchConfig(batch_bytes=1000, buffer_bytes=3000, linger=60, buffer_timeout=5)
-    async with Stage(topics={"orders": 5}) as stage:
+    async with ScriptedCluster(topics={"orders": 5}) as stage:
         async with Producer(stage.address, batch=batch) as producer, asyncio.timeout(4):
             for number in range(100):
                 await producer.enqueue("orders", b"%064d" % number, partition=number % 5)
 
-        assert sum(len(stage.ledger.values("orders", number)) for number in range(5)) == 100
+        assert sum(len(stage.written.values("orders", number)) for number in range(5)) == 100
 
 
 async def test_a_buffer_that_stays_full_raises_buffer_full_error():
     batch = BatchConfig(batch_bytes=500, buffer_bytes=1000, buffer_timeout=0.1)
-    async with Stage() as stage, Producer(stage.address, batch=batch) as producer:
+    async with ScriptedCluster() as stage, Producer(stage.address, batch=batch) as producer:
         gate = await hold_produce_requests(stage)
         futures = [await producer.enqueue("orders", b"x" * 64) for _ in range(10)]
 
@@ -606,12 +606,12 @@ async def test_a_buffer_that_stays_full_raises_buffer_full_error():
         await asyncio.gather(*futures)
         await producer.send("orders", b"z" * 64)
 
-        assert stage.ledger.values("orders") == [b"x" * 64] * 10 + [b"z" * 64]
+        assert stage.written.values("orders") == [b"x" * 64] * 10 + [b"z" * 64]
         assert producer._sender.pool.free == 1000
 
 
 async def test_buffer_memory_is_granted_in_order():
-    async with Stage() as stage, Producer(stage.address, batch=TIGHT) as producer:
+    async with ScriptedCluster() as stage, Producer(stage.address, batch=TIGHT) as producer:
         gate = await hold_produce_requests(stage)
         futures = [await producer.enqueue("orders", b"x" * 64) for _ in range(10)]
         done = []
@@ -625,12 +625,12 @@ async def test_buffer_memory_is_granted_in_order():
         gate.set()
         await asyncio.gather(*futures, *tasks)
 
-        stored = [len(value) for value in stage.ledger.values("orders")]
+        stored = [len(value) for value in stage.written.values("orders")]
         assert stored[-3:] == [300, 1, 2]
 
 
 async def test_a_record_larger_than_the_buffer_is_rejected():
-    async with Stage() as stage, Producer(stage.address, batch=TIGHT) as producer:
+    async with ScriptedCluster() as stage, Producer(stage.address, batch=TIGHT) as producer:
         with pytest.raises(RecordTooLargeError, match="1000 fit"):
             await producer.send("orders", b"x" * 1000)
         await producer.send("orders", b"x" * 900)
@@ -640,7 +640,7 @@ async def test_a_record_larger_than_the_buffer_is_rejected():
 
 
 async def test_cancelling_a_send_that_waits_for_memory():
-    async with Stage() as stage, Producer(stage.address, batch=TIGHT) as producer:
+    async with ScriptedCluster() as stage, Producer(stage.address, batch=TIGHT) as producer:
         gate = await hold_produce_requests(stage)
         futures = [await producer.enqueue("orders", b"x" * 64) for _ in range(10)]
         first = asyncio.ensure_future(producer.send("orders", b"a" * 500))
@@ -652,12 +652,12 @@ async def test_cancelling_a_send_that_waits_for_memory():
         await asyncio.gather(*futures, second)
 
         assert first.cancelled()
-        assert stage.ledger.values("orders") == [b"x" * 64] * 10 + [b"b"]
+        assert stage.written.values("orders") == [b"x" * 64] * 10 + [b"b"]
         assert producer._sender.pool.free == 1000
 
 
 async def test_cancelling_a_send_at_the_moment_memory_is_granted():
-    async with Stage() as stage, Producer(stage.address, batch=TIGHT) as producer:
+    async with ScriptedCluster() as stage, Producer(stage.address, batch=TIGHT) as producer:
         pool = producer._sender.pool
         await producer.send("orders", b"first")
         assert pool.try_allocate(1000)
@@ -670,11 +670,11 @@ async def test_cancelling_a_send_at_the_moment_memory_is_granted():
             await sending
 
         assert pool.free == 1000
-        assert stage.ledger.values("orders") == [b"first"]
+        assert stage.written.values("orders") == [b"first"]
 
 
 async def test_cancelling_a_send_during_the_metadata_lookup():
-    async with Stage() as stage, Producer(stage.address) as producer:
+    async with ScriptedCluster() as stage, Producer(stage.address) as producer:
         gate = asyncio.Event()
 
         async def hold(call):
@@ -684,27 +684,27 @@ async def test_cancelling_a_send_during_the_metadata_lookup():
         stage.script(MetadataRequest, hold)
         first = asyncio.ensure_future(producer.send("orders", b"a"))
         second = asyncio.ensure_future(producer.send("orders", b"b"))
-        await eventually(lambda: stage.asked(MetadataRequest))
+        await eventually(lambda: stage.requests_of(MetadataRequest))
         first.cancel()
         gate.set()
         await second
 
         assert first.cancelled()
-        assert stage.ledger.values("orders") == [b"b"]
+        assert stage.written.values("orders") == [b"b"]
 
 
 async def test_cancelling_a_send_that_waits_for_its_ack():
-    async with Stage() as stage, Producer(stage.address) as producer:
+    async with ScriptedCluster() as stage, Producer(stage.address) as producer:
         gate = await hold_produce_requests(stage)
         tasks = [asyncio.ensure_future(producer.send("orders", b"%d" % n)) for n in range(5)]
-        await eventually(lambda: stage.asked(ProduceRequest))
+        await eventually(lambda: stage.requests_of(ProduceRequest))
 
         tasks[2].cancel()
         gate.set()
         results = await asyncio.gather(*tasks, return_exceptions=True)
 
         assert [getattr(result, "offset", None) for result in results] == [0, 1, None, 3, 4]
-        assert len(stage.ledger.values("orders")) == 5
+        assert len(stage.written.values("orders")) == 5
         assert producer._sender.pool.free == producer._sender.pool.limit
 
 
@@ -770,7 +770,7 @@ async def test_an_unused_producer_can_be_closed():
 
 
 async def test_close_fails_sends_that_wait_for_memory():
-    async with Stage() as stage:
+    async with ScriptedCluster() as stage:
         producer = Producer(stage.address, batch=TIGHT)
         gate = await hold_produce_requests(stage)
         futures = [await producer.enqueue("orders", b"x" * 64) for _ in range(10)]
@@ -788,7 +788,7 @@ async def test_close_fails_sends_that_wait_for_memory():
 
 
 async def test_a_cancelled_close_fails_pending_records():
-    async with Stage() as stage:
+    async with ScriptedCluster() as stage:
         producer = Producer(stage.address)
         await hold_produce_requests(stage)
         future = await producer.enqueue("orders", b"x")
@@ -845,7 +845,7 @@ async def test_a_deleted_topic_is_created_again_by_a_write_and_not_by_a_metadata
 
 
 async def test_a_bug_in_the_producer_fails_all_records(caplog):
-    async with Stage() as stage, Producer(stage.address) as producer:
+    async with ScriptedCluster() as stage, Producer(stage.address) as producer:
         await producer.send("orders", b"x")
         batch = producer._sender.open_batch(producer._sender.queues["orders"][0])
         batch.count = 1  # without a record

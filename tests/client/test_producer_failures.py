@@ -9,7 +9,7 @@ from itertools import chain
 
 import pytest
 
-from harness.scripted_broker import Call, Stage
+from harness.scripted_broker import Call, ScriptedCluster
 from harness.waiting import eventually
 from ottla.client.config import ClientConfig, RetryConfig, TimeoutConfig
 from ottla.client.errors import (
@@ -50,22 +50,22 @@ async def warm_up(producer):
 
 
 def refused_with(code):
-    return lambda call: call.refuse(code)
+    return lambda call: call.error_response(code)
 
 
 def lost_answer(call):
     call.serve()
-    call.cut()
+    call.disconnect()
 
 
 def lost_request(call):
-    call.cut()
+    call.disconnect()
 
 
 def written_but(code):
     def script(call):
         call.serve()
-        return call.refuse(code)
+        return call.error_response(code)
 
     return script
 
@@ -94,14 +94,14 @@ TRANSIENT = {
 @pytest.mark.parametrize("script", TRANSIENT.values(), ids=TRANSIENT.keys())
 @pytest.mark.parametrize("at", [0, 2])
 async def test_retries_are_written_once_and_in_order(script, at):
-    async with Stage() as stage, a_producer(stage) as producer:
+    async with ScriptedCluster() as stage, a_producer(stage) as producer:
         await warm_up(producer)
         stage.script(ProduceRequest, *[Call.serve] * at, script)
 
         futures = await send_all(producer, values(30))
         results = await asyncio.gather(*futures)
 
-    assert stage.ledger.values("orders") == [b"first", *values(30)]
+    assert stage.written.values("orders") == [b"first", *values(30)]
     assert [metadata.offset for metadata in results] == list(range(1, 31))
     assert stage.producer_ids == 1
 
@@ -111,10 +111,10 @@ def truly(code):
 
     def script(call):
         for topic, partition, batch in call.batches():
-            known = call.stage.ledger.producers.get((topic, partition, batch.producer_id), ())
+            known = call.cluster.written.producers.get((topic, partition, batch.producer_id), ())
             if any(first == batch.base_sequence for first, _last, _offset in known):
                 return call.serve()
-        return call.refuse(code)
+        return call.error_response(code)
 
     return script
 
@@ -147,7 +147,10 @@ async def test_random_failures_cause_no_duplicates_and_no_reordering(seed, kind)
     places = range(6 if kind == "numbers" else 3)
     times = {"request": 0.2, "operation": operation}
     topics = {"orders": len(places)}
-    async with Stage(nodes=2, topics=topics) as stage, a_producer(stage, **times) as producer:
+    async with (
+        ScriptedCluster(nodes=2, topics=topics) as stage,
+        a_producer(stage, **times) as producer,
+    ):
 
         def trouble(call):
             luck = chance.random()
@@ -173,10 +176,10 @@ async def test_random_failures_cause_no_duplicates_and_no_reordering(seed, kind)
         assert producer._sender.pool.free == producer._sender.pool.limit
 
     for partition in places:
-        written = stage.ledger.values("orders", partition)
+        written = stage.written.values("orders", partition)
         assert written == sorted(set(written))
     for (partition, value, _future), result in zip(sent, results, strict=True):
-        written = stage.ledger.values("orders", partition)
+        written = stage.written.values("orders", partition)
         if isinstance(result, tuple):
             assert written[result.offset] == value
         else:
@@ -187,7 +190,7 @@ async def test_random_failures_cause_no_duplicates_and_no_reordering(seed, kind)
 
 
 async def test_up_to_five_requests_are_in_flight():
-    async with Stage() as stage, a_producer(stage) as producer:
+    async with ScriptedCluster() as stage, a_producer(stage) as producer:
         await warm_up(producer)
         gate = asyncio.Event()
         most = 0
@@ -199,9 +202,9 @@ async def test_up_to_five_requests_are_in_flight():
 
         stage.script(ProduceRequest, *[hold] * 20)
         futures = await send_all(producer, values(40))
-        await eventually(lambda: len(stage.asked(ProduceRequest)) == 1 + 5)
+        await eventually(lambda: len(stage.requests_of(ProduceRequest)) == 1 + 5)
         await asyncio.sleep(0.05)
-        most = len(stage.asked(ProduceRequest)) - 1
+        most = len(stage.requests_of(ProduceRequest)) - 1
         gate.set()
         await asyncio.gather(*futures)
 
@@ -210,39 +213,42 @@ async def test_up_to_five_requests_are_in_flight():
 
 async def test_the_first_batch_of_a_producer_is_sent_alone():
     """A broker that does not know the producer would accept the second one in its place."""
-    async with Stage() as stage, a_producer(stage) as producer:
+    async with ScriptedCluster() as stage, a_producer(stage) as producer:
         stage.script(ProduceRequest, refused_with(ErrorCode.NOT_LEADER_OR_FOLLOWER))
 
         await asyncio.gather(*await send_all(producer, values(30)))
 
-    assert stage.ledger.values("orders") == values(30)
-    assert stage.ledger.batches["orders", 0][0].base_sequence == 0
+    assert stage.written.values("orders") == values(30)
+    assert stage.written.batches["orders", 0][0].base_sequence == 0
 
 
 async def test_a_retry_has_the_same_sequence():
-    async with Stage() as stage, a_producer(stage) as producer:
+    async with ScriptedCluster() as stage, a_producer(stage) as producer:
         await warm_up(producer)
         stage.script(ProduceRequest, lost_answer)
 
         await asyncio.gather(*await send_all(producer, values(3)))
 
-        (first,), (second,) = (call.batches() for call in stage.asked(ProduceRequest)[1:3])
+        (first,), (second,) = (call.batches() for call in stage.requests_of(ProduceRequest)[1:3])
     assert bytes(first[2].view) == bytes(second[2].view)
 
 
 async def test_not_leader_is_followed_by_a_metadata_refresh():
-    async with Stage(nodes=2) as stage, a_producer(stage) as producer:
+    async with ScriptedCluster(nodes=2) as stage, a_producer(stage) as producer:
         await warm_up(producer)
         stage.move("orders", 0, to=1)
 
         metadata = await producer.send("orders", b"second")
 
         assert metadata.offset == 1
-        assert [call.node.id for call in stage.asked(ProduceRequest)] == [0, 0, 1]
+        assert [call.node.id for call in stage.requests_of(ProduceRequest)] == [0, 0, 1]
 
 
 async def test_records_wait_for_a_leader():
-    async with Stage(nodes=2, topics={"orders": 2}) as stage, a_producer(stage) as producer:
+    async with (
+        ScriptedCluster(nodes=2, topics={"orders": 2}) as stage,
+        a_producer(stage) as producer,
+    ):
         stage.move("orders", 0, to=-1)
 
         sending = asyncio.ensure_future(producer.send("orders", b"late", partition=0))
@@ -254,7 +260,7 @@ async def test_records_wait_for_a_leader():
 
 
 async def test_records_without_a_key_avoid_a_leaderless_partition():
-    async with Stage(topics={"orders": 3}) as stage, a_producer(stage) as producer:
+    async with ScriptedCluster(topics={"orders": 3}) as stage, a_producer(stage) as producer:
         stage.move("orders", 1, to=-1)
 
         results = [await producer.send("orders", b"x") for _ in range(20)]
@@ -263,7 +269,7 @@ async def test_records_without_a_key_avoid_a_leaderless_partition():
 
 
 async def test_an_unreachable_broker_is_retried():
-    async with Stage() as stage, a_producer(stage) as producer:
+    async with ScriptedCluster() as stage, a_producer(stage) as producer:
         await warm_up(producer)
         await stage.nodes[0].stop()
         futures = await send_all(producer, values(9))
@@ -272,12 +278,12 @@ async def test_an_unreachable_broker_is_retried():
 
         await asyncio.gather(*futures)
 
-    assert stage.ledger.values("orders") == [b"first", *values(9)]
+    assert stage.written.values("orders") == [b"first", *values(9)]
 
 
 async def test_an_unreachable_broker_does_not_delay_others():
     topics = {"orders": 2}
-    async with Stage(nodes=2, topics=topics) as stage, a_producer(stage) as producer:
+    async with ScriptedCluster(nodes=2, topics=topics) as stage, a_producer(stage) as producer:
         await producer.send("orders", b"0", partition=0)
         await producer.send("orders", b"1", partition=1)
         await stage.nodes[1].stop()
@@ -294,7 +300,7 @@ async def test_an_unreachable_broker_does_not_delay_others():
 async def test_records_without_a_key_avoid_an_unreachable_broker(partitioner):
     topics = {"orders": 4}
     async with (
-        Stage(nodes=2, topics=topics) as stage,
+        ScriptedCluster(nodes=2, topics=topics) as stage,
         a_producer(stage, operation=2, partitioner=partitioner) as producer,
     ):
         await producer.send_many("orders", [b"warm"] * 20)
@@ -319,7 +325,7 @@ async def test_records_without_a_key_avoid_an_unreachable_broker(partitioner):
 
 
 async def test_a_rejected_batch_fails_its_records_and_no_others():
-    async with Stage() as stage, a_producer(stage) as producer:
+    async with ScriptedCluster() as stage, a_producer(stage) as producer:
         await warm_up(producer)
         stage.script(ProduceRequest, Call.serve, refused_with(ErrorCode.INVALID_RECORD))
 
@@ -330,24 +336,24 @@ async def test_a_rejected_batch_fails_its_records_and_no_others():
     assert failed == [3, 4, 5]
     assert {results[number].code for number in failed} == {ErrorCode.INVALID_RECORD}
     expected = [value for number, value in enumerate(values(12)) if number not in failed]
-    assert stage.ledger.values("orders") == [b"first", *expected]
+    assert stage.written.values("orders") == [b"first", *expected]
 
 
 async def test_the_sequence_continues_after_a_rejected_batch():
-    async with Stage() as stage, a_producer(stage) as producer:
+    async with ScriptedCluster() as stage, a_producer(stage) as producer:
         await warm_up(producer)
         stage.script(ProduceRequest, refused_with(ErrorCode.INVALID_RECORD))
 
         futures = await send_all(producer, values(12))
         await asyncio.gather(*futures, return_exceptions=True)
 
-        batches = stage.ledger.batches["orders", 0]
+        batches = stage.written.batches["orders", 0]
         assert [batch.base_sequence for batch in batches] == [0, 1, 4, 7]
         assert stage.producer_ids == 1
 
 
 async def test_after_unknown_server_error_the_producer_id_is_replaced():
-    async with Stage() as stage, a_producer(stage) as producer:
+    async with ScriptedCluster() as stage, a_producer(stage) as producer:
         await warm_up(producer)
         stage.script(ProduceRequest, written_but(ErrorCode.UNKNOWN_SERVER_ERROR))
 
@@ -355,11 +361,11 @@ async def test_after_unknown_server_error_the_producer_id_is_replaced():
         await producer.send("orders", b"last")
 
     assert [type(result) for result in results[:3]] == [KafkaError] * 3
-    assert stage.ledger.values("orders") == [b"first", *values(6), b"last"]
+    assert stage.written.values("orders") == [b"first", *values(6), b"last"]
 
 
 async def test_the_error_has_the_message_of_the_broker():
-    async with Stage() as stage, a_producer(stage) as producer:
+    async with ScriptedCluster() as stage, a_producer(stage) as producer:
         stage.script(ProduceRequest, refused_with(ErrorCode.TOPIC_AUTHORIZATION_FAILED))
 
         with pytest.raises(KafkaError, match="orders-0: access to the topic is denied"):
@@ -371,12 +377,12 @@ async def test_a_batch_that_is_too_large_is_split(idempotent):
     def limited(call):
         ((_topic, _partition, batch),) = call.batches()
         if batch.record_count > 4:
-            return call.refuse(ErrorCode.MESSAGE_TOO_LARGE)
+            return call.error_response(ErrorCode.MESSAGE_TOO_LARGE)
         return call.serve()
 
     batch = BatchConfig(batch_bytes=2000)
     configs = {"idempotent": idempotent, "batch": batch}
-    async with Stage() as stage, a_producer(stage, **configs) as producer:
+    async with ScriptedCluster() as stage, a_producer(stage, **configs) as producer:
         await warm_up(producer)
         stage.script(ProduceRequest, *[limited] * 200)
 
@@ -387,7 +393,7 @@ async def test_a_batch_that_is_too_large_is_split(idempotent):
         written = await bulk
         await producer.flush()
 
-    stored = stage.ledger.values("orders")
+    stored = stage.written.values("orders")
     assert sorted(stored) == sorted([b"first", *values(50), *values(20)])
     for metadata, value in zip(results, values(20), strict=True):
         assert stored[metadata.offset] == value
@@ -397,14 +403,14 @@ async def test_a_batch_that_is_too_large_is_split(idempotent):
 
 
 async def test_a_single_record_that_is_too_large_fails():
-    async with Stage() as stage, a_producer(stage) as producer:
+    async with ScriptedCluster() as stage, a_producer(stage) as producer:
         stage.script(ProduceRequest, *[refused_with(ErrorCode.MESSAGE_TOO_LARGE)] * 3)
 
         results = await asyncio.gather(*await send_all(producer, values(2)), return_exceptions=True)
         await producer.send("orders", b"small")
 
     assert [result.code for result in results] == [ErrorCode.MESSAGE_TOO_LARGE] * 2
-    assert stage.ledger.values("orders") == [b"small"]
+    assert stage.written.values("orders") == [b"small"]
 
 
 # Sequences that a broker does not know.
@@ -419,21 +425,21 @@ async def test_a_single_record_that_is_too_large_fails():
     ],
 )
 async def test_an_unknown_producer_continues_with_a_new_producer_id(code, caplog):
-    async with Stage() as stage, a_producer(stage) as producer:
+    async with ScriptedCluster() as stage, a_producer(stage) as producer:
         await warm_up(producer)
         stage.script(ProduceRequest, *[refused_with(code)] * 3)
 
         await asyncio.gather(*await send_all(producer, values(12)))
 
-        last = stage.ledger.batches["orders", 0][-1]
-        assert stage.ledger.values("orders") == [b"first", *values(12)]
+        last = stage.written.batches["orders", 0][-1]
+        assert stage.written.values("orders") == [b"first", *values(12)]
         assert (last.producer_id, last.last_sequence) == (1002, 11)
         assert stage.producer_ids == 2
     assert f"orders-0 continues with a new producer id: {code.name}" in caplog.text
 
 
 async def test_other_partitions_keep_their_sequences_when_one_is_reset():
-    async with Stage(topics={"orders": 2}) as stage, a_producer(stage) as producer:
+    async with ScriptedCluster(topics={"orders": 2}) as stage, a_producer(stage) as producer:
         for partition in (0, 1):
             await producer.send("orders", b"x", partition=partition)
         stage.script(ProduceRequest, refused_with(ErrorCode.UNKNOWN_PRODUCER_ID))
@@ -441,7 +447,7 @@ async def test_other_partitions_keep_their_sequences_when_one_is_reset():
         await producer.send("orders", b"y", partition=1)
 
         ids = {
-            partition: [batch.producer_id for batch in stage.ledger.batches["orders", partition]]
+            partition: [batch.producer_id for batch in stage.written.batches["orders", partition]]
             for partition in (0, 1)
         }
     assert ids == {0: [1001, 1002], 1: [1001, 1001]}
@@ -460,12 +466,12 @@ async def test_a_scheduled_partition_gets_a_new_producer_id():
         return script
 
     def forgotten(call):
-        answer = call.refuse(ErrorCode.UNKNOWN_PRODUCER_ID)
+        answer = call.error_response(ErrorCode.UNKNOWN_PRODUCER_ID)
         return ProduceResponse(responses=answer.responses, throttle_time_ms=100)
 
     configs = {"operation": 3.0, "batch": BatchConfig()}
     topics = {"orders": 5}
-    async with Stage(topics=topics) as stage, a_producer(stage, **configs) as producer:
+    async with ScriptedCluster(topics=topics) as stage, a_producer(stage, **configs) as producer:
         for partition in range(5):
             await producer.send("orders", b"first", partition=partition)
         scripts = [held(gates[0], forgotten), *(held(gate, Call.serve) for gate in gates[1:])]
@@ -481,12 +487,12 @@ async def test_a_scheduled_partition_gets_a_new_producer_id():
 
         await asyncio.gather(*futures)
 
-    assert stage.ledger.values("orders", 0) == [b"first", b"second", b"second"]
+    assert stage.written.values("orders", 0) == [b"first", b"second", b"second"]
 
 
 async def test_a_batch_that_may_be_written_is_not_sent_with_a_new_sequence():
     """The response is lost, and then the broker no longer knows the producer."""
-    async with Stage() as stage, a_producer(stage) as producer:
+    async with ScriptedCluster() as stage, a_producer(stage) as producer:
         await warm_up(producer)
         stage.script(ProduceRequest, lost_answer, refused_with(ErrorCode.UNKNOWN_PRODUCER_ID))
 
@@ -494,37 +500,37 @@ async def test_a_batch_that_may_be_written_is_not_sent_with_a_new_sequence():
             await producer.send("orders", b"perhaps")
         await producer.send("orders", b"surely")
 
-    assert stage.ledger.values("orders") == [b"first", b"perhaps", b"surely"]
+    assert stage.written.values("orders") == [b"first", b"perhaps", b"surely"]
 
 
 async def test_a_duplicate_succeeds_without_an_offset():
-    async with Stage() as stage, a_producer(stage) as producer:
+    async with ScriptedCluster() as stage, a_producer(stage) as producer:
         stage.script(ProduceRequest, written_but(ErrorCode.DUPLICATE_SEQUENCE_NUMBER))
 
         metadata = await producer.send("orders", b"x", timestamp=5)
 
     assert metadata == ("orders", 0, -1, 5)
-    assert stage.ledger.values("orders") == [b"x"]
+    assert stage.written.values("orders") == [b"x"]
 
 
 async def test_sequences_wrap_around():
-    async with Stage() as stage, a_producer(stage) as producer:
+    async with ScriptedCluster() as stage, a_producer(stage) as producer:
         await warm_up(producer)
-        stage.ledger.producers["orders", 0, 1001][-1] = (2**31 - 5, 2**31 - 5, 0)
+        stage.written.producers["orders", 0, 1001][-1] = (2**31 - 5, 2**31 - 5, 0)
         producer._sender.queues["orders"][0].sequence = 2**31 - 4
 
         await asyncio.gather(*await send_all(producer, values(9)))
 
         assert stage.producer_ids == 1
-        assert stage.ledger.values("orders") == [b"first", *values(9)]
-        assert stage.ledger.batches["orders", 0][-1].last_sequence == 4
+        assert stage.written.values("orders") == [b"first", *values(9)]
+        assert stage.written.batches["orders", 0][-1].last_sequence == 4
 
 
 async def test_records_fail_if_init_producer_id_fails():
     def denied(_call):
         return InitProducerIdResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
 
-    async with Stage() as stage, a_producer(stage) as producer:
+    async with ScriptedCluster() as stage, a_producer(stage) as producer:
         stage.script(InitProducerIdRequest, denied)
         with pytest.raises(KafkaError, match="CLUSTER_AUTHORIZATION_FAILED"):
             await producer.send("orders", b"x")
@@ -536,14 +542,14 @@ async def test_init_producer_id_is_retried():
     def loading(_call):
         return InitProducerIdResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
 
-    async with Stage() as stage, a_producer(stage) as producer:
+    async with ScriptedCluster() as stage, a_producer(stage) as producer:
         stage.script(InitProducerIdRequest, loading, lost_request, loading)
 
         assert (await producer.send("orders", b"x")).offset == 0
 
 
 async def test_a_broker_without_init_producer_id_raises_unsupported_error():
-    async with Stage(versions={"InitProducerId": (90, 91)}) as stage:
+    async with ScriptedCluster(versions={"InitProducerId": (90, 91)}) as stage:
         async with a_producer(stage) as producer:
             with pytest.raises(UnsupportedError, match="InitProducerId"):
                 await producer.send("orders", b"x")
@@ -552,7 +558,10 @@ async def test_a_broker_without_init_producer_id_raises_unsupported_error():
 
 
 async def test_a_broker_without_record_batch_v2_raises_unsupported_error():
-    async with Stage(versions={"Produce": (0, 2)}) as stage, a_producer(stage) as producer:
+    async with (
+        ScriptedCluster(versions={"Produce": (0, 2)}) as stage,
+        a_producer(stage) as producer,
+    ):
         with pytest.raises(UnsupportedError, match="Produce"):
             await producer.send("orders", b"x")
 
@@ -561,7 +570,7 @@ async def test_a_broker_without_record_batch_v2_raises_unsupported_error():
 
 
 async def test_records_without_an_ack_fail_at_the_deadline():
-    async with Stage() as stage, a_producer(stage, operation=1) as producer:
+    async with ScriptedCluster() as stage, a_producer(stage, operation=1) as producer:
         await warm_up(producer)
         stage.script(ProduceRequest, never)
 
@@ -570,7 +579,7 @@ async def test_records_without_an_ack_fail_at_the_deadline():
 
 
 async def test_records_fail_at_the_deadline_without_a_broker():
-    async with Stage() as stage, a_producer(stage, operation=1) as producer:
+    async with ScriptedCluster() as stage, a_producer(stage, operation=1) as producer:
         await warm_up(producer)
         await stage.nodes[0].stop()
 
@@ -582,7 +591,7 @@ async def test_records_fail_at_the_deadline_without_a_broker():
 
 
 async def test_records_fail_at_the_deadline_without_a_leader():
-    async with Stage() as stage, a_producer(stage, operation=1) as producer:
+    async with ScriptedCluster() as stage, a_producer(stage, operation=1) as producer:
         stage.move("orders", 0, to=-1)
 
         with pytest.raises(DeadlineError, match="orders-0 has no leader"):
@@ -590,13 +599,13 @@ async def test_records_fail_at_the_deadline_without_a_leader():
 
 
 async def test_an_unknown_topic_fails_at_the_deadline():
-    async with Stage() as stage, a_producer(stage, operation=0.5) as producer:
+    async with ScriptedCluster() as stage, a_producer(stage, operation=0.5) as producer:
         with pytest.raises(DeadlineError, match="topic 'other'"):
             await producer.send("other", b"x")
 
 
 async def test_records_behind_an_expired_one_are_written():
-    async with Stage() as stage, a_producer(stage, operation=1.5, request=2) as producer:
+    async with ScriptedCluster() as stage, a_producer(stage, operation=1.5, request=2) as producer:
         await warm_up(producer)
 
         async def too_late(call):
@@ -605,7 +614,7 @@ async def test_records_behind_an_expired_one_are_written():
 
         stage.script(ProduceRequest, too_late)
         late = await producer.enqueue("orders", b"perhaps")
-        await eventually(lambda: stage.ledger.values("orders")[-1] == b"perhaps")
+        await eventually(lambda: stage.written.values("orders")[-1] == b"perhaps")
         await asyncio.sleep(1)
         under_way = await producer.enqueue("orders", b"perhaps, too")
         with pytest.raises(DeadlineError):
@@ -619,14 +628,14 @@ async def test_records_behind_an_expired_one_are_written():
         await producer.send("orders", b"last")
 
     unsure = sum(isinstance(result, KafkaError) for result in results)
-    written = stage.ledger.values("orders")
+    written = stage.written.values("orders")
     assert written[:3] == [b"first", b"perhaps", b"perhaps, too"]
     assert unsure < 15
     assert written[-1 - (15 - unsure) :] == [*values(15)[unsure:], b"last"]
 
 
 async def test_a_late_response_to_an_expired_batch_is_ignored():
-    async with Stage() as stage, a_producer(stage, operation=1) as producer:
+    async with ScriptedCluster() as stage, a_producer(stage, operation=1) as producer:
         await warm_up(producer)
         gate = asyncio.Event()
 
@@ -642,11 +651,11 @@ async def test_a_late_response_to_an_expired_batch_is_ignored():
         await producer.send("orders", b"next")
 
         assert stage.producer_ids == 1
-    assert stage.ledger.values("orders") == [b"first", b"slow", b"next"]
+    assert stage.written.values("orders") == [b"first", b"slow", b"next"]
 
 
 async def test_a_batch_that_expires_before_it_is_sent_leaves_no_gap():
-    async with Stage() as stage, a_producer(stage, operation=1) as producer:
+    async with ScriptedCluster() as stage, a_producer(stage, operation=1) as producer:
         await warm_up(producer)
         stage.move("orders", 0, to=-1)
         await producer._cluster.refresh(["orders"])
@@ -656,63 +665,63 @@ async def test_a_batch_that_expires_before_it_is_sent_leaves_no_gap():
 
         assert {type(result) for result in results} == {DeadlineError}
         assert stage.producer_ids == 1
-    assert stage.ledger.values("orders") == [b"first", b"next"]
+    assert stage.written.values("orders") == [b"first", b"next"]
 
 
 async def test_a_request_timeout_closes_the_connection():
-    async with Stage() as stage, a_producer(stage, request=0.1) as producer:
+    async with ScriptedCluster() as stage, a_producer(stage, request=0.1) as producer:
         await warm_up(producer)
         stage.script(ProduceRequest, never)
 
         await asyncio.gather(*await send_all(producer, values(9)))
 
-    assert stage.ledger.values("orders") == [b"first", *values(9)]
+    assert stage.written.values("orders") == [b"first", *values(9)]
 
 
 # Without idempotence.
 
 
 async def test_without_idempotence_order_is_kept():
-    async with Stage() as stage, a_producer(stage, idempotent=False) as producer:
+    async with ScriptedCluster() as stage, a_producer(stage, idempotent=False) as producer:
         await warm_up(producer)
         scripts = [refused_with(ErrorCode.NOT_ENOUGH_REPLICAS), Call.serve, lost_request]
         stage.script(ProduceRequest, *scripts * 3)
 
         await asyncio.gather(*await send_all(producer, values(30)))
 
-    assert stage.ledger.values("orders") == [b"first", *values(30)]
+    assert stage.written.values("orders") == [b"first", *values(30)]
     assert stage.producer_ids == 0
 
 
 async def test_without_idempotence_a_lost_response_causes_a_duplicate():
-    async with Stage() as stage, a_producer(stage, acks=1) as producer:
+    async with ScriptedCluster() as stage, a_producer(stage, acks=1) as producer:
         stage.script(ProduceRequest, lost_answer)
 
         metadata = await producer.send("orders", b"x")
 
     assert metadata.offset == 1
-    assert stage.ledger.values("orders") == [b"x", b"x"]
+    assert stage.written.values("orders") == [b"x", b"x"]
 
 
 async def test_with_acks_0_batches_that_cannot_be_sent_are_retried():
-    async with Stage() as stage, a_producer(stage, acks=0) as producer:
+    async with ScriptedCluster() as stage, a_producer(stage, acks=0) as producer:
         await warm_up(producer)
-        await eventually(lambda: stage.ledger.values("orders") == [b"first"])
+        await eventually(lambda: stage.written.values("orders") == [b"first"])
         await stage.nodes[0].stop()
         await asyncio.sleep(0.05)
         await stage.nodes[0].start()
 
         assert (await producer.send("orders", b"x", timestamp=7)) == ("orders", 0, -1, 7)
-        await eventually(lambda: len(stage.ledger.values("orders")) > 1)
+        await eventually(lambda: len(stage.written.values("orders")) > 1)
 
-    assert stage.ledger.values("orders") == [b"first", b"x"]
+    assert stage.written.values("orders") == [b"first", b"x"]
 
 
 # Throttling, metadata and the hook.
 
 
 async def test_throttle_time_is_respected():
-    async with Stage() as stage, a_producer(stage) as producer:
+    async with ScriptedCluster() as stage, a_producer(stage) as producer:
         await warm_up(producer)
 
         def throttle(call):
@@ -729,7 +738,7 @@ async def test_throttle_time_is_respected():
 
 async def test_old_metadata_is_refreshed():
     config = ClientConfig(retry=QUICK, metadata_max_age=0.05)
-    async with Stage(nodes=2) as stage, a_producer(stage, client=config) as producer:
+    async with ScriptedCluster(nodes=2) as stage, a_producer(stage, client=config) as producer:
         await warm_up(producer)
         stage.move("orders", 0, to=1)
         await eventually(
@@ -738,20 +747,20 @@ async def test_old_metadata_is_refreshed():
 
         await producer.send("orders", b"x")
 
-        assert [call.node.id for call in stage.asked(ProduceRequest)] == [0, 1]
+        assert [call.node.id for call in stage.requests_of(ProduceRequest)] == [0, 1]
 
 
 async def test_concurrent_sends_look_up_a_topic_once():
-    async with Stage() as stage, a_producer(stage) as producer:
+    async with ScriptedCluster() as stage, a_producer(stage) as producer:
         await asyncio.gather(*(producer.send("orders", value) for value in values(50)))
 
-        assert len(stage.asked(MetadataRequest)) == 1
+        assert len(stage.requests_of(MetadataRequest)) == 1
 
 
 async def test_requests_are_reported():
     reports = []
     config = ClientConfig(retry=QUICK, on_request=lambda *what: reports.append(what))
-    async with Stage() as stage, a_producer(stage, client=config) as producer:
+    async with ScriptedCluster() as stage, a_producer(stage, client=config) as producer:
         stage.script(ProduceRequest, lost_request)
         await producer.send("orders", b"x")
 

@@ -7,7 +7,6 @@ transactions, corrupt batches and moving leaders, which a real broker would not 
 from __future__ import annotations
 
 import asyncio
-import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 from harness.brokers import a_broker
-from harness.servers import close_server
+from harness.scripted_broker import Call, ScriptedCluster
 from harness.waiting import eventually
 from harness.wire import connect, produce_request, produce_results
 from ottla.broker import Broker
@@ -25,7 +24,6 @@ from ottla.client.consumer.config import FetchConfig, GroupConfig
 from ottla.client.consumer.consumer import Consumer
 from ottla.client.types import ConsumerRecord, OffsetAndMetadata, TopicPartition
 from ottla.protocol import batch as batches
-from ottla.protocol.api.api_versions import ApiVersion, ApiVersionsResponse
 from ottla.protocol.api.fetch import (
     AbortedTransaction,
     FetchableTopicResponse,
@@ -47,8 +45,6 @@ from ottla.protocol.api.metadata import (
     MetadataResponseTopic,
 )
 from ottla.protocol.batch import split_batches
-from ottla.protocol.codec import decode_request, encode_response
-from ottla.protocol.registry import API_VERSIONS, FETCH, LIST_OFFSETS, METADATA
 from ottla.protocol.schema import Message
 
 #: A wait that takes this long has failed.
@@ -167,12 +163,14 @@ def a_marker(producer: int, offset: int, kind: int) -> bytes:
     )
 
 
-class ScriptedBrokers:
-    """Brokers that response Metadata, ListOffsets and Fetch from what a test lays out."""
+class ScriptedBrokers(ScriptedCluster):
+    """Brokers that serve Metadata, ListOffsets and Fetch from batches that a test lays out."""
 
     def __init__(self, nodes: int = 1) -> None:
+        super().__init__(nodes)
+        self.served = {"ApiVersions", "Fetch", "ListOffsets", "Metadata"}
         self.logs: dict[TopicPartition, bytearray] = {T0: bytearray()}
-        self.leaders: dict[TopicPartition, int] = {}
+        self.leaders = {}
         self.epochs: dict[TopicPartition, int] = {}
         self.aborted: dict[TopicPartition, list[tuple[int, int]]] = {}
         self.last_stable: dict[TopicPartition, int] = {}
@@ -180,52 +178,21 @@ class ScriptedBrokers:
         self.metadata_leaders: dict[TopicPartition, int] | None = None
         #: May return a response instead of the regular one.
         self.on_fetch: Callable[[int, FetchRequest], FetchResponse | None] = lambda *_: None
-        self.requests: list[tuple[int, Message]] = []
         #: Brokers that receive requests and do not respond.
         self.hung: set[int] = set()
-        self.ports: list[int] = []
-        self._count = nodes
-        self._servers: list[asyncio.Server] = []
-        self._writers: dict[asyncio.StreamWriter, int] = {}
-        self._tasks: dict[asyncio.Task[None], int] = {}
-        self._is_closed = asyncio.Event()
-
-    async def __aenter__(self) -> ScriptedBrokers:
-        for node in range(self._count):
-            server = await asyncio.start_server(self._serve(node), "127.0.0.1", 0)
-            self._servers.append(server)
-            self.ports.append(server.sockets[0].getsockname()[1])
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self._is_closed.set()
-        for node in range(self._count):
-            await self.stop(node)
 
     async def stop(self, node: int) -> None:
         """Stop a broker."""
-        self._cut(node)
-        await close_server(self._servers[node])
-        self._cut(node)
-        ending = [task for task, at in self._tasks.items() if at == node]
-        for task in ending:
-            task.cancel()
-        await asyncio.gather(*ending, return_exceptions=True)
-        await self._servers[node].wait_closed()
-
-    def _cut(self, node: int) -> None:
-        for writer, at in self._writers.items():
-            if at == node:
-                writer.transport.abort()
+        await self.nodes[node].stop()
 
     async def start(self, node: int) -> None:
         """Restart a broker on its port."""
-        port = self.ports[node]
-        self._servers[node] = await asyncio.start_server(self._serve(node), "127.0.0.1", port)
+        await self.nodes[node].start()
 
     @property
-    def address(self) -> str:
-        return f"127.0.0.1:{self.ports[0]}"
+    def requests(self) -> list[tuple[int, Message]]:
+        """All requests, with the broker that received them."""
+        return [(call.node.id, call.request) for call in self.calls]
 
     def fetches(self, node: int | None = None) -> list[FetchRequest]:
         return [
@@ -234,65 +201,33 @@ class ScriptedBrokers:
             if isinstance(request, FetchRequest) and node in (None, at)
         ]
 
-    def _serve(self, node: int) -> Any:
-        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            task = asyncio.current_task()
-            assert task is not None
-            self._tasks[task] = node
-            self._writers[writer] = node
-            try:
-                while True:
-                    (size,) = struct.unpack(">i", await reader.readexactly(4))
-                    header, request = decode_request(await reader.readexactly(size))
-                    self.requests.append((node, request))
-                    if node in self.hung:
-                        await self._is_closed.wait()
-                    response = await self._respond(node, request)
-                    writer.writelines(
-                        encode_response(response, header.request_api_version, header.correlation_id)
-                    )
-            except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
-                pass
-            finally:
-                self._tasks.pop(task)
-                self._writers.pop(writer, None)
-                writer.close()
+    def serve(self, call: Call) -> Any:
+        """Return the regular response to a request."""
+        if call.node.id in self.hung:
+            return None
+        if isinstance(call.request, ListOffsetsRequest):
+            return self._list_offsets(call.request)
+        if isinstance(call.request, FetchRequest):
+            return self._long_poll(call.node.id, call.request)
+        return super().serve(call)
 
-        return serve
+    async def _long_poll(self, node: int, request: FetchRequest) -> FetchResponse:
+        response = self.on_fetch(node, request) or self.fetch(node, request)
+        if not any(
+            data.records or data.error_code
+            for topic in response.responses
+            for data in topic.partitions
+        ):
+            await asyncio.sleep(request.max_wait_ms / 1000)
+        return response
 
-    async def _respond(self, node: int, request: Message) -> Message:
-        match request:
-            case MetadataRequest():
-                return self._metadata()
-            case ListOffsetsRequest():
-                return self._list_offsets(request)
-            case FetchRequest():
-                response = self.on_fetch(node, request) or self.fetch(node, request)
-                if not any(
-                    data.records or data.error_code
-                    for topic in response.responses
-                    for data in topic.partitions
-                ):
-                    await asyncio.sleep(request.max_wait_ms / 1000)
-                return response
-            case _:
-                return ApiVersionsResponse(
-                    api_keys=[
-                        ApiVersion(
-                            api_key=api.key,
-                            min_version=api.versions.first,
-                            max_version=api.versions.last,
-                        )
-                        for api in (API_VERSIONS, FETCH, LIST_OFFSETS, METADATA)
-                    ]
-                )
-
-    def _metadata(self) -> MetadataResponse:
+    def metadata(self, _request: MetadataRequest) -> MetadataResponse:
+        """Return all partitions, with their epochs."""
         leaders = self.leaders if self.metadata_leaders is None else self.metadata_leaders
         return MetadataResponse(
             brokers=[
-                MetadataResponseBroker(node_id=node, host="127.0.0.1", port=port)
-                for node, port in enumerate(self.ports)
+                MetadataResponseBroker(node_id=node.id, host="127.0.0.1", port=node.port)
+                for node in self.nodes
             ],
             controller_id=0,
             topics=[
