@@ -16,30 +16,30 @@ class BufferPool:
     waiting for memory would keep the sender from running.
     """
 
-    __slots__ = ("_max_turn_bytes", "_turn_bytes", "_waiters", "free", "limit")
+    __slots__ = ("_max_turn_bytes", "_turn_bytes_left", "_waiters", "free", "limit")
 
     def __init__(self, limit: int, max_turn_bytes: int) -> None:
         self.limit = limit
         self.free = limit
         self._max_turn_bytes = max_turn_bytes
-        self._turn_bytes = 0
+        self._turn_bytes_left = max_turn_bytes
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     @property
     def is_turn_over(self) -> bool:
         """Whether the event loop has to run before more is appended."""
-        return self._turn_bytes > self._max_turn_bytes
+        return self._turn_bytes_left < 0
 
     def begin_turn(self) -> None:
         """Record that the caller is about to let the event loop run."""
-        self._turn_bytes = 0
+        self._turn_bytes_left = self._max_turn_bytes
 
     def try_allocate(self, size: int) -> bool:
         """Allocate `size` bytes if that needs no waiting, for memory or for the event loop."""
-        if size > self.free or self._waiters or self._turn_bytes > self._max_turn_bytes:
+        if size > self.free or self._waiters or self._turn_bytes_left < 0:
             return False
         self.free -= size
-        self._turn_bytes += size
+        self._turn_bytes_left -= size
         return True
 
     async def allocate(self, size: int, timeout: float) -> None:
@@ -64,7 +64,7 @@ class BufferPool:
                 )
                 raise BufferFullError(reason) from None
             raise
-        self._turn_bytes += size
+        self._turn_bytes_left -= size
 
     def release(self, size: int) -> None:
         """Return memory, and grant it to those who wait."""
