@@ -64,9 +64,9 @@ def handle(
     if must_wait and result.partitions and not result.has_error:
         delayed = _DelayedFetch(broker, context.version, request, session)
         return delayed.wait(result.partitions, missing_bytes)
-    if result.is_warm():
+    if result.is_in_page_cache():
         return _response(request, session, result)
-    return _DelayedFetch(broker, context.version, request, session).warm_up(result)
+    return _DelayedFetch(broker, context.version, request, session).load_into_page_cache(result)
 
 
 class _ReadResult:
@@ -84,7 +84,7 @@ class _ReadResult:
         self.size_bytes = 0
         self.has_error = False
 
-    def is_warm(self) -> bool:
+    def is_in_page_cache(self) -> bool:
         """Whether all records are in the page cache."""
         try:
             return all(log_slice.is_in_page_cache() for _index, log_slice in self.slices)
@@ -209,9 +209,9 @@ class _DelayedFetch:
         self._future.add_done_callback(lambda _future: waiter.cancel())
         return self._future
 
-    def warm_up(self, result: _ReadResult) -> asyncio.Future[FetchResponse]:
+    def load_into_page_cache(self, result: _ReadResult) -> asyncio.Future[FetchResponse]:
         """Read the result into the page cache in a thread, then complete with it."""
-        self._broker.start_task(self._warm_up(result))
+        self._broker.start_task(self._load_into_page_cache(result))
         return self._future
 
     def _complete(self) -> None:
@@ -219,14 +219,14 @@ class _DelayedFetch:
             return
         try:
             result = _read(self._broker, self._version, self._request, self._session)
-            if result.is_warm():
+            if result.is_in_page_cache():
                 self._future.set_result(_response(self._request, self._session, result))
             else:
-                self.warm_up(result)
+                self.load_into_page_cache(result)
         except Exception as error:  # noqa: BLE001  # Reported where the future is awaited.
             self._future.set_exception(error)
 
-    async def _warm_up(self, result: _ReadResult) -> None:
+    async def _load_into_page_cache(self, result: _ReadResult) -> None:
         future = self._future
         try:
             for at, log_slice in result.slices:
