@@ -51,14 +51,14 @@ class ArrowDecoder:
     #: Maximum size of an Arrow batch, unless a single record batch is larger.
     batch_bytes: int = 64 * 1024 * 1024
     #: Maximum decompressed size of a record batch.
-    decompressed_limit_bytes: int = MAX_DECOMPRESSED_BYTES
+    max_decompressed_bytes: int = MAX_DECOMPRESSED_BYTES
     #: Whether to verify the CRC of each record batch.
     check_crcs: bool = True
 
     def __post_init__(self) -> None:
         if self.timestamp.unit not in _TIME_SCALES:
             raise ValueError(f"Invalid timestamp unit {self.timestamp.unit!r}: expected ms or us")
-        for name in ("batch_bytes", "decompressed_limit_bytes"):
+        for name in ("batch_bytes", "max_decompressed_bytes"):
             if not 1 <= getattr(self, name) <= _MAX_INT32:
                 raise ValueError(
                     f"Invalid {name}={getattr(self, name)}: expected 1 to {_MAX_INT32}"
@@ -120,7 +120,7 @@ class ArrowDecoder:
             try:
                 if self.check_crcs:
                     batch.validate()
-                payload = batch.payload(self.decompressed_limit_bytes)
+                payload = batch.payload(self.max_decompressed_bytes)
             except BatchError as error:
                 if group:
                     yield group

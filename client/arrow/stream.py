@@ -23,34 +23,34 @@ class ArrowStream:
         self._decoder = decoder or ArrowDecoder(headers=True)
         self._partition: AssignedPartition | None = None
         self._fetch_epoch = -1
-        self._chunk: FetchedData
-        self._tables: Iterator[pa.RecordBatch] = iter(())
+        self._fetched: FetchedData
+        self._batches: Iterator[pa.RecordBatch] = iter(())
 
     def take(self) -> pa.RecordBatch | None:
         """Return the next batch, or None. Raises KafkaError for a corrupt batch."""
         while True:
-            table = self._next_of_chunk()
-            if table is not None:
-                return table
-            found = self._delivery.take_fetched()
-            if found is None:
+            batch = self._next_of_fetched()
+            if batch is not None:
+                return batch
+            taken = self._delivery.take_fetched()
+            if taken is None:
                 return None
-            self._partition, self._chunk = found
+            self._partition, self._fetched = taken
             self._fetch_epoch = self._partition.fetch_epoch
-            self._tables = self._decoder.decode(
-                self._chunk.batches(),
-                topic=self._chunk.tp.topic,
-                partition=self._chunk.tp.partition,
-                start_offset=self._chunk.fetch_offset,
+            self._batches = self._decoder.decode(
+                self._fetched.batches(),
+                topic=self._fetched.tp.topic,
+                partition=self._fetched.tp.partition,
+                start_offset=self._fetched.fetch_offset,
             )
 
-    def leave(self) -> None:
-        """Discard the rest, which is fetched again: the application has stopped reading Arrow."""
+    def discard(self) -> None:
+        """Discard the rest, which is fetched again: the application reads otherwise now."""
         partition, self._partition = self._partition, None
         if partition is not None and partition.fetch_epoch == self._fetch_epoch:
             partition.discard()
 
-    def _next_of_chunk(self) -> pa.RecordBatch | None:
+    def _next_of_fetched(self) -> pa.RecordBatch | None:
         """Return the next batch of the fetched data, which nearly always has only one."""
         partition = self._partition
         if partition is None:
@@ -62,19 +62,19 @@ class ArrowStream:
             self._partition = None
             return None
         try:
-            table = next(self._tables, None)
+            batch = next(self._batches, None)
         except (KafkaError, BatchError) as error:
             self._partition = None
             partition.discard()
             if isinstance(error, BatchError):
                 raise corrupt_batch_error(partition.tp, error) from error
             raise
-        chunk_end = self._chunk.next_offset
-        if table is None:
-            self._delivery.deliver_up_to(partition, chunk_end, partition.leader_epoch)
+        if batch is None:
+            end = self._fetched.next_offset
+            self._delivery.deliver_up_to(partition, end, partition.leader_epoch)
             self._partition = None
             partition.mark_consumed()
             return None
-        next_offset = table.column("offset")[-1].as_py() + 1
+        next_offset = batch.column("offset")[-1].as_py() + 1
         self._delivery.deliver_up_to(partition, next_offset, partition.leader_epoch)
-        return table
+        return batch

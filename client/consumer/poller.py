@@ -66,7 +66,7 @@ class Poller:
         """Discard what another stream of tables has not delivered: it is fetched again."""
         if self._tables is not tables:
             if self._tables is not None:
-                self._tables.leave()
+                self._tables.discard()
                 self._fetcher.wake()
             self._tables = tables
 

@@ -132,7 +132,7 @@ def test_a_decompression_bomb_is_an_error_with_its_offset():
     )
 
     with pytest.raises(BatchError, match="65536") as caught:
-        decode(wire, ArrowDecoder(decompressed_limit_bytes=65536))
+        decode(wire, ArrowDecoder(max_decompressed_bytes=65536))
 
     assert caught.value.code is ErrorCode.CORRUPT_MESSAGE
     assert caught.value.__notes__ == ["in the batch at offset 7"]
@@ -272,7 +272,7 @@ def test_invalid_configs_are_rejected():
         {"timestamp": pa.timestamp("ns")},
         {"batch_bytes": 0},
         {"batch_bytes": 2**31},
-        {"decompressed_limit_bytes": 2**31},
+        {"max_decompressed_bytes": 2**31},
     ):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             ArrowDecoder(**wrong)
