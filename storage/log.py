@@ -183,20 +183,18 @@ class Log:
         At least one, even if it is larger than `max_bytes`; none at the log end offset, or at
         `end_offset` if given. Raises OffsetOutOfRangeError.
         """
-        end = self.end_offset if end_offset is None else min(end_offset, self.end_offset)
-        if not self.start_offset <= offset <= self.end_offset:
-            raise OffsetOutOfRangeError(offset, self.start_offset, self.end_offset)
-        segments = self.segments
-        index = segments.index_of_offset(offset)
-        while offset < end and index < len(segments):
-            segment = segments[index]
-            batch = segment.find(offset)
-            if batch is None or batch.base_offset >= end:
-                index += 1  # The rest of this segment was compacted away.
-                continue
-            start, stop = batch.position, segment.end_of_whole_batches(batch, max_bytes, end)
-            return LogSlice(segment.view(start, stop), segment, start)
-        return LogSlice(memoryview(b""), segments.active, segments.active.size)
+        active = self.segments.active
+        end = active.next_offset
+        if not self.start_offset <= offset <= end:
+            raise OffsetOutOfRangeError(offset, self.start_offset, end)
+        if end_offset is not None and end_offset < end:
+            end = end_offset
+        found = self.segments.find(offset) if offset < end else None
+        if found is None or found[1].base_offset >= end:
+            return LogSlice(memoryview(b""), active, active.size)
+        segment, batch = found
+        start, stop = batch.position, segment.end_of_whole_batches(batch, max_bytes, end)
+        return LogSlice(segment.view(start, stop), segment, start)
 
     def offset_for_timestamp(self, timestamp: int) -> TimestampAndOffset | None:
         """Return the first record whose timestamp is at least `timestamp`."""
@@ -252,8 +250,8 @@ class Log:
         if offset < self.start_offset:
             raise OffsetOutOfRangeError(offset, self.start_offset, self.end_offset)
         self._truncation_count += 1
-        batch = self.segments[self.segments.index_of_offset(offset)].find(offset)
-        end = offset if batch is None else min(offset, batch.base_offset)
+        found = self.segments.find(offset)
+        end = offset if found is None else min(offset, found[1].base_offset)
         self.recovery_point = min(self.recovery_point, end)
         self.before_truncation()
         # Compaction has not seen what will be appended at these offsets next.

@@ -390,10 +390,11 @@ class Segment:
                 block, at
             )
             size = LOG_OVERHEAD_BYTES + length
-            if not HEADER_BYTES <= size <= end - position:
+            next_position = position + size
+            if size < HEADER_BYTES or next_position > end:
                 raise self._no_batch_at(position)
             yield position, size, base_offset, base_offset + last_offset_delta, max_timestamp
-            position += size
+            position = next_position
 
     def _scan_from_entry(self, entry: tuple[int, int]) -> Iterator[tuple[int, int, int, int, int]]:
         """Scan from an entry of the offset index on; from the first batch if the entry is wrong."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import overload
 
 from .files import OpenFiles
-from .segment import Segment
+from .segment import BatchPosition, Segment
 from .segment_indexes import INDEX_SUFFIXES
 
 DELETED_SUFFIX = ".deleted"
@@ -60,9 +60,19 @@ class LogSegments(Sequence[Segment]):
         """Whether files of deleted segments remain to be unlinked."""
         return bool(self._deleted)
 
-    def index_of_offset(self, offset: int) -> int:
-        """Return the index of the segment whose offset range includes `offset`."""
-        return bisect_right(self._base_offsets, offset) - 1
+    def find(self, offset: int) -> tuple[Segment, BatchPosition] | None:
+        """Return the batch that contains an offset, or else the first one after it."""
+        active = self.active
+        if offset >= active.base_offset:  # Most reads are at the end of the log.
+            batch = active.find(offset)
+            return None if batch is None else (active, batch)
+        segments = self._segments
+        for index in range(bisect_right(self._base_offsets, offset) - 1, len(segments)):
+            segment = segments[index]
+            batch = segment.find(offset)
+            if batch is not None:
+                return segment, batch
+        return None  # Compaction has removed everything from this offset on.
 
     def add(self, segment: Segment) -> None:
         """Add a segment at the end."""
