@@ -80,7 +80,7 @@ class Ledger:
     def post(self, *transfers: tuple[str, str, int]) -> int:
         """Append transfers; give the offset of the first."""
         with Producer(self.bootstrap, value_serializer=serialize_json) as producer:
-            return producer.send_many(self.transfers.topic, transfers)[0].offset
+            return producer.send_many(self.transfers.topic, transfers)[0].base_offset
 
     def replay(self, state: State) -> State:
         """Take in all transfers from where the state is to the end of the log."""

@@ -93,7 +93,7 @@ async def test_what_we_write_we_read(kafka, topic, codec):
         records = [ProducerRecord(b"%d" % n, b"key %d" % (n % 50)) for n in range(5000)]
         written = await producer.send_many(topic, records)
 
-    assert sum(part.records for part in written) == 5000
+    assert sum(part.record_count for part in written) == 5000
     async with a_consumer(kafka, topic) as consumer:
         found = await take(consumer, 5001)
     first = next(one for one in found if one.value == b"first")
