@@ -6,44 +6,15 @@ message must encode to the same bytes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
-
 import pytest
 
+from harness.golden_frames import CLIENTS, RECORDED_FRAMES, RecordedFrame
 from ottla.protocol.api.metadata import MetadataRequest
 from ottla.protocol.codec import decode_request, decode_response, encode_response
 from ottla.protocol.compiler import codec
 from ottla.protocol.header import RequestHeader
-from ottla.protocol.registry import APIS, METADATA, Api
+from ottla.protocol.registry import METADATA
 from ottla.protocol.schema import Buffer, Message
-
-GOLDEN = Path(__file__).parent / "golden"
-CLIENTS = ("aiokafka", "confluent", "java", "kafka-python", "kafkajs", "kcat")
-BY_NAME = {api.name: api for api in APIS.values()}
-
-
-@dataclass(frozen=True)
-class RecordedFrame:
-    """One recorded frame."""
-
-    client: str
-    api: Api
-    version: int
-    direction: str
-    frame: bytes
-
-
-def read(client: str) -> list[RecordedFrame]:
-    frames = []
-    for line in (GOLDEN / f"{client}.txt").read_text().splitlines():
-        name, version, direction, data = line.split(" ")
-        frame = bytes.fromhex(data)
-        frames.append(RecordedFrame(client, BY_NAME[name], int(version), direction, frame))
-    return frames
-
-
-RECORDED_FRAMES = [recorded for client in CLIENTS for recorded in read(client)]
 
 
 def parameters(direction: str) -> list[object]:

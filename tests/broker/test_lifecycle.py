@@ -326,7 +326,7 @@ def test_a_second_broker_in_the_same_directory_is_refused(daemons):
     assert second.log.read_text().splitlines()[-1] == (
         f"error: {broker.data} is in use by another process; fix it, or use another --data-dir"
     )
-    assert broker.answers()
+    assert broker.responds()
     broker.restart()
 
 
@@ -339,7 +339,7 @@ def test_a_second_broker_on_the_same_port_is_refused(daemons, tmp_path):
     line = second.log.read_text().splitlines()[-1]
     assert line.startswith(f"error: cannot listen on {broker.address}: Address already in use;")
     assert not second.data.exists(), "created a data directory it cannot serve"
-    assert broker.answers()
+    assert broker.responds()
 
 
 @pytest.mark.parametrize(

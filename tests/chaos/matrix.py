@@ -1,4 +1,4 @@
-"""The matrix: which faults there are, how often each happens in which size of a run."""
+"""The matrix of faults, and how often each is injected in a run of which size."""
 
 from __future__ import annotations
 
@@ -6,30 +6,30 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 
-from chaos.stage import Run
+from chaos.testbed import Run
 from harness.load import silenced_client_logs
 
 Play = Callable[[Run], None]
 
 
 class Size(Enum):
-    """How long a run takes."""
+    """The size of a run."""
 
-    #: About a minute for all: it is part of the tests.
+    #: About a minute for all: part of the tests.
     SHORT = "short"
     #: About ten minutes.
     NORMAL = "normal"
-    #: What the matrix asks for; hours.
+    #: Hours.
     FULL = "full"
 
 
 @dataclass(frozen=True)
 class Row:
-    """A fault, and how often it happens."""
+    """A fault, and how often it is injected."""
 
     number: str
     name: str
-    #: What is counted as a cycle.
+    #: What a cycle is.
     unit: str
     counts: dict[Size, int]
     play: Play = field(repr=False)
@@ -44,7 +44,7 @@ ROWS: dict[str, Row] = {}
 def row(
     number: str, name: str, unit: str, *, short: int, normal: int, full: int
 ) -> Callable[[Play], Play]:
-    """Let a function be a row of the matrix."""
+    """Register a function as a row of the matrix."""
 
     def register(play: Play) -> Play:
         assert number not in ROWS, number

@@ -1,4 +1,4 @@
-"""Rows 11 to 13: a network that is cut, slow, or breaks connections."""
+"""Rows 11 to 13: network partitions, slow links, resets."""
 
 from __future__ import annotations
 
@@ -6,37 +6,37 @@ import time
 
 from chaos.matrix import row
 from chaos.proxy import Proxy
-from chaos.stage import Run
+from chaos.testbed import Run
 
-#: Of 3 Mbit/s.
+#: 3 Mbit/s.
 SLOW_BYTES_PER_SECOND = 375_000
 
 
-@row("11", "clients cut off, then back", "cuts", short=2, normal=12, full=50)
+@row("11", "network partition, then healed", "cuts", short=2, normal=12, full=50)
 def cut_off(run: Run) -> None:
-    """Nobody hears of anybody, and nobody is told: neither a reset nor an end."""
-    with run.stage_behind_proxies() as (stage, proxies):
-        with stage.load() as load:
+    """Packets are dropped silently: neither a reset nor an end."""
+    with run.testbed_behind_proxies() as (testbed, proxies):
+        with testbed.load() as load:
             for cycle in run.cycles():
                 load.wait_for_acks()
-                proxy = proxies[stage.brokers.index(stage.choose())]
+                proxy = proxies[testbed.brokers.index(testbed.choose_victim())]
                 proxy.is_cut = True
-                stage.others_serve(load)
-                # Now and then for longer than clients wait for an answer.
-                time.sleep(15 if cycle % 10 == 9 else run.chance.uniform(0.2, 2.0))
+                testbed.wait_for_acks_of_others(load)
+                # Sometimes longer than the clients' request timeout.
+                time.sleep(15 if cycle % 10 == 9 else run.random.uniform(0.2, 2.0))
                 proxy.is_cut = False
             load.wait_for_acks()
-        run.judge(stage, load)
+        run.verify(testbed, load)
 
 
 @row("12", "3 Mbit/s, 5 % of packets late", "messages", short=3000, normal=30_000, full=100_000)
 def slow_down(run: Run) -> None:
-    with run.stage_behind_proxies() as (stage, proxies):
+    with run.testbed_behind_proxies() as (testbed, proxies):
         for proxy in proxies:
             proxy.bytes_per_second = SLOW_BYTES_PER_SECOND
-            # A packet that is lost is one that comes later, with all behind it: TCP sends it again.
+            # TCP retransmits a lost packet: it and all behind it arrive late.
             proxy.stall_chance, proxy.stall_seconds = 0.05, 0.04
-        with stage.load(per_second=6000) as load:
+        with testbed.load(per_second=6000) as load:
             started = time.monotonic()
             while load.acked < run.count:
                 acked = load.acked
@@ -47,26 +47,26 @@ def slow_down(run: Run) -> None:
         run.done(load.acked)
         for proxy in proxies:
             proxy.bytes_per_second, proxy.stall_chance = None, 0.0
-        run.judge(stage, load)
+        run.verify(testbed, load)
 
 
 @row("13", "100 ms away, resets in mid-frame", "resets", short=30, normal=500, full=10_000)
 def reset(run: Run) -> None:
-    with run.stage_behind_proxies() as (stage, proxies):
-        with stage.load() as load:
-            make_bad(proxies, delay_seconds=0.05, reset_within_bytes=20_000)
+    with run.testbed_behind_proxies() as (testbed, proxies):
+        with testbed.load() as load:
+            degrade(proxies, delay_seconds=0.05, reset_within_bytes=20_000)
             while (resets := sum(proxy.resets for proxy in proxies)) < run.count:
                 run.done(resets)
                 assert not load.problems, load.problems
                 time.sleep(0.1)
             run.done(resets)
-            make_bad(proxies, delay_seconds=0.0, reset_within_bytes=None)
+            degrade(proxies, delay_seconds=0.0, reset_within_bytes=None)
             load.wait_for_acks()
-        run.judge(stage, load)
+        run.verify(testbed, load)
 
 
-def make_bad(proxies: list[Proxy], *, delay_seconds: float, reset_within_bytes: int | None) -> None:
-    """Let all connections begin anew, far away, and be reset after some bytes; or not any more."""
+def degrade(proxies: list[Proxy], *, delay_seconds: float, reset_within_bytes: int | None) -> None:
+    """Set the latency, and the bytes after which connections are reset; reset all connections."""
     for proxy in proxies:
         proxy.delay_seconds, proxy.reset_within_bytes = delay_seconds, reset_within_bytes
         proxy.reset_all()

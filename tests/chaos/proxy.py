@@ -1,7 +1,7 @@
-"""A network that is as bad as it is told to be: a proxy before a broker, in a thread of its own.
+"""A TCP proxy with faults, in its own thread, in front of a broker.
 
-It delays, is slow, stalls, swallows everything, or resets connections in the middle of a frame.
-What it lets through it lets through unchanged and in order, as TCP does.
+It adds latency, limits bandwidth, stalls, drops everything, or resets connections in mid-frame.
+What it forwards is unchanged and in order, as with TCP.
 """
 
 from __future__ import annotations
@@ -20,39 +20,39 @@ from typing import Any, Self
 from harness.daemon import HOST, free_port
 from harness.servers import close_server, take_turns
 
-#: About what fits into a packet of an Ethernet.
+#: The payload of an Ethernet packet.
 _PIECE_BYTES = 1448
 _RESET = struct.pack("ii", 1, 0)
 
 
 class Proxy:
-    """Listens on a port of its own, and passes on to another one."""
+    """Listens on its own port, and forwards to another one."""
 
-    def __init__(self, target: int, chance: Random) -> None:
+    def __init__(self, target: int, random: Random) -> None:
         self.port = free_port()
         self._target = target
-        self._chance = chance
-        #: How long every byte is under way, in each direction.
+        self._random = random
+        #: Latency in each direction.
         self.delay_seconds = 0.0
-        #: What all connections together get through in a second, in each direction.
+        #: Bandwidth of all connections together, in each direction.
         self.bytes_per_second: float | None = None
-        #: How likely a piece is to be held up, as by a lost packet, and all behind it; how long.
+        #: The probability and duration of a stall, as by a lost packet.
         self.stall_chance = 0.0
         self.stall_seconds = 0.0
-        #: Whether everything is swallowed: nobody hears of anybody, and nobody is told so.
+        #: Whether everything is dropped silently.
         self.is_cut = False
-        #: New connections are reset after so many bytes, at most; in the middle of whatever it is.
+        #: New connections are reset after at most so many bytes.
         self.reset_within_bytes: int | None = None
         self.resets = 0
         self._connections: set[_Connection] = set()
-        self._free_at = {"there": 0.0, "back": 0.0}
+        self._free_at = {"upstream": 0.0, "downstream": 0.0}
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
         self._thread.start()
         self._server: asyncio.Server = self._do(asyncio.start_server(self._accept, HOST, self.port))
 
     def reset_all(self) -> None:
-        """Reset every connection there is."""
+        """Reset all connections."""
 
         async def reset() -> None:
             for connection in self._connections:
@@ -61,7 +61,7 @@ class Proxy:
         self._do(reset())
 
     def close(self) -> None:
-        """End, and all connections with it."""
+        """Stop, and reset all connections."""
 
         async def end() -> None:
             await close_server(self._server)
@@ -70,7 +70,7 @@ class Proxy:
                 connection.reset()
                 connection.serving.cancel()
             await asyncio.gather(*serving, return_exceptions=True)
-            await take_turns()  # what was reset is let go of
+            await take_turns()  # so that reset transports are closed
 
         self._do(end())
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -78,10 +78,10 @@ class Proxy:
         self._loop.close()
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # Known from the first moment, so that whatever comes next, it is closed.
+        # Registered first, so that it is closed whatever happens.
         connection = _Connection(writer)
         if self.reset_within_bytes is not None:
-            connection.left = self._chance.randrange(1, self.reset_within_bytes)
+            connection.left = self._random.randrange(1, self.reset_within_bytes)
         self._connections.add(connection)
         connection.serving = asyncio.ensure_future(self._serve(connection, reader, writer))
 
@@ -96,17 +96,17 @@ class Proxy:
             return
         connection.ends.append(far_writer)
         pumps = [
-            asyncio.ensure_future(self._pump(connection, reader, far_writer, "there")),
-            asyncio.ensure_future(self._pump(connection, far_reader, writer, "back")),
+            asyncio.ensure_future(self._pump(connection, reader, far_writer, "upstream")),
+            asyncio.ensure_future(self._pump(connection, far_reader, writer, "downstream")),
         ]
         try:
-            # Whoever closes first closes for both.
+            # The end of one side ends the other.
             await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for pump in pumps:
                 pump.cancel()
             await asyncio.gather(*pumps, return_exceptions=True)
-            # Who does not read keeps it open, until it is reset.
+            # A peer that does not read keeps it open until it is reset.
             await connection.close()
             self._connections.discard(connection)
 
@@ -115,7 +115,7 @@ class Proxy:
         connection: _Connection,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
-        way: str,
+        direction: str,
     ) -> None:
         pieces: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(200)
 
@@ -130,7 +130,7 @@ class Proxy:
                 due, piece = await pieces.get()
                 if not piece:
                     return
-                await self._hold_up(due, len(piece), way)
+                await self._delay(due, len(piece), direction)
                 if connection.left is not None and len(piece) >= connection.left:
                     writer.write(piece[: connection.left])
                     await asyncio.sleep(0)
@@ -146,12 +146,12 @@ class Proxy:
             with suppress(asyncio.CancelledError, OSError):
                 await reading
 
-    async def _hold_up(self, due: float, size: int, way: str) -> None:
+    async def _delay(self, due: float, size: int, direction: str) -> None:
         if self.bytes_per_second is not None:
-            self._free_at[way] = max(self._free_at[way], time.monotonic())
-            self._free_at[way] += size / self.bytes_per_second
-            due = max(due, self._free_at[way])
-        if self._chance.random() < self.stall_chance:
+            self._free_at[direction] = max(self._free_at[direction], time.monotonic())
+            self._free_at[direction] += size / self.bytes_per_second
+            due = max(due, self._free_at[direction])
+        if self._random.random() < self.stall_chance:
             due += self.stall_seconds
         wait = due - time.monotonic()
         if wait > 0:
@@ -175,14 +175,14 @@ class Proxy:
 
 
 class _Connection:
-    """The two ends of a connection; the far one comes later."""
+    """Both ends of a connection; the broker's end is added later."""
 
-    #: What passes on what comes.
+    #: The task that forwards.
     serving: asyncio.Future[None]
 
     def __init__(self, near: asyncio.StreamWriter) -> None:
         self.ends = [near]
-        #: How many bytes it has left before it is reset.
+        #: Bytes until it is reset.
         self.left: int | None = None
 
     def reset(self) -> None:
@@ -198,7 +198,7 @@ class _Connection:
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:
-    """Let the other side be told that there never was such a connection."""
+    """Close with RST instead of FIN."""
     sock = writer.get_extra_info("socket")
     with suppress(OSError):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)

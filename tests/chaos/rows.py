@@ -1,4 +1,4 @@
-"""All rows: who imports this has them in the matrix."""
+"""Imports all modules with rows, which registers them in the matrix."""
 
 from __future__ import annotations
 

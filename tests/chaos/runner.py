@@ -1,4 +1,4 @@
-"""Runs the matrix of faults, and prints one table."""
+"""Runs the matrix of faults and prints a table."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from chaos import rows as _rows  # noqa: F401  # who is imported is in the matrix
+from chaos import rows as _rows  # noqa: F401  # registers the rows
 from chaos.matrix import ROWS, Row, Size
-from chaos.stage import Figures, Run
+from chaos.testbed import Figures, Run
 
 
 @dataclass
 class Result:
-    """What came of a row."""
+    """The result of a row."""
 
     row: Row
     figures: Figures
     seconds: float
-    #: Empty if all is well.
+    #: Empty on success.
     failure: str = ""
-    #: Why it was not run.
+    #: Why it was skipped.
     reason: str = ""
 
 
 def play(row: Row, folder: Path, *, seed: int, count: int, brokers: int, progress: Any) -> Result:
-    """Run a row, and give what came of it, whatever it is."""
+    """Run a row and return its result, also if it fails."""
     run = Run(folder, seed=seed, count=count, brokers=brokers, progress=progress)
     started = time.monotonic()
     failure = reason = ""
@@ -46,13 +46,13 @@ def play(row: Row, folder: Path, *, seed: int, count: int, brokers: int, progres
         row.play(run)
     except pytest.skip.Exception as skipped:
         reason = str(skipped)
-    except Exception:  # noqa: BLE001  # the other rows have their turn
+    except Exception:  # noqa: BLE001  # the other rows still run
         failure = traceback.format_exc()
     return Result(row, run.figures, time.monotonic() - started, failure, reason)
 
 
 def chosen(text: str) -> list[Row]:
-    """Give the rows that are named: 1,7-9,2c."""
+    """Return the rows of a list such as 1,7-9,2c; all for an empty one."""
     wanted: set[str] = set()
     for part in filter(None, text.split(",")):
         if found := re.fullmatch(r"(\d+)-(\d+)", part):
@@ -61,20 +61,20 @@ def chosen(text: str) -> list[Row]:
         elif part in ROWS:
             wanted.add(part)
         else:
-            raise click.BadParameter(f"there is no row {part}; there are {', '.join(ROWS)}")
+            raise click.BadParameter(f"Unknown row {part}; rows are {', '.join(ROWS)}")
     rows = [row for number, row in ROWS.items() if not text or number in wanted]
-    return sorted(rows, key=_place)
+    return sorted(rows, key=_position)
 
 
-def _place(row: Row) -> tuple[int, str]:
-    """Rows without a number come last."""
+def _position(row: Row) -> tuple[int, str]:
+    """Sort rows without a number last."""
     number = re.match(r"\d*", row.number)
     return int(number[0]) if number and number[0] else 99, row.number
 
 
 def table_of(results: list[Result]) -> Table:
-    """Put it all in one table."""
-    table = Table(title="What it survives")
+    """Return the table of results."""
+    table = Table(title="Fault matrix")
     for name in ("#", "fault"):
         table.add_column(name, no_wrap=name == "#")
     for name in ("cycles", "acked", "lost", "dup", "worst wait", "MiB before", "after", "took"):
@@ -82,9 +82,9 @@ def table_of(results: list[Result]) -> Table:
     table.add_column("")
     for result in results:
         row, figures = result.row, result.figures
-        verdict = "[red]broken[/]" if result.failure else "ok"
+        verdict = "[red]failed[/]" if result.failure else "ok"
         if result.reason:
-            verdict = f"[yellow]not run: {result.reason}[/]"
+            verdict = f"[yellow]skipped: {result.reason}[/]"
         elif figures.notes:
             verdict += f"; {'; '.join(figures.notes)}"
         table.add_row(
@@ -106,15 +106,15 @@ def table_of(results: list[Result]) -> Table:
 
 
 @click.command("run")
-@click.option("--rows", "text", default="", help="Which rows: 1,7-9,2c. [default: all]")
-@click.option("--seed", default=1, show_default=True, help="Where chance begins.")
-@click.option("--cycles", type=int, help="How often, instead of what the size says.")
+@click.option("--rows", "text", default="", help="Rows to run, such as 1,7-9,2c. [default: all]")
+@click.option("--seed", default=1, show_default=True, help="Random seed.")
+@click.option("--cycles", type=int, help="Number of cycles, instead of that of the size.")
 @click.option(
     "--size", type=click.Choice([size.value for size in Size]), default="normal", show_default=True
 )
-@click.option("--brokers", default=1, show_default=True, help="How many brokers there are.")
-@click.option("--dir", "base", type=Path, help="Where to work. [default: a temporary folder]")
-@click.option("--json", "file", type=Path, help="Where to write the figures as JSON as well.")
+@click.option("--brokers", default=1, show_default=True, help="Number of brokers.")
+@click.option("--dir", "base", type=Path, help="Working directory. [default: a temporary one]")
+@click.option("--json", "file", type=Path, help="Also write the results to this file as JSON.")
 def run(
     text: str,
     seed: int,
@@ -124,13 +124,13 @@ def run(
     base: Path | None,
     file: Path | None,
 ) -> None:
-    """Run the matrix of faults, and print one table.
+    """Run the matrix of faults and print a table.
 
     \b
         make chaos CHAOS="--rows 1,7-9 --seed 5 --cycles 100"
 
-    The size says how often each fault happens: short is what the tests do, full what the matrix
-    asks for. Fails if an invariant of any row does not hold; what that row left behind is kept.
+    The size sets how often each fault is injected; short is what the tests run. Fails if an
+    invariant of a row does not hold; the data of that row is kept.
     """
     folder = Path(tempfile.mkdtemp(prefix="ottla-chaos-", dir=base))
     console = Console(width=None if sys.stdout.isatty() else 160)
@@ -143,16 +143,16 @@ def run(
             def tell(done: int, of: int, task: Any = task, row: Row = row) -> None:
                 progress.update(task, description=f"{row}: {done:,} of {of:,} {row.unit}")
 
-            place = folder / f"row{row.number}"
+            path = folder / f"row{row.number}"
             count = cycles or row.counts[Size(size)]
-            result = play(row, place, seed=seed, count=count, brokers=brokers, progress=tell)
+            result = play(row, path, seed=seed, count=count, brokers=brokers, progress=tell)
             progress.remove_task(task)
             results.append(result)
             if result.failure:
-                console.print(f"[red]{row} is broken[/]; what it left is in {place}")
+                console.print(f"[red]{row} failed[/]; its data is in {path}")
                 console.print(result.failure, markup=False, highlight=False)
             else:
-                shutil.rmtree(place, ignore_errors=True)
+                shutil.rmtree(path, ignore_errors=True)
     console.print(table_of(results))
     if file is not None:
         file.write_text(json.dumps([_as_json(result, seed) for result in results], indent=2))

@@ -1,4 +1,4 @@
-"""The checker can fail: each anomaly has a history that has it, and chance finds no way around."""
+"""The checker detects every anomaly, in written histories and in random ones."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def sent(value: int, offset: int | None = None, outcome: Outcome = ACKED) -> Sen
     return Send(0, value, outcome, offset)
 
 
-def seen(*places: tuple[int, int]) -> list[Row]:
+def seen(*rows: tuple[int, int]) -> list[Row]:
     """Rows of partition 0: an offset and a value each."""
-    return [(0, offset, value) for offset, value in places]
+    return [(0, offset, value) for offset, value in rows]
 
 
 def of(sends: list[Send], *readers: list[Row], last: list[Row] | None = None) -> History:
@@ -114,7 +114,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
-def test_an_anomaly_is_found_and_no_other(case):
+def test_an_anomaly_is_detected_and_no_other(case):
     assert set(counted(check(case.history))) - {case.also} == {case.anomaly}
 
 
@@ -138,65 +138,65 @@ SOUND = {
 
 
 @pytest.mark.parametrize("history", SOUND.values(), ids=SOUND.keys())
-def test_what_may_be_is_no_anomaly(history):
+def test_a_valid_history_has_no_anomaly(history):
     assert check(history) == []
 
 
-def test_a_record_that_was_deleted_is_not_missed_and_others_are():
+def test_only_deleted_records_may_be_missing():
     history = of([sent(7, 0), sent(8, 1), sent(9, 2)], seen((0, 7), (2, 9)))
 
     assert check(history, deleted={(0, 1)}) == []
     assert counted(check(history, deleted={(0, 0), (1, 1)})) == {"lost-write": 1}
 
 
-def test_a_record_that_was_read_and_then_deleted_is_not_missed_in_the_end():
+def test_a_record_that_was_read_and_then_deleted_may_be_missing():
     history = of([sent(7, 0), sent(8, 1)], seen((0, 7), (1, 8)), last=seen((1, 8)))
 
     assert check(history, deleted={(0, 0)}) == []
 
 
-def test_an_anomaly_says_who_and_what():
+def test_an_anomaly_names_the_producer_and_the_value():
     (anomaly,) = check(CASES["the last of three is nowhere"].history)
 
     assert str(anomaly) == "unseen in partition 0: 9, acked to p at offset 2"
 
 
-# Chance.
+# Random histories.
 
 
 @dataclass
 class World:
-    """A log that is what it should be, and a history of clients of it."""
+    """A valid log, and a history of its clients."""
 
     logs: dict[int, list[int]]
     history: History
 
 
-def a_world(chance: Random) -> World:
-    """Producers send in their order; some are never told. Readers read from anywhere, or anew."""
+def a_world(random: Random) -> World:
+    """Return random sends, some without a response, and readers that start anywhere, or again."""
     logs: dict[int, list[int]] = defaultdict(list)
     history = History()
-    for turn in range(chance.randint(20, 60)):
-        producer = chance.randrange(3)
-        send = Send(chance.randrange(2), value_of(producer, turn))
+    for turn in range(random.randint(20, 60)):
+        producer = random.randrange(3)
+        send = Send(random.randrange(2), value_of(producer, turn))
         history.sends[f"producer {producer}"].append(send)
-        send.outcome = chance.choices([ACKED, UNKNOWN, REFUSED], [8, 1, 1])[0]
-        if send.outcome is ACKED or (send.outcome is UNKNOWN and chance.random() < 0.5):
+        send.outcome = random.choices([ACKED, UNKNOWN, REFUSED], [8, 1, 1])[0]
+        if send.outcome is ACKED or (send.outcome is UNKNOWN and random.random() < 0.5):
             log = logs[send.partition]
             log.append(send.value)
-            if send.outcome is ACKED and chance.random() < 0.9:
+            if send.outcome is ACKED and random.random() < 0.9:
                 send.offset = len(log) - 1
-            if chance.random() < 0.1:
-                log.append(-1)  # an offset that no client ever sees
-    for number in range(chance.randint(1, 3)):
+            if random.random() < 0.1:
+                log.append(-1)  # an offset without a record for clients
+    for number in range(random.randint(1, 3)):
         rows = history.polls[f"reader {number}"]
         for partition, log in logs.items():
-            for _ in range(chance.randint(1, 2)):
-                start = chance.randrange(len(log))
-                rows += read(partition, log, start, chance.randint(start, len(log)))
+            for _ in range(random.randint(1, 2)):
+                start = random.randrange(len(log))
+                rows += read(partition, log, start, random.randint(start, len(log)))
     for partition, log in logs.items():
         history.polls["last"] += read(partition, log, 0, len(log))
-    if chance.random() < 0.5:
+    if random.random() < 0.5:
         history.last_readers = {"last"}
     return World(logs, history)
 
@@ -219,8 +219,8 @@ def records_of(rows: list[Row]) -> list[int]:
     return [at for at, row in enumerate(rows) if row[1] != MOVED]
 
 
-def lose_the_last(world: World, chance: Random) -> None:
-    partition = chance.choice([send.partition for send in acked(world.history)])
+def lose_the_last(world: World, random: Random) -> None:
+    partition = random.choice([send.partition for send in acked(world.history)])
     values = {send.value: send for send in acked(world.history)}
     for value in reversed(world.logs[partition]):
         drop(world.history, value)
@@ -228,55 +228,55 @@ def lose_the_last(world: World, chance: Random) -> None:
             return
 
 
-def lose_one(world: World, chance: Random) -> None:
-    """One that has another one behind it, and whose place is known."""
+def lose_one(world: World, random: Random) -> None:
+    """Return an acked send with a known offset and another record after it."""
     behind = {partition: _last_record(log) for partition, log in world.logs.items()}
     sends = [s for s in acked(world.history) if s.offset is not None]
-    drop(world.history, chance.choice([s for s in sends if s.value != behind[s.partition]]).value)
+    drop(world.history, random.choice([s for s in sends if s.value != behind[s.partition]]).value)
 
 
 def _last_record(log: list[int]) -> int:
     return next(value for value in reversed(log) if value >= 0)
 
 
-def lose_what_was_read(world: World, chance: Random) -> None:
-    """Let something be seen before the end, and not in it."""
+def lose_what_was_read(world: World, random: Random) -> None:
+    """Make a record seen earlier and missing at the end."""
     rows = world.history.polls["last"]
     world.history.polls["early"] = list(rows)
-    del rows[chance.choice(records_of(rows))]
+    del rows[random.choice(records_of(rows))]
     world.history.last_readers = {"last"}
 
 
-def double(world: World, chance: Random) -> None:
-    send = chance.choice(acked(world.history))
+def double(world: World, random: Random) -> None:
+    send = random.choice(acked(world.history))
     end = len(world.logs[send.partition])
     world.history.polls["late"] = [(send.partition, end, send.value)]
 
 
-def replace(world: World, chance: Random) -> None:
-    """Let somebody have seen something else where another one saw this."""
+def replace(world: World, random: Random) -> None:
+    """Make two readers see different records at one offset."""
     rows = world.history.polls["last"]
-    partition, offset, _value = rows[chance.choice(records_of(rows))]
+    partition, offset, _value = rows[random.choice(records_of(rows))]
     value = value_of(9, 0)
     world.history.sends["other"].append(Send(partition, value))
     world.history.polls["late"] = [(partition, offset, value)]
 
 
-def make_up(world: World, chance: Random) -> None:
+def make_up(world: World, random: Random) -> None:
     rows = world.history.polls["last"]
-    at = chance.choice(records_of(rows))
+    at = random.choice(records_of(rows))
     rows[at] = (*rows[at][:2], value_of(9, 1))
 
 
-def show_what_was_refused(world: World, chance: Random) -> None:
-    partition = chance.choice(list(world.logs))
+def show_what_was_refused(world: World, random: Random) -> None:
+    partition = random.choice(list(world.logs))
     value = value_of(9, 2)
     world.history.sends["other"].append(Send(partition, value, REFUSED))
     world.history.polls["late"] = [(partition, len(world.logs[partition]), value)]
 
 
 def _neighbours(rows: list[Row]) -> list[int]:
-    """Where in the rows one of a partition follows another, with one more behind it."""
+    """Return an index whose row has neighbours of the same partition on both sides."""
     found = records_of(rows)
     return [
         at
@@ -285,26 +285,26 @@ def _neighbours(rows: list[Row]) -> list[int]:
     ]
 
 
-def skip(world: World, chance: Random) -> None:
+def skip(world: World, random: Random) -> None:
     rows = list(world.history.polls["last"])
-    del rows[chance.choice(_neighbours(rows))]
+    del rows[random.choice(_neighbours(rows))]
     world.history.polls["late"] = rows
 
 
-def go_back(world: World, chance: Random) -> None:
+def go_back(world: World, random: Random) -> None:
     rows = world.history.polls["last"]
-    at = chance.choice(records_of(rows))
+    at = random.choice(records_of(rows))
     rows.insert(at, rows[at])
 
 
-def swap_sends(world: World, chance: Random) -> None:
+def swap_sends(world: World, random: Random) -> None:
     pairs = []
     for sends in world.history.sends.values():
         known = [send for send in sends if send.outcome is ACKED and send.offset is not None]
         for partition in world.logs:
             mine = [send for send in known if send.partition == partition]
             pairs += [(sends, one, other) for one, other in pairwise(mine)]
-    sends, one, other = chance.choice(pairs)
+    sends, one, other = random.choice(pairs)
     first, second = sends.index(one), sends.index(other)
     sends[first], sends[second] = other, one
 
@@ -326,14 +326,14 @@ SEEDS = st.integers(0, 2**32)
 
 @settings(max_examples=100)
 @given(seed=SEEDS)
-def test_a_history_of_a_sound_log_passes(seed):
+def test_a_random_valid_history_passes(seed):
     assert check(a_world(Random(seed)).history) == []
 
 
 @pytest.mark.parametrize(("kind", "mutate"), MUTATIONS.values(), ids=MUTATIONS)
 @settings(max_examples=40)
 @given(seed=SEEDS)
-def test_the_same_history_with_one_thing_wrong_does_not(kind, mutate, seed):
+def test_a_history_with_one_anomaly_fails(kind, mutate, seed):
     world = a_world(Random(seed))
     sound = deepcopy(world.history)
 
@@ -343,7 +343,7 @@ def test_the_same_history_with_one_thing_wrong_does_not(kind, mutate, seed):
     assert check(sound) == []
 
 
-def test_every_anomaly_is_shown_to_be_found():
+def test_every_documented_anomaly_is_tested():
     documented = {
         line.split()[0]
         for line in (check.__globals__["__doc__"] or "").splitlines()
@@ -357,7 +357,7 @@ def test_every_anomaly_is_shown_to_be_found():
 
 
 @given(value=st.integers(0, 2**50), data=st.data())
-def test_a_value_that_was_damaged_is_not_taken_for_one(value, data):
+def test_a_damaged_record_is_detected(value, data):
     record = encoded(value)
     assert decoded(record) == value
     if len(record) > 16:

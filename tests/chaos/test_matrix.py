@@ -1,13 +1,13 @@
-"""The matrix of faults in its short form; `make chaos` does more of it."""
+"""The matrix of faults in its short form; `make chaos` runs more cycles."""
 
 from __future__ import annotations
 
 import pytest
 
-from chaos import rows as _rows  # noqa: F401  # who is imported is in the matrix
+from chaos import rows as _rows  # noqa: F401  # registers the rows
 from chaos.matrix import ROWS, Row, Size
 from chaos.runner import chosen
-from chaos.stage import Run
+from chaos.testbed import Run
 
 #: Faults of one of several brokers, while the others serve.
 IN_A_CLUSTER = ("1", "10", "11", "G")
@@ -27,7 +27,7 @@ def play(row: Row, tmp_path, brokers: int) -> Run:
 @pytest.mark.process
 @pytest.mark.real_time
 @pytest.mark.parametrize("row", chosen(""), ids=str)
-def test_one_broker_survives(row, tmp_path):
+def test_one_broker_survives_the_fault(row, tmp_path):
     run = play(row, tmp_path, brokers=1)
 
     assert run.figures.cycles == run.count or row.number in ("12", "13")
@@ -37,13 +37,13 @@ def test_one_broker_survives(row, tmp_path):
 @pytest.mark.process
 @pytest.mark.real_time
 @pytest.mark.parametrize("number", IN_A_CLUSTER)
-def test_others_serve_on_whatever_happens_to_one_of_three(number, tmp_path):
+def test_other_brokers_keep_serving_during_the_fault(number, tmp_path):
     run = play(ROWS[number], tmp_path, brokers=3)
 
     assert run.figures.acked > 0
 
 
-def test_rows_are_chosen_by_number():
+def test_rows_are_selected_by_number():
     assert [row.number for row in chosen("2-3,G,1")] == ["1", "2", "2c", "2f", "3", "G"]
     numbers = [row.number for row in chosen("")]
     assert [number for number in numbers if number.isdigit()] == [str(n) for n in range(1, 23)]

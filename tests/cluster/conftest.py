@@ -26,7 +26,7 @@ def module_cluster(
         yield started
         started.stop()
         for broker in started:
-            assert " ERROR " not in broker.log.read_text(), broker.last_words()
+            assert " ERROR " not in broker.log.read_text(), broker.log_tail()
 
 
 @pytest.fixture

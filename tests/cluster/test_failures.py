@@ -228,7 +228,7 @@ async def test_a_broker_can_start_while_the_controller_is_down(cluster):
 
     cluster[1].start("--set", "controller.wait.ms=200")
 
-    assert "serving the last known metadata" in cluster[1].last_words()
+    assert "serving the last known metadata" in cluster[1].log_tail()
     assert await produce_code(cluster[1], "orders", 0) == ErrorCode.NONE
     assert (await fetch_partition(cluster[1], "orders", 0)).high_watermark == 2
     cluster[0].start()
@@ -290,7 +290,7 @@ def test_a_broker_refuses_the_data_directory_of_another_broker(cluster):
     cluster[2].data.rename(cluster[1].data)
 
     assert exit_code_of(cluster[1]) == 1
-    assert "has broker id 2, not 1" in cluster[1].last_words()
+    assert "has broker id 2, not 1" in cluster[1].log_tail()
 
 
 def test_a_broker_refuses_the_data_directory_of_another_cluster(cluster, tmp_path):
@@ -301,7 +301,7 @@ def test_a_broker_refuses_the_data_directory_of_another_cluster(cluster, tmp_pat
         other[1].data.rename(cluster[1].data)
 
     assert exit_code_of(cluster[1]) == 1
-    assert "error: The data directory belongs to cluster" in cluster[1].last_words()
+    assert "error: The data directory belongs to cluster" in cluster[1].log_tail()
 
 
 async def test_a_controller_that_lost_its_metadata_log_is_not_followed(tmp_path, request):
@@ -314,13 +314,13 @@ async def test_a_controller_that_lost_its_metadata_log_is_not_followed(tmp_path,
         cluster[0].start()
 
         async def refused() -> bool:
-            return "not following the controller" in cluster[1].last_words()
+            return "not following the controller" in cluster[1].log_tail()
 
         await until(refused, "not following the controller")
         assert (await fetch_partition(cluster[1], "orders", 0)).high_watermark == 1
         cluster[1].kill()
         assert exit_code_of(cluster[1]) == 1
-        assert "the controller has lost data" in cluster[1].last_words()
+        assert "the controller has lost data" in cluster[1].log_tail()
 
         # Restore its data.
         cluster[0].kill()
@@ -336,14 +336,14 @@ def test_a_new_broker_waits_for_the_controller(tmp_path):
         cluster.file.write_text(cluster.describe())
         cluster[1].launch()
         deadline = time.monotonic() + TIMEOUT_SECONDS
-        while "waiting for the controller" not in cluster[1].last_words():
+        while "waiting for the controller" not in cluster[1].log_tail():
             assert time.monotonic() < deadline
             time.sleep(0.02)
         assert not cluster[1].data.exists()
 
         cluster[0].start()
 
-        cluster[1].wait_until_it_answers()
+        cluster[1].wait_until_ready()
     finally:
         cluster.kill()
 
@@ -356,11 +356,11 @@ async def test_brokers_with_different_cluster_brokers_report_it(tmp_path):
         cluster.file.write_text(cluster.describe())
         alone.start()
         cluster[1].launch("--set", "controller.wait.ms=200")
-        cluster[1].wait_until_it_answers()
+        cluster[1].wait_until_ready()
         message = f"{alone.address} does not know broker 1: cluster.brokers must be the same"
 
         async def is_logged() -> bool:
-            return message in cluster[1].last_words()
+            return message in cluster[1].log_tail()
 
         await until(is_logged, message)
     finally:

@@ -5,8 +5,8 @@ import random
 import pytest
 
 from crash.lives import lost_after, writers
-from crash.mounts import private_mounts
 from crash.writer import CONFIG, LOGS, NOW, a_batch, open_directory, rows, value_of
+from harness.mounts import private_mounts
 
 CUTS = 10
 SIZE = 48 * 1024 * 1024

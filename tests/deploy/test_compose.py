@@ -254,7 +254,7 @@ def brokers(tmp_path, request):
             for broker in daemons:
                 broker.launch()
             for broker in daemons:
-                broker.wait_until_it_answers()
+                broker.wait_until_ready()
             yield list(internal.values()), list(external.values())
         finally:
             for broker in daemons:

@@ -18,7 +18,7 @@ from typing import Self
 
 from harness.clients.agents import JAVA
 from harness.clients.base import kafka_libs
-from harness.daemon import HOST, answers, free_port
+from harness.daemon import HOST, free_port, responds
 
 START_SECONDS = 60
 _PROPERTIES = """
@@ -81,14 +81,14 @@ class ApacheKafka:
         self.kill()
 
     def start(self) -> Self:
-        """Start it and wait until it answers ApiVersions."""
+        """Start it and wait until it responds ApiVersions."""
         with self.log.open("ab") as log:
             command = self._java("kafka.Kafka", str(self._properties))
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
         deadline = time.monotonic() + START_SECONDS
-        while not answers(self.port):
+        while not responds(self.port):
             if self._process.poll() is not None or time.monotonic() > deadline:
                 self.kill()
                 raise AssertionError(f"Kafka does not start:\n{self.log.read_text()[-4000:]}")

@@ -1,17 +1,17 @@
-"""The real daemon: a process of its own, with a data directory and a port of the loopback.
+"""The daemon runner: real brokers, each a process with a data directory and a port on loopback.
 
     with Daemon(tmp_path, "--set", "log.retention.ms=1000") as broker:
         broker.address      # "127.0.0.1:20123"
         broker.kill()       # SIGKILL
-        broker.start()      # on the same directory, at the same address
-        broker.stop()       # SIGTERM; gives the exit code
+        broker.start()      # on the same data directory and port
+        broker.stop()       # SIGTERM; returns the exit code
 
-    with Cluster(tmp_path, 3) as cluster:       # three of them, which know one another
+    with Cluster(tmp_path, 3) as cluster:
         cluster.bootstrap   # "127.0.0.1:20123,127.0.0.1:20124,127.0.0.1:20125"
         cluster[2].kill()
 
-`start` returns when it answers. What it logs is in `broker.log`; fixtures should show it when a
-test fails:
+`start` returns when the broker responds. Its log is in `broker.log`; fixtures print it when a test
+fails:
 
     @pytest.fixture
     def broker(tmp_path, request):
@@ -31,42 +31,44 @@ import sys
 import time
 from collections import deque
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import pytest
+
 HOST = "127.0.0.1"
-#: A loaded machine may be slow. Nothing waits for so long unless something is wrong.
-PATIENCE_SECONDS = 30
+#: Longer than anything takes on a busy machine; a test that waits this long hangs.
+TIMEOUT_SECONDS = 30
 # ApiVersions 0, correlation id 7, no client id.
-_HELLO = bytes.fromhex("0000000a 0012 0000 00000007 ffff")
+_API_VERSIONS = bytes.fromhex("0000000a 0012 0000 00000007 ffff")
 
 
 def free_port() -> int:
-    """Give a port that nobody listens on, and nobody will be given for a connection of his own.
+    """Return a port that is free, and outside of the ephemeral range, which starts at 32768.
 
-    The latter come from 32768 up. A broker that is down for a moment could lose one of those: a
-    client that tries to reach it may even get it for its own end, and be connected to itself.
+    While a broker is down, the kernel could assign an ephemeral port to a client: one that connects
+    to the broker may even get that port itself, and be connected to itself.
     """
     return free_ports(1)
 
 
 def free_ports(count: int) -> int:
-    """Give the first of some such ports in a row."""
+    """Return the first of `count` consecutive free ports."""
     while True:
         first = random.SystemRandom().choice(_PORTS[: 1 - count or None])
         ports = range(first, first + count)
-        if not any(port in _given for port in ports) and all(map(_is_free, ports)):
-            _given.extend(ports)
+        if not any(port in _used for port in ports) and all(map(_is_free, ports)):
+            _used.extend(ports)
             return first
 
 
-def _own_ports() -> range:
-    """Give the ports that only this process uses, of those that run tests at the same time.
+def _worker_ports() -> range:
+    """Return the ports reserved for this worker of pytest-xdist.
 
-    Whoever is given a port listens on it a moment later, and not while it is down. From 20,000 up
-    there are the brokers of `ottla.testing`.
+    A port is in use later than it is chosen, and not while its broker is down. Ports from 20,000 on
+    are those of `ottla.testing`.
     """
     processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
@@ -83,27 +85,27 @@ def _is_free(port: int) -> bool:
     return True
 
 
-_PORTS = _own_ports()
-#: Who was given one of these may be down at the moment.
-_given: deque[int] = deque(maxlen=1000)
+_PORTS = _worker_ports()
+#: Ports that were returned: their brokers may be down at the moment.
+_used: deque[int] = deque(maxlen=1000)
 
 
-def answers(port: int) -> bool:
-    """Whether a broker on this port answers the first question of every client."""
+def responds(port: int) -> bool:
+    """Whether a broker on this port responds to ApiVersions."""
     try:
         with socket.create_connection((HOST, port), timeout=5) as connection:
-            connection.sendall(_HELLO)
-            answer = connection.recv(10)
+            connection.sendall(_API_VERSIONS)
+            response = connection.recv(10)
     except OSError:
         return False
     # Size, correlation id, error code.
-    return len(answer) == 10 and struct.unpack(">iih", answer)[1:] == (7, 0)
+    return len(response) == 10 and struct.unpack(">iih", response)[1:] == (7, 0)
 
 
 class Daemon:
-    """A broker that runs, is stopped, killed and started again; always the same one."""
+    """A broker that can be started, stopped and killed repeatedly, on the same data and port."""
 
-    #: What Python runs.
+    #: Arguments of the Python interpreter.
     program: tuple[str, ...] = ("-m", "ottla")
 
     def __init__(
@@ -114,29 +116,29 @@ class Daemon:
         self.log = folder / "broker.log"
         self.port = port or free_port()
         self.arguments = arguments
-        # What whoever runs the tests has set for brokers of his own is not for this one.
-        own = {name: text for name, text in os.environ.items() if not name.startswith("OTTLA_")}
-        self._environ = own | environ
+        # Configs in the developer's environment are not for this broker.
+        inherited = {name: v for name, v in os.environ.items() if not name.startswith("OTTLA_")}
+        self._environ = inherited | environ
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def address(self) -> str:
-        """Where it listens: the bootstrap address."""
+        """The bootstrap address."""
         return f"{HOST}:{self.port}"
 
     @property
     def pid(self) -> int:
-        """Its process."""
-        assert self._process is not None, "the broker is not running"
+        """The process id."""
+        assert self._process is not None, "The broker is not running"
         return self._process.pid
 
     @property
     def is_running(self) -> bool:
-        """Whether there is a process."""
+        """Whether the process runs."""
         return self._process is not None and self._process.poll() is None
 
     def spawn(self, *arguments: str) -> subprocess.Popen[bytes]:
-        """Start a process, and do not wait for it."""
+        """Start a process without waiting for it, and without keeping it."""
         assert "TEST_NO_DAEMONS" not in os.environ, "this test lacks the marker `process`"
         command = [sys.executable, *self.program, "broker", "start", "--data-dir", str(self.data)]
         listen = () if "--listen" in self.arguments else ("--listen", self.address)
@@ -151,67 +153,85 @@ class Daemon:
             )
 
     def start(self, *arguments: str) -> Self:
-        """Start it, with more arguments if need be, and wait until it answers."""
+        """Start the broker, with additional arguments, and wait until it responds."""
         self.launch(*arguments)
-        return self.wait_until_it_answers()
+        return self.wait_until_ready()
 
     def launch(self, *arguments: str) -> None:
-        """Start it."""
-        assert not self.is_running, "it runs already"
+        """Start the broker without waiting for it."""
+        assert not self.is_running, "The broker is already running"
         self._process = self.spawn(*arguments)
 
-    def wait_until_it_answers(self) -> Self:
-        """Wait until it answers."""
+    def wait_until_ready(self) -> Self:
+        """Wait until the broker responds."""
         assert self._process is not None
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while not self.answers():
+        deadline = time.monotonic() + TIMEOUT_SECONDS
+        while not self.responds():
             if self._process.poll() is not None:
-                raise AssertionError(f"the broker ended at once:\n{self.last_words()}")
+                raise AssertionError(f"The broker ended at once:\n{self.log_tail()}")
             if time.monotonic() > deadline:
                 self.kill()
-                raise AssertionError(f"the broker does not answer:\n{self.last_words()}")
+                raise AssertionError(f"The broker does not respond:\n{self.log_tail()}")
             time.sleep(0.005)
         return self
 
-    def answers(self) -> bool:
-        """Whether it answers the first question of every client."""
-        return answers(self.port)
+    def responds(self) -> bool:
+        """Whether the broker responds to ApiVersions."""
+        return responds(self.port)
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal."""
         os.kill(self.pid, number)
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
-        """Ask it to stop, and give the exit code."""
+        """Stop the broker with SIGTERM or another signal; return the exit code."""
         self.send(number)
         return self.wait()
 
     def kill(self) -> None:
-        """End it as a crash does."""
+        """Kill the broker with SIGKILL."""
         if self._process is not None:
             self._process.kill()
             self.wait()
 
+    def pause(self) -> None:
+        """Stop the process with SIGSTOP, and wait until it is stopped."""
+        self.send(signal.SIGSTOP)
+        assert self.wait_until_paused()
+
+    def wait_until_paused(self, seconds: float = TIMEOUT_SECONDS) -> bool:
+        """Wait until the process is stopped; False if it is not in time."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            if process_stat(self)[0] == "T":
+                return True
+            time.sleep(0.002)
+        return False
+
+    def resume(self) -> None:
+        """Continue the process with SIGCONT."""
+        self.send(signal.SIGCONT)
+
     def wait(self) -> int:
-        """Wait for its end, and give the exit code."""
+        """Wait until the process ends; return the exit code."""
         assert self._process is not None
         try:
-            code = self._process.wait(PATIENCE_SECONDS)
+            code = self._process.wait(TIMEOUT_SECONDS)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-            raise AssertionError(f"the broker does not end:\n{self.last_words()}") from None
+            raise AssertionError(f"The broker does not end:\n{self.log_tail()}") from None
         self._process = None
         return code
 
     def restart(self, *arguments: str) -> Self:
-        """Stop it as one should, and start it again."""
+        """Stop the broker with SIGTERM, and start it again."""
         code = self.stop()
-        assert code == 0, f"exit code {code}:\n{self.last_words()}"
+        assert code == 0, f"Exit code {code}:\n{self.log_tail()}"
         return self.start(*arguments)
 
-    def last_words(self, lines: int = 60) -> str:
-        """Give the end of what it logged."""
+    def log_tail(self, lines: int = 60) -> str:
+        """Return the end of the log."""
         if not self.log.exists():
             return ""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
@@ -229,7 +249,7 @@ class Daemon:
 
 
 class Cluster:
-    """Brokers 0 to n - 1, each a daemon, with a cluster file that lists them all."""
+    """Brokers 0 to n - 1 with a cluster file."""
 
     def __init__(
         self, folder: Path, count: int = 3, *arguments: str, kind: type[Daemon] = Daemon
@@ -256,35 +276,35 @@ class Cluster:
 
     @property
     def bootstrap(self) -> str:
-        """The addresses of all."""
+        """The bootstrap servers: the addresses of all brokers."""
         return ",".join(broker.address for broker in self)
 
     def describe(self) -> str:
-        """Give the content of the cluster file."""
+        """Return the content of the cluster file."""
         return "\n".join(
             f'[[brokers]]\nid = {number}\naddress = "{broker.address}"\n'
             for number, broker in enumerate(self)
         )
 
     def start(self) -> Self:
-        """Start those that do not run, all at once, and wait until they answer."""
+        """Start the brokers that do not run, all at once, and wait until they respond."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self.file.write_text(self.describe())
-        resting = [broker for broker in self if not broker.is_running]
-        for broker in resting:
+        stopped = [broker for broker in self if not broker.is_running]
+        for broker in stopped:
             broker.launch()
-        for broker in resting:
-            broker.wait_until_it_answers()
+        for broker in stopped:
+            broker.wait_until_ready()
         return self
 
     def stop(self) -> None:
-        """Ask all to stop, those that follow first, and wait for it."""
+        """Stop all brokers with SIGTERM, the controller last."""
         for broker in reversed(self.brokers):
             if broker.is_running:
-                assert broker.stop() == 0, broker.last_words()
+                assert broker.stop() == 0, broker.log_tail()
 
     def kill(self) -> None:
-        """End all of them as a crash does."""
+        """Kill all brokers with SIGKILL."""
         for broker in self:
             broker.kill()
 
@@ -315,7 +335,7 @@ def partitions_on_disk(broker: Daemon, topic: str) -> set[int]:
 
 @contextmanager
 def shown_on_failure(request: Any, brokers: Collection[Daemon]) -> Iterator[None]:
-    """Show what brokers logged meanwhile if the test fails; for fixtures, which are not told."""
+    """Print what brokers logged during a test if it fails; for use in fixtures."""
     failed_before = request.session.testsfailed
     sizes = {broker.log: _size(broker.log) for broker in brokers}
     yield
@@ -329,3 +349,45 @@ def shown_on_failure(request: Any, brokers: Collection[Daemon]) -> Iterator[None
 
 def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
+
+
+# Of processes, by Linux's /proc.
+
+
+def process_stat(broker: Daemon) -> list[str]:
+    """Return the fields of /proc/PID/stat from the state on."""
+    return Path(f"/proc/{broker.pid}/stat").read_text().rpartition(")")[2].split()
+
+
+def anonymous_mib(broker: Daemon) -> float:
+    """Return the anonymous memory of the process; mapped files belong to the page cache."""
+    path = Path(f"/proc/{broker.pid}/smaps_rollup")
+    if not path.exists():
+        pytest.skip("the memory of another process can be read on Linux only")
+    return _mib(path, "Anonymous")
+
+
+def peak_mib(broker: Daemon) -> float:
+    """Return the peak memory of the process, including mapped files and the program."""
+    return _mib(Path(f"/proc/{broker.pid}/status"), "VmHWM")
+
+
+def _mib(path: Path, name: str) -> float:
+    for line in path.read_text().splitlines():
+        if line.startswith(name + ":"):
+            return int(line.split()[1]) / 1024
+    raise AssertionError(f"{path} has no {name}")
+
+
+def open_files(broker: Daemon) -> list[str]:
+    """Return what the file descriptors of the process refer to."""
+    files = []
+    for path in Path(f"/proc/{broker.pid}/fd").iterdir():
+        with suppress(FileNotFoundError):
+            files.append(str(path.readlink()))
+    return files
+
+
+def socket_count(broker: Daemon) -> int:
+    """Return the number of open sockets. Files are not counted: their number may grow."""
+    return sum(name.startswith("socket:") for name in open_files(broker))

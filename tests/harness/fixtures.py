@@ -30,8 +30,8 @@ def module_broker(
     with Daemon(tmp_path_factory.mktemp("broker"), *broker_flags) as started:
         yield started
         code = started.stop()
-        assert " ERROR " not in started.log.read_text(), started.last_words()
-        assert code == 0, started.last_words()
+        assert " ERROR " not in started.log.read_text(), started.log_tail()
+        assert code == 0, started.log_tail()
 
 
 @pytest.fixture

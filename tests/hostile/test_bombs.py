@@ -4,10 +4,8 @@ import struct
 
 import pytest
 
-from harness.daemon import Daemon
-from harness.wire import BlockingWireClient, frame_of, framed
-from hostile.attack import MIB, LatencyProbe, create_topic, peak_mib, unharmed
-from hostile.bombs import (
+from harness.attack import MIB, LatencyProbe, create_topic, unharmed
+from harness.bombs import (
     COMPACT_COUNTS,
     COUNTS,
     REFUSED_COUNT,
@@ -22,6 +20,8 @@ from hostile.bombs import (
     smallest,
     uvarint,
 )
+from harness.daemon import Daemon, peak_mib
+from harness.wire import BlockingWireClient, frame_of, framed
 from ottla.broker.requests.dispatch import SUPPORTED_APIS
 from ottla.protocol.api.fetch import FetchPartition, FetchRequest, FetchTopic
 from ottla.protocol.api.produce import PartitionProduceData, ProduceRequest, TopicProduceData

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.attack import LatencyProbe, create_topic, mutated, unharmed, with_plausible_values
 from harness.daemon import Daemon
+from harness.golden_frames import RECORDED_FRAMES
 from harness.strategies import messages
 from harness.wire import BlockingWireClient, frame_of, framed
-from hostile.attack import LatencyProbe, create_topic, mutated, unharmed, with_plausible_values
 from ottla.broker.requests.dispatch import SUPPORTED_APIS
 from ottla.protocol.errors import EncodeError
-from test_golden import RECORDED_FRAMES
 
 MUTANTS = 30
 

@@ -7,18 +7,9 @@ from contextlib import ExitStack
 
 import pytest
 
-from harness.daemon import Daemon
+from harness.attack import MIB, LatencyProbe, append, create_topic, open_connections, unharmed
+from harness.daemon import Daemon, anonymous_mib, socket_count
 from harness.wire import BlockingWireClient, frame_of
-from hostile.attack import (
-    MIB,
-    LatencyProbe,
-    anonymous_mib,
-    append,
-    create_topic,
-    open_connections,
-    socket_count,
-    unharmed,
-)
 from ottla.protocol.api.api_versions import ApiVersionsRequest
 from ottla.protocol.api.fetch import FetchPartition, FetchRequest, FetchTopic
 

@@ -2,11 +2,10 @@
 
 import pytest
 
+from harness.attack import unharmed
 from harness.daemon import Daemon
 from harness.logs import a_batch
-from harness.wire import BlockingWireClient
-from hostile.attack import unharmed
-from hostile.names import (
+from harness.topic_names import (
     FILE_NAMES,
     INVALID_NAMES,
     UNUSUAL_NAMES,
@@ -14,6 +13,7 @@ from hostile.names import (
     has_only_log_directories,
     paths,
 )
+from harness.wire import BlockingWireClient
 from ottla.protocol.api.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from ottla.protocol.api.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from ottla.protocol.api.fetch import FetchPartition, FetchRequest, FetchTopic

@@ -10,8 +10,8 @@ from contextlib import suppress
 
 import pytest
 
-from crash.mounts import private_mounts
 from harness.logs import NoSyncDisk, count_flushes
+from harness.mounts import private_mounts
 from ottla.protocol.batch import Record, build_batch, split_batches
 from ottla.storage.config import LogConfig
 from ottla.storage.errors import LogOfflineError, StorageError

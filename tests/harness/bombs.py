@@ -9,9 +9,9 @@ from typing import Any
 import cramjam
 from crc32c import crc32c
 
+from harness.attack import MIB
 from harness.daemon import Daemon
 from harness.wire import BlockingWireClient, frame_of, framed
-from hostile.attack import MIB
 from ottla.protocol.api.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from ottla.protocol.compression import Compression, compress
 from ottla.protocol.schema import Array, Message, Struct

@@ -10,7 +10,7 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from random import Random
 from types import TracebackType
@@ -18,7 +18,7 @@ from typing import Any, Self
 
 import pytest
 
-from harness.daemon import Daemon
+from harness.daemon import Daemon, anonymous_mib, socket_count
 from harness.logs import a_batch
 from harness.requests import create_topics_request
 from harness.wire import BlockingWireClient, error_codes, framed, produce_request
@@ -95,12 +95,12 @@ def unharmed(broker: Daemon, *, growth_mib: float) -> Iterator[None]:
     It runs, responds, has logged no bug, and has no more sockets than before. Its anonymous memory
     has grown by at most `growth_mib`; mapped files belong to the page cache and are not counted.
     """
-    assert broker.answers()
+    assert broker.responds()
     logged, connections = len(broker.log.read_bytes()), socket_count(broker)
     before = anonymous_mib(broker)
     yield
-    assert broker.is_running, broker.last_words()
-    assert broker.answers()
+    assert broker.is_running, broker.log_tail()
+    assert broker.responds()
     lines = broker.log.read_bytes()[logged:].decode(errors="replace")
     assert not _BUG.search(lines), lines[-5000:]
     deadline = time.monotonic() + TIMEOUT_SECONDS
@@ -109,32 +109,6 @@ def unharmed(broker: Daemon, *, growth_mib: float) -> Iterator[None]:
     assert socket_count(broker) <= connections
     grown = anonymous_mib(broker) - before
     assert grown <= growth_mib, f"grown by {grown:.1f} MiB"
-
-
-def anonymous_mib(broker: Daemon) -> float:
-    """Return the anonymous memory of the process."""
-    return _of(Path(f"/proc/{broker.pid}/smaps_rollup"), "Anonymous")
-
-
-def peak_mib(broker: Daemon) -> float:
-    """Return the peak memory of the process, including mapped files and the program."""
-    return _of(Path(f"/proc/{broker.pid}/status"), "VmHWM")
-
-
-def socket_count(broker: Daemon) -> int:
-    """Return the number of open sockets. Files are not counted: their number may grow."""
-    count = 0
-    for path in Path(f"/proc/{broker.pid}/fd").iterdir():
-        with suppress(FileNotFoundError):
-            count += path.readlink().name.startswith("socket:")
-    return count
-
-
-def _of(path: Path, name: str) -> float:
-    for line in path.read_text().splitlines():
-        if line.startswith(name + ":"):
-            return int(line.split()[1]) / 1024
-    raise AssertionError(f"{path} has no {name}")
 
 
 def create_topic(broker: Daemon, name: str, partitions: int = 1, **configs: str) -> None:
