@@ -20,7 +20,8 @@ demo: venv ## watch three brokers, a producer, a group and a Spark job at work f
 	.venv/bin/python examples/demo
 
 check: lint ## run the checks and the tests that start no process; under 90 seconds
-	TEST_NO_DAEMONS=1 .venv/bin/python -m pytest --numprocesses 2 -m "not process and not spark and not sleeps" $(ARGS)
+	TEST_NO_DAEMONS=1 .venv/bin/python -m pytest --numprocesses 2 --hypothesis-profile=check \
+		-m "not process and not spark and not sleeps and not exhaustive" $(ARGS)
 
 test: lint ## run every check and every test
 	.venv/bin/python -m pytest --numprocesses 2 --dist loadgroup --cov --cov-report term:skip-covered $(ARGS)

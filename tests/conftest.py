@@ -31,6 +31,7 @@ settings.register_profile(
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
+settings.register_profile("check", parent=settings.get_profile("fast"), max_examples=3)
 settings.register_profile("deep", max_examples=300, deadline=None)
 settings.load_profile("fast")
 

@@ -3,6 +3,7 @@
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -17,6 +18,8 @@ from ottla.protocol.batch import Record, build_batch, split_batches
 from ottla.storage.config import LogConfig
 from ottla.storage.files import OpenFiles
 from ottla.storage.recovery import open_log
+
+pytestmark = pytest.mark.exhaustive
 
 CONFIG = LogConfig(
     cleanup_policy="compact,delete",

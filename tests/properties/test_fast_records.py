@@ -22,6 +22,8 @@ from ottla.protocol.records import (
     encode_records,
 )
 
+pytestmark = pytest.mark.exhaustive
+
 fast = pytest.importorskip("ottla.protocol._fast", reason="the compiled module was not built")
 
 ALLOCATE = partial(pa.allocate_buffer, resizable=True)

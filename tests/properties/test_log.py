@@ -24,6 +24,8 @@ from ottla.storage.errors import OffsetOutOfRangeError
 from ottla.storage.files import OpenFiles
 from ottla.storage.recovery import open_log
 
+pytestmark = pytest.mark.exhaustive
+
 NOW = 1_700_000_000_000
 SPAN_MS = 1000
 SEGMENT_BYTES = 1024

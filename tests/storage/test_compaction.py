@@ -917,6 +917,7 @@ def test_a_full_disk_ends_the_pass_and_the_log_stays_online(tmp_path):
     assert compact(log, NOW + 1) is not None
 
 
+@pytest.mark.exhaustive
 def test_a_crash_at_any_step_of_a_commit_keeps_the_last_value_of_each_key(tmp_path):
     origin = tmp_path / "origin"
     log = a_log_to_compact(origin)
@@ -983,6 +984,7 @@ def test_a_log_stays_online_without_space_for_the_cleaner_offset(tmp_path):
     assert last_values(log) == {**LAST_VALUES, b"more": b"1"}
 
 
+@pytest.mark.exhaustive
 def test_a_log_is_readable_after_a_disk_error_during_a_commit(tmp_path):
     for step in range(100):
         disk = OnceFailingDisk()

@@ -47,6 +47,7 @@ def flips(origin, tmp_path, suffix):
             shutil.rmtree(copy)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 def test_every_record_is_read_from_any_offset(origin, tmp_path, suffix):
     for case, log in flips(origin, tmp_path, suffix):
@@ -55,6 +56,7 @@ def test_every_record_is_read_from_any_offset(origin, tmp_path, suffix):
             assert offsets(log, start) == list(range(start, RECORDS)), f"{case}, from {start}"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 def test_every_record_is_found_by_its_timestamp(origin, tmp_path, suffix):
     for case, log in flips(origin, tmp_path, suffix):
@@ -64,6 +66,7 @@ def test_every_record_is_found_by_its_timestamp(origin, tmp_path, suffix):
             assert record.offset == number, f"{case}, timestamp {number}"
 
 
+@pytest.mark.exhaustive
 def test_nothing_is_deleted_before_retention_ms(origin, tmp_path):
     for case, log in flips(origin, tmp_path, ".timeindex"):
         assert log.apply_retention(NOW + HOUR_MS) == 0, case

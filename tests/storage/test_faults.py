@@ -576,6 +576,7 @@ def test_an_error_during_a_roll_fails_one_append_and_the_next_succeeds(tmp_path,
         crash(other)
 
 
+@pytest.mark.exhaustive
 def test_a_batch_retried_until_acknowledged_is_stored_once(tmp_path):
     def produce(log):
         for sequence in range(20):
@@ -708,6 +709,7 @@ def calls_of_the_script(path):
     return disk.calls
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
 @pytest.mark.parametrize("permanently", [False, True], ids=["once", "permanently"])
 def test_no_acknowledged_record_is_lost_whichever_disk_call_fails(tmp_path, permanently, error):
@@ -738,6 +740,7 @@ def test_no_acknowledged_record_is_lost_whichever_disk_call_fails(tmp_path, perm
         shutil.rmtree(path)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("permanently", [False, True], ids=["once", "permanently"])
 def test_an_error_while_opening_a_log_loses_no_records(tmp_path, permanently):
     log = a_log(tmp_path / "origin", NoSyncDisk())

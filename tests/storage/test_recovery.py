@@ -190,6 +190,7 @@ def test_a_crashed_log_is_recovered(crashed):
     assert not report.damaged_ranges
 
 
+@pytest.mark.exhaustive
 def test_a_log_cut_at_any_byte_of_its_last_three_batches_keeps_complete_batches(tmp_path):
     crashed = CrashedLog(tmp_path, 8)
     expected_indexes = [CrashedLog(tmp_path / str(n), n).indexes for n in range(9)]
@@ -219,6 +220,7 @@ def test_a_log_cut_at_any_byte_of_its_last_three_batches_keeps_complete_batches(
         crash(log)
 
 
+@pytest.mark.exhaustive
 def test_a_torn_write_in_a_file_extended_by_zeros_keeps_complete_batches(tmp_path):
     crashed = CrashedLog(tmp_path, 4)
     for cut in range(crashed.positions[3][1], crashed.sizes[0]):
@@ -256,6 +258,7 @@ def test_zeros_after_the_last_batch_are_truncated(crashed, zeros):
     assert (directory / crashed.name()).stat().st_size == crashed.sizes[0]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("field", FIELDS)
 @pytest.mark.parametrize("number", [0, 2, 4, 5], ids=["first", "middle", "last but one", "last"])
 def test_any_flipped_bit_is_detected_and_the_batch_set_aside(crashed, number, field):
@@ -613,6 +616,7 @@ def test_opening_and_closing_a_log_does_not_change_its_files(crashed_segments):
     assert files_of(directory) == files
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("bit", range(8))
 @pytest.mark.parametrize("byte", FIELDS["length"])
 def test_a_scan_over_damaged_lengths_terminates(crashed, byte, bit):
