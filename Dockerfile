@@ -1,8 +1,8 @@
-# A broker:               docker build -t ottla .
-# A Spark that knows it:  docker build -t ottla-spark --target spark .
-# Three brokers at once:  docker compose up
+# A broker:              docker build -t ottla .
+# Spark with the source: docker build -t ottla-spark --target spark .
+# Three brokers:         docker compose up
 
-# The compiler that one module needs stays here, and so does pip.
+# The C compiler and pip stay in this stage.
 FROM python:3.12-slim AS build
 RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev
 WORKDIR /source
@@ -17,7 +17,7 @@ COPY cli cli
 COPY testing testing
 RUN python -m venv --without-pip /opt/ottla \
     && pip --python /opt/ottla/bin/python install --no-cache-dir ".[metrics]"
-# The build goes on where that module cannot be compiled. An image is to have it.
+# The compiled module is optional in a build, but required in an image.
 RUN /opt/ottla/bin/ottla --version | grep compiled
 
 
@@ -30,8 +30,8 @@ RUN useradd --uid 10001 --home-dir /var/lib/ottla --no-create-home ottla \
     && install --directory --owner ottla --group ottla /var/lib/ottla
 WORKDIR /var/lib/ottla
 ENV PATH=/opt/ottla/bin:$PATH
-# Python's own modules come without bytecode, and who runs in a container may not write any: below,
-# what is needed is imported once, so that not every start compiles it.
+# The base image has no bytecode, and the container's user cannot write any. The stages below import
+# what they need once, so that a start compiles nothing.
 
 
 FROM base AS spark
@@ -55,7 +55,7 @@ EXPOSE 9092
 ENV OTTLA_LOG_DIR=/var/lib/ottla \
     OTTLA_LISTENERS=PLAINTEXT://:9092 \
     OTTLA_ADVERTISED_LISTENERS=PLAINTEXT://localhost:9092
-# It asks localhost:9092, or what OTTLA_BOOTSTRAP says.
+# Connects to localhost:9092, or to OTTLA_BOOTSTRAP if that is set.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=30s \
     CMD ["ottla", "cluster", "api-versions", "--timeout", "3"]
 ENTRYPOINT ["ottla"]

@@ -269,7 +269,7 @@ def check_command(words, address, folder):
             parse(rest)
         else:
             done = invoke(rest, address)
-            is_asked = "say --yes" in done.output
+            is_asked = "confirm with --yes" in done.output
             assert done.exit_code in ANSWERED or is_asked, f"{shlex.join(words)}\n{done.output}"
     elif program == "make":
         assert set(filter(re.compile(r"[a-z-]+$").match, rest)) <= TARGETS, words
