@@ -62,4 +62,14 @@ def pack_columns(
     max_pack_bytes: int,
     max_record_bytes: int,
 ) -> list[Pack] | None: ...
+
+# Returns the fields of validation.ValidatedRecords, or the malformed part and its record.
+def validate_records(
+    payload: Buffer,
+    count: int,
+    base_timestamp: int,
+    timestamps: tuple[int, int] | None,
+    requires_keys: bool,
+    max_listed: int,
+) -> tuple[int, int] | tuple[int, int, int, list[int], list[int]] | None: ...
 def murmur2(data: bytes) -> int: ...

@@ -1,11 +1,13 @@
 # cython: language_level=3, cdivision=True
 """Compiled versions of what is slow in pure Python: encoding and decoding records, and murmur2.
 
-Records are decoded to objects or to columns, and encoded from either.
+Records are decoded to objects or to columns, and encoded from either. The broker validates them.
 
 These functions do the common case and return None for everything else: invalid bytes, values of
 unusual types, numbers beyond 64 bits. Their callers (`records`, `client/arrow`) then use pure
-Python, so that results, errors and error messages are those of one implementation.
+Python, so that results, errors and error messages are those of one implementation. The exception is
+`validate_records`, which says itself what is invalid: hostile input must not cost more than valid
+input.
 
 Nothing is read or written unchecked. `p` only moves forward, from the start of the records to their
 end, and every byte that is copied has been passed by `p`: no column needs more bytes than the
@@ -337,6 +339,193 @@ cdef inline object untracked(container):
 
 cdef inline object bytes_of(Bytes start, Py_ssize_t size):
     return None if size < 0 else PyBytes_FromStringAndSize(<char *>start, size)
+
+
+# Validation of produced records, for brokers.
+
+cdef enum:
+    # Below this, releasing the GIL costs more than it gains others.
+    MIN_NOGIL_BYTES = 64 * 1024
+
+# The numbers of validation.Part.
+cdef enum:
+    RECORD_COUNT = 1
+    RECORD_LENGTH = 2
+    TIMESTAMP_DELTA = 3
+    OFFSET_DELTA = 4
+    KEY = 5
+    VALUE = 6
+    HEADER_COUNT = 7
+    HEADER = 8
+    RECORD_END = 9
+    PAYLOAD_END = 10
+
+
+cdef struct Validation:
+    Bytes start
+    Bytes end
+    int64_t count
+    int64_t base_timestamp
+    bint checks_timestamps
+    int64_t earliest
+    int64_t latest
+    bint requires_keys
+    # Results. The arrays have room for `max_listed` indexes; NULL if nothing is to be listed.
+    int part
+    int64_t index
+    int64_t max_timestamp
+    int64_t max_timestamp_delta
+    int64_t invalid_count
+    int64_t max_listed
+    int32_t *without_key
+    int32_t *out_of_range
+    Py_ssize_t without_key_count
+    Py_ssize_t out_of_range_count
+
+
+def validate_records(payload, count, base_timestamp, timestamps, requires_keys, max_listed):
+    """Return the fields of `validation.ValidatedRecords`, or the malformed part and its record."""
+    cdef Py_buffer view
+    cdef Validation work
+    if not int_of(count, &work.count) or not int_of(base_timestamp, &work.base_timestamp):
+        return None
+    if not int_of(max_listed, &work.max_listed):
+        return None
+    work.checks_timestamps = timestamps is not None
+    if work.checks_timestamps:
+        earliest, latest = timestamps
+        if not int_of(earliest, &work.earliest) or not int_of(latest, &work.latest):
+            return None
+    work.requires_keys = requires_keys
+    if not open_buffer(payload, &view):
+        return None
+    try:
+        work.start = <Bytes>view.buf
+        work.end = work.start + view.len
+        if not 0 <= work.count <= view.len // MIN_RECORD_BYTES:
+            return RECORD_COUNT, 0
+        work.without_key = work.out_of_range = NULL
+        run_validation(&work, view.len)
+        if work.part:
+            return work.part, work.index
+        if not work.invalid_count or work.max_listed <= 0:
+            return result_of(&work)
+        # Rare: only now is it worth the memory to list them.
+        work.max_listed = min(work.max_listed, work.invalid_count)
+        work.without_key = <int32_t *>malloc(8 * work.max_listed)
+        if work.without_key == NULL:
+            raise MemoryError
+        work.out_of_range = work.without_key + work.max_listed
+        try:
+            run_validation(&work, view.len)
+            return result_of(&work)
+        finally:
+            free(work.without_key)
+    finally:
+        PyBuffer_Release(&view)
+
+
+cdef tuple result_of(Validation *work):
+    cdef Py_ssize_t n
+    return (
+        work.max_timestamp,
+        work.max_timestamp_delta,
+        work.invalid_count,
+        [work.without_key[n] for n in range(work.without_key_count)],
+        [work.out_of_range[n] for n in range(work.out_of_range_count)],
+    )
+
+
+cdef void run_validation(Validation *work, Py_ssize_t size) noexcept:
+    if size < MIN_NOGIL_BYTES:
+        validate_all(work)
+    else:
+        with nogil:
+            validate_all(work)
+
+
+cdef void validate_all(Validation *work) noexcept nogil:
+    cdef Bytes p = work.start
+    cdef Bytes end = work.end
+    cdef Parsed record
+    cdef Header header
+    cdef int64_t index, timestamp = 0
+    cdef uint32_t n
+    cdef bint is_representable
+    work.part = 0
+    work.max_timestamp = work.max_timestamp_delta = -1
+    work.invalid_count = 0
+    work.without_key_count = work.out_of_range_count = 0
+    for index in range(work.count):
+        work.index = index
+        p = validate_record(p, end, <uint32_t>index, &record, &work.part)
+        if p == NULL:
+            return
+        for n in range(record.header_count):
+            p = read_header(p, record.stop, &header)
+            if p == NULL:
+                work.part = HEADER
+                return
+        if p != record.stop:
+            work.part = RECORD_END
+            return
+        is_representable = add(work.base_timestamp, record.time_delta, &timestamp)
+        if work.checks_timestamps and is_representable and timestamp > work.max_timestamp:
+            work.max_timestamp = timestamp
+            work.max_timestamp_delta = index
+        if work.requires_keys and record.key_size < 0:
+            work.invalid_count += 1
+            if work.without_key != NULL and work.invalid_count <= work.max_listed:
+                work.without_key[work.without_key_count] = <int32_t>index
+                work.without_key_count += 1
+        elif work.checks_timestamps and not (
+            is_representable and (timestamp == -1 or work.earliest <= timestamp <= work.latest)
+        ):
+            work.invalid_count += 1
+            if work.out_of_range != NULL and work.invalid_count <= work.max_listed:
+                work.out_of_range[work.out_of_range_count] = <int32_t>index
+                work.out_of_range_count += 1
+    if p != end:
+        work.index = work.count
+        work.part = PAYLOAD_END
+
+
+cdef inline Bytes validate_record(
+    Bytes p, Bytes end, uint32_t index, Parsed *record, int *part
+) noexcept nogil:
+    """Read a record up to its headers as `read_record` does; set `part` if it is malformed."""
+    cdef uint32_t n = 0
+    cdef uint64_t time = 0
+    part[0] = RECORD_LENGTH
+    p = read_uint32(p, end, &n)
+    if p == NULL or n & 1 or n >> 1 > end - p or n >> 1 == 0:
+        return NULL
+    cdef Bytes stop = p + (n >> 1)
+    part[0] = TIMESTAMP_DELTA
+    p = read_varint(p + 1, stop, 64, &time)  # skips the attributes
+    if p == NULL:
+        return NULL
+    record.time_delta = <int64_t>(time >> 1) ^ -<int64_t>(time & 1)
+    part[0] = OFFSET_DELTA
+    p = read_uint32(p, stop, &n)
+    if p == NULL or n != index << 1:
+        return NULL
+    part[0] = KEY
+    p = read_nullable(p, stop, &record.key, &record.key_size)
+    if p == NULL:
+        return NULL
+    part[0] = VALUE
+    p = read_nullable(p, stop, &record.value, &record.value_size)
+    if p == NULL:
+        return NULL
+    part[0] = HEADER_COUNT
+    p = read_uint32(p, stop, &n)
+    if p == NULL or n & 1 or n >> 1 > (stop - p) // MIN_HEADER_BYTES:
+        return NULL
+    record.header_count = n >> 1
+    record.stop = stop
+    part[0] = 0
+    return p
 
 
 # Objects to records. No Python code runs in here, so values do not change after the size check.

@@ -8,11 +8,13 @@ librdkafka writes one raw block. We read both and write the frame:
 LZ4 is the standard frame format, with independent blocks: the Java client reads no others.
 
 Decompression never produces more than `max_bytes`, whatever size the input claims: a batch of a few
-kilobytes can claim gigabytes.
+kilobytes can claim gigabytes. Large output goes into a map of its own, which costs memory only as
+it is written, by the codec and without the GIL: other threads are not held up.
 """
 
 from __future__ import annotations
 
+import mmap
 import struct
 from collections.abc import Callable
 from enum import IntEnum
@@ -30,6 +32,9 @@ _SIZE = struct.Struct(">i")
 # Output buffer of the first attempt. Batches of log lines and JSON compress to a tenth.
 _FIRST_TRY_RATIO = 16
 _FIRST_TRY_BYTES = 64 * 1024
+# Larger output buffers are maps: those need not be cleared first, nor copied to cut them to size.
+# Smaller ones are faster as memory that the process has used before.
+_MAX_BYTEARRAY_BYTES = 8 * 1024 * 1024
 
 
 class Compression(IntEnum):
@@ -79,15 +84,15 @@ def decompress(codec: Compression, data: Buffer, max_bytes: int) -> Buffer:
 
 
 def _decompress_within(
-    max_bytes: int, decompress_into: Callable[[Buffer, bytearray], int], data: Buffer
-) -> bytes:
+    max_bytes: int, decompress_into: Callable[[Buffer, memoryview], int], data: Buffer
+) -> Buffer:
     """Decompress into a buffer that is probably large enough, else into one of `max_bytes`.
 
     The size that a codec reports for its output cannot be trusted.
     """
     output_bytes = min(max_bytes, max(_FIRST_TRY_BYTES, _FIRST_TRY_RATIO * len(data)))
     while True:
-        output = bytearray(output_bytes)
+        output = _allocate(output_bytes)
         try:
             size = decompress_into(data, output)
         except cramjam.DecompressionError as error:
@@ -99,7 +104,16 @@ def _decompress_within(
                 ) from error
             output_bytes = max_bytes
         else:
-            return bytes(memoryview(output)[:size])
+            return _cut(output, size)
+
+
+def _allocate(size: int) -> memoryview:
+    """Return a writable buffer."""
+    return memoryview(bytearray(size) if size <= _MAX_BYTEARRAY_BYTES else mmap.mmap(-1, size))
+
+
+def _cut(output: memoryview, size: int) -> Buffer:
+    return bytes(output[:size]) if len(output) <= _MAX_BYTEARRAY_BYTES else output[:size]
 
 
 def _compress_xerial(data: Buffer) -> bytes:
@@ -111,12 +125,26 @@ def _compress_xerial(data: Buffer) -> bytes:
     return b"".join(parts)
 
 
-def _decompress_snappy(data: Buffer, max_bytes: int) -> bytes:
+def _decompress_snappy(data: Buffer, max_bytes: int) -> Buffer:
     view = memoryview(data)
-    if view[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
-        return _decompress_raw(view, 0, max_bytes)
-    parts: list[bytes] = []
-    decompressed_bytes = 0
+    is_framed = view[: len(_XERIAL_MAGIC)] == _XERIAL_MAGIC
+    blocks = _xerial_blocks(view) if is_framed else [view]
+    try:
+        # A raw block starts with its decompressed size: check that first.
+        sizes = [cramjam.snappy.decompress_raw_len(block) for block in blocks]
+        if sum(sizes) > max_bytes:
+            raise DecompressionError(f"cannot decompress to at most {max_bytes} bytes")
+        output, position = _allocate(sum(sizes)), 0
+        for block, size in zip(blocks, sizes, strict=True):
+            cramjam.snappy.decompress_raw_into(block, output[position : position + size])
+            position += size
+    except cramjam.DecompressionError as error:
+        raise DecompressionError(str(error)) from error
+    return _cut(output, position)
+
+
+def _xerial_blocks(view: memoryview) -> list[memoryview]:
+    blocks: list[memoryview] = []
     position = len(_XERIAL_HEADER)
     while position < len(view):
         if len(view) - position < _SIZE.size:
@@ -125,21 +153,9 @@ def _decompress_snappy(data: Buffer, max_bytes: int) -> bytes:
         position += _SIZE.size
         if not 0 <= size <= len(view) - position:
             raise DecompressionError(f"snappy block of {size} bytes, {len(view) - position} remain")
-        block = view[position : position + size]
-        parts.append(_decompress_raw(block, decompressed_bytes, max_bytes))
-        decompressed_bytes += len(parts[-1])
+        blocks.append(view[position : position + size])
         position += size
-    return b"".join(parts)
-
-
-def _decompress_raw(block: memoryview, decompressed_bytes: int, max_bytes: int) -> bytes:
-    """Decompress a raw block, which starts with its decompressed size: check that first."""
-    try:
-        if decompressed_bytes + cramjam.snappy.decompress_raw_len(block) > max_bytes:
-            raise DecompressionError(f"cannot decompress to at most {max_bytes} bytes")
-        return _bytes(cramjam.snappy.decompress_raw(block))
-    except cramjam.DecompressionError as error:
-        raise DecompressionError(str(error)) from error
+    return blocks
 
 
 def _bytes(buffer: Any) -> bytes:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from harness.strategies import records
+from harness.strategies import nearly_valid_records, records
 from ottla.client.types import ConsumerRecord
 from ottla.protocol.errors import BatchError
 from ottla.protocol.records import (
@@ -182,40 +182,6 @@ def test_corrupt_payloads_raise_the_same_errors(rows, data):
     count = data.draw(st.sampled_from([len(rows), len(rows) + 1, len(rows) - 1, -1]))
 
     check_decoding(bytes(payload), count, 0, 0, None)
-
-
-@st.composite
-def varints(draw: st.DrawFn, numbers: st.SearchStrategy[int]) -> bytes:
-    """A varint, sometimes with more bytes than necessary or allowed."""
-    rest = draw(numbers)
-    rest = rest << 1 if rest >= 0 else (-rest << 1) - 1
-    out = bytearray()
-    while rest > 0x7F:
-        out.append(rest & 0x7F | 0x80)
-        rest >>= 7
-    padding = draw(st.sampled_from([0, 0, 0, 0, 1, 2, 4, 9]))
-    return bytes(out) + bytes([rest | 0x80] + [0x80] * (padding - 1) + [0] if padding else [rest])
-
-
-@st.composite
-def blobs(draw: st.DrawFn) -> bytes:
-    """A length and bytes, mostly of that length."""
-    content = draw(st.binary(max_size=3) | st.just(b"\xc3\xbc"))
-    lengths = st.sampled_from([len(content)] * 4 + [-1, -2, len(content) + 1, 2**31, -(2**31) - 1])
-    return draw(varints(lengths)) + content
-
-
-@st.composite
-def nearly_valid_records(draw: st.DrawFn) -> bytes:
-    """A record that is nearly valid."""
-    times = st.sampled_from([0, 1, -1, 2**62, 2**63 - 1, -(2**63), 2**63, 2**69])
-    deltas = st.sampled_from([0, 1, 200, 2**31 - 1, 2**31, -1])
-    headers = draw(st.lists(st.tuples(blobs(), blobs()).map(b"".join), max_size=2))
-    counts = st.sampled_from([len(headers)] * 6 + [len(headers) + 1, -1, 2**31])
-    parts = [varints(times), varints(deltas), blobs(), blobs(), varints(counts)]
-    body = b"\0" + b"".join(draw(part) for part in parts) + b"".join(headers)
-    size = st.sampled_from([len(body)] * 8 + [len(body) + 1, len(body) - 1, -1, 2**32])
-    return draw(varints(size)) + body
 
 
 @given(
