@@ -1,4 +1,4 @@
-"""The house: its rooms, what is installed of them, and how they may speak to each other."""
+"""The packages: what is installed, and which may import which."""
 
 import ast
 import subprocess
@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-ROOMS = ["broker", "cli", "client", "coord", "protocol", "storage", "testing"]
+PACKAGES = ["broker", "cli", "client", "coord", "protocol", "storage", "testing"]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-MODULES = sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py"))
+MODULES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 
 
 def module_id(path: Path) -> str:
@@ -28,14 +28,14 @@ def test_every_package_on_disk_is_installed():
     assert set(PROJECT["tool"]["setuptools"]["packages"]) == {"ottla", *on_disk}
 
 
-def test_every_room_is_linked_into_the_front_door():
-    for room in ROOMS:
-        assert (ROOT / "ottla" / room).resolve() == ROOT / room
+def test_every_package_is_linked_into_ottla():
+    for package in PACKAGES:
+        assert (ROOT / "ottla" / package).resolve() == ROOT / package
 
 
 @pytest.mark.parametrize("path", MODULES, ids=module_id)
-def test_imports_are_relative_inside_a_room_and_absolute_between_rooms(path):
-    room = path.relative_to(ROOT).parts[0]
+def test_imports_are_relative_within_a_package_and_absolute_between_packages(path):
+    package = path.relative_to(ROOT).parts[0]
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -45,38 +45,40 @@ def test_imports_are_relative_inside_a_room_and_absolute_between_rooms(path):
             continue
         for name in names:
             first, *rest = name.split(".")
-            assert first not in ROOMS, f"{name}: a room is imported as ottla.{name}"
-            assert first != "ottla" or rest[:1] != [room], f"{name}: say .{'.'.join(rest[1:])}"
+            assert first not in PACKAGES, f"{name}: import ottla.{name}"
+            assert first != "ottla" or rest[:1] != [package], (
+                f"{name}: import .{'.'.join(rest[1:])}"
+            )
 
 
 @pytest.mark.parametrize("path", MODULES, ids=module_id)
-def test_every_module_says_what_it_is_for(path):
+def test_every_module_has_a_docstring(path):
     assert ast.get_docstring(ast.parse(path.read_text()))
 
 
-def test_the_contracts_between_rooms_are_noticed_when_broken(tmp_path):
-    """import-linter keeps them in `make lint`; here one is broken, to see that it does."""
+def test_violated_import_contracts_are_detected(tmp_path):
+    """`make lint` checks them with import-linter; here each is violated."""
     copy = tmp_path / "ottla"
     copy.mkdir()
     (copy / "__init__.py").touch()
-    for room in ROOMS:
-        (copy / room).mkdir()
-        (copy / room / "__init__.py").touch()
+    for package in PACKAGES:
+        (copy / package).mkdir()
+        (copy / package / "__init__.py").touch()
     (tmp_path / "pyproject.toml").write_text((ROOT / "pyproject.toml").read_text())
     for module in ("api", "codec", "compiler", "registry", "schema"):
         (copy / "protocol" / f"{module}.py").touch()
 
     assert lint(tmp_path) == 0
 
-    for room, line in {
+    for package, line in {
         "protocol": "import socket",
         "coord": "import ottla.storage",
         "storage": "import ottla.protocol.codec",
         "client": "import construct",
     }.items():
-        target = copy / room / "__init__.py"
+        target = copy / package / "__init__.py"
         target.write_text(line + "\n")
-        assert lint(tmp_path) == 1, f"{room} may not `{line}`"
+        assert lint(tmp_path) == 1, f"{package} may not `{line}`"
         target.write_text("")
 
 
@@ -86,7 +88,7 @@ def lint(folder: Path) -> int:
     return subprocess.run(command, cwd=folder, capture_output=True, check=False).returncode
 
 
-def test_the_api_modules_are_imported_when_they_are_needed_and_not_before():
+def test_api_modules_are_imported_on_first_use():
     script = (
         "import sys, ottla.protocol.codec, ottla.protocol.batch\n"
         "loaded = lambda: {m for m in sys.modules if m.startswith('ottla.protocol.api.')}\n"
@@ -98,8 +100,8 @@ def test_the_api_modules_are_imported_when_they_are_needed_and_not_before():
     subprocess.run([sys.executable, "-c", script], check=True)
 
 
-def test_mypy_knows_the_messages(tmp_path):
-    """Fields are typed, keyword-only, optional, and nobody assigns to them."""
+def test_mypy_checks_message_fields(tmp_path):
+    """Fields are typed, keyword-only, optional and read-only."""
     snippet = tmp_path / "snippet.py"
     snippet.write_text(
         "from ottla.protocol.api.heartbeat import HeartbeatRequest\n"

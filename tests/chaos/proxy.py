@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from harness.daemon import HOST, free_port
-from harness.servers import close_server, take_turns
+from harness.servers import close_server, run_ready_callbacks
 
 #: The payload of an Ethernet packet.
 _PIECE_BYTES = 1448
@@ -70,7 +70,7 @@ class Proxy:
                 connection.reset()
                 connection.serving.cancel()
             await asyncio.gather(*serving, return_exceptions=True)
-            await take_turns()  # so that reset transports are closed
+            await run_ready_callbacks()  # so that reset transports are closed
 
         self._do(end())
         self._loop.call_soon_threadsafe(self._loop.stop)

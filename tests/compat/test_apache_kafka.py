@@ -1,4 +1,4 @@
-"""The SDK and the commands with Apache Kafka as the cluster."""
+"""The SDK and the command line against Apache Kafka."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheKafka]:
 
 @pytest.fixture
 async def admin(kafka: ApacheKafka) -> AsyncIterator[Admin]:
-    async with Admin(kafka.address, client=CLIENT) as made:
-        yield made
+    async with Admin(kafka.address, client=CLIENT) as created:
+        yield created
 
 
 @pytest.fixture
@@ -54,12 +54,12 @@ async def topic(admin: Admin) -> str:
     """A topic with three partitions."""
     name = f"t-{uuid4().hex[:12]}"
     await admin.create_topic(name, partitions=3)
-    await heard(lambda: is_known(admin, name, partitions=3))
+    await applied(lambda: is_known(admin, name, partitions=3))
     return name
 
 
-async def heard(condition):
-    """Wait for what Kafka's controller has decided, and its broker has not heard of yet."""
+async def applied(condition):
+    """Wait until Kafka's broker has applied what its controller decided."""
     await eventually(condition, TIMEOUT_SECONDS)
 
 
@@ -77,8 +77,8 @@ async def has_retention(admin, name, milliseconds):
     return (await admin.describe_topic_configs(name))[name]["retention.ms"].value == milliseconds
 
 
-def a_consumer(kafka, *topics, **settings):
-    return Consumer(kafka.address, *topics, client=CLIENT, group_config=QUICK, **settings)
+def a_consumer(kafka, *topics, **configs):
+    return Consumer(kafka.address, *topics, client=CLIENT, group_config=QUICK, **configs)
 
 
 async def take(consumer, count):
@@ -87,26 +87,26 @@ async def take(consumer, count):
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-async def test_what_we_write_we_read(kafka, topic, codec):
+async def test_produced_records_are_consumed(kafka, topic, codec):
     async with Producer(kafka.address, client=CLIENT, compression=codec) as producer:
-        receipt = await producer.send(topic, b"first", key=b"k", headers={"a": b"b", "null": None})
+        metadata = await producer.send(topic, b"first", key=b"k", headers={"a": b"b", "null": None})
         records = [ProducerRecord(b"%d" % n, b"key %d" % (n % 50)) for n in range(5000)]
         written = await producer.send_many(topic, records)
 
     assert sum(part.record_count for part in written) == 5000
     async with a_consumer(kafka, topic) as consumer:
-        found = await take(consumer, 5001)
-    first = next(one for one in found if one.value == b"first")
-    assert (first.partition, first.offset) == receipt[1:3]
+        consumed = await take(consumer, 5001)
+    first = next(one for one in consumed if one.value == b"first")
+    assert (first.partition, first.offset) == metadata[1:3]
     assert dict(first.headers) == {"a": b"b", "null": None}
     for key in {record.key for record in records}:
-        mine = [one for one in found if one.key == key]
+        mine = [one for one in consumed if one.key == key]
         assert [one.value for one in mine] == [one.value for one in records if one.key == key]
         assert len({one.partition for one in mine}) == 1
 
 
 @pytest.mark.parametrize("assignor", ["range", "roundrobin", "cooperative-sticky"])
-async def test_a_group_shares_a_topic_and_goes_on_where_it_was(kafka, admin, topic, assignor):
+async def test_a_group_shares_a_topic_and_resumes_at_its_commits(kafka, admin, topic, assignor):
     group, seen = f"g-{topic}", []
 
     async def read(consumer):
@@ -131,16 +131,16 @@ async def test_a_group_shares_a_topic_and_goes_on_where_it_was(kafka, admin, top
             described = (await admin.describe_groups(group))[group]
             assert (described.state, described.assignor) == ("Stable", assignor)
             assert sorted(len(one.assignment) for one in described.members) == [1, 2]
-            with pytest.raises(KafkaError) as refused:
+            with pytest.raises(KafkaError) as error:
                 await admin.alter_group_offsets(group, {TopicPartition(topic, 0): 0})
-            assert refused.value.code is ErrorCode.NON_EMPTY_GROUP
+            assert error.value.code is ErrorCode.NON_EMPTY_GROUP
             await first.close()
             await producer.send_many(
                 topic, [ProducerRecord(b"%d" % n, partition=n % 3) for n in range(30)]
             )
             while len(set(seen)) < 330:
                 await asyncio.sleep(0.02)
-        # All has been put down, and is committed at the end.
+        # Every record has been handled, and is committed by close().
         await asyncio.sleep(0.3)
         await second.close()
         await asyncio.gather(*tasks)
@@ -149,7 +149,7 @@ async def test_a_group_shares_a_topic_and_goes_on_where_it_was(kafka, admin, top
     assert sum(one.lag or 0 for one in (await admin.group_lag(group)).values()) == 0
 
 
-async def test_what_was_aborted_is_not_read(kafka, topic, tmp_path):
+async def test_aborted_records_are_not_read_with_read_committed(kafka, topic, tmp_path):
     run = Command(kafka.address, str(tmp_path))
 
     def write():
@@ -168,7 +168,7 @@ async def test_what_was_aborted_is_not_read(kafka, topic, tmp_path):
                 producer.commit_transaction(TIMEOUT_SECONDS)
         return producer
 
-    def write_and_wait():
+    def leave_open():
         opened.begin_transaction()
         opened.produce(topic, b"not yet", partition=0)
         opened.flush(TIMEOUT_SECONDS)
@@ -183,14 +183,14 @@ async def test_what_was_aborted_is_not_read(kafka, topic, tmp_path):
         assert len(await take(consumer, 18)) == 18
 
     assert values == [b"%d:%d" % (number, at) for number in (0, 2, 4) for at in range(3)]
-    # The command ends where a transaction is still open, and does not wait for it.
-    await asyncio.to_thread(write_and_wait)
+    # The command stops at the last stable offset, before an open transaction.
+    await asyncio.to_thread(leave_open)
     shown = await asyncio.to_thread(run, "consume", topic, "--committed")
     assert shown.encode().splitlines() == values
     await asyncio.to_thread(opened.abort_transaction, TIMEOUT_SECONDS)
 
 
-async def test_records_come_as_tables(kafka, topic):
+async def test_records_are_consumed_as_arrow_tables(kafka, topic):
     pytest.importorskip("pyarrow")
     async with Producer(kafka.address, client=CLIENT, compression="zstd") as producer:
         await producer.send_many(topic, [ProducerRecord(b"%d" % n, b"k") for n in range(1000)])
@@ -206,8 +206,8 @@ async def test_records_come_as_tables(kafka, topic):
     assert values == [b"%d" % number for number in range(1000)]
 
 
-async def test_an_admin_looks_after_topics_settings_and_offsets(kafka, admin, topic):
-    place, group = TopicPartition(topic, 0), f"g-{topic}"
+async def test_admin_manages_topics_configs_and_offsets(kafka, admin, topic):
+    tp, group = TopicPartition(topic, 0), f"g-{topic}"
     cluster = await admin.describe_cluster()
     assert [f"{one.host}:{one.port}" for one in cluster.brokers] == [kafka.address]
     assert {one.name for one in await admin.api_versions() if one.used is not None} >= {
@@ -218,11 +218,11 @@ async def test_an_admin_looks_after_topics_settings_and_offsets(kafka, admin, to
     }
 
     await admin.create_partitions(topic, 4)
-    await heard(lambda: is_known(admin, topic, partitions=4))
+    await applied(lambda: is_known(admin, topic, partitions=4))
     await admin.alter_topic_configs(topic, {"retention.ms": "123000"})
-    await heard(lambda: has_retention(admin, topic, "123000"))
+    await applied(lambda: has_retention(admin, topic, "123000"))
     await admin.alter_topic_configs(topic, unset=["retention.ms"])
-    await heard(lambda: has_retention(admin, topic, "604800000"))
+    await applied(lambda: has_retention(admin, topic, "604800000"))
     assert (await admin.describe_topic_configs(topic))[topic]["retention.ms"].is_default
     assert "log.retention.ms" in (await admin.describe_broker_configs(0))[0]
     await admin.alter_broker_configs(0, {"log.cleaner.threads": "2"})
@@ -231,35 +231,35 @@ async def test_an_admin_looks_after_topics_settings_and_offsets(kafka, admin, to
         await producer.send_many(
             topic, [ProducerRecord(b"x", partition=0, timestamp=1000 + n) for n in range(10)]
         )
-    assert (await admin.end_offsets(topic))[place] == 10
-    assert (await admin.offsets_for_times({place: 1004}))[place].offset == 4
-    assert await admin.delete_records({place: 3}) == {place: 3}
-    assert (await admin.beginning_offsets(place))[place] == 3
+    assert (await admin.end_offsets(topic))[tp] == 10
+    assert (await admin.offsets_for_times({tp: 1004}))[tp].offset == 4
+    assert await admin.delete_records({tp: 3}) == {tp: 3}
+    assert (await admin.beginning_offsets(tp))[tp] == 3
 
-    await admin.alter_group_offsets(group, {place: 7})
-    assert (await admin.group_lag(group))[place].lag == 3
+    await admin.alter_group_offsets(group, {tp: 7})
+    assert (await admin.group_lag(group))[tp].lag == 3
     assert group in {one.group_id for one in await admin.list_groups(states=["Empty"])}
-    await admin.delete_group_offsets(group, place)
+    await admin.delete_group_offsets(group, tp)
     assert await admin.list_group_offsets(group) == {}
-    await admin.alter_group_offsets(group, {place: 7})
+    await admin.alter_group_offsets(group, {tp: 7})
     await admin.delete_groups(group)
-    with pytest.raises(KafkaError) as gone:
+    with pytest.raises(KafkaError) as error:
         await admin.describe_groups(group)
-    assert gone.value.code is ErrorCode.GROUP_ID_NOT_FOUND
+    assert error.value.code is ErrorCode.GROUP_ID_NOT_FOUND
 
     with pytest.raises(KafkaError) as exists:
         await admin.create_topic(topic)
     assert exists.value.code is ErrorCode.TOPIC_ALREADY_EXISTS
     await admin.delete_topics(topic)
-    await heard(lambda: is_gone(admin, topic))
+    await applied(lambda: is_gone(admin, topic))
 
 
-async def test_the_commands(kafka, topic, tmp_path):
+async def test_the_command_line(kafka, topic, tmp_path):
     run = Command(kafka.address, str(tmp_path))
 
-    def talk():
-        receipts = run.rows("produce", topic, "-K", ":", stdin="a:1\nb:2\na:3\n")
-        assert len(receipts) == 3
+    def run_commands():
+        results = run.rows("produce", topic, "-K", ":", stdin="a:1\nb:2\na:3\n")
+        assert len(results) == 3
         assert sorted(row["value"] for row in run.rows("consume", topic)) == ["1", "2", "3"]
         run("consume", topic, "--group", f"g-{topic}", "--exit-at-end")
         (group,) = run.json("group", "describe", f"g-{topic}")
@@ -272,12 +272,12 @@ async def test_the_commands(kafka, topic, tmp_path):
     def is_set():
         return "retention.ms" in run("config", "describe", "topic", topic)
 
-    await asyncio.to_thread(talk)
-    await heard(lambda: asyncio.to_thread(is_set))
+    await asyncio.to_thread(run_commands)
+    await applied(lambda: asyncio.to_thread(is_set))
     await asyncio.to_thread(run, "topic", "delete", topic, "--yes")
 
 
-async def test_a_crash_of_the_broker_loses_doubles_and_reorders_nothing(kafka, topic):
+async def test_a_broker_crash_loses_duplicates_and_reorders_nothing(kafka, topic):
     sent = [b"%06d" % number for number in range(3000)]
     batch = BatchConfig(batch_bytes=2000)
     async with (
@@ -294,8 +294,8 @@ async def test_a_crash_of_the_broker_loses_doubles_and_reorders_nothing(kafka, t
                 await asyncio.to_thread(kafka.kill)
                 starting = asyncio.create_task(asyncio.to_thread(kafka.start))
         await starting
-        receipts = await asyncio.gather(*futures)
-        found = await take(consumer, len(sent))
+        results = await asyncio.gather(*futures)
+        consumed = await take(consumer, len(sent))
 
-    assert [receipt.offset for receipt in receipts] == list(range(1, 3001))
-    assert [record.value for record in found] == sent
+    assert [metadata.offset for metadata in results] == list(range(1, 3001))
+    assert [record.value for record in consumed] == sent

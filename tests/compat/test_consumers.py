@@ -1,4 +1,4 @@
-"""Consumers of other people read the batches that we encode, from our broker."""
+"""Every client reads the batches that ottla encodes."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ NOW = 1_700_000_000_000
 TOPICS = {codec.name.lower(): codec for codec in Compression}
 
 
-def written(offset: int) -> Record:
+def a_record(offset: int) -> Record:
     headers = (("n", str(offset).encode()), ("null", None)) if offset % 3 == 0 else ()
     key = None if offset % 4 == 0 else b"key %d" % offset
     value = None if offset % 7 == 6 else b"value %d " % offset * (1 + offset * 40)
     return Record(offset, NOW + offset, key, value, headers)
 
 
-RECORDS = [written(offset) for offset in range(40)]
+RECORDS = [a_record(offset) for offset in range(40)]
 
 
 @pytest.fixture(scope="module")
-def shelves(clients, module_broker) -> None:
-    """A topic for each codec, with two batches of ours."""
+def filled_topics(clients, module_broker) -> None:
+    """A topic for each codec, with two batches."""
 
     async def fill(topic: str, codec: Compression) -> None:
         async with connect(module_broker.address) as client:
             for part in (RECORDS[:25], RECORDS[25:]):
-                # An offset in a batch that is sent begins at 0; the broker says where that is.
+                # Offsets of a produced batch start at 0.
                 rows = [record._replace(offset=n) for n, record in enumerate(part)]
                 batch = build_batch(rows, compression=codec)
                 (result,) = produce_results(
@@ -48,7 +48,7 @@ def shelves(clients, module_broker) -> None:
 
 @with_every_client("consume")
 @pytest.mark.parametrize("topic", TOPICS)
-def test_everybody_reads_what_we_write(client, shelves, topic):
+def test_every_client_reads_batches_of_the_sdk(client, filled_topics, topic):
     if topic not in client.readable_codecs:
         pytest.skip(f"{client.name} does not read {topic}")
 

@@ -1,4 +1,4 @@
-"""A thousand topics: clients ask for all of them, or for each."""
+"""Every client lists a thousand topics."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ MANY = [f"topic-{number:04}" for number in range(1000)]
 def many(clients) -> None:
     started = time.perf_counter()
     clients.confluent.create_topics(MANY)
-    print(f"{len(MANY)} topics made in {time.perf_counter() - started:.2f} s")
+    print(f"{len(MANY)} topics created in {time.perf_counter() - started:.2f} s")
 
 
 @with_every_client("topics")
-def test_everybody_is_told_of_all_of_them(client, many):
+def test_every_client_lists_all_topics(client, many):
     started = time.perf_counter()
 
     found = client.topics()

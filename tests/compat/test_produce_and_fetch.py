@@ -1,4 +1,4 @@
-"""What clients write, clients read: theirs and each other's, whatever the codec and the acks."""
+"""Every client reads what every client produces, with every codec and acks."""
 
 from __future__ import annotations
 
@@ -22,49 +22,49 @@ NOW = 1_700_000_000_000
 FEW = tuple(Record(b"key %d" % n, b"value %d" % n, (), NOW + n) for n in range(3))
 HAS_COORDINATORS = FIND_COORDINATOR.key in SUPPORTED_APIS
 LIBRDKAFKA = ("confluent", "kcat")
-#: What does not become smaller when it is compressed: a batch of one or two short records.
+#: Batches below this size do not shrink when they are compressed.
 SMALL_BYTES = 200
 MAX_MESSAGE_BYTES = 1_048_588
-#: Less than a batch and a record have beside key and value.
+#: A lower bound for the overhead of a batch and a record.
 OVERHEAD_BYTES = 70
 OFFSET_OUT_OF_RANGE, MESSAGE_TOO_LARGE = 1, 10
-#: librdkafka's own word for an offset that is out of range, where it may not choose another one.
+#: librdkafka's own code for an offset out of range with auto.offset.reset=error.
 AUTO_OFFSET_RESET = -140
 
 
-class Shelf(NamedTuple):
-    """What one client wrote in one codec."""
+class ProducedTopic(NamedTuple):
+    """What one client produced with one codec."""
 
-    topic: str
+    name: str
     codec: str
     records: tuple[Record, ...]
     since_ms: int
 
 
 @pytest.fixture(scope="module")
-def library(clients: Clients) -> list[Shelf]:
-    """The corpus, as clients writes it."""
-    shelves = []
-    for writer in clients.installed():
-        for codec in codecs_of(writer):
+def corpus_topics(clients: Clients) -> list[ProducedTopic]:
+    """The corpus, produced by every client with every codec."""
+    produced = []
+    for name in clients.installed():
+        for codec in codecs_of(name):
             since_ms = int(time.time() * 1000)
-            shelf = Shelf(f"{writer}-{codec}", codec, corpus.expected(writer), since_ms)
-            clients.confluent.create_topic(shelf.topic)
-            clients[writer].produce(shelf.topic, shelf.records, codec=codec)
-            shelves.append(shelf)
-    return shelves
+            topic = ProducedTopic(f"{name}-{codec}", codec, corpus.expected(name), since_ms)
+            clients.confluent.create_topic(topic.name)
+            clients[name].produce(topic.name, topic.records, codec=codec)
+            produced.append(topic)
+    return produced
 
 
 def codecs_of(client: str) -> Sequence[str]:
-    """Give the codecs that a client can write; ours is not in the corpus, and can write all."""
+    """Return the codecs that a client can write; ottla is not in the corpus, and has all."""
     return corpus.CODECS.get(client, corpus.CODECS["java"])
 
 
 def as_shown_by(reader: Client, record: Record, row: ConsumedRecord) -> Record:
-    """Give a record as this client can show it, with the time of a row that had none."""
+    """Return a record as a client reads it; a missing timestamp is that of the consumed one."""
     headers = record.headers
     if reader.name == "kcat":
-        # It prints a header up to the first zero byte.
+        # It prints headers up to the first zero byte.
         headers = tuple((name, value and value.split(b"\0")[0]) for name, value in headers)
     timestamp = row.timestamp if record.timestamp is None else record.timestamp
     return Record(record.key, record.value, headers, timestamp)
@@ -79,53 +79,53 @@ def assert_read(reader: Client, rows: Sequence[ConsumedRecord], records: Sequenc
 
 
 def stored(broker: Daemon, topic: str, partition: int = 0) -> list[DumpedBatch]:
-    """Look at the batches in the files."""
+    """Return the batches in the log files."""
     folder = broker.data / f"{topic}-{partition}"
     return [batch for path in sorted(folder.glob("*.log")) for batch in dump(path) if batch.header]
 
 
 @with_every_client("produce")
-def test_what_is_compressed_is_stored_as_it_came(client, library, broker):
+def test_compressed_batches_are_stored_unchanged(client, corpus_topics, broker):
     for codec in codecs_of(client.name):
         batches = stored(broker, f"{client.name}-{codec}")
 
-        found = {batch.header["compression"] for batch in batches if is_worth_it(client, batch)}
+        found = {batch.header["compression"] for batch in batches if is_compressible(client, batch)}
         assert found == {as_sent(client, codec)}
         assert sum(batch.header["records"] for batch in batches) == len(
             corpus.expected(client.name)
         )
 
 
-def is_worth_it(client: Client, batch: DumpedBatch) -> bool:
-    """librdkafka leaves a batch as it is that would not become smaller, as that of a small rest."""
+def is_compressible(client: Client, batch: DumpedBatch) -> bool:
+    """librdkafka sends a small batch uncompressed if compression does not shrink it."""
     return not (client.name in LIBRDKAFKA and batch.size < SMALL_BYTES)
 
 
 def as_sent(client: Client, codec: str) -> str:
-    """librdkafka takes it that a broker without coordinators is too old to know lz4."""
+    """librdkafka does not send lz4 to a broker without FindCoordinator, which it takes for old."""
     is_too_old = client.name in LIBRDKAFKA and not HAS_COORDINATORS
     return "none" if codec == "lz4" and is_too_old else codec
 
 
 @with_every_client("consume")
-def test_everybody_reads_what_anybody_wrote(client, library):
-    shelves = [shelf for shelf in library if shelf.codec in client.readable_codecs]
-    count = sum(len(shelf.records) for shelf in shelves)
+def test_every_client_reads_what_every_client_produced(client, corpus_topics):
+    produced = [topic for topic in corpus_topics if topic.codec in client.readable_codecs]
+    count = sum(len(topic.records) for topic in produced)
 
-    found = client.consume({(shelf.topic, 0): None for shelf in shelves}, count)
+    found = client.consume({(topic.name, 0): None for topic in produced}, count)
 
-    for shelf in shelves:
-        rows = found[shelf.topic, 0]
-        assert_read(client, rows, shelf.records)
-        for row, record in zip(rows, shelf.records, strict=True):
+    for topic in produced:
+        rows = found[topic.name, 0]
+        assert_read(client, rows, topic.records)
+        for row, record in zip(rows, topic.records, strict=True):
             if record.timestamp is None:
-                assert shelf.since_ms <= row.timestamp <= time.time() * 1000
+                assert topic.since_ms <= row.timestamp <= time.time() * 1000
 
 
 @with_every_client("produce")
 @pytest.mark.parametrize("acks", ["0", "1", "all"])
-def test_a_record_arrives_with_any_acks(client, helper, topic, acks):
-    records = [as_written_by(client, record) for record in FEW]
+def test_records_are_produced_with_any_acks(client, helper, topic, acks):
+    records = [as_produced_by(client, record) for record in FEW]
 
     offsets = client.produce(topic, records, acks=acks)
 
@@ -135,16 +135,16 @@ def test_a_record_arrives_with_any_acks(client, helper, topic, acks):
     assert acks == "0" or client.name == "kcat" or offsets == [0, 1, 2]
 
 
-def as_written_by(client: Client, record: Record) -> Record:
-    """kcat has its own clock, and headers for all records."""
+def as_produced_by(client: Client, record: Record) -> Record:
+    """Return a record as a client produces it; kcat sets timestamp and headers."""
     if client.name == "kcat":
         return Record(record.key, record.value, corpus.KCAT_HEADERS, None)
     return record
 
 
 @with_every_client("produce")
-def test_an_idempotent_producer_numbers_its_records(client, helper, topic, broker):
-    records = [as_written_by(client, record) for record in FEW]
+def test_an_idempotent_producer_sets_sequences(client, helper, topic, broker):
+    records = [as_produced_by(client, record) for record in FEW]
 
     client.produce(topic, records, idempotent=True)
 
@@ -158,7 +158,7 @@ def test_an_idempotent_producer_numbers_its_records(client, helper, topic, broke
 
 
 @with_every_client("consume")
-def test_a_consumer_begins_where_it_wants(client, helper, topic):
+def test_a_consumer_starts_at_any_offset(client, helper, topic):
     helper.produce(topic, [Record(None, b"%d" % n) for n in range(10)])
     helper.produce(topic, [Record(None, b"%d" % n) for n in range(10, 20)])
 
@@ -171,17 +171,17 @@ def test_a_consumer_begins_where_it_wants(client, helper, topic):
 
 
 @with_every_client("consume")
-def test_nobody_reads_behind_the_end(client, helper, topic):
+def test_fetching_after_the_end_is_out_of_range(client, helper, topic):
     helper.produce(topic, FEW)
 
-    with pytest.raises(RequestError) as refused:
+    with pytest.raises(RequestError) as error:
         client.consume({(topic, 0): 1000}, 1)
 
-    assert refused.value.code in (OFFSET_OUT_OF_RANGE, AUTO_OFFSET_RESET), refused.value
+    assert error.value.code in (OFFSET_OUT_OF_RANGE, AUTO_OFFSET_RESET), error.value
 
 
 @with_every_client("offset_for_time", "watermarks")
-def test_offsets_are_found_by_time(client, helper, topic):
+def test_offsets_are_found_by_timestamp(client, helper, topic):
     assert client.watermarks(topic) == (0, 0)
     helper.produce(topic, [Record(None, b"v", (), NOW + 1000 * n) for n in range(5)], codec="gzip")
     helper.produce(topic, [Record(None, b"v", (), NOW + 1000 * n) for n in range(5, 10)])
@@ -195,7 +195,7 @@ def test_offsets_are_found_by_time(client, helper, topic):
 
 
 @with_every_client("max_timestamp_offset")
-def test_the_youngest_record_need_not_be_the_last_one(client, helper, topic):
+def test_the_greatest_timestamp_may_be_before_the_last_record(client, helper, topic):
     for codec in ("none", "zstd"):
         times = [NOW + 5, NOW + 9000, NOW + 7, NOW + 6]
         helper.produce(topic, [Record(None, b"v", (), time) for time in times], codec=codec)
@@ -205,8 +205,8 @@ def test_the_youngest_record_need_not_be_the_last_one(client, helper, topic):
 
 
 @with_every_client("consume")
-def test_a_consumer_that_waits_is_told_at_once(client, helper, topic):
-    """It would be told after 20 seconds anyway, being ready to wait for so long."""
+def test_a_long_poll_returns_when_a_record_arrives(client, helper, topic):
+    """Without that it would return after max_wait_ms."""
     helper.produce(topic, FEW)
     client.consume({(topic, 0): 0}, 1)
     produced = []
@@ -227,13 +227,13 @@ def test_a_consumer_that_waits_is_told_at_once(client, helper, topic):
 
 
 @with_every_client("consume")
-def test_records_have_the_brokers_time_if_the_topic_wants_that(client, helper, name):
+def test_log_append_time_sets_the_brokers_timestamp(client, helper, name):
     helper.create_topic(name, configs={"message.timestamp.type": "LogAppendTime"})
     since_ms = int(time.time() * 1000)
     for codec in sorted(client.readable_codecs):
         helper.produce(name, FEW, codec=codec)
 
-    # Readers check that the batches are not damaged.
+    # Clients verify the CRC of the batches.
     rows = client.consume({(name, 0): 0}, 3 * len(client.readable_codecs))[name, 0]
 
     assert [row.value for row in rows] == [record.value for record in FEW] * len(
@@ -243,10 +243,10 @@ def test_records_have_the_brokers_time_if_the_topic_wants_that(client, helper, n
 
 
 @with_every_client("produce", "consume")
-def test_a_record_may_be_nearly_as_large_as_the_limit(client, topic):
+def test_a_record_just_below_the_size_limit_is_accepted(client, topic):
     value = bytes(range(1, 251)) * 4194
     value = value[: MAX_MESSAGE_BYTES - OVERHEAD_BYTES - 50 - 30 * (client.name == "kcat")]
-    record = as_written_by(client, Record(None, value, (), NOW))
+    record = as_produced_by(client, Record(None, value, (), NOW))
 
     client.produce(topic, [record])
 
@@ -254,24 +254,24 @@ def test_a_record_may_be_nearly_as_large_as_the_limit(client, topic):
 
 
 @with_every_client("produce")
-def test_a_record_over_the_limit_is_refused_as_too_large(client, helper, topic):
-    with pytest.raises(RequestError) as refused:
+def test_a_record_over_the_size_limit_is_too_large(client, helper, topic):
+    with pytest.raises(RequestError) as error:
         client.produce(topic, [Record(None, b"x" * MAX_MESSAGE_BYTES, (), NOW)])
 
-    assert refused.value.code == MESSAGE_TOO_LARGE, refused.value
+    assert error.value.code == MESSAGE_TOO_LARGE, error.value
     assert helper.watermarks(topic) == (0, 0)
 
 
 @with_every_client("produce")
-def test_a_topic_that_is_not_there_is_made_when_it_is_written_to(client, helper, name):
-    client.produce(name, [as_written_by(client, record) for record in FEW])
+def test_producing_to_an_unknown_topic_creates_it(client, helper, name):
+    client.produce(name, [as_produced_by(client, record) for record in FEW])
 
     assert helper.topics()[name] == 1
     assert len(helper.consume({(name, 0): 0}, 3)[name, 0]) == 3
 
 
 @with_every_client("produce", "consume")
-def test_partitions_are_logs_of_their_own(client, helper, name):
+def test_partitions_have_their_own_offsets(client, helper, name):
     helper.create_topic(name, 3)
     for partition in (2, 0, 1, 2):
         client.produce(name, [Record(None, b"to %d" % partition)], partition=partition)
@@ -283,5 +283,5 @@ def test_partitions_are_logs_of_their_own(client, helper, name):
     } == {0: [(0, b"to 0")], 1: [(0, b"to 1")], 2: [(0, b"to 2"), (1, b"to 2")]}
 
 
-def test_everybody_is_known_to_the_corpus():
+def test_every_client_is_in_the_corpus():
     assert set(CLIENTS) - {"ottla"} == set(corpus.CODECS)

@@ -1,4 +1,4 @@
-"""A broker that goes away and comes back finds its clients waiting."""
+"""Consumers resume after a broker restart."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from harness.clients.registry import CLIENTS
 pytestmark = pytest.mark.real_time
 
 NOW = 1_700_000_000_000
-#: kcat gives up when no broker is left; kafkajs has its patience in a consumer of groups.
-PATIENT = [name for name in CLIENTS if name not in ("kcat", "kafkajs")]
+#: kcat exits when all brokers are down; kafkajs retries in its group consumer only.
+RETRYING = [name for name in CLIENTS if name not in ("kcat", "kafkajs")]
 
 
 @pytest.fixture
 def leaks() -> Iterator[None]:
-    """kafka-python leaves sockets open that could not be connected; let it show here alone."""
+    """kafka-python leaks sockets of failed connections; collect them in this test."""
     yield
     gc.collect()
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.usefixtures("leaks")
-@pytest.mark.parametrize("client", PATIENT, indirect=True)
-def test_a_consumer_goes_on_where_it_was(client, helper, broker, topic):
+@pytest.mark.parametrize("client", RETRYING, indirect=True)
+def test_a_consumer_resumes_after_a_broker_crash(client, helper, broker, topic):
     helper.produce(topic, [Record(None, b"before", (), NOW)])
-    rows: list[ConsumedRecord] = []
+    records: list[ConsumedRecord] = []
 
-    def read() -> None:
-        rows.extend(client.consume({(topic, 0): 0}, 2, max_wait_ms=500)[topic, 0])
+    def consume() -> None:
+        records.extend(client.consume({(topic, 0): 0}, 2, max_wait_ms=500)[topic, 0])
 
     client.has_consumed.clear()
-    reader = threading.Thread(target=read)
+    reader = threading.Thread(target=consume)
     reader.start()
-    # A client that has not come so far yet would find no broker to begin with.
+    # The client must have connected before the broker is killed.
     if isinstance(client, Agent):
         time.sleep(3)
     else:
@@ -52,7 +52,7 @@ def test_a_consumer_goes_on_where_it_was(client, helper, broker, topic):
     helper.produce(topic, [Record(None, b"after", (), NOW)])
     reader.join()
 
-    assert rows == [
+    assert records == [
         ConsumedRecord(0, NOW, None, b"before", ()),
         ConsumedRecord(1, NOW, None, b"after", ()),
     ]

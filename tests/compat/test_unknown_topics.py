@@ -1,4 +1,4 @@
-"""A broker that makes no topics unless it is told to."""
+"""Producing to an unknown topic without auto-creation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from harness.clients.base import RequestError
 from harness.clients.registry import with_every_client
 
 UNKNOWN_TOPIC = 3
-# librdkafka's own: "unknown topic", "unknown partition".
+# librdkafka's own codes: unknown topic, unknown partition.
 LOCALLY_UNKNOWN = (-188, -190)
 
 
@@ -19,13 +19,13 @@ def broker_flags():
 
 
 @with_every_client("produce")
-def test_nobody_writes_to_a_topic_that_is_not_there(client, helper, name):
+def test_producing_to_an_unknown_topic_fails(client, helper, name):
     client.topic_timeout_seconds = 2.0
 
-    with pytest.raises(RequestError) as refused:
+    with pytest.raises(RequestError) as error:
         client.produce(name, [Record(None, b"value")])
 
-    # Java and kafka-python only say that the metadata had no such topic in time.
-    told = str(refused.value)
-    assert refused.value.code in (UNKNOWN_TOPIC, *LOCALLY_UNKNOWN) or "metadata" in told, told
+    # Java and kafka-python report a timeout of the metadata.
+    text = str(error.value)
+    assert error.value.code in (UNKNOWN_TOPIC, *LOCALLY_UNKNOWN) or "metadata" in text, text
     assert name not in helper.topics()

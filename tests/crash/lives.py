@@ -1,4 +1,4 @@
-"""Lives of a writing process, short ones, and what must be true after each."""
+"""Runs the writer process until it is killed, and verifies its logs afterwards."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from crash.writer import LOGS, open_directory, rows, value_of
 
 WRITER = Path(__file__).with_name("writer.py")
 Acked = dict[str, int]
-#: Nothing waits for so long unless something is wrong.
-PATIENCE_SECONDS = 60
+#: Longer than anything takes on a busy machine; a test that waits this long hangs.
+TIMEOUT_SECONDS = 60
 
 
 class Writers:
-    """Starts processes that write, and ends them."""
+    """Starts writer processes and kills them."""
 
     def __init__(self, folder: Path) -> None:
         self._acks = folder / "acks"
         self._errors = folder / "errors"
         with self._errors.open("ab") as errors:
-            self._nursery = subprocess.Popen(
+            self._forker = subprocess.Popen(
                 [sys.executable, str(WRITER)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -35,7 +35,7 @@ class Writers:
                 text=True,
             )
 
-    def live(
+    def run(
         self,
         path: Path,
         mode: str,
@@ -44,19 +44,19 @@ class Writers:
         seconds: float,
         end: Callable[[], None] | None = None,
     ) -> Acked:
-        """Let a process write for a while after its first ack, then `end`, then kill it.
+        """Let a process write for some seconds after its first ack, call `end`, then kill it.
 
-        Gives the end of what it was acked, by log; before the end, if there is one. A sync that is
-        under way while the power goes may be told that it succeeded, by a kernel that lives on.
+        Returns the end offset of the acked records of each log. With `end`, acks after it do not
+        count: when the power is cut, the running kernel may still report a successful fsync.
         """
         self._acks.write_bytes(b"")
-        self._say(json.dumps([str(path), str(self._acks), mode, seed]))
-        process = int(self._nursery.stdout.readline())
+        self._send(json.dumps([str(path), str(self._acks), mode, seed]))
+        process = int(self._forker.stdout.readline())
         count = None
         try:
-            deadline = time.monotonic() + PATIENCE_SECONDS
+            deadline = time.monotonic() + TIMEOUT_SECONDS
             while self._acks.stat().st_size == 0 and not self._errors.stat().st_size:
-                assert time.monotonic() < deadline, f"no ack in {PATIENCE_SECONDS} s"
+                assert time.monotonic() < deadline, f"No ack in {TIMEOUT_SECONDS} s"
                 time.sleep(0.001)
             time.sleep(seconds)
             errors = self._errors.read_text()
@@ -66,25 +66,27 @@ class Writers:
                 end()
         finally:
             os.kill(process, signal.SIGKILL)
-            self._say("")
-            assert self._nursery.stdout.readline() == "ended\n"
+            self._send("")
+            assert self._forker.stdout.readline() == "ended\n"
             self._errors.write_bytes(b"")
         acked: Acked = {}
         for line in self._acks.read_bytes()[:count].decode().splitlines(keepends=True):
             if line.endswith("\n"):
                 name, base_offset, sequence, records = line.split()
-                assert base_offset == sequence, "the log has more or fewer records than were sent"
+                assert base_offset == sequence, (
+                    "The log has more or fewer records than were appended"
+                )
                 acked[name] = int(sequence) + int(records)
         return acked
 
-    def _say(self, line: str) -> None:
-        self._nursery.stdin.write(line + "\n")
-        self._nursery.stdin.flush()
+    def _send(self, line: str) -> None:
+        self._forker.stdin.write(line + "\n")
+        self._forker.stdin.flush()
 
     def close(self) -> None:
-        self._nursery.stdin.close()
-        self._nursery.wait(PATIENCE_SECONDS)
-        self._nursery.stdout.close()
+        self._forker.stdin.close()
+        self._forker.wait(TIMEOUT_SECONDS)
+        self._forker.stdout.close()
 
 
 @contextmanager
@@ -96,8 +98,8 @@ def writers(folder: Path) -> Iterator[Writers]:
         started.close()
 
 
-def lost_after(path: Path, acked: Acked, *, clean: bool, may_have_gaps: bool = False) -> int:
-    """Open the directory and check each log from start to end; give how many acked are missing."""
+def lost_records(path: Path, acked: Acked, *, clean: bool, may_have_gaps: bool = False) -> int:
+    """Open the directory and verify each log; return the number of lost acked records."""
     logs = open_directory(path)
     assert logs.failed == {}
     lost = 0

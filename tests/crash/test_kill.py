@@ -1,25 +1,25 @@
-"""kill -9: what was acked is there, once, at its offset, however often."""
+"""SIGKILL: acked records are stored once, at their offsets, after any number of kills."""
 
 import random
 
 import pytest
 
-from crash.lives import lost_after, writers
+from crash.lives import lost_records, writers
 
-LANES = 10
+SERIES = 10
 CYCLES = 20
 
 
-@pytest.mark.parametrize("lane", range(LANES))
-def test_nothing_that_was_acked_is_lost_by_kill_9(tmp_path, lane):
-    chance = random.Random(lane)
+@pytest.mark.parametrize("series", range(SERIES))
+def test_sigkill_loses_no_acked_record(tmp_path, series):
+    rng = random.Random(series)
     path, acked = tmp_path / "data", {}
     with writers(tmp_path) as processes:
         for cycle in range(CYCLES):
-            seed, seconds = lane * CYCLES + cycle, chance.uniform(0.005, 0.04)
+            seed, seconds = series * CYCLES + cycle, rng.uniform(0.005, 0.04)
 
-            acked |= processes.live(path, "page-cache", seed=seed, seconds=seconds)
+            acked |= processes.run(path, "page-cache", seed=seed, seconds=seconds)
 
-            lost = lost_after(path, acked, clean=chance.random() < 0.3)
-            assert lost == 0, f"lane {lane}, cycle {cycle}"
+            lost = lost_records(path, acked, clean=rng.random() < 0.3)
+            assert lost == 0, f"series {series}, cycle {cycle}"
     assert sum(acked.values()) > CYCLES

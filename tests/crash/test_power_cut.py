@@ -1,10 +1,10 @@
-"""A power cut: what an ack means in each mode, on a disk that forgets what was not synced."""
+"""Power cuts: what survives in each durability mode, on a disk that loses unsynced data."""
 
 import random
 
 import pytest
 
-from crash.lives import lost_after, writers
+from crash.lives import lost_records, writers
 from crash.writer import CONFIG, LOGS, NOW, a_batch, open_directory, rows, value_of
 from harness.mounts import private_mounts
 
@@ -28,7 +28,7 @@ def processes(tmp_path):
 
 def cut(mounts, processes, mode, *, seed, seconds):
     path = mounts.path / "data"
-    acked = processes.live(path, mode, seed=seed, seconds=seconds, end=mounts.cut_power)
+    acked = processes.run(path, mode, seed=seed, seconds=seconds, end=mounts.cut_power)
     mounts.unmount()
     mounts.mount_ext4()
     return acked
@@ -43,8 +43,8 @@ def filled(path):
     return logs
 
 
-def reports_of_all(path):
-    """See that all is there that `filled` wrote; give what was found at the start."""
+def verified_reports(path):
+    """Assert that everything `filled` wrote is there; return the recovery reports."""
     logs = open_directory(path)
     assert logs.failed == {}
     for name in LOGS:
@@ -58,29 +58,27 @@ def reports_of_all(path):
     return logs.reports
 
 
-def test_nothing_that_was_acked_is_lost_by_a_power_cut_where_acks_wait_for_the_device(
-    mounts, processes
-):
-    chance = random.Random(0)
+def test_a_power_cut_loses_no_acked_record_with_fsync(mounts, processes):
+    rng = random.Random(0)
     acked = {}
     for number in range(CUTS):
-        acked |= cut(mounts, processes, "fsync", seed=number, seconds=chance.uniform(0.02, 0.2))
+        acked |= cut(mounts, processes, "fsync", seed=number, seconds=rng.uniform(0.02, 0.2))
 
-        lost = lost_after(mounts.path / "data", acked, clean=number % 2 == 0)
+        lost = lost_records(mounts.path / "data", acked, clean=number % 2 == 0)
 
         assert lost == 0, f"cut {number}"
     assert sum(acked.values()) > CUTS
 
 
-def test_a_power_cut_does_lose_what_was_acked_from_the_page_cache(mounts, processes):
+def test_a_power_cut_loses_acked_records_without_fsync(mounts, processes):
     acked = cut(mounts, processes, "unsynced", seed=0, seconds=0.2)
 
-    lost = lost_after(mounts.path / "data", acked, clean=True, may_have_gaps=True)
+    lost = lost_records(mounts.path / "data", acked, clean=True, may_have_gaps=True)
 
     assert lost > 0
 
 
-def test_a_power_cut_right_after_a_clean_stop_loses_nothing(mounts):
+def test_a_power_cut_after_a_clean_shutdown_loses_nothing(mounts):
     logs = filled(mounts.path / "data")
     logs.close()
 
@@ -88,11 +86,11 @@ def test_a_power_cut_right_after_a_clean_stop_loses_nothing(mounts):
     mounts.unmount()
     mounts.mount_ext4()
 
-    reports = reports_of_all(mounts.path / "data")
+    reports = verified_reports(mounts.path / "data")
     assert all(reports[name].was_clean for name in LOGS)
 
 
-def test_a_power_cut_right_after_a_checkpoint_loses_nothing_before_it(mounts):
+def test_a_power_cut_after_a_checkpoint_loses_nothing_before_it(mounts):
     logs = filled(mounts.path / "data")
     logs.checkpoint_recovery_points()
 
@@ -105,4 +103,4 @@ def test_a_power_cut_right_after_a_checkpoint_loses_nothing_before_it(mounts):
     mounts.unmount()
     mounts.mount_ext4()
 
-    assert reports_of_all(mounts.path / "data").keys() == set(LOGS)
+    assert verified_reports(mounts.path / "data").keys() == set(LOGS)

@@ -1,13 +1,13 @@
-"""Processes that write until they are killed.
+"""A process that appends to logs until it is killed.
 
-Run, it reads lines from its input: a data directory, a file for acks, a mode and a seed, as JSON.
-For each it forks a process that writes, and says its process id; at the next line it waits for that
-one's end. A fork is ready to write at once, where a new interpreter would import first.
+Run as a script, it reads lines of JSON from stdin: a data directory, a file for acks, a mode and a
+seed. For each it forks a process that writes, and prints its process id; at the next line it waits
+for its end. A fork writes at once; a new interpreter would have to import first.
 
-Each log has one idempotent producer, and a record's value tells its sequence number, which is its
-offset too: whoever reads can tell what is missing, twice or wrong. An ack is a line in the file,
-written when the append has returned; in mode `fsync`, when the device has it. Now and then there is
-a checkpoint, but in mode `unsynced`.
+Each log has one idempotent producer, and a record's value contains its sequence number, which is
+also its offset: lost, duplicate and wrong records are detected. An ack is a line in the file,
+written after the append; in mode `fsync`, after the flush. There are random checkpoints, but not in
+mode `unsynced`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def a_batch(name: str, sequence: int, count: int) -> bytearray:
 
 
 def rows(log: Log) -> Iterator[tuple[int, bytes]]:
-    """Give all records; fewer than there are offsets, if there is a gap at the end."""
+    """Yield all records up to the first gap."""
     offset = log.start_offset
     while batches := list(split_batches(bytes(log.read(offset, 1 << 20).view))):
         for batch in batches:
@@ -57,7 +57,7 @@ def rows(log: Log) -> Iterator[tuple[int, bytes]]:
 
 
 def resend_last(log: Log) -> None:
-    """Send the last batch again, as a client does whose answer was lost."""
+    """Append the last batch again, as a producer does without a response."""
     if log.end_offset:
         [batch] = split_batches(bytes(log.read(log.end_offset - 1, 1).view))
         again = log.append(bytes(batch.view), leader_epoch=0, now_ms=NOW)
@@ -66,13 +66,13 @@ def resend_last(log: Log) -> None:
 
 
 def write(path: Path, acks: Path, mode: str, seed: int) -> None:
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     descriptor = os.open(acks, os.O_WRONLY | os.O_APPEND)
     logs = open_directory(path)
     for name in LOGS:
         resend_last(logs.create(name, CONFIG))
     while True:
-        name, count = chance.choice(LOGS), chance.randint(1, 3)
+        name, count = rng.choice(LOGS), rng.randint(1, 3)
         log = logs.logs[name]
         sequence = log.end_offset
         data = a_batch(name, sequence, count)
@@ -80,7 +80,7 @@ def write(path: Path, acks: Path, mode: str, seed: int) -> None:
         if mode == "fsync":
             logs.flusher.flush(log).result()
         os.write(descriptor, f"{name} {appended.base_offset} {sequence} {count}\n".encode())
-        if mode != "unsynced" and chance.random() < 0.01:
+        if mode != "unsynced" and rng.random() < 0.01:
             logs.checkpoint_recovery_points()
 
 

@@ -16,7 +16,7 @@ from deploy.dockerfile import parse
 from harness.daemon import HOST, Daemon, free_port, shown_on_failure
 from ottla.broker.config.loader import load_broker_config
 from ottla.client.blocking import Admin, Consumer, Producer
-from test_house import ROOMS
+from test_house import PACKAGES
 
 pytestmark = pytest.mark.real_time
 
@@ -56,7 +56,7 @@ def test_the_build_stage_copies_every_package_and_its_metadata():
     modules = {f"{name}.py" for name in setuptools["py-modules"]}
     documents = {PROJECT["project"]["readme"], *PROJECT["project"]["license-files"]}
 
-    expected = {*ROOMS, "ottla", "pyproject.toml", *modules, *documents}
+    expected = {*PACKAGES, "ottla", "pyproject.toml", *modules, *documents}
 
     assert STAGES["build"].copied == expected
 

@@ -1,4 +1,4 @@
-"""`make demo`, for a few seconds and without Spark; the job has a test where there is one."""
+"""`make demo` for a few seconds, without Spark; tests/spark tests its job."""
 
 import os
 import re
@@ -12,12 +12,12 @@ import pytest
 pytestmark = pytest.mark.real_time
 
 DEMO = Path(__file__).resolve().parents[2] / "examples" / "demo"
-PATIENCE_SECONDS = 60
+TIMEOUT_SECONDS = 60
 
 
 @pytest.fixture
 def start(tmp_path):
-    """Start the demo, with a place of its own for temporary files."""
+    """Start the demo with its own temporary folder."""
     started = []
 
     def begin(*arguments):
@@ -41,7 +41,7 @@ def start(tmp_path):
 
 
 def processes_in(folder):
-    """Give the processes that keep data in a folder."""
+    """Return the command lines of processes with a data directory in a folder."""
     commands = map(command_of, Path("/proc").glob("[0-9]*/cmdline"))
     return [command for command in commands if f"--data-dir\0{folder}" in command]
 
@@ -50,14 +50,14 @@ def command_of(path):
     try:
         return path.read_text()
     except OSError:
-        return ""  # it has ended meanwhile
+        return ""  # the process has ended
 
 
-def test_it_ends_by_itself_and_leaves_nothing_behind(start, tmp_path):
-    # Who is kept from sending sends what was due meanwhile the next time, if there is time for one.
+def test_the_demo_ends_and_leaves_no_files_or_processes(start, tmp_path):
+    # A producer that was delayed catches up in its next turn, if there is one.
     demo = start("--seconds", "5", "--rate", "1000")
 
-    out, err = demo.communicate(timeout=PATIENCE_SECONDS)
+    out, err = demo.communicate(timeout=TIMEOUT_SECONDS)
 
     assert (demo.returncode, err) == (0, ""), out + err
     sent = re.search(r"([\d,]+) orders were sent", out)[1]
@@ -67,7 +67,7 @@ def test_it_ends_by_itself_and_leaves_nothing_behind(start, tmp_path):
     assert not processes_in(tmp_path)
 
 
-def test_ctrl_c_ends_it_and_leaves_nothing_behind(start, tmp_path):
+def test_ctrl_c_ends_the_demo_and_leaves_no_files_or_processes(start, tmp_path):
     demo = start("--seconds", "60", "--rate", "100")
     while "/s" not in demo.stdout.readline():
         assert demo.poll() is None, demo.communicate()
@@ -75,7 +75,7 @@ def test_ctrl_c_ends_it_and_leaves_nothing_behind(start, tmp_path):
         assert len(processes_in(tmp_path)) == 1 + 3  # `ottla cluster up`, and its brokers
 
     os.killpg(demo.pid, signal.SIGINT)
-    demo.communicate(timeout=PATIENCE_SECONDS)
+    demo.communicate(timeout=TIMEOUT_SECONDS)
 
     assert demo.returncode == 1
     assert not list(tmp_path.iterdir())

@@ -1,4 +1,4 @@
-"""The programs in examples/ as processes; what they did is read back by confluent-kafka."""
+"""The programs in examples/, run as processes; their results are read with confluent-kafka."""
 
 import json
 import signal
@@ -12,14 +12,14 @@ from uuid import uuid4
 
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer
-from confluent_kafka import TopicPartition as Place
+from confluent_kafka import TopicPartition as ConfluentPartition
 
 from ottla.client import TopicPartition
 from ottla.client.blocking import Admin
 from ottla.client.blocking import Consumer as Reader
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-PATIENCE_SECONDS = 60
+TIMEOUT_SECONDS = 60
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def prefix():
 
 @pytest.fixture
 def start(broker):
-    """Start an example, which is ended with the test."""
+    """Start an example; it is killed at the end of the test."""
     started = []
 
     def begin(name, *arguments):
@@ -59,15 +59,15 @@ def start(broker):
 
 @pytest.fixture
 def run(start):
-    """Run an example to its end, which is a good one and without complaints."""
+    """Run an example; it must succeed without writing to stderr."""
 
-    def to_the_end(name, *arguments):
+    def run_example(name, *arguments):
         process = start(name, *arguments)
-        out, err = process.communicate(timeout=PATIENCE_SECONDS)
+        out, err = process.communicate(timeout=TIMEOUT_SECONDS)
         assert (process.returncode, err) == (0, ""), out + err
         return out
 
-    return to_the_end
+    return run_example
 
 
 @pytest.mark.parametrize(
@@ -80,9 +80,9 @@ def run(start):
         ("log_concentrator", ("write", "nowhere")),
     ],
 )
-def test_what_a_broker_refuses_is_told_in_a_line(start, name, arguments):
+def test_a_broker_error_is_one_line(start, name, arguments):
     process = start(name, "--prefix", "not/a/name", *arguments)
-    _out, err = process.communicate(timeout=PATIENCE_SECONDS)
+    _out, err = process.communicate(timeout=TIMEOUT_SECONDS)
 
     assert process.returncode == 1
     assert err.startswith("Error: ")
@@ -92,18 +92,20 @@ def test_what_a_broker_refuses_is_told_in_a_line(start, name, arguments):
 
 @pytest.fixture
 def read(broker):
-    """Read all records of a topic, as far as it goes now."""
+    """Return all records of a topic up to its current end."""
 
     def everything(topic):
-        settings = {"group.id": "nobody", "fetch.wait.max.ms": 10}
-        consumer = Consumer({"bootstrap.servers": broker.bootstrap, **settings})
+        configs = {"group.id": "unused", "fetch.wait.max.ms": 10}
+        consumer = Consumer({"bootstrap.servers": broker.bootstrap, **configs})
         try:
             partitions = consumer.list_topics(topic).topics[topic].partitions
-            places = [Place(topic, number, OFFSET_BEGINNING) for number in partitions]
-            ends = [consumer.get_watermark_offsets(place) for place in places]
-            consumer.assign(places)
+            assigned = [
+                ConfluentPartition(topic, number, OFFSET_BEGINNING) for number in partitions
+            ]
+            ends = [consumer.get_watermark_offsets(tp) for tp in assigned]
+            consumer.assign(assigned)
             count = sum(end - begin for begin, end in ends)
-            found = consumer.consume(count, PATIENCE_SECONDS) if count else []
+            found = consumer.consume(count, TIMEOUT_SECONDS) if count else []
             assert len(found) == count
             assert not any(record.error() for record in found)
             return found
@@ -115,13 +117,13 @@ def read(broker):
 
 @pytest.fixture
 def write(broker):
-    """Write records to a topic; each is what `Producer.produce` takes."""
+    """Produce records, given as keyword arguments of `Producer.produce`."""
 
     def produce(topic, *records):
         producer = Producer({"bootstrap.servers": broker.bootstrap})
         for record in records:
             producer.produce(topic, **record)
-        assert producer.flush(PATIENCE_SECONDS) == 0
+        assert producer.flush(TIMEOUT_SECONDS) == 0
 
     return produce
 
@@ -131,7 +133,7 @@ def values(records):
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
-def test_every_example_says_how_it_is_run(path):
+def test_every_example_documents_its_command(path):
     command = [sys.executable, "-W", "error", str(path), "--help"]
 
     done = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -144,7 +146,7 @@ def test_every_example_says_how_it_is_run(path):
 class TestSaga:
     @pytest.fixture
     def check(self, read, prefix):
-        """See that every order has come to its end, and only once."""
+        """Assert that every order ended exactly once."""
 
         def orders_are_settled(placed, dead):
             events = {
@@ -189,14 +191,16 @@ class TestSaga:
 
         return orders_are_settled
 
-    def test_orders_are_paid_or_cancelled_and_nonsense_is_buried(self, run, check, prefix):
+    def test_orders_are_paid_or_cancelled_and_invalid_ones_are_dead_letters(
+        self, run, check, prefix
+    ):
         run("saga", "--prefix", prefix, "--orders", 40)
         assert len(check(placed=38, dead=2)) == 2
 
         run("saga", "--prefix", prefix, "--orders", 20)
         assert len(check(placed=57, dead=3)) == 3
 
-    def test_what_comes_a_second_time_is_answered_once(self, broker, run, check, prefix):
+    def test_duplicate_commands_are_answered_once(self, broker, run, check, prefix):
         run("saga", "--prefix", prefix, "--orders", 20)
         for group, topic in (("payment", "orders"), ("notification", "payments")):
             with Reader(
@@ -214,9 +218,7 @@ class TestSaga:
 
         assert len(check(placed=19, dead=1)) == 2
 
-    def test_what_was_killed_in_the_middle_is_finished_by_the_next(
-        self, start, run, read, check, prefix
-    ):
+    def test_a_killed_service_is_resumed_by_the_next(self, start, run, read, check, prefix):
         first = start("saga", "--prefix", prefix, "--orders", 1000)
         for line in first.stdout:
             if line.startswith(f"{prefix}.notification"):
@@ -234,9 +236,7 @@ class TestSaga:
 
 
 class TestLogConcentrator:
-    def test_every_line_arrives_once_and_in_the_order_of_its_file(
-        self, start, run, tmp_path, prefix
-    ):
+    def test_every_line_arrives_once_and_in_order(self, start, run, tmp_path, prefix):
         logs = [tmp_path / f"{name}.log" for name in "abc"]
         written = {log: [] for log in logs}
 
@@ -252,7 +252,7 @@ class TestLogConcentrator:
             return merged.read_text().splitlines() if merged.exists() else []
 
         def wait_for(count):
-            deadline = time.monotonic() + PATIENCE_SECONDS
+            deadline = time.monotonic() + TIMEOUT_SECONDS
             while len(shipped()) < count:
                 assert time.monotonic() < deadline, "the lines do not arrive"
 
@@ -305,7 +305,7 @@ class TestLedger:
 
         return ask
 
-    def test_balances_are_what_the_transfers_come_to(self, run, read, balances, prefix):
+    def test_balances_are_the_sum_of_transfers(self, run, read, balances, prefix):
         run("ledger", "--prefix", prefix, "play", "--transfers", 500)
 
         expected = Counter()
@@ -322,7 +322,9 @@ class TestLedger:
         audited = run("ledger", "--prefix", prefix, "audit")
         assert audited == f"500 transfers, {refused} refused; the sum is zero\n"
 
-    def test_history_before_a_snapshot_may_go(self, broker, start, run, read, balances, prefix):
+    def test_records_before_a_snapshot_can_be_deleted(
+        self, broker, start, run, read, balances, prefix
+    ):
         ledger = ("ledger", "--prefix", prefix)
         assert run(*ledger, "post", "world", "ann", 100) == "0: done\n"
         assert run(*ledger, "post", "ann", "bob", 30) == "1: done\n"
@@ -334,13 +336,13 @@ class TestLedger:
         assert configs["cleanup.policy"].value == "compact"
 
         assert balances() == {"balances": {"world": -100, "ann": 70, "bob": 30}, "replayed": 1}
-        # But who needs it says so, instead of going on behind the hole.
+        # A full audit fails instead of skipping the deleted records.
         audit = start(*ledger, "audit")
-        _out, err = audit.communicate(timeout=PATIENCE_SECONDS)
+        _out, err = audit.communicate(timeout=TIMEOUT_SECONDS)
         assert audit.returncode == 1
         assert err.startswith("Error: OFFSET_OUT_OF_RANGE")
 
-    def test_a_snapshot_that_lies_is_found_out(self, start, run, write, balances, prefix):
+    def test_a_wrong_snapshot_is_detected(self, start, run, write, balances, prefix):
         ledger = ("ledger", "--prefix", prefix)
         run(*ledger, "post", "world", "ann", 100)
         run(*ledger, "snapshot")
@@ -349,13 +351,13 @@ class TestLedger:
         assert balances()["balances"] == lie["balances"]
 
         audit = start(*ledger, "audit")
-        _out, err = audit.communicate(timeout=PATIENCE_SECONDS)
+        _out, err = audit.communicate(timeout=TIMEOUT_SECONDS)
 
         assert (audit.returncode, "the last snapshot" in err) == (1, True)
 
 
 class TestTelemetry:
-    def test_alerts_go_on_where_the_last_monitor_was(self, run, read, write, prefix):
+    def test_a_new_monitor_resumes_at_the_commits_of_the_last(self, run, read, write, prefix):
         topic = f"{prefix}.readings"
 
         def send(*readings):
@@ -384,19 +386,17 @@ class TestTelemetry:
         first = [("b", "hot", 90, 1), ("a", "hot", 55, 2), ("a", "normal", 43.33, 3)]
         assert alerts() == first
 
-        # What came before still counts, for 10 seconds; and that b is hot has been said.
+        # Earlier readings count for 10 seconds; b has already been reported as hot.
         send(("a", 4, 82), ("b", 5, 90), ("a", 11, 84), ("b", 14, 0))
         second = [("a", "hot", 50.4, 7), ("b", "normal", 45, 10)]
         assert alerts() == first + second
 
-        # After a silence of a window, a is hot anew.
+        # After a window without readings, a is reported as hot again.
         send(("a", 40, 51), ("a", 41, 20))
         third = [("a", "hot", 51, 11), ("a", "normal", 35.5, 12)]
         assert alerts() == first + second + third
 
-    def test_alerts_of_simulated_devices_are_those_that_their_readings_call_for(
-        self, run, read, prefix
-    ):
+    def test_alerts_match_the_readings_of_simulated_devices(self, run, read, prefix):
         out = run("telemetry", "--prefix", prefix, "--devices", 4, "--readings", 80)
 
         readings = read(f"{prefix}.readings")
@@ -415,7 +415,7 @@ class TestTelemetry:
                 and one.timestamp()[1] > now - 500
             ]
             hot = fmean(recent) > 70
-            # After a silence of a window a device starts anew, whatever it was.
+            # After a window without readings a device starts from normal.
             was_hot = is_hot.get(reading.key(), False) and len(recent) > 1
             if hot != was_hot:
                 expected.append(
@@ -430,7 +430,7 @@ class TestTelemetry:
 
 
 class TestTopologyAudit:
-    def test_what_is_out_of_order_is_named(self, broker, start, write, prefix):
+    def test_findings_are_reported(self, broker, start, write, prefix):
         skewed, kept, group, idle = (
             f"{prefix}.{name}" for name in ("skewed", "kept", "late", "idle")
         )
@@ -445,16 +445,16 @@ class TestTopologyAudit:
                 commits = {TopicPartition(topic, one): offset for one, offset in offsets.items()}
                 admin.alter_group_offsets(name, commits)
 
-        # It may be given a record before it is told to pause, and is not to commit that.
-        settings = {"group.id": group, "enable.auto.commit": False}
-        member = Consumer({"bootstrap.servers": broker.bootstrap, **settings})
+        # Auto-commit is off: a record may be delivered before the pause.
+        configs = {"group.id": group, "enable.auto.commit": False}
+        member = Consumer({"bootstrap.servers": broker.bootstrap, **configs})
         try:
             member.subscribe([skewed])
             while not member.assignment():
                 member.poll(0.1)
             member.pause(member.assignment())
             audit = start("topology_audit", "--json", "--strict")
-            out, err = audit.communicate(timeout=PATIENCE_SECONDS)
+            out, err = audit.communicate(timeout=TIMEOUT_SECONDS)
         finally:
             member.close()
 

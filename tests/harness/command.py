@@ -1,4 +1,4 @@
-"""The command line in this process: what it prints, and how it ends."""
+"""The command line, run in this process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Command:
         self.environ = {"OTTLA_BOOTSTRAP": address, "XDG_CONFIG_HOME": home, "OTTLA_PROFILE": None}
 
     def run(self, *arguments: str, stdin: str | bytes | None = None, **environ: str) -> Result:
-        """Run a command, however it ends."""
+        """Run a command and return its result."""
         return CliRunner().invoke(
             ottla,
             list(arguments),
@@ -28,7 +28,7 @@ class Command:
         )
 
     def __call__(self, *arguments: str, stdin: str | bytes | None = None) -> str:
-        """Run a command that succeeds; give what it printed."""
+        """Run a command that must succeed; return its stdout."""
         done = self.run(*arguments, stdin=stdin)
         if done.exception is not None and not isinstance(done.exception, SystemExit):
             raise done.exception
@@ -36,15 +36,15 @@ class Command:
         return done.stdout
 
     def json(self, *arguments: str, stdin: str | bytes | None = None) -> Any:
-        """Give what a command prints as JSON."""
+        """Return the JSON that a command prints."""
         return json.loads(self(*arguments, "--json", stdin=stdin))
 
     def rows(self, *arguments: str, stdin: str | bytes | None = None) -> list[Any]:
-        """Give what a command prints as JSON lines."""
+        """Return the JSON lines that a command prints."""
         return list(map(json.loads, self(*arguments, "--json", stdin=stdin).splitlines()))
 
     def fails(self, code: int, *arguments: str, stdin: str | bytes | None = None) -> str:
-        """Run a command that ends with an exit code; give what it says, without a result."""
+        """Run a command that must fail with an exit code and print nothing; return its stderr."""
         done = self.run(*arguments, stdin=stdin)
         if done.exception is not None and not isinstance(done.exception, SystemExit):
             raise done.exception

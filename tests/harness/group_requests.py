@@ -1,7 +1,6 @@
-"""What members and admins of groups say, said by hand: any version, right or wrong.
+"""The requests of group members and admins, in any version, valid or not.
 
-Each takes a client that has `ask(message, version)`. Answers of old and new shapes are given in the
-new one, where it matters to a story which it was the story looks itself.
+Each takes a `WireClient`. Responses of old versions are returned in the form of new ones.
 """
 
 from __future__ import annotations
@@ -41,12 +40,12 @@ from ottla.protocol.consumer import (
 )
 from ottla.protocol.errors import ErrorCode
 
-#: A topic and the number of one of its partitions.
-Place = tuple[str, int]
+#: A topic and a partition's index.
+Partition = tuple[str, int]
 
 
 class Member(NamedTuple):
-    """Who somebody is in a group, as the answer to a join says."""
+    """A member, as a JoinGroup response identifies it."""
 
     group: str
     id: str
@@ -56,17 +55,17 @@ class Member(NamedTuple):
 
 
 def subscription(*topics: str, version: int = 1) -> bytes:
-    """What a consumer says when it joins."""
-    said = ConsumerProtocolSubscription(topics=topics)
+    """Return the metadata of a consumer in JoinGroup."""
+    metadata = ConsumerProtocolSubscription(topics=topics)
     return bytes(
         codec(ConsumerProtocolSubscription, version).encode(
-            said, bytearray(version.to_bytes(2)), []
+            metadata, bytearray(version.to_bytes(2)), []
         )
     )
 
 
 def assignment(**topics: Sequence[int]) -> bytes:
-    """What a leader gives a consumer."""
+    """Return a consumer's assignment in SyncGroup."""
     given = [TopicPartitions(topic=name, partitions=numbers) for name, numbers in topics.items()]
     return bytes(
         codec(ConsumerProtocolAssignment, 0).encode(
@@ -76,17 +75,17 @@ def assignment(**topics: Sequence[int]) -> bytes:
 
 
 async def find(client: Any, *groups: str, version: int = 6, kind: int = 0) -> list[Any]:
-    """Ask who looks after groups; an answer for each."""
-    asked = (
+    """Send FindCoordinator; return the coordinator of each group."""
+    request = (
         FindCoordinatorRequest(coordinator_keys=groups, key_type=kind)
         if version >= 4
         else FindCoordinatorRequest(key=groups[0], key_type=kind)
     )
-    answer = await client.request(asked, version)
-    return list(answer.coordinators) if version >= 4 else [answer]
+    response = await client.request(request, version)
+    return list(response.coordinators) if version >= 4 else [response]
 
 
-def joining(
+def join_request(
     group: str,
     member_id: str = "",
     *,
@@ -111,26 +110,26 @@ def joining(
 
 
 async def join(
-    client: Any, group: str, member_id: str = "", *, version: int = 9, **wishes: Any
+    client: Any, group: str, member_id: str = "", *, version: int = 9, **options: Any
 ) -> Any:
-    """Join, once; the answer, whatever it is."""
-    return await client.request(joining(group, member_id, **wishes), version)
+    """Send JoinGroup once; return the response."""
+    return await client.request(join_request(group, member_id, **options), version)
 
 
 async def enter(
-    client: Any, group: str, member_id: str = "", *, version: int = 9, **wishes: Any
+    client: Any, group: str, member_id: str = "", *, version: int = 9, **options: Any
 ) -> Member:
-    """Join as clients do: with the id that one is given, if one is."""
-    answer = await join(client, group, member_id, version=version, **wishes)
-    if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:
-        answer = await join(client, group, answer.member_id, version=version, **wishes)
-    assert answer.error_code == ErrorCode.NONE, ErrorCode.of(answer.error_code).name
+    """Join a group as clients do: again with the member id, if one is required."""
+    response = await join(client, group, member_id, version=version, **options)
+    if response.error_code == ErrorCode.MEMBER_ID_REQUIRED:
+        response = await join(client, group, response.member_id, version=version, **options)
+    assert response.error_code == ErrorCode.NONE, ErrorCode.of(response.error_code).name
     return Member(
         group,
-        answer.member_id,
-        answer.generation_id,
-        wishes.get("instance"),
-        answer.leader == answer.member_id,
+        response.member_id,
+        response.generation_id,
+        options.get("instance"),
+        response.leader == response.member_id,
     )
 
 
@@ -142,7 +141,7 @@ async def sync(
     version: int = 5,
     protocol: tuple[str, str] | None = ("consumer", "range"),
 ) -> Any:
-    """Ask for one's assignment; with everybody's, if one leads."""
+    """Send SyncGroup; the leader sends all assignments."""
     kind, name = protocol if protocol and version >= 5 else (None, None)
     return await client.request(
         SyncGroupRequest(
@@ -175,35 +174,35 @@ async def heartbeat(client: Any, member: Member, *, version: int = 4) -> int:
 async def leave(
     client: Any, group: str, *members: tuple[str, str | None], version: int = 5
 ) -> tuple[int, list[int]]:
-    """Let members go, by id and instance; the error of all, and those of each if there are such."""
+    """Send LeaveGroup for members by id and instance; return the error codes: all, each."""
     if version < 3:
         request = LeaveGroupRequest(group_id=group, member_id=members[0][0])
     else:
         named = [MemberIdentity(member_id=name, group_instance_id=own) for name, own in members]
         request = LeaveGroupRequest(group_id=group, members=named)
-    answer = await client.request(request, version)
-    return answer.error_code, [member.error_code for member in answer.members]
+    response = await client.request(request, version)
+    return response.error_code, [member.error_code for member in response.members]
 
 
-def committing(
+def commit_request(
     group: str,
-    offsets: Mapping[Place, int],
+    offsets: Mapping[Partition, int],
     *,
     member: Member | None = None,
-    metadata: str | Mapping[Place, str] | None = "",
+    metadata: str | Mapping[Partition, str] | None = "",
     epoch: int = -1,
     version: int = 9,
 ) -> OffsetCommitRequest:
-    """A commit, of nobody or of a member; `metadata` is the same for all, or of each."""
+    """Build an OffsetCommit, with or without a member; `metadata` is for all, or by partition."""
     who = member or Member(group, "", -1)
     topics: dict[str, list[OffsetCommitRequestPartition]] = {}
-    for place, offset in offsets.items():
-        topics.setdefault(place[0], []).append(
+    for tp, offset in offsets.items():
+        topics.setdefault(tp[0], []).append(
             OffsetCommitRequestPartition(
-                partition_index=place[1],
+                partition_index=tp[1],
                 committed_offset=offset,
                 committed_leader_epoch=epoch,
-                committed_metadata=metadata[place] if isinstance(metadata, Mapping) else metadata,
+                committed_metadata=metadata[tp] if isinstance(metadata, Mapping) else metadata,
             )
         )
     return OffsetCommitRequest(
@@ -218,25 +217,27 @@ def committing(
 
 
 async def commit(
-    client: Any, group: str, offsets: Mapping[Place, int], *, version: int = 9, **said: Any
-) -> dict[Place, int]:
-    """Commit; the code of each partition."""
-    answer = await client.request(committing(group, offsets, version=version, **said), version)
+    client: Any, group: str, offsets: Mapping[Partition, int], *, version: int = 9, **fields: Any
+) -> dict[Partition, int]:
+    """Send OffsetCommit; return the error code of each partition."""
+    response = await client.request(
+        commit_request(group, offsets, version=version, **fields), version
+    )
     return {
         (topic.name, part.partition_index): part.error_code
-        for topic in answer.topics
+        for topic in response.topics
         for part in topic.partitions
     }
 
 
 async def fetch(
-    client: Any, group: str, places: Iterable[Place] | None = None, *, version: int = 9
+    client: Any, group: str, partitions: Iterable[Partition] | None = None, *, version: int = 9
 ) -> Any:
-    """Ask how far a group has come, in some partitions or all; the answer for that group."""
+    """Send OffsetFetch for some partitions, or for all; return the group's response."""
     wanted: dict[str, list[int]] | None = None
-    if places is not None:
+    if partitions is not None:
         wanted = {}
-        for topic, index in places:
+        for topic, index in partitions:
             wanted.setdefault(topic, []).append(index)
     if version < 8:
         old = OffsetFetchRequestTopic
@@ -252,19 +253,19 @@ async def fetch(
         if wanted is None
         else [new(name=name, partition_indexes=numbers) for name, numbers in wanted.items()]
     )
-    asked = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group, topics=topics)])
-    return (await client.request(asked, version)).groups[0]
+    request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group, topics=topics)])
+    return (await client.request(request, version)).groups[0]
 
 
 async def committed(
-    client: Any, group: str, places: Iterable[Place] | None = None, *, version: int = 9
-) -> dict[Place, int]:
-    """Give how far a group has come."""
-    answer = await fetch(client, group, places, version=version)
-    assert answer.error_code == ErrorCode.NONE, ErrorCode.of(answer.error_code).name
+    client: Any, group: str, partitions: Iterable[Partition] | None = None, *, version: int = 9
+) -> dict[Partition, int]:
+    """Return the committed offsets of a group."""
+    response = await fetch(client, group, partitions, version=version)
+    assert response.error_code == ErrorCode.NONE, ErrorCode.of(response.error_code).name
     return {
         (topic.name, part.partition_index): part.committed_offset
-        for topic in answer.topics
+        for topic in response.topics
         for part in topic.partitions
     }
 
@@ -272,19 +273,19 @@ async def committed(
 async def list_groups(
     client: Any, *, version: int = 5, states: Sequence[str] = (), types: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """List groups; the entries by group."""
-    answer = await client.request(
+    """Send ListGroups; return the entries by group id."""
+    response = await client.request(
         ListGroupsRequest(states_filter=states, types_filter=types), version
     )
-    assert answer.error_code == ErrorCode.NONE, ErrorCode.of(answer.error_code).name
-    return {entry.group_id: entry for entry in answer.groups}
+    assert response.error_code == ErrorCode.NONE, ErrorCode.of(response.error_code).name
+    return {entry.group_id: entry for entry in response.groups}
 
 
 async def describe(client: Any, *groups: str, version: int = 5, operations: bool = False) -> Any:
-    """Describe groups; a description for each, or the only one."""
+    """Send DescribeGroups; return the description, or a list of several."""
     request = DescribeGroupsRequest(groups=groups, include_authorized_operations=operations)
-    answer = await client.request(request, version)
-    return answer.groups[0] if len(groups) == 1 else list(answer.groups)
+    response = await client.request(request, version)
+    return response.groups[0] if len(groups) == 1 else list(response.groups)
 
 
 async def state_of(client: Any, group: str) -> str:
@@ -293,18 +294,18 @@ async def state_of(client: Any, group: str) -> str:
 
 
 async def delete(client: Any, *groups: str, version: int = 2) -> dict[str, int]:
-    answer = await client.request(DeleteGroupsRequest(groups_names=groups), version)
-    return {result.group_id: result.error_code for result in answer.results}
+    response = await client.request(DeleteGroupsRequest(groups_names=groups), version)
+    return {result.group_id: result.error_code for result in response.results}
 
 
 async def delete_offsets(
-    client: Any, group: str, places: Iterable[Place]
-) -> tuple[int, dict[Place, int]]:
-    """Have a group forget; the error of all, and of each partition."""
+    client: Any, group: str, partitions: Iterable[Partition]
+) -> tuple[int, dict[Partition, int]]:
+    """Send OffsetDelete; return the error code and those of partitions."""
     topics: dict[str, list[OffsetDeleteRequestPartition]] = {}
-    for topic, index in places:
+    for topic, index in partitions:
         topics.setdefault(topic, []).append(OffsetDeleteRequestPartition(partition_index=index))
-    answer = await client.request(
+    response = await client.request(
         OffsetDeleteRequest(
             group_id=group,
             topics=[
@@ -313,8 +314,8 @@ async def delete_offsets(
             ],
         )
     )
-    return answer.error_code, {
+    return response.error_code, {
         (topic.name, part.partition_index): part.error_code
-        for topic in answer.topics
+        for topic in response.topics
         for part in topic.partitions
     }

@@ -1,7 +1,7 @@
-"""File systems of one's own: small ones to fill up, and ones whose power can be cut.
+"""Private file systems: small ones that can be filled, and ones whose power can be cut.
 
-A shell in a private mount namespace does the mounting, and its mounts are reached through
-/proc/PID/root, so that nothing of it is seen elsewhere and nothing is left when the shell is gone.
+A shell in a private mount namespace mounts them. They are reached through /proc/PID/root, are
+invisible elsewhere, and vanish with the shell.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ NO_LOG_FLUSH = struct.pack("I", 2)
 
 
 class Mounts:
-    """A shell that can mount, and where its mounts are seen from here."""
+    """A shell with private mounts, and the path of its mount point."""
 
     def __init__(self, folder: Path) -> None:
         self.point = folder / "mount"
         self.point.mkdir()
         self._image = folder / "image"
         if not shutil.which("unshare"):
-            pytest.skip("there is no unshare: private mounts cannot be made here")
+            pytest.skip("unshare is not installed")
         self._shell = subprocess.Popen(
             ["unshare", "--mount", "sh"],
             stdin=subprocess.PIPE,
@@ -41,31 +41,31 @@ class Mounts:
         self.path = Path(f"/proc/{self._shell.pid}/root{self.point}")
 
     def run(self, *command: object) -> str | None:
-        """Run a command in the shell; None is success, a text says what went wrong."""
+        """Run a command in the shell; return None, or an error message."""
         line = shlex.join(map(str, command))
         try:
             self._shell.stdin.write(f"{line} </dev/null; echo; echo done $?\n")
             self._shell.stdin.flush()
         except BrokenPipeError:
-            return f"the shell is gone: {self._shell.stdout.read()}"
-        said = []
-        for answer in self._shell.stdout:
-            if answer.startswith("done "):
-                return None if answer == "done 0\n" else f"{line}: {' '.join(said)}"
-            said += answer.split()
-        return f"{line}: the shell is gone: {' '.join(said)}"
+            return f"the shell has ended: {self._shell.stdout.read()}"
+        output = []
+        for line_out in self._shell.stdout:
+            if line_out.startswith("done "):
+                return None if line_out == "done 0\n" else f"{line}: {' '.join(output)}"
+            output += line_out.split()
+        return f"{line}: the shell has ended: {' '.join(output)}"
 
     def mount(self, *options: object) -> None:
         failure = self.run("mount", *options, self.point)
         if failure:
-            pytest.skip(f"mounts are not allowed here: {failure}")
+            pytest.skip(f"mounting is not permitted: {failure}")
 
     def mount_tmpfs(self, size: str) -> None:
         self.mount("-t", "tmpfs", "-o", f"size={size}", "none")
 
     def make_ext4(self, size_bytes: int) -> None:
         if not shutil.which("mkfs.ext4"):
-            pytest.skip("there is no mkfs.ext4")
+            pytest.skip("mkfs.ext4 is not installed")
         with self._image.open("wb") as image:
             image.truncate(size_bytes)
         subprocess.run(["mkfs.ext4", "-q", "-F", self._image], check=True)
@@ -75,7 +75,7 @@ class Mounts:
         self.mount("-t", "ext4", "-o", "loop", self._image)
 
     def cut_power(self) -> None:
-        """Everything that is not on the device is lost from now on, and nothing gets there."""
+        """Shut the file system down: unsynced data is lost, and nothing is written any more."""
         fd = os.open(self.path, os.O_RDONLY)
         try:
             fcntl.ioctl(fd, FS_IOC_SHUTDOWN, NO_LOG_FLUSH)
@@ -89,7 +89,7 @@ class Mounts:
         assert failure is None, failure
 
     def close(self) -> None:
-        with suppress(BrokenPipeError):  # one that may not mount has ended by itself
+        with suppress(BrokenPipeError):  # without permission to mount it has ended
             self._shell.stdin.close()
         self._shell.wait(timeout=60)
         self._shell.stdout.close()

@@ -1,4 +1,4 @@
-"""Servers of asyncio, closed so that no connection is lost."""
+"""Closing asyncio servers without leaking connections."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import asyncio
 
 
 async def close_server(server: asyncio.Server) -> None:
-    """Close a server. Who was let in becomes a connection before: asyncio loses it otherwise."""
+    """Close a server, after the connections that it accepted are set up: asyncio leaks those."""
     loop = asyncio.get_running_loop()
     for listening in server.sockets:
         loop.remove_reader(listening.fileno())
-    await take_turns()
+    await run_ready_callbacks()
     server.close()
 
 
-async def take_turns() -> None:
-    """Let the loop do what is to be done next, and what follows from that."""
+async def run_ready_callbacks() -> None:
+    """Let the event loop run the callbacks that are ready, and those that they schedule."""
     for _ in range(10):
         await asyncio.sleep(0)

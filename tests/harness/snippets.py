@@ -1,18 +1,15 @@
-"""What stands between fences in the documentation, and how it is run.
+"""The code blocks of the documentation, and how they are tested.
 
-A block is run by what it is:
+    python      is executed; a `main(bootstrap)` in it is called, and tests in it are run by pytest
+    transcripts, with `$ ` before commands: are run by a shell, and the output is compared
+    commands    those of `ottla` are run if they end by themselves, otherwise parsed
+    toml, properties, json: are parsed
 
-    python      it is run; where it has a `main(bootstrap)`, that is called too, and where it has
-                tests, pytest runs them
-    a transcript, with `$ ` before its commands: a shell runs these, and what they print is compared
-    commands    each is looked up: those of `ottla` are run if they end by themselves, else parsed
-    toml, properties, json: it is read
+A comment in the line above a block marks exceptions:
 
-A comment in the line above says what is special about a block:
-
-    <!-- needs: spark -->                   the tests of Spark run it
-    <!-- quoted: protocol/api/fetch.py -->  it is a part of that file
-    <!-- not run: why -->                   nobody runs it
+    <!-- needs: spark -->                   run by the tests of Spark
+    <!-- quoted: protocol/api/fetch.py -->  an excerpt of that file
+    <!-- not run: reason -->                not tested
 """
 
 from __future__ import annotations
@@ -24,15 +21,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-#: Every page, but not what pip and pytest have put there.
+#: Every page of the repository, without those of installed packages.
 PAGES = sorted(
     path
     for pattern in ("*.md", "docs/**/*.md", "examples/**/*.md", "bench/**/*.md")
     for path in ROOT.glob(pattern)
 )
-#: What stands for the broker in all pages.
+#: The bootstrap address in all pages.
 DEFAULT_ADDRESS = "localhost:9092"
-#: What commands begin with, where a block does not say that it is one of commands.
+#: How commands start, in blocks without a language.
 PROGRAMS = ("curl", "docker", "kafka-python", "kcat", "make", "ottla", "pip", "python", "pytest")
 
 _NOTE = re.compile(r"<!-- (needs|quoted|not run): (.+) -->")
@@ -41,7 +38,7 @@ _SEPARATORS = {"|", "&&", "||", ";", "&", "(", ")"}
 
 @dataclass(frozen=True)
 class Block:
-    """What stands between two fences."""
+    """A code block."""
 
     page: Path
     line: int
@@ -61,12 +58,12 @@ class Block:
 
     @property
     def is_transcript(self) -> bool:
-        """Whether it has commands, and what they print."""
+        """Whether it has commands and their output."""
         return self.language in ("", "console") and self.text.startswith("$ ")
 
     @property
     def commands(self) -> list[str]:
-        """The commands in it, each in one line."""
+        """The commands, each in one line."""
         if self.language not in ("", "sh", "console"):
             return []
         lines = _lines(self.text)
@@ -76,12 +73,12 @@ class Block:
 
 
 def name_of(page: Path) -> str:
-    """Give the path of a page from the root."""
+    """Return the path of a page relative to the root."""
     return str(page.relative_to(ROOT))
 
 
 def blocks_of(page: Path) -> Iterator[Block]:
-    """Give the blocks of a page."""
+    """Yield the blocks of a page."""
     notes: dict[str, str] = {}
     opened: tuple[int, str] | None = None
     inside: list[str] = []
@@ -99,7 +96,7 @@ def blocks_of(page: Path) -> Iterator[Block]:
             notes = {match[1].replace(" ", "_"): match[2]}
         elif line:
             notes = {}
-    assert opened is None, f"{name_of(page)}: the fence of line {opened} is not closed"
+    assert opened is None, f"{name_of(page)}: the code block of line {opened} is not closed"
 
 
 def _is_command(line: str, language: str) -> bool:
@@ -112,14 +109,14 @@ def _is_command(line: str, language: str) -> bool:
 
 
 def _lines(text: str) -> list[str]:
-    """Give the lines, of which some go on in the next."""
+    """Return the lines, with continuation lines joined."""
     return re.sub(r"\s*\\\n\s*", " ", text).splitlines()
 
 
 def simple_commands(line: str) -> Iterator[list[str]]:
-    """Give the words of each command in a line: those of a pipe, and those in `$(…)`.
+    """Yield the words of each command in a line: those of a pipeline, and those in `$(…)`.
 
-    What follows two blanks says in words what the command is for; what follows < or > is a file.
+    Text after two spaces is an explanation; the word after < or > is a file.
     """
     for inner in re.findall(r"\$\(([^)]*)\)", line):
         yield from simple_commands(inner)
@@ -148,14 +145,14 @@ def simple_commands(line: str) -> Iterator[list[str]]:
 
 @dataclass(frozen=True)
 class Step:
-    """A command of a transcript, and the lines that follow it there."""
+    """A command of a transcript and its output."""
 
     command: str
     printed: list[str]
 
 
 def steps_of(block: Block) -> list[Step]:
-    """Give the steps of a transcript."""
+    """Return the steps of a transcript."""
     steps: list[Step] = []
     for line in _lines(block.text):
         if line.startswith("$ "):
@@ -165,7 +162,7 @@ def steps_of(block: Block) -> list[Step]:
     return steps
 
 
-def is_like(printed: str, promised: str) -> bool:
-    """Whether a line is what was promised; `…` stands for anything, a blank for some of them."""
-    pattern = r"\s+".join(re.escape(word).replace("…", ".*") for word in promised.split())
+def is_like(printed: str, documented: str) -> bool:
+    """Whether a line matches the documented one; `…` matches anything, spaces any number."""
+    pattern = r"\s+".join(re.escape(word).replace("…", ".*") for word in documented.split())
     return re.fullmatch(pattern, printed.strip()) is not None

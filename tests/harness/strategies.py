@@ -1,4 +1,4 @@
-"""What hypothesis makes for us: messages of any class and version, and records."""
+"""Hypothesis strategies: messages of every API and version, and records."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ottla.protocol.batch import Record
 from ottla.protocol.registry import APIS
 from ottla.protocol.schema import Array, Field, FieldType, Message, Struct
 
-#: Every message that travels by itself, in every version in which it does.
+#: Every top-level message, in every version.
 ALL_MESSAGES: list[tuple[type[Message], int]] = [
     (message, version)
     for message in (
@@ -40,7 +40,7 @@ def id_of(case: Any) -> str:
 
 @cache
 def messages(message: type[Message], version: int) -> st.SearchStrategy[Message]:
-    """Messages that fit the version: what it lacks has its default."""
+    """Return messages of a version; fields that it lacks have their defaults."""
     versions = message.versions
     assert versions is not None
     return _messages(message, version, versions.is_flexible(version))
@@ -89,7 +89,7 @@ _HEADERS = st.lists(st.tuples(_TEXT, st.none() | st.binary(max_size=9)), max_siz
 
 
 def records(*, min_size: int = 1) -> st.SearchStrategy[list[Record]]:
-    """Records whose offsets go up one by one."""
+    """Return records with consecutive offsets."""
     size = st.binary(max_size=5) | st.sampled_from([b"z" * n for n in (63, 64, 1023, 1024, 9000)])
     parts = st.tuples(st.integers(0, 2**52), st.none() | size, st.none() | size, _HEADERS)
     return st.lists(parts, min_size=min_size, max_size=6).map(
