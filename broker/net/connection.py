@@ -192,7 +192,7 @@ class Connection(asyncio.BufferedProtocol):
     def _handle_frames(self) -> bool:
         """Handle complete frames, up to the in-flight limit; return whether to read on."""
         framer, turn_end = self._framer, perf_counter() + _TURN_SECONDS
-        while True:
+        while not self._pipeline.is_blocked():
             try:
                 frame = framer.next_frame()
             except DecodeError as error:
@@ -207,6 +207,8 @@ class Connection(asyncio.BufferedProtocol):
             finally:
                 if reserved_bytes:
                     self._server.budget.release(reserved_bytes)
+            if not framer.unparsed_bytes and self._pipeline.is_blocked() and not self._is_closing:
+                return True  # Read on, to notice a disconnect. What arrives waits.
             if not self._may_read():
                 break
             if not framer.unparsed_bytes:
@@ -259,7 +261,11 @@ class Connection(asyncio.BufferedProtocol):
         if self._framer.frame_bytes:
             return not self._awaits_budget
         max_in_flight = self._server.config.max_in_flight_requests_per_connection
-        return self._send_queue.is_clear() and len(self._pipeline.in_flight) < max_in_flight
+        return (
+            self._send_queue.is_clear()
+            and len(self._pipeline.in_flight) < max_in_flight
+            and not self._pipeline.is_blocked()
+        )
 
     def _pause_reading(self) -> None:
         self.read_deadline = NEVER  # From here on the client waits for the broker.

@@ -1,8 +1,12 @@
 """Request pipelining: several requests of a connection in flight, responses in request order.
 
-A request is started as soon as it is received. A response that is ready early waits for those
-before it. A response that cannot be sent ends the connection: the ones behind it must not be taken
-for it.
+A request is started when all before it have taken effect, so a client that pipelines never sees a
+state older than its own requests. Requests that have taken effect and still wait (OVERLAPPING, in
+`dispatch`) are in flight beside later ones. Any other pending request blocks the pipeline: the
+connection starts nothing until it is complete. Other connections are not affected.
+
+A response that is ready early waits for those before it. A response that cannot be sent ends the
+connection: the ones behind it must not be taken for it.
 """
 
 from __future__ import annotations
@@ -11,10 +15,12 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ottla.protocol.errors import DecodeError
 from ottla.protocol.schema import Message
+
+from ..requests.dispatch import OVERLAPPING
 
 if TYPE_CHECKING:
     from ..observability.metrics import Metrics
@@ -26,14 +32,19 @@ if TYPE_CHECKING:
 class _InFlightRequest:
     """A request without a response, or one whose response waits for those before it."""
 
-    __slots__ = ("context", "future", "response")
+    __slots__ = ("context", "future", "is_blocking", "response")
 
     def __init__(
-        self, context: RequestContext, future: asyncio.Future[Response] | None, response: Response
+        self,
+        context: RequestContext,
+        future: asyncio.Future[Any] | None,
+        response: Response,
     ) -> None:
         self.context = context
         self.future = future
         self.response = response
+        # A task has not taken effect yet. What takes effect at once and then waits is a future.
+        self.is_blocking = context.api.key not in OVERLAPPING or isinstance(future, asyncio.Task)
 
 
 class RequestPipeline:
@@ -62,6 +73,13 @@ class RequestPipeline:
         self._send_queue = send_queue
         self._on_progress = on_progress
         self.in_flight: deque[_InFlightRequest] = deque()
+
+    def is_blocked(self) -> bool:
+        """Whether the last request has not taken effect, so that no other may be started."""
+        if not self.in_flight:
+            return False
+        request = self.in_flight[-1]
+        return request.is_blocking and request.future is not None and not request.future.done()
 
     def handle(self, frame: bytearray, connection: Connection) -> None:
         """Start a request, and send its response if it is ready and has none before it."""
@@ -92,7 +110,7 @@ class RequestPipeline:
         # collection.
         self._on_progress = _do_nothing
 
-    def _send_ready(self, _future: asyncio.Future[Response]) -> None:
+    def _send_ready(self, _future: asyncio.Future[Any]) -> None:
         """Send the responses that are ready, up to the first that is not."""
         in_flight = self.in_flight
         while in_flight:
@@ -100,7 +118,12 @@ class RequestPipeline:
             if request.future is not None:
                 if not request.future.done():
                     break
-                request.response = self._dispatcher.result(request.context, request.future)
+                result = self._dispatcher.result(request.context, request.future)
+                if isinstance(result, asyncio.Future):
+                    request.future = result
+                    result.add_done_callback(self._send_ready)
+                    break
+                request.response = result
             in_flight.popleft()
             if request.response is not None:
                 self._send(request.context, request.response)

@@ -4,8 +4,13 @@ The handler of an API is the function `handle` in the module of `handlers/` with
 is called with the broker, the request's context and the request, and returns one of
 
 - a response, if it can answer at once: the hot path, which creates no task;
-- a coroutine or a future of a response: the connection keeps reading, and responds in order;
+- a coroutine or a future of a response: the next request of the connection is started when it is
+  complete, because it may change something that the next request reads;
+- of the APIs in OVERLAPPING, a future of a response that has taken effect and only waits: the next
+  request is started at once. Their coroutines have not taken effect, and may return such a future;
 - None, if the client expects no response (Produce with acks=0).
+
+Responses are sent in request order.
 
 Handlers catch EXPECTED_ERRORS and return error codes. Any other exception is a bug: it is logged
 here, and the client gets UNKNOWN_SERVER_ERROR, or a closed connection if the response has no
@@ -73,13 +78,19 @@ SUPPORTED_APIS = {
     )
 }
 
+#: The APIs whose requests may be in flight when the next request of their connection is started: a
+#: Fetch that waits for records, and a Produce whose records are appended and wait for a flush.
+OVERLAPPING = frozenset((registry.PRODUCE.key, registry.FETCH.key))
+
 #: Smaller requests cannot name enough topics or partitions to block the event loop for long.
 _UNCHECKED_BYTES = 64 * 1024
 #: A request about all partitions names them, their topics, and a few more elements for each.
 _ELEMENTS_PER_PARTITION = 4
 
 Response = Message | None
-HandlerResult = Response | Coroutine[Any, Any, Response] | asyncio.Future[Any]
+HandlerResult = (
+    Response | Coroutine[Any, Any, "Response | asyncio.Future[Any]"] | asyncio.Future[Any]
+)
 Handler = Callable[["Broker", "RequestContext", Any], HandlerResult]
 
 
@@ -167,7 +178,7 @@ class Dispatcher:
 
     def handle(
         self, context: RequestContext, body: Message | None
-    ) -> Response | asyncio.Future[Response]:
+    ) -> Response | asyncio.Future[Any]:
         """Call the handler of a request; return its response, or a future of it."""
         key = context.api.key
         handler = self._handlers.get(key)
@@ -183,13 +194,15 @@ class Dispatcher:
             return result
         return self._broker.start_task(self._await_response(context, result))
 
-    def result(self, context: RequestContext, future: asyncio.Future[Response]) -> Response:
-        """Return the response of a completed future; if it failed, log that and close."""
+    def result(
+        self, context: RequestContext, future: asyncio.Future[Any]
+    ) -> Response | asyncio.Future[Response]:
+        """Return the result of a completed future; if it failed, log that and close."""
         if future.cancelled():
             return None
         error = future.exception()
         if error is None:
-            return future.result()
+            return cast("Response | asyncio.Future[Response]", future.result())
         logger.error("Request failed", extra=context.log_fields(), exc_info=error)
         context.connection.close(f"{context.api.name} failed")
         return None
@@ -229,8 +242,10 @@ class Dispatcher:
         return handler
 
     async def _await_response(
-        self, context: RequestContext, response: Coroutine[Any, Any, Response]
-    ) -> Response:
+        self,
+        context: RequestContext,
+        response: Coroutine[Any, Any, Response | asyncio.Future[Any]],
+    ) -> Response | asyncio.Future[Any]:
         try:
             return await response
         except Exception as error:  # noqa: BLE001  # The error boundary.
