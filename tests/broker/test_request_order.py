@@ -12,7 +12,7 @@ from itertools import count
 import pytest
 
 from harness.brokers import add_topic, broker_and_client
-from harness.group_requests import committing, enter, joining, sync
+from harness.group_requests import commit_request, enter, join_request, sync
 from harness.logs import a_batch
 from harness.requests import create_topic, create_topics_request, produce_batch, try_alter_configs
 from harness.wire import connect, error_codes, fetch_request, fetched_partitions, produce_request
@@ -89,7 +89,7 @@ async def remove_topic(client, name):
 
 async def remove_topic_with_offsets(client, name):
     await create_topic(client, name, 2)
-    await client.request(committing(name, {(name, 0): 2}), 9)
+    await client.request(commit_request(name, {(name, 0): 2}), 9)
     topic = delete_topics.DeleteTopicState(name=name)
     return delete_topics.DeleteTopicsRequest(topics=[topic], timeout_ms=10_000)
 
@@ -124,12 +124,12 @@ async def alter_incrementally(client, name):
 
 async def commit(client, name):
     await create_topic(client, name, 2)
-    return committing(name, {(name, 0): 2})
+    return commit_request(name, {(name, 0): 2})
 
 
 async def remove_offsets(client, name):
     await create_topic(client, name, 2)
-    await client.request(committing(name, {(name, 0): 2}), 9)
+    await client.request(commit_request(name, {(name, 0): 2}), 9)
     partitions = [offset_delete.OffsetDeleteRequestPartition(partition_index=0)]
     topic = offset_delete.OffsetDeleteRequestTopic(name=name, partitions=partitions)
     return offset_delete.OffsetDeleteRequest(group_id=name, topics=[topic])
@@ -137,12 +137,12 @@ async def remove_offsets(client, name):
 
 async def remove_group(client, name):
     await create_topic(client, name, 2)
-    await client.request(committing(name, {(name, 0): 2}), 9)
+    await client.request(commit_request(name, {(name, 0): 2}), 9)
     return delete_groups.DeleteGroupsRequest(groups_names=[name])
 
 
 async def join(_client, name):
-    return joining(name, instance="member")
+    return join_request(name, instance="member")
 
 
 async def assign(client, name):
@@ -323,7 +323,7 @@ async def test_a_waiting_join_blocks_only_its_own_connection(tmp_path):
     async with broker_and_client(tmp_path, configs) as (broker, client), connect(broker) as other:
         await prepare(client)
         await add_topic(broker, "t")
-        send_in_one_segment(client, joining("g", instance="a"), produce_request(a_batch()))
+        send_in_one_segment(client, join_request("g", instance="a"), produce_request(a_batch()))
 
         description = (await ask(other, readers("g")["group"])).groups[0]
         while not description.members:
@@ -342,7 +342,7 @@ async def test_a_disconnect_during_a_waiting_join_is_noticed(tmp_path):
     async with broker_and_client(tmp_path, configs) as (broker, client):
         await prepare(client)
         async with connect(broker) as joins:
-            send_in_one_segment(joins, joining("g", instance="a"))
+            send_in_one_segment(joins, join_request("g", instance="a"))
             while broker.groups.group("g") is None:
                 await asyncio.sleep(0.001)
         while broker.server.connection_count > 1:
