@@ -329,7 +329,7 @@ class Group:
     ) -> Append:
         """Append the new id of a static member, then answer its join without a rebalance."""
         # A leader must not assign again. Newer clients understand SkipAssignment; older ones are
-        # told that somebody else leads.
+        # sent another leader.
         skip_assignment = self.leader == member.id and join.can_skip_assignment
         member.waiting_join = token
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: The most bytes read at once from a connection that is between two requests.
+#: Maximum bytes read at once from a connection that is between two requests.
 _SCRATCH_BYTES = 128 * 1024
 #: A request may take the progress timeout, and the time of its size at this rate.
 _MIN_BYTES_PER_SECOND = 1024 * 1024

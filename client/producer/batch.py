@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ..arrow.encoder import EncodedRecords
     from .partition_queue import PartitionQueue
 
-#: The most that a record takes besides its key, value and headers: seven varints.
+#: Maximum size of a record besides its key, value and headers: seven varints.
 RECORD_OVERHEAD_BYTES = 36
 #: Kafka's socket.request.max.bytes.
 _MAX_REQUEST_BYTES = 100 * 1024 * 1024

@@ -620,10 +620,10 @@ async def test_commit_metadata_that_is_too_large_is_refused(tmp_path):
 async def test_a_commit_larger_than_max_message_bytes_is_refused(tmp_path):
     async with coordinating(tmp_path) as (_broker, client):
         await create_topic(client, "wide", 600)
-        places = [("wide", at) for at in range(600)]
-        texts = {place: os.urandom(2000).hex() for place in places}
+        tps = [("wide", at) for at in range(600)]
+        texts = {tp: os.urandom(2000).hex() for tp in tps}
 
-        codes = await group_requests.commit(client, "g", dict.fromkeys(places, 1), metadata=texts)
+        codes = await group_requests.commit(client, "g", dict.fromkeys(tps, 1), metadata=texts)
 
         assert set(codes.values()) == {ErrorCode.INVALID_COMMIT_OFFSET_SIZE}
         assert await group_requests.committed(client, "g") == {}
@@ -793,8 +793,8 @@ async def test_every_version_of_describe_groups_returns_members_and_assignments(
         assert nameless.error_code == ErrorCode.INVALID_GROUP_ID
         assert group.authorized_operations == -(2**31)
         if version >= 3:
-            told = await group_requests.describe(client, "g", version=version, operations=True)
-            assert told.authorized_operations == 1 << 3 | 1 << 6 | 1 << 8
+            described = await group_requests.describe(client, "g", version=version, operations=True)
+            assert described.authorized_operations == 1 << 3 | 1 << 6 | 1 << 8
 
 
 async def test_describe_groups_returns_no_assignments_during_a_rebalance(tmp_path):
@@ -987,9 +987,9 @@ async def test_commits_that_wait_for_an_fsync_complete_in_order(tmp_path):
 
 
 async def set_durability(client, value):
-    setting = incremental.AlterableConfig(name="durability", config_operation=0, value=value)
+    config = incremental.AlterableConfig(name="durability", config_operation=0, value=value)
     resource = incremental.AlterConfigsResource(
-        resource_type=2, resource_name=OFFSETS, configs=[setting]
+        resource_type=2, resource_name=OFFSETS, configs=[config]
     )
     answer = await client.request(incremental.IncrementalAlterConfigsRequest(resources=[resource]))
     assert answer.responses[0].error_code == ErrorCode.NONE

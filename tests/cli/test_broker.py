@@ -54,19 +54,20 @@ def test_help_imports_no_package_and_broker_commands_no_daemon():
     script = (
         "import sys\n"
         "from ottla.__main__ import ottla\n"
-        "def rooms(): return {m for m in sys.modules if m.startswith('ottla.') and m[6:7] != '_'}\n"
+        "def packages():\n"
+        "    return {m for m in sys.modules if m.startswith('ottla.') and m[6:7] != '_'}\n"
         "ottla(['--help'], standalone_mode=False)\n"
-        "assert not rooms(), rooms()\n"
+        "assert not packages(), packages()\n"
         "ottla(['broker', 'start', '--help'], standalone_mode=False)\n"
         "assert not {'asyncio', 'uvloop', 'construct'} & set(sys.modules)\n"
-        "assert rooms() == {'ottla.broker', 'ottla.cli.broker',\n"
+        "assert packages() == {'ottla.broker', 'ottla.cli.broker',\n"
         "    'ottla.broker.config', 'ottla.broker.config.broker_config',\n"
         "    'ottla.broker.config.loader', 'ottla.broker.config.time_units',\n"
         "    'ottla.broker.net', 'ottla.broker.net.listeners',\n"
         "    'ottla.broker.cluster', 'ottla.broker.cluster.cluster_file',\n"
         "    'ottla.cli', 'ottla.cli.errors',\n"
         "    'ottla.protocol', 'ottla.protocol.configdef',\n"
-        "    'ottla.storage', 'ottla.storage.config'}, rooms()\n"
+        "    'ottla.storage', 'ottla.storage.config'}, packages()\n"
     )
 
     subprocess.run([sys.executable, "-c", script], check=True, stdout=subprocess.PIPE)
@@ -213,14 +214,14 @@ def test_broker_configs_lists_every_config():
     done = run("broker", "configs")
 
     assert done.exit_code == 0
-    for setting in BROKER_CONFIGS.values():
-        assert f"{setting.name}={setting.default}\n" in done.output
+    for config_key in BROKER_CONFIGS.values():
+        assert f"{config_key.name}={config_key.default}\n" in done.output
     assert max(map(len, done.output.splitlines())) <= 100
 
 
 def test_broker_configs_filters_by_name_and_description():
     names = {entry["name"] for entry in json.loads(run("broker", "configs", "--json").output)}
-    assert names == {setting.name for setting in BROKER_CONFIGS.values()}
+    assert names == {config_key.name for config_key in BROKER_CONFIGS.values()}
 
     (found,) = json.loads(run("broker", "configs", "--json", "TOMBSTONE").output)
     assert found["name"] == "log.cleaner.delete.retention.ms"

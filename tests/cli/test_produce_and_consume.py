@@ -42,10 +42,10 @@ def test_keys_headers_and_tombstones_are_produced(run, topic):
 def test_offsets_are_printed_in_the_order_of_the_records(run, topic):
     text = "".join(f"{number % 7}:{number}\n" for number in range(500))
 
-    receipts = run.rows("produce", topic, "-K", ":", stdin=text)
+    acknowledged = run.rows("produce", topic, "-K", ":", stdin=text)
 
     found = {(row["partition"], row["offset"]): row["value"] for row in run.rows("consume", topic)}
-    assert [found[row["partition"], row["offset"]] for row in receipts] == [
+    assert [found[row["partition"], row["offset"]] for row in acknowledged] == [
         str(number) for number in range(500)
     ]
 

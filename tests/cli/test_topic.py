@@ -106,8 +106,8 @@ def test_offsets_by_position_and_time(run, topic):
     rows = '{"value": "a", "timestamp": 1000}\n{"value": "b", "timestamp": 2000}\n'
     run("produce", topic, "--rows", "--partition", "0", "--quiet", stdin=rows)
 
-    def at(place):
-        return [row["offset"] for row in run.json("topic", "offsets", topic, "--at", place)]
+    def at(position):
+        return [row["offset"] for row in run.json("topic", "offsets", topic, "--at", position)]
 
     assert offsets(run, topic) == [(0, 2), (0, 0)]
     assert at("start") == [0, 0]

@@ -167,10 +167,10 @@ async def test_enqueue_waits_while_too_much_is_queued():
         working = asyncio.create_task(asyncio.to_thread(work))
         await eventually(lambda: queued * len(value) > _MAX_BYTES / 2)
         done, _ = await asyncio.wait([working], timeout=0.3)
-        most = queued * len(value)
+        max_bytes = queued * len(value)
         gate.set()
         assert not done
-        assert _MAX_BYTES / 2 < most < _MAX_BYTES + 100_000
+        assert _MAX_BYTES / 2 < max_bytes < _MAX_BYTES + 100_000
         assert await working == list(range(1, count + 1))
 
 

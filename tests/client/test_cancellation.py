@@ -37,7 +37,7 @@ def broker_of_the_module(tmp_path_factory):
         *("log.durability=page-cache", "offsets.topic.num.partitions=1"),
         *("group.initial.rebalance.delay.ms=0", "group.min.session.timeout.ms=100"),
     )
-    arguments = [word for setting in configs for word in ("--set", setting)]
+    arguments = [word for config_key in configs for word in ("--set", config_key)]
     with Daemon(tmp_path_factory.mktemp("broker"), *arguments) as started:
         yield started
 
@@ -170,13 +170,15 @@ async def test_cancelling_a_send_on_a_shared_producer(broker, topic):
             await producer.send(topic, b"%050d" % next(numbers))
 
         assert await at_each_await(story) > 2
-        receipts = await asyncio.gather(*later)
+        acknowledged = await asyncio.gather(*later)
         await producer.flush()
         assert producer._sender.pool.free == 400
 
     stored = (await values_in(broker, topic))[1:]
     assert [int(value) for value in stored] == sorted({int(value) for value in stored})
-    assert [receipt.offset for receipt in receipts] == sorted({one.offset for one in receipts})
+    assert [metadata.offset for metadata in acknowledged] == sorted(
+        {one.offset for one in acknowledged}
+    )
 
 
 async def test_cancelling_send_many_and_flush(broker, topic):
@@ -276,7 +278,7 @@ async def test_cancelling_reads(broker, topic):
 @pytest.mark.parametrize("verb", ["commit", "committed", "lag", "position", "unsubscribe"])
 async def test_cancelling_requests_of_a_group_member(broker, topic, verb):
     await filled(broker, topic, 10)
-    place = TopicPartition(topic, 0)
+    tp = TopicPartition(topic, 0)
     configs = {"group": f"g-{topic}", "auto_commit": None}
     if verb != "unsubscribe":
         configs["group_config"] = QUICK  # members do not leave, and expired ones cannot commit
@@ -291,8 +293,8 @@ async def test_cancelling_requests_of_a_group_member(broker, topic, verb):
                 while not consumer.assignment:
                     await consumer.getone(0.01)
             elif verb == "position":
-                consumer.seek_to_end(place)
-                assert await consumer.position(place) == 10
+                consumer.seek_to_end(tp)
+                assert await consumer.position(tp) == 10
             else:
                 await getattr(consumer, verb)()
 
@@ -304,7 +306,7 @@ async def test_cancelling_requests_of_a_group_member(broker, topic, verb):
 
         assert await at_each_await(again) > 0
         if verb == "commit":
-            assert (await consumer.committed(place))[place].offset == 4
+            assert (await consumer.committed(tp))[tp].offset == 4
         async with asyncio.timeout(10):
             await again()
 

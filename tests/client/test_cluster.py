@@ -259,8 +259,8 @@ async def test_the_deadline_error_has_the_last_error():
 
 
 async def test_on_request_is_called_for_each_request():
-    told = []
-    config = ClientConfig(on_request=lambda *what: told.append(what))
+    calls = []
+    config = ClientConfig(on_request=lambda *what: calls.append(what))
     request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1)
     async with ScriptedCluster() as stage, a_cluster(stage.address, config) as cluster:
         await cluster.topic("orders")
@@ -268,7 +268,7 @@ async def test_on_request_is_called_for_each_request():
         with pytest.raises(ConnectionLostError):
             await cluster.send(0, request, InitProducerIdResponse)
 
-    assert [(name, node, type(error)) for name, node, _, error in told] == [
+    assert [(name, node, type(error)) for name, node, _, error in calls] == [
         ("Metadata", -1, type(None)),
         ("InitProducerId", 0, ConnectionLostError),
     ]
@@ -288,14 +288,14 @@ async def test_an_error_in_on_request_fails_no_request(caplog):
 
 
 async def test_a_cancelled_request_is_not_reported():
-    told = []
-    config = ClientConfig(on_request=lambda *what: told.append(what))
+    calls = []
+    config = ClientConfig(on_request=lambda *what: calls.append(what))
     async with ScriptedCluster() as stage, a_cluster(stage.address, config) as cluster:
         stage.script(MetadataRequest, never)
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(cluster.topic("orders"), 0.05)
 
-    assert told == []
+    assert calls == []
 
 
 # The controller.

@@ -227,17 +227,17 @@ async def test_rows_are_written_like_records(ottla_session_broker, topic, produc
 
 
 async def test_send_arrow_returns_offset_ranges(ottla_session_broker, topic, producer, way):
-    places = a_batch([{"value": b"x", "partition": number % 2} for number in range(10)])
+    rows = a_batch([{"value": b"x", "partition": number % 2} for number in range(10)])
 
-    assert await producer.send_arrow(topic, places) == [
+    assert await producer.send_arrow(topic, rows) == [
         OffsetRange(topic, 0, 0, 5),
         OffsetRange(topic, 1, 0, 5),
     ]
-    assert await producer.send_arrow(topic, [places, places.slice(9)]) == [
+    assert await producer.send_arrow(topic, [rows, rows.slice(9)]) == [
         OffsetRange(topic, 0, 5, 5),
         OffsetRange(topic, 1, 5, 6),
     ]
-    assert await producer.send_arrow(topic, places.slice(0, 0)) == []
+    assert await producer.send_arrow(topic, rows.slice(0, 0)) == []
     assert await producer.send_arrow(topic, []) == []
 
 

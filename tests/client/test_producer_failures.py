@@ -144,9 +144,9 @@ TROUBLES = {
 async def test_random_failures_cause_no_duplicates_and_no_reordering(seed, kind):
     chance = random.Random(seed)
     scripts, operation = TROUBLES[kind]
-    places = range(6 if kind == "numbers" else 3)
+    partitions = range(6 if kind == "numbers" else 3)
     times = {"request": 0.2, "operation": operation}
-    topics = {"orders": len(places)}
+    topics = {"orders": len(partitions)}
     async with (
         ScriptedCluster(nodes=2, topics=topics) as stage,
         a_producer(stage, **times) as producer,
@@ -157,7 +157,7 @@ async def test_random_failures_cause_no_duplicates_and_no_reordering(seed, kind)
             if luck < 0.25:
                 return chance.choice(list(scripts.values()))(call)
             if luck < 0.35:
-                stage.move("orders", chance.choice(places), to=chance.randrange(2))
+                stage.move("orders", chance.choice(partitions), to=chance.randrange(2))
             return late(call.serve()) if luck < 0.6 else call.serve()
 
         async def late(answer):
@@ -167,7 +167,7 @@ async def test_random_failures_cause_no_duplicates_and_no_reordering(seed, kind)
         stage.script(ProduceRequest, *[trouble] * 80)
         sent = []
         for number in range(300):
-            partition, value = chance.choice(places), b"%05d" % number
+            partition, value = chance.choice(partitions), b"%05d" % number
             future = await producer.enqueue("orders", value, partition=partition)
             sent.append((partition, value, future))
             if chance.random() < 0.05:
@@ -175,7 +175,7 @@ async def test_random_failures_cause_no_duplicates_and_no_reordering(seed, kind)
         results = await asyncio.gather(*(future for _, _, future in sent), return_exceptions=True)
         assert producer._sender.pool.free == producer._sender.pool.limit
 
-    for partition in places:
+    for partition in partitions:
         written = stage.written.values("orders", partition)
         assert written == sorted(set(written))
     for (partition, value, _future), result in zip(sent, results, strict=True):
@@ -193,7 +193,7 @@ async def test_up_to_five_requests_are_in_flight():
     async with ScriptedCluster() as stage, a_producer(stage) as producer:
         await warm_up(producer)
         gate = asyncio.Event()
-        most = 0
+        max_bytes = 0
 
         async def hold(call):
             answer = call.serve()
@@ -204,11 +204,11 @@ async def test_up_to_five_requests_are_in_flight():
         futures = await send_all(producer, values(40))
         await eventually(lambda: len(stage.requests_of(ProduceRequest)) == 1 + 5)
         await asyncio.sleep(0.05)
-        most = len(stage.requests_of(ProduceRequest)) - 1
+        max_bytes = len(stage.requests_of(ProduceRequest)) - 1
         gate.set()
         await asyncio.gather(*futures)
 
-    assert most == 5
+    assert max_bytes == 5
 
 
 async def test_the_first_batch_of_a_producer_is_sent_alone():
