@@ -1,7 +1,7 @@
-"""What the benchmarks share: options, fair repetition, tables, and a line of JSON for the record.
+"""Shared by the benchmark scripts: options, repetition in turns, tables, and the result file.
 
-These machines are noisy, so figures that are to be compared are taken in turns, round after round,
-and the best round of each counts: noise only ever adds. README.md says more.
+Machines are noisy, so contenders are measured in turns, round after round, and the best round of
+each one counts: noise only ever slows a run down. README.md explains the method.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ import argparse
 import json
 import os
 import platform
+import resource
 import shlex
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,44 +23,45 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeVar
 
+from figures import tables
+
 T = TypeVar("T")
 
+KIB, MIB, GIB = 1024, 1024**2, 1024**3
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "results"
-#: What figures may depend on, where it is installed.
+#: Packages whose versions are recorded, if they are installed.
 PACKAGES = (
     *("ottla", "uvloop", "crc32c", "cramjam", "construct", "pyarrow", "pyspark"),
     *("aiokafka", "confluent-kafka", "kafka-python"),
 )
-#: Options whose values are folders.
-PLACES = ("--dir", "--results", "--kafka-libs", "--connector")
+#: Options with directories, which are left out of the recorded command.
+DIRECTORY_OPTIONS = ("--dir", "--results", "--kafka-libs", "--connector")
+MAX_OPEN_FILES = 16_384
 
 
 def command_line(
-    doc: str | None, *, quick: str, parts: Iterable[str] = (), files: str = ""
+    doc: str | None, *, quick: str, parts: Iterable[str] = (), disk: str = ""
 ) -> argparse.ArgumentParser:
-    """Give the options that all scripts have; `files` says what room theirs need."""
+    """Return a parser with the options of all scripts; `disk` is the space that one needs."""
     parser = argparse.ArgumentParser(
         description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--quick", action="store_true", help=quick)
     if parts := list(parts):
-        parser.add_argument("--only", choices=parts, nargs="+", help="leave the other parts out")
-    if files:
-        parser.add_argument("--dir", type=Path, help=f"where the files go; needs {files}")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="where the results go")
+        parser.add_argument("--only", choices=parts, nargs="+", help="run only these parts")
+    if disk:
+        parser.add_argument("--dir", type=Path, help=f"directory for data; needs {disk}")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="directory for results")
     return parser
 
 
 @contextmanager
 def recording(name: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Take results, by part, and write them down when all is done, or was cut short.
-
-    A part that is done stays good: a script that is told to end, or fails, leaves those.
-    """
-    # What is started is also stopped when this is told to end.
+    """Collect results by part; write them to a file at the end, even after an error or SIGTERM."""
+    # Exit through the context managers, which stop the servers.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    record = _circumstances(name, options.quick)
+    record = _environment(name, options.quick)
     start = time.perf_counter()
     results: dict[str, Any] = {}
     try:
@@ -70,13 +73,42 @@ def recording(name: str, options: argparse.Namespace) -> Iterator[dict[str, Any]
             options.results.mkdir(parents=True, exist_ok=True)
             path = options.results / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}.json"
             path.write_text(json.dumps(record) + "\n")
-            print(f"\nwritten to {path}", flush=True)
+            print(f"\nResults written to {path}", flush=True)
+
+
+def run_parts(
+    bench: str,
+    options: argparse.Namespace,
+    results: dict[str, Any],
+    parts: Mapping[str, Callable[..., Any]],
+    *arguments: Any,
+) -> None:
+    """Measure the selected parts, and print the tables of each."""
+    for part in getattr(options, "only", None) or parts:
+        results[part] = parts[part](*arguments)
+        show(bench, part, results[part])
+
+
+def show(bench: str, part: str, results: Any) -> None:
+    """Print the tables of a part as on the page."""
+    progress("")
+    for title, found in tables(bench, part, results):
+        print_table(title, found.header, found.rows)
+
+
+@contextmanager
+def data_directory(options: argparse.Namespace) -> Iterator[Path]:
+    """Create a temporary directory for data, and raise the limit of open files."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(max(soft, MAX_OPEN_FILES), hard), hard))
+    with tempfile.TemporaryDirectory(dir=options.dir, prefix="ottla-bench-") as name:
+        yield Path(name)
 
 
 def best_seconds(
     contenders: Mapping[str, Callable[[], object]], *, is_quick: bool = False
 ) -> dict[str, float]:
-    """Give the seconds that one call of each contender takes."""
+    """Return the seconds that one call of each contender takes."""
     rounds, seconds = (2, 0.002) if is_quick else (12, 0.02)
     calls = {name: _calls_in(function, seconds) for name, function in contenders.items()}
     best = dict.fromkeys(contenders, float("inf"))
@@ -99,9 +131,9 @@ def _calls_in(function: Callable[[], object], seconds: float) -> int:
 
 
 def turns(contenders: Sequence[T], rounds: int) -> Iterator[tuple[int, T]]:
-    """Give contenders in turn, from another one on in each round.
+    """Yield each contender once per round; every round starts with another one.
 
-    What comes first after a change of load is slower: it touches memory that nobody had yet.
+    The first contender after a change of load is slower: it touches new memory.
     """
     for number in range(rounds):
         first = number * len(contenders) // rounds
@@ -109,13 +141,22 @@ def turns(contenders: Sequence[T], rounds: int) -> Iterator[tuple[int, T]]:
             yield number, contender
 
 
-def ratio(value: float | None, other: float | None, digits: int = 2) -> str:
-    """Give one as a part of another, if both are there."""
-    return f"{value / other:,.{digits}f}" if value is not None and other else ""
+def best_throughput(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the throughput of the fastest run, and the lowest CPU time per record of all runs."""
+    fastest = max(runs, key=lambda run: float(run["records"] / run["seconds"]))
+    best: dict[str, Any] = {"records_per_second": fastest["records"] / fastest["seconds"]}
+    for side in ("client", "server"):
+        if f"{side}_cpu" in fastest:
+            # Of the fastest run: it shows which side was saturated.
+            best[f"{side}_cores"] = fastest[f"{side}_cpu"] / fastest["seconds"]
+            best[f"{side}_cpu"] = min(run[f"{side}_cpu"] / run["records"] for run in runs)
+    if "memory" in fastest:
+        best["anonymous"] = max(run["memory"]["anonymous"] for run in runs)
+    return best | {"runs": list(runs)}
 
 
 def print_table(title: str, header: list[str], rows: list[list[str]]) -> None:
-    """Print a table, the first column to the left, all others to the right."""
+    """Print a table, the first column left-aligned, the others right-aligned."""
     widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
     print(f"\n{title}\n")
     for row in [header, *rows]:
@@ -127,15 +168,21 @@ def print_table(title: str, header: list[str], rows: list[list[str]]) -> None:
 
 
 def progress(text: str) -> None:
-    """Say what is being measured, to a person who waits or to whoever reads the lines."""
+    """Print the current step to stderr: in place on a terminal, as a line elsewhere."""
     if sys.stderr.isatty():
         print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
     elif text:
         print(text, file=sys.stderr, flush=True)
 
 
-def _circumstances(name: str, is_quick: bool) -> dict[str, Any]:
-    """Give what the figures depend on, besides the code that is measured."""
+def _environment(name: str, is_quick: bool) -> dict[str, Any]:
+    """Return what the figures depend on, besides the measured code."""
+    versions = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
     return {
         "bench": name,
         "command": _command(sys.argv),
@@ -144,31 +191,21 @@ def _circumstances(name: str, is_quick: bool) -> dict[str, Any]:
         "commit": _commit(),
         "cpu": _cpu(),
         "system": platform.platform(),
-        # Whoever else is at work makes all figures worse, and not all of them alike.
+        # Other processes slow everything down, and not all contenders alike.
         "load": os.getloadavg()[0],
-        "versions": {"python": platform.python_version()} | _versions(),
+        "versions": versions,
     }
 
 
 def _command(arguments: Sequence[str]) -> str:
-    """Give the command line, without the places that are another's on another machine."""
+    """Return the command line without directories, which differ between machines."""
     words, rest = ["python", f"bench/{Path(arguments[0]).name}"], iter(arguments[1:])
     for word in rest:
-        if word.partition("=")[0] not in PLACES:
+        if word.partition("=")[0] not in DIRECTORY_OPTIONS:
             words.append(word)
         elif "=" not in word:
             next(rest)
     return shlex.join(words)
-
-
-def _versions() -> dict[str, str]:
-    found = {}
-    for package in PACKAGES:
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
 
 
 def _commit() -> str:

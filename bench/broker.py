@@ -1,64 +1,74 @@
-"""The broker against Apache Kafka, Redis Streams and librdkafka's mock, all on this machine.
+"""The broker compared with Apache Kafka, Redis Streams and librdkafka's mock cluster.
 
-    python bench/broker.py [--quick] [--kafka-libs FOLDER] [--dir FOLDER] [--only PART…]
+    python bench/broker.py [--quick] [--kafka-libs DIR] [--dir DIR] [--only PART…]
 
-Needs Linux (/proc) and a confluent-kafka that has Producer.produce_batch: all the work on ottla and
-Kafka is done through it. The client is a process of its own; on few cores it is often the limit,
-so its CPU is in the tables too. What is not on the machine is left out, with the reason:
+Needs Linux (/proc) and a confluent-kafka with Producer.produce_batch, which generates the load for
+ottla and Kafka. The client is a separate process; with few cores it is often the bottleneck, so its
+CPU is in the tables too. Servers that are not installed are skipped, with the reason:
 
-- redis-server is looked for on PATH.
-- Kafka is started from its jars and those that they need, with java from PATH. Maven gets them:
-  with org.apache.kafka:kafka_2.13 as the only dependency in a pom.xml,
-  `mvn dependency:copy-dependencies -DoutputDirectory=FOLDER`. KAFKA_LIBS names the folder too.
+- redis-server must be on PATH.
+- Kafka runs from its jars and their dependencies, with java from PATH. To download them with Maven,
+  make org.apache.kafka:kafka_2.13 the only dependency of a pom.xml and run
+  `mvn dependency:copy-dependencies -DoutputDirectory=DIR`. KAFKA_LIBS is the default of the option.
 
-Contenders take turns, and the best of their rounds counts. All are warmed up first, as a JVM needs.
-With acks=all, ottla by default (fsync in the tables) answers when the device has the records, as
-Redis does with appendfsync always. Kafka never waits for the device: its like is page-cache.
+Contenders take turns, and the best round of each one counts. All servers are warmed up first, which
+a JVM needs. With acks=all, ottla fsyncs before it responds ("fsync", the default), like Redis with
+appendfsync always. Kafka never waits for the disk: compare it with "page-cache".
 
-- start: from the spawn to the first answer, with an empty folder; memory when nothing happens
-- throughput: produce, then consume, with librdkafka's own batching (rdkafka.py says which). Private
-  memory includes what a broker has mapped of its files, which is page cache; anonymous does not.
-  The mock keeps too little to be consumed, and has four partitions instead of twelve.
-- sizes, partitions: the same for some of them, with records of 10 bytes to 100 KiB in 12
+- start: from the spawn to the first response, with an empty data directory; memory when idle
+- throughput: produce, then consume, with librdkafka's default batching (see rdkafka.py). The mock
+  cluster keeps too little to be consumed, and has four partitions instead of twelve.
+- sizes, partitions: the same for some contenders, with records of 10 bytes to 100 KiB in 12
   partitions, and with records of 100 bytes in up to 1,000 partitions
-- single: one record in each request, alone or with many on their way
-- latency: of single records at a fixed rate, to the report and to the consumer, while nothing else
-  happens, and while a consumer in another process replays data that the page cache has not
+- single: one record per request, with one or many requests in flight
+- latency: single records at a fixed rate, to the delivery report and to the consumer; without other
+  load, and while a consumer in another process reads data that is not in the page cache
 """
 
 from __future__ import annotations
 
+import itertools
 import os
-import resource
-import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmark import command_line, print_table, progress, ratio, recording, turns
-from contenders import Broker, Contender, Load, Run, contenders_of
+from benchmark import (
+    KIB,
+    MIB,
+    best_throughput,
+    command_line,
+    data_directory,
+    progress,
+    recording,
+    run_parts,
+    show,
+    turns,
+)
 from driver import Driver, DriverError
-from peers import Kafka, NotStartedError, Ottla, Redis, Server
-from processes import device_bytes_read, memory
+from metrics import memory, peak_memory
+from servers import Kafka, Ottla, Redis, Server, ServerError
 
-KIB, MIB = 1024, 1024**2
 IDLE_SECONDS = 1.0
 SINGLE_SIZE = 100
-SINGLE_AIM_US = 50
 COLD_SIZE = 8 * KIB
 RATE = 500
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999}
 
+Run = dict[str, Any]
+
+_topic_numbers = itertools.count()
+
 
 class Trial(NamedTuple):
-    """One load, and who is measured with it: everybody, unless some are named."""
+    """A load, and the contenders measured with it: all, unless some are named."""
 
     size: int
     partitions: int
-    who: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
 
 
 ONE_OF_EACH = ("ottla acks=1", "ottla acks=all, fsync", "kafka acks=1", "redis appendfsync no")
@@ -70,15 +80,15 @@ class Plan:
     """How much is measured."""
 
     starts: int
-    warm_seconds: float
+    warm_up_seconds: float
     rounds: int
     throughput: list[Trial]
     sizes: list[Trial]
     partitions: list[Trial]
-    #: How long records are handed to the producer, and how many at most.
+    #: Limits of one produce run.
     seconds: float
-    most_bytes: int
-    most_records: int
+    max_bytes: int
+    max_records: int
     single_seconds: float
     latency_seconds: float
     cold_bytes: int
@@ -86,28 +96,28 @@ class Plan:
 
 FULL = Plan(
     starts=3,
-    warm_seconds=3.0,
+    warm_up_seconds=3.0,
     rounds=2,
     throughput=[Trial(100, 12), Trial(KIB, 12)],
     sizes=[Trial(size, 12, ONE_OF_EACH) for size in (10, 100, KIB, 10 * KIB, 100 * KIB)],
     partitions=[Trial(100, partitions, BROKERS) for partitions in (1, 10, 100, 1000)],
     seconds=1.0,
-    most_bytes=256 * MIB,
-    most_records=1_000_000,
+    max_bytes=256 * MIB,
+    max_records=1_000_000,
     single_seconds=0.5,
     latency_seconds=4.0,
     cold_bytes=512 * MIB,
 )
 QUICK = Plan(
     starts=1,
-    warm_seconds=1.5,
+    warm_up_seconds=1.5,
     rounds=1,
     throughput=[Trial(100, 12)],
     sizes=[Trial(size, 12, ONE_OF_EACH) for size in (100, 10 * KIB)],
     partitions=[Trial(100, partitions, BROKERS) for partitions in (1, 100)],
     seconds=0.4,
-    most_bytes=128 * MIB,
-    most_records=500_000,
+    max_bytes=128 * MIB,
+    max_records=500_000,
     single_seconds=0.3,
     latency_seconds=2.0,
     cold_bytes=256 * MIB,
@@ -115,52 +125,150 @@ QUICK = Plan(
 
 
 @dataclass(frozen=True)
+class Contender:
+    """A server with a durability config; `module` generates its load in the client process.
+
+    Kafka does not fsync before it responds, whatever acks is. So each contender that does stands
+    beside one of the same server that does not. `baseline` is the contender of Kafka with the same
+    guarantee.
+    """
+
+    label: str
+    baseline: str
+    server: Server
+    module: str = "rdkafka"
+    acks: str = "1"
+    config: dict[str, str] = field(default_factory=dict)
+
+    def call(self, driver: Driver, command: str, **arguments: Any) -> Any:
+        """Run a command on the server."""
+        return driver.call(f"{self.module}.{command}", address=self.server.address, **arguments)
+
+    def create_topic(self, driver: Driver, partitions: int) -> str:
+        """Create a topic, and return its name."""
+        topic = f"bench-{next(_topic_numbers)}"
+        self.call(driver, "create_topic", topic=topic, partitions=partitions, config=self.config)
+        return topic
+
+    def throughput(self, driver: Driver, trial: Trial, seconds: float, max_records: int) -> Run:
+        """Produce to a new topic, and consume it."""
+        topic, pid = self.create_topic(driver, trial.partitions), self.server.pid
+        common = {"pid": pid, "topic": topic, "partitions": trial.partitions}
+        limits = {"size": trial.size, "seconds": seconds, "max_records": max_records}
+        with peak_memory(pid) as produce_memory:
+            produced = self.call(driver, "produce", **common, **limits, acks=self.acks)
+        with peak_memory(pid) as consume_memory:
+            consumed = self.call(driver, "consume", **common, records=produced["records"])
+        self.call(driver, "delete_topic", topic=topic)
+        return {
+            "produce": produced | {"memory": produce_memory},
+            "consume": consumed | {"memory": consume_memory},
+        }
+
+    def single(self, driver: Driver, seconds: float, in_flight: int) -> Run | None:
+        """Produce one record per request."""
+        topic = self.create_topic(driver, 1)
+        limits = {"size": SINGLE_SIZE, "seconds": seconds, "in_flight": in_flight}
+        pid = self.server.pid
+        run: Run = self.call(driver, "single", pid=pid, topic=topic, acks=self.acks, **limits)
+        self.call(driver, "delete_topic", topic=topic)
+        return run
+
+
+class MockCluster(Contender):
+    """librdkafka's mock cluster, which costs almost nothing: it shows the limit of the client."""
+
+    def throughput(self, driver: Driver, trial: Trial, seconds: float, max_records: int) -> Run:
+        """Produce only: the mock cluster does not keep enough to be consumed."""
+        limits = {"seconds": seconds, "max_records": max_records, "acks": self.acks}
+        arguments = {"partitions": trial.partitions, "size": trial.size, **limits}
+        return {"produce": driver.call("rdkafka.produce_to_mock", **arguments)}
+
+    def single(self, driver: Driver, seconds: float, in_flight: int) -> None:
+        """Do nothing: its CPU cannot be told from the client's."""
+
+
+def contenders_of(servers: dict[str, Server]) -> list[Contender]:
+    """Return all contenders of the running servers."""
+    found: list[Contender] = []
+    if ottla := servers.get("ottla"):
+        durable, cached = {"durability": "acks"}, {"durability": "page-cache"}
+        found += [
+            Contender("ottla acks=1", "kafka acks=1", ottla),
+            Contender(
+                "ottla acks=all, page-cache", "kafka acks=all", ottla, acks="all", config=cached
+            ),
+            Contender("ottla acks=all, fsync", "kafka acks=all", ottla, acks="all", config=durable),
+        ]
+    if kafka := servers.get("kafka"):
+        found += [
+            Contender("kafka acks=1", "kafka acks=1", kafka),
+            Contender("kafka acks=all", "kafka acks=all", kafka, acks="all"),
+        ]
+    if redis := servers.get("redis"):
+        found += [
+            Contender(
+                f"redis appendfsync {policy}",
+                baseline,
+                redis,
+                "redis_streams",
+                config={"appendfsync": policy},
+            )
+            for policy, baseline in (("no", "kafka acks=1"), ("always", "kafka acks=all"))
+        ]
+    return [*found, MockCluster("mock, in the client", "kafka acks=1", Server(Path()))]
+
+
+@dataclass(frozen=True)
 class Bench:
     """What all parts need."""
 
     plan: Plan
-    servers: dict[str, Server]
     contenders: list[Contender]
     client: Driver
-    other_client: Driver
+    cold_reader: Driver
 
 
-def megabytes(count: float) -> str:
-    """Give bytes as MB."""
-    return f"{count / 1e6:,.0f}"
-
-
-def failed(label: str, what: str, error: DriverError) -> None:
-    """Say that something could not be measured; the others go on."""
+def report_failure(label: str, part: str, error: DriverError) -> None:
+    """Print that a measurement failed; the others continue."""
     progress("")
-    print(f"{label}, {what}: failed: {error}", flush=True)
+    print(f"{label}, {part}: failed: {error}", flush=True)
+
+
+def compare(best: dict[str, Run], contenders: list[Contender], rate: str) -> dict[str, Run]:
+    """Add to each contender its rate relative to its baseline."""
+    for contender in contenders:
+        row, kafka = best.get(contender.label), best.get(contender.baseline)
+        if row and kafka:
+            row["versus_kafka"] = row[rate] / kafka[rate]
+    return best
 
 
 # -- start -----------------------------------------------------------------------------------------
 
 
 def start_servers(
-    makers: dict[str, Callable[[Path], Server]], plan: Plan, folder: Path, stack: ExitStack
-) -> tuple[dict[str, Server], dict[str, Any]]:
-    """Start all servers, again and again, and leave the last of each running."""
+    makers: dict[str, Callable[[Path], Server]], plan: Plan, directory: Path, stack: ExitStack
+) -> tuple[dict[str, Server], dict[str, Run]]:
+    """Start all servers several times, and leave the last one of each running."""
     servers: dict[str, Server] = {}
-    results: dict[str, Any] = {}
+    results: dict[str, Run] = {}
     for number in range(plan.starts):
         for name in list(makers):
             progress(f"start: {name}")
-            server = makers[name](folder / f"{name}-{number}")
+            server = makers[name](directory / f"{name}-{number}")
             stack.callback(server.stop)
             try:
                 server.start()
-            except NotStartedError as error:
+            except ServerError as error:
                 progress("")
-                print(f"{name} is left out: {error}", flush=True)
+                print(f"{name} is skipped: {error}", flush=True)
                 del makers[name]
                 continue
             time.sleep(IDLE_SECONDS)
-            found = results.setdefault(name, {"seconds": [], "idle": []})
-            found["seconds"].append(server.start_seconds)
-            found["idle"].append(vars(memory(server.pid)))
+            run = {"seconds": server.start_seconds, **memory(server.pid)}
+            best = results.setdefault(name, run)
+            results[name] = {key: min(value, best[key]) for key, value in run.items()}
             if number < plan.starts - 1:
                 server.stop()
             else:
@@ -168,323 +276,146 @@ def start_servers(
     return servers, results
 
 
-def print_starts(results: dict[str, Any]) -> None:
-    """Print how long starts took, and what memory there is when nothing happens."""
-    progress("")
-    best = {
-        name: (
-            min(found["seconds"]),
-            min(idle["private"] for idle in found["idle"]),
-            min(idle["anonymous"] for idle in found["idle"]),
-        )
-        for name, found in results.items()
-    }
-    kafka = best.get("kafka", (None, None, None))
-    print_table(
-        "start with an empty folder, to the first answer; memory when idle",
-        ["", "s", "of Kafka's", "private MB", "of Kafka's", "anonymous MB"],
-        [
-            [
-                name,
-                f"{seconds:.3f}",
-                ratio(seconds, kafka[0], 3),
-                f"{private / 1e6:,.1f}",
-                ratio(private, kafka[1], 3),
-                f"{anonymous / 1e6:,.1f}",
-            ]
-            for name, (seconds, private, anonymous) in best.items()
-        ],
-    )
-
-
-def print_after(servers: dict[str, Server], starts: dict[str, Any]) -> None:
-    """Look at the memory again, and print what is left of the work."""
-    time.sleep(IDLE_SECONDS)
-    table = []
-    for name, server in servers.items():
-        found = memory(server.pid)
-        starts[name]["after"] = vars(found)
-        table.append([name, f"{found.private / 1e6:,.1f}", f"{found.anonymous / 1e6:,.1f}"])
-    print_table("memory when idle again", ["", "private MB", "anonymous MB"], table)
-
-
 # -- throughput ------------------------------------------------------------------------------------
 
 
 def warm_up(bench: Bench) -> None:
-    """Have each server do some of what is measured, so that what compiles is compiled."""
-    seen = set()
+    """Put some of the measured load on each server, so that JIT compilers have done their work."""
+    plan = bench.plan
+    warm = set()
     for contender in bench.contenders:
-        server = getattr(contender, "server", None)
-        if server is None or server in seen:
+        if contender.server in warm or isinstance(contender, MockCluster):
             continue
-        seen.add(server)
-        progress(f"warm up: {server.name}")
-        for size, partitions, _who in bench.plan.throughput:
-            load = Load(partitions, size, bench.plan.warm_seconds, bench.plan.most_bytes // size)
+        warm.add(contender.server)
+        progress(f"warm up: {contender.label}")
+        for trial in plan.throughput:
+            max_records = plan.max_bytes // trial.size
             try:
-                contender.throughput(bench.client, load)
-                contender.single(bench.client, SINGLE_SIZE, bench.plan.warm_seconds / 2, 1)
+                contender.throughput(bench.client, trial, plan.warm_up_seconds, max_records)
+                contender.single(bench.client, plan.warm_up_seconds / 2, 1)
             except DriverError as error:
-                failed(contender.label, "warm-up", error)
+                report_failure(contender.label, "warm-up", error)
 
 
-def summary(runs: list[Run]) -> Run:
-    """Give the best of some rounds."""
-    fastest = max(runs, key=lambda run: run["records"] / run["seconds"])
-    best = {
-        "records_per_second": fastest["records"] / fastest["seconds"],
-        # Of the fastest round, to see who had no more to give.
-        "server_cores": fastest["server_cpu"] / fastest["seconds"],
-        "client_cores": fastest["client_cpu"] / fastest["seconds"],
-        "server_cpu": min(run["server_cpu"] / run["records"] for run in runs),
-        "client_cpu": min(run["client_cpu"] / run["records"] for run in runs),
-        "runs": runs,
-    }
-    if "memory" in fastest:
-        best["private"] = max(run["memory"].private for run in runs)
-        best["anonymous"] = max(run["memory"].anonymous for run in runs)
-        for run in runs:
-            run["memory"] = vars(run["memory"])
-    return best
-
-
-def bench_trials(bench: Bench, trials: list[Trial]) -> list[dict[str, Any]]:
-    """Measure contenders with some loads, and print the tables."""
-    results = []
-    for size, partitions, who in trials:
-        most = min(bench.plan.most_bytes // size, bench.plan.most_records)
-        load = Load(partitions, size, bench.plan.seconds, most)
+def bench_trials(bench: Bench, trials: list[Trial]) -> list[Run]:
+    """Measure contenders with each load."""
+    plan, results = bench.plan, []
+    for trial in trials:
+        load = f"{trial.partitions} × {trial.size} B"
+        max_records = min(plan.max_bytes // trial.size, plan.max_records)
+        labels = trial.labels
+        contenders = [each for each in bench.contenders if not labels or each.label in labels]
         runs: dict[str, dict[str, list[Run]]] = {}
-        contenders = [each for each in bench.contenders if not who or each.label in who]
-        for number, contender in turns(contenders, bench.plan.rounds):
-            progress(f"{partitions} × {size} B, round {number + 1}: {contender.label}")
+        for number, contender in turns(contenders, plan.rounds):
+            progress(f"{load}, round {number + 1}: {contender.label}")
             try:
-                done = contender.throughput(bench.client, load)
+                done = contender.throughput(bench.client, trial, plan.seconds, max_records)
             except DriverError as error:
-                failed(contender.label, f"{partitions} × {size} B", error)
+                report_failure(contender.label, load, error)
                 continue
-            for verb, run in done.items():
-                runs.setdefault(verb, {}).setdefault(contender.label, []).append(run)
-        for verb, found in runs.items():
-            best = {label: summary(rounds) for label, rounds in found.items()}
-            results.append({"verb": verb, "size": size, "partitions": partitions, "best": best})
-    progress("")
-    for verb in ("produce", "consume"):
-        for row in results:
-            if row["verb"] == verb:
-                print_throughput(bench, row)
+            for operation, run in done.items():
+                runs.setdefault(operation, {}).setdefault(contender.label, []).append(run)
+        for operation, found in runs.items():
+            best = {label: best_throughput(rounds) for label, rounds in found.items()}
+            for row in best.values():
+                row["bytes_per_second"] = row["records_per_second"] * trial.size
+            compare(best, contenders, "records_per_second")
+            size = {"size": trial.size, "partitions": trial.partitions}
+            results.append({"operation": operation, **size, "best": best})
     return results
 
 
-def print_throughput(bench: Bench, row: dict[str, Any]) -> None:
-    """Print a table: one verb, one load."""
-    best, size = row["best"], row["size"]
-    plural = "s" if row["partitions"] > 1 else ""
-    title = f"{row['verb']}: {size:,} B, {row['partitions']} partition{plural}"
-    table = []
-    for contender in bench.contenders:
-        found, kafka = best.get(contender.label), best.get(contender.against, {})
-        if found is None:
-            continue
-        # The mock's CPU is in the client's.
-        apart = "private" in found
-        rate = found["records_per_second"]
-        table.append(
-            [
-                contender.label,
-                f"{rate / 1e3:,.0f}",
-                f"{rate * size / 1e6:,.0f}",
-                ratio(rate, kafka.get("records_per_second")),
-                f"{found['server_cpu'] * 1e6:.2f}" if apart else "",
-                ratio(found["server_cpu"], kafka.get("server_cpu")) if apart else "",
-                f"{found['client_cpu'] * 1e6:.2f}",
-                f"{found['server_cores']:.2f}" if apart else "",
-                f"{found['client_cores']:.2f}",
-                megabytes(found["private"]) if apart else "",
-                megabytes(found["anonymous"]) if apart else "",
-            ]
-        )
-    print_table(
-        f"{title}; CPU s per million records",
-        [
-            *("", "1000/s", "MB/s", "of Kafka's", "broker CPU", "of Kafka's", "client CPU"),
-            *("broker cores", "client cores", "private MB", "anonymous"),
-        ],
-        table,
-    )
+# -- single records --------------------------------------------------------------------------------
 
 
-# -- single ----------------------------------------------------------------------------------------
-
-
-def bench_single(bench: Bench) -> list[dict[str, Any]]:
-    """Measure requests of one record, and print the tables."""
+def bench_single(bench: Bench) -> list[Run]:
+    """Measure requests with one record."""
     results = []
-    for on_their_way in (1, 1000):
+    for in_flight in (1, 1000):
         runs: dict[str, list[Run]] = {}
         for _, contender in turns(bench.contenders, bench.plan.rounds):
-            progress(f"single, {on_their_way} on their way: {contender.label}")
-            seconds = bench.plan.single_seconds
+            progress(f"single, {in_flight} in flight: {contender.label}")
             try:
-                run = contender.single(bench.client, SINGLE_SIZE, seconds, on_their_way)
+                run = contender.single(bench.client, bench.plan.single_seconds, in_flight)
             except DriverError as error:
-                failed(contender.label, "single", error)
+                report_failure(contender.label, "single", error)
                 continue
             if run is not None:
                 runs.setdefault(contender.label, []).append(run)
-        results.append({"on_their_way": on_their_way, "runs": runs})
-        print_single(bench, on_their_way, runs)
-    return results
-
-
-def print_single(bench: Bench, on_their_way: int, runs: dict[str, list[Run]]) -> None:
-    """Print what a request costs."""
-    progress("")
-    best = {
-        label: {
-            "rate": max(run["requests"] / run["seconds"] for run in rounds),
-            "server": min(run["server_cpu"] / run["requests"] for run in rounds),
-            "client": min(run["client_cpu"] / run["requests"] for run in rounds),
+        best = {
+            label: {
+                "requests_per_second": max(run["requests"] / run["seconds"] for run in rounds),
+                "server_cpu": min(run["server_cpu"] / run["requests"] for run in rounds),
+                "client_cpu": min(run["client_cpu"] / run["requests"] for run in rounds),
+            }
+            for label, rounds in runs.items()
         }
-        for label, rounds in runs.items()
-    }
-    print_table(
-        f"one record of {SINGLE_SIZE} B in each request, {on_their_way:,} on their way",
-        [
-            *("", "requests/s", "of Kafka's", "broker CPU µs", "of Kafka's", "aim µs"),
-            "client CPU µs",
-        ],
-        [
-            [
-                contender.label,
-                f"{found['rate']:,.0f}",
-                ratio(found["rate"], best.get(contender.against, {}).get("rate")),
-                f"{found['server'] * 1e6:.1f}",
-                ratio(found["server"], best.get(contender.against, {}).get("server")),
-                f"{SINGLE_AIM_US}" if contender.label.startswith("ottla") else "",
-                f"{found['client'] * 1e6:.1f}",
-            ]
-            for contender in bench.contenders
-            if (found := best.get(contender.label))
-        ],
-    )
+        compare(best, bench.contenders, "requests_per_second")
+        results.append({"in_flight": in_flight, "best": best})
+    return results
 
 
 # -- latency ---------------------------------------------------------------------------------------
 
 
-def bench_latency(bench: Bench) -> list[dict[str, Any]]:
-    """Measure single records at a fixed rate, and print the table."""
-    brokers = [
-        contender
-        for contender in bench.contenders
-        if isinstance(contender, Broker) and contender.acks == "all"
-    ]
-    found: dict[tuple[str, bool], list[dict[str, Any]]] = {}
+def bench_latency(bench: Bench) -> list[Run]:
+    """Measure single records at a fixed rate."""
+    brokers = [contender for contender in bench.contenders if contender.acks == "all"]
+    runs: dict[tuple[str, bool], list[Run]] = {}
     for number, contender in turns(brokers, bench.plan.rounds):
-        for replaying in (False, True):
-            meanwhile = ", while cold data is read" if replaying else ""
-            progress(f"latency{meanwhile}, round {number + 1}: {contender.label}")
+        for cold in (False, True):
+            reads = ", during cold reads" if cold else ""
+            progress(f"latency{reads}, round {number + 1}: {contender.label}")
             try:
-                run = measure_latency(bench, contender, replaying=replaying)
+                run = measure_latency(bench, contender, cold=cold)
             except DriverError as error:
-                failed(contender.label, "latency", error)
-                # It may still be at work.
-                bench.other_client.stop()
+                report_failure(contender.label, "latency", error)
+                bench.cold_reader.stop()  # it may still be reading
                 continue
-            found.setdefault((contender.label, replaying), []).append(run)
-    results = [
+            runs.setdefault((contender.label, cold), []).append(run)
+    return [
         {
-            "label": contender.label,
-            "against": contender.against,
-            "cold": replaying,
-            "best": min(runs, key=lambda run: run["delivered"]["p99"]),
-            "runs": runs,
+            "label": label,
+            "cold": cold,
+            "best": min(found, key=lambda run: float(run["delivered"]["p99"])),
+            "runs": found,
         }
-        for contender in brokers
-        for replaying in (False, True)
-        if (runs := found.get((contender.label, replaying)))
-    ]
-    print_latency(results)
-    return results
-
-
-def measure_latency(bench: Bench, contender: Broker, *, replaying: bool) -> dict[str, Any]:
-    """Give percentiles, with or without somebody who reads cold data."""
-    seconds, server = bench.plan.latency_seconds, contender.server
-    topic = contender.create_topic(bench.client, 1)
-    cold = contender.create_topic(bench.client, 1) if replaying else ""
-    records = bench.plan.cold_bytes // COLD_SIZE
-    if replaying:
-        bench.client.call(
-            "rdkafka.write_cold",
-            address=server.address,
-            topic=cold,
-            data=str(server.data),
-            size=COLD_SIZE,
-            records=records,
+        for (label, cold), found in sorted(
+            runs.items(), key=lambda item: [each.label for each in brokers].index(item[0][0])
         )
-        # One second more: what comes before the first record counts.
-        bench.other_client.begin(
+    ]
+
+
+def measure_latency(bench: Bench, contender: Contender, *, cold: bool) -> Run:
+    """Return percentiles, with or without a concurrent consumer of cold data."""
+    seconds = bench.plan.latency_seconds
+    topics = [contender.create_topic(bench.client, 1) for _ in range(2 if cold else 1)]
+    if cold:
+        records = bench.plan.cold_bytes // COLD_SIZE
+        data = {"data": str(contender.server.data), "size": COLD_SIZE, "records": records}
+        contender.call(bench.client, "write_cold", topic=topics[1], **data)
+        # One second more, for the warm-up of the latency run.
+        bench.cold_reader.begin(
             "rdkafka.replay",
-            address=server.address,
-            topic=cold,
+            address=contender.server.address,
+            topic=topics[1],
             records=records,
             seconds=seconds + 1,
         )
-    device = device_bytes_read(server.pid)
-    latencies = bench.client.call(
-        "rdkafka.latency",
-        address=server.address,
-        topic=topic,
-        acks=contender.acks,
-        rate=RATE,
-        seconds=seconds,
-    )
-    found: dict[str, Any] = {
-        verb: {
+    load = {"acks": contender.acks, "rate": RATE, "seconds": seconds}
+    latencies = contender.call(bench.client, "latency", topic=topics[0], **load)
+    if cold:
+        bench.cold_reader.end()
+    for topic in topics:
+        contender.call(bench.client, "delete_topic", topic=topic)
+    return {
+        end: {
             name: ordered[min(int(part * len(ordered)), len(ordered) - 1)]
             for name, part in PERCENTILES.items()
         }
-        | {"most": ordered[-1], "count": len(ordered)}
-        for verb, ordered in latencies.items()
+        | {"max": ordered[-1], "count": len(ordered)}
+        for end, ordered in latencies.items()
     }
-    if replaying:
-        found["replay"] = bench.other_client.end()
-        found["device_bytes"] = device_bytes_read(server.pid) - device
-        contender.delete_topic(bench.client, cold)
-    contender.delete_topic(bench.client, topic)
-    return found
-
-
-def print_latency(results: list[dict[str, Any]]) -> None:
-    """Print the percentiles."""
-    progress("")
-    by_name = {(row["label"], row["cold"]): row["best"] for row in results}
-    table = []
-    for row in results:
-        best, kafka = row["best"], by_name.get((row["against"], row["cold"]), {})
-        cells = [row["label"] + (", cold reads" if row["cold"] else "")]
-        for verb in ("delivered", "consumed"):
-            cells += [f"{best[verb][name] * 1e3:.2f}" for name in PERCENTILES]
-            cells.append(ratio(best[verb]["p99"], kafka.get(verb, {}).get("p99")))
-        if row["cold"]:
-            replayed = best["replay"]["records"] * COLD_SIZE
-            cells.append(megabytes(replayed / best["replay"]["seconds"]))
-            cells.append(ratio(best["device_bytes"], replayed))
-        else:
-            cells += ["", ""]
-        table.append(cells)
-    print_table(
-        f"latency, acks=all, {RATE} records of 100 B a second, in ms",
-        [
-            *("", *(f"report {name}" for name in PERCENTILES), "p99 of Kafka's"),
-            *(*(f"consumer {name}" for name in PERCENTILES), "p99 of Kafka's"),
-            *("cold MB/s", "from the device"),
-        ],
-        table,
-    )
 
 
 # -- all -------------------------------------------------------------------------------------------
@@ -499,55 +430,42 @@ PARTS: dict[str, Callable[[Bench], Any]] = {
 SERVERS = ("ottla", "kafka", "redis")
 
 
-def find_servers(
-    wanted: list[str], libs: Path | None
-) -> tuple[dict[str, Callable[[Path], Server]], dict[str, str]]:
-    """Give what makes each server, and why others are left out."""
-    missing = {
-        "ottla": Ottla.missing(),
-        "kafka": Kafka.missing(libs),
-        "redis": Redis.missing(),
-    }
-    left_out = {name: reason for name in wanted if (reason := missing[name])}
-    for name, reason in left_out.items():
-        print(f"{name} is left out: {reason}", flush=True)
-    makers: dict[str, Callable[[Path], Server]] = {
-        "ottla": Ottla,
-        "kafka": lambda folder: Kafka(folder, libs or Path()),
-        "redis": Redis,
-    }
-    return {name: makers[name] for name in wanted if name not in left_out}, left_out
-
-
 def main() -> None:
-    """Measure all of it, or what was named."""
-    parser = command_line(__doc__, quick="a minute instead of six", parts=PARTS, files="4 GiB")
-    parser.add_argument("--kafka-libs", type=Path, help="the jars of Apache Kafka")
-    parser.add_argument("--servers", choices=SERVERS, nargs="+", help="leave the others out")
+    """Measure all parts, or the selected ones."""
+    parser = command_line(__doc__, quick="one minute instead of six", parts=PARTS, disk="4 GiB")
+    parser.add_argument("--kafka-libs", type=Path, help="directory of Apache Kafka's jars")
+    parser.add_argument("--servers", choices=SERVERS, nargs="+", help="run only these servers")
     options = parser.parse_args()
     libs = options.kafka_libs or os.environ.get("KAFKA_LIBS")
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(max(soft, 16_384), hard), hard))
+    libs = Path(libs).resolve() if libs else None
 
     plan = QUICK if options.quick else FULL
-    wanted = options.servers or list(SERVERS)
-    makers, left_out = find_servers(wanted, Path(libs).resolve() if libs else None)
-    with ExitStack() as stack:
-        results = stack.enter_context(recording("broker", options))
-        folder = tempfile.TemporaryDirectory(dir=options.dir, prefix="ottla-bench-")
-        root = Path(stack.enter_context(folder))
-        servers, starts = start_servers(makers, plan, root, stack)
-        print_starts(starts)
-        client, other_client = Driver(), Driver()
-        stack.callback(client.stop)
-        stack.callback(other_client.stop)
-        bench = Bench(plan, servers, contenders_of(servers), client, other_client)
-        versions = {name: server.version() for name, server in servers.items()}
-        results |= {"start": starts, "versions": versions, "left_out": left_out}
+    makers: dict[str, Callable[[Path], Server]] = {
+        "ottla": Ottla,
+        "kafka": lambda directory: Kafka(directory, libs or Path()),
+        "redis": Redis,
+    }
+    missing = {"kafka": Kafka.missing(libs), "redis": Redis.missing()}
+    names = options.servers or SERVERS
+    skipped = {name: reason for name in names if (reason := missing.get(name))}
+    for name, reason in skipped.items():
+        print(f"{name} is skipped: {reason}", flush=True)
+    with (
+        recording("broker", options) as results,
+        data_directory(options) as directory,
+        ExitStack() as stack,
+    ):
+        makers = {name: makers[name] for name in names if name not in skipped}
+        servers, results["start"] = start_servers(makers, plan, directory, stack)
+        show("broker", "start", results["start"])
+        results["versions"] = {name: server.version() for name, server in servers.items()}
+        results["skipped"] = skipped
+        drivers = Driver(), Driver()
+        for driver in drivers:
+            stack.callback(driver.stop)
+        bench = Bench(plan, contenders_of(servers), *drivers)
         warm_up(bench)
-        for name in options.only or PARTS:
-            results[name] = PARTS[name](bench)
-        print_after(servers, starts)
+        run_parts("broker", options, results, PARTS, bench)
 
 
 if __name__ == "__main__":

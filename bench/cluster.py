@@ -1,18 +1,18 @@
-"""A cluster of three brokers beside one broker, all on this machine.
+"""A cluster of three brokers compared with a single broker, on one machine.
 
-    python bench/cluster.py [--quick] [--dir FOLDER] [--only PART…]
+    python bench/cluster.py [--quick] [--dir DIR] [--only PART…]
 
-Needs Linux (/proc) and a confluent-kafka that has Producer.produce_batch.
+Needs Linux (/proc) and a confluent-kafka with Producer.produce_batch.
 
-- throughput: produce, then consume, through librdkafka, which sends what a partition gets to its
-  owner. Brokers and client share the cores: where there are few, three brokers are not faster than
-  one, and what can be seen is what they cost. CPU is that of all brokers together.
-- create: a topic is created, by way of the controller or of another broker, while every broker is
-  asked for it again and again, until it has all of its leaders. The answer comes when all brokers
-  that are up have the topic, so that whoever got it finds the topic wherever it asks next.
-- metadata: all that there is, and one topic of it, asked for over a connection of its own. `waits`
-  is what another client's small request takes that comes just behind: the broker does one thing
-  after the other. The answer of librdkafka is what a tool waits for, with its connection.
+- throughput: produce, then consume, through librdkafka, which sends each batch to the leader of its
+  partition. Brokers and client share the cores: with few cores, three brokers are not faster than
+  one, and the figures show their overhead. CPU is the sum of all brokers.
+- create: a CreateTopics request is sent to the controller or to another broker, while every broker
+  is polled for the topic until it has leaders for all partitions. The response is sent when all
+  live brokers have the topic, so that a client that received it finds the topic on any broker.
+- metadata: requests for all topics and for one topic, over a connection of its own. The delay of
+  another client is the time of a small request sent right behind a large one: the broker handles
+  one request at a time. The time of librdkafka's list_topics includes its connection.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from __future__ import annotations
 import itertools
 import select
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -28,19 +27,28 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmark import command_line, print_table, progress, ratio, recording, turns
+from benchmark import (
+    best_throughput,
+    command_line,
+    data_directory,
+    progress,
+    recording,
+    run_parts,
+    turns,
+)
 from driver import Driver
+from metrics import cpu_seconds
 from ottla.protocol.api.create_topics import CreatableTopic, CreateTopicsRequest
 from ottla.protocol.api.metadata import MetadataRequest, MetadataRequestTopic
 from ottla.protocol.errors import ErrorCode
-from peers import Ottla
-from processes import cpu_seconds
-from wire import Connection, frame
+from servers import Ottla
+from wire import Connection, connections, frame
 
-MANY = 3
-SIZE = 100
+CLUSTER_SIZE = 3
+RECORD_BYTES = 100
+TOPIC_PARTITIONS = 100
 CREATE_TIMEOUT_MS = 60_000
-NAMES = (f"topic-{number}" for number in itertools.count())
+TOPIC_NAMES = (f"topic-{number}" for number in itertools.count())
 
 
 @dataclass(frozen=True)
@@ -51,11 +59,11 @@ class Plan:
     partitions: Sequence[int]
     acks: Sequence[str]
     seconds: float
-    most: int
+    max_records: int
     creations: int
     #: Topics of a hundred partitions each.
     topics: Sequence[int]
-    answers: int
+    metadata_requests: int
 
 
 FULL = Plan(
@@ -63,345 +71,217 @@ FULL = Plan(
     partitions=[6, 60],
     acks=["1", "all"],
     seconds=1.0,
-    most=1_000_000,
+    max_records=1_000_000,
     creations=40,
     topics=[1, 10, 100],
-    answers=25,
+    metadata_requests=25,
 )
 QUICK = Plan(
     rounds=1,
     partitions=[6],
     acks=["1"],
     seconds=0.4,
-    most=500_000,
+    max_records=500_000,
     creations=10,
     topics=[10],
-    answers=5,
+    metadata_requests=5,
 )
 
 
-class Member(Ottla):
-    """A broker of a cluster."""
-
-    def __init__(self, folder: Path, number: int, file: Path) -> None:
-        super().__init__(folder)
-        self._arguments = ("--id", str(number), "--cluster", str(file))
-
-    def command(self) -> list[str]:
-        """Give the command line."""
-        return [*super().command(), *self._arguments]
-
-
 class Cluster:
-    """Brokers, one or several."""
+    """One or several brokers with a cluster file."""
 
-    def __init__(self, folder: Path, count: int) -> None:
-        self._file = folder / "cluster.toml"
-        self.brokers = [Member(folder / str(number), number, self._file) for number in range(count)]
-
-    @property
-    def label(self) -> str:
-        """How many there are."""
-        return "1 broker" if len(self.brokers) == 1 else f"{len(self.brokers)} brokers"
-
-    @property
-    def address(self) -> str:
-        """The bootstrap address."""
-        return ",".join(broker.address for broker in self.brokers)
-
-    @property
-    def pids(self) -> list[int]:
-        """The processes."""
-        return [broker.pid for broker in self.brokers]
+    def __init__(self, directory: Path, count: int) -> None:
+        self._file = directory / "cluster.toml"
+        self.brokers = [
+            Ottla(directory / str(number), "--cluster", str(self._file), broker_id=number)
+            for number in range(count)
+        ]
+        self.label = "1 broker" if count == 1 else f"{count} brokers"
+        self.bootstrap = ",".join(broker.address for broker in self.brokers)
+        self.ports = [broker.port for broker in self.brokers]
 
     def start(self) -> None:
-        """Start all of them."""
+        """Write the cluster file, and start all brokers."""
         self._file.parent.mkdir(parents=True)
-        lines = (
-            f'[[brokers]]\nid = {number}\naddress = "{broker.address}"\n'
-            for number, broker in enumerate(self.brokers)
+        self._file.write_text(
+            "\n".join(
+                f'[[brokers]]\nid = {number}\naddress = "{broker.address}"\n'
+                for number, broker in enumerate(self.brokers)
+            )
         )
-        self._file.write_text("\n".join(lines))
         for broker in self.brokers:
             broker.start()
 
     def stop(self) -> None:
-        """Stop all of them, those that follow first."""
+        """Stop all brokers, the controller last."""
         for broker in reversed(self.brokers):
             broker.stop()
 
-    @contextmanager
-    def connections(self) -> Iterator[list[Connection]]:
-        """Give a connection to each."""
-        made = [Connection(broker.port) for broker in self.brokers]
-        try:
-            yield made
-        finally:
-            for connection in made:
-                connection.close()
-
 
 @contextmanager
-def clusters(counts: Iterable[int], directory: Path | None) -> Iterator[list[Cluster]]:
-    """Run clusters of so many brokers each."""
+def clusters(directory: Path, *counts: int) -> Iterator[list[Cluster]]:
+    """Run clusters with these numbers of brokers."""
     with ExitStack() as stack:
-        folder = tempfile.TemporaryDirectory(dir=directory, prefix="ottla-bench-")
-        root = Path(stack.enter_context(folder))
-        made = []
+        started = []
         for count in counts:
-            made.append(Cluster(root / f"of-{count}", count))
-            stack.callback(made[-1].stop)
-            made[-1].start()
-        yield made
+            name = f"{next(TOPIC_NAMES)}-{count}"
+            started.append(Cluster(directory / name, count))
+            stack.callback(started[-1].stop)
+            started[-1].start()
+        yield started
 
 
 # -- throughput ------------------------------------------------------------------------------------
 
 
-def bench_throughput(plan: Plan, directory: Path | None) -> Any:
-    """Measure one broker and several with all loads, and print the tables."""
-    driver = Driver()
+def bench_throughput(plan: Plan, driver: Driver, directory: Path) -> list[dict[str, Any]]:
+    """Measure one broker and several with each load."""
     results = []
-    try:
-        with clusters((1, MANY), directory) as contenders:
-            for cluster in contenders:
-                progress(f"warm up: {cluster.label}")
-                run_load(driver, cluster, plan, plan.partitions[0], plan.acks[0])
-            for partitions, acks in itertools.product(plan.partitions, plan.acks):
-                runs: dict[str, dict[str, list[dict[str, Any]]]] = {"produce": {}, "consume": {}}
-                for number, cluster in turns(contenders, plan.rounds):
-                    progress(f"{partitions} partitions, acks={acks}: {cluster.label}, {number + 1}")
-                    for verb, run in run_load(driver, cluster, plan, partitions, acks).items():
-                        runs[verb].setdefault(cluster.label, []).append(run)
-                results += [
-                    {"verb": verb, "partitions": partitions, "acks": acks, "best": best_of(found)}
-                    for verb, found in runs.items()
-                ]
-    finally:
-        driver.stop()
-    progress("")
-    for row in results:
-        print_throughput(row)
+    with clusters(directory, 1, CLUSTER_SIZE) as contenders:
+        for cluster in contenders:
+            progress(f"warm up: {cluster.label}")
+            run_load(driver, cluster, plan, plan.partitions[0], plan.acks[0])
+        for partitions, acks in itertools.product(plan.partitions, plan.acks):
+            runs: dict[str, dict[str, list[dict[str, Any]]]] = {"produce": {}, "consume": {}}
+            for number, cluster in turns(contenders, plan.rounds):
+                progress(f"{partitions} partitions, acks={acks}: {cluster.label}, {number + 1}")
+                for operation, run in run_load(driver, cluster, plan, partitions, acks).items():
+                    runs[operation].setdefault(cluster.label, []).append(run)
+            for operation, found in runs.items():
+                best = {label: best_throughput(rounds) for label, rounds in found.items()}
+                load = {"operation": operation, "partitions": partitions, "acks": acks}
+                results.append(load | {"best": best})
     return results
 
 
 def run_load(
     driver: Driver, cluster: Cluster, plan: Plan, partitions: int, acks: str
 ) -> dict[str, dict[str, Any]]:
-    """Produce and consume a topic of its own."""
-    topic = next(NAMES)
-    where: dict[str, Any] = {"address": cluster.address, "topic": topic, "partitions": partitions}
-    driver.call("rdkafka.create_topic", **where, config={})
-    where["pid"] = cluster.pids
-    limits = {"size": SIZE, "seconds": plan.seconds, "most": plan.most}
-    produced = driver.call("rdkafka.produce", **where, **limits, acks=acks)
-    consumed = driver.call("rdkafka.consume", **where, records=produced["records"])
-    driver.call("rdkafka.delete_topic", address=cluster.address, topic=topic)
+    """Produce to a new topic, and consume it."""
+    topic = {"address": cluster.bootstrap, "topic": next(TOPIC_NAMES)}
+    pids = [broker.pid for broker in cluster.brokers]
+    load = {**topic, "partitions": partitions}
+    driver.call("rdkafka.create_topic", **load, config={})
+    limits = {"size": RECORD_BYTES, "seconds": plan.seconds, "max_records": plan.max_records}
+    produced = driver.call("rdkafka.produce", **load, **limits, pid=pids, acks=acks)
+    consumed = driver.call("rdkafka.consume", **load, pid=pids, records=produced["records"])
+    driver.call("rdkafka.delete_topic", **topic)
     return {"produce": produced, "consume": consumed}
 
 
-def best_of(found: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, float]]:
-    """Give the best of the rounds of each."""
-    best = {}
-    for label, runs in found.items():
-        fastest = max(runs, key=lambda run: run["records"] / run["seconds"])
-        best[label] = {
-            "records_per_second": fastest["records"] / fastest["seconds"],
-            "server_cores": fastest["server_cpu"] / fastest["seconds"],
-            "client_cores": fastest["client_cpu"] / fastest["seconds"],
-            "server_cpu": min(run["server_cpu"] / run["records"] for run in runs),
-        }
-    return best
+# -- topic creation --------------------------------------------------------------------------------
 
 
-def print_throughput(row: dict[str, Any]) -> None:
-    """Print a table: one verb, one load."""
-    title = f"{row['verb']}: {SIZE} B, {row['partitions']} partitions, acks={row['acks']}"
-    single = row["best"]["1 broker"]
-    print_table(
-        f"{title}; CPU s per million records",
-        ["", "1000/s", "of one's", "brokers' CPU", "of one's", "brokers' cores", "client's cores"],
-        [
-            [
-                label,
-                f"{found['records_per_second'] / 1e3:,.0f}",
-                ratio(found["records_per_second"], single["records_per_second"]),
-                f"{found['server_cpu'] * 1e6:.2f}",
-                ratio(found["server_cpu"], single["server_cpu"]),
-                f"{found['server_cores']:.2f}",
-                f"{found['client_cores']:.2f}",
-            ]
-            for label, found in row["best"].items()
-        ],
-    )
-
-
-# -- create ----------------------------------------------------------------------------------------
-
-
-def bench_create(plan: Plan, directory: Path | None) -> Any:
-    """Measure how soon topics are everywhere, and print the table."""
+def bench_create(plan: Plan, _driver: Driver, directory: Path) -> list[dict[str, Any]]:
+    """Measure how long a new topic takes to reach all brokers."""
     results = []
-    with clusters((1, MANY), directory) as contenders:
+    with clusters(directory, 1, CLUSTER_SIZE) as contenders:
         for cluster in contenders:
-            ways = {"the controller": 0}
-            if len(cluster.brokers) > 1:
-                ways["another broker"] = 1
-            for (way, number), partitions in itertools.product(ways.items(), (1, 60)):
-                progress(f"create: {cluster.label}, {partitions} partitions, by {way}")
-                with cluster.connections() as watchers, cluster.connections() as askers:
-                    found = [
-                        create(askers[number], watchers, partitions) for _ in range(plan.creations)
-                    ]
-                results.append(
-                    {
-                        "label": cluster.label,
-                        "way": way,
-                        "partitions": partitions,
-                        "answered": summary(answered for answered, _seen in found),
-                        "seen": summary(seen for _answered, seen in found),
-                    }
-                )
-    progress("")
-    print_table(
-        f"creation of a topic, ms, {plan.creations} of each; seen: by all brokers, with leaders",
-        ["", "partitions", "answered p50", "p95", "seen p50", "p95", "most"],
-        [
-            [
-                f"{row['label']}, by {row['way']}",
-                f"{row['partitions']}",
-                *(f"{row['answered'][name] * 1e3:.1f}" for name in ("p50", "p95")),
-                *(f"{row['seen'][name] * 1e3:.1f}" for name in ("p50", "p95", "most")),
-            ]
-            for row in results
-        ],
-    )
+            targets = ["controller", "another broker"][: len(cluster.brokers)]
+            for (number, target), partitions in itertools.product(enumerate(targets), (1, 60)):
+                progress(f"create: {cluster.label}, {partitions} partitions, {target}")
+                with connections(cluster.ports[number], *cluster.ports) as (sender, *pollers):
+                    times = [create(sender, pollers, partitions) for _ in range(plan.creations)]
+                response, visible = map(summary, zip(*times, strict=True))
+                row = {"label": cluster.label, "target": target, "partitions": partitions}
+                results.append(row | {"response": response, "visible": visible})
     return results
 
 
-def create(asker: Connection, watchers: Sequence[Connection], count: int) -> tuple[float, float]:
-    """Create a topic; give the seconds to the answer, and until all brokers have it."""
-    name = next(NAMES)
+def create(sender: Connection, pollers: Sequence[Connection], count: int) -> tuple[float, float]:
+    """Create a topic; return the seconds to the response, and until all brokers have it."""
+    name = next(TOPIC_NAMES)
     topic = CreatableTopic(name=name, num_partitions=count, replication_factor=1)
     request = CreateTopicsRequest(topics=[topic], timeout_ms=CREATE_TIMEOUT_MS)
-    question = MetadataRequest(
+    metadata = MetadataRequest(
         topics=[MetadataRequestTopic(name=name)], allow_auto_topic_creation=False
     )
-    answered, seen, waiting = 0.0, 0.0, list(watchers)
+    response, visible, waiting = 0.0, 0.0, list(pollers)
     start = time.perf_counter()
-    asker.socket.sendall(frame(request))
-    while waiting or not answered:
-        if not answered and select.select([asker.socket], [], [], 0 if waiting else None)[0]:
-            assert list(asker.receive())
-            answered = time.perf_counter() - start
-        for watcher in list(waiting):
-            (found,) = watcher.ask(question).topics
+    sender.socket.sendall(frame(request))
+    while waiting or not response:
+        if not response and select.select([sender.socket], [], [], 0 if waiting else None)[0]:
+            assert list(sender.receive())
+            response = time.perf_counter() - start
+        for poller in list(waiting):
+            (found,) = poller.request(metadata).topics
             if found.error_code == ErrorCode.NONE:
                 assert len(found.partitions) == count
-                assert all(one.leader_id >= 0 for one in found.partitions)
-                waiting.remove(watcher)
-                seen = time.perf_counter() - start
-    return answered, seen
+                assert all(partition.leader_id >= 0 for partition in found.partitions)
+                waiting.remove(poller)
+                visible = time.perf_counter() - start
+    return response, visible
 
 
 def summary(seconds: Iterable[float]) -> dict[str, float]:
-    """Give what most took, and the longest."""
+    """Return the median and the 95th percentile."""
     found = sorted(seconds)
-    return {
-        "p50": statistics.median(found),
-        "p95": found[int(len(found) * 0.95)],
-        "most": found[-1],
-    }
+    return {"p50": statistics.median(found), "p95": found[int(len(found) * 0.95)]}
 
 
 # -- metadata --------------------------------------------------------------------------------------
 
 
-def bench_metadata(plan: Plan, directory: Path | None) -> Any:
-    """Measure answers with many partitions, and print the table."""
-    results = []
-    driver = Driver()
-    try:
-        with clusters((MANY,), directory) as (cluster,):
-            made = 0
-            for topics in plan.topics:
-                progress(f"metadata: {topics * 100:,} partitions")
-                start = time.perf_counter()
-                with cluster.connections() as (controller, *_others):
-                    for _ in range(topics - made):
-                        create(controller, [], 100)
-                seconds = (time.perf_counter() - start) / max(topics - made, 1)
-                made = topics
-                row = describe(cluster, plan.answers)
-                listed = [
-                    driver.call("rdkafka.list_topics", address=cluster.address)
-                    for _ in range(plan.answers)
-                ]
-                assert listed[0]["partitions"] == topics * 100
-                row["listed_seconds"] = min(each["seconds"] for each in listed)
-                results.append({"partitions": topics * 100, "create_seconds": seconds, **row})
-    finally:
-        driver.stop()
-    progress("")
-    print_table(
-        f"metadata of {MANY} brokers, topics of 100 partitions, ms",
-        [
-            *("partitions", "bytes", "answer p50", "p95", "CPU", "another waits p50", "p95"),
-            *("one topic p50", "librdkafka's list"),
-        ],
-        [
-            [
-                f"{row['partitions']:,}",
-                f"{row['bytes']:,}",
-                *(f"{row['all'][name] * 1e3:.1f}" for name in ("p50", "p95")),
-                f"{row['cpu_seconds'] * 1e3:.1f}",
-                *(f"{row['waits'][name] * 1e3:.1f}" for name in ("p50", "p95")),
-                f"{row['one']['p50'] * 1e3:.2f}",
-                f"{row['listed_seconds'] * 1e3:.1f}",
+def bench_metadata(plan: Plan, driver: Driver, directory: Path) -> list[dict[str, Any]]:
+    """Measure Metadata requests with many partitions."""
+    results: list[dict[str, Any]] = []
+    with clusters(directory, CLUSTER_SIZE) as (cluster,):
+        created = 0
+        for topics in plan.topics:
+            partitions = topics * TOPIC_PARTITIONS
+            progress(f"metadata: {partitions:,} partitions")
+            with connections(cluster.ports[0]) as (controller,):
+                for _ in range(topics - created):
+                    create(controller, [], TOPIC_PARTITIONS)
+            created = topics
+            row = request_metadata(cluster.brokers[-1], plan.metadata_requests)
+            listings = [
+                driver.call("rdkafka.list_topics", address=cluster.bootstrap)
+                for _ in range(plan.metadata_requests)
             ]
-            for row in results
-        ],
-    )
+            assert listings[0]["partitions"] == partitions
+            row["list_seconds"] = min(listing["seconds"] for listing in listings)
+            results.append({"partitions": partitions, **row})
     return results
 
 
-def describe(cluster: Cluster, times: int) -> dict[str, Any]:
-    """Ask the last broker for everything, for one topic, and for nothing just behind."""
+def request_metadata(broker: Ottla, times: int) -> dict[str, Any]:
+    """Request all topics, one topic, and nothing right behind a request for all topics."""
     everything = frame(MetadataRequest(topics=None))
     nothing = frame(MetadataRequest(topics=[]))
-    pid = cluster.brokers[-1].pid
-    with cluster.connections() as (*_, one), cluster.connections() as (*_, other):
-        answer = one.ask(MetadataRequest(topics=None))
-        assert all(each.leader_id >= 0 for topic in answer.topics for each in topic.partitions)
-        topic = frame(MetadataRequest(topics=[MetadataRequestTopic(name=answer.topics[0].name)]))
-        before = cpu_seconds(pid)
-        complete = [timed(lambda: one.exchange(everything)) for _ in range(times)]
-        used = (cpu_seconds(pid) - before) / times
-        waits = []
+    with connections(broker.port, broker.port) as (connection, other):
+        found = connection.request(MetadataRequest(topics=None)).topics
+        assert all(partition.leader_id >= 0 for topic in found for partition in topic.partitions)
+        topic = frame(MetadataRequest(topics=[MetadataRequestTopic(name=found[0].name)]))
+        before = cpu_seconds(broker.pid)
+        complete = [timed(lambda: connection.exchange(everything)) for _ in range(times)]
+        cpu = (cpu_seconds(broker.pid) - before) / times
+        delays = []
         for _ in range(times):
-            one.socket.sendall(everything)
-            waits.append(timed(lambda: other.exchange(nothing)))
-            while not list(one.receive()):
+            connection.socket.sendall(everything)
+            delays.append(timed(lambda: other.exchange(nothing)))
+            while not list(connection.receive()):
                 pass
         return {
-            "bytes": len(one.exchange(everything)),
+            "bytes": len(connection.exchange(everything)),
             "all": summary(complete),
-            "cpu_seconds": used,
-            "waits": summary(waits),
-            "one": summary(timed(lambda: one.exchange(topic)) for _ in range(times)),
+            "cpu_seconds": cpu,
+            "delay": summary(delays),
+            "one": summary(timed(lambda: connection.exchange(topic)) for _ in range(times)),
         }
 
 
-def timed(work: Callable[[], object]) -> float:
-    """Give the seconds that something takes."""
+def timed(function: Callable[[], object]) -> float:
+    """Return the seconds of a call."""
     start = time.perf_counter()
-    work()
+    function()
     return time.perf_counter() - start
 
 
 # -- all -------------------------------------------------------------------------------------------
 
-PARTS: dict[str, Callable[[Plan, Path | None], Any]] = {
+PARTS: dict[str, Callable[[Plan, Driver, Path], Any]] = {
     "throughput": bench_throughput,
     "create": bench_create,
     "metadata": bench_metadata,
@@ -409,14 +289,15 @@ PARTS: dict[str, Callable[[Plan, Path | None], Any]] = {
 
 
 def main() -> None:
-    """Measure all of it, or what was named."""
+    """Measure all parts, or the selected ones."""
     quick = "twenty seconds instead of a minute and a half"
-    parser = command_line(__doc__, quick=quick, parts=PARTS, files="2 GiB")
-    options = parser.parse_args()
-    plan = QUICK if options.quick else FULL
-    with recording("cluster", options) as results:
-        for name in options.only or PARTS:
-            results[name] = PARTS[name](plan, options.dir)
+    options = command_line(__doc__, quick=quick, parts=PARTS, disk="2 GiB").parse_args()
+    plan, driver = QUICK if options.quick else FULL, Driver()
+    try:
+        with recording("cluster", options) as results, data_directory(options) as directory:
+            run_parts("cluster", options, results, PARTS, plan, driver, directory)
+    finally:
+        driver.stop()
 
 
 if __name__ == "__main__":

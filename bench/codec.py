@@ -1,13 +1,10 @@
-"""The codecs against hand-written struct code and plain construct; record batches against others'.
+"""The compiled codecs compared with hand-written struct code and plain construct.
 
     python bench/codec.py [--quick]
 
-Messages: Produce v9 and Fetch v12, with 1 topic × 1 partition and with 4 × 12, 16 KiB of records in
-each partition. Times are per message, the ratios within the run. "hand" is bench/handwritten.py,
-which decodes to bare tuples; "compiled" gives the messages that the broker uses.
-
-Batches: building and reading 1,000 records with values of 100 bytes, uncompressed, against
-aiokafka's compiled codec and kafka-python's pure one.
+Produce v9 and Fetch v12, with 1 topic × 1 partition and with 4 × 12, 16 KiB of records in each
+partition. Times are per message. "hand" is bench/handwritten.py, which decodes to tuples;
+"compiled" decodes to the messages that the broker uses.
 """
 
 from __future__ import annotations
@@ -15,11 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import aiokafka.record.default_records as aio
-import kafka.record.default_records as kp
-
 import handwritten
-from benchmark import best_seconds, command_line, print_table, progress, recording
+from benchmark import best_seconds, command_line, progress, recording, run_parts
 from ottla.protocol.api.fetch import (
     FetchableTopicResponse,
     FetchPartition,
@@ -36,7 +30,6 @@ from ottla.protocol.api.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
-from ottla.protocol.batch import Record, RecordBatch, build_batch
 from ottla.protocol.compiler import codec
 from ottla.protocol.schema import Message
 
@@ -45,7 +38,7 @@ SHAPES = {"1 × 1": (1, 1), "4 × 12": (4, 12)}
 
 
 def produce_request(topics: int, partitions: int) -> ProduceRequest:
-    """Make the request that a producer sends."""
+    """Return the request of a producer."""
     data = [PartitionProduceData(index=index, records=RECORDS) for index in range(partitions)]
     return ProduceRequest(
         acks=-1,
@@ -57,7 +50,7 @@ def produce_request(topics: int, partitions: int) -> ProduceRequest:
 
 
 def produce_response(topics: int, partitions: int) -> ProduceResponse:
-    """Make the response to it."""
+    """Return the response to it."""
     data = [
         PartitionProduceResponse(index=index, base_offset=1_000_000, log_start_offset=0)
         for index in range(partitions)
@@ -70,7 +63,7 @@ def produce_response(topics: int, partitions: int) -> ProduceResponse:
 
 
 def fetch_request(topics: int, partitions: int) -> FetchRequest:
-    """Make the request that a consumer sends."""
+    """Return the request of a consumer."""
     data = [
         FetchPartition(
             partition=index,
@@ -89,7 +82,7 @@ def fetch_request(topics: int, partitions: int) -> FetchRequest:
 
 
 def fetch_response(topics: int, partitions: int) -> FetchResponse:
-    """Make the response to it."""
+    """Return the response to it."""
     data = [
         PartitionData(
             partition_index=index,
@@ -119,7 +112,7 @@ MESSAGES: list[tuple[Callable[[int, int], Message], int]] = [
 def contenders(
     message: Message, version: int, name: str
 ) -> dict[str, dict[str, Callable[[], object]]]:
-    """Give what is to be measured, having made sure that all three do the same."""
+    """Return the measured functions, after checking that all three agree."""
     compiled = codec(type(message), version)
     reference = message.struct(version)
     decode_by_hand = getattr(handwritten, f"decode_{name}")
@@ -150,99 +143,23 @@ def contenders(
 
 
 def bench_messages(is_quick: bool) -> list[dict[str, Any]]:
-    """Measure messages, and print the table."""
+    """Measure all messages."""
     results = []
     for make, version in MESSAGES:
         for shape, size in SHAPES.items():
-            label = f"{make.__name__} v{version}, {shape}"
-            for way, functions in contenders(make(*size), version, make.__name__).items():
-                progress(f"{way} {label}")
+            label = f"{make.__name__.replace('_', ' ')} v{version}, {shape}"
+            for operation, functions in contenders(make(*size), version, make.__name__).items():
+                progress(f"{operation} {label}")
                 seconds = best_seconds(functions, is_quick=is_quick)
-                results.append({"message": label, "way": way, **seconds})
-    progress("")
-    print_table(
-        "µs for one message",
-        ["", "", "hand", "compiled", "construct", "compiled/hand", "construct/compiled"],
-        [
-            [
-                row["message"],
-                row["way"],
-                *(f"{row[name] * 1e6:.1f}" for name in ("hand", "compiled", "construct")),
-                f"{row['compiled'] / row['hand']:.2f}",
-                f"{row['construct'] / row['compiled']:.1f}",
-            ]
-            for row in results
-        ],
-    )
+                results.append({"message": label, "operation": operation, **seconds})
     return results
-
-
-def bench_batches(is_quick: bool) -> list[dict[str, Any]]:
-    """Measure record batches, and print the table."""
-    count = 1000
-    now = 1_700_000_000_000
-    records = [Record(n, now + n // 10, None, bytes(100)) for n in range(count)]
-    wire = bytes(build_batch(records))
-
-    def build_with(builder: Any) -> object:
-        options = {"is_transactional": False, "producer_id": -1, "producer_epoch": -1}
-        batch = builder(
-            magic=2, compression_type=0, base_sequence=-1, batch_size=1 << 20, **options
-        )
-        append = batch.append
-        for record in records:
-            append(record.offset, record.timestamp, record.key, record.value, [])
-        return batch.build()
-
-    def read_with(reader: Any) -> object:
-        return [
-            (record.offset, record.timestamp, record.key, record.value, record.headers)
-            for record in reader(wire)
-        ]
-
-    ways: dict[str, dict[str, Callable[[], object]]] = {
-        "build": {
-            "ottla": lambda: build_batch(records),
-            "aiokafka": lambda: build_with(aio.DefaultRecordBatchBuilder),
-            "kafka-python": lambda: build_with(kp.DefaultRecordBatchBuilder),
-        },
-        "read": {
-            "ottla": lambda: RecordBatch(wire).records(),
-            "aiokafka": lambda: read_with(aio.DefaultRecordBatch),
-            "kafka-python": lambda: read_with(kp.DefaultRecordBatch),
-        },
-    }
-    results = []
-    for way, functions in ways.items():
-        progress(f"{way} batches")
-        seconds = best_seconds(functions, is_quick=is_quick)
-        results.append({"way": way, **{name: count / each for name, each in seconds.items()}})
-    progress("")
-    print_table(
-        "records/s, values of 100 bytes, in batches of 1,000",
-        ["", "ottla", "aiokafka (compiled)", "kafka-python", "of aiokafka", "of kafka-python"],
-        [
-            [
-                row["way"],
-                *(f"{row[name]:,.0f}" for name in ("ottla", "aiokafka", "kafka-python")),
-                f"{row['ottla'] / row['aiokafka']:.2f}",
-                f"{row['ottla'] / row['kafka-python']:.2f}",
-            ]
-            for row in results
-        ],
-    )
-    return results
-
-
-PARTS: dict[str, Callable[[bool], Any]] = {"messages": bench_messages, "batches": bench_batches}
 
 
 def main() -> None:
-    """Measure all of it, or what was named."""
-    options = command_line(__doc__, quick="a second instead of twenty", parts=PARTS).parse_args()
+    """Measure all messages."""
+    options = command_line(__doc__, quick="a second instead of twenty").parse_args()
     with recording("codec", options) as results:
-        for name in options.only or PARTS:
-            results[name] = PARTS[name](options.quick)
+        run_parts("codec", options, results, {"messages": bench_messages}, options.quick)
 
 
 if __name__ == "__main__":

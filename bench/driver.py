@@ -1,7 +1,7 @@
-"""The client's process: it takes commands, one JSON line each, and answers with a line each.
+"""The client process: it reads commands as JSON lines, and writes one JSON line for each.
 
-A command is a function of a module in this folder, which is imported when it is first asked for. A
-process ends when its input does.
+A command is the name of a function of a module in this directory, which is imported on first use,
+and its arguments. The process ends with its input.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ CALL_SECONDS = 150
 
 
 class DriverError(Exception):
-    """A command did not do what it should."""
+    """A command failed, or the client process died."""
 
 
 class Driver:
-    """The process, as the benchmark sees it."""
+    """The client process, as seen by the benchmark; started by the first command."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
 
     @property
     def pid(self) -> int:
-        """The process, which must have been started."""
+        """The id of the running process."""
         assert self._process is not None
         return self._process.pid
 
-    def call(self, command: str, **arguments: Any) -> dict[str, Any]:
-        """Do something."""
+    def call(self, command: str, **arguments: Any) -> Any:
+        """Run a command, and return its result."""
         self.begin(command, **arguments)
         return self.end()
 
     def begin(self, command: str, **arguments: Any) -> None:
-        """Start to do something."""
+        """Send a command without waiting for its result."""
         if self._process is None:
             self._process = subprocess.Popen(
                 [sys.executable, __file__],
@@ -51,26 +51,25 @@ class Driver:
         self._process.stdin.write(json.dumps([command, arguments]) + "\n")
         self._process.stdin.flush()
 
-    def end(self) -> dict[str, Any]:
-        """Wait until it is done."""
+    def end(self) -> Any:
+        """Wait for the result of the command."""
         process = self._process
         assert process is not None
         assert process.stdout is not None
-        late = threading.Timer(CALL_SECONDS, process.kill)
-        late.start()
+        timeout = threading.Timer(CALL_SECONDS, process.kill)
+        timeout.start()
         line = process.stdout.readline()
-        late.cancel()
+        timeout.cancel()
         if not line:
-            # Another one takes its place.
-            self.stop()
-            raise DriverError(f"the client died, or was not done in {CALL_SECONDS} s")
-        answer: dict[str, Any] = json.loads(line)
-        if "error" in answer:
-            raise DriverError(answer["error"])
-        return answer
+            self.stop()  # the next command starts a new process
+            raise DriverError(f"the client process died or did not finish in {CALL_SECONDS} s")
+        response = json.loads(line)
+        if "error" in response:
+            raise DriverError(response["error"])
+        return response["result"]
 
     def stop(self) -> None:
-        """End the process."""
+        """Kill the process."""
         if self._process is not None:
             self._process.kill()
             self._process.communicate()
@@ -78,15 +77,15 @@ class Driver:
 
 
 def main() -> None:
-    """Do what is asked."""
+    """Run commands from stdin."""
     for line in sys.stdin:
         command, arguments = json.loads(line)
         module, _, function = command.rpartition(".")
         try:
-            answer = getattr(import_module(module), function)(**arguments)
-        except Exception as error:  # noqa: BLE001 - of whatever kind: the benchmark is told
-            answer = {"error": f"{command}: {type(error).__name__}: {error}"}
-        print(json.dumps(answer), flush=True)
+            response = {"result": getattr(import_module(module), function)(**arguments)}
+        except Exception as error:  # noqa: BLE001 - every error is reported to the benchmark
+            response = {"error": f"{command}: {type(error).__name__}: {error}"}
+        print(json.dumps(response), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Produce v9 and Fetch v12 as one would write them by hand: the yardstick for the compiled codecs.
+"""Produce v9 and Fetch v12 as written by hand: the yardstick for the compiled codecs.
 
-Straight struct code for these two versions and nothing else. It decodes to tuples, the cheapest
-thing there is, and skips tag sections unless they hold something; it checks lengths where a slice
-would not notice. It is here to be measured, not used.
+Plain struct code for these two versions and nothing else. It decodes to tuples, the cheapest
+representation, skips empty tag sections, and checks lengths where a slice would not. It is only
+measured, never used.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _text(b: memoryview, p: int) -> tuple[str, int]:
     n, p = _length(b, p)
     q = p + n
     if q > len(b):
-        raise ValueError("cut short")
+        raise ValueError("truncated")
     return str(b[p:q], "utf-8"), q
 
 
@@ -79,7 +79,7 @@ def decode_produce_request(b: memoryview) -> Any:
             if n >= 0:
                 q = p + n
                 if q > len(b):
-                    raise ValueError("cut short")
+                    raise ValueError("truncated")
                 records = b[p:q]
                 p = q
             p = _skip_tags(b, p) if b[p] else p + 1
@@ -167,7 +167,7 @@ def decode_fetch_response(b: memoryview) -> Any:
             n, p = _length(b, p + 4)
             q = p + n
             if q > len(b):
-                raise ValueError("cut short")
+                raise ValueError("truncated")
             records = b[p:q]
             p = q
             p = _skip_tags(b, p) if b[p] else p + 1

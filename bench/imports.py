@@ -1,10 +1,9 @@
-"""What importing the protocol costs, beyond what its dependencies cost by themselves.
+"""Import time and memory of ottla.protocol, in addition to its dependencies.
 
     python bench/imports.py [--quick]
 
-Each line is a fresh process that imports the dependencies, then looks at the clock and at its own
-memory before and after it does one thing more. The median of several is shown; a warm-up run writes
-the bytecode first.
+Each row is a new process that imports the dependencies, then reads the clock and its memory before
+and after the import. The table shows the median of several runs; a first run writes the bytecode.
 """
 
 from __future__ import annotations
@@ -14,9 +13,8 @@ import os
 import statistics
 import subprocess
 import sys
-from typing import Any
 
-from benchmark import command_line, print_table, progress, recording
+from benchmark import command_line, progress, recording, run_parts
 
 RUNS, QUICK_RUNS = 15, 2
 
@@ -24,7 +22,7 @@ PROBE = """
 import json, sys, time
 
 def resident():
-    # Linux says it in pages, in a file; elsewhere the peak has to do.
+    # Pages on Linux; elsewhere only the peak is available.
     try:
         with open("/proc/self/statm") as statm:
             return int(statm.read().split()[1]) * 4096
@@ -32,15 +30,14 @@ def resident():
         import resource
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
-{dependencies}
+{setup}
 memory, start = resident(), time.perf_counter()
 {steps}
 print(json.dumps([(time.perf_counter() - start) * 1e3, (resident() - memory) / 1e6]))
 """
 
 DEPENDENCIES = "import construct, crc32c, cramjam"
-
-FRONT = "import ottla.protocol, ottla.protocol.codec, ottla.protocol.batch"
+MODULES = "import ottla.protocol, ottla.protocol.codec, ottla.protocol.batch"
 ALL_APIS = "from ottla.protocol.registry import APIS\nfor api in APIS.values(): api.request"
 ALL_CODECS = """
 from ottla.protocol.registry import APIS
@@ -51,51 +48,43 @@ for api in APIS.values():
             compiled = codec(message, version)
             _ = compiled.decode_source, compiled.encode_source
 """
-
 STEPS = {
     "import ottla.protocol": "import ottla.protocol",
-    "… and its codec and batch modules": FRONT,
-    "… and the messages of all apis": f"{FRONT}\n{ALL_APIS}",
-    "… and every codec of every version, compiled": f"{FRONT}\n{ALL_CODECS}",
+    "… and its codec and batch modules": MODULES,
+    "… and the messages of all APIs": f"{MODULES}\n{ALL_APIS}",
+    "… and the compiled codecs of all versions": f"{MODULES}\n{ALL_CODECS}",
 }
 
 
-def measure(dependencies: str, steps: str, count: int) -> tuple[float, float]:
-    """Give the median of milliseconds and megabytes."""
-    script = PROBE.format(dependencies=dependencies, steps=steps)
-    command = [sys.executable, "-c", script]
-    # An installed package has its bytecode beside it.
+def measure(setup: str, steps: str, count: int) -> dict[str, float]:
+    """Return the median milliseconds and megabytes of the steps."""
+    command = [sys.executable, "-c", PROBE.format(setup=setup, steps=steps)]
+    # Like an installed package, which has its bytecode.
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     runs = [
         json.loads(subprocess.run(command, env=environment, capture_output=True, check=True).stdout)
         for _ in range(count + 1)
     ][1:]
     milliseconds, megabytes = zip(*runs, strict=True)
-    return statistics.median(milliseconds), statistics.median(megabytes)
+    return {"ms": statistics.median(milliseconds), "mb": statistics.median(megabytes)}
 
 
-def bench_imports(count: int) -> dict[str, Any]:
-    """Measure, and print the table."""
-    results = {}
+def bench_imports(count: int) -> dict[str, dict[str, float]]:
+    """Measure all imports."""
     progress("dependencies")
-    results["the dependencies themselves"] = measure("", DEPENDENCIES, count)
+    results = {"dependencies": measure("", DEPENDENCIES, count)}
     for name, steps in STEPS.items():
         progress(name)
         results[name] = measure(DEPENDENCIES, steps, count)
-    progress("")
-    print_table(
-        "beyond the import of construct, crc32c and cramjam",
-        ["", "ms", "MB"],
-        [[name, f"{ms:.1f}", f"{mb:.1f}"] for name, (ms, mb) in results.items()],
-    )
-    return {name: {"ms": ms, "mb": mb} for name, (ms, mb) in results.items()}
+    return results
 
 
 def main() -> None:
-    """Measure all of it."""
+    """Measure all imports."""
     options = command_line(__doc__, quick="a few seconds instead of thirty").parse_args()
+    runs = QUICK_RUNS if options.quick else RUNS
     with recording("imports", options) as results:
-        results["imports"] = bench_imports(QUICK_RUNS if options.quick else RUNS)
+        run_parts("imports", options, results, {"imports": bench_imports}, runs)
 
 
 if __name__ == "__main__":

@@ -1,29 +1,23 @@
-"""The log against the bare system calls that it is made of.
+"""The partition log compared with the system calls it makes.
 
-    python bench/log.py [--quick] [--dir FOLDER] [--only PART…]
+    python bench/log.py [--quick] [--dir DIR] [--only PART…]
 
-Everything is measured in page-cache mode, in a temporary directory: nothing waits for the device,
-and all reads are warm. What is compared takes turns; "bare" does the same I/O and nothing else.
+Everything runs in page-cache mode in a temporary directory: nothing waits for the disk, and all
+reads are warm. Contenders take turns; "bare" does the same I/O and nothing else.
 
-- append: `Log.append`, CRC check included, against a loop of os.pwrite; and pwrite after a CRC
-- read: `Log.read` and a send of what it gives, against sends of equal slices of one map
-- open: a log of 1 GiB that was closed cleanly
+- append: `Log.append`, with its CRC check, against a loop of os.pwrite; and pwrite after a CRC
+- read: `Log.read` and a send of the slice, against sends of equal slices of one mmap
 - recovery: a scan of 256 MiB in batches of 16 KiB, against a CRC over the same reads
-- growth: an append to, a roll of, and a read of a log that has N, 10 N and 100 N batches
-- load: up to 10,000 logs of one small batch each, after a clean stop, in a process of their own
+- growth: append, roll and read with N, 10 N and 100 N batches in the log
+- load: opening up to 10,000 logs of one small batch, after a clean shutdown, in a new process
 """
 
 from __future__ import annotations
 
-import json
 import mmap
 import os
-import resource
 import shutil
 import socket
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,7 +26,17 @@ from typing import Any
 
 from crc32c import crc32c
 
-from benchmark import best_seconds, command_line, print_table, progress, recording
+from benchmark import (
+    KIB,
+    MIB,
+    best_seconds,
+    command_line,
+    data_directory,
+    progress,
+    recording,
+    run_parts,
+)
+from imports import measure
 from ottla.protocol.batch import HEADER_BYTES, Record, build_batch
 from ottla.storage.config import LogConfig
 from ottla.storage.disk import Disk
@@ -41,17 +45,16 @@ from ottla.storage.log import Log
 from ottla.storage.logdir import LogDirectory
 from ottla.storage.recovery import open_log
 
-KIB, MIB, GIB = 1024, 1024**2, 1024**3
 NOW_MS = 1_700_000_000_000
 CONFIG = LogConfig(max_message_bytes=2 * MIB)
 
-#: Bytes of a batch: how many appends make a round, and what part of bare pwrite is aimed at.
+#: By batch size: appends per round, and the target relative to bare pwrite.
 APPENDS: dict[int, tuple[int, float | None]] = {
     KIB: (16_000, None),
     16 * KIB: (4_000, 0.6),
     MIB: (96, 0.85),
 }
-RECOVERY_READ_BYTES = 256 * KIB  # as the scan does
+RECOVERY_READ_BYTES = 256 * KIB  # as in the scan
 GROWTH_BATCHES = 2_000
 GROWTH_SEGMENT_BYTES = 256 * KIB
 
@@ -61,10 +64,9 @@ class Plan:
     """How much is measured."""
 
     rounds: int
-    #: Of the appends of a round, one in so many is done.
+    #: Divides the appends per round.
     append_divisor: int
     read_bytes: int
-    open_bytes: int
     growth: Sequence[int]
     logs: Sequence[int]
     is_quick: bool = False
@@ -74,7 +76,6 @@ FULL = Plan(
     rounds=8,
     append_divisor=1,
     read_bytes=256 * MIB,
-    open_bytes=GIB,
     growth=(1, 10, 100),
     logs=(100, 1_000, 10_000),
 )
@@ -82,48 +83,40 @@ QUICK = Plan(
     rounds=1,
     append_divisor=16,
     read_bytes=16 * MIB,
-    open_bytes=64 * MIB,
     growth=(1, 10),
     logs=(100,),
     is_quick=True,
 )
 
-LOAD_PROBE = """
-import json, sys, time
+LOAD_SETUP = """
 from pathlib import Path
 from ottla.storage.config import LogConfig
 from ottla.storage.logdir import LogDirectory
 import crc32c, ottla.protocol.batch
 
-def resident():
-    try:
-        with open("/proc/self/statm") as statm:
-            return int(statm.read().split()[1]) * 4096
-    except OSError:
-        import resource
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-
-directory = LogDirectory(Path(sys.argv[1]), cluster_id="bench", broker_id=0)
-memory, start = resident(), time.perf_counter()
-directory.load({}, LogConfig())
-elapsed = time.perf_counter() - start
+path = Path({path!r})
+(path / "clean-shutdown").touch()
+directory = LogDirectory(path, cluster_id="bench", broker_id=0)
+"""
+LOAD = """
+directory.load({{}}, LogConfig())
 assert not directory.failed, next(iter(directory.failed.values()))
-print(json.dumps([len(directory.logs), elapsed, resident() - memory]))
+assert len(directory.logs) == {count}
 """
 
 
 class PageCache(Disk):
-    """A disk that never waits for the device: that is not what is measured here."""
+    """A disk whose fsync does nothing: the device is not measured here."""
 
     def sync(self, *_args: object, **_options: object) -> None:
-        """Say that it is done."""
+        """Do nothing."""
 
     def sync_directory(self, *_args: object) -> None:
-        """Say that it is done."""
+        """Do nothing."""
 
 
 def batch_of(size: int) -> bytearray:
-    """Make a batch of exactly this size, of one record."""
+    """Return a batch of exactly this size, with one record."""
     value = bytes(range(256)) * (size // 256 + 1)
     length = size - HEADER_BYTES
     while True:
@@ -135,13 +128,13 @@ def batch_of(size: int) -> bytearray:
 
 
 def open_at(path: Path, config: LogConfig = CONFIG, recovery_point: int | None = None) -> Log:
-    """Open a log, or make it."""
+    """Open or create a log."""
     files = OpenFiles(PageCache())
     return open_log(path, config, files, recovery_point=recovery_point)[0]
 
 
 def fill(log: Log, size: int, total: int) -> None:
-    """Append batches of a size until there are `total` bytes more, a MiB at a time."""
+    """Append batches of one size, `total` bytes in all, a MiB at a time."""
     batch = batch_of(size)
     block = bytearray(batch * max(1, MIB // size))
     for _ in range(total // len(block)):
@@ -149,7 +142,7 @@ def fill(log: Log, size: int, total: int) -> None:
 
 
 def take_turns(contenders: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, float]:
-    """Give the best of what contenders, which look at the clock themselves, say."""
+    """Return the best time of each contender; they measure it themselves."""
     best = dict.fromkeys(contenders, float("inf"))
     for _ in range(rounds):
         for name, function in contenders.items():
@@ -160,9 +153,9 @@ def take_turns(contenders: Mapping[str, Callable[[], float]], rounds: int) -> di
 # -- append ----------------------------------------------------------------------------------------
 
 
-def time_log(folder: Path, batch: bytearray, count: int) -> float:
-    """Give the seconds that appends to a fresh log take."""
-    log = open_at(folder / "append-0")
+def time_log(directory: Path, batch: bytearray, count: int) -> float:
+    """Return the seconds of appends to a new log."""
+    log = open_at(directory / "append-0")
     append = log.append
     start = time.perf_counter()
     for _ in range(count):
@@ -174,9 +167,9 @@ def time_log(folder: Path, batch: bytearray, count: int) -> float:
     return elapsed
 
 
-def time_bare(folder: Path, batch: bytearray, count: int, *, check: bool) -> float:
-    """Give the seconds that writes of the same bytes to a fresh file take."""
-    path = folder / "bare"
+def time_bare(directory: Path, batch: bytearray, count: int, *, check: bool) -> float:
+    """Return the seconds of writes of the same bytes to a new file."""
+    path = directory / "bare"
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
     covered = memoryview(batch)[21:]
     pwrite, position, size = os.pwrite, 0, len(batch)
@@ -192,42 +185,24 @@ def time_bare(folder: Path, batch: bytearray, count: int, *, check: bool) -> flo
     return elapsed
 
 
-def bench_append(folder: Path, plan: Plan) -> list[dict[str, Any]]:
-    """Measure appends, and print the table."""
+def bench_append(directory: Path, plan: Plan) -> list[dict[str, Any]]:
+    """Measure appends."""
     results = []
-    for size, (most, aim) in APPENDS.items():
+    for size, (appends, target) in APPENDS.items():
         progress(f"append {size}")
-        count = most // plan.append_divisor
+        count = appends // plan.append_divisor
         batch = batch_of(size)
-        seconds = take_turns(
+        total = take_turns(
             {
-                "log": lambda b=batch, n=count: time_log(folder, b, n),
-                "pwrite": lambda b=batch, n=count: time_bare(folder, b, n, check=False),
-                "crc+pwrite": lambda b=batch, n=count: time_bare(folder, b, n, check=True),
+                "log": lambda b=batch, n=count: time_log(directory, b, n),
+                "pwrite": lambda b=batch, n=count: time_bare(directory, b, n, check=False),
+                "crc+pwrite": lambda b=batch, n=count: time_bare(directory, b, n, check=True),
             },
             plan.rounds,
         )
-        each = {name: elapsed / count for name, elapsed in seconds.items()}
-        results.append({"size": size, "aim": aim, "seconds": each})
-    progress("")
-    print_table(
-        "append to the page cache",
-        [
-            *("batch", "log MB/s", "pwrite MB/s", "log µs", "pwrite µs", "CRC + pwrite µs"),
-            *("of pwrite", "aim", "of CRC + pwrite"),
-        ],
-        [
-            [
-                f"{row['size'] // KIB} KiB",
-                *(f"{row['size'] / row['seconds'][name] / 1e6:,.0f}" for name in ("log", "pwrite")),
-                *(f"{each * 1e6:.1f}" for each in row["seconds"].values()),
-                f"{row['seconds']['pwrite'] / row['seconds']['log']:.2f}",
-                "" if row["aim"] is None else f"{row['aim']:.2f}",
-                f"{row['seconds']['crc+pwrite'] / row['seconds']['log']:.2f}",
-            ]
-            for row in results
-        ],
-    )
+        seconds = {name: elapsed / count for name, elapsed in total.items()}
+        ratio = seconds["pwrite"] / seconds["log"]
+        results.append({"size": size, "target": target, "seconds": seconds, "ratio": ratio})
     return results
 
 
@@ -235,7 +210,7 @@ def bench_append(folder: Path, plan: Plan) -> list[dict[str, Any]]:
 
 
 class Pipe:
-    """A socket and its other end, in one thread: what goes in is taken out at once."""
+    """Both ends of a socket in one thread: sent bytes are received at once."""
 
     def __init__(self) -> None:
         self._near, self._far = socket.socketpair()
@@ -244,7 +219,7 @@ class Pipe:
         self._buffer = bytearray(4 * MIB)
 
     def send(self, view: memoryview) -> None:
-        """Send all of it."""
+        """Send and receive all of it."""
         send, receive, buffer = self._near.send, self._far.recv_into, self._buffer
         while view:
             sent = send(view)
@@ -258,10 +233,10 @@ class Pipe:
         self._far.close()
 
 
-def bench_read(folder: Path, plan: Plan) -> dict[str, Any]:
-    """Measure reads, and print the tables."""
+def bench_read(directory: Path, plan: Plan) -> dict[str, Any]:
+    """Measure reads."""
     progress("read")
-    log = open_at(folder / "read-0")
+    log = open_at(directory / "read-0")
     fill(log, 16 * KIB, plan.read_bytes)
     pipe = Pipe()
     total = log.size
@@ -273,7 +248,7 @@ def bench_read(folder: Path, plan: Plan) -> dict[str, Any]:
         start = time.perf_counter()
         while offset < end:
             view = log.read(offset, MIB).view
-            # As many records as batches, which are all of one size.
+            # One record per batch, and all batches have one size.
             offset += len(view) // (16 * KIB)
             sent += len(view)
             pipe.send(view)
@@ -287,17 +262,17 @@ def bench_read(folder: Path, plan: Plan) -> dict[str, Any]:
             pipe.send(view[position : position + MIB])
         return time.perf_counter() - start
 
-    big = take_turns({"log": sequential, "bare": bare}, plan.rounds)
-    small_log = open_at(folder / "small-0")
+    seconds = take_turns({"log": sequential, "bare": bare}, plan.rounds)
+    small_log = open_at(directory / "small-0")
     fill(small_log, KIB, plan.read_bytes // 4)
 
-    def stepping(source: Log, most: int) -> Callable[[], object]:
+    def stepping(source: Log, max_bytes: int) -> Callable[[], object]:
         offset, end = 0, source.end_offset
 
         def read() -> None:
             nonlocal offset
             offset = (offset + 7919) % end
-            source.read(offset, most)
+            source.read(offset, max_bytes)
 
         return read
 
@@ -307,7 +282,7 @@ def bench_read(folder: Path, plan: Plan) -> dict[str, Any]:
             "one batch of 1 KiB": stepping(small_log, 1),
             "1 MiB in batches of 16 KiB": stepping(log, MIB),
             "1 MiB in batches of 1 KiB": stepping(small_log, MIB),
-            "none, at the end": lambda: log.read(log.end_offset, MIB),
+            "nothing, at the log end": lambda: log.read(log.end_offset, MIB),
         },
         is_quick=plan.is_quick,
     )
@@ -316,62 +291,16 @@ def bench_read(folder: Path, plan: Plan) -> dict[str, Any]:
     for used in (log, small_log):
         used.close()
         shutil.rmtree(used.directory)
-    progress("")
-    print_table(
-        "read in slices of 1 MiB and send, warm",
-        ["", "log MB/s", "bare MB/s", "of bare"],
-        [
-            [
-                f"{total // MIB} MiB",
-                f"{total / big['log'] / 1e6:,.0f}",
-                f"{total / big['bare'] / 1e6:,.0f}",
-                f"{big['bare'] / big['log']:.2f}",
-            ]
-        ],
-    )
-    print_table(
-        "one Log.read, at changing offsets",
-        ["", "µs"],
-        [[name, f"{seconds * 1e6:.1f}"] for name, seconds in calls.items()],
-    )
-    return {"sequential": {"bytes": total, "seconds": big}, "call_seconds": calls}
+    return {"sequential": {"bytes": total, "seconds": seconds}, "call_seconds": calls}
 
 
-# -- open and recovery -----------------------------------------------------------------------------
+# -- recovery --------------------------------------------------------------------------------------
 
 
-def bench_open(folder: Path, plan: Plan) -> dict[str, Any]:
-    """Measure the opening of a large log, and print it."""
-    progress("open")
-    path = folder / "open-0"
-    log = open_at(path)
-    fill(log, 16 * KIB, plan.open_bytes)
-    size, segments = log.size, len(log.segments)
-    log.close()
-
-    def once() -> float:
-        start = time.perf_counter()
-        opened = open_at(path)
-        elapsed = time.perf_counter() - start
-        assert opened.size == size
-        opened.close()
-        return elapsed
-
-    best = take_turns({"log": once}, plan.rounds)["log"]
-    shutil.rmtree(path)
-    progress("")
-    print_table(
-        "open after a clean stop",
-        ["", "segments", "ms", "aim"],
-        [[f"{size / GIB:.2f} GiB", str(segments), f"{best * 1e3:.2f}", "5.00"]],
-    )
-    return {"bytes": size, "segments": segments, "seconds": best}
-
-
-def bench_recovery(folder: Path, plan: Plan) -> dict[str, Any]:
-    """Measure the scan after a crash, and print it."""
+def bench_recovery(directory: Path, plan: Plan) -> dict[str, Any]:
+    """Measure the scan after a crash."""
     progress("recovery")
-    path = folder / "recovery-0"
+    path = directory / "recovery-0"
     log = open_at(path)
     fill(log, 16 * KIB, plan.read_bytes)
     file, size = log.active_segment.path(".log"), log.size
@@ -398,79 +327,39 @@ def bench_recovery(folder: Path, plan: Plan) -> dict[str, Any]:
 
     seconds = take_turns({"log": scan, "bare": bare}, plan.rounds)
     shutil.rmtree(path)
-    progress("")
-    print_table(
-        "recovery scan, batches of 16 KiB, warm",
-        ["", "log MB/s", "bare MB/s", "of bare", "aim", "µs per batch"],
-        [
-            [
-                f"{size // MIB} MiB",
-                f"{size / seconds['log'] / 1e6:,.0f}",
-                f"{size / seconds['bare'] / 1e6:,.0f}",
-                f"{seconds['bare'] / seconds['log']:.2f}",
-                "0.50",
-                f"{seconds['log'] / (size // (16 * KIB)) * 1e6:.1f}",
-            ]
-        ],
-    )
     return {"bytes": size, "seconds": seconds}
 
 
 # -- many logs, and a long one ---------------------------------------------------------------------
 
 
-def bench_load(folder: Path, plan: Plan) -> list[dict[str, Any]]:
-    """Measure starts with many logs, and print them."""
-    results = [load(folder / f"data-{count}", count) for count in plan.logs]
-    progress("")
-    print_table(
-        "start with many logs, after a clean stop",
-        ["logs", "s", "µs per log", "MB more", "KB per log"],
-        [
-            [
-                f"{row['logs']:,}",
-                f"{row['seconds']:.3f}",
-                f"{row['seconds'] / row['logs'] * 1e6:.0f}",
-                f"{row['bytes'] / 1e6:.1f}",
-                f"{row['bytes'] / row['logs'] / 1e3:.1f}",
-            ]
-            for row in results
-        ],
-    )
-    return results
+def bench_load(directory: Path, plan: Plan) -> list[dict[str, Any]]:
+    """Measure the opening of many logs."""
+    return [load(directory / f"data-{count}", count) for count in plan.logs]
 
 
 def load(path: Path, count: int) -> dict[str, Any]:
-    """Make so many logs, and give what it takes to load them."""
+    """Create logs, and measure how long it takes to open them."""
     directory = LogDirectory(path, cluster_id="bench", broker_id=0, disk=PageCache())
     batch = batch_of(KIB)
     for number in range(count):
         if number % 500 == 0:
-            progress(f"load: making log {number:,} of {count:,}")
+            progress(f"load: creating log {number:,} of {count:,}")
         log = directory.create(f"topic-{number}", CONFIG)
         log.append(batch, leader_epoch=0, now_ms=NOW_MS)
-        # A file with content that is not on the device stays open.
-        log.flush()
+        log.flush()  # files with unflushed data would stay open
     directory.close()
     progress(f"load: {count:,} logs")
-    command = [sys.executable, "-c", LOAD_PROBE, str(path)]
-    runs = []
-    for _ in range(2):
-        (path / "clean-shutdown").touch()
-        output = subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout
-        runs.append(json.loads(output))
-    loaded, seconds, memory = min(runs, key=lambda run: run[1])
-    assert loaded == count
-    progress(f"load: removing {count:,} logs")
+    run = measure(LOAD_SETUP.format(path=str(path)), LOAD.format(count=count), 1)
     shutil.rmtree(path)
-    return {"logs": count, "seconds": seconds, "bytes": memory}
+    return {"logs": count, "seconds": run["ms"] / 1e3, "bytes": run["mb"] * 1e6}
 
 
-def bench_growth(folder: Path, plan: Plan) -> list[dict[str, Any]]:
-    """Measure appends to a log that gets longer, and print it."""
-    log = open_at(folder / "growth-0", LogConfig(segment_bytes=GROWTH_SEGMENT_BYTES))
+def bench_growth(directory: Path, plan: Plan) -> list[dict[str, Any]]:
+    """Measure operations on a log as it grows."""
+    log = open_at(directory / "growth-0", LogConfig(segment_bytes=GROWTH_SEGMENT_BYTES))
     batch = batch_of(KIB)
-    # Fewer than a segment takes, so that the rolls in a window are those that are timed.
+    # Half a segment, so that appends do not roll.
     window = GROWTH_SEGMENT_BYTES // KIB // 2
 
     def roll() -> float:
@@ -497,39 +386,17 @@ def bench_growth(folder: Path, plan: Plan) -> list[dict[str, Any]]:
         while log.end_offset < factor * GROWTH_BATCHES:
             log.append(batch, leader_epoch=0, now_ms=NOW_MS)
         length, segments = log.end_offset, len(log.segments)
-        ways = {"roll": roll, "append": append, "read": read}
-        seconds = take_turns(ways, plan.rounds)
+        operations = {"roll": roll, "append": append, "read": read}
+        seconds = take_turns(operations, plan.rounds)
         results.append({"batches": length, "segments": segments, "seconds": seconds})
     log.close()
     shutil.rmtree(log.directory)
-    progress("")
-    first = results[0]["seconds"]
-    print_table(
-        f"batches of 1 KiB in a log of {GROWTH_SEGMENT_BYTES // KIB} KiB segments",
-        ["batches", "segments", *(text for way in ways for text in (f"{way} µs", "of the first"))],
-        [
-            [
-                f"{row['batches']:,}",
-                f"{row['segments']:,}",
-                *(
-                    text
-                    for way in ways
-                    for text in (
-                        f"{row['seconds'][way] * 1e6:,.1f}",
-                        f"{row['seconds'][way] / first[way]:.2f}",
-                    )
-                ),
-            ]
-            for row in results
-        ],
-    )
     return results
 
 
 PARTS: dict[str, Callable[[Path, Plan], Any]] = {
     "append": bench_append,
     "read": bench_read,
-    "open": bench_open,
     "recovery": bench_recovery,
     "growth": bench_growth,
     "load": bench_load,
@@ -537,19 +404,11 @@ PARTS: dict[str, Callable[[Path, Plan], Any]] = {
 
 
 def main() -> None:
-    """Measure all of it, or what was named."""
-    quick = "five seconds instead of ninety"
-    options = command_line(__doc__, quick=quick, parts=PARTS, files="2 GiB").parse_args()
-    plan = QUICK if options.quick else FULL
-    # What a log has open is bounded, but at more than what many shells allow.
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(max(soft, 16_384), hard), hard))
-    with (
-        recording("log", options) as results,
-        tempfile.TemporaryDirectory(dir=options.dir, prefix="ottla-bench-") as folder,
-    ):
-        for name in options.only or PARTS:
-            results[name] = PARTS[name](Path(folder), plan)
+    """Measure all parts, or the selected ones."""
+    quick = "five seconds instead of sixty"
+    options = command_line(__doc__, quick=quick, parts=PARTS, disk="2 GiB").parse_args()
+    with recording("log", options) as results, data_directory(options) as directory:
+        run_parts("log", options, results, PARTS, directory, QUICK if options.quick else FULL)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""Records to bytes, to objects and to Arrow: the compiled module, Python alone, and aiokafka.
+"""Record batches to bytes, to objects and to Arrow: compiled, in pure Python, and with aiokafka.
 
     python bench/records.py [--quick]
 
-Batches of 1,000 records, 10,000 in all, uncompressed, as a producer makes them and a fetch brings
-them; "alone" is a batch for each record. All three check the CRC of what they read. aiokafka's
-codec is compiled as well; its way to Arrow is through lists. Figures are records/s, best of several
-rounds taken in turns, and the ratios are within the run.
+Batches of 1,000 records, 10,000 in all, uncompressed, as a producer builds them and a fetch returns
+them; "one per batch" has a batch for each record. All three validate the CRC of what they read.
+aiokafka's codec is compiled as well; it reaches Arrow through lists. Figures are records/s, the
+best of several rounds taken in turns.
 """
 
 from __future__ import annotations
@@ -17,28 +17,27 @@ import aiokafka.record.default_records as aio
 import pyarrow as pa
 from aiokafka.record.memory_records import MemoryRecords
 
-from benchmark import best_seconds, command_line, print_table, progress, recording
+from benchmark import best_seconds, command_line, progress, recording, run_parts
 from ottla.client.arrow.decoder import ArrowDecoder
 from ottla.protocol import compiled
 from ottla.protocol.batch import Record, build_batch, split_batches
 
 COUNT = 10_000
-NOW = 1_700_000_000_000
-WAYS = ["compiled", "python", "aiokafka"]
-# A list, because aiokafka takes no tuple.
+NOW_MS = 1_700_000_000_000
+# A list, because aiokafka accepts no tuple.
 HEADERS = [("trace", b"0123456789abcdef"), ("source", b"rides")]
 
-# Records of a batch, bytes of a value, headers.
+#: Records per batch, bytes per value, headers.
 SHAPES: dict[str, tuple[int, int, list[tuple[str, bytes]]]] = {
     "100 bytes": (1000, 100, []),
     "100 bytes, 2 headers": (1000, 100, HEADERS),
     "1,000 bytes": (1000, 1000, []),
-    "100 bytes, alone": (1, 100, []),
+    "100 bytes, one per batch": (1, 100, []),
 }
 
 
 def in_python(function: Callable[[], object]) -> Callable[[], object]:
-    """Make a function do without the compiled module."""
+    """Make a function run without the compiled module."""
 
     def call() -> object:
         fast, compiled.fast = compiled.fast, None
@@ -78,7 +77,7 @@ def read_with_aiokafka(wire: bytes) -> list[Any]:
 
 
 def arrow_with_aiokafka(wire: bytes, schema: pa.Schema) -> pa.RecordBatch:
-    """Make the columns of what was read."""
+    """Read all batches into Arrow columns."""
     rows = read_with_aiokafka(wire)
     columns = [
         pa.array([row.key for row in rows], pa.binary()),
@@ -96,19 +95,20 @@ def arrow_with_aiokafka(wire: bytes, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def read(wire: bytes) -> list[list[Record]]:
-    """Read all batches."""
-    read = []
+    """Read and validate all batches."""
+    records = []
     for batch in split_batches(wire):
         batch.validate()
-        read.append(batch.records())
-    return read
+        records.append(batch.records())
+    return records
 
 
-def ways(shape: str) -> dict[str, dict[str, Callable[[], object]]]:
-    """Give what is to be measured: by task, then by who does it."""
+def tasks_of(shape: str) -> dict[str, dict[str, Callable[[], object]]]:
+    """Return the measured functions, by task and contender."""
     batch_size, value_size, headers = SHAPES[shape]
     records = [
-        Record(n, NOW + n // 10, b"key-%05d" % n, bytes(value_size), headers) for n in range(COUNT)
+        Record(n, NOW_MS + n // 10, b"key-%05d" % n, bytes(value_size), headers)
+        for n in range(COUNT)
     ]
     groups = [records[n : n + batch_size] for n in range(0, COUNT, batch_size)]
     wire = b"".join(build_batch(group) for group in groups)
@@ -117,56 +117,46 @@ def ways(shape: str) -> dict[str, dict[str, Callable[[], object]]]:
     def build() -> object:
         return [build_batch(group) for group in groups]
 
+    def decode() -> object:
+        return read(wire)
+
     def to_arrow() -> list[pa.RecordBatch]:
         return list(decoder.decode(wire, topic="topic", partition=0))
 
-    def aio_to_arrow() -> list[pa.RecordBatch]:
+    def aiokafka_to_arrow() -> list[pa.RecordBatch]:
         return [arrow_with_aiokafka(wire, decoder.schema)]
 
-    assert to_arrow() == in_python(to_arrow)() == aio_to_arrow()
+    assert to_arrow() == in_python(to_arrow)() == aiokafka_to_arrow()
+    tasks: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
+        "encode": (build, lambda: [build_with_aiokafka(group) for group in groups]),
+        "decode": (decode, lambda: read_with_aiokafka(wire)),
+        "to Arrow": (to_arrow, aiokafka_to_arrow),
+    }
     return {
-        "encode": {
-            "compiled": build,
-            "python": in_python(build),
-            "aiokafka": lambda: [build_with_aiokafka(group) for group in groups],
-        },
-        "decode": {
-            "compiled": lambda: read(wire),
-            "python": in_python(lambda: read(wire)),
-            "aiokafka": lambda: read_with_aiokafka(wire),
-        },
-        "to Arrow": {
-            "compiled": to_arrow,
-            "python": in_python(to_arrow),
-            "aiokafka": aio_to_arrow,
-        },
+        task: {"compiled": ottla, "python": in_python(ottla), "aiokafka": aiokafka}
+        for task, (ottla, aiokafka) in tasks.items()
     }
 
 
 def bench_shapes(is_quick: bool) -> list[dict[str, Any]]:
-    """Measure, and print a table for each shape."""
+    """Measure all shapes and tasks."""
     results = []
     for shape in SHAPES:
-        rows = []
-        for task, functions in ways(shape).items():
+        for task, functions in tasks_of(shape).items():
             progress(f"{shape}: {task}")
             seconds = best_seconds(functions, is_quick=is_quick)
-            speeds = {name: COUNT / seconds[name] for name in WAYS}
-            results.append({"shape": shape, "task": task, **speeds})
-            others = [f"{speeds['compiled'] / speeds[name]:.1f}×" for name in WAYS[1:]]
-            rows.append([task, *(f"{speeds[name]:,.0f}" for name in WAYS), *others])
-        progress("")
-        print_table(f"records/s, values of {shape}", ["", *WAYS, "of python", "of aiokafka"], rows)
+            rates = {name: COUNT / each for name, each in seconds.items()}
+            results.append({"shape": shape, "task": task, **rates})
     return results
 
 
 def main() -> None:
-    """Measure all of it."""
+    """Measure all shapes."""
     options = command_line(__doc__, quick="five seconds instead of thirty").parse_args()
     if compiled.fast is None:
-        raise SystemExit("the compiled module was not built: there is nothing to compare")
+        raise SystemExit("The compiled module ottla.protocol._fast was not built")
     with recording("records", options) as results:
-        results["shapes"] = bench_shapes(options.quick)
+        run_parts("records", options, results, {"shapes": bench_shapes}, options.quick)
 
 
 if __name__ == "__main__":

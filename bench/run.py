@@ -1,12 +1,10 @@
-"""Runs all benchmarks in bounded time, and writes docs/benchmarks.md from what they found.
+"""Runs all benchmarks in a limited time, and writes docs/benchmarks.md from their results.
 
     python bench/run.py [--quick] [--only SCRIPT]… [--minutes N]
 
-Each script runs by itself, one after the other, and gets the time that the others will not need.
-One for which too little is left is run with --quick; one that takes longer than it may is told to
-end, and leaves what it has measured by then. So the whole takes no longer than it is given.
-
-On a terminal there is a bar for each script, and what it is measuring; in a pipe there are lines.
+Scripts run one after the other; each gets the time that the later ones do not need. A script that
+has too little time left runs with --quick; one that exceeds its time is terminated, and keeps the
+parts it has finished. So a run never takes longer than --minutes.
 """
 
 from __future__ import annotations
@@ -19,30 +17,29 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 import report
 from benchmark import RESULTS, ROOT, print_table
 
-FOLDER = Path(__file__).resolve().parent
-#: What is left for the last one to stop its servers, and for the report.
+SCRIPT_DIRECTORY = Path(__file__).resolve().parent
+#: Time for the last script to stop its servers, and for the report.
 GRACE_SECONDS = 30
 TICK_SECONDS = 0.25
-#: In a pipe, no more than one line in this time says what is being measured.
+#: Minimum time between two lines of progress, without a terminal.
 LINE_SECONDS = 5.0
-LAST_WORDS = 15
+ERROR_LINES = 15
 
 
 @dataclass(frozen=True)
 class Script:
-    """A benchmark, and the seconds that it takes on two quiet cores."""
+    """A benchmark script, and its duration on two idle cores."""
 
     name: str
     seconds: float
@@ -64,147 +61,114 @@ SCRIPTS = (
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a script."""
+    """The outcome of a script."""
 
     script: Script
-    form: str
+    mode: str
     seconds: float
     result: str
 
     @property
-    def is_good(self) -> bool:
-        """Whether it has measured what it was to measure."""
-        return self.result == "done"
+    def expected_seconds(self) -> float:
+        """The expected duration."""
+        return self.script.seconds if self.mode == "full" else self.script.quick_seconds
 
 
-class Display(Protocol):
-    """What a person, or a log, sees of the work."""
-
-    def begin(self, script: Script, seconds: float) -> None:
-        """Say that a script begins, which will take about so long."""
-
-    def tick(self, step: str) -> None:
-        """Show how time goes by, and what is being measured."""
-
-    def said(self, line: str) -> None:
-        """Show a line of a table."""
-
-    def end(self, outcome: Outcome) -> None:
-        """Say what became of it."""
-
-
-class Lines:
-    """Lines, for a pipe."""
+class Display:
+    """Shows tables and progress: a bar for each script on a terminal, lines elsewhere."""
 
     def __init__(self) -> None:
-        self._start = time.monotonic()
-        self._name = self._shown = ""
-        self._next = 0.0
-
-    def begin(self, script: Script, seconds: float) -> None:
-        """Say that a script begins, which will take about so long."""
-        self._name = script.name
-        self._say(f"begins, for about {clock(seconds)}")
-
-    def tick(self, step: str) -> None:
-        """Say what is being measured, now and then."""
-        if step != self._shown and time.monotonic() > self._next:
-            self._say(step)
-
-    def said(self, line: str) -> None:
-        """Show a line of a table."""
-        print(line, flush=True)
-
-    def end(self, outcome: Outcome) -> None:
-        """Say what became of it."""
-        self._say(f"{outcome.result}, after {clock(outcome.seconds)}")
-
-    def _say(self, text: str) -> None:
-        now = time.monotonic()
-        self._shown, self._next = text, now + LINE_SECONDS
-        print(f"[{clock(now - self._start)}] {self._name}: {text}", flush=True)
-
-
-class Bars:
-    """A bar for each script, for a terminal."""
-
-    def __init__(self, console: Console) -> None:
+        self._start = self._script_start = time.monotonic()
+        self._name = self._last_line = ""
+        self._next_line = self._total = 0.0
+        self._task = TaskID(0)
         self.progress = Progress(
             TextColumn("{task.description:8}"),
             BarColumn(),
             TimeElapsedColumn(),
             TextColumn("{task.fields[step]}"),
-            console=console,
+            console=Console(),
         )
-        self._console = console
+        self._is_terminal = self.progress.console.is_terminal
+        self.progress.disable = not self._is_terminal
 
     def begin(self, script: Script, seconds: float) -> None:
-        """Add a bar that is full when the time is up."""
-        self._start = time.monotonic()
-        self._total = seconds
+        """Show that a script starts."""
+        self._script_start, self._total, self._name = time.monotonic(), seconds, script.name
         self._task = self.progress.add_task(script.name, total=seconds, step="")
+        self._print_line(f"started, takes about {clock(seconds)}")
 
-    def tick(self, step: str) -> None:
-        """Let it grow; one that takes longer than expected stays short of its end."""
-        elapsed = min(time.monotonic() - self._start, 0.97 * self._total)
-        self.progress.update(self._task, completed=elapsed, step=step)
+    def step(self, text: str) -> None:
+        """Show the current step; a bar stays short of its end until the script has ended."""
+        elapsed = min(time.monotonic() - self._script_start, 0.97 * self._total)
+        self.progress.update(self._task, completed=elapsed, step=text)
+        if text != self._last_line and time.monotonic() > self._next_line:
+            self._print_line(text)
 
-    def said(self, line: str) -> None:
-        """Show a line of a table above the bars."""
-        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+    def output(self, line: str) -> None:
+        """Show a line of a table."""
+        self.progress.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def end(self, outcome: Outcome) -> None:
-        """Leave the bar with what became of it."""
+        """Show the outcome of a script."""
         self.progress.update(self._task, completed=self._total, step=outcome.result)
         self.progress.stop_task(self._task)
+        self._print_line(f"{outcome.result} after {clock(outcome.seconds)}")
+
+    def _print_line(self, text: str) -> None:
+        now = time.monotonic()
+        self._last_line, self._next_line = text, now + LINE_SECONDS
+        if not self._is_terminal:
+            print(f"[{clock(now - self._start)}] {self._name}: {text}", flush=True)
 
 
 def clock(seconds: float) -> str:
-    """Give minutes and seconds."""
+    """Format minutes and seconds."""
     return f"{int(seconds) // 60}:{int(seconds) % 60:02}"
 
 
 def choose(
-    script: Script, later: Sequence[Script], left: float, pace: float, *, is_quick: bool
+    script: Script, later: Sequence[Script], remaining: float, pace: float, *, is_quick: bool
 ) -> tuple[str, float]:
-    """Give the form in which a script is run, "" if in none, and the seconds that it may take.
+    """Return the mode of a script ("" for not at all), and the seconds it may take.
 
-    `pace` is how much longer than expected those before it took.
+    `pace` is how much longer than expected the scripts before it took.
     """
-    may_take = left - pace * sum(each.quick_seconds for each in later)
-    if may_take >= pace * script.seconds and not is_quick:
-        return "full", may_take
-    return ("quick" if may_take >= script.quick_seconds else ""), may_take
+    limit = remaining - pace * sum(each.quick_seconds for each in later)
+    if limit >= pace * script.seconds and not is_quick:
+        return "full", limit
+    return ("quick" if limit >= script.quick_seconds else ""), limit
 
 
 def run(
-    script: Script, form: str, may_take: float, arguments: Sequence[str], display: Display
+    script: Script, mode: str, limit: float, arguments: Sequence[str], display: Display
 ) -> Outcome:
-    """Run a script, show what it says, and end it when its time is up."""
-    display.begin(script, script.seconds if form == "full" else script.quick_seconds)
+    """Run a script, show its output, and terminate it when its time is up."""
+    display.begin(script, script.seconds if mode == "full" else script.quick_seconds)
     start = time.monotonic()
-    options = [*(["--quick"] if form == "quick" else []), *arguments]
+    options = [*(["--quick"] if mode == "quick" else []), *arguments]
     process = subprocess.Popen(
-        [sys.executable, str(FOLDER / f"{script.name}.py"), *options],
+        [sys.executable, str(SCRIPT_DIRECTORY / f"{script.name}.py"), *options],
         cwd=ROOT,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # Ctrl-C is for this, which then has the script stop its servers.
+        # Ctrl-C is for this process, which then terminates the script.
         start_new_session=True,
     )
     try:
-        words, is_late = _follow(process, start + may_take, display)
+        errors, is_late = _follow(process, start + limit, display)
     finally:
-        _end(process)
-    if process.returncode and not is_late:
-        for line in words:
-            display.said(line)
-    result = "cut short" if is_late else f"failed ({process.returncode})"
-    outcome = Outcome(
-        script, form, time.monotonic() - start, "done" if process.returncode == 0 else result
-    )
+        _terminate(process)
+    result = "done"
+    if is_late:
+        result = "timed out"
+    elif process.returncode:
+        result = f"failed ({process.returncode})"
+        for line in errors:
+            display.output(line)
+    outcome = Outcome(script, mode, time.monotonic() - start, result)
     display.end(outcome)
     return outcome
 
@@ -212,7 +176,7 @@ def run(
 def _follow(
     process: subprocess.Popen[str], deadline: float, display: Display
 ) -> tuple[deque[str], bool]:
-    """Show what a script says until it has ended; give its last words, and whether it was late."""
+    """Show the output of a script; return the end of its stderr, and whether it timed out."""
     lines: queue.Queue[tuple[bool, str] | None] = queue.Queue()
 
     def read(stream: IO[str], is_step: bool) -> None:
@@ -226,33 +190,32 @@ def _follow(
     for stream, is_step in ((process.stdout, False), (process.stderr, True)):
         threading.Thread(target=read, args=(stream, is_step), daemon=True).start()
     step, open_streams, is_late = "", 2, False
-    words: deque[str] = deque(maxlen=LAST_WORDS)
+    errors: deque[str] = deque(maxlen=ERROR_LINES)
     while open_streams:
         try:
             line = lines.get(timeout=TICK_SECONDS)
         except queue.Empty:
             if process.poll() is not None:
-                break  # somebody whom it has left behind still has its streams
+                break  # a process that it left behind still has its streams
             line = (True, step)
         if line is None:
             open_streams -= 1
         elif line[0]:
             step = line[1]
-            if not words or words[-1] != step:
-                words.append(step)
+            if not errors or errors[-1] != step:
+                errors.append(step)
         else:
-            display.said(line[1])
-        display.tick(step)
+            display.output(line[1])
+        display.step(step)
         if not is_late and time.monotonic() > deadline:
             is_late = True
             process.terminate()
         if is_late and time.monotonic() > deadline + GRACE_SECONDS:
-            process.kill()
             break
-    return words, is_late
+    return errors, is_late
 
 
-def _end(process: subprocess.Popen[str]) -> None:
+def _terminate(process: subprocess.Popen[str]) -> None:
     if process.poll() is None:
         process.terminate()
         try:
@@ -270,58 +233,55 @@ def run_all(
     *,
     is_quick: bool,
 ) -> list[Outcome]:
-    """Run scripts in turn, all of them in the time that there is."""
+    """Run scripts one after the other, all of them in the given time."""
     deadline = time.monotonic() + seconds - GRACE_SECONDS
     outcomes: list[Outcome] = []
     for number, script in enumerate(scripts):
-        expected = sum(
-            each.script.seconds if each.form == "full" else each.script.quick_seconds
-            for each in outcomes
-        )
-        pace = max(1.0, sum(each.seconds for each in outcomes) / expected) if expected else 1.0
-        left = deadline - time.monotonic()
-        form, may_take = choose(script, scripts[number + 1 :], left, pace, is_quick=is_quick)
-        if form:
-            outcomes.append(run(script, form, may_take, arguments, display))
+        expected = sum(outcome.expected_seconds for outcome in outcomes)
+        elapsed = sum(outcome.seconds for outcome in outcomes)
+        pace = max(1.0, elapsed / expected) if expected else 1.0
+        remaining = deadline - time.monotonic()
+        mode, limit = choose(script, scripts[number + 1 :], remaining, pace, is_quick=is_quick)
+        if mode:
+            outcomes.append(run(script, mode, limit, arguments, display))
         else:
-            outcomes.append(Outcome(script, "quick", 0.0, "no time was left"))
+            outcomes.append(Outcome(script, "quick", 0.0, "no time left"))
     return outcomes
 
 
 @click.command(help=(__doc__ or "").splitlines()[0])
-@click.option("--quick", is_flag=True, help="One round of everything, for a first look.")
+@click.option("--quick", is_flag=True, help="Run one round of everything.")
 @click.option(
     "--only",
     type=click.Choice([script.name for script in SCRIPTS]),
     multiple=True,
-    help="Run this script; may be given more than once.",
+    help="Run only this script; can be repeated.",
 )
-@click.option("--minutes", type=float, default=20, show_default=True, help="For all of it.")
-@click.option("--results", type=click.Path(path_type=Path), default=RESULTS, help="A folder.")
-@click.option("--docs", type=click.Path(path_type=Path), default=ROOT / "docs", help="A folder.")
+@click.option("--minutes", type=float, default=20, show_default=True, help="Time limit.")
+@click.option(
+    "--results", type=click.Path(path_type=Path), default=RESULTS, help="Directory for results."
+)
+@click.option(
+    "--docs", type=click.Path(path_type=Path), default=ROOT / "docs", help="Directory for the page."
+)
 def main(quick: bool, only: tuple[str, ...], minutes: float, results: Path, docs: Path) -> None:
-    """Run, report, and fail if something could not be measured."""
-    # The script that runs is told to end, too.
+    """Run the scripts and write the report; exit with 1 if a script did not finish."""
+    # Exit through `run`, which terminates the running script.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     scripts = [script for script in SCRIPTS if not only or script.name in only]
     arguments = ["--results", str(results.resolve())]
-    console = Console()
-    display: Display = Lines()
-    shown: AbstractContextManager[object] = nullcontext()
-    if console.is_terminal:
-        display = bars = Bars(console)
-        shown = bars.progress
-    with shown:
+    display = Display()
+    with display.progress:
         outcomes = run_all(scripts, minutes * 60, arguments, display, is_quick=quick)
     print_table(
-        "what became of them",
-        ["", "form", "took", "result"],
-        [[each.script.name, each.form, clock(each.seconds), each.result] for each in outcomes],
+        "Summary",
+        ["script", "mode", "time", "result"],
+        [[each.script.name, each.mode, clock(each.seconds), each.result] for each in outcomes],
     )
     for title in report.write(results, docs):
-        click.echo(f"not measured: {title}")
-    click.echo(f"written to {docs / 'benchmarks.md'}")
-    sys.exit(not all(outcome.is_good for outcome in outcomes))
+        click.echo(f"Not measured: {title}")
+    click.echo(f"Written to {docs / 'benchmarks.md'}")
+    sys.exit(not all(outcome.result == "done" for outcome in outcomes))
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
-"""A connection to a broker, spoken by hand: nothing is in the way of what is measured."""
+"""A plain connection to a broker, without the cost of a client."""
 
 from __future__ import annotations
 
 import socket
 import struct
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from ottla.protocol.codec import decode_response, encode_request
@@ -14,34 +15,35 @@ SIZE = struct.Struct(">i")
 
 
 class Connection:
-    """A connection to the broker."""
+    """A blocking connection. Requests have the latest version of their API."""
 
     def __init__(self, port: int) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._received = bytearray()
 
-    def ask(self, request: Message, version: int | None = None) -> Any:
-        """Send a request, and wait for the answer."""
+    def request(self, request: Message) -> Any:
+        """Send a request, and return the decoded response."""
         api = request.api
         assert api is not None
-        version = api.versions.last if version is None else version
-        data = self.exchange(frame(request, version))
-        _correlation_id, answer = decode_response(api.response, version, data[SIZE.size :])
-        return answer
+        data = self.exchange(frame(request))
+        _correlation_id, response = decode_response(
+            api.response, api.versions.last, data[SIZE.size :]
+        )
+        return response
 
     def exchange(self, request: bytes) -> bytes:
-        """Send a frame, and wait for the one that answers it."""
+        """Send a frame, and return the frame of the response."""
         self.socket.sendall(request)
         while not (frames := list(self.receive())):
             pass
         return frames[0]
 
     def receive(self) -> Iterator[bytes]:
-        """Wait for bytes, and give the frames that are complete, with their sizes."""
+        """Wait for bytes, and yield the complete frames, including their sizes."""
         data = self.socket.recv(1 << 20)
         if not data:
-            raise ConnectionError("the broker has closed the connection")
+            raise ConnectionError("the broker closed the connection")
         self._received += data
         position = 0
         while len(self._received) - position >= SIZE.size:
@@ -54,12 +56,21 @@ class Connection:
         del self._received[:position]
 
     def close(self) -> None:
-        """End it."""
+        """Close the connection."""
         self.socket.close()
 
 
-def frame(request: Message, version: int | None = None) -> bytes:
-    """Encode a request, with its size."""
+@contextmanager
+def connections(*ports: int) -> Iterator[list[Connection]]:
+    """Open a connection to each port, and close them at the end."""
+    with ExitStack() as stack:
+        opened = [Connection(port) for port in ports]
+        for connection in opened:
+            stack.callback(connection.close)
+        yield opened
+
+
+def frame(request: Message) -> bytes:
+    """Encode a request in its latest version, including its size."""
     assert request.api is not None
-    version = request.api.versions.last if version is None else version
-    return b"".join(encode_request(request, version, 1, "bench"))
+    return b"".join(encode_request(request, request.api.versions.last, 1, "bench"))

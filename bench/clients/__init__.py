@@ -1,1 +1,1 @@
-"""What a program does with each client library. No module imports more than one of them."""
+"""The load on each client library. No module imports more than one of them."""

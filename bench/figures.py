@@ -1,0 +1,743 @@
+"""The figures of docs/benchmarks.md: which results each one shows, as tables and as plots.
+
+A figure shows one part of one script's results. They were measured in one run, so whatever stands
+side by side can be compared. The scripts print the same tables to the terminal.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial, reduce
+from operator import getitem
+from typing import Any, NamedTuple
+
+Row = Mapping[str, Any]
+Points = Sequence[tuple[float, float]]
+
+#: A percentile as one in N, which spreads the tail evenly over a logarithmic axis.
+PERCENTILES = {"p50": 2, "p90": 10, "p99": 100, "p99.9": 1000}
+
+
+def compact(value: float) -> str:
+    """Format a number with three digits and a suffix."""
+    for limit, suffix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= limit:
+            return f"{value / limit:.3g}{suffix}"
+    return f"{value:.3g}"
+
+
+def byte_size(value: float) -> str:
+    """Format a number of bytes."""
+    for limit, suffix in ((1024**2, "MiB"), (1024, "KiB")):
+        if value >= limit:
+            return f"{value / limit:.3g} {suffix}"
+    return f"{value:.0f} B"
+
+
+class Bars(NamedTuple):
+    """A panel of horizontal bars, one for each label."""
+
+    title: str
+    unit: str
+    values: Mapping[str, float]
+
+
+class Lines(NamedTuple):
+    """A panel of lines, one for each label; both axes are logarithmic."""
+
+    title: str
+    unit: str
+    x_label: str
+    values: Mapping[str, Points]
+    x_format: Callable[[float], str] = compact
+
+
+class Table(NamedTuple):
+    """A table; the first column is left-aligned, the others right-aligned."""
+
+    header: list[str]
+    rows: list[list[str]]
+
+
+class Column(NamedTuple):
+    """A column of a table: where a row has its value ("delivered/p99"), and how to format it."""
+
+    header: str
+    path: str
+    scale: float = 1
+    spec: str = ",.0f"
+
+    def number(self, row: Row) -> float | None:
+        """Return the scaled value, or None if it was not measured."""
+        try:
+            value = reduce(getitem, self.path.split("/"), row)  # type: ignore[arg-type]
+        except KeyError:
+            return None
+        return None if value is None else float(value) * self.scale  # type: ignore[arg-type]
+
+    def text(self, row: Row) -> str:
+        """Return the formatted value."""
+        if not self.spec:
+            return str(row[self.path])
+        number = self.number(row)
+        return "" if number is None else format(number, self.spec)
+
+
+def table(corner: str, rows: Iterable[tuple[str, Row]], *columns: Column) -> Table:
+    """Return a table with a label and these columns in each row."""
+    return Table(
+        [corner, *(column.header for column in columns)],
+        [[label, *(column.text(row) for column in columns)] for label, row in rows],
+    )
+
+
+def matrix(corner: str, trials: Mapping[str, Mapping[str, Row]], column: Column) -> Table:
+    """Return a table of one value, with a column for each trial and a row for each contender."""
+    labels = dict.fromkeys(label for best in trials.values() for label in best)
+    return Table(
+        [corner, *trials],
+        [
+            [label, *(column.text(best.get(label, {})) for best in trials.values())]
+            for label in labels
+        ],
+    )
+
+
+def bars(title: str, rows: Mapping[str, Row], column: Column) -> Bars:
+    """Return a panel with a bar for each contender that has the value."""
+    numbers = {label: column.number(row) for label, row in rows.items()}
+    values = {label: value for label, value in numbers.items() if value is not None}
+    return Bars(title, column.header, values)
+
+
+def lines(
+    title: str,
+    x_label: str,
+    rows: Sequence[tuple[float, Mapping[str, Row]]],
+    column: Column,
+    x_format: Callable[[float], str] = compact,
+) -> Lines:
+    """Return a panel with a line for each contender over the x values of the rows."""
+    values: dict[str, list[tuple[float, float]]] = {}
+    for x, best in rows:
+        for label, row in best.items():
+            if (y := column.number(row)) is not None:
+                values.setdefault(label, []).append((x, y))
+    return Lines(title, column.header, x_label, values, x_format)
+
+
+def one_line(
+    title: str, x_label: str, rows: Sequence[Row], x: str, *columns: Column, **options: Any
+) -> Lines:
+    """Return a panel with a line for each column, named after it, in the unit of the first."""
+    values = {
+        column.header.partition(",")[0]: [(row[x], column.number(row) or 0.0) for row in rows]
+        for column in columns
+    }
+    return Lines(title, columns[0].header.rpartition(", ")[2], x_label, values, **options)
+
+
+Drawing = Iterator[Bars | Lines | Table]
+
+
+class Figure(NamedTuple):
+    """A figure: its title, the part of a script's results it shows, its caption, how to draw it."""
+
+    title: str
+    bench: str
+    part: str
+    caption: str
+    draw: Callable[[Any], Drawing]
+
+    @property
+    def plot(self) -> str:
+        """The file name of the plot."""
+        return re.sub(r"[^a-z0-9]+", "-", self.title.lower()).strip("-") + ".svg"
+
+
+@dataclass(frozen=True)
+class Section:
+    """Figures under one heading."""
+
+    title: str
+    text: str
+    figures: list[Figure] = field(default_factory=list)
+
+
+Draw = Callable[[Any], Drawing]
+
+
+def figure(section: Section, title: str, source: str, caption: str) -> Callable[[Draw], Draw]:
+    """Add a figure to a section; `source` is a script and a part of its results."""
+
+    def add(draw: Draw) -> Draw:
+        section.figures.append(Figure(title, *source.split("/"), caption, draw))
+        return draw
+
+    return add
+
+
+# -- broker ----------------------------------------------------------------------------------------
+
+BROKER = Section(
+    "Broker compared with Apache Kafka, Redis Streams and librdkafka's mock cluster",
+    "The client is librdkafka (confluent-kafka) for ottla and Kafka, and a pipelined connection "
+    "for Redis. It shares the cores with the broker and is often the bottleneck. With acks=all, "
+    "ottla fsyncs before it acknowledges (the default, `fsync`); Kafka never waits for the disk, "
+    "so compare it with `page-cache`. The mock cluster runs inside the client process and shows "
+    "the limit of the client.",
+)
+
+RATE = Column("records/s", "records_per_second")
+VERSUS_KAFKA = Column("× Kafka", "versus_kafka", 1, ".2f")
+MEGABYTES = Column("MB/s", "bytes_per_second", 1e-6)
+BROKER_CPU = Column("broker CPU, s per million records", "server_cpu", 1e6, ".2f")
+CLIENT_CPU = Column("client CPU, s per million records", "client_cpu", 1e6, ".2f")
+BROKER_CORES = Column("broker cores", "server_cores", 1, ".2f")
+CLIENT_CORES = Column("client cores", "client_cores", 1, ".2f")
+BROKER_MEMORY = Column("broker memory, MB", "anonymous", 1e-6)
+
+
+@figure(
+    BROKER,
+    "Throughput",
+    "broker/throughput",
+    "12 partitions, librdkafka's default batching. Broker memory is anonymous memory.",
+)
+def draw_throughput(trials: list[Row]) -> Drawing:
+    for trial in _smallest_records(trials):
+        yield bars(f"{trial['operation']}, {byte_size(trial['size'])}", trial["best"], RATE)
+    for trial in trials:
+        title = f"{trial['operation']}, {byte_size(trial['size'])}"
+        columns = (RATE, VERSUS_KAFKA, MEGABYTES, BROKER_MEMORY, BROKER_CORES, CLIENT_CORES)
+        yield table(title, trial["best"].items(), *columns)
+
+
+@figure(
+    BROKER,
+    "Broker CPU per million records",
+    "broker/throughput",
+    "From the same runs: user and system time of all threads of the broker.",
+)
+def draw_cpu(trials: list[Row]) -> Drawing:
+    trials = [
+        trial
+        | {"best": {label: row for label, row in trial["best"].items() if "server_cpu" in row}}
+        for trial in trials
+    ]
+    for trial in _smallest_records(trials):
+        yield bars(f"{trial['operation']}, {byte_size(trial['size'])}", trial["best"], BROKER_CPU)
+    columns = {
+        f"{trial['operation']}, {byte_size(trial['size'])}": trial["best"] for trial in trials
+    }
+    yield matrix(BROKER_CPU.header, columns, BROKER_CPU)
+
+
+def _smallest_records(trials: list[Row]) -> list[Row]:
+    smallest = min(trial["size"] for trial in trials)
+    return [trial for trial in trials if trial["size"] == smallest]
+
+
+def _by_operation(trials: list[Row]) -> Iterator[tuple[str, list[Row]]]:
+    for operation in ("produce", "consume"):
+        if found := [trial for trial in trials if trial["operation"] == operation]:
+            yield operation, found
+
+
+@figure(
+    BROKER,
+    "Throughput by record size",
+    "broker/sizes",
+    "The broker handles batches, never single records: small records cost the client.",
+)
+def draw_sizes(trials: list[Row]) -> Drawing:
+    for operation, found in _by_operation(trials):
+        rows = [(trial["size"], trial["best"]) for trial in found]
+        yield lines(operation, "record size", rows, MEGABYTES, byte_size)
+    for operation, found in _by_operation(trials):
+        columns = {byte_size(trial["size"]): trial["best"] for trial in found}
+        yield matrix(f"{operation}, records/s", columns, RATE)
+
+
+@figure(
+    BROKER,
+    "CPU and memory by number of partitions",
+    "broker/partitions",
+    "Records of 100 bytes. More partitions mean smaller batches and larger requests.",
+)
+def draw_partitions(trials: list[Row]) -> Drawing:
+    for operation, found in _by_operation(trials):
+        rows = [(trial["partitions"], trial["best"]) for trial in found]
+        yield lines(operation, "partitions", rows, BROKER_CPU)
+    rows = [
+        (f"{label}, {trial['operation']}", row | {"partitions": trial["partitions"]})
+        for trial in trials
+        for label, row in trial["best"].items()
+    ]
+    yield table("", rows, Column("partitions", "partitions"), RATE, BROKER_CPU, BROKER_MEMORY)
+
+
+@figure(
+    BROKER,
+    "Single-record requests",
+    "broker/single",
+    "The worst case: no cost is shared between records. The target for ottla is 50 µs of CPU "
+    "per request; see [small requests](decisions/0001-small-requests.md).",
+)
+def draw_single(trials: list[Row]) -> Drawing:
+    cpu = Column("broker CPU, µs per request", "server_cpu", 1e6, ".1f")
+    for trial in trials:
+        yield bars(f"{trial['in_flight']:,} in flight", trial["best"], cpu)
+    for trial in trials:
+        columns = (
+            *(Column("requests/s", "requests_per_second"), VERSUS_KAFKA, cpu),
+            Column("client CPU, µs per request", "client_cpu", 1e6, ".1f"),
+        )
+        yield table(f"{trial['in_flight']:,} in flight", trial["best"].items(), *columns)
+
+
+def draw_latency(rows: list[Row], *, cold: bool) -> Drawing:
+    ends = {"delivered": "produce to acknowledgement", "consumed": "produce to consumer"}
+    names = {one_in: name for name, one_in in PERCENTILES.items()}
+    rows = [row for row in rows if row["cold"] == cold]
+    for end, title in ends.items():
+        values = {
+            row["label"]: [(at, row["best"][end][name] * 1e3) for name, at in PERCENTILES.items()]
+            for row in rows
+        }
+        yield Lines(title, "ms", "percentile", values, lambda at: names[round(at)])
+    for end, title in ends.items():
+        columns = [Column(name, f"best/{end}/{name}", 1e3, ".2f") for name in (*PERCENTILES, "max")]
+        records = Column("records", f"best/{end}/count")
+        yield table(f"{title}, ms", ((row["label"], row) for row in rows), *columns, records)
+
+
+figure(
+    BROKER,
+    "Latency",
+    "broker/latency",
+    "500 records a second, one per request, acks=all.",
+)(partial(draw_latency, cold=False))
+figure(
+    BROKER,
+    "Latency during cold reads",
+    "broker/latency",
+    "The same load while another consumer reads data that is not in the page cache.",
+)(partial(draw_latency, cold=True))
+
+
+@figure(
+    BROKER,
+    "Startup time and idle memory",
+    "broker/start",
+    "From the spawn of the process to its first response, with an empty data directory.",
+)
+def draw_start(servers: Mapping[str, Row]) -> Drawing:
+    columns = {
+        "startup": Column("seconds", "seconds", 1, ".3f"),
+        "idle memory": Column("MB", "private", 1e-6, ",.1f"),
+    }
+    for title, column in columns.items():
+        yield bars(title, servers, column)
+    seconds, memory = columns.values()
+    yield table(
+        "",
+        servers.items(),
+        seconds._replace(header="startup, s"),
+        memory._replace(header="private memory, MB"),
+    )
+
+
+# -- log -------------------------------------------------------------------------------------------
+
+LOG = Section(
+    "Partition log",
+    "Everything runs in page-cache mode with a warm cache: nothing waits for the disk.",
+)
+
+
+@figure(
+    LOG,
+    "Append compared with pwrite",
+    "log/append",
+    "`Log.append` validates the CRC, assigns offsets and maintains the indexes.",
+)
+def draw_append(rows: list[Row]) -> Drawing:
+    titles = {"log": "Log.append", "pwrite": "pwrite", "crc+pwrite": "CRC + pwrite"}
+    times = [Column(f"{title}, µs", f"seconds/{key}", 1e6, ".1f") for key, title in titles.items()]
+    yield one_line("time per append", "batch size", rows, "size", *times, x_format=byte_size)
+    rates = {
+        title: [(row["size"], row["size"] / row["seconds"][key] / 1e6) for row in rows]
+        for key, title in titles.items()
+    }
+    yield Lines("throughput", "MB/s", "batch size", rates, byte_size)
+    ratio = Column("pwrite / Log.append", "ratio", 1, ".2f")
+    target = Column("target", "target", 1, ".2f")
+    yield table("batch", ((byte_size(row["size"]), row) for row in rows), *times, ratio, target)
+
+
+@figure(
+    LOG,
+    "Append, read and roll by log length",
+    "log/growth",
+    "Batches of 1 KiB in small segments. A long log must not cost more than a short one.",
+)
+def draw_growth(rows: list[Row]) -> Drawing:
+    columns = [
+        Column(f"{operation}, µs", f"seconds/{operation}", 1e6, ",.1f")
+        for operation in ("append", "read", "roll")
+    ]
+    yield one_line("time per operation", "batches in the log", rows, "batches", *columns)
+    labelled = ((f"{row['batches']:,}", row) for row in rows)
+    yield table("batches", labelled, Column("segments", "segments"), *columns)
+
+
+@figure(
+    LOG,
+    "Startup time by number of partitions",
+    "log/load",
+    "Each partition has one batch of 1 KiB.",
+)
+def draw_load(rows: list[Row]) -> Drawing:
+    rows = [
+        row
+        | {"each_seconds": row["seconds"] / row["logs"], "each_bytes": row["bytes"] / row["logs"]}
+        for row in rows
+    ]
+    seconds = Column("ottla, seconds", "seconds", 1, ".3f")
+    memory = Column("ottla, MB", "bytes", 1e-6, ".1f")
+    yield one_line("startup after a clean shutdown", "partitions", rows, "logs", seconds)
+    yield one_line("additional memory", "partitions", rows, "logs", memory)
+    yield table(
+        "partitions",
+        ((f"{row['logs']:,}", row) for row in rows),
+        seconds._replace(header="seconds"),
+        Column("µs per partition", "each_seconds", 1e6),
+        memory._replace(header="additional MB"),
+        Column("KB per partition", "each_bytes", 1e-3, ".1f"),
+    )
+
+
+@figure(LOG, "Reads", "log/read", "A fetch sends the slices that it reads.")
+def draw_reads(results: Row) -> Drawing:
+    rate, size = results["sequential"], results["sequential"]["bytes"]
+    rows = {
+        "Log.read": {"rate": size / rate["seconds"]["log"]},
+        "slices of one mmap": {"rate": size / rate["seconds"]["bare"]},
+    }
+    yield table("1 MiB slices, read and sent", rows.items(), Column("MB/s", "rate", 1e-6))
+    calls = {name: {"seconds": seconds} for name, seconds in results["call_seconds"].items()}
+    column = Column("µs", "seconds", 1e6, ".1f")
+    yield table("one Log.read, at varying offsets", calls.items(), column)
+
+
+@figure(LOG, "Crash recovery", "log/recovery", "Batches of 16 KiB.")
+def draw_recovery(results: Row) -> Drawing:
+    seconds, size = results["seconds"], results["bytes"]
+    rows = {
+        "recovery of a log": {"rate": size / seconds["log"]},
+        "CRC over the same reads": {"rate": size / seconds["bare"]},
+    }
+    yield table("scan", rows.items(), Column("MB/s", "rate", 1e-6))
+
+
+# -- clients ---------------------------------------------------------------------------------------
+
+CLIENTS = Section(
+    "Client libraries",
+    "All clients use one ottla broker: six partitions, values of 100 bytes, acks=all and "
+    "idempotence where supported. Each run is a new process. Topics use `durability=page-cache`.",
+)
+
+
+@figure(
+    CLIENTS,
+    "Consume",
+    "client/consume",
+    "From the assignment to the last record. The client reads the length of each value.",
+)
+@figure(
+    CLIENTS,
+    "Produce",
+    "client/produce",
+    "Until the last acknowledgement has been checked: one per record, or one for all "
+    "(send_many, send_arrow).",
+)
+def draw_clients(trials: list[Row]) -> Drawing:
+    plain = trials[0]["best"]
+    yield bars("throughput", plain, RATE)
+    yield bars("client CPU", plain, CLIENT_CPU)
+    slowest = Column("slowest round", "spread", -1, "+.0%")
+    memory = Column("client memory, MB", "anonymous", 1e-6)
+    for trial in trials:
+        title = f"{trial['operation']}{trial['load']}"
+        columns = (RATE, slowest, CLIENT_CPU, BROKER_CPU, memory)
+        yield table(title, trial["best"].items(), *columns)
+
+
+@figure(
+    CLIENTS, "Import time and memory of clients", "client/imports", "Including all dependencies."
+)
+def draw_imports(rows: Mapping[str, Row]) -> Drawing:
+    yield table("import", rows.items(), Column("ms", "ms"), Column("MB", "mb", 1, ".1f"))
+
+
+# -- Spark -----------------------------------------------------------------------------------------
+
+SPARK = Section(
+    "Spark",
+    "One session with two cores reads records of 100 bytes from six partitions of an ottla broker.",
+)
+
+SPARK_CPU = Column("CPU, s per million records", "cpu", 1, ".2f")
+
+
+def _with_rate(costs: Mapping[str, Row]) -> dict[str, Row]:
+    return {
+        name: {**cost, "records_per_second": 1e6 / cost["elapsed"]} for name, cost in costs.items()
+    }
+
+
+@figure(
+    SPARK,
+    "Batch read",
+    "spark/read",
+    "The ottla source returns Arrow batches; `tuples` is the usual way for a Python data "
+    "source. With its default configs, Spark's connector polls 500 records at a time and "
+    "requests the partition's offsets after each poll. CPU is the sum of Spark, its workers and "
+    "the broker.",
+)
+def draw_spark_reads(results: Row) -> Drawing:
+    jobs = {job: _with_rate(results[job]) for job in ("count", "aggregate")}
+    names = sorted(jobs["count"], key=lambda name: results["count"][name]["elapsed"])
+    for job, costs in jobs.items():
+        yield bars(job, {name: costs[name] for name in names}, RATE)
+    columns = [
+        column._replace(path=f"{job}/{column.path}", header=f"{job}: {column.header}")
+        for job in jobs
+        for column in (RATE, SPARK_CPU)
+    ]
+    rows = [(name, {job: costs[name] for job, costs in jobs.items()}) for name in names]
+    yield table(f"{results['records']:,} records", rows, *columns)
+
+
+@figure(
+    SPARK,
+    "Batch write",
+    "spark/write",
+    "Rows with a key and a value of 100 bytes, generated by Spark; acks=all.",
+)
+def draw_spark_writes(results: Row) -> Drawing:
+    rows = _with_rate(results["best"])
+    yield bars("write", rows, RATE)
+    yield table(f"{results['records']:,} keyed rows", rows.items(), RATE, SPARK_CPU)
+
+
+@figure(
+    SPARK,
+    "Micro-batch overhead",
+    "spark/batches",
+    "One record per micro-batch, noop sink: the fixed cost of a micro-batch.",
+)
+def draw_micro_batches(results: Mapping[str, Row]) -> Drawing:
+    yield bars("micro-batch of one record", results, Column("ms", "triggerExecution"))
+    phases = next(iter(results.values()))
+    yield table("ms", results.items(), *(Column(phase, phase) for phase in phases))
+
+
+# -- consumer groups -------------------------------------------------------------------------------
+
+GROUPS = Section(
+    "Consumer groups",
+    "Requests of members are encoded in advance and sent over plain sockets, so that the broker "
+    "is the bottleneck.",
+)
+
+
+@figure(
+    GROUPS,
+    "Rebalance time by group size",
+    "groups/rebalance",
+    "From the last JoinGroup request until every member has its assignment.",
+)
+def draw_rebalance(results: Mapping[str, Row]) -> Drawing:
+    rows = [
+        {"members": int(count), "cpu_each": row["cpu_seconds"] / int(count), **row}
+        for count, row in results.items()
+    ]
+    best = Column("best, ms", "best_seconds", 1e3, ",.1f")
+    yield one_line("rebalance", "members", rows, "members", best._replace(header="ottla, ms"))
+    cpu = Column("ottla, µs per member", "cpu_each", 1e6)
+    yield one_line("broker CPU", "members", rows, "members", cpu)
+    yield table(
+        "members",
+        ((f"{row['members']:,}", row) for row in rows),
+        best,
+        Column("median, ms", "median_seconds", 1e3, ",.1f"),
+        Column("broker CPU, ms", "cpu_seconds", 1e3, ",.1f"),
+    )
+
+
+@figure(GROUPS, "Offset commits", "groups/commit", "16 concurrent members.")
+def draw_commits(rows: list[Row]) -> Drawing:
+    yield table(
+        "durability",
+        ((row["durability"], row) for row in rows),
+        Column("partitions per commit", "partitions"),
+        Column("in flight per member", "in_flight"),
+        Column("commits/s", "commits_per_second"),
+        Column("offsets/s", "offsets_per_second"),
+        Column("broker CPU, µs per commit", "cpu_seconds", 1e6),
+    )
+
+
+@figure(
+    GROUPS,
+    "Broker startup after many offset commits",
+    "groups/start",
+    "1,000 groups with ten partitions each. Compaction has removed old commits.",
+)
+def draw_group_start(rows: list[Row]) -> Drawing:
+    yield table(
+        "offset commits",
+        ((f"{row['commits']:,}", row) for row in rows),
+        Column("shutdown", "shutdown", spec=""),
+        Column("MB on disk", "bytes", 1e-6, ",.1f"),
+        Column("records read", "records"),
+        Column("first response, ms", "response_seconds", 1e3),
+        Column("first group loaded, ms", "first_group_seconds", 1e3),
+        Column("all groups loaded, ms", "all_groups_seconds", 1e3),
+    )
+
+
+# -- cluster ---------------------------------------------------------------------------------------
+
+CLUSTER = Section(
+    "Cluster",
+    "Three brokers compared with one. Brokers and client share the cores of one machine: the "
+    "figures show the overhead of a cluster, not its scaling.",
+)
+
+
+@figure(
+    CLUSTER,
+    "One broker compared with three",
+    "cluster/throughput",
+    "librdkafka sends each batch to the leader of its partition. With three brokers, requests "
+    "are smaller and there are more of them.",
+)
+def draw_cluster_throughput(trials: list[Row]) -> Drawing:
+    cpu = BROKER_CPU._replace(header="CPU of all brokers, s per million records")
+    for trial in trials:
+        if trial["acks"] == trials[0]["acks"]:
+            title = f"{trial['operation']}, {trial['partitions']} partitions"
+            yield bars(title, trial["best"], cpu._replace(header="CPU, s per million records"))
+    for trial in trials:
+        title = f"{trial['operation']}, {trial['partitions']} partitions, acks={trial['acks']}"
+        yield table(title, trial["best"].items(), RATE, cpu, BROKER_CORES, CLIENT_CORES)
+
+
+@figure(
+    CLUSTER,
+    "Topic creation",
+    "cluster/create",
+    "Every broker is polled for the topic from the moment the request is sent.",
+)
+def draw_create(rows: list[Row]) -> Drawing:
+    yield table(
+        "request sent to",
+        ((f"{row['label']}, {row['target']}", row) for row in rows),
+        Column("partitions", "partitions"),
+        Column("response p50, ms", "response/p50", 1e3, ".1f"),
+        Column("response p95, ms", "response/p95", 1e3, ".1f"),
+        Column("on all brokers p50, ms", "visible/p50", 1e3, ".1f"),
+        Column("on all brokers p95, ms", "visible/p95", 1e3, ".1f"),
+    )
+
+
+@figure(
+    CLUSTER,
+    "Metadata requests by number of partitions",
+    "cluster/metadata",
+    "Three brokers, topics of 100 partitions each; medians.",
+)
+def draw_metadata(rows: list[Row]) -> Drawing:
+    everything = Column("all topics, ms", "all/p50", 1e3, ".1f")
+    single = Column("one topic, ms", "one/p50", 1e3, ".2f")
+    cpu = Column("broker CPU, ms", "cpu_seconds", 1e3, ".1f")
+    columns = (everything, single, cpu)
+    yield one_line("Metadata response", "partitions", rows, "partitions", *columns)
+    yield table(
+        "partitions",
+        ((f"{row['partitions']:,}", row) for row in rows),
+        Column("bytes", "bytes"),
+        everything,
+        cpu,
+        Column("delay of another client, ms", "delay/p50", 1e3, ".1f"),
+        single,
+        Column("librdkafka list_topics, ms", "list_seconds", 1e3, ".1f"),
+    )
+
+
+# -- wire protocol ---------------------------------------------------------------------------------
+
+WIRE = Section(
+    "Wire protocol",
+    "The codecs alone, without sockets and files.",
+)
+
+
+@figure(
+    WIRE,
+    "Record batches",
+    "records/shapes",
+    "Encoded to bytes, decoded to objects and to Arrow, with CRC validation; 1,000 records per "
+    "batch, or one.",
+)
+def draw_records(rows: list[Row]) -> Drawing:
+    names = {"compiled": "ottla", "python": "ottla, pure Python", "aiokafka": "aiokafka"}
+    for row in rows:
+        if row["shape"] == rows[0]["shape"]:
+            values = {name: row[key] for key, name in names.items()}
+            yield Bars(f"{row['task']}, {row['shape']}", "records/s", values)
+    columns = [Column(name, key) for key, name in names.items()]
+    task = Column("", "task", spec="")
+    yield table("records/s", ((row["shape"], row) for row in rows), task, *columns)
+
+
+@figure(
+    WIRE,
+    "Requests and responses",
+    "codec/messages",
+    "Topics × partitions, with 16 KiB of records per partition. The hand-written codec is plain "
+    "struct code that returns tuples; construct interprets the schemas that the compiled codecs "
+    "are generated from.",
+)
+def draw_messages(rows: list[Row]) -> Drawing:
+    names = {"hand": "hand-written", "compiled": "compiled", "construct": "construct"}
+    columns = [Column(name, key, 1e6, ",.1f") for key, name in names.items()]
+    labelled = ((row["message"], {**row, "ratio": row["compiled"] / row["hand"]}) for row in rows)
+    ratio = Column("compiled / hand-written", "ratio", 1, ".2f")
+    operation = Column("", "operation", spec="")
+    yield table("µs per message", labelled, operation, *columns, ratio)
+
+
+figure(
+    WIRE,
+    "Import time of ottla.protocol",
+    "imports/imports",
+    "In addition to its dependencies. Each codec is compiled on first use.",
+)(draw_imports)
+
+SECTIONS = (BROKER, LOG, CLIENTS, SPARK, GROUPS, CLUSTER, WIRE)
+
+
+def tables(bench: str, part: str, results: Any) -> Iterator[tuple[str, Table]]:
+    """Yield the tables of all figures that show a part, each with the title of its figure."""
+    for shown in (each for section in SECTIONS for each in section.figures):
+        if (shown.bench, shown.part) == (bench, part):
+            for drawing in shown.draw(results):
+                if isinstance(drawing, Table) and drawing.rows:
+                    yield shown.title, drawing
