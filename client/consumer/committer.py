@@ -1,4 +1,16 @@
-"""Commits: storing consumed offsets with the group coordinator."""
+"""Commits: storing consumed offsets with the group coordinator.
+
+The coordinator checks that a commit comes from a member of the current generation, but not that the
+partition is assigned to this member. An application that processed a record for so long that the
+rebalance did not wait for it would therefore move the offset that the partition's next member has
+committed backwards. So the offsets that an application passes are fenced here:
+
+- the partition has to be assigned, and not to have been revoked since the call, even if it was
+  assigned again;
+- the offset must not be before the one at which this assignment started, or that a seek went to;
+- the member has to be in a generation. Without one the commit would count as that of a consumer
+  without a group membership, which the coordinator accepts if all other members have left.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +22,11 @@ from ottla.protocol.errors import ErrorCode
 
 from ..cluster import Cluster
 from ..errors import ClientError, ClosedError, KafkaError
-from ..offsets import commit_offsets
+from ..offsets import commit_offsets, fetch_committed_offsets
 from ..types import OffsetAndMetadata, TopicPartition
 from .delivery import Delivery
 from .group_member import GroupMember, MemberState
-from .positions import Positions
+from .positions import AssignedPartition, Positions
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +47,8 @@ class Committer:
         self.group = group
         #: The member that commits; None if partitions were assigned manually.
         self.member: GroupMember | None = None
+        #: Whether partitions were ever assigned by the group, so that late commits are possible.
+        self.is_group_managed = False
         self._cluster = cluster
         self._positions = positions
         self._delivery = delivery
@@ -89,9 +103,14 @@ class Committer:
         def due() -> Mapping[TopicPartition, OffsetAndMetadata]:
             if offsets is None:
                 return self._positions.offsets_to_commit(include_processing=True)
+            self._check_assigned(partitions)
             return offsets
 
-        if offsets is None:
+        partitions = {} if offsets is None else {tp: self._positions.get(tp) for tp in offsets}
+        if offsets is not None:
+            self._check_assigned(partitions)
+            await self._check_lowest_positions(offsets)
+        else:
             # At once, so that no automatic commit meanwhile is behind this one.
             self._delivery.update_position()
             self._positions.mark_consumed()
@@ -120,6 +139,46 @@ class Committer:
             else:
                 return
 
+    def _check_assigned(
+        self, partitions: Mapping[TopicPartition, AssignedPartition | None]
+    ) -> None:
+        """Raise KafkaError if one of these was not assigned, or has been revoked since."""
+        if not self.is_group_managed:
+            return
+        for tp, partition in partitions.items():
+            if partition is None or not self._positions.is_current(partition):
+                raise KafkaError(
+                    ErrorCode.ILLEGAL_GENERATION,
+                    f"Cannot commit {tp} for group {self.group!r}: it is not assigned to this"
+                    " member any more, and another one may have processed its records",
+                )
+
+    async def _check_lowest_positions(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+    ) -> None:
+        """Raise KafkaError for an offset before the one at which its partition was assigned."""
+        if self.member is None:
+            return
+        lowest = {tp: self._positions[tp].lowest_position for tp in offsets}
+        if unknown := [tp for tp, position in lowest.items() if position is None]:
+            # Just assigned: it starts at the committed offset.
+            committed = await self._cluster.retry(
+                lambda: fetch_committed_offsets(self._cluster, self.group, unknown),
+                what="looking up committed offsets",
+            )
+            for tp, result in committed.items():
+                if isinstance(result, KafkaError):
+                    raise result
+                lowest[tp] = 0 if result is None else result.offset
+        for tp, offset in offsets.items():
+            if offset.offset < (lowest[tp] or 0):
+                raise KafkaError(
+                    ErrorCode.ILLEGAL_GENERATION,
+                    f"Cannot commit offset {offset.offset} of {tp} for group {self.group!r}: this"
+                    f" member was assigned the partition at offset {lowest[tp]}; seek to an earlier"
+                    " offset before committing it",
+                )
+
     @property
     def _generation_id(self) -> int:
         return -1 if self.member is None else self.member.generation_id
@@ -143,10 +202,19 @@ class Committer:
             return
         member = self.member
         identity = (-1, "", None) if member is None else member.identity
+        if member is not None and identity[0] < 0:
+            raise KafkaError(
+                ErrorCode.UNKNOWN_MEMBER_ID,
+                f"Cannot commit for group {self.group!r}: this consumer is not a member of it now",
+            )
+        partitions = {tp: self._positions.get(tp) for tp in offsets}
         results = await commit_offsets(self._cluster, self.group, offsets, member=identity)
         failures = {tp: error for tp, error in results.items() if error is not None}
         self._positions.mark_committed(
-            (tp, offset.offset) for tp, offset in offsets.items() if tp not in failures
+            (tp, offset.offset)
+            for tp, offset in offsets.items()
+            # One that was assigned again meanwhile starts at whatever is committed by then.
+            if tp not in failures and self._positions.get(tp) is partitions[tp]
         )
         for error in failures.values():
             if member is not None:

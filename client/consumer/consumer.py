@@ -296,6 +296,7 @@ class Consumer:
         self._assignment.subscribe(Subscription.of(topics, pattern))
         if self._committer is not None:
             self._assignment.member = self._committer.member = self._member
+            self._committer.is_group_managed = True
         if self._is_started and is_first:
             self._start_subscription()
 
@@ -454,6 +455,7 @@ class Consumer:
         self._delivery.forget(partitions)
         for partition in partitions:
             partition.await_position(FetchState.AWAIT_RESET, reset_to)
+            partition.lowest_position = 0  # any offset may be committed after this seek
         self._fetcher.wake()
 
     async def position(self, partition: TopicPartition) -> int:
@@ -501,7 +503,10 @@ class Consumer:
     ) -> None:
         """Commit all that was delivered, or these offsets: each is that of the next record.
 
-        Raises KafkaError if the partitions were assigned to another member.
+        Raises KafkaError if the partitions were assigned to another member. A member of a group
+        cannot commit a partition that is not assigned to it, nor an offset before the one at which
+        it was assigned the partition, unless it seeks there first: other members may have committed
+        later offsets meanwhile.
         """
         committer = self._require_group()
         if offsets is None:

@@ -54,6 +54,7 @@ class AssignedPartition:
         "is_revoking",
         "last_served",
         "leader_epoch",
+        "lowest_position",
         "position",
         "reset_to",
         "retry_at",
@@ -68,6 +69,8 @@ class AssignedPartition:
         #: LATEST or EARLIEST, for AWAIT_RESET.
         self.reset_to = EARLIEST
         self.position = self.consumed = self.fetch_offset = -1
+        #: The lowest offset that this assignment started at, or a seek went to; None if unknown.
+        self.lowest_position: int | None = None
         #: The last committed offset that is known; None if there is none.
         self.committed: int | None = None
         #: The leader epoch of the last record that was delivered.
@@ -125,6 +128,8 @@ class AssignedPartition:
         self.discard()
         self.state = FetchState.FETCHING
         self.position = self.consumed = self.fetch_offset = offset
+        lowest = self.lowest_position
+        self.lowest_position = offset if lowest is None else min(lowest, offset)
         self.leader_epoch = leader_epoch
         self.error = None
         self.failures, self.retry_at = 0, 0.0
@@ -179,6 +184,10 @@ class Positions:
             return self._partitions[tp]
         except KeyError:
             raise ConsumerError(f"{tp} is not assigned to this consumer") from None
+
+    def get(self, tp: TopicPartition) -> AssignedPartition | None:
+        """Return a partition; None if it is not assigned."""
+        return self._partitions.get(tp)
 
     def is_current(self, partition: AssignedPartition) -> bool:
         """Whether it is still assigned; False too if it was revoked and assigned again."""

@@ -380,6 +380,83 @@ async def test_a_rebalance_waits_at_most_for_the_processing_timeout(broker):
                 assert (await first.getone(5)).offset == in_hand.offset
 
 
+IMPATIENT = GroupConfig(
+    session_timeout=2, heartbeat_interval=0.05, rebalance_timeout=10, processing_timeout=0.1
+)
+
+
+async def lose_one_partition_while_processing(
+    broker: Broker, first: Consumer, second: Consumer
+) -> TopicPartition:
+    """Have `second` take a partition of which `first` processes a record, and commit offset 60."""
+    for tp in (T0, T1):
+        await fill(broker, tp, a_batch(60))
+    delivered: set[TopicPartition] = set()
+    while delivered != {T0, T1}:
+        delivered.update(await first.getmany(timeout=5))
+    await second.start()
+    await eventually(lambda: len(first.assignment) == len(second.assignment) == 1)
+    (lost,) = second.assignment
+    while (await second.position(lost)) < 60:
+        await second.getmany(timeout=1)
+    await second.commit()
+    return lost
+
+
+@pytest.mark.parametrize("assignors", [("range",), COOPERATIVE])
+async def test_a_member_cannot_commit_a_partition_it_lost_while_processing(broker, assignors):
+    options = {"group": "g", "auto_commit": None, "assignors": assignors}
+    second = a_consumer(broker, "t", **options)
+
+    async with a_consumer(broker, "t", group_config=IMPATIENT, **options) as first:
+        lost = await lose_one_partition_while_processing(broker, first, second)
+        (kept,) = first.assignment
+
+        with pytest.raises(KafkaError, match=f"Cannot commit {lost} .* not assigned") as error:
+            await first.commit({lost: 1})
+        await first.commit()
+        await first.commit({kept: 1})
+        await second.close()
+
+        assert error.value.code is ErrorCode.ILLEGAL_GENERATION
+        assert await committed(broker, "g", lost) == [60]
+        assert await committed(broker, "g", kept) == [1]
+
+
+@pytest.mark.parametrize("assignors", [("range",), COOPERATIVE])
+async def test_a_partition_that_is_assigned_again_is_not_committed_backwards(broker, assignors):
+    options = {"group": "g", "auto_commit": None, "assignors": assignors}
+    second = a_consumer(broker, "t", **options)
+    errors: list[KafkaError] = []
+
+    async def commit_old_record(tps: frozenset[TopicPartition]) -> None:
+        if second._is_closed:
+            with pytest.raises(KafkaError) as error:
+                await first.commit(dict.fromkeys(tps - {kept}, 1))
+            errors.append(error.value)
+
+    kept = T0
+    async with a_consumer(
+        broker, "t", group_config=IMPATIENT, on_assigned=commit_old_record, **options
+    ) as first:
+        lost = await lose_one_partition_while_processing(broker, first, second)
+        (kept,) = first.assignment
+        await second.close()
+        await eventually(lambda: first.assignment == {T0, T1} and errors)
+        assert await first.position(lost) == 60
+
+        with pytest.raises(KafkaError, match=f"offset 1 of {lost} .* at offset 60; seek"):
+            await first.commit({lost: 1})
+        assert await committed(broker, "g", lost) == [60]
+
+        first.seek(lost, 1)
+        await first.commit({lost: 1})
+        assert await committed(broker, "g", lost) == [1]
+        first.seek_to_beginning(lost)
+        await first.commit({lost: 0})
+        assert await committed(broker, "g", lost) == [0]
+
+
 # Removed members.
 
 
@@ -431,6 +508,48 @@ async def test_a_commit_of_a_removed_member_fails(broker):
             await consumer.commit()
         assert error.value.code is ErrorCode.UNKNOWN_MEMBER_ID
         assert offsets_of(await take(consumer, 10)) == list(range(10)), "and it joins again"
+
+
+async def test_a_removed_member_cannot_commit_after_the_group_became_empty(broker):
+    await fill(broker, T0, a_batch(60))
+    slow = GroupConfig(session_timeout=5, heartbeat_interval=4)
+    errors: list[ErrorCode] = []
+
+    async def commit_old_record(_tps: frozenset[TopicPartition]) -> None:
+        with pytest.raises(KafkaError) as error:
+            await first.commit({T0: 1})
+        errors.append(error.value.code)
+
+    options = {"group": "g", "auto_commit": None}
+    async with a_consumer(
+        broker, "t", group_config=slow, on_lost=commit_old_record, **options
+    ) as first:
+        await take(first, 1)
+        await expel(broker, "g", first._member.member_id)
+        async with a_consumer(broker, "t", **options) as second:
+            await take(second, 60)
+            await second.commit()
+        with pytest.raises(KafkaError):
+            await first.commit()  # learns from the response that it was removed
+        await eventually(lambda: errors)
+
+        assert errors == [ErrorCode.UNKNOWN_MEMBER_ID]
+        assert await committed(broker, "g", T0) == [60]
+
+
+async def test_an_unsubscribed_consumer_cannot_commit_partitions_it_had(broker):
+    await fill(broker, T0, a_batch(60))
+
+    async with a_consumer(broker, "t", group="g", auto_commit=None) as first:
+        await take(first, 1)
+        await first.unsubscribe()
+        async with a_consumer(broker, "t", group="g", auto_commit=None) as second:
+            await take(second, 60)
+            await second.commit()
+
+        with pytest.raises(KafkaError, match="not assigned"):
+            await first.commit({T0: 1})
+        assert await committed(broker, "g", T0) == [60]
 
 
 async def test_heartbeats_continue_while_the_application_is_busy(broker):
