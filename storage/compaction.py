@@ -185,9 +185,9 @@ def _replace(log: Log, old: Segment) -> Segment:
     try:
         for suffix in INDEX_SUFFIXES:
             disk.unlink(old.path(suffix))
-        disk.sync_directory(log.directory)
+        log.sync_directory()
         disk.rename(old.path(".log" + CLEANED_SUFFIX), old.path(".log"))
-        disk.sync_directory(log.directory)
+        log.sync_directory()
         for suffix in INDEX_SUFFIXES:
             disk.rename(old.path(suffix + CLEANED_SUFFIX), old.path(suffix))
     finally:
@@ -207,5 +207,5 @@ def _remove(log: Log, segment: Segment) -> Segment:
     remove_cleaned_files(log.disk, [segment])
     for suffix in (*INDEX_SUFFIXES, ".log"):
         log.disk.unlink(segment.path(suffix))
-    log.disk.sync_directory(log.directory)
+    log.sync_directory()
     return before

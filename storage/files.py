@@ -3,6 +3,10 @@
 A log can have thousands of segments, and a process only a few thousand file descriptors. Segments
 open their files on first use and register here; when there are too many, the least recently used
 ones are closed. Views that readers hold stay valid: a view holds its map, and the map its pages.
+
+Only the thread that created `OpenFiles` closes files: it is the one that reads and appends, so no
+descriptor is closed, and its number reused, between the moment it is looked up and its use. What
+other threads open beyond the limit is closed at the next use in that thread.
 """
 
 from __future__ import annotations
@@ -34,6 +38,7 @@ class OpenFiles:
         self.limit = limit or max(32, self.disk.descriptor_limit() // 8)
         self._open: OrderedDict[Closable, None] = OrderedDict()
         self._lock = threading.Lock()
+        self._thread = threading.get_ident()
         self._suspensions = 0
 
     def __len__(self) -> int:
@@ -45,10 +50,10 @@ class OpenFiles:
         with self._lock:
             if closable in opened:
                 opened.move_to_end(closable)
-                return
-            opened[closable] = None
+            else:
+                opened[closable] = None
             surplus = len(opened) - self.limit
-            if surplus <= 0 or self._suspensions:
+            if surplus <= 0 or self._suspensions or threading.get_ident() != self._thread:
                 return
             # Some cannot be closed now. Looking through all for one that can would take too long.
             for candidate in list(islice(opened, surplus + 8)):

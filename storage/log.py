@@ -16,7 +16,9 @@ durable, and the log end offset, which the next record gets. Everything except `
 
 from __future__ import annotations
 
+import errno
 import logging
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -107,6 +109,10 @@ class Log:
         self._shape_when_opened: tuple[int, ...] = ()
         # A flush that began before a truncation says nothing about records appended after it.
         self._truncation_count = 0
+        # Linux reports a failed writeback once per open file. One flush at a time, so that nobody
+        # gets a success from an fsync whose predecessor has just consumed the error.
+        self._flush_lock = threading.Lock()
+        self._recovery_point_lock = threading.Lock()
 
     def __repr__(self) -> str:
         return f"<Log {self.directory.name}, {self.start_offset} to {self.end_offset}>"
@@ -249,10 +255,11 @@ class Log:
             return
         if offset < self.start_offset:
             raise OffsetOutOfRangeError(offset, self.start_offset, self.end_offset)
-        self._truncation_count += 1
         found = self.segments.find(offset)
         end = offset if found is None else min(offset, found[1].base_offset)
-        self.recovery_point = min(self.recovery_point, end)
+        with self._recovery_point_lock:
+            self._truncation_count += 1
+            self.recovery_point = min(self.recovery_point, end)
         self.before_truncation()
         # Compaction has not seen what will be appended at these offsets next.
         self.disk.unlink(self.directory / CLEANER_OFFSET_FILE)
@@ -277,7 +284,7 @@ class Log:
 
     def save_start_offset(self, offset: int) -> None:
         """Set the log start offset, durably; it need not be the base offset of a segment."""
-        self.disk.replace_file(self.directory / LOG_START_OFFSET_FILE, str(offset).encode())
+        self.replace_file(LOG_START_OFFSET_FILE, str(offset).encode())
         self.start_offset = offset
 
     def apply_retention(self, now_ms: int) -> int:
@@ -309,10 +316,15 @@ class Log:
     def flush(self) -> int:
         """Wait until all records appended so far are durable; return the recovery point.
 
-        May be called in a thread. A failed fsync is final, because a second one would report
-        success without the data being durable: the log goes offline. The exception is a lack of
-        space for the leader epoch checkpoint: that is an OSError, and the next flush tries again.
+        May be called in a thread; a second caller waits for the first. A failed fsync is final,
+        because a second one would report success without the data being durable: the log goes
+        offline. The exception is a lack of space for the leader epoch checkpoint: that is an
+        OSError, and the next flush tries again.
         """
+        with self._flush_lock:
+            return self._flush()
+
+    def _flush(self) -> int:
         self._check_online()
         end, truncation_count = self.end_offset, self._truncation_count
         try:
@@ -326,9 +338,29 @@ class Log:
             self.segments.flush()
         except OSError as error:
             raise self.fail(error) from error
-        if truncation_count == self._truncation_count:
-            self.recovery_point = max(self.recovery_point, end)
-        return self.recovery_point
+        # Another fsync, of the directory or of a checkpoint, may have failed in the meantime.
+        self._check_online()
+        with self._recovery_point_lock:
+            if truncation_count == self._truncation_count:
+                self.recovery_point = max(self.recovery_point, end)
+            return self.recovery_point
+
+    def sync_directory(self) -> None:
+        """Make the names of the log's files durable; a failure takes the log offline."""
+        try:
+            self.disk.sync_directory(self.directory)
+        except OSError as error:
+            self.fail(error)
+            raise
+
+    def replace_file(self, name: str, content: Buffer) -> None:
+        """Replace a small file of the log, durably; a failed fsync takes the log offline."""
+        try:
+            self.disk.replace_file(self.directory / name, content)
+        except OSError as error:
+            if error.errno == errno.EIO:
+                self.fail(error)
+            raise
 
     def is_flush_due(self, now_ms: int) -> bool:
         """Whether flush.messages or flush.ms demand a flush."""
@@ -468,11 +500,7 @@ class Log:
         finally:
             disk.close(fd)
         disk.rename(target, segment.path(".log"))
-        try:
-            disk.sync_directory(self.directory)
-        except OSError as error:
-            self.fail(error)  # The open file no longer has this name.
-            raise
+        self.sync_directory()  # Offline if it fails: the open file no longer has this name.
         segment.drop()
         truncated = Segment(self.directory, segment.base_offset, self.files)
         truncated.size = truncated.flushed_size = size

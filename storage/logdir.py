@@ -193,7 +193,8 @@ class LogDirectory:
         for log in list(self.logs.values()):
             if log.offline_reason is None and log.recovery_point < log.end_offset:
                 try:
-                    log.flush()
+                    # By the flusher, like all flushes of a running broker.
+                    self.flusher.flush(log).result()
                 except LogOfflineError:
                     pass  # Logged when the log went offline; the others go on.
                 except OSError as error:
@@ -203,7 +204,10 @@ class LogDirectory:
     def close(self) -> None:
         """Shut down: flush everything, and write the clean-shutdown marker last."""
         self.flusher.stop()
-        with ThreadPoolExecutor(_THREADS, thread_name_prefix="closer") as pool:
+        with (
+            self.files.suspend_closing(),
+            ThreadPoolExecutor(_THREADS, thread_name_prefix="closer") as pool,
+        ):
             closed = list(pool.map(self._close, self.logs.items()))
         is_clean = not self.failed and all(closed)
         try:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import logging
 import mmap
+import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -77,6 +78,11 @@ class Segment:
         self._last_batch: tuple[int, int, int, int, int] | None = None
         self._is_sealed = False
         self._is_dropped = False
+        # While a thread syncs the file, its descriptor must not be closed: the number could be
+        # reused, and the error of another file be consumed.
+        self._sync_lock = threading.Lock()
+        self._is_syncing = False
+        self._fd_to_close: int | None = None
         self._is_max_timestamp_verified = True
 
     def __repr__(self) -> str:
@@ -271,10 +277,13 @@ class Segment:
         size, with_indexes = self.size, self.indexes.is_dirty
         if not self.is_dirty:
             return
+        with self._sync_lock:
+            fd = self._fd
+            self._is_syncing = True
         try:
-            if self._fd is not None:
+            if fd is not None:
                 # A file truncated to its content must not come back with a tail of zeros.
-                self._disk.sync(self._fd, metadata=with_indexes)
+                self._disk.sync(fd, metadata=with_indexes)
             else:
                 self._disk.sync_path(self.path(".log"))
             if with_indexes:
@@ -283,6 +292,12 @@ class Segment:
             if self._is_dropped:
                 return  # Deleted in the meantime: nobody needs it.
             raise
+        finally:
+            with self._sync_lock:
+                self._is_syncing = False
+                fd, self._fd_to_close = self._fd_to_close, None
+            if fd is not None:
+                self._disk.close(fd)
         self.flushed_size = size
         if with_indexes:
             self.indexes.is_dirty = False
@@ -445,7 +460,10 @@ class Segment:
                 self.seal()
 
     def _close(self) -> None:
-        fd, self._fd = self._fd, None
+        with self._sync_lock:
+            fd, self._fd = self._fd, None
+            if fd is not None and self._is_syncing:
+                fd, self._fd_to_close = None, fd
         if fd is not None:
             self._disk.close(fd)
         self._map = None

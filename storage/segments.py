@@ -124,6 +124,7 @@ class LogSegments(Sequence[Segment]):
         for segment in self._dirty():
             segment.flush()
         if self.has_unflushed_names:
+            # Before the fsync: a file created during it is for the next one.
             self.has_unflushed_names = False
             self._disk.sync_directory(self._directory)
 

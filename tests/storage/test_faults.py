@@ -831,3 +831,206 @@ def test_a_full_disk_at_shutdown_leaves_no_clean_shutdown_marker(tmp_path):
         logs.load({}, config)
         assert values(logs.logs["t-0"]) == [b"acked"]
         logs.close()
+
+
+class ErrseqDisk(NoSyncDisk):
+    """A disk whose writeback fails as on Linux: the error is reported once per open file.
+
+    `lose_writes` makes the next fsync fail; every later one of any open file succeeds, although
+    the data is gone. The first fsync lasts until `gate` is set, as on a busy device.
+    """
+
+    def __init__(self):
+        self.entered, self.gate = threading.Event(), threading.Event()
+        self.sync_count = 0
+        self._errors = {"sync": 0, "sync_directory": 0}
+        self._lock = threading.Lock()
+
+    def lose_writes(self, method):
+        self._errors[method] = 1
+
+    def sync(self, fd, *, metadata=False):
+        os.fstat(fd)
+        self._report("sync")
+
+    def sync_directory(self, path):
+        self._report("sync_directory")
+
+    def _report(self, method):
+        with self._lock:
+            # The error is consumed when the fsync starts to look for it, before it returns.
+            has_failed, self._errors[method] = self._errors[method], 0
+            self.sync_count += 1
+        if has_failed:
+            self.entered.set()
+            assert self.gate.wait(10)
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+def a_directory(path, disk, **options):
+    logs = LogDirectory(path, cluster_id="c", broker_id=1, disk=disk, **options)
+    logs.load({}, CONFIG)
+    return logs
+
+
+@pytest.mark.parametrize("method", ["sync", "sync_directory"])
+def test_a_failed_fsync_of_the_checkpoint_is_not_acked_by_the_flusher(tmp_path, method):
+    disk = ErrseqDisk()
+    logs = a_directory(tmp_path / "data", disk)
+    log = logs.create("t-0", CONFIG)
+    log.flush()
+    for number in range(200):
+        append(log, b"%d" % number * 20)
+    assert len(log.segments) > 1
+    disk.lose_writes(method)
+    with ThreadPoolExecutor(2) as pool:
+        checkpoint = pool.submit(logs.checkpoint_recovery_points)
+        assert disk.entered.wait(10)
+        ack = logs.flusher.flush(log)
+        beside = pool.submit(log.flush)
+        with suppress(TimeoutError):
+            # It would be done by now if it did not wait for the one before it.
+            beside.exception(0.3)
+        assert log.recovery_point == 0
+        disk.gate.set()
+        for future in (ack, beside):
+            with pytest.raises(LogOfflineError):
+                future.result(10)
+        checkpoint.result(10)
+    assert log.recovery_point == 0
+    logs.close()
+    assert not (tmp_path / "data" / "clean-shutdown").exists()
+
+
+def test_no_record_is_acked_while_the_fsync_of_the_directory_after_a_roll_is_under_way(tmp_path):
+    disk = NoSyncDisk()
+    entered, gate, is_synced = threading.Event(), threading.Event(), threading.Event()
+    log = a_log(tmp_path / "log", disk)
+    append(log)
+    log.flush()
+
+    def slow_sync_directory(path):
+        entered.set()
+        assert gate.wait(10)
+        is_synced.set()
+
+    disk.sync_directory = slow_sync_directory
+    append(log)
+    log.roll()
+    append(log)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(log.flush)
+        assert entered.wait(10)
+        append(log)
+        second = pool.submit(lambda: (log.flush(), is_synced.is_set()))
+        with suppress(TimeoutError):
+            second.exception(0.3)
+        assert log.recovery_point == 1
+        gate.set()
+        assert first.result(10) == 3
+        assert second.result(10) == (4, True)
+
+
+@pytest.mark.parametrize("method", ["sync", "sync_directory"])
+def test_a_failed_fsync_of_a_checkpoint_file_takes_the_log_offline(tmp_path, disk, method):
+    log = a_log(tmp_path / "log", disk)
+    append(log)
+    append(log)
+    disk.fail(method, errno.EIO)
+
+    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        log.delete_records_before(1)
+
+    with pytest.raises(LogOfflineError):
+        log.flush()
+
+
+class DescriptorDisk(NoSyncDisk):
+    """Notices a descriptor that is used after it was closed, or for another file."""
+
+    def __init__(self):
+        self.errors = []
+        self._paths = {}
+        self.during_sync = lambda: None
+
+    def open(self, path, *, create=False, empty=False):
+        fd = super().open(path, create=create, empty=empty)
+        self._paths[fd] = path
+        return fd
+
+    def close(self, fd):
+        self._paths.pop(fd, None)
+        super().close(fd)
+
+    def sync(self, fd, *, metadata=False):
+        before = self._paths.get(fd)
+        self.during_sync()
+        if before is None or self._paths.get(fd) is not before:
+            self.errors.append(before)
+
+
+def test_a_descriptor_stays_open_while_it_is_synced(tmp_path):
+    disk = DescriptorDisk()
+    log = a_log(tmp_path / "log", disk)
+    append(log)
+    log.flush()
+    for _ in range(3):
+        append(log)
+        log.roll()
+    append(log)
+    truncations = [0]
+    disk.during_sync = lambda: log.truncate(truncations.pop()) if truncations else None
+
+    log.flush()
+
+    assert disk.errors == []
+    assert log.offline_reason is None
+
+
+def test_a_checkpoint_during_a_flush_does_not_let_the_file_be_closed(tmp_path):
+    disk = DescriptorDisk()
+    logs = a_directory(tmp_path / "data", disk, max_open_segments=4)
+    log, *others = logs.create_all({f"t-{number}": CONFIG for number in range(20)})
+    append(log)
+    log.flush()
+    entered, gate, calls = threading.Event(), threading.Event(), []
+
+    def during_sync():
+        calls.append(None)
+        if len(calls) == 1:
+            entered.set()
+            assert gate.wait(10)
+
+    append(log)
+    disk.during_sync = during_sync
+    flushed = logs.flusher.flush(log)
+    assert entered.wait(10)
+    with ThreadPoolExecutor(1) as pool:
+        checkpoint = pool.submit(logs.checkpoint_recovery_points)
+        with suppress(TimeoutError):
+            checkpoint.exception(0.3)
+        for other in others:
+            append(other)  # Closes the files that were used least recently.
+        gate.set()
+        checkpoint.result(10)
+    assert flushed.result(10) == 2
+    assert disk.errors == []
+    assert log.offline_reason is None
+    logs.close()
+
+
+def test_files_are_closed_only_by_the_thread_that_uses_them(tmp_path):
+    logs = a_directory(tmp_path / "data", NoSyncDisk(), max_open_segments=4)
+    log = logs.create("first-0", CONFIG)
+    append(log)
+    log.flush()
+    fd = log.active_segment._fd
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(logs.create_all, {f"t-{n}": CONFIG for n in range(20)}).result(10)
+
+    assert os.fstat(fd).st_ino == log.active_segment.path(".log").stat().st_ino
+    append(log)
+    assert values(log) == [b"value", b"value"]
+    logs.create("last-0", CONFIG)
+    assert len(logs.files) < 20
+    logs.close()
