@@ -1,18 +1,18 @@
-"""A log concentrator: many log files into one topic, and out of it again in one place.
+"""Log concentrator: many log files into one topic, and from there into a few files.
 
     a.log, b.log, … ──ship──▶ lines (keyed by file) ──write──▶ all.log, error.log, warning.log, …
 
-`ship` runs where the logs are, `write` where they are wanted. What it teaches:
+`ship` runs on the machines that log, `write` on the one that collects. It demonstrates:
 
-- Keys: lines of one file go to one partition, and stay in order. Between files there is no order
-  but that of time.
-- Back-pressure: `send_many` waits when more than `BatchConfig.buffer_bytes` are under way, and then
-  no file is read; `write` holds no more than `FetchConfig.prefetch_bytes` ahead of what it wrote.
-- A source that goes on where it was: how far each file was shipped is kept in a compacted topic.
-- Files that are rotated (renamed, and begun anew) or truncated while they are read.
+- Keys: the lines of a file go to one partition and stay in order. Lines of different files are only
+  ordered by time.
+- Backpressure: `send_many` waits when more than `BatchConfig.buffer_bytes` are unacknowledged, and
+  no file is read meanwhile; `write` prefetches at most `FetchConfig.prefetch_bytes`.
+- A source that resumes: the position in each file is kept in a compacted topic.
+- Files that are rotated (renamed and created again) or truncated while they are read.
 
-Lines are shipped and written at least once: who is killed may repeat what he did last. Both end
-when they are done with what there is, after `--seconds` at the earliest; `--seconds inf` never.
+Lines are shipped and written at least once: after a kill the last ones may be repeated. Both
+commands end when all lines are processed, but not before `--seconds`; with `--seconds inf` never.
 
     python examples/log_concentrator.py --seconds inf ship /var/log/*.log
     python examples/log_concentrator.py write logs
@@ -54,24 +54,24 @@ SEVERITY = re.compile(rb"\b(ERROR|WARNING|INFO|DEBUG)\b")
 
 
 class Tail:
-    """A file that grows, and sometimes begins anew."""
+    """A growing file that may be rotated or truncated."""
 
     def __init__(self, path: Path, inode: int = 0, position: int = 0) -> None:
         self.path, self.inode, self.position = path, inode, position
         self._file: BinaryIO | None = None
 
     def read(self) -> list[bytes]:
-        """Give the next whole lines; none at the end."""
+        """Return the next complete lines, or none at the end of the file."""
         if self._file is None and not self._open():
             return []
         assert self._file is not None
-        # Before it is read to its end: whoever wrote to it writes elsewhere by now.
-        is_over = self._is_over()
+        # Checked before the read: if the file was replaced, nothing is appended after it.
+        is_replaced = self._is_replaced()
         lines = self._file.readlines(CHUNK_BYTES)
-        if lines and not lines[-1].endswith(b"\n") and not is_over:
-            self._file.seek(-len(lines.pop()), os.SEEK_CUR)  # the rest of it is to come
+        if lines and not lines[-1].endswith(b"\n") and not is_replaced:
+            self._file.seek(-len(lines.pop()), os.SEEK_CUR)  # read the incomplete line again
         self.position = self._file.tell()
-        if is_over and not lines:
+        if is_replaced and not lines:
             self.close()
             self.inode = 0
         return lines
@@ -93,8 +93,8 @@ class Tail:
         self._file.seek(self.position)
         return True
 
-    def _is_over(self) -> bool:
-        """Whether it was truncated, or there is something in another file of its name."""
+    def _is_replaced(self) -> bool:
+        """Whether the file was truncated, or another file with its name has data."""
         assert self._file is not None
         try:
             status = self.path.stat()
@@ -105,7 +105,7 @@ class Tail:
 
 
 async def ship_file(producer: Producer, prefix: str, tail: Tail, until: float) -> None:
-    """Ship one file as it grows."""
+    """Send the lines of a file as it grows."""
     source, count = str(tail.path).encode(), 0
     while (lines := await asyncio.to_thread(tail.read)) or loop_time() < until:
         if not lines:
@@ -117,11 +117,11 @@ async def ship_file(producer: Producer, prefix: str, tail: Tail, until: float) -
         await producer.send(f"{prefix}.positions", position, key=source)
         count += len(lines)
     tail.close()
-    click.echo(f"{count:8} lines of {tail.path}")
+    click.echo(f"{count:8} lines from {tail.path}")
 
 
 async def create_topics(bootstrap: str, prefix: str) -> None:
-    """Create the topics, unless they are there."""
+    """Create the topics if they do not exist."""
     async with Admin(bootstrap) as admin:
         for name, partitions, policy in (("lines", 4, "delete"), ("positions", 1, "compact")):
             configs = {"cleanup.policy": policy}
@@ -133,20 +133,20 @@ async def create_topics(bootstrap: str, prefix: str) -> None:
 
 
 async def find_positions(bootstrap: str, prefix: str) -> dict[str, list[int]]:
-    """Look up how far each file was shipped."""
-    place = TopicPartition(f"{prefix}.positions", 0)
-    found = {}
+    """Return the position up to which each file was shipped."""
+    tp = TopicPartition(f"{prefix}.positions", 0)
+    positions = {}
     async with Consumer(bootstrap, value_deserializer=deserialize_json) as consumer:
-        consumer.assign([place])
-        end = (await consumer.end_offsets())[place]
-        while await consumer.position(place) < end:
-            for record in (await consumer.getmany(1.0)).get(place, []):
-                found[record.key.decode()] = record.value
-    return found
+        consumer.assign([tp])
+        end = (await consumer.end_offsets())[tp]
+        while await consumer.position(tp) < end:
+            for record in (await consumer.getmany(1.0)).get(tp, []):
+                positions[record.key.decode()] = record.value
+    return positions
 
 
 async def ship_all(bootstrap: str, prefix: str, seconds: float, paths: Iterable[Path]) -> None:
-    """Ship files, all at a time."""
+    """Ship all files concurrently."""
     until = loop_time() + seconds
     await create_topics(bootstrap, prefix)
     positions = await find_positions(bootstrap, prefix)
@@ -157,11 +157,11 @@ async def ship_all(bootstrap: str, prefix: str, seconds: float, paths: Iterable[
             tasks.create_task(ship_file(producer, prefix, tail, until))
 
 
-async def write_all(bootstrap: str, prefix: str, seconds: float, folder: Path) -> None:
-    """Append lines to files: all to one, and those of each severity to one of its own."""
+async def write_all(bootstrap: str, prefix: str, seconds: float, directory: Path) -> None:
+    """Append all lines to one file, and those of each severity to another."""
     until = loop_time() + seconds
     await create_topics(bootstrap, prefix)
-    folder.mkdir(parents=True, exist_ok=True)
+    directory.mkdir(parents=True, exist_ok=True)
     counts: Counter[Path] = Counter()
     async with Consumer(
         bootstrap,
@@ -171,48 +171,48 @@ async def write_all(bootstrap: str, prefix: str, seconds: float, folder: Path) -
         fetch=FetchConfig(prefetch_bytes=BUFFER_BYTES),
     ) as consumer:
         while True:
-            found = await consumer.getmany(POLL_SECONDS)
+            fetched = await consumer.getmany(POLL_SECONDS)
             lines = defaultdict(list)
-            # Partitions are read by turns: together, lines are in the order of time.
-            for record in sorted(chain(*found.values()), key=attrgetter("timestamp")):
+            # Merge the lines of all partitions by time.
+            for record in sorted(chain(*fetched.values()), key=attrgetter("timestamp")):
                 severity = SEVERITY.search(record.value)
                 time = datetime.fromtimestamp(record.timestamp / 1000, UTC).isoformat()
                 line = b"%s %s %s\n" % (time.encode(), record.key, record.value)
                 lines["all"].append(line)
                 lines[severity[1].decode().lower() if severity else "other"].append(line)
-            for name, some in lines.items():
-                path = folder / f"{name}.log"
+            for name, batch in lines.items():
+                path = directory / f"{name}.log"
                 with path.open("ab") as file:
-                    file.writelines(some)
-                counts[path] += len(some)
+                    file.writelines(batch)
+                counts[path] += len(batch)
             await consumer.commit()
-            is_idle = not found and loop_time() >= until and consumer.assignment
+            is_idle = not fetched and loop_time() >= until and consumer.assignment
             if is_idle and not any((await consumer.lag()).values()):
                 break
     for path, count in counts.items():
         click.echo(f"{count:8} lines to {path}")
 
 
-def run(work: Coroutine[Any, Any, None]) -> None:
-    """Run one of them, and say in a line what goes wrong."""
+def run(command: Coroutine[Any, Any, None]) -> None:
+    """Run a command; report Kafka errors in one line."""
     try:
-        asyncio.run(work)
+        asyncio.run(command)
     except* (ClientError, KafkaError) as errors:
         raise click.ClickException(str(errors.exceptions[0])) from None
 
 
 def loop_time() -> float:
-    """Give the time that `until` is measured in."""
+    """Return the clock of `until`."""
     return asyncio.get_running_loop().time()
 
 
 @click.group(help=(__doc__ or "").replace("\n\n", "\n\n\b\n"))
-@click.option("--bootstrap", default="localhost:9092", show_default=True, help="A broker.")
-@click.option("--prefix", default="logs", show_default=True, help="Of topics and group.")
-@click.option("--seconds", default=5.0, show_default=True, help="How long to go on at least.")
+@click.option("--bootstrap", default="localhost:9092", show_default=True, help="Bootstrap servers.")
+@click.option("--prefix", default="logs", show_default=True, help="Prefix of topics and group.")
+@click.option("--seconds", default=5.0, show_default=True, help="Minimum running time.")
 @click.pass_context
 def main(context: click.Context, /, **options: Any) -> None:
-    """Ship or write."""
+    """Store the common options."""
     context.obj = options
 
 
@@ -220,16 +220,16 @@ def main(context: click.Context, /, **options: Any) -> None:
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.pass_obj
 def ship(options: dict[str, Any], files: tuple[Path, ...]) -> None:
-    """Send what is in log files, and what is added to them, to a topic."""
+    """Send the lines of log files, and those appended to them, to a topic."""
     run(ship_all(**options, paths=files))
 
 
 @main.command()
-@click.argument("folder", type=click.Path(path_type=Path))
+@click.argument("directory", type=click.Path(path_type=Path))
 @click.pass_obj
-def write(options: dict[str, Any], folder: Path) -> None:
-    """Write lines from the topic to files in a folder, with their times and where they are from."""
-    run(write_all(**options, folder=folder))
+def write(options: dict[str, Any], directory: Path) -> None:
+    """Write lines from the topic to files in a directory, with their time and source."""
+    run(write_all(**options, directory=directory))
 
 
 if __name__ == "__main__":

@@ -1,21 +1,22 @@
-"""A saga: an order is paid, or cancelled; and its customer hears of it, once.
+"""Saga: an order is paid or cancelled, and its customer is notified once.
 
     orders ──▶ payment ──▶ payments ──┬──▶ notification ──▶ notifications
                   │                   └──▶ order ─────────▶ cancellations
                   └──▶ dead-letters
 
-Each service is a consumer group that reads a topic and answers in another. What it teaches:
+Each service is a consumer group that reads one topic and writes its responses to another. It
+demonstrates:
 
-- Commits after processing: a service commits when it has the receipts of its answers. Whatever
-  kills it, nothing is lost: what it had in hand comes again, to whoever has the partition next.
-- Answering once what may come twice: who is given a partition first reads what was answered there.
-- Compensation: nothing is atomic over services. A refused payment is an event like any other, and
-  the order service undoes the order because of it.
-- Poison pills: what is not understood goes to a topic of dead letters, and the stream goes on.
-- Static members: a service that was killed takes its own place again, without a rebalance.
+- Commit after processing: a service commits when its responses are acknowledged. If it is killed,
+  nothing is lost: the next member with the partition processes the uncommitted records again.
+- Deduplication: before it processes a partition, a service reads the responses already written.
+- Compensation: there is no transaction across services. A rejected payment is an event like any
+  other, and the order service cancels the order because of it.
+- Poison pills: records that cannot be decoded go to a dead-letter topic, and processing continues.
+- Static membership: a restarted service gets its partitions back without a rebalance.
 
     python examples/saga.py
-    python examples/saga.py --orders 0      # finish what a run has left that was killed
+    python examples/saga.py --orders 0      # finish the orders of a run that was killed
 """
 
 from __future__ import annotations
@@ -44,56 +45,56 @@ CREDIT = 80
 
 
 class Event(NamedTuple):
-    """What happened to an order."""
+    """A change of an order's status."""
 
     order: str
-    what: str
+    status: str
     amount: int
 
 
 def decode_event(data: bytes) -> Event:
-    """Read an event. What is none raises, and that makes the record a bad one."""
+    """Decode an event; an exception makes the record a bad record."""
     return Event(**deserialize_json(data))
 
 
 def pay(order: Event) -> str:
-    """Take the money, if there is enough."""
-    return "paid" if order.amount <= CREDIT else "refused"
+    """Accept the payment if the credit suffices."""
+    return "paid" if order.amount <= CREDIT else "rejected"
 
 
 def notify(payment: Event) -> str:
-    """Tell the customer."""
-    return "on its way" if payment.what == "paid" else "too expensive"
+    """Notify the customer."""
+    return "on its way" if payment.status == "paid" else "too expensive"
 
 
-def undo(payment: Event) -> str | None:
-    """Compensate for an order that was not paid."""
-    return "cancelled" if payment.what == "refused" else None
+def cancel(payment: Event) -> str | None:
+    """Cancel an order whose payment was rejected."""
+    return "cancelled" if payment.status == "rejected" else None
 
 
 class Service(NamedTuple):
-    """A group that answers the events of one topic in another; or leaves them without an answer."""
+    """A consumer group that may respond to each event of one topic in another topic."""
 
     group: str
     reads: str
     writes: str
-    answer: Callable[[Event], str | None]
+    respond: Callable[[Event], str | None]
 
 
 async def serve(service: Service, bootstrap: str, producer: Producer, dead_letters: str) -> None:
-    """Answer events until cancelled. Answers go to the partition that has the number of theirs."""
-    answered: dict[int, set[bytes]] = {}
+    """Respond to events until cancelled; a response goes to the same partition number."""
+    responded: dict[int, set[bytes]] = {}
 
-    async def remember(places: frozenset[TopicPartition]) -> None:
-        for _topic, partition in places:
-            own = TopicPartition(service.writes, partition)
-            answered[partition] = {record.key async for record in read_to_end(bootstrap, own)}
+    async def load_responses(assigned: frozenset[TopicPartition]) -> None:
+        for _topic, partition in assigned:
+            output = TopicPartition(service.writes, partition)
+            responded[partition] = {record.key async for record in read_to_end(bootstrap, output)}
 
-    async def bury(record: ConsumerRecord, error: Exception) -> None:
-        place = f"{record.topic}-{record.partition} at offset {record.offset}"
-        headers = {"from": place.encode(), "error": repr(error).encode()}
+    async def send_to_dead_letters(record: ConsumerRecord, error: Exception) -> None:
+        source = f"{record.topic}-{record.partition} at offset {record.offset}"
+        headers = {"from": source.encode(), "error": repr(error).encode()}
         await producer.send(dead_letters, record.value, key=record.key, headers=headers)
-        click.echo(f"{service.group}: {place} is buried: {error!r}")
+        click.echo(f"{service.group}: sent {source} to dead letters: {error!r}")
 
     async with Consumer(
         bootstrap,
@@ -102,40 +103,40 @@ async def serve(service: Service, bootstrap: str, producer: Producer, dead_lette
         instance_id=f"{service.group}-1",
         auto_commit=None,
         value_deserializer=decode_event,
-        on_bad_record=bury,
-        on_assigned=remember,
+        on_bad_record=send_to_dead_letters,
+        on_assigned=load_responses,
     ) as consumer:
         while True:
-            receipts = []
+            pending = []
             for (_topic, partition), records in (await consumer.getmany(0.2, 20)).items():
                 for record in records:
-                    what = service.answer(record.value)
-                    if what is None or record.key in answered[partition]:
+                    status = service.respond(record.value)
+                    if status is None or record.key in responded[partition]:
                         continue
-                    answered[partition].add(record.key)
-                    data = serialize_json(record.value._replace(what=what)._asdict())
-                    receipts.append(
+                    responded[partition].add(record.key)
+                    data = serialize_json(record.value._replace(status=status)._asdict())
+                    pending.append(
                         await producer.enqueue(
                             service.writes, data, key=record.key, partition=partition
                         )
                     )
-                    click.echo(f"{service.group}: order {record.value.order}: {what}")
-            await asyncio.gather(*receipts)
-            await consumer.commit()  # even if nothing came: what was buried is done with, too
+                    click.echo(f"{service.group}: order {record.value.order}: {status}")
+            await asyncio.gather(*pending)
+            await consumer.commit()  # also after an empty poll, for records sent to dead letters
 
 
-async def read_to_end(bootstrap: str, place: TopicPartition) -> AsyncIterator[ConsumerRecord]:
-    """Give all records that a partition has now."""
+async def read_to_end(bootstrap: str, tp: TopicPartition) -> AsyncIterator[ConsumerRecord]:
+    """Yield all records of a partition up to its current end."""
     async with Consumer(bootstrap) as consumer:
-        consumer.assign([place])
-        end = (await consumer.end_offsets())[place]
-        while await consumer.position(place) < end:
-            for record in (await consumer.getmany(1.0)).get(place, []):
+        consumer.assign([tp])
+        end = (await consumer.end_offsets())[tp]
+        while await consumer.position(tp) < end:
+            for record in (await consumer.getmany(1.0)).get(tp, []):
                 yield record
 
 
 async def place_orders(producer: Producer, topic: str, count: int) -> None:
-    """Order things, some of them too expensive; one record of twenty is nonsense."""
+    """Place orders; some are too expensive, and one record in twenty cannot be decoded."""
     for number in range(count):
         order = Event(uuid4().hex[:8], "placed", 10 * (number % 10 + 1))
         data = b"{nonsense" if number % 20 == 10 else serialize_json(order._asdict())
@@ -144,24 +145,24 @@ async def place_orders(producer: Producer, topic: str, count: int) -> None:
 
 
 async def is_settled(admin: Admin, services: list[Service]) -> bool:
-    """Whether all have committed all that they read; asked in the order in which events flow."""
+    """Whether all services have committed their topics; checked in the order events flow."""
     for service in services:
         committed = await admin.list_group_offsets(service.group)
-        for place, end in (await admin.end_offsets(service.reads)).items():
-            if end and (place not in committed or committed[place].offset < end):
+        for tp, end in (await admin.end_offsets(service.reads)).items():
+            if end and (tp not in committed or committed[tp].offset < end):
                 return False
     return True
 
 
 async def run(bootstrap: str, prefix: str, orders: int) -> None:
-    """Place orders, and run the services until all orders are settled, earlier ones included."""
+    """Place orders, and run the services until all orders, also earlier ones, are settled."""
     names = ("orders", "payments", "notifications", "cancellations", "dead-letters")
     topics = [f"{prefix}.{name}" for name in names]
     placed, paid, notified, cancelled, dead_letters = topics
     services = [
         Service(f"{prefix}.payment", placed, paid, pay),
         Service(f"{prefix}.notification", paid, notified, notify),
-        Service(f"{prefix}.order", paid, cancelled, undo),
+        Service(f"{prefix}.order", paid, cancelled, cancel),
     ]
     async with Admin(bootstrap) as admin, Producer(bootstrap) as producer:
         for topic in topics:
@@ -171,8 +172,10 @@ async def run(bootstrap: str, prefix: str, orders: int) -> None:
                 if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
                     raise
         async with asyncio.TaskGroup() as tasks:
-            work = [serve(service, bootstrap, producer, dead_letters) for service in services]
-            running = [tasks.create_task(one) for one in work]
+            running = [
+                tasks.create_task(serve(service, bootstrap, producer, dead_letters))
+                for service in services
+            ]
             await place_orders(producer, placed, orders)
             while not await is_settled(admin, services):
                 await asyncio.sleep(0.1)
@@ -183,12 +186,12 @@ async def run(bootstrap: str, prefix: str, orders: int) -> None:
 
 
 @click.command(help=(__doc__ or "").replace("\n\n", "\n\n\b\n"))
-@click.option("--bootstrap", default="localhost:9092", show_default=True, help="A broker.")
-@click.option("--prefix", default="saga", show_default=True, help="Of topics and groups.")
-@click.option("--orders", default=20, show_default=True, help="How many are placed.")
-@click.option("--seconds", default=60.0, show_default=True, help="When to give up.")
+@click.option("--bootstrap", default="localhost:9092", show_default=True, help="Bootstrap servers.")
+@click.option("--prefix", default="saga", show_default=True, help="Prefix of topics and groups.")
+@click.option("--orders", default=20, show_default=True, help="Number of orders to place.")
+@click.option("--seconds", default=60.0, show_default=True, help="Timeout.")
 def main(bootstrap: str, prefix: str, orders: int, seconds: float) -> None:
-    """Run it."""
+    """Run the saga."""
     try:
         asyncio.run(asyncio.wait_for(run(bootstrap, prefix, orders), seconds))
     except* (ClientError, KafkaError, TimeoutError) as errors:

@@ -1,21 +1,21 @@
-"""Telemetry: devices send their temperature; who is too warm for a while raises an alert.
+"""Telemetry: devices send their temperature, and a monitor raises an alert when one is too warm.
 
     readings ──▶ monitor ──▶ alerts
 
-Devices are simulated, and the monitor is a consumer group. What it teaches:
+Devices are simulated, and the monitor is a consumer group. It demonstrates:
 
-- Event time: a reading counts when it was taken, which its record says, not when it was read.
+- Event time: a reading counts at the timestamp of its record, not at the time it is read.
 - State that survives a restart without being stored: the monitor commits after each batch, and the
-  commit's metadata say at which offset the oldest reading is that an average is still made of. Who
-  is given the partition next begins there, and raises no alert until it is where the last one was.
-- A hundred small records a second cost little if their receipts are not waited for one by one.
+  commit metadata is the offset of the oldest reading that is still part of an average. The next
+  member with the partition starts there, and raises no alert before the committed offset.
+- Cheap small records: a hundred a second, without waiting for each acknowledgement.
 
-An alert is a change: "hot" when the average of a device's readings within the window goes over the
-limit, "normal" when it is back. A device that was silent for a window starts anew. Alerts are
-written at least once; each has the offset of its reading, so that a second one can be told.
+An alert is a change of state: "hot" when the average of a device's readings within the window
+exceeds the limit, "normal" when it falls below. After a window without readings a device starts
+over. Alerts are written at least once; each has the offset of its reading, to detect duplicates.
 
     python examples/telemetry.py
-    python examples/telemetry.py --devices 0      # only monitor what others have sent
+    python examples/telemetry.py --devices 0      # only monitor existing readings
 """
 
 from __future__ import annotations
@@ -44,44 +44,44 @@ from ottla.client.serializers import deserialize_json, serialize_json
 
 @dataclass
 class Device:
-    """What the monitor knows of a device."""
+    """The recent readings of a device."""
 
     readings: deque[ConsumerRecord] = field(default_factory=deque)
     average: float = 0.0
     is_hot: bool = False
 
     def add(self, reading: ConsumerRecord, window_ms: int, limit: float) -> bool:
-        """Take a reading in; say whether the device has become hot or normal."""
+        """Add a reading; return whether the state of the device changed."""
         while self.readings and self.readings[0].timestamp <= reading.timestamp - window_ms:
             self.readings.popleft()
         was_hot = self.is_hot and bool(self.readings)
         self.readings.append(reading)
-        self.average = fmean(one.value["celsius"] for one in self.readings)
+        self.average = fmean(each.value["celsius"] for each in self.readings)
         self.is_hot = self.average > limit
         return self.is_hot != was_hot
 
 
 @dataclass
 class Partition:
-    """The devices whose readings are in a partition; before `resume_at` they are old news."""
+    """The devices of a partition; no alerts are raised before the offset `resume_at`."""
 
     resume_at: int = 0
     devices: defaultdict[str, Device] = field(default_factory=lambda: defaultdict(Device))
 
-    def progress(self, last: ConsumerRecord, window_ms: int) -> OffsetAndMetadata:
-        """Say what to commit: where to go on, and where to begin in order to know the averages."""
+    def commit_position(self, last: ConsumerRecord, window_ms: int) -> OffsetAndMetadata:
+        """Return the next offset, with the offset where a replay has to start as metadata."""
         horizon = last.timestamp - window_ms
-        heard = [one.readings for one in self.devices.values()]
+        windows = [device.readings for device in self.devices.values()]
         oldest = min(
-            (readings[0].offset for readings in heard if readings[-1].timestamp > horizon),
+            (readings[0].offset for readings in windows if readings[-1].timestamp > horizon),
             default=last.offset + 1,
         )
-        # While it catches up with the last one, it must not take back what that has committed.
+        # During the replay the committed offset must not move backwards.
         return OffsetAndMetadata(max(last.offset + 1, self.resume_at), metadata=str(oldest))
 
 
 async def simulate(producer: Producer, topic: str, device: str, count: int, pause: float) -> None:
-    """Send readings of one device, which becomes warmer and cooler by turns."""
+    """Send readings of one device, whose temperature rises and falls."""
     phase = random.uniform(0, math.tau)
     for number in range(count):
         celsius = round(60 + 25 * math.sin(phase + number / 10) + random.gauss(), 1)
@@ -90,16 +90,16 @@ async def simulate(producer: Producer, topic: str, device: str, count: int, paus
 
 
 async def monitor(
-    bootstrap: str, prefix: str, window_ms: int, limit: float, silence: asyncio.Event
+    bootstrap: str, prefix: str, window_ms: int, limit: float, devices_done: asyncio.Event
 ) -> None:
-    """Raise alerts until the devices are silent and all that they sent has been looked at."""
+    """Raise alerts until the devices are done and all readings are processed."""
     partitions: dict[TopicPartition, Partition] = {}
 
-    async def resume(places: frozenset[TopicPartition]) -> None:
-        for place, committed in (await consumer.committed(*places)).items():
-            partitions[place] = Partition(committed.offset if committed else 0)
+    async def resume(assigned: frozenset[TopicPartition]) -> None:
+        for tp, committed in (await consumer.committed(*assigned)).items():
+            partitions[tp] = Partition(committed.offset if committed else 0)
             if committed and committed.metadata:
-                consumer.seek(place, int(committed.metadata))
+                consumer.seek(tp, int(committed.metadata))
 
     consumer = Consumer(
         bootstrap,
@@ -114,9 +114,9 @@ async def monitor(
     )
     async with consumer, Producer(bootstrap) as producer:
         while True:
-            alerts, progress = [], {}
-            for place, readings in (await consumer.getmany(0.2)).items():
-                partition = partitions[place]
+            alerts, positions = [], {}
+            for tp, readings in (await consumer.getmany(0.2)).items():
+                partition = partitions[tp]
                 for reading in readings:
                     device = partition.devices[reading.key]
                     if device.add(reading, window_ms, limit) and (
@@ -130,10 +130,10 @@ async def monitor(
                         }
                         click.echo("{device} is {state}: {average}".format(**alert))
                         alerts.append(serialize_json(alert))
-                progress[place] = partition.progress(readings[-1], window_ms)
+                positions[tp] = partition.commit_position(readings[-1], window_ms)
             await producer.send_many(f"{prefix}.alerts", alerts)
-            await consumer.commit(progress)
-            is_idle = silence.is_set() and not progress and consumer.assignment
+            await consumer.commit(positions)
+            is_idle = devices_done.is_set() and not positions and consumer.assignment
             if is_idle and not any((await consumer.lag()).values()):
                 return
 
@@ -147,29 +147,29 @@ async def run(
     window: float,
     limit: int,
 ) -> None:
-    """Let devices send, and the monitor look at it."""
-    silence = asyncio.Event()
+    """Run the devices and the monitor."""
+    devices_done = asyncio.Event()
     async with Producer(bootstrap) as producer, asyncio.TaskGroup() as tasks:
-        tasks.create_task(monitor(bootstrap, prefix, int(window * 1000), limit, silence))
+        tasks.create_task(monitor(bootstrap, prefix, int(window * 1000), limit, devices_done))
         simulated = [
             simulate(producer, f"{prefix}.readings", f"device-{number}", readings, pause)
             for number in range(devices)
         ]
         await asyncio.gather(*map(tasks.create_task, simulated))
         await producer.flush()
-        silence.set()
+        devices_done.set()
 
 
 @click.command(help=(__doc__ or "").replace("\n\n", "\n\n\b\n"))
-@click.option("--bootstrap", default="localhost:9092", show_default=True, help="A broker.")
-@click.option("--prefix", default="telemetry", show_default=True, help="Of topics and group.")
-@click.option("--devices", default=5, show_default=True, help="How many are simulated.")
-@click.option("--readings", default=200, show_default=True, help="How many each of them sends.")
-@click.option("--pause", default=0.02, show_default=True, help="Seconds between two of them.")
-@click.option("--window", default=0.5, show_default=True, help="Seconds that are averaged.")
-@click.option("--limit", default=70.0, show_default=True, help="Degrees that are too many.")
+@click.option("--bootstrap", default="localhost:9092", show_default=True, help="Bootstrap servers.")
+@click.option("--prefix", default="telemetry", show_default=True, help="Prefix of topics.")
+@click.option("--devices", default=5, show_default=True, help="Number of simulated devices.")
+@click.option("--readings", default=200, show_default=True, help="Readings per device.")
+@click.option("--pause", default=0.02, show_default=True, help="Seconds between readings.")
+@click.option("--window", default=0.5, show_default=True, help="Averaging window, seconds.")
+@click.option("--limit", default=70.0, show_default=True, help="Alert above this average, °C.")
 def main(bootstrap: str, **options: Any) -> None:
-    """Run it."""
+    """Run the example."""
     try:
         asyncio.run(run(bootstrap, **options))
     except* (ClientError, KafkaError) as errors:

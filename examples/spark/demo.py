@@ -25,11 +25,9 @@ from ottla.client.blocking import Admin, Consumer
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "demo"))
 
-import quiet
-from brokers import brokers
-from queries import Query, session
-from rates import Count
-from screen import LIVELY_SECONDS, Screen
+from environment import brokers, stderr_to, temporary_directory
+from screen import REFRESH_SECONDS, Counter, Screen
+from spark_job import Query, session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -54,18 +52,22 @@ def devices(bootstrap: str, topic: str) -> Iterator[None]:
 def watch(query: Query, bootstrap: str, source: str, target: str, seconds: float) -> int:
     """Show the progress of a query after its first batch; return how many readings it read."""
     # Spark reads all that has arrived since its last batch at once.
-    sent, taken, alerts = Count("devices"), Count("Spark", window_seconds=10.0), Count("alerts")
+    sent, taken, alerts = (
+        Counter("devices"),
+        Counter("Spark", window_seconds=10.0),
+        Counter("alerts"),
+    )
     deadline = time.monotonic() + FIRST_BATCH_SECONDS
     while not taken.total:
         if time.monotonic() > deadline:
             raise TimeoutError(f"Spark read no records within {FIRST_BATCH_SECONDS:g} s")
-        time.sleep(LIVELY_SECONDS)
-        query.look(taken)
+        time.sleep(REFRESH_SECONDS)
+        query.update(taken)
     screen = Screen([sent, taken, alerts], seconds)
     with Admin(bootstrap) as admin, screen.shown():
         while screen.elapsed < seconds:
-            time.sleep(LIVELY_SECONDS)
-            query.look(taken)
+            time.sleep(REFRESH_SECONDS)
+            query.update(taken)
             sent.total = sum(admin.end_offsets(source).values())
             alerts.total = sum(admin.end_offsets(target).values())
             screen.draw()
@@ -122,12 +124,12 @@ def run(
 @click.option("--seconds", default=30, show_default=True, help="How long to run the job.")
 def main(seconds: int) -> None:
     """Run the demo."""
-    with quiet.folder() as folder, brokers(folder, 1) as (bootstrap,):
+    with temporary_directory() as directory, brokers(directory, 1) as (bootstrap,):
         click.echo(f"broker on {bootstrap}; 12 devices send 200 readings per second")
         click.echo("starting Spark …")
-        with quiet.silence(folder / "spark.log"):
+        with stderr_to(directory / "spark.log"):
             spark = session()
-            run(spark, bootstrap, folder / "checkpoint", seconds)
+            run(spark, bootstrap, directory / "checkpoint", seconds)
             spark.stop()
 
 

@@ -161,23 +161,23 @@ class TestSaga:
                 except ValueError:
                     nonsense.append(record)
             assert (len(orders), len(nonsense)) == (placed, dead)
-            refused = {key for key, amount in orders.items() if amount > 80}
-            assert 0 < len(refused) < len(orders)
+            rejected = {key for key, amount in orders.items() if amount > 80}
+            assert 0 < len(rejected) < len(orders)
 
             answers = {
-                name: {record.key(): json.loads(record.value())["what"] for record in records}
+                name: {record.key(): json.loads(record.value())["status"] for record in records}
                 for name, records in events.items()
                 if name != "orders"
             }
             for name, answered in answers.items():
                 assert len(answered) == len(events[name]), f"{name} has an answer twice"
             assert answers["payments"] == {
-                key: "refused" if key in refused else "paid" for key in orders
+                key: "rejected" if key in rejected else "paid" for key in orders
             }
             assert answers["notifications"] == {
-                key: "too expensive" if key in refused else "on its way" for key in orders
+                key: "too expensive" if key in rejected else "on its way" for key in orders
             }
-            assert answers["cancellations"] == dict.fromkeys(refused, "cancelled")
+            assert answers["cancellations"] == dict.fromkeys(rejected, "cancelled")
 
             letters = read(f"{prefix}.dead-letters")
             # Who was killed may have buried one, and not have said so.
@@ -309,27 +309,27 @@ class TestLedger:
         run("ledger", "--prefix", prefix, "play", "--transfers", 500)
 
         expected = Counter()
-        refused = 0
+        rejected = 0
         for payer, payee, amount in values(read(f"{prefix}.transfers")):
             if payer == "world" or expected[payer] >= amount:
                 expected.update({payer: -amount, payee: amount})
             else:
-                refused += 1
+                rejected += 1
         found = balances()
         assert Counter(found["balances"]) == expected
         assert found["replayed"] == 500
-        assert 0 < refused < 500
+        assert 0 < rejected < 500
         audited = run("ledger", "--prefix", prefix, "audit")
-        assert audited == f"500 transfers, {refused} refused; the sum is zero\n"
+        assert audited == f"500 transfers, {rejected} rejected; the sum is zero\n"
 
     def test_records_before_a_snapshot_can_be_deleted(
         self, broker, start, run, read, balances, prefix
     ):
         ledger = ("ledger", "--prefix", prefix)
-        assert run(*ledger, "post", "world", "ann", 100) == "0: done\n"
-        assert run(*ledger, "post", "ann", "bob", 30) == "1: done\n"
+        assert run(*ledger, "post", "world", "ann", 100) == "0: accepted\n"
+        assert run(*ledger, "post", "ann", "bob", 30) == "1: accepted\n"
         run(*ledger, "snapshot")
-        assert run(*ledger, "post", "bob", "ann", 31) == "2: refused\n"
+        assert run(*ledger, "post", "bob", "ann", 31) == "2: rejected\n"
         with Admin(broker.bootstrap) as admin:
             admin.delete_records({TopicPartition(f"{prefix}.transfers", 0): 2})
             configs = admin.describe_topic_configs(f"{prefix}.snapshots")[f"{prefix}.snapshots"]
@@ -493,14 +493,14 @@ class TestTopologyAudit:
             for one in report["findings"]
             if one["name"].startswith(prefix)
         ] == [
-            (kept, "grows for ever"),
+            (kept, "has unlimited retention"),
             (f"{skewed}-2", "has 3.7 times its share of records"),
             (idle, "has no members"),
-            (group, "is 60 records behind"),
+            (group, "has a lag of 60 records"),
         ]
 
     def test_a_cluster_without_findings_passes(self, run, ottla_broker):
         out = run("topology_audit", "--bootstrap", ottla_broker.bootstrap, "--strict")
 
-        assert f"broker 0 at {ottla_broker.bootstrap}: leads 0, has 0 partitions" in out
+        assert f"broker 0 at {ottla_broker.bootstrap}: leads 0, hosts 0 partitions" in out
         assert out.endswith("0 findings\n")

@@ -15,9 +15,9 @@ DEMO = Path(__file__).resolve().parents[2] / "examples" / "demo"
 @pytest.fixture
 def job(monkeypatch):
     monkeypatch.syspath_prepend(str(DEMO))
-    for name in ("rates", "queries", "job"):
+    for name in ("environment", "screen", "spark_job"):
         monkeypatch.delitem(sys.modules, name, raising=False)
-    return importlib.import_module("job")
+    return importlib.import_module("spark_job")
 
 
 def test_orders_are_counted(job, spark, bootstrap, make_topic, producer, tmp_path):
@@ -28,9 +28,9 @@ def test_orders_are_counted(job, spark, bootstrap, make_topic, producer, tmp_pat
     query = job.start(spark, bootstrap, orders, totals, tmp_path)
     query.finish()
 
-    count = importlib.import_module("rates").Count("Spark")
-    query.look(count)
-    assert count.total == len(coffees)
+    counter = importlib.import_module("screen").Counter("Spark")
+    query.update(counter)
+    assert counter.total == len(coffees)
     with Consumer(bootstrap, totals) as consumer:
-        found = [consumer.getone(timeout=10) for _ in range(2)]
-    assert {one.key.decode(): int(one.value) for one in found} == Counter(coffees)
+        records = [consumer.getone(timeout=10) for _ in range(2)]
+    assert {record.key.decode(): int(record.value) for record in records} == Counter(coffees)
