@@ -4,7 +4,7 @@
 PYTHON ?= python3
 export PYTHON
 
-.PHONY: help broker check demo test lint format bench chaos soak docs clean venv core-venv spark-demo
+.PHONY: help broker check demo test lint format bench chaos diff soak docs clean venv core-venv spark-demo
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -38,6 +38,9 @@ bench: venv ## run every benchmark (up to 20 minutes); writes docs/benchmarks.md
 
 chaos: venv ## inject faults under load; prints a table. CHAOS="--rows 1,7-9 --seed 5 --cycles 100"
 	PYTHONPATH=tests .venv/bin/python -m chaos run $(CHAOS)
+
+diff: venv ## compare a thousand sequences of requests with Apache Kafka (jars: TEST_KAFKA_LIBS). DIFF="--seed 5"
+	PYTHONPATH=tests .venv/bin/python -m differential $(DIFF)
 
 soak: venv ## an hour of load with faults; fails if memory or descriptors grow. SOAK="--minutes 5"
 	PYTHONPATH=tests .venv/bin/python -m chaos soak $(SOAK)

@@ -44,7 +44,7 @@ group.min.session.timeout.ms=100
 class ApacheKafka:
     """One broker that can be started and killed repeatedly, on the same data and port."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **configs: str) -> None:
         self.log = folder / "kafka.log"
         self.port = free_port()
         self._properties = folder / "server.properties"
@@ -52,6 +52,7 @@ class ApacheKafka:
         text = _PROPERTIES.format(
             host=HOST, port=self.port, controller_port=free_port(), data=folder / "data"
         )
+        text += "".join(f"{name}={value}\n" for name, value in configs.items())
         self._properties.write_text(text)
 
     @staticmethod
