@@ -30,6 +30,7 @@ from .pipeline import RequestPipeline
 from .send_queue import SendQueue
 
 if TYPE_CHECKING:
+    from .flow import Charge
     from .listeners import Listener
     from .server import Server
 
@@ -37,10 +38,11 @@ if TYPE_CHECKING:
 _MIN_REQUEST_BYTES = 8
 #: Requests up to this size are within every limit: no config can be set lower.
 _UNLIMITED_REQUEST_BYTES = 1024
-#: Initial buffer of an incomplete request, before bytes arrived to fill it: of one that reserved
-#: its size in the budget, and of any other.
-_RESERVED_BUFFER_BYTES = 1024 * 1024
-_BUFFER_BYTES = 4096
+#: Initial buffer of an incomplete request: in proportion to what has arrived, so that a client has
+#: to send what it makes the broker allocate. One MiB spares most requests a copy to a larger one.
+_MIN_BUFFER_BYTES = 4096
+_MAX_BUFFER_BYTES = 1024 * 1024
+_BUFFER_BYTES_PER_RECEIVED_BYTE = 8
 #: How long one connection may handle requests before others are served.
 _TURN_SECONDS = 0.005
 NEVER = float("inf")
@@ -70,8 +72,8 @@ class Connection(asyncio.BufferedProtocol):
             max_bytes=_UNLIMITED_REQUEST_BYTES,
             max_bytes_of=server.max_request_bytes,
         )
-        #: Bytes of the budget reserved for the incomplete request, or still to be granted.
-        self._reserved_bytes = 0
+        #: The charge of an incomplete large request, and whether it waits for the budget.
+        self._charge: Charge | None = None
         self._awaits_budget = False
         self._is_reading = True
         self._is_closing = False
@@ -129,6 +131,9 @@ class Connection(asyncio.BufferedProtocol):
         self._server.metrics.bytes_received += nbytes
         if self._framer.buffer_updated(nbytes):
             self._handle_frames()
+        elif self._charge is not None and not self._charge.add(nbytes):
+            self._awaits_budget = True
+            self._pause_reading()
 
     def eof_received(self) -> bool:
         """Close: Kafka clients do not half-close their connections."""
@@ -140,11 +145,10 @@ class Connection(asyncio.BufferedProtocol):
         self._pipeline.close()
         self._send_queue.close()
         self._framer.clear()
-        if self._awaits_budget:
-            self._server.budget.withdraw(self._on_budget_granted)
-        elif self._reserved_bytes:
-            self._server.budget.release(self._reserved_bytes)
-        self._awaits_budget, self._reserved_bytes = False, 0
+        charge, self._charge = self._charge, None
+        if charge is not None:
+            charge.close()
+        self._awaits_budget = False
         self._server.remove(self)
 
     def pause_writing(self) -> None:
@@ -201,12 +205,12 @@ class Connection(asyncio.BufferedProtocol):
             if frame is None:
                 return self._begin_frame(framer.frame_bytes)
             self.read_deadline = NEVER
-            reserved_bytes, self._reserved_bytes = self._reserved_bytes, 0
+            charge, self._charge = self._charge, None
             try:
                 self._pipeline.handle(frame, self)
             finally:
-                if reserved_bytes:
-                    self._server.budget.release(reserved_bytes)
+                if charge is not None:
+                    charge.close()
             if not framer.unparsed_bytes and self._pipeline.is_blocked() and not self._is_closing:
                 return True  # Read on, to notice a disconnect. What arrives waits.
             if not self._may_read():
@@ -225,27 +229,30 @@ class Connection(asyncio.BufferedProtocol):
 
         Returns whether it may be read now.
         """
+        framer = self._framer
         if size:
             self.read_deadline = NEVER
-        buffer_bytes = _BUFFER_BYTES
-        # A request that could have arrived in one read needs no reservation.
+        received_bytes = framer.unparsed_bytes
+        # A request that could have arrived in one read is not charged.
         if size > len(self._server.scratch):
-            buffer_bytes = _RESERVED_BUFFER_BYTES
-            self._reserved_bytes = size
-            self._awaits_budget = not self._server.budget.reserve(size, self._on_budget_granted)
+            self._charge = self._server.budget.open(size, self._on_budget_granted, self._on_stalled)
+            self._awaits_budget = not self._charge.add(received_bytes)
         if self._awaits_budget:
-            self._framer.detach()
+            framer.detach()
             self._pause_reading()
             return False
-        self._framer.detach(buffer_bytes)
+        buffer_bytes = min(received_bytes * _BUFFER_BYTES_PER_RECEIVED_BYTE, _MAX_BUFFER_BYTES)
+        framer.detach(max(buffer_bytes, _MIN_BUFFER_BYTES))
         self._start_read_deadline(size)
         return True
 
     def _on_budget_granted(self) -> None:
         self._awaits_budget = False
-        self._framer.grow(_RESERVED_BUFFER_BYTES)
-        self._start_read_deadline(self._reserved_bytes)
+        self._start_read_deadline(self._framer.frame_bytes - self._framer.filled_bytes)
         self._resume_reading()
+
+    def _on_stalled(self) -> None:
+        self._server.abort_stalled(self)
 
     def _start_read_deadline(self, size: int) -> None:
         if self.read_deadline == NEVER:

@@ -44,7 +44,10 @@ class Server:
         #: The current configs; the broker replaces them when some are altered.
         self.config: BrokerConfig = broker.config
         self.scratch = memoryview(bytearray(_SCRATCH_BYTES))
-        self.budget = Budget(lambda: self.config.queued_max_request_bytes)
+        self.budget = Budget(
+            lambda: self.config.queued_max_request_bytes,
+            lambda: self.config.socket_request_max_bytes,
+        )
         #: The address of each listener, as host:port.
         self.addresses: list[str] = []
         #: The advertised listeners, as name://host:port.
@@ -177,6 +180,10 @@ class Server:
         seconds = self.config.connections_progress_timeout_ms / 1000
         return seconds + size_bytes / _MIN_BYTES_PER_SECOND
 
+    def abort_stalled(self, connection: Connection) -> None:
+        """Close a connection whose incomplete request holds bytes that other requests wait for."""
+        self._abort(connection, "stalled", "Other requests wait for the incomplete request")
+
     def watch_read(self, connection: Connection) -> None:
         """Check the read deadline of a connection that is in the middle of a request."""
         self._reading.add(connection)
@@ -213,6 +220,8 @@ class Server:
                 self._reading.discard(connection)
             elif connection.read_deadline < now:
                 self._abort(connection, "stalled", "The request was not received in time")
+        for charge in self.budget.stalled():
+            charge.abort()
         for connection in list(self._writing):
             if connection.write_deadline == NEVER:
                 self._writing.discard(connection)

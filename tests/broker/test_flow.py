@@ -1,110 +1,172 @@
 """Budget: the request bytes that all connections share."""
 
-from collections import deque
-
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.broker.net.flow import Budget
+from ottla.broker.net.flow import _MAX_SLOW_CHECKS, Budget
+
+MIB = 1024 * 1024
+LIMIT, MAX_REQUEST = 256 * MIB, 100 * MIB
+#: Of the pool of large requests: the limit, less the reserve and the largest request.
+THRESHOLD = 92 * MIB
 
 
-class Reservation:
-    """A reservation, granted or waiting."""
+class Request:
+    """A request that is received in parts."""
 
     def __init__(self, budget, size):
-        self.budget = budget
+        self.charge = budget.open(size, self._resume, self._abort)
         self.size = size
-        self.is_granted = budget.reserve(size, self._on_granted)
+        self.received = 0
+        self.is_waiting = False
+        self.is_aborted = False
 
-    def _on_granted(self):
-        assert not self.is_granted
-        self.is_granted = True
+    def _resume(self):
+        assert self.is_waiting
+        self.is_waiting = False
+
+    def _abort(self):
+        self.is_aborted = True
+
+    def receive(self, size_bytes):
+        assert not self.is_waiting
+        self.received += size_bytes
+        self.is_waiting = not self.charge.add(size_bytes)
 
     def end(self):
-        if self.is_granted:
-            self.budget.release(self.size)
-        else:
-            self.budget.withdraw(self._on_granted)
+        self.charge.close()
 
 
-def test_reservations_are_granted_up_to_the_limit():
-    budget = Budget(lambda: 100)
-
-    first, second, third = (Reservation(budget, size) for size in (60, 40, 1))
-
-    assert (first.is_granted, second.is_granted, third.is_granted) == (True, True, False)
-    assert budget.used_bytes == 100
+def a_budget(limit=LIMIT, max_request=MAX_REQUEST):
+    return Budget(lambda: limit, lambda: max_request)
 
 
-def test_waiting_reservations_are_granted_in_order_even_if_a_later_one_fits():
-    budget = Budget(lambda: 100)
-    first, large, small = (Reservation(budget, size) for size in (80, 90, 1))
-    assert not small.is_granted
+def test_a_request_is_charged_for_what_arrived_not_for_what_it_announces():
+    budget = a_budget()
+    liars = [Request(budget, MAX_REQUEST) for _ in range(100)]
+
+    for liar in liars:
+        liar.receive(20)
+
+    assert budget.used_bytes == 2000
+    assert budget.waiting_count == 0
+
+
+def test_medium_requests_are_read_while_large_ones_fill_the_budget():
+    budget = a_budget()
+    large = [Request(budget, MAX_REQUEST) for _ in range(5)]
+    for request in large:
+        request.receive(80 * MIB)
+    assert [request.is_waiting for request in large] == [False, True, True, True, True]
+
+    medium = [Request(budget, MIB) for _ in range(60)]
+    for request in medium:
+        request.receive(MIB)
+
+    assert not any(request.is_waiting for request in medium)
+
+
+def test_at_the_threshold_only_the_oldest_request_is_read():
+    budget = a_budget()
+    first, second, third = (Request(budget, MAX_REQUEST) for _ in range(3))
+    third.receive(50 * MIB)
+    second.receive(THRESHOLD - 50 * MIB)
+    assert (second.is_waiting, third.is_waiting) == (True, False)
+
+    first.receive(MAX_REQUEST)
+    assert not first.is_waiting
 
     first.end()
-    assert (large.is_granted, small.is_granted) == (True, True)
-    assert budget.used_bytes == 91
+    assert not second.is_waiting, "It is the oldest now"
 
 
-def test_a_reservation_above_the_limit_is_granted_alone():
-    budget = Budget(lambda: 100)
-    first, giant, next_one = (Reservation(budget, size) for size in (10, 500, 10))
+def test_all_requests_continue_below_the_threshold():
+    budget = a_budget()
+    first, second, third = requests = [Request(budget, MAX_REQUEST) for _ in range(3)]
+    for request in requests:
+        request.receive(60 * MIB)
+    assert (first.is_waiting, second.is_waiting, third.is_waiting) == (False, True, True)
 
-    first.end()
-    assert (giant.is_granted, next_one.is_granted) == (True, False)
+    second.end()
+    assert third.is_waiting
+    third.end()
+    assert budget.used_bytes == 60 * MIB
+    fourth = Request(budget, MAX_REQUEST)
+    fourth.receive(MIB)
+    assert not fourth.is_waiting
 
-    giant.end()
-    assert next_one.is_granted
-    assert budget.used_bytes == 10
 
+def test_a_slow_request_is_aborted_only_while_others_wait():
+    budget = a_budget()
+    slow, other = Request(budget, MAX_REQUEST), Request(budget, MAX_REQUEST)
+    slow.receive(90 * MIB)
+    for _ in range(2 * _MAX_SLOW_CHECKS):
+        assert budget.stalled() == []
 
-def test_withdrawing_a_reservation_grants_those_behind_it():
-    budget = Budget(lambda: 100)
-    first, giant, small = (Reservation(budget, size) for size in (50, 80, 20))
-
-    giant.end()
-
-    assert small.is_granted
-    assert budget.used_bytes == 70
-    assert not giant.is_granted
-    assert first.is_granted
+    other.receive(3 * MIB)
+    assert other.is_waiting
+    for _ in range(_MAX_SLOW_CHECKS):
+        slow.receive(64 * 1024)
+        assert budget.stalled() == []
+    for _ in range(_MAX_SLOW_CHECKS - 1):
+        slow.receive(1)
+        assert budget.stalled() == []
+    assert budget.stalled() == [slow.charge]
 
 
 def test_the_limit_may_change_at_runtime():
-    limit = 100
-    budget = Budget(lambda: limit)
-    first, second = Reservation(budget, 100), Reservation(budget, 50)
+    limit = LIMIT
+    budget = Budget(lambda: limit, lambda: MAX_REQUEST)
+    first, second, third = (Request(budget, MAX_REQUEST) for _ in range(3))
+    for request in (first, second):
+        request.receive(MIB)
 
-    limit = 30
-    first.end()
+    limit = 130 * MIB
+    third.receive(MIB)
+    assert third.is_waiting
 
-    assert second.is_granted
-    assert not Reservation(budget, 1).is_granted
+    limit = LIMIT
+    second.end()
+    assert not third.is_waiting
 
 
-SIZES = st.integers(1, 60)
-STEPS = st.lists(
-    st.one_of(SIZES.map(lambda size: ("reserve", size)), st.tuples(st.just("end"), SIZES))
-)
+SIZES = st.integers(100, 3000)
+STEPS = st.lists(st.tuples(st.sampled_from(["open", "receive", "lose"]), st.integers(0, 50), SIZES))
 
 
 @given(steps=STEPS)
-def test_the_limit_holds_and_every_reservation_is_granted(steps):
-    budget = Budget(lambda: 100)
-    reservations = []
-    for step, number in steps:
-        if step == "reserve":
-            reservations.append(Reservation(budget, number))
-        elif reservations:
-            reservations.pop(number % len(reservations)).end()
+def test_the_limit_holds_and_every_request_is_completed(steps):
+    limit, max_request, read_bytes = 10_000, 3000, 100
+    budget = a_budget(limit, max_request)
+    requests = []
 
-        granted = [reservation for reservation in reservations if reservation.is_granted]
-        waiting = deque(reservation for reservation in reservations if not reservation.is_granted)
-        assert budget.used_bytes == sum(reservation.size for reservation in granted) <= 100
-        if waiting:
-            assert budget.used_bytes + waiting[0].size > 100
+    def check():
+        assert budget.used_bytes == sum(request.received for request in requests)
+        assert budget.used_bytes <= limit + read_bytes * len(requests)
+        assert budget.waiting_count == sum(request.is_waiting for request in requests)
+        assert not requests or not all(request.is_waiting for request in requests)
 
-    for reservation in reservations:
-        reservation.end()
-    assert budget.used_bytes == 0
-    assert Reservation(budget, 100).is_granted
+    def receive(request):
+        size_bytes = min(read_bytes, request.size - request.received)
+        if request.received + size_bytes == request.size:
+            requests.remove(request)
+            request.end()
+        else:
+            request.receive(size_bytes)
+        check()
+
+    for step, number, size in steps:
+        if step == "open":
+            requests.append(Request(budget, size))
+            receive(requests[-1])
+        elif readable := [request for request in requests if not request.is_waiting]:
+            request = readable[number % len(readable)]
+            if step == "receive":
+                receive(request)
+            else:
+                requests.remove(request)
+                request.end()
+                check()
+    while requests:
+        receive(next(request for request in requests if not request.is_waiting))
+    assert (budget.used_bytes, budget.waiting_count) == (0, 0)
