@@ -1,9 +1,14 @@
 """Reading a range of offsets: Fetch requests to the partition's leader in, Arrow batches out.
 
 This is all that a task does. The next Fetch is sent before the previous response is decoded and
-passed to Spark, so that the broker works meanwhile. Offsets without records are normal: compaction
-removes records, and transactions leave control batches. Records that are missing because the log
-begins later are a loss of data.
+passed to Spark, so that the broker works meanwhile.
+
+Records that are missing because the log begins later, or ends earlier, are a loss of data. So is a
+gap between two batches, unless the topic is compacted: a broker assigns consecutive offsets, and
+control batches and aborted transactions are part of what is fetched. Only compaction removes
+batches, and recovery, which sets damaged ones aside. Gaps inside a batch are always due to
+compaction. Whether the topic is compacted is asked when a gap is found, once per task. If it was
+compacted before, but is not now, a gap counts as a loss, because the two cannot be told apart.
 """
 
 from __future__ import annotations
@@ -17,8 +22,15 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ottla.protocol.api.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+)
 from ottla.protocol.api.fetch import FetchResponse, PartitionData
+from ottla.protocol.batch import HEADER_BYTES, batch_size, unpack_header
 from ottla.protocol.errors import BatchError
+from ottla.protocol.schema import Buffer
 
 from ..arrow.decoder import ArrowDecoder, corrupt_batch_error
 from ..consumer.fetched_data import FetchedData
@@ -39,6 +51,11 @@ _RECORD_BYTES = 1024
 _MIN_FETCH_BYTES = 64 * 1024
 # A partition that its broker does not know for this long is taken to be deleted.
 _DELETED_SECONDS = 5.0
+_TOPIC_RESOURCE = 2
+_CLEANUP_POLICY = "cleanup.policy"
+_SET_ASIDE = (
+    "The topic is not compacted: recovery has set damaged batches aside, see the broker's log"
+)
 
 
 def read_range(
@@ -75,6 +92,7 @@ class _RangeReader:
         self._record_bytes = float(_RECORD_BYTES)
         self._unknown_since: float | None = None
         self._empty_since: float | None = None
+        self._is_compacted: bool | None = None
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         client, end = self._client, self._range.end
@@ -135,6 +153,7 @@ class _RangeReader:
             self._unknown_since = None
             if response.records:
                 self._empty_since = None
+                await self._check_gaps(offset, response.records)
                 return self._fetched(offset, response)
             if self._is_empty_for_too_long():
                 timeout = self._client.cluster.config.timeouts.operation
@@ -181,6 +200,31 @@ class _RangeReader:
 
     # Data loss.
 
+    async def _check_gaps(self, offset: int, records: Buffer) -> None:
+        """Raise DataLossError for batches missing in the range, unless compaction removed them."""
+        for first, next_offset in _gaps(records, offset):
+            if first >= self._range.end or await self._is_topic_compacted():
+                return
+            last = min(next_offset, self._range.end) - 1
+            self._lose(f"Offsets {first} to {last} of {self._tp} are missing", cause=_SET_ASIDE)
+
+    async def _is_topic_compacted(self) -> bool:
+        if self._is_compacted is None:
+            topic = DescribeConfigsResource(
+                resource_type=_TOPIC_RESOURCE,
+                resource_name=self._tp.topic,
+                configuration_keys=[_CLEANUP_POLICY],
+            )
+            request = DescribeConfigsRequest(resources=[topic])
+            response = await self._client.cluster.send_to_any(request, DescribeConfigsResponse)
+            (result,) = response.results
+            error = kafka_error(result.error_code, f"{_CLEANUP_POLICY} of {self._tp.topic}")
+            if error is not None:
+                raise error
+            values = {config.name: config.value or "" for config in result.configs}
+            self._is_compacted = "compact" in values.get(_CLEANUP_POLICY, "")
+        return self._is_compacted
+
     async def _handle_out_of_range(self, offset: int) -> _Fetched:
         """Find out which records are missing at an offset that is not in the log."""
         end = self._range.end
@@ -199,9 +243,11 @@ class _RangeReader:
         )
         return offsets[self._tp].offset
 
-    def _lose(self, reason: str, next_offset: int | None = None) -> _Fetched:
+    def _lose(
+        self, reason: str, next_offset: int | None = None, cause: str | None = None
+    ) -> _Fetched:
         if self._options.fail_on_data_loss:
-            raise DataLossError(reason)
+            raise DataLossError(reason) if cause is None else DataLossError(reason, cause)
         logger.warning("%s; continuing because failOnDataLoss is false", reason)
         return _Fetched(None, self._range.end if next_offset is None else next_offset)
 
@@ -215,6 +261,20 @@ class _RangeReader:
         now = time.monotonic()
         self._empty_since = self._empty_since or now
         return now - self._empty_since > self._client.cluster.config.timeouts.operation
+
+
+def _gaps(records: Buffer, offset: int) -> Iterator[tuple[int, int]]:
+    """Yield the offsets that no batch covers, from `offset` on: the first, and the one after."""
+    at, end = 0, len(records)
+    while end - at >= HEADER_BYTES:
+        size = batch_size(records, at)
+        if size < HEADER_BYTES or at + size > end:
+            return  # an incomplete batch
+        base_offset, _, _, _, _, last_offset_delta, *_ = unpack_header(records, at)
+        if base_offset > offset:
+            yield offset, base_offset
+        offset = max(offset, base_offset + last_offset_delta + 1)
+        at += size
 
 
 def _with_null_headers(batch: pa.RecordBatch) -> pa.RecordBatch:

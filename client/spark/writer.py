@@ -20,6 +20,7 @@ from pyspark.sql.datasource import (
 )
 
 from ..blocking import Producer
+from .errors import IncompleteWriteError
 from .options import WriteOptions
 
 #: The columns of a record; "timestamp" is added with includeTimestamp.
@@ -78,7 +79,9 @@ def write_all(batches: Iterable[pa.RecordBatch], options: WriteOptions) -> Writt
             for batch in counted():
                 for name, rows in by_topic(batch):
                     parts += producer.send_arrow(name, _select(columns, rows))
-    assert sum(part.record_count for part in parts) == records
+    written = sum(part.record_count for part in parts)
+    if written != records:
+        raise IncompleteWriteError(f"The task has {records} rows, but {written} were acknowledged")
     return Written(records)
 
 

@@ -103,7 +103,8 @@ class SourceWriter(ABC):
 
     def constant(self, name: str, value: object) -> str:
         """Make an object available to the generated code under a name."""
-        assert self.namespace.setdefault(name, value) == value, f"two values for constant {name}"
+        existing = self.namespace.setdefault(name, value)
+        assert existing == value, f"two values for constant {name}"
         return name
 
     def literal(self, value: object) -> str:

@@ -173,6 +173,31 @@ def test_offset_gaps_are_not_a_data_loss(tmp_path):
         )
 
 
+def test_batches_that_recovery_set_aside_are_a_data_loss(tmp_path, caplog):
+    with Daemon(tmp_path) as broker:
+        with Producer(broker.address) as producer:
+            for number in range(10):
+                producer.send("t", b"record-%d" % number)
+        broker.kill()
+        (segment,) = (tmp_path / "data").glob("t-0/*.log")
+        data = segment.read_bytes()
+        segment.write_bytes(data.replace(b"record-4", b"record-?"))
+        broker.start()
+        connection = ConnectionOptions(broker.address, ClientConfig())
+
+        def read(start, end, **options):
+            wanted = PartitionRange("t", 0, start, end)
+            return offsets_of(read_range(wanted, connection, FetchOptions(**options)))
+
+        for start, end in ((0, 10), (4, 10), (4, 5), (2, 5)):
+            with pytest.raises(DataLossError, match=r"Offsets 4 to 4 of t-0 are missing.*recovery"):
+                read(start, end)
+        assert read(0, 4) == [0, 1, 2, 3]
+        assert read(5, 10) == [5, 6, 7, 8, 9]
+        assert read(0, 10, fail_on_data_loss=False) == [0, 1, 2, 3, 5, 6, 7, 8, 9]
+        assert "Offsets 4 to 4 of t-0 are missing" in caplog.text
+
+
 async def test_aborted_transactions_and_control_batches_are_skipped():
     async with ScriptedBrokers() as stage:
         stage.logs[T0] += a_transaction(1, 0, 1) + a_transaction(2, 2, 3)

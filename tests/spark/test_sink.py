@@ -1,5 +1,7 @@
 """The sink: rows into topics."""
 
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -178,3 +180,32 @@ def test_invalid_columns_are_named(spark, sink, columns, options, message):
 def test_a_topic_is_not_overwritten(spark, sink):
     with pytest.raises(PySparkException, match="cannot be overwritten"):
         sink(spark.sql("SELECT 'x' AS value").write, topic="t").mode("overwrite").save()
+
+
+def test_an_incomplete_write_is_an_error_even_in_optimized_mode(bootstrap, make_topic):
+    program = """if True:
+        import sys
+        import pyarrow as pa
+        from ottla.client.blocking import Producer
+        from ottla.client.spark import writer
+        from ottla.client.spark.options import write_options
+
+        class ForgetfulProducer(Producer):
+            def send_arrow(self, topic, data):
+                return super().send_arrow(topic, data)[:-1]
+
+        writer.Producer = ForgetfulProducer
+        rows = pa.RecordBatch.from_pydict({"value": [b"a", b"b"]})
+        options = {"kafka.bootstrap.servers": sys.argv[1], "topic": sys.argv[2]}
+        writer.write_all([rows], write_options(options))
+    """
+    done = subprocess.run(
+        [sys.executable, "-O", "-c", program, bootstrap, make_topic()],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+    assert done.returncode == 1
+    assert "IncompleteWriteError: The task has 2 rows, but 0 were acknowledged" in done.stderr
