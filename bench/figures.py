@@ -128,7 +128,7 @@ def lines(
     return Lines(title, column.header, x_label, values, x_format)
 
 
-def one_line(
+def column_lines(
     title: str, x_label: str, rows: Sequence[Row], x: str, *columns: Column, **options: Any
 ) -> Lines:
     """Return a panel with a line for each column, named after it, in the unit of the first."""
@@ -157,6 +157,9 @@ class Figure(NamedTuple):
         return re.sub(r"[^a-z0-9]+", "-", self.title.lower()).strip("-") + ".svg"
 
 
+Draw = Callable[[Any], Drawing]
+
+
 @dataclass(frozen=True)
 class Section:
     """Figures under one heading."""
@@ -165,18 +168,14 @@ class Section:
     text: str
     figures: list[Figure] = field(default_factory=list)
 
+    def figure(self, title: str, source: str, caption: str) -> Callable[[Draw], Draw]:
+        """Add a figure; `source` is a script and a part of its results."""
 
-Draw = Callable[[Any], Drawing]
+        def add(draw: Draw) -> Draw:
+            self.figures.append(Figure(title, *source.split("/"), caption, draw))
+            return draw
 
-
-def figure(section: Section, title: str, source: str, caption: str) -> Callable[[Draw], Draw]:
-    """Add a figure to a section; `source` is a script and a part of its results."""
-
-    def add(draw: Draw) -> Draw:
-        section.figures.append(Figure(title, *source.split("/"), caption, draw))
-        return draw
-
-    return add
+        return add
 
 
 # -- broker ----------------------------------------------------------------------------------------
@@ -200,8 +199,7 @@ CLIENT_CORES = Column("client cores", "client_cores", 1, ".2f")
 BROKER_MEMORY = Column("broker memory, MB", "anonymous", 1e-6)
 
 
-@figure(
-    BROKER,
+@BROKER.figure(
     "Throughput",
     "broker/throughput",
     "12 partitions, librdkafka's default batching. Broker memory is anonymous memory.",
@@ -215,8 +213,7 @@ def draw_throughput(trials: list[Row]) -> Drawing:
         yield table(title, trial["best"].items(), *columns)
 
 
-@figure(
-    BROKER,
+@BROKER.figure(
     "Broker CPU per million records",
     "broker/throughput",
     "From the same runs: user and system time of all threads of the broker.",
@@ -246,8 +243,7 @@ def _by_operation(trials: list[Row]) -> Iterator[tuple[str, list[Row]]]:
             yield operation, found
 
 
-@figure(
-    BROKER,
+@BROKER.figure(
     "Throughput by record size",
     "broker/sizes",
     "The broker handles batches, never single records: small records cost the client.",
@@ -261,8 +257,7 @@ def draw_sizes(trials: list[Row]) -> Drawing:
         yield matrix(f"{operation}, records/s", columns, RATE)
 
 
-@figure(
-    BROKER,
+@BROKER.figure(
     "CPU and memory by number of partitions",
     "broker/partitions",
     "Records of 100 bytes. More partitions mean smaller batches and larger requests.",
@@ -279,8 +274,7 @@ def draw_partitions(trials: list[Row]) -> Drawing:
     yield table("", rows, Column("partitions", "partitions"), RATE, BROKER_CPU, BROKER_MEMORY)
 
 
-@figure(
-    BROKER,
+@BROKER.figure(
     "Single-record requests",
     "broker/single",
     "The worst case: no cost is shared between records. The target for ottla is 50 µs of CPU "
@@ -314,22 +308,17 @@ def draw_latency(rows: list[Row], *, cold: bool) -> Drawing:
         yield table(f"{title}, ms", ((row["label"], row) for row in rows), *columns, records)
 
 
-figure(
-    BROKER,
-    "Latency",
-    "broker/latency",
-    "500 records a second, one per request, acks=all.",
-)(partial(draw_latency, cold=False))
-figure(
-    BROKER,
+BROKER.figure("Latency", "broker/latency", "500 records a second, one per request, acks=all.")(
+    partial(draw_latency, cold=False)
+)
+BROKER.figure(
     "Latency during cold reads",
     "broker/latency",
     "The same load while another consumer reads data that is not in the page cache.",
 )(partial(draw_latency, cold=True))
 
 
-@figure(
-    BROKER,
+@BROKER.figure(
     "Startup time and idle memory",
     "broker/start",
     "From the spawn of the process to its first response, with an empty data directory.",
@@ -358,8 +347,7 @@ LOG = Section(
 )
 
 
-@figure(
-    LOG,
+@LOG.figure(
     "Append compared with pwrite",
     "log/append",
     "`Log.append` validates the CRC, assigns offsets and maintains the indexes.",
@@ -367,7 +355,7 @@ LOG = Section(
 def draw_append(rows: list[Row]) -> Drawing:
     titles = {"log": "Log.append", "pwrite": "pwrite", "crc+pwrite": "CRC + pwrite"}
     times = [Column(f"{title}, µs", f"seconds/{key}", 1e6, ".1f") for key, title in titles.items()]
-    yield one_line("time per append", "batch size", rows, "size", *times, x_format=byte_size)
+    yield column_lines("time per append", "batch size", rows, "size", *times, x_format=byte_size)
     rates = {
         title: [(row["size"], row["size"] / row["seconds"][key] / 1e6) for row in rows]
         for key, title in titles.items()
@@ -378,8 +366,7 @@ def draw_append(rows: list[Row]) -> Drawing:
     yield table("batch", ((byte_size(row["size"]), row) for row in rows), *times, ratio, target)
 
 
-@figure(
-    LOG,
+@LOG.figure(
     "Append, read and roll by log length",
     "log/growth",
     "Batches of 1 KiB in small segments. A long log must not cost more than a short one.",
@@ -389,16 +376,13 @@ def draw_growth(rows: list[Row]) -> Drawing:
         Column(f"{operation}, µs", f"seconds/{operation}", 1e6, ",.1f")
         for operation in ("append", "read", "roll")
     ]
-    yield one_line("time per operation", "batches in the log", rows, "batches", *columns)
+    yield column_lines("time per operation", "batches in the log", rows, "batches", *columns)
     labelled = ((f"{row['batches']:,}", row) for row in rows)
     yield table("batches", labelled, Column("segments", "segments"), *columns)
 
 
-@figure(
-    LOG,
-    "Startup time by number of partitions",
-    "log/load",
-    "Each partition has one batch of 1 KiB.",
+@LOG.figure(
+    "Startup time by number of partitions", "log/load", "Each partition has one batch of 1 KiB."
 )
 def draw_load(rows: list[Row]) -> Drawing:
     rows = [
@@ -408,8 +392,8 @@ def draw_load(rows: list[Row]) -> Drawing:
     ]
     seconds = Column("ottla, seconds", "seconds", 1, ".3f")
     memory = Column("ottla, MB", "bytes", 1e-6, ".1f")
-    yield one_line("startup after a clean shutdown", "partitions", rows, "logs", seconds)
-    yield one_line("additional memory", "partitions", rows, "logs", memory)
+    yield column_lines("startup after a clean shutdown", "partitions", rows, "logs", seconds)
+    yield column_lines("additional memory", "partitions", rows, "logs", memory)
     yield table(
         "partitions",
         ((f"{row['logs']:,}", row) for row in rows),
@@ -420,7 +404,7 @@ def draw_load(rows: list[Row]) -> Drawing:
     )
 
 
-@figure(LOG, "Reads", "log/read", "A fetch sends the slices that it reads.")
+@LOG.figure("Reads", "log/read", "A fetch sends the slices that it reads.")
 def draw_reads(results: Row) -> Drawing:
     rate, size = results["sequential"], results["sequential"]["bytes"]
     rows = {
@@ -433,7 +417,7 @@ def draw_reads(results: Row) -> Drawing:
     yield table("one Log.read, at varying offsets", calls.items(), column)
 
 
-@figure(LOG, "Crash recovery", "log/recovery", "Batches of 16 KiB.")
+@LOG.figure("Crash recovery", "log/recovery", "Batches of 16 KiB.")
 def draw_recovery(results: Row) -> Drawing:
     seconds, size = results["seconds"], results["bytes"]
     rows = {
@@ -452,14 +436,12 @@ CLIENTS = Section(
 )
 
 
-@figure(
-    CLIENTS,
+@CLIENTS.figure(
     "Consume",
     "client/consume",
     "From the assignment to the last record. The client reads the length of each value.",
 )
-@figure(
-    CLIENTS,
+@CLIENTS.figure(
     "Produce",
     "client/produce",
     "Until the last acknowledgement has been checked: one per record, or one for all "
@@ -477,8 +459,8 @@ def draw_clients(trials: list[Row]) -> Drawing:
         yield table(title, trial["best"].items(), *columns)
 
 
-@figure(
-    CLIENTS, "Import time and memory of clients", "client/imports", "Including all dependencies."
+@CLIENTS.figure(
+    "Import time and memory of clients", "client/imports", "Including all dependencies."
 )
 def draw_imports(rows: Mapping[str, Row]) -> Drawing:
     yield table("import", rows.items(), Column("ms", "ms"), Column("MB", "mb", 1, ".1f"))
@@ -500,8 +482,7 @@ def _with_rate(costs: Mapping[str, Row]) -> dict[str, Row]:
     }
 
 
-@figure(
-    SPARK,
+@SPARK.figure(
     "Batch read",
     "spark/read",
     "The ottla source returns Arrow batches; `tuples` is the usual way for a Python data "
@@ -523,8 +504,7 @@ def draw_spark_reads(results: Row) -> Drawing:
     yield table(f"{results['records']:,} records", rows, *columns)
 
 
-@figure(
-    SPARK,
+@SPARK.figure(
     "Batch write",
     "spark/write",
     "Rows with a key and a value of 100 bytes, generated by Spark; acks=all.",
@@ -535,8 +515,7 @@ def draw_spark_writes(results: Row) -> Drawing:
     yield table(f"{results['records']:,} keyed rows", rows.items(), RATE, SPARK_CPU)
 
 
-@figure(
-    SPARK,
+@SPARK.figure(
     "Micro-batch overhead",
     "spark/batches",
     "One record per micro-batch, noop sink: the fixed cost of a micro-batch.",
@@ -556,8 +535,7 @@ GROUPS = Section(
 )
 
 
-@figure(
-    GROUPS,
+@GROUPS.figure(
     "Rebalance time by group size",
     "groups/rebalance",
     "From the last JoinGroup request until every member has its assignment.",
@@ -568,9 +546,9 @@ def draw_rebalance(results: Mapping[str, Row]) -> Drawing:
         for count, row in results.items()
     ]
     best = Column("best, ms", "best_seconds", 1e3, ",.1f")
-    yield one_line("rebalance", "members", rows, "members", best._replace(header="ottla, ms"))
+    yield column_lines("rebalance", "members", rows, "members", best._replace(header="ottla, ms"))
     cpu = Column("ottla, µs per member", "cpu_each", 1e6)
-    yield one_line("broker CPU", "members", rows, "members", cpu)
+    yield column_lines("broker CPU", "members", rows, "members", cpu)
     yield table(
         "members",
         ((f"{row['members']:,}", row) for row in rows),
@@ -580,7 +558,7 @@ def draw_rebalance(results: Mapping[str, Row]) -> Drawing:
     )
 
 
-@figure(GROUPS, "Offset commits", "groups/commit", "16 concurrent members.")
+@GROUPS.figure("Offset commits", "groups/commit", "16 concurrent members.")
 def draw_commits(rows: list[Row]) -> Drawing:
     yield table(
         "durability",
@@ -593,8 +571,7 @@ def draw_commits(rows: list[Row]) -> Drawing:
     )
 
 
-@figure(
-    GROUPS,
+@GROUPS.figure(
     "Broker startup after many offset commits",
     "groups/start",
     "1,000 groups with ten partitions each. Compaction has removed old commits.",
@@ -621,8 +598,7 @@ CLUSTER = Section(
 )
 
 
-@figure(
-    CLUSTER,
+@CLUSTER.figure(
     "One broker compared with three",
     "cluster/throughput",
     "librdkafka sends each batch to the leader of its partition. With three brokers, requests "
@@ -639,8 +615,7 @@ def draw_cluster_throughput(trials: list[Row]) -> Drawing:
         yield table(title, trial["best"].items(), RATE, cpu, BROKER_CORES, CLIENT_CORES)
 
 
-@figure(
-    CLUSTER,
+@CLUSTER.figure(
     "Topic creation",
     "cluster/create",
     "Every broker is polled for the topic from the moment the request is sent.",
@@ -657,8 +632,7 @@ def draw_create(rows: list[Row]) -> Drawing:
     )
 
 
-@figure(
-    CLUSTER,
+@CLUSTER.figure(
     "Metadata requests by number of partitions",
     "cluster/metadata",
     "Three brokers, topics of 100 partitions each; medians.",
@@ -668,7 +642,7 @@ def draw_metadata(rows: list[Row]) -> Drawing:
     single = Column("one topic, ms", "one/p50", 1e3, ".2f")
     cpu = Column("broker CPU, ms", "cpu_seconds", 1e3, ".1f")
     columns = (everything, single, cpu)
-    yield one_line("Metadata response", "partitions", rows, "partitions", *columns)
+    yield column_lines("Metadata response", "partitions", rows, "partitions", *columns)
     yield table(
         "partitions",
         ((f"{row['partitions']:,}", row) for row in rows),
@@ -689,8 +663,7 @@ WIRE = Section(
 )
 
 
-@figure(
-    WIRE,
+@WIRE.figure(
     "Record batches",
     "records/shapes",
     "Encoded to bytes, decoded to objects and to Arrow, with CRC validation; 1,000 records per "
@@ -707,8 +680,7 @@ def draw_records(rows: list[Row]) -> Drawing:
     yield table("records/s", ((row["shape"], row) for row in rows), task, *columns)
 
 
-@figure(
-    WIRE,
+@WIRE.figure(
     "Requests and responses",
     "codec/messages",
     "Topics × partitions, with 16 KiB of records per partition. The hand-written codec is plain "
@@ -724,8 +696,7 @@ def draw_messages(rows: list[Row]) -> Drawing:
     yield table("µs per message", labelled, operation, *columns, ratio)
 
 
-figure(
-    WIRE,
+WIRE.figure(
     "Import time of ottla.protocol",
     "imports/imports",
     "In addition to its dependencies. Each codec is compiled on first use.",

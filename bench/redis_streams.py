@@ -52,7 +52,7 @@ def count_ids(connection: socket.socket) -> int:
 def create_topic(address: str, topic: str, partitions: int, config: dict[str, str]) -> None:
     """Delete all streams, and apply the server's config."""
     host, _, port = address.rpartition(":")
-    with redis.Redis(host, int(port)) as server:
+    with redis.Redis(host, int(port), protocol=2) as server:
         server.flushall()
         for name, value in config.items():
             server.config_set(name, value)
