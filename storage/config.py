@@ -97,6 +97,11 @@ class LogConfig:
         low=0,
         high=1,
     )
+    file_delete_delay_ms: int = config_key(
+        60_000,
+        "Time that the log directories of a deleted topic are kept, renamed, before removal.",
+        low=0,
+    )
     flush_messages: int = config_key(
         LONG_MAX, "Maximum number of unflushed records before the log is fsynced.", low=1
     )

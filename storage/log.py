@@ -22,6 +22,7 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
+from uuid import UUID
 
 from ottla.protocol.batch import RecordBatch
 
@@ -39,6 +40,7 @@ from .errors import (
 from .files import OpenFiles
 from .index import TIME_ENTRY_BYTES
 from .leader_epochs import LeaderEpochs
+from .partition_metadata import PartitionMetadata
 from .producer_states import ProducerStates
 from .retention import SegmentSummary, count_deletable, should_roll_for_retention
 from .segment import Segment
@@ -98,6 +100,8 @@ class Log:
         self.producer_snapshots = ProducerSnapshots(directory, self.disk)
         self.leader_epochs = LeaderEpochs()
         self._leader_epoch_checkpoint = LeaderEpochCheckpoint(directory, self.disk)
+        #: The topic that the records belong to; None if that was not recorded.
+        self.topic_id: UUID | None = None
         self.start_offset = 0
         self.recovery_point = 0
         #: When the flush policy last asked for a flush, by the caller's clock.
@@ -123,6 +127,11 @@ class Log:
         # Needed for each append.
         self._is_compacted = config.compacts
         self._has_append_time = config.message_timestamp_type == "LogAppendTime"
+
+    def set_metadata(self, metadata: PartitionMetadata) -> None:
+        """Set the topic id, and whether the log replaces one that was lost."""
+        self.topic_id = metadata.topic_id
+        self.producer_states.accepts_unknown_sequences = not metadata.log_lost
 
     @property
     def active_segment(self) -> Segment:

@@ -6,7 +6,8 @@
     <data>/recovery-point      for each log, the offset up to which everything is durable
     <data>/<topic>-<partition>/     the logs
 
-    <data>/<…>.stray/          logs of no known topic: set aside, and never touched again
+    <data>/<…>.deleted/        the log of a deleted topic, until file.delete.delay.ms have passed
+    <data>/<…>.stray/          a log of no known topic: set aside, and never touched again
 
 A log that cannot be opened is reported and left alone; all others serve.
 """
@@ -16,9 +17,11 @@ from __future__ import annotations
 import base64
 import json
 import logging
+import math
 import re
+import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -32,13 +35,16 @@ from .errors import DataDirectoryError, LogOfflineError, StorageError
 from .files import OpenFiles
 from .flusher import Flusher
 from .log import Log
+from .partition_metadata import PartitionMetadata
 from .recovery import open_log
 from .segment_recovery import GAPS_FILE, RecoveryReport, read_gaps
 from .segments import DELETED_SUFFIX
 
 logger = logging.getLogger(__name__)
 
-FORMAT_VERSION = 1
+#: Version 2 has topic ids in committed offsets, which version 1 cannot read.
+FORMAT_VERSION = 2
+_READABLE_VERSIONS = (1, FORMAT_VERSION)
 _META_FILE = "meta.json"
 _CLEAN_SHUTDOWN_FILE = "clean-shutdown"
 _RECOVERY_POINT_FILE = "recovery-point"
@@ -72,6 +78,8 @@ class LogDirectory:
         self.disk = self.files.disk
         self.logs: dict[str, Log] = {}
         self.reports: dict[str, RecoveryReport] = {}
+        # Directories of deleted logs, and when each may be removed.
+        self._deleted: dict[Path, float] = {}
         #: Logs that could not be opened, with the error.
         self.failed: dict[str, Exception] = {}
         self.disk.make_directory(path)
@@ -109,6 +117,9 @@ class LogDirectory:
     ) -> None:
         """Open all logs, several at a time, with `configs` by log name."""
         self._prepare()
+        # When leftovers were deleted is not known: their delay starts anew.
+        due = time.monotonic() + default.file_delete_delay_ms / 1000
+        self._deleted = dict.fromkeys(self._deleted, due)
         names = [name for name in self._directories() if _LOG_NAME.fullmatch(name)]
         names = [name for name in names if name not in self.logs]
         with (
@@ -130,12 +141,19 @@ class LogDirectory:
         """Create a log, or return the existing one."""
         return self.create_all({name: config})[0]
 
-    def create_all(self, configs: Mapping[str, LogConfig]) -> list[Log]:
+    def create_all(
+        self,
+        configs: Mapping[str, LogConfig],
+        metadata: Mapping[str, PartitionMetadata] | None = None,
+    ) -> list[Log]:
         """Create logs, or return the existing ones: all of them, or none if the disk fails.
 
-        May be called in a thread, if nobody else creates or deletes logs in the meantime.
+        New logs get the `metadata` of their names. May be called in a thread, if nobody else
+        creates or deletes logs in the meantime.
         """
         new = [name for name in configs if name not in self.logs]
+        if metadata is not None:
+            self._reuse(configs.keys() - new, metadata)
         for name in new:
             if name in self.failed:
                 raise StorageError(f"Log {name} could not be opened: {self.failed[name]}")
@@ -150,6 +168,9 @@ class LogDirectory:
             for name in new:
                 log, report = open_log(self.path / name, configs[name], self.files)
                 created.append((name, log, report))
+                if metadata is not None and name in metadata:
+                    metadata[name].write(log.directory, self.disk)
+                    log.set_metadata(metadata[name])
             self.disk.sync_directory(self.path)
         except OSError:
             for _name, log, _report in created:
@@ -166,25 +187,60 @@ class LogDirectory:
         return [self.logs[name] for name in configs]
 
     def delete(self, name: str) -> None:
-        """Delete a log and its files. May be called in a thread."""
+        """Delete a log: rename its directory, for `purge_deleted` to remove. May run in a thread.
+
+        Until file.delete.delay.ms have passed, an operator can undo the deletion.
+        """
         log = self.logs.pop(name)
         self.reports.pop(name)
         for segment in log.segments:
             segment.drop()
-        # Not named after the log, whose name may have the maximum length.
-        target = self.path / f"{uuid.uuid4().hex}{DELETED_SUFFIX}"
-        self.disk.rename(log.directory, target)
-        self.disk.sync_directory(self.path)
-        self._remove_directory(target)
+        parent = self._move_to_new_parent(log.directory, DELETED_SUFFIX).parent
+        self._deleted[parent] = time.monotonic() + log.config.file_delete_delay_ms / 1000
+
+    def _reuse(self, names: Iterable[str], metadata: Mapping[str, PartitionMetadata]) -> None:
+        """Give existing logs other metadata, if they are empty: a failed creation left them."""
+        for name in names:
+            log = self.logs[name]
+            if name in metadata and log.topic_id != metadata[name].topic_id:
+                if log.end_offset > 0:
+                    raise StorageError(f"Log {name} exists, and belongs to another topic")
+                metadata[name].write(log.directory, self.disk)
+                log.set_metadata(metadata[name])
+
+    @property
+    def has_deleted(self) -> bool:
+        """Whether directories of deleted logs remain to be removed."""
+        return bool(self._deleted)
+
+    def purge_deleted(self) -> int:
+        """Remove the directories of logs deleted long enough ago; return how many remain.
+
+        May be called in a thread.
+        """
+        now = time.monotonic()
+        for path, due in list(self._deleted.items()):
+            if due <= now:
+                self._remove_directory(path)
+                del self._deleted[path]
+        return len(self._deleted)
 
     def set_aside(self, name: str) -> Path:
         """Move a log of no known topic out of the way, and return its new path."""
         log = self.logs.pop(name)
         self.reports.pop(name)
         log.close()
-        target = self.path / f"{uuid.uuid4().hex}{_STRAY_SUFFIX}" / name
+        return self._move_to_new_parent(log.directory, _STRAY_SUFFIX)
+
+    def _move_to_new_parent(self, directory: Path, suffix: str) -> Path:
+        """Move the directory of a log into one of its own, and return its new path.
+
+        The log's name may have the maximum length, and can be used again at once.
+        """
+        target = self.path / f"{uuid.uuid4().hex}{suffix}" / directory.name
         self.disk.make_directory(target.parent)
-        self.disk.rename(log.directory, target)
+        self.disk.rename(directory, target)
+        self.disk.sync_directory(target.parent)
         self.disk.sync_directory(self.path)
         return target
 
@@ -243,6 +299,7 @@ class LogDirectory:
     def _open(self, name: str, config: LogConfig) -> tuple[Log, RecoveryReport]:
         recovery_point = None if self._was_clean else self._recovery_points.get(name, 0)
         log, report = open_log(self.path / name, config, self.files, recovery_point=recovery_point)
+        log.set_metadata(PartitionMetadata.read(log.directory))
         log.segments.release_files()
         return log, report
 
@@ -261,7 +318,7 @@ class LogDirectory:
                 self.disk.unlink(self.path / name)
         for name in self._directories():
             if name.endswith(DELETED_SUFFIX):
-                self._remove_directory(self.path / name)
+                self._deleted[self.path / name] = math.inf
 
     def _check_no_records_lost(self, name: str) -> None:
         """Raise DataDirectoryError if durable records of a log are missing.
@@ -288,7 +345,11 @@ class LogDirectory:
 
     def _remove_directory(self, directory: Path) -> None:
         for name in self.disk.names(directory):
-            self.disk.unlink(directory / name)
+            path = directory / name
+            if path.is_dir():
+                self._remove_directory(path)
+            else:
+                self.disk.unlink(path)
         directory.rmdir()
 
     def _take_lock(self) -> int:
@@ -299,6 +360,7 @@ class LogDirectory:
 
     def _check_identity(self, cluster_id: str | None, broker_id: int) -> str:
         meta = _read_meta(self.path)
+        version = FORMAT_VERSION
         if cluster_id is None:
             cluster_id = meta["cluster_id"] if meta else _new_cluster_id()
         expected: dict[str, Any] = {
@@ -309,11 +371,15 @@ class LogDirectory:
         if meta is None:
             self.disk.replace_file(self.path / _META_FILE, json.dumps(expected).encode())
             return cluster_id
+        if meta.get("format_version") in _READABLE_VERSIONS:
+            meta["format_version"], version = FORMAT_VERSION, meta["format_version"]
         for key, value in expected.items():
             if meta.get(key) != value:
                 raise DataDirectoryError(
                     f"{self.path} has {key.replace('_', ' ')} {meta.get(key)!r}, not {value!r}"
                 )
+        if version != FORMAT_VERSION:
+            self.disk.replace_file(self.path / _META_FILE, json.dumps(expected).encode())
         return cluster_id
 
     def _read_recovery_points(self) -> dict[str, int]:

@@ -79,6 +79,8 @@ class ProducerStates:
         if max_producers < 1:
             raise ValueError(f"Invalid max_producers {max_producers}: must be at least 1")
         self._max_producers = max_producers
+        #: Whether an unknown producer may start with any sequence. Not if the log was lost.
+        self.accepts_unknown_sequences = True
         # Not a dict, in which finding the oldest key is slow after many have been moved.
         self._producers: OrderedDict[int, _Producer] = OrderedDict()
 
@@ -100,12 +102,18 @@ class ProducerStates:
     def check(self, batch: RecordBatch) -> int | None:
         """Return None if a batch is to be appended, or its base offset if it is a duplicate.
 
-        An unknown producer may start with any sequence: its state may have expired. Raises
+        An unknown producer may start with any sequence, since its state may have expired; but not
+        in a log that replaces a lost one, with which its earlier batches are gone. Raises
         OutOfOrderSequenceError and StaleProducerEpochError.
         """
         producer = self._producers.get(batch.producer_id)
         if producer is None:
-            return None
+            if self.accepts_unknown_sequences or batch.base_sequence <= 0:
+                return None
+            raise OutOfOrderSequenceError(
+                f"Producer {batch.producer_id} sent sequence {batch.base_sequence}, but its earlier"
+                " batches were lost with the partition's log"
+            )
         epoch, first = batch.producer_epoch, batch.base_sequence
         if epoch < producer.epoch:
             raise StaleProducerEpochError(

@@ -31,6 +31,8 @@ logger = logging.getLogger(__name__)
 
 #: Pause between two runs of a job, however short its interval is.
 _MIN_PAUSE_SECONDS = 0.01
+#: How often the directories of deleted logs are looked at.
+_PURGE_INTERVAL_MS = 1000
 
 
 class Housekeeping:
@@ -48,6 +50,7 @@ class Housekeeping:
         """Start one task per job."""
         jobs: dict[Callable[[], Awaitable[None]], Callable[[], int]] = {
             self.apply_retention: lambda: self._broker.config.log_retention_check_interval_ms,
+            self.purge_deleted_logs: lambda: _PURGE_INTERVAL_MS,
             self.flush: lambda: self._broker.config.log_flush_scheduler_interval_ms,
             self.checkpoint: lambda: self._broker.config.log_flush_offset_checkpoint_interval_ms,
             self.compact: lambda: self._broker.config.log_cleaner_backoff_ms,
@@ -80,6 +83,11 @@ class Housekeeping:
                 if log.has_deleted_segments:
                     await asyncio.to_thread(log.purge_deleted_segments)
             await asyncio.sleep(0)
+
+    async def purge_deleted_logs(self) -> None:
+        """Remove the directories of deleted logs after file.delete.delay.ms."""
+        if self._broker.logs.has_deleted:
+            await asyncio.to_thread(self._broker.logs.purge_deleted)
 
     async def flush(self) -> None:
         """Flush the logs that are due by flush.messages or flush.ms."""

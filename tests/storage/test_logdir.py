@@ -108,10 +108,21 @@ def test_a_directory_of_another_cluster_or_broker_is_rejected(tmp_path, other):
 def test_a_directory_of_another_format_version_is_rejected(tmp_path):
     a_directory(tmp_path).close()
     meta = tmp_path / "meta.json"
-    meta.write_text(meta.read_text().replace('"format_version": 1', '"format_version": 2'))
+    meta.write_text(meta.read_text().replace('"format_version": 2', '"format_version": 3'))
 
-    with pytest.raises(DataDirectoryError, match="format version 2, not 1"):
+    with pytest.raises(DataDirectoryError, match="format version 3, not 2"):
         a_directory(tmp_path)
+
+
+def test_a_directory_of_an_older_format_version_is_upgraded(tmp_path):
+    a_directory(tmp_path).close()
+    meta = tmp_path / "meta.json"
+    content = meta.read_text()
+    meta.write_text(content.replace('"format_version": 2', '"format_version": 1'))
+
+    a_directory(tmp_path).close()
+
+    assert meta.read_text() == content
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'"c"', b'{"cluster_ie": "c"}', b"\xff"])
@@ -210,8 +221,13 @@ def test_an_interrupted_deletion_is_finished_at_start(tmp_path):
     again = a_directory(tmp_path)
 
     assert list(again.logs) == ["a-1"]
-    assert not list(tmp_path.glob("a-0*"))
+    assert again.has_deleted
     again.close()
+    now = LogDirectory(tmp_path, broker_id=1)
+    now.load({}, LogConfig(file_delete_delay_ms=0))
+    assert now.purge_deleted() == 0
+    assert not list(tmp_path.glob("a-0*"))
+    now.close()
 
 
 def test_requested_flushes_are_finished_before_close_returns(tmp_path):
@@ -246,8 +262,9 @@ def test_a_log_with_the_longest_name_can_be_deleted(tmp_path):
     logs.load({}, LogConfig())
     name = "x" * 249 + "-0"
 
-    logs.create(name, LogConfig())
+    logs.create(name, LogConfig(file_delete_delay_ms=0))
     logs.delete(name)
+    assert logs.purge_deleted() == 0
 
     assert not any(path.is_dir() for path in tmp_path.iterdir())
     logs.close()
