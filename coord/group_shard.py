@@ -29,7 +29,7 @@ from .errors import GroupError
 from .group import Group
 from .group_timers import Timer
 from .member import Join
-from .metadata_image import TopicPartition
+from .metadata_image import MetadataImage, TopicPartition
 from .offsets import CommittedOffsets, tombstones
 from .records import CommittedOffset, CoordinatorRecord, GroupRecord, OffsetRecord
 from .responses import join_error
@@ -329,6 +329,14 @@ class GroupShard:
             Append(tombstones(group_id, deleted))
             for group_id, _offsets in self.offsets.all()
             if (deleted := self.offsets.of_topics(group_id, names))
+        ]
+
+    def delete_outdated(self, image: MetadataImage) -> list[Effect]:
+        """Remove the committed offsets of topics deleted while the shard was not loaded."""
+        return [
+            Append(tombstones(group_id, outdated))
+            for group_id, _offsets in self.offsets.all()
+            if (outdated := self.offsets.of_other_topics(group_id, image))
         ]
 
     def clean_up(self, now: Now) -> list[Effect]:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from uuid import UUID
 
-from .metadata_image import TopicPartition
+from ottla.protocol.primitives import NIL_UUID
+
+from .metadata_image import MetadataImage, TopicPartition
 from .records import CommittedOffset, OffsetRecord
 
 
@@ -44,9 +47,24 @@ class CommittedOffsets:
         """Return the partitions whose offsets a group committed at `time_ms` or before."""
         return [tp for tp, c in self.of_group(group_id).items() if c.timestamp_ms <= time_ms]
 
-    def topics(self) -> set[str]:
-        """Return the topics that any group has committed offsets for."""
-        return {tp.topic for offsets in self._by_group.values() for tp in offsets}
+    def of_other_topics(self, group_id: str, image: MetadataImage) -> list[TopicPartition]:
+        """Return the partitions whose offsets a group committed for topics that were deleted.
+
+        A topic of the same name may exist again. Offsets without a topic id, which earlier releases
+        wrote, count for the topic that has their name.
+        """
+        return [
+            tp
+            for tp, committed in self.of_group(group_id).items()
+            if _is_deleted(image, tp.topic, committed.topic_id)
+        ]
+
+
+def _is_deleted(image: MetadataImage, name: str, topic_id: UUID) -> bool:
+    topic = image.topics.get(name)
+    if topic_id == NIL_UUID:
+        return topic is None
+    return topic_id in image.deleted_topics or (topic is not None and topic.id != topic_id)
 
 
 def tombstones(group_id: str, topic_partitions: Collection[TopicPartition]) -> list[OffsetRecord]:

@@ -5,6 +5,9 @@
 
 A key and a value are a version (int16) and a struct, as in `ottla.protocol.consumer`. A value of
 None is a tombstone: the offset or the group was removed.
+
+A committed offset has the id of its topic, in version 4: it does not count for another topic that
+is created later with the same name. Versions up to 3, of earlier releases, have none.
 """
 
 from __future__ import annotations
@@ -12,9 +15,11 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
+from uuid import UUID
 
 from ottla.protocol.compiler import codec
 from ottla.protocol.errors import DecodeError
+from ottla.protocol.primitives import NIL_UUID
 from ottla.protocol.schema import (
     Array,
     Buffer,
@@ -23,6 +28,7 @@ from ottla.protocol.schema import (
     Int64,
     Message,
     String,
+    Uuid,
     Versions,
     field,
 )
@@ -35,6 +41,7 @@ _VERSION = struct.Struct(">h")
 _OFFSET_KEY = 1
 _GROUP_KEY = 2
 _VALUE = 3
+_VALUE_WITH_TOPIC_ID = 4
 
 
 class OffsetCommitKey(Message, versions=Versions(0, 1)):
@@ -45,7 +52,7 @@ class OffsetCommitKey(Message, versions=Versions(0, 1)):
     partition: int = field(Int32)
 
 
-class OffsetCommitValue(Message, versions=Versions(0, 3)):
+class OffsetCommitValue(Message, versions=Versions(0, 4, 4)):
     """The value of a committed offset."""
 
     offset: int = field(Int64)
@@ -53,6 +60,7 @@ class OffsetCommitValue(Message, versions=Versions(0, 3)):
     metadata: str = field(String)
     commit_timestamp: int = field(Int64)
     expire_timestamp: int = field(Int64, since=1, until=1, default=-1, ignorable=True)
+    topic_id: UUID = field(Uuid, since=4, tag=0, default=NIL_UUID, ignorable=True)
 
 
 class GroupMetadataKey(Message, versions=Versions(2, 2)):
@@ -92,6 +100,7 @@ class CommittedOffset(NamedTuple):
     leader_epoch: int
     metadata: str
     timestamp_ms: int
+    topic_id: UUID = NIL_UUID
 
 
 class OffsetRecord(NamedTuple):
@@ -127,8 +136,10 @@ def encode_record(record: CoordinatorRecord) -> KeyValue:
         leader_epoch=committed.leader_epoch,
         metadata=committed.metadata,
         commit_timestamp=committed.timestamp_ms,
+        topic_id=committed.topic_id,
     )
-    return _encode(offset_key, _OFFSET_KEY), _encode(value, _VALUE)
+    version = _VALUE if committed.topic_id == NIL_UUID else _VALUE_WITH_TOPIC_ID
+    return _encode(offset_key, _OFFSET_KEY), _encode(value, version)
 
 
 def decode_record(key: bytes, value: bytes | None) -> CoordinatorRecord | None:
@@ -159,7 +170,11 @@ def decode_offset(value: bytes) -> CommittedOffset:
     """Decode the value of a committed offset. Raises DecodeError."""
     decoded = _decode(OffsetCommitValue, value)
     return CommittedOffset(
-        decoded.offset, decoded.leader_epoch, decoded.metadata, decoded.commit_timestamp
+        decoded.offset,
+        decoded.leader_epoch,
+        decoded.metadata,
+        decoded.commit_timestamp,
+        decoded.topic_id,
     )
 
 

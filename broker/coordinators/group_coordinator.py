@@ -88,8 +88,7 @@ class GroupCoordinator:
             return
         self.shards[index] = runtime
         # Topics that were deleted while no coordinator was there to remove their offsets.
-        deleted = runtime.shard.offsets.topics() - self._broker.topics.image.topics.keys()
-        runtime.run(runtime.shard.delete_topics(deleted))
+        runtime.run(runtime.shard.delete_outdated(self._broker.topics.image))
 
     def unload_shard(self, index: int) -> None:
         """Unload the shard of a partition. Waiting members get NOT_COORDINATOR."""

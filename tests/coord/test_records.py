@@ -3,6 +3,8 @@
 The hex was written by Kafka 4.3's own classes (GroupCoordinatorRecordSerde).
 """
 
+from uuid import UUID
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -64,8 +66,8 @@ GROUP_VALUES = {
 }
 EMPTY_GROUP_VALUE = "0003 0008 636f6e73756d6572 00000006 ffff ffff 0000018bcfe5687b 00000000"
 
-#: The flexible versions of Kafka 4.3, which are not supported.
-NEWER_OFFSET_VALUE = "0004 000000000000002a 00000003 05 6ec3a965 0000018bcfe5687b 00"
+#: Versions that are not supported: one that Kafka does not have yet, and a flexible one.
+NEWER_OFFSET_VALUE = "0005 000000000000002a 00000003 05 6ec3a965 0000018bcfe5687b 00"
 NEWER_GROUP_VALUE = "0004 09 636f6e73756d6572 00000005 00 00 0000018bcfe5687b 01 00"
 
 COMMITTED = CommittedOffset(42, 3, "née", TIME_MS)
@@ -156,6 +158,16 @@ def test_commits_of_all_older_versions_are_decoded(version):
     committed = decode_offset(bytes.fromhex(OFFSET_VALUES[version]))
 
     assert committed == COMMITTED._replace(leader_epoch=3 if version == 3 else -1)
+
+
+def test_a_commit_with_a_topic_id_is_encoded_as_by_kafka():
+    committed = COMMITTED._replace(topic_id=UUID(int=7))
+
+    _key, value = encode_record(OffsetRecord("g", TopicPartition("t", 0), committed))
+
+    header = "0004 000000000000002a 00000003 05 6ec3a965 0000018bcfe5687b"
+    assert value == bytes.fromhex(f"{header} 01 00 10 {UUID(int=7).hex}")
+    assert decode_offset(value) == committed
 
 
 @pytest.mark.parametrize("version", GROUP_VALUES)

@@ -63,6 +63,7 @@ def _offsets_of_existing_partitions(
             partition.committed_leader_epoch,
             partition.committed_metadata or "",
             time_ms,
+            image.topics[topic.name].id,
         )
         for topic in request.topics
         for partition in topic.partitions
