@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from ottla.storage.disk import Disk
+from ottla.storage.errors import DataDirectoryError, StorageError
 from ottla.storage.logdir import LoadProgress, LogDirectory, read_cluster_id
 
 from .cluster.controller import Controller
@@ -90,6 +91,11 @@ class Broker:
         """The bound address of the first listener, as host:port."""
         return self.server.addresses[0]
 
+    @property
+    def failed(self) -> asyncio.Future[DataDirectoryError] | None:
+        """Completed with an error if this broker must not run any longer; None on a controller."""
+        return None if self._metadata_follower is None else self._metadata_follower.failed
+
     @staticmethod
     def now_ms() -> int:
         """Return the wall clock in milliseconds since the epoch, as in record timestamps."""
@@ -112,15 +118,20 @@ class Broker:
                 disk=self._disk,
             )
             undo.callback(self.logs.abandon)
+            if self.cluster.is_controller and len(self.cluster.broker_ids) > 1:
+                # A single broker does not need it.
+                from .cluster.rival_controller import check_no_rival  # noqa: PLC0415
+
+                await check_no_rival(self.cluster, self.cluster_id)
             self.topics = Topics(config, self.logs, self._apply_config, self.groups)
             await self.topics.load(progress)
             self.controller = Controller(self.topics, self.cluster)
             if self._metadata_follower is not None:
                 undo.callback(self.controller_channel.close)
                 undo.push_async_callback(self._metadata_follower.stop)
-                await self._metadata_follower.start(
-                    self.topics, self.cluster_id, config.controller_wait_ms / 1000
-                )
+                await self._follow_controller(self._metadata_follower)
+            else:
+                await self.controller.start()
             self.producer_ids = self._producer_id_manager()
             undo.push_async_callback(self.producer_ids.stop)
             self._exporter = self._start_exporter()
@@ -130,6 +141,20 @@ class Broker:
             undo.pop_all()
         self._housekeeping.start()
         self.start_task(self.groups.load())
+
+    async def _follow_controller(self, follower: MetadataFollower) -> None:
+        """Register with the controller and catch up, or start without it after a while."""
+        from .cluster.registration import BrokerRegistrar  # noqa: PLC0415  # Only needed here.
+
+        registrar = BrokerRegistrar(self.cluster, self.topics, self.cluster_id)
+        self.controller_channel.registrar = registrar
+        wait_seconds = self.config.controller_wait_ms / 1000
+        await follower.start(self.topics, registrar, self.cluster_id, wait_seconds)
+        if not registrar.was_registered:
+            try:
+                await self.topics.start_unregistered_leader_epoch(self.cluster.incarnation)
+            except (OSError, StorageError) as error:
+                logger.error("leader epoch could not be written", extra={"reason": str(error)})
 
     def _start_exporter(self) -> Exporter | None:
         """Start the Prometheus endpoint, if it is configured. Raises ConfigError or OSError."""

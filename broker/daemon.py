@@ -69,12 +69,14 @@ async def _serve(config: BrokerConfig) -> int:
     )
     # Exclude everything allocated so far, which stays, from garbage collection.
     gc.freeze()
+    if broker.failed is not None:
+        broker.failed.add_done_callback(lambda _failed: stop.set())
     await stop.wait()
     logger.info("stopping")
     started = time.perf_counter()
     await broker.stop()
     logger.info("stopped", extra={"duration_ms": round((time.perf_counter() - started) * 1000)})
-    return 0
+    return 0 if broker.failed is None or not broker.failed.done() else 1
 
 
 def _is_loopback(host: str) -> bool:

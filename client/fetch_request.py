@@ -15,13 +15,15 @@ _UNLIMITED = 2**31 - 1
 
 
 class PartitionFetch(NamedTuple):
-    """A partition to fetch from `offset` on; a `leader_epoch` of -1 is not checked."""
+    """A partition to fetch from `offset` on. Epochs of -1 are not checked."""
 
     topic: str
     partition: int
     offset: int
     max_bytes: int
     leader_epoch: int = -1
+    #: The leader epoch of the record before `offset`.
+    last_fetched_epoch: int = -1
 
 
 def fetch_request(
@@ -35,12 +37,13 @@ def fetch_request(
 ) -> FetchRequest:
     """Build a Fetch request; the broker serves the partitions in the order given."""
     topics: dict[str, list[FetchPartition]] = {}
-    for topic, partition, offset, partition_max_bytes, leader_epoch in partitions:
+    for topic, partition, offset, partition_max_bytes, leader_epoch, last_epoch in partitions:
         topics.setdefault(topic, []).append(
             FetchPartition(
                 partition=partition,
                 current_leader_epoch=leader_epoch,
                 fetch_offset=offset,
+                last_fetched_epoch=last_epoch,
                 partition_max_bytes=partition_max_bytes,
             )
         )

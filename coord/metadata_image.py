@@ -1,15 +1,29 @@
-"""The metadata image: the topics, broker configs and producer ids of the cluster.
+"""The metadata image: the topics, brokers, configs and producer ids of the cluster.
 
 The image is replayed from the metadata log. A record holds the complete state of its key, so that
 only the last record of each key counts, and compaction keeps the log short:
 
-    topic/<name>       {"id": …, "replicas": [[0], …], "configs": {…}}     tombstone: deleted
-    broker/<id>        {"configs": {…}}      dynamic configs of the broker
-    producer-ids       {"next": …}           all ids below it may be allocated
-    controller         {"next": …}           on a follower: how much of the controller's log it has
+    topic/<name>         {"id": …, "replicas": [[0], …], "configs": {…}}     tombstone: removed
+    deleted-topic/<id>   {"name": …}           the topic was deleted, its data may be too
+    broker/<id>          {"configs": {…}}      dynamic configs of the broker
+    registration/<id>    {"incarnation": …, "epoch": …, "leader_epoch": …, "directory": …}
+    epoch/<n>            {"id": …, "end": …}   a controller epoch: one start of a controller
+    producer-ids         {"next": …}           all ids below it may be allocated
+    controller           {"next": …, "epoch": …, "id": …, "directory": …}     on a follower only
 
 `replay` is the only method that changes the image: with each record that was appended, and with
 all records of the log when a broker starts.
+
+**Identity.** Two metadata logs of one cluster id need not be the same log: a controller may have
+been restored from an old copy, or may have started with an empty directory. Each start of a
+controller is an epoch, with a number that rises and a random id. A follower remembers the epoch in
+which it last fetched, and how far (`MetadataPosition`). A controller's log contains what the
+follower has if it has that epoch, with the same id, up to that offset or further. The last
+`MAX_EPOCHS` are kept.
+
+**Deletion.** The data of a topic is deleted only if the image has the deletion of its id, never
+because the topic is missing. The last `MAX_DELETED_TOPICS` are kept: a broker that was away for
+longer sets the data aside.
 """
 
 from __future__ import annotations
@@ -35,6 +49,14 @@ METADATA_TOPIC = "__cluster_metadata"
 #: The key and the value of a record; a value of None is a tombstone.
 KeyValue = tuple[bytes, bytes | None]
 
+#: Deleted topics that the image remembers.
+MAX_DELETED_TOPICS = 10_000
+#: Controller epochs that the image remembers.
+MAX_EPOCHS = 1000
+#: The id of epochs that have none: those of logs written before there were epochs.
+NO_ID = UUID(int=0)
+_POSITION_KEY = b"controller"
+
 
 class TopicPartition(NamedTuple):
     """A partition of a topic."""
@@ -51,7 +73,8 @@ class InvalidTopicError(ValueError):
 class Topic:
     """A topic. `replicas` has the broker ids of each partition, the leader first.
 
-    A partition has one replica, so that its leader never changes: the leader epoch is 0.
+    A partition has one replica, so that its leader never changes. Its leader epoch is that of the
+    leader's registration, and rises with each start of the leader.
     """
 
     name: str
@@ -73,20 +96,53 @@ class Topic:
         return replace(self, configs=configs)
 
 
+class BrokerRegistration(NamedTuple):
+    """The latest start of a broker."""
+
+    #: The process; a random id.
+    incarnation: UUID
+    #: The metadata offset of the registration.
+    broker_epoch: int
+    #: The leader epoch of all partitions that the broker leads.
+    leader_epoch: int
+    #: The data directory of a follower; another one means that all logs of this one are lost.
+    directory: UUID | None = None
+
+
+class ControllerEpoch(NamedTuple):
+    """The changes between two starts of a controller; the current one has no end offset."""
+
+    id: UUID
+    end_offset: int | None = None
+
+
+class MetadataPosition(NamedTuple):
+    """How far a broker has replayed the metadata log, and in which controller epoch."""
+
+    epoch: int
+    epoch_id: UUID
+    offset: int
+
+
 class MetadataImage:
     """The metadata of the cluster, as of the last record that was replayed."""
 
     def __init__(self) -> None:
         self.topics: dict[str, Topic] = {}
         self.topics_by_id: dict[UUID, Topic] = {}
-        #: Names of topics that were deleted, and not created again.
-        self.deleted: set[str] = set()
+        #: Names of deleted topics by id, oldest first.
+        self.deleted_topics: dict[UUID, str] = {}
+        self.registrations: dict[int, BrokerRegistration] = {}
+        #: Controller epochs by number.
+        self.epochs: dict[int, ControllerEpoch] = {}
         self.broker_configs: dict[int, Mapping[str, str]] = {}
         #: The first producer id that is not allocated. 0 is never allocated: some clients take it
         #: for "none".
         self.next_producer_id = 1
         #: On a follower: the end of its copy of the controller's log.
-        self.controller_offset = 0
+        self.position: MetadataPosition | None = None
+        #: On a follower: the id of the data directory.
+        self.directory: UUID | None = None
         #: Partitions of all topics.
         self.partition_count = 0
         # Topic names by collision key.
@@ -98,19 +154,81 @@ class MetadataImage:
         content = None if value is None else json.loads(value)
         if kind == "topic":
             self._replay_topic(name, content)
+        elif kind == "deleted-topic":
+            self.deleted_topics.pop(UUID(name), None)
+            if content is not None:
+                self.deleted_topics[UUID(name)] = content["name"]
+        elif kind == "registration" and content is not None:
+            self.registrations[int(name)] = _parse_registration(content)
+        elif kind == "epoch":
+            self.epochs.pop(int(name), None)
+            if content is not None:
+                self.epochs[int(name)] = ControllerEpoch(UUID(content["id"]), content["end"])
         elif kind == "broker":
             self.broker_configs[int(name)] = (content or {}).get("configs", {})
         elif kind == "producer-ids" and content is not None:
-            self.next_producer_id = content["next"]
-        elif kind == "controller" and content is not None:
-            self.controller_offset = content["next"]
+            self.next_producer_id = max(self.next_producer_id, content["next"])
+        elif kind == "controller":
+            self._replay_position(content)
 
     def records(self) -> Iterator[KeyValue]:
-        """Yield the records of a snapshot of the image, without the controller offset."""
+        """Yield the records of a snapshot of the image, without the position."""
         yield from map(topic_record, self.topics.values())
+        for topic_id, name in self.deleted_topics.items():
+            yield deleted_topic_record(topic_id, name)
         for broker_id, configs in self.broker_configs.items():
             yield broker_record(broker_id, configs)
+        for broker_id, registration in self.registrations.items():
+            yield registration_record(broker_id, registration)
+        for epoch, content in self.epochs.items():
+            yield epoch_record(epoch, content)
         yield producer_ids_record(self.next_producer_id)
+
+    def contains(self, position: MetadataPosition, end_offset: int) -> bool:
+        """Whether the log of this image, which ends at `end_offset`, has all up to a position."""
+        epoch = self.epochs.get(position.epoch)
+        if epoch is None or epoch.id != position.epoch_id:
+            return False
+        return position.offset <= (end_offset if epoch.end_offset is None else epoch.end_offset)
+
+    def own_position(self, end_offset: int) -> MetadataPosition | None:
+        """Return how far this broker has replayed; None if it knows nothing.
+
+        A broker that was the controller has its own log up to `end_offset`.
+        """
+        if self.position is not None or end_offset == 0:
+            return self.position
+        number = max(self.epochs, default=0)
+        epoch = self.epochs.get(number, ControllerEpoch(NO_ID))
+        return MetadataPosition(number, epoch.id, end_offset)
+
+    def new_epoch_records(self, epoch_id: UUID, end_offset: int) -> tuple[int, list[KeyValue]]:
+        """Return the number and the records of a controller epoch that starts at `end_offset`.
+
+        The epoch before it ends there; or, if this broker followed another controller in it, where
+        its copy of that controller's log ends.
+        """
+        records: list[KeyValue] = []
+        latest = self.own_position(end_offset)
+        if latest is not None:
+            records.append(
+                epoch_record(latest.epoch, ControllerEpoch(latest.epoch_id, latest.offset))
+            )
+        if self.position is not None:
+            records.append((_POSITION_KEY, None))  # From now on the end of the log is the position.
+        number = max([*self.epochs, -1 if latest is None else latest.epoch]) + 1
+        records.append(epoch_record(number, ControllerEpoch(epoch_id)))
+        surplus = len(self.epochs) + 1 - MAX_EPOCHS
+        oldest = sorted(self.epochs)[: max(surplus, 0)]
+        records += [(f"epoch/{old}".encode(), None) for old in oldest]
+        return number, records
+
+    def deletion_records(self, topic: Topic) -> list[KeyValue]:
+        """Return the records that delete a topic and its data, and forget the oldest deletion."""
+        records = [topic_tombstone(topic.name), deleted_topic_record(topic.id, topic.name)]
+        if len(self.deleted_topics) >= MAX_DELETED_TOPICS:
+            records.append((f"deleted-topic/{next(iter(self.deleted_topics))}".encode(), None))
+        return records
 
     def has_partition(self, topic_name: str, index: int) -> bool:
         """Whether a partition exists."""
@@ -125,20 +243,25 @@ class MetadataImage:
         check_topic_name(name)
         check_topic_collision(name, self._names_by_key.get(collision_key(name), name))
 
+    def _replay_position(self, content: Any) -> None:
+        self.position = self.directory = None
+        if content is not None:
+            epoch_id = UUID(content.get("id", str(NO_ID)))
+            self.position = MetadataPosition(content.get("epoch", 0), epoch_id, content["next"])
+            self.directory = UUID(content["directory"]) if content.get("directory") else None
+
     def _replay_topic(self, name: str, content: Any) -> None:
         previous = self.topics.pop(name, None)
         if previous is not None:
             del self.topics_by_id[previous.id]
             self.partition_count -= len(previous.replicas)
         if content is None:
-            self.deleted.add(name)
             self._names_by_key.pop(collision_key(name), None)
             return
         topic = _parse_topic(name, content)
         self.topics[name] = self.topics_by_id[topic.id] = topic
         self.partition_count += len(topic.replicas)
         self._names_by_key[collision_key(name)] = name
-        self.deleted.discard(name)
 
 
 def parse_topic_record(record: KeyValue) -> tuple[str, Topic | None] | None:
@@ -158,6 +281,16 @@ def _parse_topic(name: str, content: Any) -> Topic:
     return Topic(name, UUID(content["id"]), replicas, content["configs"])
 
 
+def _parse_registration(content: Any) -> BrokerRegistration:
+    directory = content.get("directory")
+    return BrokerRegistration(
+        UUID(content["incarnation"]),
+        content["epoch"],
+        content["leader_epoch"],
+        UUID(directory) if directory else None,
+    )
+
+
 def topic_record(topic: Topic) -> KeyValue:
     """Return the record of a topic that was created or changed."""
     content = {"id": str(topic.id), "replicas": topic.replicas, "configs": dict(topic.configs)}
@@ -165,8 +298,30 @@ def topic_record(topic: Topic) -> KeyValue:
 
 
 def topic_tombstone(name: str) -> KeyValue:
-    """Return the record of a topic that was deleted."""
+    """Return the record of a topic that no longer exists. By itself it deletes no data."""
     return f"topic/{name}".encode(), None
+
+
+def deleted_topic_record(topic_id: UUID, name: str) -> KeyValue:
+    """Return the record by which all brokers delete the data of a topic."""
+    return f"deleted-topic/{topic_id}".encode(), _json({"name": name})
+
+
+def registration_record(broker_id: int, registration: BrokerRegistration) -> KeyValue:
+    """Return the record of the latest start of a broker."""
+    directory = registration.directory
+    content = {
+        "incarnation": str(registration.incarnation),
+        "epoch": registration.broker_epoch,
+        "leader_epoch": registration.leader_epoch,
+        "directory": None if directory is None else str(directory),
+    }
+    return f"registration/{broker_id}".encode(), _json(content)
+
+
+def epoch_record(number: int, epoch: ControllerEpoch) -> KeyValue:
+    """Return the record of a controller epoch."""
+    return f"epoch/{number}".encode(), _json({"id": str(epoch.id), "end": epoch.end_offset})
 
 
 def broker_record(broker_id: int, configs: Mapping[str, str]) -> KeyValue:
@@ -179,9 +334,15 @@ def producer_ids_record(next_id: int) -> KeyValue:
     return b"producer-ids", _json({"next": next_id})
 
 
-def controller_offset_record(offset: int) -> KeyValue:
+def position_record(position: MetadataPosition, directory: UUID) -> KeyValue:
     """Return the record of how far a follower has copied the controller's log."""
-    return b"controller", _json({"next": offset})
+    content = {
+        "next": position.offset,
+        "epoch": position.epoch,
+        "id": str(position.epoch_id),
+        "directory": str(directory),
+    }
+    return _POSITION_KEY, _json(content)
 
 
 def check_topic_name(name: str) -> None:

@@ -112,6 +112,8 @@ INCREMENTAL_ALTER_CONFIGS = Api(44, "IncrementalAlterConfigs", Versions(0, 1, 1)
 OFFSET_DELETE = Api(47, "OffsetDelete", Versions(0, 0))
 DESCRIBE_CLUSTER = Api(60, "DescribeCluster", Versions(0, 1, 0))
 DESCRIBE_PRODUCERS = Api(61, "DescribeProducers", Versions(0, 0, 0))
+# Between brokers only, as AllocateProducerIds.
+BROKER_REGISTRATION = Api(62, "BrokerRegistration", Versions(0, 0, 0))
 DESCRIBE_TRANSACTIONS = Api(65, "DescribeTransactions", Versions(0, 0, 0))
 LIST_TRANSACTIONS = Api(66, "ListTransactions", Versions(0, 1, 0))
 ALLOCATE_PRODUCER_IDS = Api(67, "AllocateProducerIds", Versions(0, 0, 0))

@@ -4,24 +4,33 @@ It is the broker with the lowest id; the others forward their clients' changes t
 committed when its records are fsynced in the controller's metadata log and applied there. The
 response waits, for at most a broker session, until all live brokers have replayed it: a client that
 creates a topic then finds it on every broker.
+
+Each start begins a controller epoch (see `coord/metadata_image.py`). A broker that has metadata of
+an epoch that this controller does not have is not registered: one of the two has another log.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID, uuid4
 
 from ottla.coord.metadata_image import (
     METADATA_TOPIC,
+    BrokerRegistration,
     InvalidTopicError,
+    KeyValue,
+    MetadataPosition,
     Topic,
     broker_record,
     check_topic_collision,
     collision_key,
     producer_ids_record,
+    registration_record,
     topic_record,
-    topic_tombstone,
 )
 from ottla.coord.placement import assign_replicas
 from ottla.protocol.errors import ErrorCode
@@ -32,6 +41,11 @@ from ..partitions.topics import Topics
 from ..requests.errors import EXPECTED_ERRORS, ApiError
 from .membership import ClusterMembership
 
+if TYPE_CHECKING:
+    from ..net.connection import Connection
+
+logger = logging.getLogger(__name__)
+
 #: Returns the new overrides for the current ones. May raise ConfigError or ApiError.
 ConfigChange = Callable[[Mapping[str, str]], Mapping[str, str]]
 
@@ -39,6 +53,30 @@ ConfigChange = Callable[[Mapping[str, str]], Mapping[str, str]]
 #: a broker stops.
 PRODUCER_IDS_PER_BLOCK = 1000
 _TOPICS_PER_YIELD = 100
+# A controller that was restored from a copy does not know the ids that it allocated since. In a
+# cluster, each start skips a random number of ids, far more than are ever allocated between two.
+_MAX_SKIPPED_PRODUCER_IDS = 2**32
+
+
+class RegistrationRequest(NamedTuple):
+    """What a broker reports when it registers."""
+
+    broker_id: int
+    incarnation: UUID
+    position: MetadataPosition | None
+    #: The lowest leader epoch that it can use.
+    leader_epoch: int
+    next_producer_id: int
+    directory: UUID | None
+
+
+class Registered(NamedTuple):
+    """A registration, and the controller epoch it was made in."""
+
+    registration: BrokerRegistration
+    epoch: int
+    epoch_id: UUID
+    is_directory_lost: bool
 
 
 class Controller:
@@ -49,6 +87,112 @@ class Controller:
         self._image = topics.image
         self._cluster = cluster
         self._change_lock = asyncio.Lock()
+        # None: the start of the epoch is not in the log yet.
+        self._epoch: int | None = None
+        self._refused: set[int] = set()
+
+    async def start(self) -> None:
+        """Begin a controller epoch, and a leader epoch of the partitions led here.
+
+        If that cannot be written, because the disk is full, the next change tries it again.
+        """
+        self._topics.start_leader_epoch(self._topics.next_leader_epoch())
+        async with self._change_lock:
+            try:
+                await self._start_epoch()
+            except (OSError, StorageError) as error:
+                logger.error(
+                    "the controller epoch could not be written: metadata cannot be changed",
+                    extra={"reason": str(error)},
+                )
+
+    async def _start_epoch(self) -> None:
+        if self._epoch is not None:
+            return
+        cluster, metadata_log = self._cluster, self._topics.metadata_log
+        end_offset = metadata_log.end_offset
+        number, records = self._image.new_epoch_records(cluster.incarnation, end_offset)
+        registration = BrokerRegistration(
+            cluster.incarnation, end_offset, self._topics.leader_epoch
+        )
+        records.append(registration_record(cluster.broker_id, registration))
+        if len(cluster.broker_ids) > 1:
+            skipped = secrets.randbelow(_MAX_SKIPPED_PRODUCER_IDS)
+            records.append(producer_ids_record(self._image.next_producer_id + skipped))
+        metadata_log.start_epoch(number)
+        await self._topics.commit(records)
+        self._epoch = number
+
+    async def _commit(self, records: Sequence[KeyValue]) -> int:
+        """Commit a change, in the epoch of this controller; return the end offset."""
+        await self._start_epoch()
+        return await self._topics.commit(records)
+
+    async def register_broker(
+        self, request: RegistrationRequest, connection: Connection
+    ) -> Registered:
+        """Register another broker, on one of its connections. Raises ApiError."""
+        async with self._change_lock:
+            await self._start_epoch()
+            assert self._epoch is not None
+            broker_id = request.broker_id
+            rival = self._cluster.sessions.rival_of(broker_id, request.incarnation)
+            if rival is not None:
+                raise ApiError(
+                    ErrorCode.DUPLICATE_BROKER_REGISTRATION,
+                    f"Broker id {broker_id} is in use by another process, at {rival}",
+                )
+            self._check_position(request)
+            current = self._image.registrations.get(broker_id)
+            registration = self._next_registration(current, request)
+            records = []
+            if registration != current:
+                records.append(registration_record(broker_id, registration))
+            if request.next_producer_id > self._image.next_producer_id:
+                records.append(producer_ids_record(request.next_producer_id))
+            if records:
+                await self._commit(records)
+            self._cluster.sessions.register(broker_id, request.incarnation, connection)
+        is_directory_lost = (
+            current is not None
+            and current.directory is not None
+            and current.directory != request.directory
+        )
+        epoch_id = self._image.epochs[self._epoch].id
+        return Registered(registration, self._epoch, epoch_id, is_directory_lost)
+
+    def _check_position(self, request: RegistrationRequest) -> None:
+        """Raise ApiError if a broker has metadata that this controller does not have."""
+        position, end_offset = request.position, self._topics.metadata_log.end_offset
+        if position is None or self._image.contains(position, end_offset):
+            self._refused.discard(request.broker_id)
+            return
+        if request.broker_id not in self._refused:
+            self._refused.add(request.broker_id)
+            logger.error(
+                "a broker has another metadata log, and does not follow this controller",
+                extra={"broker": request.broker_id, "epoch": self._epoch, "offset": end_offset},
+            )
+        raise ApiError(
+            ErrorCode.UNKNOWN_LEADER_EPOCH,
+            f"the controller's metadata log, in epoch {self._epoch} and up to offset {end_offset},"
+            f" does not contain epoch {position.epoch} ({position.epoch_id}) up to offset"
+            f" {position.offset}, which broker {request.broker_id} has",
+        )
+
+    def _next_registration(
+        self, current: BrokerRegistration | None, request: RegistrationRequest
+    ) -> BrokerRegistration:
+        leader_epoch = request.leader_epoch
+        if current is None or current.incarnation != request.incarnation:
+            if current is not None:
+                leader_epoch = max(leader_epoch, current.leader_epoch + 1)
+            broker_epoch = self._topics.metadata_log.end_offset
+            return BrokerRegistration(
+                request.incarnation, broker_epoch, leader_epoch, request.directory
+            )
+        leader_epoch = max(leader_epoch, current.leader_epoch)
+        return current._replace(leader_epoch=leader_epoch, directory=request.directory)
 
     def plan_topic(
         self,
@@ -145,7 +289,7 @@ class Controller:
         """Delete a topic. Its log files may be removed later."""
         async with self._change_lock:
             self._current(topic)
-            end_offset = await self._topics.commit([topic_tombstone(topic.name)])
+            end_offset = await self._commit(self._image.deletion_records(topic))
         await self._cluster.wait_for_metadata(end_offset)
 
     async def alter_topic_configs(self, topic: Topic, change: ConfigChange) -> None:
@@ -154,14 +298,14 @@ class Controller:
             topic = self._current(topic)
             configs = change(topic.configs)
             self._topics.topic_config(configs)
-            end_offset = await self._topics.commit([topic_record(topic.with_configs(configs))])
+            end_offset = await self._commit([topic_record(topic.with_configs(configs))])
         await self._cluster.wait_for_metadata(end_offset)
 
     async def alter_broker_configs(self, broker_id: int, change: ConfigChange) -> None:
         """Change the dynamic configs of a broker, effective at once. Raises ConfigError."""
         async with self._change_lock:
             configs = self.validate_broker_configs(broker_id, change)
-            end_offset = await self._topics.commit([broker_record(broker_id, configs)])
+            end_offset = await self._commit([broker_record(broker_id, configs)])
         await self._cluster.wait_for_metadata(end_offset)
 
     def validate_broker_configs(self, broker_id: int, change: ConfigChange) -> Mapping[str, str]:
@@ -175,15 +319,16 @@ class Controller:
     async def allocate_producer_ids(self) -> range:
         """Allocate a block of producer ids."""
         async with self._change_lock:
+            await self._start_epoch()
             first = self._image.next_producer_id
             end = first + PRODUCER_IDS_PER_BLOCK
-            await self._topics.commit([producer_ids_record(end)])
+            await self._commit([producer_ids_record(end)])
         return range(first, end)
 
     async def _commit_topics(self, topics: Sequence[Topic]) -> int:
         # Create the logs before the record: a full disk fails the request and leaves no topic.
         await self._topics.create_logs(topics)
-        return await self._topics.commit([topic_record(topic) for topic in topics])
+        return await self._commit([topic_record(topic) for topic in topics])
 
     def _assign_replicas(
         self, partition_count: int, replicas: Sequence[Sequence[int]] | None

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from ..broker import Broker
     from ..requests.dispatch import RequestContext
     from .membership import ClusterMembership
+    from .registration import BrokerRegistrar
 
 M = TypeVar("M", bound=Message)
 
@@ -52,7 +53,10 @@ class ControllerChannel:
     def __init__(self, cluster: ClusterMembership) -> None:
         self._cluster = cluster
         self._config = client_config(cluster.broker_id)
+        #: Registers connections; set when the broker starts.
+        self.registrar: BrokerRegistrar | None = None
         self._connection: BrokerConnection | None = None
+        self._broker_epoch = -1
         self._connect_lock = asyncio.Lock()
 
     async def send(self, request: Message, response: type[M], *, version: int | None = None) -> M:
@@ -66,20 +70,30 @@ class ControllerChannel:
             return await connection.send(
                 request, response, timeout=timeout_seconds, max_version=version
             )
-        except (ClientError, KafkaError) as error:
-            raise ApiError(
-                ErrorCode.BROKER_NOT_AVAILABLE,
-                f"The controller, broker {self._cluster.controller_id}, is not available: {error}",
-            ) from error
+        except (ClientError, KafkaError, ApiError) as error:
+            raise self._unavailable(error) from error
 
     async def allocate_producer_ids(self) -> range:
         """Request a block of producer ids. Raises ApiError."""
-        request = AllocateProducerIdsRequest(broker_id=self._cluster.broker_id)
+        try:
+            connection = await self._connected()
+        except (ClientError, KafkaError, ApiError) as error:
+            raise self._unavailable(error) from error
+        request = AllocateProducerIdsRequest(
+            broker_id=self._cluster.broker_id, broker_epoch=self._broker_epoch
+        )
         response = await self.send(request, AllocateProducerIdsResponse)
         if response.error_code:
+            connection.close()  # The next one registers again.
             raise ApiError(ErrorCode(response.error_code))
         start = response.producer_id_start
         return range(start, start + response.producer_id_len)
+
+    def _unavailable(self, error: Exception) -> ApiError:
+        return ApiError(
+            ErrorCode.BROKER_NOT_AVAILABLE,
+            f"The controller, broker {self._cluster.controller_id}, is not available: {error}",
+        )
 
     def close(self) -> None:
         """Close the connection."""
@@ -90,9 +104,15 @@ class ControllerChannel:
         async with self._connect_lock:
             if self._connection is None or not self._connection.is_open:
                 endpoint = self._cluster.controller_endpoint
-                self._connection = await BrokerConnection.open(
-                    endpoint.host, endpoint.port, self._config
-                )
+                connection = await BrokerConnection.open(endpoint.host, endpoint.port, self._config)
+                try:
+                    if self.registrar is not None:
+                        response = await self.registrar.register(connection)
+                        self._broker_epoch = response.broker_epoch
+                except BaseException:
+                    connection.close()
+                    raise
+                self._connection = connection
             return self._connection
 
 

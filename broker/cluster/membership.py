@@ -9,10 +9,12 @@ import math
 import time
 from collections.abc import Collection
 from typing import TYPE_CHECKING, NamedTuple
+from uuid import uuid4
 
 from ..config.broker_config import BrokerConfig
 from ..net.listeners import Endpoint
 from .liveness import BrokerLiveness
+from .sessions import BrokerSessions
 
 if TYPE_CHECKING:
     from ..requests.dispatch import RequestContext
@@ -38,12 +40,17 @@ class ClusterMembership:
         self.controller_id = min(self.broker_ids)
         self.is_controller = self.broker_id == self.controller_id
         self._config = config
-        self._session_seconds = config.broker_session_timeout_ms / 1000
+        #: After this time without a heartbeat a broker is considered down.
+        self.session_seconds = config.broker_session_timeout_ms / 1000
         other_ids = [broker_id for broker_id in self.broker_ids if broker_id != self.broker_id]
         #: The sessions of the other brokers, on the controller; empty elsewhere.
         self.liveness = BrokerLiveness(
-            other_ids if self.is_controller else (), self._session_seconds
+            other_ids if self.is_controller else (), self.session_seconds
         )
+        #: The processes of the other brokers, on the controller.
+        self.sessions = BrokerSessions(self.liveness)
+        #: The id of this process.
+        self.incarnation = uuid4()
         # The controller's latest answer, elsewhere.
         self._reported_alive = frozenset(self.broker_ids)
         self._reported_at = time.monotonic()
@@ -53,7 +60,7 @@ class ClusterMembership:
         """The brokers that are alive, as far as this broker knows."""
         if self.is_controller:
             return self.liveness.alive | {self.broker_id}
-        if time.monotonic() - self._reported_at > self._session_seconds:
+        if time.monotonic() - self._reported_at > self.session_seconds:
             # The controller is down, and it alone knows about the others.
             return frozenset(self.broker_ids) - {self.controller_id}
         return self._reported_alive
@@ -69,8 +76,11 @@ class ClusterMembership:
     @property
     def controller_endpoint(self) -> Endpoint:
         """The controller's address for other brokers."""
-        listener = self._config.inter_broker_listener
-        return self._cluster_file.brokers[self.controller_id][listener]
+        return self.endpoint_of(self.controller_id)
+
+    def endpoint_of(self, broker_id: int) -> Endpoint:
+        """Return the address of a broker for other brokers."""
+        return self._cluster_file.brokers[broker_id][self._config.inter_broker_listener]
 
     def nodes(self, context: RequestContext) -> list[Node]:
         """Return the live brokers, with their addresses for the client of a request."""

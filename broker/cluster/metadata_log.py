@@ -1,12 +1,19 @@
-"""The metadata log, `__cluster_metadata`: one record per change, fsynced.
+"""The metadata log, `__cluster_metadata`: one batch per change, fsynced.
 
 The controller appends to it, and the other brokers fetch it. Each of them keeps what it replayed in
 a metadata log of its own, and so can start while the controller is down.
+
+A batch is whole or missing, after a power cut too, and it is fetched whole: no broker ever applies
+half of a change. A change has at most 16 MiB, compressed; a larger one fails.
+
+The leader epoch of a batch is the controller epoch in which it was written; see
+`coord/metadata_image.py`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Sequence
 
@@ -14,19 +21,23 @@ from ottla.coord.metadata_image import METADATA_TOPIC, KeyValue
 from ottla.protocol.batch import RecordBatch, build_batch
 from ottla.protocol.compression import Compression
 from ottla.storage.config import LogConfig
+from ottla.storage.errors import StorageError
 from ottla.storage.logdir import LogDirectory
 
 from ..partitions.partition import Partition
 
+logger = logging.getLogger(__name__)
+
 LOG_NAME = f"{METADATA_TOPIC}-0"
+_MAX_BATCH_BYTES = 16 * 1024 * 1024
 _CONFIG = LogConfig(
     cleanup_policy="compact",
-    segment_bytes=4 * 1024 * 1024,
-    max_message_bytes=4 * 1024 * 1024,
+    segment_bytes=_MAX_BATCH_BYTES,
+    max_message_bytes=_MAX_BATCH_BYTES,
     durability="fsync",
 )
-#: A batch is read whole, and should not be large.
-_MAX_RECORDS_PER_BATCH = 500
+#: Changes with more records than this are compressed.
+_MAX_UNCOMPRESSED_RECORDS = 500
 
 
 class MetadataLog:
@@ -42,22 +53,51 @@ class MetadataLog:
             for record in read_key_values(batch):
                 yield record
 
+    @property
+    def end_offset(self) -> int:
+        """The log end offset."""
+        return self.partition.log.end_offset
+
+    def start_epoch(self, epoch: int) -> None:
+        """Append in this controller epoch from now on."""
+        self.partition.set_leader_epoch(max(epoch, self.partition.log.leader_epochs.current))
+
     async def append(self, records: Sequence[KeyValue]) -> int:
-        """Append records, wait until they are fsynced, and return the log end offset."""
+        """Append records as one batch, fsync it, and return the log end offset: all or nothing.
+
+        Raises OSError or StorageError. The log is then as before, or offline.
+        """
         now_ms = int(time.time() * 1000)
-        last_offset = -1
-        for start in range(0, len(records), _MAX_RECORDS_PER_BATCH):
-            batch = build_key_value_batch(records[start : start + _MAX_RECORDS_PER_BATCH], now_ms)
-            last_offset = self.partition.append(batch, now_ms).last_offset
+        is_large = len(records) > _MAX_UNCOMPRESSED_RECORDS
+        batch = build_key_value_batch(
+            records, now_ms, Compression.ZSTD if is_large else Compression.NONE
+        )
+        appended = self.partition.append(batch, now_ms)
         flushed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def complete(error: Exception | None) -> None:
             if not flushed.done():
                 flushed.set_exception(error) if error else flushed.set_result(None)
 
-        self.partition.when_flushed(last_offset, complete)
-        await flushed
-        return last_offset + 1
+        self.partition.when_flushed(appended.last_offset, complete)
+        try:
+            await flushed
+        except (OSError, StorageError):
+            if self.partition.log.recovery_point <= appended.last_offset:
+                self._remove(appended.base_offset)
+                raise
+        return appended.last_offset + 1
+
+    def _remove(self, offset: int) -> None:
+        """Remove a batch that was not fsynced: a later fsync would have followers apply it."""
+        log = self.partition.log
+        if log.offline_reason is not None:
+            return
+        try:
+            log.truncate(offset)
+        except (OSError, StorageError) as error:
+            logger.error("the metadata log is offline: a failed change could not be removed")
+            log.take_offline(str(error))
 
 
 def build_key_value_batch(

@@ -92,6 +92,11 @@ class Connection(asyncio.BufferedProtocol):
         return host, port
 
     @property
+    def is_open(self) -> bool:
+        """Whether the connection has not been closed, by either side."""
+        return not self._is_closing
+
+    @property
     def is_idle(self) -> bool:
         """Whether no request and no response is in progress."""
         return (

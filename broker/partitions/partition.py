@@ -31,9 +31,6 @@ _BLOCK_BYTES = 256 * 1024
 #: Called when the records are fsynced, or with the error that prevented it.
 FlushCallback = Callable[[Exception | None], None]
 
-#: Leadership is static, so the epoch never changes.
-LEADER_EPOCH = 0
-
 
 class Partition:
     """One partition and its leader state."""
@@ -43,6 +40,7 @@ class Partition:
         "_is_flushing",
         "_loop",
         "_unflushed",
+        "accepted_epoch",
         "acks_all_means_fsync",
         "index",
         "is_fsynced",
@@ -53,13 +51,15 @@ class Partition:
         "waiters",
     )
 
-    def __init__(self, topic: str, index: int, log: Log, flusher: Flusher) -> None:
+    def __init__(
+        self, topic: str, index: int, log: Log, flusher: Flusher, leader_epoch: int = 0
+    ) -> None:
         self.topic = topic
         self.index = index
         #: Whether clients may not produce to it.
         self.is_internal = topic in INTERNAL_TOPICS
         self.log = log
-        self.leader_epoch = LEADER_EPOCH
+        self.set_leader_epoch(leader_epoch)
         self.waiters: set[Waiter] = set()
         self._flusher = flusher
         self._loop = asyncio.get_running_loop()
@@ -75,16 +75,46 @@ class Partition:
         """The offset below which records are visible to consumers."""
         return self.log.recovery_point if self.is_fsynced else self.log.end_offset
 
+    def set_leader_epoch(self, epoch: int, accepted_epoch: int | None = None) -> None:
+        """Start a leader epoch: it begins at the log end offset.
+
+        Clients may know one from `accepted_epoch` on, by default only this one.
+        """
+        self.leader_epoch = epoch
+        self.accepted_epoch = epoch if accepted_epoch is None else accepted_epoch
+
     def check_epoch(self, leader_epoch: int) -> None:
         """Raise ApiError if a client expects another leader epoch; -1 skips the check.
 
         An older epoch means that the client's metadata is stale, a newer one that ours is.
         """
-        if leader_epoch not in (self.leader_epoch, -1):
-            is_stale = leader_epoch < self.leader_epoch
-            raise ApiError(
-                ErrorCode.FENCED_LEADER_EPOCH if is_stale else ErrorCode.UNKNOWN_LEADER_EPOCH
-            )
+        if leader_epoch == -1 or self.accepted_epoch <= leader_epoch <= self.leader_epoch:
+            return
+        is_stale = leader_epoch < self.leader_epoch
+        raise ApiError(
+            ErrorCode.FENCED_LEADER_EPOCH if is_stale else ErrorCode.UNKNOWN_LEADER_EPOCH
+        )
+
+    def end_of_epoch(self, epoch: int) -> tuple[int, int]:
+        """Return the largest epoch up to `epoch` that the log has, and its end offset.
+
+        (-1, -1) if the epoch is unknown. The log does not have the current epoch before the first
+        append in it, nor others in which nothing was appended.
+        """
+        log = self.log
+        if epoch == self.leader_epoch:
+            return epoch, log.end_offset
+        latest = log.leader_epochs.current
+        if latest <= epoch < self.leader_epoch and epoch >= 0:
+            return (epoch if latest < 0 else latest), log.end_offset
+        return log.leader_epochs.end_of(epoch, log.end_offset)
+
+    def epoch_of_offset(self, offset: int) -> int:
+        """Return the leader epoch of the record at an offset, written or not; -1 if unknown."""
+        if offset >= self.log.end_offset:
+            return self.leader_epoch
+        epochs = [epoch for epoch, start in self.log.leader_epochs if start <= offset]
+        return epochs[-1] if epochs else -1
 
     def set_config(self, config: LogConfig) -> None:
         """Apply a changed config."""

@@ -6,31 +6,41 @@ replay the controller's (`commit_from_controller`). Applying records has four st
 of new partitions, replay the records into the image, open and close partitions accordingly and
 notify the listener, delete the logs of deleted topics.
 
-A start completes what a crash interrupted: it creates missing logs and deletes those of deleted
-topics. A log that no record ever mentioned is not deleted: it is set aside, with an error in the
-broker's log.
+Logs are created before the record of their topic is appended, so that a log that is missing at a
+start was lost. It is created empty, and marked: producers and consumers that knew the old one get
+errors. A start deletes the logs of deleted topics, if a crash left them.
+
+A log is deleted only if the image has the deletion of its topic's id. If its topic is merely
+missing from the image, it is set aside, with an error in the broker's log.
+
+All partitions that a broker leads have the same leader epoch, which rises with each start.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
+from uuid import UUID
 
 from ottla.coord.metadata_image import (
     KeyValue,
     MetadataImage,
+    MetadataPosition,
     Topic,
-    controller_offset_record,
     parse_topic_record,
+    position_record,
+    registration_record,
     topic_tombstone,
 )
 from ottla.protocol.configdef import ConfigError
 from ottla.protocol.errors import ErrorCode
 from ottla.storage.config import LogConfig
 from ottla.storage.errors import DataDirectoryError, StorageError
+from ottla.storage.log import Log
 from ottla.storage.logdir import UNREADABLE_LOG_ERRORS, LoadProgress, LogDirectory
+from ottla.storage.partition_metadata import PartitionMetadata
 
 from ..cluster.metadata_log import LOG_NAME, MetadataLog
 from ..config.broker_config import BrokerConfig
@@ -65,6 +75,12 @@ class Topics:
         self.config = config
         self.static_config = config
         self.metadata_log: MetadataLog
+        #: The leader epoch of the partitions that this broker leads.
+        self.leader_epoch = 0
+        # The oldest one that clients may have received from other brokers.
+        self._accepted_epoch = 0
+        #: The leader epoch of each broker, sorted by broker id.
+        self.leader_epochs: tuple[tuple[int, int], ...] = ()
         self._on_config_change = on_config_change
         self._listener = listener
         self._logs = logs
@@ -84,20 +100,17 @@ class Topics:
         topics = self.image.topics.values()
         log_configs = self._log_configs(topics)
         self._logs.load(log_configs, self.config.topic_defaults, progress)
-        self._remove_stray_logs(log_configs)
-        missing = {
-            name: config
-            for name, config in log_configs.items()
+        replaced = self._remove_stray_logs()
+        missing = [
+            name
+            for name in log_configs
             if name not in self._logs.logs and name not in self._logs.failed
-        }
-        if missing:
-            logger.warning(
-                "partition logs are missing (possible data loss); created empty logs",
-                extra={"count": len(missing)},
-            )
-            self._logs.create_all(missing)
+        ]
+        self._create_logs(topics, lost=frozenset(missing) - replaced)
         for topic in topics:
             self._open_partitions(topic)
+        self.leader_epoch = self._accepted_epoch = self.next_leader_epoch()
+        self._update_leader_epochs()
 
     # Lookup.
 
@@ -136,7 +149,45 @@ class Topics:
         topic = self.image.topics.get(name)
         if topic is None or not 0 <= index < len(topic.replicas):
             return ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        return NotLeaderError(topic.replicas[index][0])
+        leader_id = topic.replicas[index][0]
+        return NotLeaderError(leader_id, dict(self.leader_epochs).get(leader_id, 0))
+
+    # Leader epochs.
+
+    def next_leader_epoch(self) -> int:
+        """Return a leader epoch above all that this broker ever used, as far as it knows."""
+        registration = self.image.registrations.get(self.config.broker_id)
+        epochs = [partition.log.leader_epochs.current for partition in self.online_partitions()]
+        return max([-1 if registration is None else registration.leader_epoch, *epochs]) + 1
+
+    def start_leader_epoch(self, epoch: int, accepted_epoch: int | None = None) -> None:
+        """Lead in this epoch from now on; clients may know one from `accepted_epoch` on."""
+        self.leader_epoch = epoch
+        self._accepted_epoch = epoch if accepted_epoch is None else accepted_epoch
+        for partition in self.online_partitions():
+            partition.set_leader_epoch(epoch, self._accepted_epoch)
+        self._update_leader_epochs()
+
+    async def start_unregistered_leader_epoch(self, incarnation: UUID) -> None:
+        """Start the next leader epoch while the controller is down.
+
+        The other brokers do not know it, and refer clients here with the last one they know.
+        """
+        registration = self.image.registrations.get(self.config.broker_id)
+        accepted = 0 if registration is None else registration.leader_epoch
+        epoch = self.next_leader_epoch()
+        if registration is not None:
+            registration = registration._replace(incarnation=incarnation, leader_epoch=epoch)
+            await self.commit([registration_record(self.config.broker_id, registration)])
+        self.start_leader_epoch(epoch, min(accepted, epoch))
+
+    def _update_leader_epochs(self) -> None:
+        epochs = {
+            broker_id: registration.leader_epoch
+            for broker_id, registration in self.image.registrations.items()
+        }
+        epochs[self.config.broker_id] = self.leader_epoch
+        self.leader_epochs = tuple(sorted(epochs.items()))
 
     # Changes.
 
@@ -147,25 +198,42 @@ class Topics:
         return end_offset
 
     async def commit_from_controller(
-        self, records: Sequence[KeyValue], controller_offset: int
+        self,
+        records: Sequence[KeyValue],
+        position: MetadataPosition,
+        directory: UUID,
+        *,
+        is_directory_lost: bool = False,
     ) -> None:
-        """Commit records of the controller's metadata log, which end at `controller_offset`."""
-        # A topic that was deleted and created again has the same log names. Delete the old topic
-        # with its logs first: after a crash they would be taken for those of the new one.
-        recreated = []
-        for name, topic in filter(None, map(parse_topic_record, records)):
-            current = self.image.topics.get(name)
-            if topic is not None and current is not None and topic.id != current.id:
-                recreated.append(topic_tombstone(name))
-        if recreated:
-            await self.commit(recreated)
-        await self.commit([*records, controller_offset_record(controller_offset)])
+        """Commit records of the controller's metadata log, which end at `position`.
 
-    async def create_logs(self, topics: Iterable[Topic]) -> None:
+        With `is_directory_lost`, new topics are those of an earlier data directory of this broker.
+        """
+        latest = dict(filter(None, map(parse_topic_record, records)))
+        # A topic that was deleted and created again has the same log names: remove the old logs
+        # first.
+        recreated = [
+            topic_tombstone(name)
+            for name, topic in latest.items()
+            if topic is not None
+            and name in self.image.topics
+            and self.image.topics[name].id != topic.id
+        ]
+        if recreated:
+            deletions = [record for record in records if record[0].startswith(b"deleted-topic/")]
+            await self.commit([*recreated, *deletions])
+        await self._create_logs_of_each(
+            [topic for topic in latest.values() if topic is not None], is_lost=is_directory_lost
+        )
+        self.metadata_log.start_epoch(position.epoch)
+        await self.commit([*records, position_record(position, directory)])
+
+    async def create_logs(self, topics: Sequence[Topic], *, is_lost: bool = False) -> None:
         """Create the logs that topics need on this broker: all or none. Raises OSError."""
-        log_configs = self._log_configs(topics)
-        if not log_configs.keys() <= self._logs.logs.keys():
-            await asyncio.to_thread(self._logs.create_all, log_configs)
+        metadata = self._partition_metadata(topics)
+        if any(not self._has_log(name, topic) for name, topic in metadata.items()):
+            lost = frozenset(metadata) - self._logs.logs.keys() if is_lost else frozenset()
+            await asyncio.to_thread(self._create_logs, topics, lost)
 
     async def _apply(self, records: Sequence[KeyValue]) -> None:
         """Make the image, partitions, logs and configs follow records of the metadata log."""
@@ -173,12 +241,12 @@ class Topics:
         latest = dict(filter(None, map(parse_topic_record, records)))
         changed = [topic for topic in latest.values() if topic is not None]
         before = {name: self.image.topics[name] for name in latest if name in self.image.topics}
-        deleted = [topic for name, topic in before.items() if latest[name] is None]
-        await self._create_logs_of_each(changed)
+        removed = [topic for name, topic in before.items() if latest[name] is None]
         # No await until partitions, configs and listener agree with the image.
         for record in records:
             self.image.replay(*record)
-        for topic in deleted:
+        self._update_leader_epochs()
+        for topic in removed:
             self._close_partitions(topic)
             self._listener.topic_deleted(topic)
         for topic in changed:
@@ -191,22 +259,20 @@ class Topics:
             self._apply_dynamic_configs()
             for topic in self.image.topics.values():
                 self._configure_partitions(topic)
-        if deleted:
-            names = [name for topic in deleted for name in self._log_names(topic)]
-            await asyncio.to_thread(self._delete_logs, names)
-            self.image.deleted.difference_update(topic.name for topic in deleted)
+        if removed:
+            await asyncio.to_thread(self._remove_logs, removed)
 
-    async def _create_logs_of_each(self, topics: Sequence[Topic]) -> None:
+    async def _create_logs_of_each(self, topics: Sequence[Topic], *, is_lost: bool) -> None:
         """Create the logs of topics; those that fail leave their partitions offline.
 
-        The controller creates its own logs before it commits, and fails the request instead.
+        The controller fails the request instead.
         """
         try:
-            await self.create_logs(topics)
+            await self.create_logs(topics, is_lost=is_lost)
         except (OSError, StorageError):
             for topic in topics:
                 try:
-                    await self.create_logs([topic])
+                    await self.create_logs([topic], is_lost=is_lost)
                 except (OSError, StorageError) as error:
                     logger.error(
                         "partitions are offline until a restart: their logs could not be created",
@@ -219,9 +285,12 @@ class Topics:
         for index in range(len(topic.replicas)):
             if index not in partitions and self.leads(topic, index):
                 log = self._logs.logs.get(_log_name(topic.name, index))
-                partitions[index] = (
-                    None if log is None else Partition(topic.name, index, log, self._logs.flusher)
-                )
+                partitions[index] = None if log is None else self._new_partition(topic, index, log)
+
+    def _new_partition(self, topic: Topic, index: int, log: Log) -> Partition:
+        partition = Partition(topic.name, index, log, self._logs.flusher)
+        partition.set_leader_epoch(self.leader_epoch, self._accepted_epoch)
+        return partition
 
     def _close_partitions(self, topic: Topic) -> None:
         """Close the partitions of a deleted topic, and wake the requests that wait for them."""
@@ -266,30 +335,70 @@ class Topics:
             if self.leads(topic, index):
                 yield _log_name(topic.name, index)
 
-    def _remove_stray_logs(self, known: Mapping[str, LogConfig]) -> None:
-        """Delete the logs of deleted topics and empty ones; set aside those of unknown topics."""
-        for name, log in list(self._logs.logs.items()):
-            if name in known or name == LOG_NAME:
-                continue
-            topic_name = name.rpartition("-")[0]
-            if topic_name in self.image.deleted or log.end_offset == 0:
-                self._logs.delete(name)
-            else:
-                path = self._logs.set_aside(name)
-                logger.error(
-                    "set aside the log of an unknown topic", extra={"log": name, "path": str(path)}
-                )
+    def _partition_metadata(self, topics: Iterable[Topic]) -> dict[str, UUID]:
+        """Return the topic ids of the logs that topics need on this broker, by log name."""
+        return {name: topic.id for topic in topics for name in self._log_names(topic)}
 
-    def _delete_logs(self, names: Iterable[str]) -> None:
-        for name in names:
-            if name in self._logs.logs:
-                try:
-                    self._logs.delete(name)
-                except OSError:
-                    # The next start finds the tombstone and deletes them.
-                    logger.exception(
-                        "the files of a deleted log could not be removed", extra={"log": name}
-                    )
+    def _has_log(self, name: str, topic_id: UUID) -> bool:
+        log = self._logs.logs.get(name)
+        return log is not None and log.topic_id in (topic_id, None)
+
+    def _create_logs(self, topics: Iterable[Topic], lost: Collection[str]) -> None:
+        """Create the logs that topics need on this broker; those in `lost` existed before."""
+        topics = list(topics)
+        metadata = {
+            name: PartitionMetadata(topic_id, name in lost)
+            for name, topic_id in self._partition_metadata(topics).items()
+            if name not in self._logs.failed and not self._has_log(name, topic_id)
+        }
+        configs = self._log_configs(topics)
+        self._logs.create_all({name: configs[name] for name in metadata}, metadata)
+        if lost:
+            logger.error(
+                "partition log missing (data loss): created empty logs; consumers get"
+                " OFFSET_OUT_OF_RANGE, and idempotent producers OUT_OF_ORDER_SEQUENCE_NUMBER",
+                extra={
+                    "partitions": len(lost),
+                    "topics": len({name.rpartition("-")[0] for name in lost}),
+                    "first": min(lost),
+                },
+            )
+
+    def _remove_stray_logs(self) -> set[str]:
+        """Remove the logs that belong to no topic of the image; return their names."""
+        topic_ids = self._partition_metadata(self.image.topics.values())
+        strays = {
+            name
+            for name in self._logs.logs
+            if name != LOG_NAME and not (name in topic_ids and self._has_log(name, topic_ids[name]))
+        }
+        for name in strays:
+            self._remove_log(name)
+        return strays
+
+    def _remove_logs(self, topics: Iterable[Topic]) -> None:
+        for topic in topics:
+            for name in self._log_names(topic):
+                if name in self._logs.logs:
+                    try:
+                        self._remove_log(name, topic.id)
+                    except OSError:
+                        # The next start does it.
+                        logger.exception("a log could not be removed", extra={"log": name})
+
+    def _remove_log(self, name: str, topic_id: UUID | None = None) -> None:
+        """Delete a log if its topic was deleted, or it is empty; otherwise set it aside."""
+        log = self._logs.logs[name]
+        topic_id = log.topic_id or topic_id
+        if topic_id in self.image.deleted_topics or log.end_offset == 0:
+            self._logs.delete(name)
+            return
+        path = self._logs.set_aside(name)
+        logger.error(
+            "set aside the log of an unknown topic: the metadata has neither the topic nor its"
+            " deletion",
+            extra={"log": name, "topic_id": str(topic_id or ""), "path": str(path)},
+        )
 
 
 def _log_name(topic: str, index: int) -> str:

@@ -73,6 +73,7 @@ SUPPORTED_APIS = {
         registry.OFFSET_DELETE,
         registry.DESCRIBE_CLUSTER,
         registry.DESCRIBE_PRODUCERS,
+        registry.BROKER_REGISTRATION,
         registry.ALLOCATE_PRODUCER_IDS,
         registry.DESCRIBE_TOPIC_PARTITIONS,
     )

@@ -28,8 +28,9 @@ class ApiError(Exception):
 class NotLeaderError(ApiError):
     """Another broker is the leader of the partition."""
 
-    def __init__(self, leader_id: int) -> None:
+    def __init__(self, leader_id: int, leader_epoch: int) -> None:
         self.leader_id = leader_id
+        self.leader_epoch = leader_epoch
         super().__init__(
             ErrorCode.NOT_LEADER_OR_FOLLOWER, f"The leader of the partition is broker {leader_id}"
         )

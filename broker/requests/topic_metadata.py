@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.coord.metadata_image import Topic, check_topic_name
 from ottla.protocol.errors import ErrorCode
 
-from ..partitions.partition import LEADER_EPOCH
 from .errors import ApiError
 
 if TYPE_CHECKING:
@@ -43,18 +42,23 @@ def offline_partitions(broker: Broker, topic: Topic) -> frozenset[int]:
 
 
 def partition_metadata(
-    replicas: Sequence[tuple[int, ...]], alive: Container[int], offline: Container[int]
+    replicas: Sequence[tuple[int, ...]],
+    alive: Container[int],
+    offline: Container[int],
+    leader_epochs: Mapping[int, int],
 ) -> Iterator[PartitionMetadata]:
     """Yield the metadata of each partition.
 
-    `alive` are the ids of brokers that are up, `offline` the indexes of partitions without a log.
+    `alive` are the ids of brokers that are up, `offline` the indexes of partitions without a log,
+    `leader_epochs` those of all brokers.
     """
     for index, brokers in enumerate(replicas):
         if index in offline:
             error = ErrorCode.KAFKA_STORAGE_ERROR
         else:
             error = ErrorCode.NONE if brokers[0] in alive else ErrorCode.LEADER_NOT_AVAILABLE
+        epoch = leader_epochs.get(brokers[0], 0)
         if error:
-            yield PartitionMetadata(error, index, -1, LEADER_EPOCH, brokers, (), brokers)
+            yield PartitionMetadata(error, index, -1, epoch, brokers, (), brokers)
         else:
-            yield PartitionMetadata(error, index, brokers[0], LEADER_EPOCH, brokers, brokers, ())
+            yield PartitionMetadata(error, index, brokers[0], epoch, brokers, brokers, ())

@@ -18,7 +18,6 @@ from harness.waiting import eventually
 from harness.wire import connect
 from ottla.broker import Broker, BrokerConfig
 from ottla.coord.deadlines import Now
-from ottla.coord.metadata_image import topic_tombstone
 from ottla.protocol.api import incremental_alter_configs as incremental
 from ottla.protocol.api.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from ottla.protocol.api.delete_topics import DeleteTopicsRequest, DeleteTopicState
@@ -711,7 +710,8 @@ async def test_offsets_of_a_topic_deleted_just_before_a_crash_are_deleted_at_sta
     async with coordinating(tmp_path) as (broker, client):
         await group_requests.commit(client, "g", {T0: 5})
         # The deletion is in the metadata log, but the broker stops before it is applied.
-        await broker.topics.metadata_log.append([topic_tombstone("t")])
+        image = broker.topics.image
+        await broker.topics.metadata_log.append(image.deletion_records(image.topics["t"]))
 
     async with coordinating(tmp_path) as (_broker, client):
         await loaded(client, "g")

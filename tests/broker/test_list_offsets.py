@@ -77,9 +77,10 @@ async def test_offsets_of_an_empty_log(tmp_path):
     async with broker_and_client(tmp_path) as (_broker, client):
         await create_topic(client, "t")
 
-        assert await list_offset(client, LATEST) == (0, 0, -1, -1)
-        assert await list_offset(client, EARLIEST) == (0, 0, -1, -1)
-        assert await list_offset(client, EARLIEST_LOCAL) == (0, 0, -1, -1)
+        # The leader epoch of the next record.
+        assert await list_offset(client, LATEST) == (0, 0, -1, 0)
+        assert await list_offset(client, EARLIEST) == (0, 0, -1, 0)
+        assert await list_offset(client, EARLIEST_LOCAL) == (0, 0, -1, 0)
         assert await list_offset(client, MAX_TIMESTAMP) == NOT_FOUND
         assert await list_offset(client, LATEST_TIERED) == NOT_FOUND
         assert await list_offset(client, NOW) == NOT_FOUND

@@ -42,12 +42,14 @@ def test_the_last_record_of_a_topic_wins():
     assert image.topics["orders"].configs == {}
 
 
-def test_a_tombstone_removes_the_topic_and_remembers_its_name():
-    image = replayed(topic_record(ORDERS), topic_tombstone("orders"))
+def test_a_deletion_removes_the_topic_and_remembers_its_id():
+    image = replayed(topic_record(ORDERS))
+    for record in image.deletion_records(ORDERS):
+        image.replay(*record)
 
     assert image.topics == {}
     assert image.topics_by_id == {}
-    assert image.deleted == {"orders"}
+    assert image.deleted_topics == {ORDERS.id: "orders"}
 
 
 def test_a_topic_that_is_created_again_has_a_new_id():
@@ -56,7 +58,7 @@ def test_a_topic_that_is_created_again_has_a_new_id():
     image = replayed(topic_record(ORDERS), topic_tombstone("orders"), topic_record(again))
 
     assert image.topics_by_id == {again.id: again}
-    assert image.deleted == set()
+    assert image.deleted_topics == {}  # A tombstone alone deletes no data.
 
 
 def test_broker_configs_and_producer_ids_are_restored():

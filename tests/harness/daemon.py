@@ -329,7 +329,7 @@ def partitions_on_disk(broker: Daemon, topic: str) -> set[int]:
     return {
         int(path.name.rpartition("-")[2])
         for path in broker.data.iterdir()
-        if path.name.rpartition("-")[0] == topic
+        if path.name.rpartition("-")[0] == topic and not path.name.endswith(".deleted")
     }
 
 

@@ -18,13 +18,16 @@ if TYPE_CHECKING:
 
 
 async def handle(
-    broker: Broker, _context: RequestContext, request: AllocateProducerIdsRequest
+    broker: Broker, context: RequestContext, request: AllocateProducerIdsRequest
 ) -> AllocateProducerIdsResponse:
     """Handle AllocateProducerIds."""
     if not broker.cluster.is_controller:
         return AllocateProducerIdsResponse(error_code=ErrorCode.NOT_CONTROLLER)
-    if request.broker_id not in broker.cluster.liveness:
+    if not broker.cluster.sessions.is_registered(request.broker_id, context.connection):
         return AllocateProducerIdsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    registration = broker.topics.image.registrations[request.broker_id]
+    if request.broker_epoch != registration.broker_epoch:
+        return AllocateProducerIdsResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
     try:
         ids = await broker.controller.allocate_producer_ids()
     except EXPECTED_ERRORS as error:

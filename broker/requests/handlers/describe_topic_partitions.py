@@ -71,7 +71,10 @@ def _describe(
     except EXPECTED_ERRORS as error:
         return DescribeTopicPartitionsResponseTopic(error_code=error_code_of(error), name=name)
     partitions = partition_metadata(
-        topic.replicas, broker.cluster.alive, offline_partitions(broker, topic)
+        topic.replicas,
+        broker.cluster.alive,
+        offline_partitions(broker, topic),
+        dict(broker.topics.leader_epochs),
     )
     return DescribeTopicPartitionsResponseTopic(
         name=name,

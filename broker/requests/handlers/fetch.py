@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from ottla.coord.metadata_image import METADATA_TOPIC
 from ottla.protocol.api.fetch import (
     AbortedTransaction,
+    EpochEndOffset,
     FetchableTopicResponse,
     FetchPartition,
     FetchRequest,
@@ -23,9 +24,9 @@ from ottla.protocol.api.fetch import (
     PartitionData,
 )
 from ottla.protocol.errors import ErrorCode
+from ottla.storage.errors import OffsetOutOfRangeError
 from ottla.storage.log import LogSlice
 
-from ...partitions.partition import LEADER_EPOCH
 from ..errors import EXPECTED_ERRORS, ApiError, NotLeaderError, error_code_of
 from ..fetch_sessions import CLOSE, OPEN, FetchSession
 from ..waiters import Waiter
@@ -47,6 +48,8 @@ def handle(
     """Handle Fetch."""
     session = None
     if request.replica_id not in _CONSUMER_IDS:
+        if not broker.cluster.sessions.is_registered(request.replica_id, context.connection):
+            return _refuse_replica(context.version, request)
         _record_follower_offset(broker, request)
     # Most clients send (0, -1): no session.
     if request.session_id or request.session_epoch != CLOSE:
@@ -109,8 +112,12 @@ def _read(
             if is_consumer:
                 partition = topics.find(topic, index)
             else:
-                partition = _find_for_follower(broker, request.replica_id, topic)
+                partition = _find_for_follower(broker, topic)
             partition.check_epoch(fetched.current_leader_epoch)
+            if fetched.last_fetched_epoch >= 0 and (diverging := _divergence(partition, fetched)):
+                result.has_error = True  # Not one for the client, but an answer at once.
+                data.append((topic, _diverging_data(partition, diverging)))
+                continue
             max_bytes = min(fetched.partition_max_bytes, remaining_bytes)
             log_slice = partition.read(fetched.fetch_offset, max_bytes)
         except EXPECTED_ERRORS as error:
@@ -172,7 +179,7 @@ def _response(
 def _error_data(index: int, error: Exception, version: int) -> PartitionData:
     leader = LeaderIdAndEpoch()
     if version >= _FIRST_VERSION_WITH_LEADER and isinstance(error, NotLeaderError):
-        leader = LeaderIdAndEpoch(leader_id=error.leader_id, leader_epoch=LEADER_EPOCH)
+        leader = LeaderIdAndEpoch(leader_id=error.leader_id, leader_epoch=error.leader_epoch)
     return PartitionData(
         partition_index=index,
         error_code=error_code_of(error),
@@ -246,18 +253,55 @@ class _DelayedFetch:
 
 def _record_follower_offset(broker: Broker, request: FetchRequest) -> None:
     """Record how far a follower has replicated the metadata log: up to its fetch offset."""
-    if request.replica_id in broker.cluster.liveness:
-        for topic in request.topics:
-            if topic.topic == METADATA_TOPIC and topic.partitions:
-                broker.cluster.liveness.record_heartbeat(
-                    request.replica_id, topic.partitions[0].fetch_offset
-                )
+    for topic in request.topics:
+        if topic.topic == METADATA_TOPIC and topic.partitions:
+            broker.cluster.liveness.record_heartbeat(
+                request.replica_id, topic.partitions[0].fetch_offset
+            )
 
 
-def _find_for_follower(broker: Broker, replica_id: int, topic: str) -> Partition:
+def _find_for_follower(broker: Broker, topic: str) -> Partition:
     """Return the partition of the metadata log, the only one that other brokers replicate."""
-    if replica_id not in broker.cluster.liveness:
-        raise ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     if topic != METADATA_TOPIC:
         raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     return broker.topics.metadata_log.partition
+
+
+def _refuse_replica(version: int, request: FetchRequest) -> FetchResponse:
+    """Refuse a fetch with a replica id that does not come from that broker."""
+    error = ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    return FetchResponse(
+        responses=[
+            FetchableTopicResponse(
+                topic=topic.topic,
+                partitions=[
+                    _error_data(partition.partition, error, version)
+                    for partition in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _divergence(partition: Partition, fetched: FetchPartition) -> EpochEndOffset | None:
+    """Return where the log of the client's last leader ends, if that is before its offset."""
+    epoch, end_offset = partition.end_of_epoch(fetched.last_fetched_epoch)
+    if epoch < 0:
+        log = partition.log
+        raise OffsetOutOfRangeError(fetched.fetch_offset, log.start_offset, log.end_offset)
+    if epoch < fetched.last_fetched_epoch or end_offset < fetched.fetch_offset:
+        return EpochEndOffset(epoch=epoch, end_offset=end_offset)
+    return None
+
+
+def _diverging_data(partition: Partition, diverging: EpochEndOffset) -> PartitionData:
+    return PartitionData(
+        partition_index=partition.index,
+        high_watermark=partition.high_watermark,
+        last_stable_offset=partition.high_watermark,
+        log_start_offset=partition.log.start_offset,
+        diverging_epoch=diverging,
+        aborted_transactions=None,
+        records=b"",
+    )

@@ -93,7 +93,7 @@ def _list_offset(
         partition_index=request.partition_index,
         timestamp=result.timestamp,
         offset=result.offset,
-        leader_epoch=_leader_epoch_of(partition, result.offset) if has_leader_epoch else -1,
+        leader_epoch=partition.epoch_of_offset(result.offset) if has_leader_epoch else -1,
     )
 
 
@@ -109,9 +109,3 @@ def _find_offset(partition: Partition, timestamp: int) -> TimestampAndOffset:
     else:
         result = partition.log.offset_for_timestamp(timestamp)
     return _NOT_FOUND if result is None or result.offset >= partition.high_watermark else result
-
-
-def _leader_epoch_of(partition: Partition, offset: int) -> int:
-    """Return the leader epoch of the record at an offset, written or not; -1 if unknown."""
-    epochs = [epoch for epoch, start in partition.log.leader_epochs if start <= offset]
-    return epochs[-1] if epochs else -1

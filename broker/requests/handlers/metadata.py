@@ -179,7 +179,12 @@ def _describe(
             name=topic.name,
             topic_id=topic.id,
             is_internal=topic.is_internal,
-            partitions=_partitions(topic.replicas, alive, offline_partitions(broker, topic)),
+            partitions=_partitions(
+                topic.replicas,
+                alive,
+                offline_partitions(broker, topic),
+                broker.topics.leader_epochs,
+            ),
             topic_authorized_operations=operations,
         )
         for topic in topics
@@ -188,12 +193,15 @@ def _describe(
 
 @lru_cache(maxsize=16)
 def _partitions(
-    replicas: tuple[tuple[int, ...], ...], alive: frozenset[int], offline: frozenset[int]
+    replicas: tuple[tuple[int, ...], ...],
+    alive: frozenset[int],
+    offline: frozenset[int],
+    leader_epochs: tuple[tuple[int, int], ...],
 ) -> tuple[MetadataResponsePartition, ...]:
     """Return the partitions of a topic; cached, since most topics of a cluster look alike."""
     return tuple(
         MetadataResponsePartition(**partition._asdict())
-        for partition in partition_metadata(replicas, alive, offline)
+        for partition in partition_metadata(replicas, alive, offline, dict(leader_epochs))
     )
 
 

@@ -45,10 +45,5 @@ def _end_offset(broker: Broker, topic: str, request: OffsetForLeaderPartition) -
         partition.check_epoch(request.current_leader_epoch)
     except EXPECTED_ERRORS as error:
         return EpochEndOffset(partition=request.partition, error_code=error_code_of(error))
-    log = partition.log
-    if request.leader_epoch == partition.leader_epoch:
-        # The log does not have the current epoch before the first append in it.
-        epoch, end_offset = request.leader_epoch, log.end_offset
-    else:
-        epoch, end_offset = log.leader_epochs.end_of(request.leader_epoch, log.end_offset)
+    epoch, end_offset = partition.end_of_epoch(request.leader_epoch)
     return EpochEndOffset(partition=request.partition, leader_epoch=epoch, end_offset=end_offset)

@@ -26,7 +26,6 @@ from ottla.protocol.errors import ErrorCode
 from ottla.protocol.schema import Buffer
 from ottla.storage.errors import KeylessRecordError
 
-from ...partitions.partition import LEADER_EPOCH
 from ..errors import EXPECTED_ERRORS, ApiError, NotLeaderError, error_code_of
 
 if TYPE_CHECKING:
@@ -127,7 +126,7 @@ def _error_response(index: int, error: Exception, version: int) -> PartitionProd
     record_errors = []
     leader = LeaderIdAndEpoch()
     if isinstance(error, NotLeaderError) and version >= _FIRST_VERSION_WITH_LEADER:
-        leader = LeaderIdAndEpoch(leader_id=error.leader_id, leader_epoch=LEADER_EPOCH)
+        leader = LeaderIdAndEpoch(leader_id=error.leader_id, leader_epoch=error.leader_epoch)
     if isinstance(error, KeylessRecordError):
         record_errors.append(
             BatchIndexAndErrorMessage(

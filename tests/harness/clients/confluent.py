@@ -122,10 +122,21 @@ class Confluent(Client):
         return found
 
     def watermarks(self, topic: str) -> tuple[int, int]:
+        return (
+            self._list_offset(topic, OffsetSpec.earliest()),
+            self._list_offset(topic, OffsetSpec.latest()),
+        )
+
+    def _list_offset(self, topic: str, spec: OffsetSpec) -> int:
         partition = TopicPartition(topic, 0)
-        earliest = self._admin.list_offsets({partition: OffsetSpec.earliest()})
-        latest = self._admin.list_offsets({partition: OffsetSpec.latest()})
-        return _result(earliest[partition]).offset, _result(latest[partition]).offset
+        try:
+            return _result(self._admin.list_offsets({partition: spec})[partition]).offset
+        except RequestError as error:
+            if error.code != KafkaError.FENCED_LEADER_EPOCH:
+                raise
+        # librdkafka's admin client keeps the leader epoch from before a restart for minutes.
+        admin = AdminClient(self._base)
+        return _result(admin.list_offsets({partition: spec})[partition]).offset
 
     def offset_for_time(self, topic: str, timestamp: int) -> int | None:
         consumer = Consumer(self._base | {"group.id": "unused"})
