@@ -88,7 +88,7 @@ async def test_an_empty_broker_with_a_new_lowest_id_is_not_followed(tmp_path, re
             for broker in old:
                 broker.launch()
             for broker in old:
-                broker.wait_until_it_answers()
+                broker.wait_until_ready()
             assert await try_create_topic(old[0], "orders", leaders=[1, 2]) == OK
             for index, broker in enumerate(old):
                 assert await produce_code(broker, "orders", index) == ErrorCode.NONE
