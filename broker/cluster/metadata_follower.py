@@ -66,7 +66,7 @@ class MetadataFollower:
         self._registrar: BrokerRegistrar
         self._registration: BrokerRegistrationResponse
         self._first_refusal: float | None = None
-        self._last_reason = ""
+        self._last_error = ""
 
     async def find_cluster_id(self) -> str:
         """Return the cluster id of the controller; retry until it answers."""
@@ -135,7 +135,7 @@ class MetadataFollower:
                     self._first_refusal = None
                     offset = await self._catch_up(connection)
                     self._caught_up.set()
-                    failures, self._last_reason = 0, ""
+                    failures, self._last_error = 0, ""
                     logger.info(
                         "following the controller",
                         extra={"controller": connection.address, "offset": offset},
@@ -165,8 +165,8 @@ class MetadataFollower:
 
     def _log_error(self, message: str, reason: str) -> None:
         """Log an error once, and not for each attempt."""
-        if reason != self._last_reason:
-            self._last_reason = reason
+        if message != self._last_error:
+            self._last_error = message
             logger.error(message, extra={"reason": reason})
 
     def _refused_as_duplicate(self, error: DuplicateBrokerError) -> None:
