@@ -33,6 +33,7 @@ from .partitions.housekeeping import Housekeeping
 from .partitions.topics import Topics
 from .requests.dispatch import Dispatcher
 from .requests.fetch_sessions import FetchSessionCache
+from .requests.memory_account import MemoryAccount
 
 if TYPE_CHECKING:
     from .cluster.forwarding import ControllerChannel
@@ -60,9 +61,12 @@ class Broker:
         self._on_config_change = on_config_change
         self.cluster = ClusterMembership(self.config)
         self.metrics = Metrics()
-        self.fetch_sessions = FetchSessionCache()
+        self.memory = MemoryAccount(lambda: self.config.broker_memory_max_bytes)
+        self.fetch_sessions = FetchSessionCache(self.memory.fits)
+        self.memory.sources["fetch_sessions"] = self.fetch_sessions.size_bytes
         self.dispatcher = Dispatcher(self)
         self.groups = GroupCoordinator(self)
+        self.memory.sources["groups"] = self.groups.size_bytes
         self.server = Server(self)
         self.logs: LogDirectory
         self.topics: Topics

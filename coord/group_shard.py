@@ -28,13 +28,16 @@ from .effects import Append, Effect, Reply, append_error
 from .errors import GroupError
 from .group import Group
 from .group_timers import Timer
-from .member import Join
+from .member import Join, protocols_bytes
 from .metadata_image import MetadataImage, TopicPartition
 from .offsets import CommittedOffsets, tombstones
 from .records import CommittedOffset, CoordinatorRecord, GroupRecord, OffsetRecord
 from .responses import join_error
 from .states import GroupState
 
+#: Estimated memory of a group without members, and of a committed offset without metadata.
+_GROUP_BYTES = 2048
+_OFFSET_BYTES = 512
 #: The result of each partition of a request.
 PartitionErrors = dict[TopicPartition, ErrorCode]
 
@@ -50,15 +53,25 @@ class MemberIdentity(NamedTuple):
 class GroupShard:
     """The groups of a partition by id. `config` may be replaced at any time.
 
-    `count_groups` returns the number of groups that `max_groups` limits: those of all shards of the
-    broker.
+    `count_groups` returns the number of groups that `max_groups` limits: those with members, of all
+    shards of the broker. Groups that only have offsets cost little, and are limited by memory:
+    `has_memory` returns whether so many more bytes fit, for a member or for a commit.
     """
 
     def __init__(
-        self, config: GroupCoordinatorConfig, count_groups: Callable[[], int] | None = None
+        self,
+        config: GroupCoordinatorConfig,
+        count_groups: Callable[[], int] | None = None,
+        has_memory: Callable[[int, bool], bool] = lambda _size_bytes, _is_member: True,
     ) -> None:
         self._config = config
-        self._count_groups = count_groups or (lambda: len(self.groups))
+        self._count_groups = count_groups or (lambda: len(self.with_members))
+        self._has_memory = has_memory
+        #: The estimated memory of groups and offsets.
+        self.size_bytes = 0
+        self._group_sizes: dict[str, int] = {}
+        #: Groups with members, or with member ids that were handed out.
+        self.with_members: set[str] = set()
         #: Whether the log was replayed, so that requests can be handled.
         self.is_active = False
         self.groups: dict[str, Group] = {}
@@ -81,7 +94,9 @@ class GroupShard:
     def replay(self, record: CoordinatorRecord) -> None:
         """Apply a record: of the log, while the shard loads, or one that was just appended."""
         if isinstance(record, OffsetRecord):
+            replaced = self.offsets.of_group(record.group_id).get(record.topic_partition)
             self.offsets.replay(record)
+            self.size_bytes += _offset_bytes(record.committed) - _offset_bytes(replaced)
             if record.committed is not None and record.group_id not in self.groups:
                 self._add_group(record.group_id)
         elif record.metadata is None:
@@ -90,12 +105,14 @@ class GroupShard:
             self._add_group(record.group_id).restore(record.metadata)
         elif record.group_id in self.groups:
             self.groups[record.group_id].replay(record.metadata)
+            self._resize(self.groups[record.group_id])
 
     def activate(self, now: Now) -> None:
         """Start to handle requests, after a load. Members have a session timeout to appear."""
         for group in list(self.groups.values()):
             self._drop_if_unused(group)
             group.start_sessions(now)
+            self._resize(group)
         self.is_active = True
 
     def _replay_group_tombstone(self, group_id: str) -> None:
@@ -106,13 +123,31 @@ class GroupShard:
             if group.state is not GroupState.EMPTY:
                 return  # Members have joined since the tombstone was appended.
             group.die()
-        del self.groups[group_id]
+        self._remove_group(group_id)
         if group_id in self.offsets:
             self._add_group(group_id)  # For offsets whose commit was in flight meanwhile.
 
     def _add_group(self, group_id: str) -> Group:
         group = self.groups[group_id] = Group(group_id, self._config.group, self.deadlines)
+        self._resize(group)
         return group
+
+    def _remove_group(self, group_id: str) -> None:
+        if self.groups.pop(group_id, None) is not None:
+            self.size_bytes -= self._group_sizes.pop(group_id)
+            self.with_members.discard(group_id)
+
+    def _resize(self, group: Group) -> None:
+        """Update the memory of a group after its members have changed."""
+        if self.groups.get(group.id) is not group:
+            return
+        size_bytes = _GROUP_BYTES + sum(member.size_bytes for member in group.members.values())
+        self.size_bytes += size_bytes - self._group_sizes.get(group.id, 0)
+        self._group_sizes[group.id] = size_bytes
+        if group.members or group.pending:
+            self.with_members.add(group.id)
+        else:
+            self.with_members.discard(group.id)
 
     # Membership.
 
@@ -121,14 +156,19 @@ class GroupShard:
         if not group_id:
             return [Reply(token, join_error(ErrorCode.INVALID_GROUP_ID, join.member_id))]
         group = self.groups.get(group_id)
+        if group is None and join.member_id:
+            return [Reply(token, join_error(ErrorCode.UNKNOWN_MEMBER_ID, join.member_id))]
+        if group_id not in self.with_members and self._count_groups() >= self._config.max_groups:
+            return [Reply(token, join_error(ErrorCode.GROUP_MAX_SIZE_REACHED, join.member_id))]
+        member = None if group is None else group.members.get(join.member_id)
+        growth_bytes = protocols_bytes(join.protocols) - (member.size_bytes if member else 0)
+        if growth_bytes > 0 and not self._has_memory(growth_bytes, True):
+            return [Reply(token, join_error(ErrorCode.COORDINATOR_NOT_AVAILABLE, join.member_id))]
         if group is None:
-            if join.member_id:
-                return [Reply(token, join_error(ErrorCode.UNKNOWN_MEMBER_ID, join.member_id))]
-            if self._count_groups() >= self._config.max_groups:
-                return [Reply(token, join_error(ErrorCode.GROUP_MAX_SIZE_REACHED))]
             group = self._add_group(group_id)
         effects = group.join(join, token, now)
         self._drop_if_unused(group)
+        self._resize(group)
         return effects
 
     def sync(
@@ -176,6 +216,7 @@ class GroupShard:
             )
         if group is not None:
             self._drop_if_unused(group)
+            self._resize(group)
         return [*effects, Reply(token, LeaveGroupResponse(members=results))]
 
     def expire(self, now: Now) -> list[Effect]:
@@ -186,6 +227,7 @@ class GroupShard:
             if group is not None:
                 effects += group.expire(timer, now)
                 self._drop_if_unused(group)
+                self._resize(group)
         return effects
 
     def refuse_waiting(self, code: ErrorCode) -> list[Effect]:
@@ -218,7 +260,7 @@ class GroupShard:
             and not group.pending
             and group.id not in self.offsets
         ):
-            self.groups.pop(group.id, None)
+            self._remove_group(group.id)
 
     # Offsets.
 
@@ -235,6 +277,7 @@ class GroupShard:
         """Handle OffsetCommit; `reply` makes the response from the result of each partition."""
         try:
             self._check_commit(group_id, identity, now, knows_group_id_not_found)
+            self._check_commit_memory(group_id, offsets)
         except GroupError as error:
             return [reply(dict.fromkeys(offsets, error.code))]
         max_bytes = self._config.offset_metadata_max_bytes
@@ -363,8 +406,19 @@ class GroupShard:
                 if knows_group_id_not_found
                 else ErrorCode.ILLEGAL_GENERATION
             )
-        elif self._count_groups() >= self._config.max_groups:
-            raise GroupError(ErrorCode.GROUP_MAX_SIZE_REACHED)
+
+    def _check_commit_memory(
+        self, group_id: str, offsets: Mapping[TopicPartition, CommittedOffset]
+    ) -> None:
+        committed = self.offsets.of_group(group_id)
+        growth_bytes = sum(
+            _offset_bytes(offset) - _offset_bytes(committed.get(tp))
+            for tp, offset in offsets.items()
+        )
+        if group_id not in self.groups:
+            growth_bytes += _GROUP_BYTES
+        if growth_bytes > 0 and not self._has_memory(growth_bytes, group_id in self.with_members):
+            raise GroupError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
     def _expired(self, group: Group, time_ms: int) -> list[TopicPartition]:
         """Return the partitions whose offsets are older than the retention, and not in use."""
@@ -386,6 +440,11 @@ class GroupShard:
             *tombstones(group_id, self.offsets.of_group(group_id)),
             GroupRecord(group_id, None),
         ]
+
+
+def _offset_bytes(committed: CommittedOffset | None) -> int:
+    """Estimate the memory of a committed offset; None: there is none."""
+    return 0 if committed is None else _OFFSET_BYTES + len(committed.metadata)
 
 
 def subscribed_topics(group: Group) -> set[str] | None:

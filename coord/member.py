@@ -12,6 +12,15 @@ from .records import MemberMetadata
 Protocols = tuple[tuple[str, bytes], ...]
 
 
+#: Estimated memory of a member without its metadata and assignment.
+_MEMBER_BYTES = 1024
+
+
+def protocols_bytes(protocols: Protocols) -> int:
+    """Estimate the memory of a member with these protocols."""
+    return _MEMBER_BYTES + sum(100 + len(name) + len(data) for name, data in protocols)
+
+
 @dataclass(frozen=True, slots=True)
 class Join:
     """A JoinGroup request, and what the broker knows of its sender."""
@@ -115,6 +124,11 @@ class Member:
         if self.protocols != join.protocols:
             self.protocols = join.protocols
             self.protocol_names = frozenset(name for name, _metadata in join.protocols)
+
+    @property
+    def size_bytes(self) -> int:
+        """The estimated memory of the member."""
+        return protocols_bytes(self.protocols) + len(self.assignment)
 
     def metadata(self, protocol: str | None) -> bytes:
         """Return the member's metadata for a protocol."""

@@ -235,7 +235,13 @@ class BrokerConfig:
         1000, "Maximum number of members of a group.", low=1, high=INT_MAX
     )
     broker_max_groups: int = config_key(
-        10_000, "Maximum number of groups per broker.", low=1, high=INT_MAX
+        10_000, "Maximum number of groups with members per broker.", low=1, high=INT_MAX
+    )
+    broker_memory_max_bytes: int = config_key(
+        128 * _MIB,
+        "Maximum memory of groups, committed offsets, fetch sessions and parked fetches. A quarter"
+        " of it is reserved for groups with members.",
+        low=1024,
     )
     offset_metadata_max_bytes: int = config_key(
         4096, "Maximum size of the metadata of an offset commit.", low=0, high=2**15 - 1

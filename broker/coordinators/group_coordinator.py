@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
@@ -20,6 +21,7 @@ from ottla.coord.placement import partition_of_group
 from ottla.coord.records import CommittedOffset
 from ottla.protocol.errors import ErrorCode
 
+from ..observability.logging import log_limited
 from ..requests.errors import EXPECTED_ERRORS
 from .shard_runtime import Event, ShardRuntime, current_time
 
@@ -29,6 +31,10 @@ if TYPE_CHECKING:
     from ..partitions.partition import Partition
 
 logger = logging.getLogger(__name__)
+
+#: How often empty groups and expired offsets are removed early, while memory is exhausted. It looks
+#: at all groups.
+_EVICTION_SECONDS = 60.0
 
 R = TypeVar("R")
 
@@ -45,6 +51,7 @@ class GroupCoordinator:
         # Whether `load` has not completed yet.
         self._is_starting = True
         self._is_stopped = False
+        self._next_eviction = 0.0
 
     def apply_config(self, config: BrokerConfig) -> None:
         """Apply the broker's dynamic configs."""
@@ -114,10 +121,30 @@ class GroupCoordinator:
             runtime.run(runtime.shard.clean_up(current_time()))
 
     def _new_runtime(self, partition: Partition) -> ShardRuntime:
-        return ShardRuntime(GroupShard(self._config, self._count_groups), partition)
+        shard = GroupShard(self._config, self._count_groups, self._has_memory)
+        return ShardRuntime(shard, partition)
 
     def _count_groups(self) -> int:
-        return sum(len(runtime.shard.groups) for runtime in self.shards.values())
+        return sum(len(runtime.shard.with_members) for runtime in self.shards.values())
+
+    def size_bytes(self) -> int:
+        """Return the estimated memory of groups and committed offsets."""
+        return sum(
+            runtime.shard.size_bytes for runtime in (*self.shards.values(), *self._loading.values())
+        )
+
+    def _has_memory(self, size_bytes: int, is_member: bool) -> bool:
+        fits = self._broker.memory.fits(size_bytes, is_member=is_member)
+        if not fits and time.monotonic() >= self._next_eviction:
+            # Not in the middle of an event of a shard. It makes room for the client's next attempt.
+            self._next_eviction = time.monotonic() + _EVICTION_SECONDS
+            asyncio.get_running_loop().call_soon(self.clean_up)
+            log_limited(
+                logger,
+                "Request refused: broker.memory.max.bytes is exhausted",
+                extra={"groups_bytes": self.size_bytes()},
+            )
+        return fits
 
     # Routing.
 

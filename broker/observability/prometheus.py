@@ -66,6 +66,7 @@ class _BrokerCollector(Collector):
         """Yield all metrics."""
         yield from self._requests()
         yield from self._connections()
+        yield from self._memory()
         yield from self._partitions()
         yield from self._groups()
 
@@ -104,6 +105,16 @@ class _BrokerCollector(Collector):
             "ottla_received_bytes", "Bytes received from clients.", metrics.bytes_received
         )
         yield CounterMetricFamily("ottla_sent_bytes", "Bytes sent to clients.", metrics.bytes_sent)
+
+    def _memory(self) -> Iterator[Metric]:
+        memory = GaugeMetricFamily(
+            "ottla_memory_bytes",
+            "Estimated memory that broker.memory.max.bytes limits, by kind.",
+            labels=["kind"],
+        )
+        for kind, source in self._broker.memory.sources.items():
+            memory.add_metric([kind], source())
+        yield memory
 
     def _partitions(self) -> Iterator[Metric]:
         start_offsets = GaugeMetricFamily(

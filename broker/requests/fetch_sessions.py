@@ -15,13 +15,14 @@ belongs to a client that is gone, and is dropped.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from ottla.protocol.api.fetch import FetchPartition, FetchRequest, PartitionData
 from ottla.protocol.errors import ErrorCode
 
 from .errors import ApiError
+from .memory_account import PARTITION_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -90,12 +91,17 @@ class FetchSession:
 class FetchSessionCache:
     """All fetch sessions of a broker, least recently used first."""
 
-    def __init__(self) -> None:
+    def __init__(self, has_memory: Callable[[int], bool] = lambda _size_bytes: True) -> None:
+        self._has_memory = has_memory
         self._sessions: dict[int, FetchSession] = {}
         self._partition_count = 0
 
     def __len__(self) -> int:
         return len(self._sessions)
+
+    def size_bytes(self) -> int:
+        """Return the estimated memory of all sessions."""
+        return self._partition_count * PARTITION_BYTES
 
     def of(
         self, request: FetchRequest, max_sessions: int, max_partitions: int, now: float
@@ -153,11 +159,12 @@ class FetchSessionCache:
     ) -> bool:
         """Whether an updated session is within the limits, evicting others if need be."""
         max_total = _TOTAL_PARTITIONS_FACTOR * max_partitions
-        while self._partition_count > max_total and self._evict(now):
+        while (self._partition_count > max_total or not self._has_memory(0)) and self._evict(now):
             pass
         return (
             len(session) <= max_partitions
             and self._partition_count <= max_total
+            and self._has_memory(0)
             and all(len(topic.topic) <= _MAX_TOPIC_NAME_LENGTH for topic in request.topics)
         )
 

@@ -171,12 +171,13 @@ async def test_groups_of_several_shards_are_deleted_in_one_request(tmp_path):
         assert [group.id for group in broker.groups.groups()] == [SECOND]
 
 
-async def test_max_groups_counts_the_groups_of_all_shards(tmp_path):
-    async with a_coordinator(tmp_path, **{"broker.max.groups": "2"}) as (broker, _client):
+async def test_memory_counts_the_groups_of_all_shards(tmp_path):
+    # Three quarters are for groups without members: enough for two.
+    async with a_coordinator(tmp_path, **{"broker.memory.max.bytes": "8000"}) as (broker, _client):
         assert commit(broker, FIRST, 1) == ErrorCode.NONE
         assert commit(broker, ELSEWHERE, 1) == ErrorCode.NONE
 
-        assert commit(broker, SECOND, 1) == ErrorCode.GROUP_MAX_SIZE_REACHED
+        assert commit(broker, SECOND, 1) == ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
 async def test_commits_complete_in_log_order_when_durability_is_lowered_meanwhile(tmp_path):

@@ -1034,19 +1034,20 @@ async def test_a_pending_member_counts_until_it_joins_or_expires(tmp_path):
         assert late.error_code != ErrorCode.NONE
 
 
-async def test_broker_max_groups_limits_the_number_of_groups(tmp_path):
-    async with coordinating(tmp_path, broker_max_groups=2) as (_broker, client):
+async def test_broker_max_groups_limits_the_groups_with_members(tmp_path):
+    async with coordinating(tmp_path, broker_max_groups=1) as (_broker, client):
         await group_requests.commit(client, "a", {T0: 1})
         (member,) = await gathered([client], "b")
 
         full = ErrorCode.GROUP_MAX_SIZE_REACHED
         assert (await group_requests.join(client, "c")).error_code == full
-        assert await group_requests.commit(client, "c", {T0: 1}) == {T0: full}
-        # Existing groups go on.
+        assert (await group_requests.join(client, "a")).error_code == full
+        # Existing groups go on, and commits without members.
         assert await group_requests.commit(client, "a", {T0: 2}) == {T0: ErrorCode.NONE}
-        assert await group_requests.heartbeat(client, member) == ErrorCode.NONE
-        await group_requests.delete(client, "a")
         assert await group_requests.commit(client, "c", {T0: 1}) == {T0: ErrorCode.NONE}
+        assert await group_requests.heartbeat(client, member) == ErrorCode.NONE
+        await group_requests.leave(client, "b", (member.id, None))
+        assert (await enter(client, "c")).generation == 1
 
 
 async def test_a_group_record_larger_than_max_message_bytes_is_compressed(tmp_path):

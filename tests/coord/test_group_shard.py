@@ -78,15 +78,43 @@ def test_several_members_that_leave_get_a_result_each():
     assert stage.state is GroupState.EMPTY
 
 
-def test_max_groups_limits_the_number_of_groups():
+def test_max_groups_limits_the_groups_with_members():
     stage = a_stage(max_groups=2)
     a_member(stage, group_id="one")
     stage.commit("somebody", NO_MEMBER, {("orders", 0): 1}, group_id="two")
+    assert stage.join("bert", version=4, group_id="two").code == "MEMBER_ID_REQUIRED"
 
     assert stage.join("anna", group_id="three").code == "GROUP_MAX_SIZE_REACHED"
+    accepted = stage.commit("somebody", NO_MEMBER, {("orders", 0): 1}, group_id="three")
+    assert codes_of(accepted) == ["NONE"]
+
+
+def test_memory_is_charged_for_members_and_offsets_and_released_with_them():
+    stage = a_stage()
+    shard = stage.shard
+    assert shard.size_bytes == 0
+    anna = a_member(stage, group_id="one")
+    with_member = shard.size_bytes
+    assert with_member > 0
+    assert shard.with_members == {"one"}
+    stage.commit("somebody", NO_MEMBER, {("orders", 0): 1, ("orders", 1): 1}, group_id="two")
+    assert shard.size_bytes > with_member
+    stage.commit("somebody", NO_MEMBER, {("orders", 0): 2}, group_id="two")
+    with_offsets = shard.size_bytes
+
+    shard._has_memory = lambda _size_bytes, _is_member: False
+    assert stage.join("bert", group_id="three").code == "COORDINATOR_NOT_AVAILABLE"
     refused = stage.commit("somebody", NO_MEMBER, {("orders", 0): 1}, group_id="three")
-    assert codes_of(refused) == ["GROUP_MAX_SIZE_REACHED"]
-    assert stage.join("bert", version=4, group_id="two").code == "MEMBER_ID_REQUIRED"
+    assert codes_of(refused) == ["COORDINATOR_NOT_AVAILABLE"]
+    # What is there already can be changed.
+    changed = stage.commit("somebody", NO_MEMBER, {("orders", 0): 3}, group_id="two")
+    assert codes_of(changed) == ["NONE"]
+    assert shard.size_bytes == with_offsets
+
+    stage.leave("admin", (anna.member_id, None), group_id="one")
+    assert shard.with_members == set()
+    stage.delete_groups("admin", "one", "two")
+    assert (shard.size_bytes, shard.groups) == (0, {})
 
 
 @pytest.mark.parametrize("session_ms", [9, 21])

@@ -1,5 +1,6 @@
 """Clients that announce, park or name very much: memory is bounded, and others are served."""
 
+import select
 import struct
 import time
 from contextlib import ExitStack
@@ -7,9 +8,21 @@ from contextlib import ExitStack
 import pytest
 
 from harness.attack import MIB, create_topic, open_connections, unharmed
-from harness.daemon import Daemon
+from harness.daemon import Daemon, anonymous_mib
+from harness.group_requests import commit_request, join_request
 from harness.logs import a_batch
-from harness.wire import BlockingWireClient, error_codes, produce_request
+from harness.wire import (
+    BlockingWireClient,
+    error_codes,
+    frame_of,
+    produce_request,
+)
+from ottla.protocol.api.describe_groups import DescribeGroupsRequest
+from ottla.protocol.api.fetch import FetchPartition, FetchRequest, FetchTopic
+from ottla.protocol.api.find_coordinator import FindCoordinatorRequest
+from ottla.protocol.api.join_group import JoinGroupResponse
+from ottla.protocol.codec import decode_response
+from ottla.protocol.errors import ErrorCode
 
 PRODUCE_KEY = 0
 
@@ -52,3 +65,70 @@ def test_partial_requests_that_fill_the_budget_do_not_block_a_bystander(tmp_path
                 # A large request is received once those that stall were closed.
                 request = produce_request(a_batch(value=bytes(12 * MIB)))
                 assert error_codes(bystander.request(request, 9)) == [0]
+
+
+# Memory of groups and parked fetches.
+
+
+@pytest.fixture
+def small_broker(tmp_path):
+    configs = ("broker.memory.max.bytes=33554432", "group.initial.rebalance.delay.ms=600000")
+    with Daemon(tmp_path, "--set", configs[0], "--set", configs[1]) as started:
+        create_topic(started, "t")
+        with BlockingWireClient(started) as client:
+            client.request(FindCoordinatorRequest(coordinator_keys=["g"]), 6)
+        yield started
+
+
+def test_large_joins_are_refused_above_the_memory_limit(small_broker):
+    before = anonymous_mib(small_broker)
+    metadata = bytes(7_900_000)
+    refused = 0
+    with ExitStack() as stack:
+        admin = stack.enter_context(BlockingWireClient(small_broker))
+        for number in range(25):
+            client = stack.enter_context(BlockingWireClient(small_broker))
+            request = join_request(f"g{number}", instance="a", protocols={"range": metadata})
+            client.send(frame_of(request, 9))
+            # It is refused, or waits for other members.
+            while (
+                not admin.request(DescribeGroupsRequest(groups=[f"g{number}"]), 5).groups[0].members
+            ):
+                if select.select([client._socket], [], [], 0.01)[0]:
+                    response = decode_response(JoinGroupResponse, 9, client.frame())[1]
+                    assert response.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+                    refused += 1
+                    break
+        assert refused == 21
+        assert anonymous_mib(small_broker) - before < 100
+        # Others can join.
+        code = admin.request(join_request("other"), 9).error_code
+        assert code == ErrorCode.MEMBER_ID_REQUIRED
+
+
+def test_large_fetches_are_not_parked_above_the_memory_limit(small_broker):
+    elements = [FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1)] * 79_000
+    topics = [FetchTopic(topic="t", partitions=elements)]
+    frame = frame_of(FetchRequest(max_wait_ms=600_000, min_bytes=1, topics=topics), 11)
+    before = anonymous_mib(small_broker)
+    with ExitStack() as stack:
+        clients = open_connections(small_broker, stack, 3, frame)
+        # One fits. The others are answered at once.
+        assert all(client.frame() for client in clients[1:])
+        assert anonymous_mib(small_broker) - before < 100
+
+
+def test_one_off_groups_do_not_keep_new_groups_from_joining(small_broker):
+    with BlockingWireClient(small_broker) as client:
+        for first in range(0, 12_000, 50):
+            requests = [commit_request(f"one-off-{first + i}", {("t", 0): 1}) for i in range(50)]
+            client.send(b"".join(frame_of(request, 9) for request in requests))
+            for _ in requests:
+                client.frame()
+        (topic,) = client.request(commit_request("one-more", {("t", 0): 1}), 9).topics
+        assert topic.partitions[0].error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert anonymous_mib(small_broker) < 200
+        code = client.request(join_request("new"), 9).error_code
+        assert code == ErrorCode.MEMBER_ID_REQUIRED
+        code = client.request(join_request("one-off-0"), 9).error_code
+        assert code == ErrorCode.MEMBER_ID_REQUIRED

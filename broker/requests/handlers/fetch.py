@@ -29,6 +29,7 @@ from ottla.storage.log import LogSlice
 
 from ..errors import EXPECTED_ERRORS, ApiError, NotLeaderError, error_code_of
 from ..fetch_sessions import CLOSE, OPEN, FetchSession
+from ..memory_account import fetch_request_bytes
 from ..waiters import Waiter
 
 if TYPE_CHECKING:
@@ -64,9 +65,15 @@ def handle(
     result = _read(broker, context.version, request, session)
     missing_bytes = request.min_bytes - result.size_bytes
     must_wait = missing_bytes > 0 and request.max_wait_ms > 0
-    if must_wait and result.partitions and not result.has_error:
+    parked_bytes = fetch_request_bytes(request) if must_wait else 0
+    if (
+        must_wait
+        and result.partitions
+        and not result.has_error
+        and broker.memory.fits(parked_bytes)
+    ):
         delayed = _DelayedFetch(broker, context.version, request, session)
-        return delayed.wait(result.partitions, missing_bytes)
+        return delayed.wait(result.partitions, missing_bytes, parked_bytes)
     if result.is_in_page_cache():
         return _response(request, session, result)
     return _DelayedFetch(broker, context.version, request, session).load_into_page_cache(result)
@@ -203,7 +210,7 @@ class _DelayedFetch:
         self._future: asyncio.Future[FetchResponse] = asyncio.get_running_loop().create_future()
 
     def wait(
-        self, partitions: Sequence[Partition], missing_bytes: int
+        self, partitions: Sequence[Partition], missing_bytes: int, parked_bytes: int
     ) -> asyncio.Future[FetchResponse]:
         """Wait for `missing_bytes` or max_wait_ms, then read again.
 
@@ -213,7 +220,14 @@ class _DelayedFetch:
         # timeout, so that a dead peer is noticed.
         wait_ms = min(self._request.max_wait_ms, self._broker.config.connections_max_idle_ms)
         waiter = Waiter(partitions, missing_bytes, wait_ms / 1000, self._complete)
-        self._future.add_done_callback(lambda _future: waiter.cancel())
+        memory = self._broker.memory
+        memory.parked_bytes += parked_bytes
+
+        def end(_future: asyncio.Future[FetchResponse]) -> None:
+            waiter.cancel()
+            memory.parked_bytes -= parked_bytes
+
+        self._future.add_done_callback(end)
         return self._future
 
     def load_into_page_cache(self, result: _ReadResult) -> asyncio.Future[FetchResponse]:
