@@ -6,7 +6,7 @@
 FROM python:3.12-slim AS build
 RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev
 WORKDIR /source
-COPY pyproject.toml README.md LICENSE pyspark_ottla.py ./
+COPY pyproject.toml requirements.lock README.md LICENSE pyspark_ottla.py ./
 COPY ottla ottla
 COPY protocol protocol
 COPY storage storage
@@ -16,13 +16,13 @@ COPY broker broker
 COPY cli cli
 COPY testing testing
 RUN python -m venv --without-pip /opt/ottla \
-    && pip --python /opt/ottla/bin/python install --no-cache-dir ".[metrics]"
+    && pip --python /opt/ottla/bin/python install --no-cache-dir -c requirements.lock ".[metrics]"
 # The compiled module is optional in a build, but required in an image.
 RUN /opt/ottla/bin/ottla --version | grep compiled
 
 
 FROM build AS build-spark
-RUN pip --python /opt/ottla/bin/python install --no-cache-dir ".[spark]"
+RUN pip --python /opt/ottla/bin/python install --no-cache-dir -c requirements.lock ".[spark]"
 
 
 FROM python:3.12-slim AS base
@@ -51,7 +51,8 @@ RUN python -c "import ottla.broker.daemon, ottla.broker.cluster.metadata_followe
 USER 10001:10001
 VOLUME /var/lib/ottla
 EXPOSE 9092
-# With `docker run -p 9092:9092 ottla` these are right for programs on the same machine.
+# For clients on the same machine: docker run -p 127.0.0.1:9092:9092 ottla
+# The broker has no authentication: do not publish its port on other interfaces.
 ENV OTTLA_LOG_DIR=/var/lib/ottla \
     OTTLA_LISTENERS=PLAINTEXT://:9092 \
     OTTLA_ADVERTISED_LISTENERS=PLAINTEXT://localhost:9092

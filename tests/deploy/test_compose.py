@@ -26,6 +26,7 @@ STAGES = parse(ROOT / "Dockerfile")
 IMAGE = STAGES["broker"]
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 SERVICES = COMPOSE["services"]
+LOCK = ROOT / "requirements.lock"
 BROKERS = {name: service for name, service in SERVICES.items() if "profiles" not in service}
 JOBS = {name: service for name, service in SERVICES.items() if name not in BROKERS}
 HEALTH = IMAGE.last("HEALTHCHECK")
@@ -56,7 +57,7 @@ def test_the_build_stage_copies_every_package_and_its_metadata():
     modules = {f"{name}.py" for name in setuptools["py-modules"]}
     documents = {PROJECT["project"]["readme"], *PROJECT["project"]["license-files"]}
 
-    expected = {*PACKAGES, "ottla", "pyproject.toml", *modules, *documents}
+    expected = {*PACKAGES, "ottla", "pyproject.toml", LOCK.name, *modules, *documents}
 
     assert STAGES["build"].copied == expected
 
@@ -113,6 +114,37 @@ def test_the_image_alone_advertises_localhost():
     assert config.log_dir == IMAGE.last("VOLUME")
 
 
+@pytest.mark.parametrize("stage", ["build", "build-spark"])
+def test_the_image_installs_the_versions_of_the_lock(stage):
+    installs = [words for words in STAGES[stage].all("RUN") if " install --no-cache-dir" in words]
+
+    assert installs
+    assert all("-c requirements.lock" in words for words in installs)
+
+
+def test_the_development_environment_installs_the_versions_of_the_lock():
+    assert "--constraint requirements.lock" in (ROOT / ".ci" / "venv").read_text()
+
+
+def test_every_dependency_has_an_upper_bound_and_is_locked():
+    extras = PROJECT["project"]["optional-dependencies"].values()
+    groups = [PROJECT["build-system"]["requires"], PROJECT["project"]["dependencies"], *extras]
+    lock = LOCK.read_text()
+
+    for requirement in (requirement for group in groups for requirement in group):
+        name = re.match(r"[\w-]+", requirement)[0]
+        assert re.search(r"<\d", requirement), requirement
+        assert re.search(rf"^{name}==\d", lock, re.MULTILINE), name
+
+
+def test_the_lock_names_versions_only():
+    lines = [line for line in LOCK.read_text().splitlines() if not line.startswith("#")]
+
+    for line in lines:
+        assert re.fullmatch(r'[a-z0-9-]+==[\w.]+(; python_version == "3\.\d+")?', line), line
+    assert "://" not in LOCK.read_text()
+
+
 # The brokers.
 
 
@@ -134,6 +166,22 @@ def test_the_host_reaches_a_broker_at_its_external_address(name):
     assert host == "127.0.0.1", "brokers have no authentication"
     assert (external.advertised_host, external.advertised_port) == ("localhost", int(published))
     assert (external.host, external.port) == ("0.0.0.0", int(inside))
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_containers_are_confined(name):
+    service = SERVICES[name]
+
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert re.fullmatch(r"\d+[mg]", service["mem_limit"])
+
+
+@pytest.mark.parametrize("page", ["Dockerfile", "README.md", "docker-compose.yml", "docs/**/*.md"])
+def test_no_port_is_published_on_all_interfaces(page):
+    for path in ROOT.glob(page):
+        for published in re.findall(r"(?:-p|--publish)[ =](\S+:\d+)", path.read_text()):
+            assert published.startswith("127.0.0.1:"), f"{path.name}: {published}"
 
 
 @each_broker
