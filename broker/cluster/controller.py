@@ -297,7 +297,7 @@ class Controller:
         async with self._change_lock:
             topic = self._current(topic)
             configs = change(topic.configs)
-            self._topics.topic_config(configs)
+            self._topics.validate_configs(topic, configs)
             end_offset = await self._commit([topic_record(topic.with_configs(configs))])
         await self._cluster.wait_for_metadata(end_offset)
 

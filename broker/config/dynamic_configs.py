@@ -241,7 +241,7 @@ class _ConfigurableTopic:
         return self._topics.config.topic_defaults.text_of(name)
 
     def validate(self, change: ConfigChange) -> None:
-        self._topics.topic_config(change(self._topic.configs))
+        self._topics.validate_configs(self._topic, change(self._topic.configs))
 
     async def alter(self, change: ConfigChange) -> None:
         await self._controller.alter_topic_configs(self._topic, change)

@@ -49,6 +49,12 @@ from .partition import Partition
 
 logger = logging.getLogger(__name__)
 
+#: Smaller values would refuse the records of large groups.
+_INTERNAL_TOPIC_MINIMUMS = {
+    "max.message.bytes": LogConfig().max_message_bytes,
+    "segment.bytes": 64 * 1024,
+}
+
 
 class TopicListener(Protocol):
     """Notified of created and deleted topics."""
@@ -140,6 +146,26 @@ class Topics:
     def config_of(self, topic: Topic) -> LogConfig:
         """Return the effective config of a topic."""
         return self.topic_config(topic.configs)
+
+    def validate_configs(self, topic: Topic, overrides: Mapping[str, str]) -> None:
+        """Raise ConfigError if a topic cannot have these overrides.
+
+        The log of an internal topic is the broker's state: no config may delete its records, or
+        refuse new ones.
+        """
+        config = self.topic_config(overrides)
+        if not topic.is_internal:
+            return
+        if config.cleanup_policy != "compact":
+            raise ConfigError(f"{topic.name} is an internal topic: cleanup.policy must be compact")
+        for name, minimum in _INTERNAL_TOPIC_MINIMUMS.items():
+            if name in overrides and int(overrides[name]) < minimum:
+                raise ConfigError(
+                    f"{topic.name} is an internal topic: the minimum of {name} is {minimum}"
+                )
+        for name in overrides:
+            if name.startswith("message.timestamp."):
+                raise ConfigError(f"{topic.name} is an internal topic: {name} cannot be set")
 
     def topic_config(self, overrides: Mapping[str, str]) -> LogConfig:
         """Return the effective config of a topic with these overrides. Raises ConfigError."""

@@ -316,3 +316,29 @@ async def test_concurrent_changes_do_not_overwrite_each_other(tmp_path):
         )
 
         assert await dynamic_configs(client, TOPIC, "t") == {"flush.ms": "1", "retention.ms": "2"}
+
+
+async def test_configs_that_damage_an_internal_topic_are_refused(tmp_path):
+    name = "__consumer_offsets"
+    async with broker_and_client(tmp_path) as (broker, client):
+        await broker.groups.ensure_topic()
+        for edit in (
+            (SET, "cleanup.policy", "delete"),
+            (SET, "cleanup.policy", "compact,delete"),
+            (APPEND, "cleanup.policy", "delete"),
+            (DELETE, "cleanup.policy", None),
+            (SET, "max.message.bytes", "10"),
+            (SET, "segment.bytes", "1024"),
+            (SET, "message.timestamp.before.max.ms", "0"),
+        ):
+            for options in ({}, {"validate_only": True}):
+                resource = incremental_resource(TOPIC, name, edit)
+                (result,) = await alter_incrementally(client, resource, **options)
+                assert result.error_code == ErrorCode.INVALID_CONFIG, edit
+        (result,) = await alter(client, full_resource(TOPIC, name))
+        assert result.error_code == ErrorCode.INVALID_CONFIG
+        assert broker.topics.find(name, 0).log.config.cleanup_policy == "compact"
+
+        resource = incremental_resource(TOPIC, name, (SET, "durability", "fsync"))
+        (result,) = await alter_incrementally(client, resource)
+        assert result.error_code == ErrorCode.NONE

@@ -1,0 +1,84 @@
+"""The metadata log: a change is one batch, applied as a whole or not at all."""
+
+import errno
+from uuid import UUID
+
+import pytest
+
+from harness.brokers import broker_and_client
+from harness.requests import create_topic, topic_metadata
+from harness.wire import connect
+from ottla.broker import Broker, BrokerConfig
+from ottla.coord.metadata_image import MAX_DELETED_TOPICS, MetadataImage, Topic, broker_record
+from ottla.protocol.batch import split_batches
+from ottla.storage.disk import Disk
+from ottla.storage.errors import StorageError
+
+#: A change of many records.
+RECORDS = [broker_record(number, {}) for number in range(1200)]
+
+
+async def test_a_large_change_is_one_batch(tmp_path):
+    async with broker_and_client(tmp_path) as (broker, _client):
+        end_offset = broker.topics.metadata_log.end_offset
+
+        await broker.topics.commit(RECORDS)
+
+        log = broker.topics.metadata_log.partition.log
+        (batch,) = split_batches(log.read(end_offset, 1).view)
+        assert batch.record_count == len(RECORDS)
+    async with broker_and_client(tmp_path) as (broker, _client):
+        assert len(broker.topics.image.broker_configs) == len(RECORDS)
+
+
+class FullDisk(Disk):
+    """Has no space for leader epoch checkpoints of the metadata log, when asked to."""
+
+    is_full = False
+
+    def replace_file(self, path, content, *, durable=True):
+        is_checkpoint = path.match("__cluster_metadata-0/leader-epoch-checkpoint")
+        if self.is_full and is_checkpoint and durable:
+            raise OSError(errno.ENOSPC, "injected")
+        super().replace_file(path, content, durable=durable)
+
+
+async def test_a_change_that_was_not_fsynced_is_removed(tmp_path):
+    """A later fsync would make followers apply what the controller did not."""
+    disk = FullDisk()
+    config = BrokerConfig(log_dir=str(tmp_path), listeners="PLAINTEXT://127.0.0.1:0")
+    async with Broker(config, disk=disk) as broker, connect(broker) as client:
+        metadata_log = broker.topics.metadata_log
+        end_offset = metadata_log.end_offset
+        disk.is_full = True
+        metadata_log.partition.log._leader_epoch_checkpoint.is_dirty = True
+        with pytest.raises(StorageError):
+            await broker.topics.commit(RECORDS)
+
+        assert metadata_log.end_offset == end_offset
+        disk.is_full = False
+        await create_topic(client, "later")
+        assert list(await topic_metadata(client)) == ["later"]
+        assert metadata_log.partition.high_watermark == end_offset + 1
+    async with broker_and_client(tmp_path) as (_broker, client):
+        assert list(await topic_metadata(client)) == ["later"]
+
+
+async def test_each_start_of_a_controller_is_an_epoch(tmp_path):
+    for number in range(3):
+        async with broker_and_client(tmp_path) as (broker, client):
+            image = broker.topics.image
+            assert sorted(image.epochs) == list(range(number + 1))
+            assert image.registrations[0].leader_epoch == number
+            assert broker.topics.metadata_log.partition.leader_epoch == number
+            await create_topic(client, f"t{number}")
+
+
+def test_the_oldest_deletions_are_forgotten():
+    image = MetadataImage()
+    for number in range(MAX_DELETED_TOPICS + 3):
+        for record in image.deletion_records(Topic("t", UUID(int=number), ((0,),), {})):
+            image.replay(*record)
+    assert len(image.deleted_topics) == MAX_DELETED_TOPICS
+    assert UUID(int=2) not in image.deleted_topics
+    assert UUID(int=3) in image.deleted_topics
