@@ -240,3 +240,26 @@ async def test_a_recreated_topic_does_not_inherit_committed_offsets(cluster):
         for group in groups:
             offsets = await admin.list_group_offsets(group)
             assert {tp: offset.offset for tp, offset in offsets.items()} == {stays: 3}
+
+
+async def test_the_next_broker_takes_over_from_a_controller_that_is_removed(tmp_path, request):
+    with Cluster(tmp_path, 3, *FIXED_ID) as cluster, shown_on_failure(request, cluster.brokers):
+        assert await try_create_topic(cluster[0], "orders", leaders=[1, 2]) == OK
+        assert await produce_code(cluster[2], "orders", 1) == ErrorCode.NONE
+        cluster.kill()
+        listed = cluster.describe()
+        cluster.file.write_text(listed[listed.index("\n[[brokers]]\nid = 1") :])
+        for broker in (cluster[1], cluster[2]):
+            broker.launch()
+        for broker in (cluster[1], cluster[2]):
+            broker.wait_until_ready()
+
+        assert await try_create_topic(cluster[2], "later", leaders=[2]) == OK
+        assert await leaders_of(cluster[2], "orders") == [1, 2]
+        assert (await fetch_partition(cluster[2], "orders", 1)).high_watermark == 1
+        assert errors_of(cluster[1]) == errors_of(cluster[2]) == []
+        # Again, as the controller that it is now.
+        cluster[1].restart()
+        cluster[2].restart()
+        assert await try_create_topic(cluster[2], "last", leaders=[1]) == OK
+        assert errors_of(cluster[1]) == errors_of(cluster[2]) == []
