@@ -71,6 +71,13 @@ class Disk:
         """Map a file for reading."""
         return mmap.mmap(fd, size, access=mmap.ACCESS_READ)
 
+    def next_data(self, fd: int, position: int, end: int) -> int:
+        """Return the first position from `position` on that is not in a hole; else `end`."""
+        try:
+            return min(end, os.lseek(fd, position, os.SEEK_DATA))
+        except OSError as error:
+            return end if error.errno == errno.ENXIO else position
+
     def resize(self, fd: int, size: int) -> None:
         """Truncate a file, or extend it with a hole."""
         os.ftruncate(fd, size)

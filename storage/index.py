@@ -40,6 +40,10 @@ class OffsetIndex:
         assert isinstance(self.entries, bytearray), "the index of a sealed segment is read-only"
         self.entries += _OFFSET_ENTRY.pack(relative_offset, position)
 
+    def rows(self) -> list[tuple[int, int]]:
+        """Return all entries."""
+        return list(_OFFSET_ENTRY.iter_unpack(self.entries))
+
     def entry_at_or_before_offset(self, relative_offset: int) -> tuple[int, int]:
         """Return the last entry whose offset is not larger; (0, 0) if there is none."""
         return self._last_entry(relative_offset, 0)

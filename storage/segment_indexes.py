@@ -91,6 +91,14 @@ class SegmentIndexes:
         for suffix in INDEX_SUFFIXES:
             self._disk.sync_path(self.path(suffix))
 
+    def read_offset_entries(self) -> list[tuple[int, int]]:
+        """Read the entries of the offset index's file; none if it is missing or malformed."""
+        try:
+            data = self._disk.read_file(self.path(_OFFSET_SUFFIX))
+        except FileNotFoundError:
+            return []
+        return OffsetIndex(data[: len(data) // OFFSET_ENTRY_BYTES * OFFSET_ENTRY_BYTES]).rows()
+
     def have_files(self) -> bool:
         """Whether the offset index was written."""
         return self.path(_OFFSET_SUFFIX).exists()

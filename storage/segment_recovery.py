@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -36,8 +37,12 @@ from .segment import Segment
 
 GAPS_FILE = "gaps"
 # A record may end in zeros, which look like the zeros that the file was extended by: up to so many.
-_MAX_TRAILING_ZEROS = 64
+_MAX_TRAILING_ZEROS = 4096
 _CHUNK_BYTES = 256 * 1024
+# CRCs of possible batches in a damaged range may cover so many times its size.
+_CRC_BUDGET = 8
+#: The largest batch that a damaged length is looked for.
+_MAX_BATCH_BYTES = 64 * 1024 * 1024
 
 
 @dataclass
@@ -94,6 +99,12 @@ class SegmentRecovery:
         self._size = segment.path(".log").stat().st_size
         self._end = self._size
         self._damaged: list[tuple[int, int]] = []
+        #: Offsets from here on are not in this segment; indexes have relative offsets of 31 bits.
+        self._end_offset = (
+            segment.base_offset + 2**31 if following is None else following.base_offset
+        )
+        self._content_end = -1
+        self._anchors = segment.indexes.read_offset_entries()[::-1]
 
     def run(self) -> None:
         """Verify all batches, set damaged ones aside, and truncate the rest."""
@@ -195,34 +206,153 @@ class SegmentRecovery:
         return is_known or bool(self._damaged) or self._log.config.compacts
 
     def _find_next_batch(self, position: int) -> int | None:
-        """Return the position of the next good batch after a damaged one; None if there is none."""
-        # The CRC does not cover bytes 0 to 16 of a header. The upper half of the base offset is
-        # known except for a carry, the length is positive, and the magic is 2.
+        """Return where the batch after a damaged one starts; None if there is none.
+
+        A record may contain batches, so that a good batch is not enough. In this order:
+
+        1. The header of the damaged batch is plausible, so its length is: the damage is elsewhere.
+        2. Its CRC matches up to the start of another batch: the damage is in bytes 0 to 16.
+        3. The first good batch that another batch, the end of the log or a hole follows, before
+           the next batch that the index points to. CRCs are computed over a limited number of
+           bytes, because a value can be made of headers.
+        """
+        stored = self._segment.read(position, HEADER_BYTES)
+        content_end = self._end_of_content()
+        trusted_from = position + 1
+        length_end = position + batch_size(stored) if len(stored) == HEADER_BYTES else 0
+        header = self._plausible_header(position)
+        if position + HEADER_BYTES <= length_end < content_end:
+            if header is not None and self._is_followed(*header):
+                return length_end
+            if self._is_good(length_end):
+                return length_end
+        is_tail = content_end <= length_end <= min(content_end + _MAX_TRAILING_ZEROS, self._size)
+        if header is not None or is_tail:
+            trusted_from = length_end
+        if self._complete_size(position, content_end):
+            return None
+        anchor, anchor_offset = self._next_anchor(position)
+        covered = position + CRC_COVERS_FROM
+        crc = 0
+        budget = _CRC_BUDGET * (anchor - position) + _CHUNK_BYTES
+        first: int | None = None
+        for candidate in self._headers_between(position + 1, anchor):
+            found = self._plausible_header(candidate)
+            if found is None or self._base_offset_at(candidate) >= anchor_offset:
+                continue
+            if candidate > position + HEADER_BYTES and candidate - position <= _MAX_BATCH_BYTES:
+                crc, covered = self._crc(covered, candidate, crc), candidate
+                if crc == unpack_header(stored, 0)[4]:
+                    return candidate
+            if first is None and budget > 0 and candidate >= trusted_from:
+                end, last_offset = found
+                if self._is_followed(end, last_offset) or self._is_zero(end):
+                    budget -= end - candidate
+                    first = candidate if self._is_good(candidate) else None
+            if first is not None and candidate - position > _MAX_BATCH_BYTES:
+                break
+        if first is not None:
+            return first
+        return anchor if anchor < self._size else None
+
+    def _plausible_header(self, position: int) -> tuple[int, int] | None:
+        """Return end and last offset of the batch at a position, if its header may be right."""
+        block = self._segment.read(position, HEADER_BYTES)
+        if len(block) < HEADER_BYTES:
+            return None
+        base, length, _epoch, magic, _crc, delta, _timestamp, _id, _ = unpack_header(block, 0)
+        end = position + LOG_OVERHEAD_BYTES + length
+        attributes = int.from_bytes(block[21:23], "big")
+        record_count = int.from_bytes(block[57:61], "big", signed=True)
+        is_plausible = (
+            magic == 2
+            and position + HEADER_BYTES <= end <= self._size
+            and self._expected_offset <= base
+            and base + delta < self._end_offset
+            and 0 <= record_count <= delta + 1
+            and (record_count == delta + 1 or self._log.config.compacts)
+            and attributes < 128
+            and attributes & 7 <= 4
+        )
+        return (end, base + delta) if is_plausible else None
+
+    def _base_offset_at(self, position: int) -> int:
+        return int.from_bytes(self._segment.read(position, 8), "big", signed=True)
+
+    def _is_followed(self, end: int, last_offset: int) -> bool:
+        """Whether a batch may start at `end`, right after `last_offset`, or the segment ends."""
+        if end == self._size:
+            return True
+        if self._plausible_header(end) is None:
+            return False
+        base_offset = self._base_offset_at(end)
+        # After compaction, and damage, there are gaps.
+        may_have_gap = self._log.config.compacts or self._is_good(end)
+        return base_offset == last_offset + 1 or (base_offset > last_offset and may_have_gap)
+
+    def _is_zero(self, position: int) -> bool:
+        """Whether the file has zeros where the next header would be, or ends there."""
+        return not self._segment.read(position, HEADER_BYTES).strip(b"\0")
+
+    def _next_anchor(self, position: int) -> tuple[int, int]:
+        """Return position and base offset of the next good batch that the old index points to."""
+        while self._anchors:
+            relative_offset, anchor = self._anchors[-1]
+            base_offset = self._segment.base_offset + relative_offset
+            if (
+                position < anchor < self._size
+                and base_offset > self._expected_offset
+                and self._base_offset_at(anchor) == base_offset
+                and self._is_good(anchor)
+            ):
+                return anchor, base_offset
+            self._anchors.pop()
+        return self._size, self._end_offset
+
+    def _headers_between(self, start: int, stop: int) -> Iterator[int]:
+        """Yield the positions that have the magic byte and base offset of a possible batch."""
+        # The upper half of the base offset is known except for a carry, the length is positive.
         upper = self._expected_offset >> 32
         halves = {upper & 0xFFFFFFFF, (upper + 1) & 0xFFFFFFFF}
         choices = b"|".join(re.escape(half.to_bytes(4, "big")) for half in sorted(halves))
-        pattern = re.compile(b"(?=(?:" + choices + rb").{4}[\x00-\x7f].{7}\x02)", re.DOTALL)
-        window = position + 1
-        while window < self._size:
+        # It starts with the magic byte, for which the regex engine looks quickly in zeros.
+        pattern = re.compile(rb"\x02(?<=(?:" + choices + rb").{4}[\x00-\x7f].{7}\x02)", re.DOTALL)
+        for window in self._data_chunks(start, stop):
             block = self._segment.read(window, _CHUNK_BYTES + HEADER_BYTES)
             for match in pattern.finditer(block):
-                if match.start() < _CHUNK_BYTES and self._is_good(window + match.start()):
-                    return window + match.start()
-            window += _CHUNK_BYTES
-        return None
+                candidate = window + match.start() - 16
+                if candidate < min(window + _CHUNK_BYTES, stop):
+                    yield candidate
+
+    def _data_chunks(self, start: int, stop: int) -> Iterator[int]:
+        """Yield the start of each chunk that is not in a hole."""
+        fd = self._disk.open(self._segment.path(".log"))
+        try:
+            position = start
+            while position < stop:
+                data = self._disk.next_data(fd, position, stop)
+                # A batch may start in a hole: its base offset and length begin with zeros.
+                position = max(position, data - HEADER_BYTES)
+                if data < stop:
+                    yield position
+                    position += _CHUNK_BYTES
+                else:
+                    break
+        finally:
+            self._disk.close(fd)
+
+    def _crc(self, start: int, stop: int, crc: int) -> int:
+        """Continue a CRC over a range of the file."""
+        for position in range(start, stop, _CHUNK_BYTES):
+            crc = crc32c(self._segment.read(position, min(_CHUNK_BYTES, stop - position)), crc)
+        return crc
 
     def _is_good(self, position: int) -> bool:
-        header = self._segment.read(position, HEADER_BYTES)
-        if len(header) < HEADER_BYTES:
-            return False
-        base_offset = unpack_header(header, 0)[0]
-        size = batch_size(header)
-        if base_offset < self._expected_offset:
-            return False
-        if not HEADER_BYTES <= size <= self._size - position:
+        header = self._plausible_header(position)
+        if header is None:
             return False
         try:
-            RecordBatch(self._segment.read(position, size)).validate()
+            RecordBatch(self._segment.read(position, header[0] - position)).validate()
         except BatchError:
             return False
         return True
@@ -233,12 +363,17 @@ class SegmentRecovery:
         A torn write is truncated. A batch that is complete but wrong is set aside: complete by its
         length, or by its CRC, which does not cover the length.
         """
-        content_end = self._end_of_content(position)
+        content_end = max(position, self._end_of_content())
         content_size = content_end - position
-        rest = self._segment.read(position, content_size + _MAX_TRAILING_ZEROS)
-        complete_size = _complete_size(rest, content_size, self._size - position)
+        rest = self._segment.read(position, HEADER_BYTES)
+        complete_size = self._complete_size(position, content_end)
+        if not complete_size and len(rest) == HEADER_BYTES:
+            size = batch_size(rest)
+            complete_size = size if HEADER_BYTES <= size <= self._size - position else 0
         self._end = position
-        is_torn_write = self._following is None and self._is_start_of_next_batch(rest)
+        is_torn_write = self._following is None and self._is_start_of_next_batch(
+            rest[:content_size]
+        )
         if complete_size or not is_torn_write:
             damaged_end = position + max(complete_size, content_size)
             if damaged_end > position:
@@ -246,22 +381,38 @@ class SegmentRecovery:
         else:
             self._report.truncated_bytes += content_size
 
+    def _complete_size(self, position: int, content_end: int) -> int:
+        """Return the size of the batch at a position that is complete by its CRC; 0 if not.
+
+        It ends with the content of the file, except for zeros at the end of its last record.
+        """
+        end = max(content_end, position + HEADER_BYTES)
+        if end > self._size:
+            return 0
+        stored = unpack_header(self._segment.read(position, HEADER_BYTES), 0)[4]
+        crc = self._crc(position + CRC_COVERS_FROM, end, 0)
+        last = min(content_end + _MAX_TRAILING_ZEROS, self._size)
+        while crc != stored and end < last:
+            crc = crc32c(b"\0", crc)
+            end += 1
+        return end - position if crc == stored else 0
+
     def _is_start_of_next_batch(self, rest: bytes) -> bool:
         """Whether these bytes are how the next batch would have started."""
         if len(rest) <= 16:
             return True
         return rest[16] == 2 and int.from_bytes(rest[:8], "big") == self._expected_offset
 
-    def _end_of_content(self, position: int) -> int:
+    def _end_of_content(self) -> int:
         """Return where the zeros start that the file was extended by."""
-        end = self._size
-        while end > position:
-            start = max(position, end - _CHUNK_BYTES)
-            content = self._segment.read(start, end - start).rstrip(b"\0")
-            if content:
-                return start + len(content)
-            end = start
-        return end
+        if self._content_end < 0:
+            self._content_end = 0
+            for start in reversed(list(self._data_chunks(0, self._size))):
+                content = self._segment.read(start, _CHUNK_BYTES).rstrip(b"\0")
+                if content:
+                    self._content_end = start + len(content)
+                    break
+        return self._content_end
 
     def _set_aside(self) -> None:
         """Save the damaged bytes, and rewrite the segment without them."""
@@ -313,15 +464,3 @@ class SegmentRecovery:
             disk.sync(fd)
         finally:
             disk.close(fd)
-
-
-def _complete_size(rest: bytes, content_size: int, available: int) -> int:
-    """Return the size of the complete but wrong batch that `rest` starts with; 0 if none."""
-    if len(rest) < HEADER_BYTES:
-        return 0
-    crc = unpack_header(rest, 0)[4]
-    for size in range(max(content_size, HEADER_BYTES), len(rest) + 1):
-        if crc32c(rest[CRC_COVERS_FROM:size]) == crc:
-            return size
-    size = batch_size(rest)
-    return size if HEADER_BYTES <= size <= available else 0

@@ -1,6 +1,7 @@
 """Opening a log after a crash: complete batches stay, the rest is set aside or truncated."""
 
 import shutil
+import time
 from itertools import islice
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.logs import NoSyncDisk
-from ottla.protocol.batch import Record, build_batch, split_batches
+from ottla.protocol.batch import Record, RecordBatch, build_batch, split_batches
 from ottla.storage.checkpoints import LEADER_EPOCH_CHECKPOINT
 from ottla.storage.config import LogConfig
 from ottla.storage.errors import StorageError
@@ -825,3 +826,106 @@ def test_an_empty_or_new_directory_becomes_an_empty_log(tmp_path):
         assert contents(log) == []
         assert (report.scanned_bytes, report.truncated_bytes, report.damaged_ranges) == (0, 0, [])
         assert [path.name for path in log.directory.glob("*.log")] == [f"{0:020d}.log"]
+
+
+def a_nested_batch(offset, value=b"nested", **header):
+    batch = build_batch([Record(0, NOW, None, value)], **header)
+    RecordBatch(memoryview(batch)).assign(offset, 0)
+    return bytes(batch)
+
+
+def nested_values():
+    """Values that are made of batches, with offsets that are possible and impossible."""
+    offsets = (1, 2, 3, 4, 5, 4_000_000_000)
+    yield from (a_nested_batch(offset) for offset in offsets)
+    yield b"".join(a_nested_batch(offset) for offset in offsets)
+    yield b"x" * 300 + a_nested_batch(2) + a_nested_batch(3) + b"\0" * 100
+
+
+def log_with_a_nested_batch(directory, value, *, in_header, count_after=3):
+    """Batches of one record at offsets 0 to 4, of which the one at offset 1 contains batches."""
+    log, _ = open_log(directory, ONE_SEGMENT, OpenFiles(NoSyncDisk()))
+    for offset in range(2 + count_after):
+        record = Record(0, NOW, b"k", b"%d" % offset)
+        if offset == 1:
+            headers = [("h", value)] if in_header else []
+            record = Record(0, NOW, b"k", b"1" if in_header else value, headers)
+        log.append(build_batch([record]), leader_epoch=0, now_ms=NOW)
+    batches = list(log.active_segment.batches())
+    crash(log)
+    return batches
+
+
+@pytest.mark.parametrize("in_header", [False, True], ids=["in a value", "in a header"])
+@pytest.mark.parametrize("count_after", [3, 0], ids=["before others", "at the end"])
+@pytest.mark.parametrize("byte", [7, 9, 10, 16, 26, 60, 63, -1])
+def test_a_batch_in_a_damaged_batch_does_not_become_a_record(
+    tmp_path, byte, count_after, in_header
+):
+    for number, value in enumerate(nested_values()):
+        directory = tmp_path / f"log-{number}"
+        batches = log_with_a_nested_batch(
+            directory, value, in_header=in_header, count_after=count_after
+        )
+        outer = batches[1]
+        path = directory / f"{0:020d}.log"
+        data = bytearray(path.read_bytes())
+        data[outer.position + (byte if byte >= 0 else outer.size - 1)] ^= 1
+        path.write_bytes(data)
+
+        log, report = reopen(directory)
+
+        offsets = [offset for offset, *_ in contents(log)]
+        assert offsets == [0, *range(2, 2 + count_after)], number
+        assert ranges_of(report) == [(outer.position, outer.size)]
+        crash(log)
+
+
+def test_recovery_skips_a_hole_quickly(tmp_path):
+    log, _ = open_log(tmp_path / "log", ONE_SEGMENT, OpenFiles(NoSyncDisk()))
+    fill(log, range(3))
+    path, size = log.active_segment.path(".log"), log.active_segment.size
+    crash(log)
+    with path.open("r+b") as file:
+        file.truncate(size + 4 * 2**30)
+
+    started = time.process_time()
+    log, report = reopen(tmp_path / "log")
+
+    assert time.process_time() - started < 0.5
+    assert contents(log) == rows_of(*range(3))
+    assert report.damaged_ranges == []
+    assert path.stat().st_size == size
+
+
+@pytest.mark.parametrize("damage", ["length", "header"])
+def test_recovery_is_linear_in_headers_that_only_look_like_a_batch(tmp_path, damage):
+    size = 2_000_000
+    headers = bytearray()
+    end = size - 200
+    while len(headers) < end:
+        # Each one claims to end where a header follows, near the end of the value.
+        header = bytearray(a_nested_batch(2)[:61])
+        header[8:12] = (end - len(headers) - 12).to_bytes(4, "big")
+        headers += header
+    value = bytes(headers[:end]) + a_nested_batch(3) + b"z" * 100
+    directory = tmp_path / "log"
+    config = LogConfig(max_message_bytes=4_000_000)
+    log, _ = open_log(directory, config, OpenFiles(NoSyncDisk()))
+    for payload in (b"0", value, b"2", b"3"):
+        log.append(build_batch([Record(0, NOW, None, payload)]), leader_epoch=0, now_ms=NOW)
+    outer = list(log.active_segment.batches())[1]
+    path = log.active_segment.path(".log")
+    crash(log)
+    data = bytearray(path.read_bytes())
+    if damage == "length":
+        data[outer.position + 9] ^= 0x10
+    else:
+        data[outer.position : outer.position + 61] = b"\xaa" * 61
+    path.write_bytes(data)
+
+    started = time.process_time()
+    log, _report = reopen(directory, config=config)
+
+    assert time.process_time() - started < 2
+    assert 3 in [offset for offset, *_ in contents(log)] or damage == "header"
