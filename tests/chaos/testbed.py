@@ -45,6 +45,8 @@ TOPIC_CONFIG = {"segment.bytes": "262144", "index.interval.bytes": "1024"}
 CONFIGS = {
     "log.flush.offset.checkpoint.interval.ms": "200",
     "broker.session.timeout.ms": "1000",
+    # So that files of deleted topics are unlinked during the run.
+    "log.segment.delete.delay.ms": "0",
 }
 Configs = Mapping[str, str]
 
