@@ -29,10 +29,11 @@ from ottla.broker.net import server
 from ottla.broker.requests.dispatch import SUPPORTED_APIS
 from ottla.protocol.api.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from ottla.protocol.codec import decode_response, encode_request
+from ottla.protocol.errors import ErrorCode
 from ottla.storage.disk import Disk
 
 SCRATCH = 128 * 1024
-API_VERSIONS = ApiVersionsRequest()
+API_VERSIONS = ApiVersionsRequest(client_software_name="test", client_software_version="1.0")
 
 
 def frame_of(request, version, correlation_id=1):
@@ -294,6 +295,17 @@ async def test_an_unsupported_api_or_version_closes_the_connection(tmp_path, key
         client.writer.write(struct.pack(">i", len(body)) + body)
 
         assert await client.is_closed()
+
+
+@pytest.mark.parametrize(
+    ("name", "version"), [("", "1"), ("a", ""), ("a b", "1"), ("-a", "1"), ("a", "1-")]
+)
+async def test_an_invalid_name_of_the_client_software_is_refused(tmp_path, name, version):
+    async with a_broker(tmp_path) as broker, connect(broker) as client:
+        request = ApiVersionsRequest(client_software_name=name, client_software_version=version)
+
+        assert (await client.request(request, 3)).error_code == ErrorCode.INVALID_REQUEST
+        assert (await client.request(API_VERSIONS, 3)).error_code == ErrorCode.NONE
 
 
 @pytest.mark.parametrize("version", [5, 99, 32767, -1])

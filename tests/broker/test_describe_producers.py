@@ -37,8 +37,8 @@ async def test_partitions_are_deduplicated_and_an_unknown_one_fails_alone(tmp_pa
     async with broker_and_client(tmp_path) as (_broker, client):
         await create_topic(client, "t")
 
-        there, missing = await describe_producers(
-            client, ("t", [0, 1, 0]), ("missing", [0]), ("t", [0])
+        there, missing, invalid = await describe_producers(
+            client, ("t", [0, 1, 0]), ("missing", [0]), ("t", [0]), ("not/valid", [0])
         )
 
         assert [(part.partition_index, part.error_code) for part in there.partitions] == [
@@ -47,3 +47,4 @@ async def test_partitions_are_deduplicated_and_an_unknown_one_fails_alone(tmp_pa
         ]
         assert missing.partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert missing.partitions[0].error_message
+        assert invalid.partitions[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION

@@ -100,6 +100,23 @@ async def test_unknown_topics_are_returned_in_order_with_an_error(tmp_path):
         ]
 
 
+@pytest.mark.parametrize("cursor", [("b", 0), ("a", -1)])
+async def test_an_invalid_cursor_fails_the_request(tmp_path, cursor):
+    async with broker_and_client(tmp_path) as (_broker, client):
+        await create_topic(client, "a")
+        topic_name, index = cursor
+
+        response = await describe(
+            client, "a", "c", cursor=Cursor(topic_name=topic_name, partition_index=index)
+        )
+
+        assert [(topic.name, topic.error_code) for topic in response.topics] == [
+            ("a", ErrorCode.INVALID_REQUEST),
+            ("c", ErrorCode.INVALID_REQUEST),
+        ]
+        assert response.next_cursor is None
+
+
 async def test_a_cursor_at_a_deleted_topic_continues_after_it(tmp_path):
     async with broker_and_client(tmp_path) as (_broker, client):
         for name, count in TOPICS.items():

@@ -125,6 +125,8 @@ async def test_an_unknown_partition_fails_alone_without_waiting(tmp_path):
 
         assert [topic.topic for topic in response.responses] == ["nowhere", "t"]
         assert error_codes(response) == [3, 0, 3, 3]
+        aborted = [data.aborted_transactions for data in fetched_partitions(response)]
+        assert [None if each is None else len(each) for each in aborted] == [0, None, 0, 0]
         assert offsets_of(fetched_partitions(response)[1]) == [0]
 
 

@@ -25,6 +25,7 @@ from ottla.protocol.api.list_groups import ListGroupsRequest
 from ottla.protocol.api.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
 )
 from ottla.protocol.api.produce import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -397,6 +398,8 @@ async def test_invalid_syncs_are_refused(tmp_path):
         inconsistent = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         assert await code_of(member, protocol=("consumer", "roundrobin")) == inconsistent
         assert await code_of(member, protocol=("connect", "range")) == inconsistent
+        assert await code_of(member, protocol=(None, "range")) == inconsistent
+        assert await code_of(member, protocol=("consumer", None)) == inconsistent
         assert await code_of(member) == ErrorCode.NONE
 
 
@@ -543,6 +546,23 @@ async def test_every_version_of_offset_fetch_returns_the_requested_partitions(tm
             assert await group_requests.committed(client, "g", version=version) == {T1: 8}
             assert await group_requests.committed(client, "other", version=version) == {}
         assert await group_requests.committed(client, "g", [], version=version) == {}
+
+
+@pytest.mark.parametrize("version", [7, 9])
+async def test_offset_fetch_returns_all_partitions_of_a_topic_named_twice(tmp_path, version):
+    async with coordinating(tmp_path) as (_broker, client):
+        await group_requests.commit(client, "g", {T0: 3, T1: 8})
+        kind = OffsetFetchRequestTopics if version >= 8 else OffsetFetchRequestTopic
+        topics = [kind(name="t", partition_indexes=[index]) for index in (0, 1)]
+        if version >= 8:
+            group = OffsetFetchRequestGroup(group_id="g", topics=topics)
+            response = await client.request(OffsetFetchRequest(groups=[group]), version)
+            (response,) = response.groups
+        else:
+            response = await client.request(OffsetFetchRequest(group_id="g", topics=topics), 7)
+
+        (topic,) = response.topics
+        assert [part.committed_offset for part in topic.partitions] == [3, 8]
 
 
 async def test_offset_fetch_returns_the_offsets_of_several_groups(tmp_path):

@@ -67,3 +67,14 @@ async def test_a_transactional_id_is_refused_and_logged(tmp_path, caplog):
         [record] = caplog.records
         assert "Transactions are not supported" in record.message
         assert (record.transactional_id, record.api) == ("mine", "InitProducerId")
+
+
+@pytest.mark.parametrize(("producer_id", "epoch"), [(-1, 5), (7, -1)])
+async def test_a_producer_id_without_an_epoch_or_the_reverse_is_refused(
+    tmp_path, producer_id, epoch
+):
+    async with broker_and_client(tmp_path) as (_broker, client):
+        response = await init_producer_id(client, producer_id=producer_id, producer_epoch=epoch)
+
+        assert response.error_code == ErrorCode.INVALID_REQUEST
+        assert response.producer_id == -1

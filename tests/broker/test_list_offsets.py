@@ -175,3 +175,12 @@ async def test_unflushed_records_of_an_fsync_topic_are_not_returned(tmp_path):
         assert await list_offset(client, NOW + 2) == (0, 2, NOW + 2, 0)
         assert await list_offset(client, NOW + 3) == NOT_FOUND
         assert await list_offset(client, MAX_TIMESTAMP) == NOT_FOUND
+
+
+async def test_an_unknown_negative_timestamp_is_unsupported_for_any_partition(tmp_path):
+    async with broker_and_client(tmp_path) as (_broker, client):
+        await create_topic(client, "t")
+
+        for partition in (0, 9):
+            response = await offset_for_time(client, "t", -6, partition=partition)
+            assert response.error_code == ErrorCode.UNSUPPORTED_VERSION

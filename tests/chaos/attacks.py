@@ -212,7 +212,7 @@ def open_many_connections(run: Run) -> None:
         for _ in run.cycles():
             idle += open_connections(broker, stack, 1)
         for connection in idle[:: max(1, run.count // 50)]:
-            assert connection.request(ApiVersionsRequest(), 3).error_code == 0
+            assert connection.request(ApiVersionsRequest(), 2).error_code == 0
         wait_until(lambda: socket_count(broker) >= run.count, "all connections")
         grown, slow = anonymous_mib(broker) - before, _percentile(broker)
         with _churning_connections(broker) as count:

@@ -283,7 +283,7 @@ class Soak:
             fetch = FetchRequest(topics=[FetchTopic(topic="trimmed", partitions=wanted)])
             open_connections(broker, stack, 5, frame_of(fetch, 12) * 20)
             with BlockingWireClient(broker) as connection:
-                assert connection.request(ApiVersionsRequest(), 3).error_code == 0
+                assert connection.request(ApiVersionsRequest(), 2).error_code == 0
 
     def _sample(self, broker: Daemon, seconds: float, load: Load) -> Sample:
         stat = process_stat(broker)

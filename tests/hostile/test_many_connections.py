@@ -46,7 +46,7 @@ def test_two_thousand_idle_connections(broker):
         before = anonymous_mib(broker)
         idle = open_connections(broker, stack, CONNECTION_COUNT)
         for connection in idle[:: CONNECTION_COUNT // 50]:
-            assert connection.request(ApiVersionsRequest(), 3).error_code == 0
+            assert connection.request(ApiVersionsRequest(), 2).error_code == 0
         until(lambda: socket_count(broker) >= CONNECTION_COUNT)
 
         with LatencyProbe(broker):

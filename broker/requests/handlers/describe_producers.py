@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ottla.coord.metadata_image import check_topic_name
 from ottla.protocol.api.describe_producers import (
     DescribeProducersRequest,
     DescribeProducersResponse,
@@ -41,6 +42,7 @@ def handle(
 
 def _describe(broker: Broker, topic: str, index: int) -> PartitionResponse:
     try:
+        check_topic_name(topic)
         partition = broker.topics.find(topic, index)
     except EXPECTED_ERRORS as error:
         return PartitionResponse(

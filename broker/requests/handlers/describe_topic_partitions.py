@@ -33,6 +33,17 @@ def handle(
     """Handle DescribeTopicPartitions."""
     image, cursor = broker.topics.image, request.cursor
     names = {topic.name for topic in request.topics} or image.topics.keys()
+    if cursor is not None and (
+        cursor.partition_index < 0 or (request.topics and cursor.topic_name not in names)
+    ):
+        return DescribeTopicPartitionsResponse(
+            topics=[
+                DescribeTopicPartitionsResponseTopic(
+                    error_code=ErrorCode.INVALID_REQUEST, name=topic.name
+                )
+                for topic in request.topics
+            ]
+        )
     remaining = max(
         1, min(request.response_partition_limit, broker.config.max_request_partition_size_limit)
     )
@@ -43,7 +54,7 @@ def handle(
             if name < cursor.topic_name:
                 continue
             if name == cursor.topic_name:
-                start = max(0, cursor.partition_index)
+                start = cursor.partition_index
         if remaining == 0:
             return _page(topics, Cursor(topic_name=name, partition_index=0))
         topic = _describe(broker, name, start, remaining)
@@ -69,7 +80,11 @@ def _describe(
     try:
         topic = find_topic(broker, name)
     except EXPECTED_ERRORS as error:
-        return DescribeTopicPartitionsResponseTopic(error_code=error_code_of(error), name=name)
+        return DescribeTopicPartitionsResponseTopic(
+            error_code=error_code_of(error),
+            name=name,
+            topic_authorized_operations=TOPIC_OPERATIONS,
+        )
     partitions = partition_metadata(
         topic.replicas,
         broker.cluster.alive,

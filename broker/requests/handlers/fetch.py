@@ -187,12 +187,14 @@ def _error_data(index: int, error: Exception, version: int) -> PartitionData:
     leader = LeaderIdAndEpoch()
     if version >= _FIRST_VERSION_WITH_LEADER and isinstance(error, NotLeaderError):
         leader = LeaderIdAndEpoch(leader_id=error.leader_id, leader_epoch=error.leader_epoch)
+    code = error_code_of(error)
     return PartitionData(
         partition_index=index,
-        error_code=error_code_of(error),
+        error_code=code,
         high_watermark=-1,
         current_leader=leader,
-        aborted_transactions=None,
+        # As Kafka: null only if the partition was found.
+        aborted_transactions=() if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else None,
         records=b"",
     )
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from ...broker import Broker
     from ..dispatch import RequestContext
 
+_NONE = -1
+
 logger = logging.getLogger(__name__)
 
 
@@ -39,6 +41,8 @@ async def handle(
             },
         )
         return _error_response(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    if (request.producer_id == _NONE) != (request.producer_epoch == _NONE):
+        return _error_response(ErrorCode.INVALID_REQUEST)
     try:
         return InitProducerIdResponse(producer_id=await broker.producer_ids.generate())
     except EXPECTED_ERRORS as error:

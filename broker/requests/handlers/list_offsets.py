@@ -82,11 +82,11 @@ def handle(
 def _list_offset(
     broker: Broker, version: int, topic: str, request: ListOffsetsPartition
 ) -> ListOffsetsPartitionResponse:
-    partition = broker.topics.find(topic, request.partition_index)
-    partition.check_epoch(request.current_leader_epoch)
     timestamp = request.timestamp
     if timestamp < 0 and version < _FIRST_VERSIONS.get(timestamp, version + 1):
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
+    partition = broker.topics.find(topic, request.partition_index)
+    partition.check_epoch(request.current_leader_epoch)
     result = _find_offset(partition, timestamp)
     has_leader_epoch = version >= _FIRST_VERSION_WITH_LEADER_EPOCH
     return ListOffsetsPartitionResponse(

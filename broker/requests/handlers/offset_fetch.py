@@ -5,13 +5,15 @@ There are no transactions, so RequireStable has no effect: no offset is ever pen
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ottla.coord.metadata_image import TopicPartition
 from ottla.coord.records import CommittedOffset
 from ottla.protocol.api.offset_fetch import (
     OffsetFetchRequest,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
     OffsetFetchResponse,
     OffsetFetchResponseGroup,
     OffsetFetchResponsePartition,
@@ -42,19 +44,12 @@ def handle(
                 _group(
                     broker,
                     group.group_id,
-                    None
-                    if group.topics is None
-                    else {topic.name: topic.partition_indexes for topic in group.topics},
+                    _requested_partitions(group.topics),
                 )
                 for group in request.groups
             ]
         )
-    topics = (
-        None
-        if request.topics is None
-        else {topic.name: topic.partition_indexes for topic in request.topics}
-    )
-    group = _group(broker, request.group_id, topics)
+    group = _group(broker, request.group_id, _requested_partitions(request.topics))
     # Version 1 has no error of the group, but one of each partition.
     return OffsetFetchResponse(
         error_code=group.error_code,
@@ -75,6 +70,18 @@ def handle(
             for topic in group.topics
         ],
     )
+
+
+def _requested_partitions(
+    topics: Sequence[OffsetFetchRequestTopic] | Sequence[OffsetFetchRequestTopics] | None,
+) -> TopicPartitions | None:
+    """Return the partitions by topic; a request may name a topic more than once."""
+    if topics is None:
+        return None
+    requested: dict[str, dict[int, None]] = {}
+    for topic in topics:
+        requested.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
+    return requested
 
 
 def _group(
