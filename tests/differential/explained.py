@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from differential.compare import Difference
+from ottla.protocol.primitives import NIL_UUID
 
 
 def _always(_difference: Difference, _request: Any) -> bool:
@@ -79,7 +80,54 @@ def _is_transactional(_difference: Difference, request: Any) -> bool:
 
 
 def _creates_topics(difference: Difference, request: Any) -> bool:
-    return bool(request.allow_auto_topic_creation) and difference.kafka in (3, 5, "absent")
+    return bool(request.allow_auto_topic_creation) and (
+        difference.kafka in (3, 5, "absent") or difference.ottla == "absent"
+    )
+
+
+def _has_no_producer_epoch(_difference: Difference, request: Any) -> bool:
+    return any(
+        partition.records.producer is not None and partition.records.epoch < 0
+        for topic in request.topic_data
+        for partition in topic.partition_data
+    )
+
+
+_ADMIN_ERRORS = {3, 17, 36, 37, 38, 39, 40, 42}
+_FIXED_CONFIGS = ("compression.type", "min.insync.replicas")
+
+
+def _sets_fixed_config(_difference: Difference, request: Any) -> bool:
+    resources = getattr(request, "resources", None) or getattr(request, "topics", ())
+    return any(
+        config.name in _FIXED_CONFIGS for resource in resources for config in resource.configs
+    )
+
+
+def _has_unknown_resource(_difference: Difference, request: Any) -> bool:
+    return any(
+        resource.resource_type not in (2, 4)
+        or any(
+            getattr(config, "config_operation", 0) > 3
+            for config in getattr(resource, "configs", ())
+        )
+        for resource in request.resources
+    )
+
+
+def _has_early_topic_id(difference: Difference, request: Any) -> bool:
+    return any(
+        topic.name is None or (difference.version < 12 and topic.topic_id != NIL_UUID)
+        for topic in request.topics or ()
+    )
+
+
+def _has_damaged_batch(_difference: Difference, request: Any) -> bool:
+    return any(
+        partition.records.damage
+        for topic in request.topic_data
+        for partition in topic.partition_data
+    )
 
 
 EXPLANATIONS: list[Explanation] = [
@@ -139,6 +187,122 @@ EXPLANATIONS: list[Explanation] = [
         "Kafka stores min.insync.replicas as a cluster-wide dynamic default; ottla has no such"
         " level.",
         lambda difference, _: difference.kafka == 3,
+    ),
+    Explanation(
+        "JoinGroup",
+        "protocol_name",
+        "JoinGroup that fails has an empty protocol name in all versions; Kafka's is null since"
+        " version 7.",
+        lambda difference, _: (difference.ottla, difference.kafka) == ("", None),
+    ),
+    Explanation(
+        "JoinGroup",
+        ".*",
+        "The only member of a group may change all its protocols; in Kafka it has to leave first.",
+        lambda difference, _: difference.kafka in (23, "", -1, None, "absent"),
+        diverges=True,
+    ),
+    Explanation(
+        "CreateTopics|AlterConfigs|IncrementalAlterConfigs|CreatePartitions",
+        ".*error_code",
+        "An admin request that is wrong in several ways gets one of the errors; which one depends"
+        " on the order of checks.",
+        lambda difference, _: {difference.ottla, difference.kafka} <= _ADMIN_ERRORS,
+    ),
+    Explanation(
+        "CreateTopics|AlterConfigs|IncrementalAlterConfigs",
+        ".*",
+        "Topic configs that can have one value only are rejected with any other: compression.type,"
+        " min.insync.replicas; Kafka accepts them.",
+        _sets_fixed_config,
+        diverges=True,
+    ),
+    Explanation(
+        "DescribeConfigs|AlterConfigs|IncrementalAlterConfigs",
+        ".*",
+        "An unknown resource type or operation fails its resource alone; Kafka fails the whole"
+        " request.",
+        _has_unknown_resource,
+        diverges=True,
+    ),
+    Explanation(
+        "Metadata",
+        ".*",
+        "A topic id that a Metadata request before version 12 contains, or an entry without id and"
+        " name, fails alone; Kafka fails the whole request, without brokers.",
+        _has_early_topic_id,
+    ),
+    Explanation(
+        "Metadata",
+        "topics.topic_authorized_operations",
+        "The operations a client is allowed on a topic that does not exist are left out.",
+        lambda difference, _: difference.ottla == -(2**31),
+    ),
+    Explanation(
+        "DescribeTopicPartitions",
+        ".*",
+        "DescribeTopicPartitions with a limit below 1, or a cursor far beyond the last partition:"
+        " Kafka returns a next cursor with a negative partition.",
+        lambda _, request: (
+            request.response_partition_limit < 1
+            or (request.cursor is not None and request.cursor.partition_index > 2**30)
+        ),
+    ),
+    Explanation(
+        "Fetch",
+        "session_id",
+        "A fetch session without partitions is not created.",
+        lambda difference, request: difference.ottla == 0 and not request.topics,
+        diverges=True,
+    ),
+    Explanation(
+        "Fetch|ListOffsets",
+        ".*",
+        "An unknown isolation level counts as read_uncommitted; Kafka fails unexpectedly.",
+        lambda _, request: request.isolation_level not in (0, 1),
+        diverges=True,
+    ),
+    Explanation(
+        "Fetch",
+        r"responses\.partitions\..*",
+        "LastFetchedEpoch of a Fetch is ignored: a partition has one replica, so logs do not"
+        " diverge.",
+        lambda _, request: any(
+            partition.last_fetched_epoch > 0
+            for topic in request.topics
+            for partition in topic.partitions
+        ),
+        diverges=True,
+    ),
+    Explanation(
+        "ListOffsets|OffsetForLeaderEpoch",
+        r"topics\.partitions\.(leader_epoch|end_offset)",
+        "A partition that never had a record has no leader epoch yet; Kafka starts one when a"
+        " broker becomes the leader.",
+        lambda difference, _: difference.ottla == -1,
+    ),
+    Explanation(
+        "Produce",
+        ".*",
+        "A batch that cannot be parsed fails alone; Kafka rejects all partitions of the request.",
+        _has_damaged_batch,
+        diverges=True,
+    ),
+    Explanation(
+        "Produce",
+        ".*",
+        "A batch with a producer id and no producer epoch is INVALID_RECORD; Kafka appends it.",
+        _has_no_producer_epoch,
+        diverges=True,
+    ),
+    Explanation(
+        "Produce",
+        ".*error_code",
+        "Invalid acks fail a Produce before its partitions are looked up; Kafka looks them up"
+        " first.",
+        lambda difference, request: (
+            request.acks not in (-1, 0, 1) and (difference.ottla, difference.kafka) == (21, 3)
+        ),
     ),
     Explanation(
         "Produce",

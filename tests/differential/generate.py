@@ -197,7 +197,8 @@ class Generator:
             "committed_metadata": self._one_of("", "m", None, "x" * 4096, "x" * 4097),
             "retention_time_ms": self._mostly(-1, 100_000_000),
             "session_timeout_ms": self._mostly(10_000, 30_000, 0, 5_999, 2**31 - 1),
-            "rebalance_timeout_ms": self._mostly(10_000, -1),
+            # Kafka takes -1 literally, and removes the member at once.
+            "rebalance_timeout_ms": self._mostly(10_000, 30_000),
             "protocol_type": self._mostly("consumer", "connect", ""),
             "protocol_name": self._mostly("range", "roundrobin", None),
             "states_filter": self._one_of("Stable", "Empty", "stable", "Dead", "nonsense"),
