@@ -263,6 +263,14 @@ EXPLANATIONS: list[Explanation] = [
         diverges=True,
     ),
     Explanation(
+        "Fetch|ListOffsets|OffsetForLeaderEpoch",
+        ".*",
+        "A current leader epoch below -1 is FENCED_LEADER_EPOCH; Kafka skips the check for all"
+        " negative ones.",
+        lambda _, request: "current_leader_epoch=-2" in repr(request),
+        diverges=True,
+    ),
+    Explanation(
         "Fetch",
         r"responses\.partitions\..*",
         "LastFetchedEpoch of a Fetch is ignored: a partition has one replica, so logs do not"
