@@ -34,6 +34,7 @@ from .partitions.topics import Topics
 from .requests.dispatch import Dispatcher
 from .requests.fetch_sessions import FetchSessionCache
 from .requests.memory_account import MemoryAccount
+from .requests.token_bucket import TokenBucket
 
 if TYPE_CHECKING:
     from .cluster.forwarding import ControllerChannel
@@ -65,6 +66,7 @@ class Broker:
         self.fetch_sessions = FetchSessionCache(self.memory.fits)
         self.memory.sources["fetch_sessions"] = self.fetch_sessions.size_bytes
         self.dispatcher = Dispatcher(self)
+        self.auto_creations = TokenBucket(lambda: self.config.auto_create_topics_max_per_second)
         self.groups = GroupCoordinator(self)
         self.memory.sources["groups"] = self.groups.size_bytes
         self.server = Server(self)

@@ -28,7 +28,7 @@ from .effects import Append, Effect, Reply, append_error
 from .errors import GroupError
 from .group import Group
 from .group_timers import Timer
-from .member import Join, protocols_bytes
+from .member import Join, member_bytes
 from .metadata_image import MetadataImage, TopicPartition
 from .offsets import CommittedOffsets, tombstones
 from .records import CommittedOffset, CoordinatorRecord, GroupRecord, OffsetRecord
@@ -161,7 +161,9 @@ class GroupShard:
         if group_id not in self.with_members and self._count_groups() >= self._config.max_groups:
             return [Reply(token, join_error(ErrorCode.GROUP_MAX_SIZE_REACHED, join.member_id))]
         member = None if group is None else group.members.get(join.member_id)
-        growth_bytes = protocols_bytes(join.protocols) - (member.size_bytes if member else 0)
+        growth_bytes = member_bytes(join.protocols, join.client_id) - (
+            member.size_bytes if member else 0
+        )
         if growth_bytes > 0 and not self._has_memory(growth_bytes, True):
             return [Reply(token, join_error(ErrorCode.COORDINATOR_NOT_AVAILABLE, join.member_id))]
         if group is None:

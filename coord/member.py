@@ -16,9 +16,13 @@ Protocols = tuple[tuple[str, bytes], ...]
 _MEMBER_BYTES = 1024
 
 
-def protocols_bytes(protocols: Protocols) -> int:
-    """Estimate the memory of a member with these protocols."""
-    return _MEMBER_BYTES + sum(100 + len(name) + len(data) for name, data in protocols)
+def member_bytes(protocols: Protocols, client_id: str) -> int:
+    """Estimate the memory of a member; its id contains the client id, too."""
+    return (
+        _MEMBER_BYTES
+        + 2 * len(client_id)
+        + sum(100 + len(name) + len(data) for name, data in protocols)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +132,7 @@ class Member:
     @property
     def size_bytes(self) -> int:
         """The estimated memory of the member."""
-        return protocols_bytes(self.protocols) + len(self.assignment)
+        return member_bytes(self.protocols, self.client_id) + len(self.assignment)
 
     def metadata(self, protocol: str | None) -> bytes:
         """Return the member's metadata for a protocol."""

@@ -141,6 +141,13 @@ class BrokerConfig:
     auto_create_topics_enable: bool = config_key(
         True, "Whether a topic is created when a client requests metadata of an unknown topic."
     )
+    auto_create_topics_max_per_second: int = config_key(
+        100,
+        "Maximum number of topics that are auto-created per second, and so by one request. Clients"
+        " get LEADER_NOT_AVAILABLE for the others, and ask again.",
+        low=1,
+        high=INT_MAX,
+    )
     delete_topic_enable: bool = config_key(True, "Whether topics can be deleted.")
     broker_max_partitions: int = config_key(
         20_000, "Maximum number of partitions per broker.", low=1, high=INT_MAX

@@ -98,6 +98,8 @@ def log_limited(
         logger.log(level, message, extra=fields, exc_info=exc_info)
 
 
+#: Characters of a message or a field: peers choose client ids, group ids and more.
+_MAX_VALUE_LENGTH = 2000
 _HEADER = ("time", "level", "logger", "message")
 
 
@@ -108,14 +110,18 @@ def _fields(record: logging.LogRecord) -> dict[str, Any]:
         "time": time_text.replace("+00:00", "Z"),
         "level": record.levelname,
         "logger": record.name.removeprefix("ottla."),
-        "message": record.getMessage(),
+        "message": _truncated(record.getMessage()),
     }
     for key, value in record.__dict__.items():
         if key not in _STANDARD_ATTRIBUTES:
-            fields.setdefault(key, value)
+            fields.setdefault(key, _truncated(value) if isinstance(value, str) else value)
     if record.exc_info:
         fields["exception"] = logging.Formatter().formatException(record.exc_info)
     return fields
+
+
+def _truncated(text: str) -> str:
+    return text if len(text) <= _MAX_VALUE_LENGTH else text[:_MAX_VALUE_LENGTH] + "…"
 
 
 def _quoted(value: object) -> str:

@@ -32,6 +32,7 @@ from ottla.protocol.errors import DecodeError, UnsupportedVersionError
 from ottla.protocol.registry import API_VERSIONS, Api
 from ottla.protocol.schema import Buffer, Message
 
+from ..observability.logging import log_limited
 from .errors import EXPECTED_ERRORS, error_code_of
 
 if TYPE_CHECKING:
@@ -83,6 +84,8 @@ SUPPORTED_APIS = {
 #: Fetch that waits for records, and a Produce whose records are appended and wait for a flush.
 OVERLAPPING = frozenset((registry.PRODUCE.key, registry.FETCH.key))
 
+#: Characters of a client id in the log; it may have 32,767.
+_MAX_LOGGED_CLIENT_ID = 128
 #: Smaller requests cannot name enough topics or partitions to block the event loop for long.
 _UNCHECKED_BYTES = 64 * 1024
 #: A request about all partitions names them, their topics, and a few more elements for each.
@@ -118,7 +121,10 @@ class RequestContext:
         self.received_at = received_at
 
     def __repr__(self) -> str:
-        return f"<{self.api.name} v{self.version} client_id={self.client_id!r}>"
+        return f"<{self.api.name} v{self.version} client_id={self._short_client_id()!r}>"
+
+    def _short_client_id(self) -> str | None:
+        return self.client_id and self.client_id[:_MAX_LOGGED_CLIENT_ID]
 
     def log_fields(self) -> dict[str, object]:
         """Return the fields that identify the request in the log."""
@@ -126,7 +132,7 @@ class RequestContext:
             "api": self.api.name,
             "api_version": self.version,
             "correlation_id": self.correlation_id,
-            "client_id": self.client_id,
+            "client_id": self._short_client_id(),
             "peer": self.connection.peer,
         }
 
@@ -204,7 +210,7 @@ class Dispatcher:
         error = future.exception()
         if error is None:
             return cast("Response | asyncio.Future[Response]", future.result())
-        logger.error("Request failed", extra=context.log_fields(), exc_info=error)
+        _log_error("Request failed", context, error)
         context.connection.close(f"{context.api.name} failed")
         return None
 
@@ -212,8 +218,8 @@ class Dispatcher:
         """Encode a response and record its latency."""
         try:
             parts = encode_response(response, context.version, context.correlation_id)
-        except Exception as error:  # The error boundary.
-            logger.error("Encoding a response failed", extra=context.log_fields(), exc_info=error)
+        except Exception as error:  # noqa: BLE001  # The error boundary.
+            _log_error("Encoding a response failed", context, error)
             context.connection.close(f"Encoding the {context.api.name} response failed")
             return []
         key = context.api.key
@@ -256,12 +262,17 @@ class Dispatcher:
         code = error_code_of(error)
         self._metrics.failures[context.api.name, code.name] += 1
         if not isinstance(error, EXPECTED_ERRORS):
-            logger.error("Request failed", extra=context.log_fields(), exc_info=error)
+            _log_error("Request failed", context, error)
         response: Any = context.api.response
         if "error_code" in response.fields:
             return cast(Message, response(error_code=code))
         context.connection.close(f"{context.api.name} failed: {code.name}")
         return None
+
+
+def _log_error(message: str, context: RequestContext, error: BaseException) -> None:
+    fields = context.log_fields()
+    log_limited(logger, message, level=logging.ERROR, extra=fields, exc_info=error)
 
 
 def _count_elements(message: Message) -> int:

@@ -242,7 +242,8 @@ async def test_the_advertised_listener_is_returned(tmp_path):
 
 async def test_many_topics_are_auto_created_by_one_request(tmp_path):
     names = [f"t{number}" for number in range(250)]
-    async with broker_and_client(tmp_path) as (_broker, client):
+    configs = {"auto.create.topics.max.per.second": "250"}
+    async with broker_and_client(tmp_path, configs) as (_broker, client):
         topics = await topic_metadata(client, *names, create=True)
 
         assert list(topics) == names

@@ -3,6 +3,7 @@
 import select
 import struct
 import time
+from collections import Counter
 from contextlib import ExitStack
 
 import pytest
@@ -21,6 +22,7 @@ from ottla.protocol.api.describe_groups import DescribeGroupsRequest
 from ottla.protocol.api.fetch import FetchPartition, FetchRequest, FetchTopic
 from ottla.protocol.api.find_coordinator import FindCoordinatorRequest
 from ottla.protocol.api.join_group import JoinGroupResponse
+from ottla.protocol.api.metadata import MetadataRequest, MetadataRequestTopic
 from ottla.protocol.codec import decode_response
 from ottla.protocol.errors import ErrorCode
 
@@ -132,3 +134,17 @@ def test_one_off_groups_do_not_keep_new_groups_from_joining(small_broker):
         assert code == ErrorCode.MEMBER_ID_REQUIRED
         code = client.request(join_request("one-off-0"), 9).error_code
         assert code == ErrorCode.MEMBER_ID_REQUIRED
+
+
+# Auto-created topics.
+
+
+def test_a_metadata_request_creates_a_bounded_number_of_topics(broker):
+    names = [f"auto-{number}" for number in range(4000)]
+    request = MetadataRequest(
+        topics=[MetadataRequestTopic(name=name) for name in names], allow_auto_topic_creation=True
+    )
+    with BlockingWireClient(broker) as client:
+        codes = Counter(topic.error_code for topic in client.request(request, 12).topics)
+        assert set(codes) == {ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE}
+        assert codes[ErrorCode.NONE] == 100

@@ -90,13 +90,21 @@ async def _create_and_respond(
 
 
 async def _create(broker: Broker, names: Sequence[str]) -> dict[str, Exception]:
-    """Create topics; return the errors."""
+    """Create topics, as many as the rate limit allows; return the errors."""
     controller, count = broker.controller, broker.config.num_partitions
+    allowed = broker.auto_creations.take(len(names))
+    names, late = names[:allowed], names[allowed:]
+    errors: dict[str, Exception] = dict.fromkeys(late, ApiError(ErrorCode.LEADER_NOT_AVAILABLE))
+    if not names:
+        return errors
     results = await controller.plan_and_create_topics(
         names, lambda name: controller.plan_topic(name, count, {})
     )
     # A topic that another request has just created has an error here, but is found below.
-    return {name: result for name, result in results.items() if isinstance(result, Exception)}
+    errors.update(
+        (name, result) for name, result in results.items() if isinstance(result, Exception)
+    )
+    return errors
 
 
 async def _create_on_controller(broker: Broker, names: Sequence[str]) -> dict[str, Exception]:
