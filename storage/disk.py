@@ -165,6 +165,13 @@ class Disk:
         soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         return 65_536 if soft == resource.RLIM_INFINITY else soft
 
+    def map_limit(self) -> int:
+        """Return how many maps this process may have (vm.max_map_count on Linux)."""
+        try:
+            return int(Path("/proc/sys/vm/max_map_count").read_text())
+        except (OSError, ValueError):
+            return 65_530
+
     def lock(self, path: Path) -> int:
         """Lock a file for this process. Raises BlockingIOError if another process has it."""
         fd = self.open(path, create=True)

@@ -34,8 +34,10 @@ class OpenFiles:
 
     def __init__(self, disk: Disk | None = None, *, limit: int | None = None) -> None:
         self.disk = disk or Disk()
-        # A segment can use four descriptors: its log file, and maps of that and of two indexes.
-        self.limit = limit or max(32, self.disk.descriptor_limit() // 8)
+        # A segment uses two descriptors: its log file, and the map of it. Readers hold further
+        # maps, of segments that were closed, and so does the interpreter.
+        allowed = min(self.disk.descriptor_limit() // 8, self.disk.map_limit() // 4)
+        self.limit = limit or max(32, allowed)
         self._open: OrderedDict[Closable, None] = OrderedDict()
         self._lock = threading.Lock()
         self._thread = threading.get_ident()

@@ -9,9 +9,9 @@ of the time index says that no record up to the end of the batch that starts at 
 timestamp larger than `timestamp`.
 
 The indexes of the active segment live in memory; they are written when the segment is sealed and at
-a clean shutdown. Those of sealed segments are mapped. Neither has a checksum: indexes that a crash
-may have damaged are rebuilt from the log, which has checksums. An entry is therefore only a hint,
-and its user verifies that the batch it points to is there.
+a clean shutdown. Those of sealed segments are read when a lookup needs them. Neither has a
+checksum: indexes that a crash may have damaged are rebuilt from the log, which has checksums. An
+entry is therefore only a hint, and its user verifies that the batch it points to is there.
 """
 
 from __future__ import annotations

@@ -29,6 +29,7 @@ from ottla.protocol.batch import HEADER_BYTES, LOG_OVERHEAD_BYTES, RecordBatch, 
 from .disk import Buffer
 from .errors import StorageError
 from .files import OpenFiles
+from .index import OffsetIndex
 from .segment_indexes import SegmentIndexes
 
 logger = logging.getLogger(__name__)
@@ -40,6 +41,8 @@ _PAGE_CACHE_STEP_BYTES = 128 * 1024
 # Between entries of an index that is rebuilt while the segment is open; the topic's config is not
 # known here.
 _REBUILD_INTERVAL_BYTES = 4096
+# An index whose last entry is so far from the end of a sealed segment was truncated.
+_MAX_UNINDEXED_BYTES = 8 * 1024 * 1024
 
 
 class BatchPosition(NamedTuple):
@@ -189,7 +192,7 @@ class Segment:
         last = self._last_batch
         if last is not None and offset >= last[2]:
             return BatchPosition(*last) if offset <= last[3] else None
-        index = self.indexes.offsets
+        index = self._offset_index()
         entry = index.entry_at_or_before_offset(offset - self.base_offset)
         for batch in self._scan_from_entry(entry):
             if batch[3] >= offset:
@@ -208,7 +211,7 @@ class Segment:
         is_all_visible = self.next_offset <= end_offset
         if is_all_visible and self.size <= limit:
             return self.size
-        index = self.indexes.offsets
+        index = self._offset_index()
         entry = index.entry_at_or_before_position(limit)
         if not is_all_visible:
             entry = min(entry, index.entry_at_or_before_offset(end_offset - self.base_offset))
@@ -220,7 +223,7 @@ class Segment:
 
     def has_valid_end(self) -> bool:
         """Whether the last indexed batch, and those after it, are where they should be."""
-        entry = self.indexes.offsets.entry_at_or_before_position(self.size)
+        entry = self._offset_index().entry_at_or_before_position(self.size)
         try:
             for batch in self.batches(entry[1]):
                 if batch.last_offset >= self.next_offset or batch.base_offset < self.base_offset:
@@ -410,6 +413,16 @@ class Segment:
                 raise self._no_batch_at(position)
             yield position, size, base_offset, base_offset + last_offset_delta, max_timestamp
             position = next_position
+
+    def _offset_index(self) -> OffsetIndex:
+        """Return the offset index; that of a sealed segment is rebuilt if it does not fit."""
+        indexes = self.indexes
+        if indexes.is_loaded():
+            return indexes.offsets
+        position = indexes.offsets.entry_at_or_before_offset(2**32)[1]
+        if position >= self.size > 0 or self.size - position > _MAX_UNINDEXED_BYTES:
+            self._repair_indexes()
+        return indexes.offsets
 
     def _scan_from_entry(self, entry: tuple[int, int]) -> Iterator[tuple[int, int, int, int, int]]:
         """Scan from an entry of the offset index on; from the first batch if the entry is wrong."""

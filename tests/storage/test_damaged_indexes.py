@@ -1,11 +1,15 @@
 """Indexes are hints: with any bit flipped, reads are complete and nothing is deleted early."""
 
 import shutil
+import subprocess
+import sys
 
 import pytest
 
 from harness.logs import NOW, NoSyncDisk, a_batch, offsets
+from ottla.protocol.batch import Record, build_batch
 from ottla.storage.config import LogConfig
+from ottla.storage.disk import Disk
 from ottla.storage.files import OpenFiles
 from ottla.storage.recovery import open_log
 
@@ -89,3 +93,50 @@ def test_a_rebuilt_index_is_saved(origin, caplog):
     assert offsets(log, last) == list(range(last, RECORDS))
     assert caplog.messages == []
     log.close()
+
+
+READ_AFTER_TRUNCATION = """
+import os, sys
+from pathlib import Path
+from ottla.protocol.batch import Record, build_batch
+from ottla.storage.config import LogConfig
+from ottla.storage.disk import Disk
+from ottla.storage.files import OpenFiles
+from ottla.storage.recovery import open_log
+
+directory = Path(sys.argv[1])
+log, _ = open_log(directory, LogConfig(segment_bytes=8192, index_interval_bytes=1), OpenFiles())
+def read_all():
+    for offset in range(log.end_offset):
+        log.read(offset, 100)
+        log.offset_for_timestamp(offset)
+read_all()
+for suffix in ("index", "timeindex"):
+    for path in directory.glob("*." + suffix):
+        os.truncate(path, 0)
+read_all()
+print("alive")
+"""
+
+
+def test_a_truncated_index_of_a_sealed_segment_does_not_kill_the_process(tmp_path):
+    log, _ = open_log(
+        tmp_path / "t-0", LogConfig(segment_bytes=8192, index_interval_bytes=1), OpenFiles()
+    )
+    for number in range(400):
+        batch = build_batch([Record(0, number + 1, None, b"x" * 20)])
+        log.append(batch, leader_epoch=0, now_ms=1)
+    log.close()
+
+    command = [sys.executable, "-c", READ_AFTER_TRUNCATION, str(tmp_path / "t-0")]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+    assert result.stdout == "alive\n", (result.returncode, result.stderr)
+
+
+def test_the_number_of_open_segments_is_limited_by_the_maps_of_a_process():
+    disk = Disk()
+    disk.descriptor_limit = lambda: 10**9
+    disk.map_limit = lambda: 65_530
+
+    assert OpenFiles(disk).limit <= 65_530 // 4
