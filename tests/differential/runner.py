@@ -114,6 +114,8 @@ class Side:
         """Send calls in one segment."""
         connection = self._connections.get(number)
         if connection is None or connection.is_closed:
+            if connection is not None:
+                connection.close()
             connection = self._connections[number] = Connection(self._port)
         expected = []
         data = b""
