@@ -14,6 +14,7 @@ import mmap
 import os
 import resource
 import sys
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -148,8 +149,13 @@ class Disk:
         """
         # Two threads may write the same file: the last rename wins, and both contents are whole.
         temporary = path.with_name(f"{path.name}.{next(_TEMPORARY_NUMBERS)}.tmp")
-        self.write_file(temporary, content, durable=durable)
-        self.rename(temporary, path)
+        try:
+            self.write_file(temporary, content, durable=durable)
+            self.rename(temporary, path)
+        except OSError:
+            with suppress(OSError):  # It takes space, which may be what is missing.
+                temporary.unlink(missing_ok=True)
+            raise
         if durable:
             self.sync_directory(path.parent)
 

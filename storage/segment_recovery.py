@@ -14,6 +14,7 @@ unnoticed.
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -31,9 +32,11 @@ from ottla.protocol.batch import (
     unpack_header,
 )
 
-from .disk import read_json
+from .disk import NO_SPACE_ERRORS, read_json
 from .log import Log
 from .segment import Segment
+
+logger = logging.getLogger(__name__)
 
 GAPS_FILE = "gaps"
 # A record may end in zeros, which look like the zeros that the file was extended by: up to so many.
@@ -132,9 +135,15 @@ class SegmentRecovery:
             disk.close(fd)
         segment.flushed_size = segment.size
         if self._following is not None:
-            segment.seal()
-            segment.flush()
-            segment.close()
+            try:
+                segment.seal()
+                segment.flush()
+                segment.close()
+            except OSError as error:
+                # The indexes stay in memory, and the next start rebuilds them.
+                if error.errno not in NO_SPACE_ERRORS:
+                    raise
+                logger.warning("%s: indexes not saved: %s", segment.path(".log"), error)
 
     def _scan_from(self, position: int) -> int:
         """Add good batches from a position on to the segment; return where they end."""

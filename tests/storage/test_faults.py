@@ -1034,3 +1034,44 @@ def test_files_are_closed_only_by_the_thread_that_uses_them(tmp_path):
     logs.create("last-0", CONFIG)
     assert len(logs.files) < 20
     logs.close()
+
+
+class FullDisk(NoSyncDisk):
+    """A disk on which nothing can be written while it is full."""
+
+    is_full = False
+
+    def write(self, fd, data, position):
+        if self.is_full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return super().write(fd, data, position)
+
+
+def test_a_log_opened_on_a_full_disk_is_read_at_once_and_written_when_there_is_space(tmp_path):
+    disk = FullDisk()
+    logs = a_directory(tmp_path / "data", disk)
+    log = logs.create("t-0", CONFIG)
+    expected = [b"%d" % number * 20 for number in range(100)]
+    for value in expected:
+        append(log, value)
+    assert len(log.segments) > 2
+    crash(log)
+    logs.abandon()
+
+    disk.is_full = True
+    logs = a_directory(tmp_path / "data", disk)
+
+    assert logs.failed == {}
+    log = logs.logs["t-0"]
+    assert values(log) == expected
+    with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
+        append(log, b"no space")
+    assert not list((tmp_path / "data" / "t-0").glob("*.tmp"))
+    disk.is_full = False
+    append(log, b"more")
+    logs.flusher.flush(log).result(10)
+    assert values(log) == [*expected, b"more"]
+    logs.close()
+    logs = a_directory(tmp_path / "data", disk)
+    assert values(logs.logs["t-0"]) == [*expected, b"more"]
+    logs.close()
