@@ -6,10 +6,16 @@ from uuid import UUID
 import pytest
 
 from harness.brokers import broker_and_client
-from harness.requests import create_topic, topic_metadata
+from harness.requests import create_topic, produce_batch, topic_metadata
 from harness.wire import connect
 from ottla.broker import Broker, BrokerConfig
-from ottla.coord.metadata_image import MAX_DELETED_TOPICS, MetadataImage, Topic, broker_record
+from ottla.coord.metadata_image import (
+    MAX_DELETED_TOPICS,
+    MetadataImage,
+    Topic,
+    broker_record,
+    topic_tombstone,
+)
 from ottla.protocol.batch import split_batches
 from ottla.storage.disk import Disk
 from ottla.storage.errors import StorageError
@@ -82,3 +88,17 @@ def test_the_oldest_deletions_are_forgotten():
     assert len(image.deleted_topics) == MAX_DELETED_TOPICS
     assert UUID(int=2) not in image.deleted_topics
     assert UUID(int=3) in image.deleted_topics
+
+
+async def test_data_is_deleted_only_with_the_deletion_of_the_topic_id(tmp_path):
+    async with broker_and_client(tmp_path) as (broker, client):
+        for name in ("missing", "deleted"):
+            await create_topic(client, name)
+            await produce_batch(client, name)
+
+        deletion = broker.topics.image.deletion_records(broker.topics.image.topics["deleted"])
+        await broker.topics.commit([topic_tombstone("missing"), *deletion])
+
+        assert await topic_metadata(client) == {}
+        assert [path.name for path in tmp_path.glob("*.stray/*")] == ["missing-0"]
+        assert [path.name for path in tmp_path.glob("*.deleted/*")] == ["deleted-0"]
