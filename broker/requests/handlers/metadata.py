@@ -12,7 +12,13 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
-from ottla.coord.metadata_image import INTERNAL_TOPICS, METADATA_TOPIC, Topic
+from ottla.coord.metadata_image import (
+    INTERNAL_TOPICS,
+    METADATA_TOPIC,
+    InvalidTopicError,
+    Topic,
+    check_topic_name,
+)
 from ottla.protocol.api.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
@@ -92,13 +98,20 @@ async def _create_and_respond(
 async def _create(broker: Broker, names: Sequence[str]) -> dict[str, Exception]:
     """Create topics, as many as the rate limit allows; return the errors."""
     controller, count = broker.controller, broker.config.num_partitions
-    allowed = broker.auto_creations.take(len(names))
-    names, late = names[:allowed], names[allowed:]
-    errors: dict[str, Exception] = dict.fromkeys(late, ApiError(ErrorCode.LEADER_NOT_AVAILABLE))
-    if not names:
+    errors: dict[str, Exception] = {}
+    for name in names:
+        # An invalid name is never created, and must not use up the limit of others.
+        try:
+            check_topic_name(name)
+        except InvalidTopicError as error:
+            errors[name] = error
+    valid = [name for name in names if name not in errors]
+    allowed = broker.auto_creations.take(len(valid))
+    errors |= dict.fromkeys(valid[allowed:], ApiError(ErrorCode.LEADER_NOT_AVAILABLE))
+    if not allowed:
         return errors
     results = await controller.plan_and_create_topics(
-        names, lambda name: controller.plan_topic(name, count, {})
+        valid[:allowed], lambda name: controller.plan_topic(name, count, {})
     )
     # A topic that another request has just created has an error here, but is found below.
     errors.update(
