@@ -31,6 +31,7 @@ from .net.server import Server, naming_address
 from .observability.metrics import Metrics
 from .partitions.housekeeping import Housekeeping
 from .partitions.topics import Topics
+from .requests.batch_workers import BatchWorkers
 from .requests.dispatch import Dispatcher
 from .requests.fetch_sessions import FetchSessionCache
 from .requests.memory_account import MemoryAccount
@@ -65,6 +66,10 @@ class Broker:
         self.memory = MemoryAccount(lambda: self.config.broker_memory_max_bytes)
         self.fetch_sessions = FetchSessionCache(self.memory.fits)
         self.memory.sources["fetch_sessions"] = self.fetch_sessions.size_bytes
+        self.batch_workers = BatchWorkers(
+            lambda: self.config.broker_max_decompressed_bytes,
+            lambda: self.config.queued_max_request_bytes,
+        )
         self.dispatcher = Dispatcher(self)
         self.auto_creations = TokenBucket(lambda: self.config.auto_create_topics_max_per_second)
         self.groups = GroupCoordinator(self)
@@ -216,6 +221,7 @@ class Broker:
             await asyncio.wait(self._tasks, timeout=timeout_seconds)
         for task in self._tasks:
             task.cancel()
+        self.batch_workers.close()
         if self._exporter is not None:
             await asyncio.to_thread(self._exporter.close)
         await asyncio.to_thread(self.logs.close)

@@ -72,4 +72,10 @@ def validate_records(
     requires_keys: bool,
     max_listed: int,
 ) -> tuple[int, int] | tuple[int, int, int, list[int], list[int]] | None: ...
+
+# Returns the offset delta and the timestamp, nothing if there is no such record, or one number if a
+# record is malformed.
+def find_timestamp(
+    payload: Buffer, count: int, base_timestamp: int, timestamp: int, first_delta: int
+) -> tuple[int, int] | tuple[()] | tuple[int] | None: ...
 def murmur2(data: bytes) -> int: ...

@@ -528,6 +528,65 @@ cdef inline Bytes validate_record(
     return p
 
 
+def find_timestamp(payload, count, base_timestamp, timestamp, first_delta):
+    """Return offset delta and timestamp of the first record at or after a timestamp; see the stub."""
+    cdef Py_buffer view
+    cdef int64_t number = 0, base = 0, target = 0, first = 0, delta = -1, found = 0
+    cdef bint is_valid
+    if not int_of(count, &number) or not int_of(base_timestamp, &base):
+        return None
+    if not int_of(timestamp, &target) or not int_of(first_delta, &first):
+        return None
+    if not open_buffer(payload, &view):
+        return None
+    try:
+        with nogil:
+            is_valid = search_timestamp(
+                <Bytes>view.buf, <Bytes>view.buf + view.len, number, base, target, first,
+                &delta, &found,
+            )
+    finally:
+        PyBuffer_Release(&view)
+    if not is_valid:
+        return (0,)
+    return () if delta < 0 else (delta, found)
+
+
+cdef bint search_timestamp(
+    Bytes p,
+    Bytes end,
+    int64_t count,
+    int64_t base,
+    int64_t target,
+    int64_t first,
+    int64_t *delta,
+    int64_t *found,
+) noexcept nogil:
+    """Set `delta` and `found` if there is such a record; return False if one is malformed."""
+    cdef uint32_t n = 0
+    cdef uint64_t time = 0
+    cdef int64_t timestamp = 0
+    cdef Bytes stop
+    for _ in range(count):
+        p = read_uint32(p, end, &n)
+        if p == NULL or n & 1 or n < 2 or n >> 1 > end - p:
+            return False
+        stop = p + (n >> 1)
+        p = read_varint(p + 1, stop, 64, &time)  # skips the attributes
+        if p == NULL:
+            return False
+        p = read_uint32(p, stop, &n)
+        if p == NULL or n & 1:
+            return False
+        if add(base, <int64_t>(time >> 1) ^ -<int64_t>(time & 1), &timestamp):
+            if timestamp >= target and n >> 1 >= first:
+                delta[0] = n >> 1
+                found[0] = timestamp
+                return True
+        p = stop
+    return True
+
+
 # Objects to records. No Python code runs in here, so values do not change after the size check.
 
 cdef struct Field:

@@ -31,7 +31,6 @@ from crc32c import crc32c
 
 from .compression import Compression, DecompressionError, compress, decompress
 from .errors import BatchError, ErrorCode
-from .outline import outlines
 from .records import MIN_RECORD_BYTES, Buffer, Record, Row, T, decode_as, encode_records
 
 __all__ = ["HEADER_BYTES", "BatchError", "Record", "RecordBatch", "build_batch", "split_batches"]
@@ -232,8 +231,12 @@ class RecordBatch:
     def stamp_append_time(self, timestamp: int) -> None:
         """Write the append time of all records, and the new CRC, into the buffer."""
         self.attributes |= _APPEND_TIME
-        self.max_timestamp = timestamp
         _INT16.pack_into(self.view, _ATTRIBUTES_AT, self.attributes)
+        self.set_max_timestamp(timestamp)
+
+    def set_max_timestamp(self, timestamp: int) -> None:
+        """Write the max timestamp, and the new CRC, into the buffer, which must be writable."""
+        self.max_timestamp = timestamp
         _INT64.pack_into(self.view, _MAX_TIMESTAMP_AT, timestamp)
         self.crc = crc32c(self.view[_ATTRIBUTES_AT:])
         _UINT32.pack_into(self.view, _CRC_AT, self.crc)
@@ -247,18 +250,6 @@ class RecordBatch:
             except (DecompressionError, ValueError) as error:
                 raise BatchError(str(error), ErrorCode.CORRUPT_MESSAGE) from error
         return payload
-
-    def outlines(self) -> Iterator[tuple[int, int, bool]]:
-        """Yield the offset, the timestamp, and whether there is a key, of each record.
-
-        Raises BatchError.
-        """
-        append_time = self.max_timestamp if self.has_append_time else None
-        for offset_delta, timestamp_delta, has_key in outlines(self.payload(), self.record_count):
-            timestamp = (
-                self.base_timestamp + timestamp_delta if append_time is None else append_time
-            )
-            yield self.base_offset + offset_delta, timestamp, has_key
 
     def records(self, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> list[Record]:
         """Decode the records, decompressed to at most `max_bytes`. Raises BatchError."""

@@ -96,6 +96,7 @@ def _decompress_within(
         try:
             size = decompress_into(data, output)
         except cramjam.DecompressionError as error:
+            output.release()  # The traceback would keep it.
             # The codec raises the same error for a full buffer and for corrupt data: only with a
             # buffer of the maximum size is the error final.
             if output_bytes == max_bytes:
@@ -132,13 +133,17 @@ def _decompress_snappy(data: Buffer, max_bytes: int) -> Buffer:
     try:
         # A raw block starts with its decompressed size: check that first.
         sizes = [cramjam.snappy.decompress_raw_len(block) for block in blocks]
-        if sum(sizes) > max_bytes:
-            raise DecompressionError(f"cannot decompress to at most {max_bytes} bytes")
-        output, position = _allocate(sum(sizes)), 0
+    except cramjam.DecompressionError as error:
+        raise DecompressionError(str(error)) from error
+    if sum(sizes) > max_bytes:
+        raise DecompressionError(f"cannot decompress to at most {max_bytes} bytes")
+    output, position = _allocate(sum(sizes)), 0
+    try:
         for block, size in zip(blocks, sizes, strict=True):
             cramjam.snappy.decompress_raw_into(block, output[position : position + size])
             position += size
     except cramjam.DecompressionError as error:
+        output.release()  # The traceback would keep it.
         raise DecompressionError(str(error)) from error
     return _cut(output, position)
 

@@ -49,6 +49,10 @@ class ValidatedRecords(NamedTuple):
     out_of_range: list[int]
 
 
+class DecompressionFailedError(BatchError):
+    """The records cannot be decompressed: they are corrupt, or larger than the limit."""
+
+
 class Part(IntEnum):
     """The part of a payload that is malformed; the compiled module has the same numbers."""
 
@@ -95,7 +99,7 @@ def validate_batch(
         payload = batch.payload(max_bytes)
     except BatchError as error:
         # The CRC matches, so that is what the producer sent: it need not try again.
-        raise BatchError(error.reason, ErrorCode.INVALID_RECORD) from error
+        raise DecompressionFailedError(error.reason, ErrorCode.INVALID_RECORD) from error
     count, base_timestamp = batch.record_count, batch.base_timestamp
     return validate_records(payload, count, base_timestamp, timestamps, requires_keys, max_listed)
 

@@ -82,10 +82,12 @@ class ProducerSnapshots:
         """
         for known in reversed(self.offsets):
             if known <= offset:
+                path = self._path(known)
                 try:
-                    return ProducerStates.restore(self._path(known).read_bytes()), known
+                    written_ms = int(path.stat().st_mtime * 1000)
+                    return ProducerStates.restore(path.read_bytes(), written_ms), known
                 except ValueError as error:
-                    logger.warning("%s is damaged, ignoring it: %s", self._path(known), error)
+                    logger.warning("%s is damaged, ignoring it: %s", path, error)
         return ProducerStates(), 0
 
     def remove_after(self, offset: int) -> None:

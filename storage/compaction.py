@@ -34,7 +34,6 @@ from .cleaner import (
     RewrittenLog,
     remove_cleaned_files,
 )
-from .config import LogConfig
 from .disk import NO_SPACE_ERRORS, read_json
 from .log import CLEANER_OFFSET_FILE, Log
 from .segment import Segment
@@ -63,7 +62,7 @@ def plan(log: Log, now_ms: int) -> CompactionPlan | None:
         if end_offset > log.recovery_point or segment.flushed_size < segment.size:
             break
         if end_offset > first_dirty_offset:
-            if _is_within_min_lag(segment, config, now_ms):
+            if _is_within_min_lag(log, segment, now_ms):
                 break
             dirty.append((segment, _position_of(segment, first_dirty_offset)))
         segments.append(segment)
@@ -144,10 +143,10 @@ def _first_timestamp(segment: Segment, position: int = 0) -> int:
     return LONG_MAX if batch is None or batch.max_timestamp < 0 else batch.max_timestamp
 
 
-def _is_within_min_lag(segment: Segment, config: LogConfig, now_ms: int) -> bool:
+def _is_within_min_lag(log: Log, segment: Segment, now_ms: int) -> bool:
     # Without a lag, timestamps do not matter: a producer's clock may be ahead.
-    lag = config.min_compaction_lag_ms
-    return lag > 0 and segment.max_timestamp > now_ms - lag
+    lag = log.config.min_compaction_lag_ms
+    return lag > 0 and log.newest_record_ms(segment) > now_ms - lag
 
 
 def _position_of(segment: Segment, offset: int) -> int:
@@ -181,6 +180,7 @@ def _replace(log: Log, old: Segment) -> Segment:
     other, there are none.
     """
     disk = log.disk
+    last_append_ms = old.last_append_time()
     old.drop()  # From here on, a flush of it in another thread may fail.
     try:
         for suffix in INDEX_SUFFIXES:
@@ -195,6 +195,7 @@ def _replace(log: Log, old: Segment) -> Segment:
         new = Segment(log.directory, old.base_offset, log.files)
         size = new.path(".log").stat().st_size
         new.load(size, old.next_offset, log.config.index_interval_bytes)
+        new.last_append_ms = last_append_ms
         log.segments.replace([old], new)
     return new
 

@@ -83,6 +83,10 @@ class Disk:
         """Truncate a file, or extend it with a hole."""
         os.ftruncate(fd, size)
 
+    def set_modification_time(self, fd: int, time_ms: int) -> None:
+        """Set when the file was changed."""
+        os.utime(fd, (time_ms / 1000, time_ms / 1000))
+
     def sync(self, fd: int, *, metadata: bool = False) -> None:
         """Wait until the data of a file is durable; with `metadata`, its exact size too."""
         if sys.platform == "darwin":

@@ -3,8 +3,9 @@
     StorageError
     ├── OffsetOutOfRangeError      an offset outside the log
     ├── BatchTooLargeError         a batch over max.message.bytes or segment.bytes
-    ├── InvalidTimestampError      a timestamp outside the range that the topic allows
-    ├── KeylessRecordError         a record without a key in a compacted topic
+    ├── InvalidRecordsError        well-formed records that the topic does not accept
+    │   ├── InvalidTimestampError  timestamps outside the range that the topic allows
+    │   └── KeylessRecordError     records without a key in a compacted topic
     ├── SequenceError              an idempotent producer's batch that does not follow its last one
     │   ├── OutOfOrderSequenceError
     │   └── StaleProducerEpochError
@@ -16,6 +17,8 @@ A malformed batch raises `ottla.protocol.batch.BatchError`.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 
 class StorageError(Exception):
@@ -37,16 +40,29 @@ class BatchTooLargeError(StorageError):
         super().__init__(f"Batch of {size} bytes is larger than the limit of {limit}")
 
 
-class InvalidTimestampError(StorageError):
-    """A timestamp outside the range that the topic allows."""
+class InvalidRecordsError(StorageError):
+    """Well-formed records that the topic does not accept.
+
+    `record_errors` has a message for each of them, by its index in the batch, up to a limit. It is
+    empty if the batch as a whole is not accepted.
+    """
+
+    def __init__(self, message: str, record_errors: Mapping[int, str]) -> None:
+        self.record_errors = record_errors
+        super().__init__(message)
 
 
-class KeylessRecordError(StorageError):
-    """A record without a key in a compacted topic; `index` is its index in the batch."""
+class InvalidTimestampError(InvalidRecordsError):
+    """Timestamps outside the range that the topic allows."""
 
-    def __init__(self, index: int) -> None:
-        self.index = index
-        super().__init__(f"Record {index} has no key, which a compacted topic requires")
+
+class KeylessRecordError(InvalidRecordsError):
+    """Records without a key in a compacted topic."""
+
+    def __init__(self, count: int, record_errors: Mapping[int, str]) -> None:
+        super().__init__(
+            f"{count} records have no key, which a compacted topic requires", record_errors
+        )
 
 
 class SequenceError(StorageError):

@@ -29,14 +29,7 @@ from ottla.protocol.batch import RecordBatch
 from .checkpoints import LeaderEpochCheckpoint, ProducerSnapshots
 from .config import LogConfig
 from .disk import NO_SPACE_ERRORS, Buffer, read_json
-from .errors import (
-    BatchTooLargeError,
-    InvalidTimestampError,
-    KeylessRecordError,
-    LogOfflineError,
-    OffsetOutOfRangeError,
-    SequenceError,
-)
+from .errors import LogOfflineError, OffsetOutOfRangeError, SequenceError
 from .files import OpenFiles
 from .index import TIME_ENTRY_BYTES
 from .leader_epochs import LeaderEpochs
@@ -45,12 +38,21 @@ from .producer_states import ProducerStates
 from .retention import SegmentSummary, count_deletable, should_roll_for_retention
 from .segment import Segment
 from .segments import LogSegments
+from .timestamp_search import (
+    TimestampAndOffset,
+    find_max_timestamp,
+    find_timestamp,
+    run_steps,
+)
+from .validation import split, validate_header, validate_records
 
 logger = logging.getLogger(__name__)
 
 LOG_START_OFFSET_FILE = "log-start-offset"
 #: The first offset that compaction has not seen; see compaction.py.
 CLEANER_OFFSET_FILE = "compacted-offset"
+#: The offset from which on all records were validated; missing if the last ones were not.
+VALIDATED_FROM_FILE = "validated-from"
 
 _COPY_BYTES = 1024 * 1024
 
@@ -80,13 +82,6 @@ class LogSlice(NamedTuple):
         self.segment.load_into_page_cache(self.position, self.position + len(self.view))
 
 
-class TimestampAndOffset(NamedTuple):
-    """The offset and the timestamp of a record."""
-
-    offset: int
-    timestamp: int
-
-
 class Log:
     """One partition's log, opened by `recovery.open_log`."""
 
@@ -104,6 +99,9 @@ class Log:
         self.topic_id: UUID | None = None
         self.start_offset = 0
         self.recovery_point = 0
+        #: From this offset on, records were validated, and the max timestamps in batch headers are
+        #: right; None if the last ones were not.
+        self.validated_from: int | None = None
         #: When the flush policy last asked for a flush, by the caller's clock.
         self.last_flush_ms = 0
         #: Why the log accepts no appends and no flushes; None if it is online.
@@ -125,7 +123,6 @@ class Log:
         """Use another config from now on."""
         self.config = config
         # Needed for each append.
-        self._is_compacted = config.compacts
         self._has_append_time = config.message_timestamp_type == "LogAppendTime"
 
     def set_metadata(self, metadata: PartitionMetadata) -> None:
@@ -148,25 +145,50 @@ class Log:
         """Bytes of all segments."""
         return sum(segment.size for segment in self.segments)
 
-    def append(self, data: Buffer, *, leader_epoch: int, now_ms: int) -> LogAppendInfo:
-        """Append the batches in `data`, after writing base offset and leader epoch into them.
+    def append(
+        self, data: Buffer, *, leader_epoch: int, now_ms: int, validates_records: bool = True
+    ) -> LogAppendInfo:
+        """Validate and append the batches in `data`; see `append_batches`.
 
-        Raises BatchError and StorageError before anything is written, and OSError if nothing was
-        appended because the disk failed. A batch that an idempotent producer has sent before is not
-        appended again.
+        Without `validates_records`, the records must be the broker's own.
         """
         if self.offline_reason is not None:
             self._check_online()
         view = memoryview(data)
         if view.readonly:
             view = memoryview(bytearray(view))
-        batches = _split(view)
+        batches = split(view)
         for batch in batches:
-            self._validate(batch, now_ms)
+            validate_header(batch, self.config)
+            if validates_records:
+                validate_records(batch, self.config, now_ms)
+        return self.append_batches(view, batches, leader_epoch=leader_epoch, now_ms=now_ms)
+
+    def append_batches(
+        self,
+        view: memoryview,
+        batches: Sequence[RecordBatch],
+        *,
+        leader_epoch: int,
+        now_ms: int,
+        is_validated: bool = True,
+    ) -> LogAppendInfo:
+        """Append batches, after writing base offset and leader epoch into them.
+
+        `batches` are views of consecutive parts of `view`, which is writable; their headers are
+        valid, and so are their records if `is_validated`.
+
+        Raises StorageError before anything is written, and OSError if nothing was appended because
+        the disk failed. A batch that an idempotent producer has sent before is not appended again.
+        """
+        if self.offline_reason is not None:
+            self._check_online()
         if len(batches) > 1 or batches[0].producer_id >= 0:
             duplicate = self._find_duplicate(batches)
             if duplicate is not None:
                 return duplicate
+        if is_validated is (self.validated_from is None):
+            self._set_validated(is_validated)
         config = self.config
         append_time = now_ms if self._has_append_time else -1
         self._roll_if_needed(len(view), batches[-1], now_ms)
@@ -187,6 +209,7 @@ class Log:
             raise
         if segment.first_append_ms < 0:
             segment.first_append_ms = now_ms
+        segment.last_append_ms = now_ms
         for batch in batches:
             if batch.producer_id >= 0:
                 self.producer_states.update(batch, batch.base_offset, now_ms)
@@ -212,38 +235,15 @@ class Log:
         return LogSlice(segment.view(start, stop), segment, start)
 
     def offset_for_timestamp(self, timestamp: int) -> TimestampAndOffset | None:
-        """Return the first record whose timestamp is at least `timestamp`."""
-        for segment in self.segments:
-            segment.verify_max_timestamp()
-            if segment.max_timestamp < timestamp:
-                continue
-            start = max(segment.offset_before_timestamp(timestamp), self.start_offset)
-            first = segment.find(start)
-            if first is None:
-                continue
-            for batch in segment.batches(first.position):
-                if batch.max_timestamp < timestamp:
-                    continue
-                decoded = RecordBatch(segment.read(batch.position, batch.size))
-                for offset, record_timestamp, _has_key in decoded.outlines():
-                    if record_timestamp >= timestamp and offset >= self.start_offset:
-                        return TimestampAndOffset(offset, record_timestamp)
-        return None
+        """Return the first record whose timestamp is at least `timestamp`.
+
+        Decompresses, and waits for the disk; `timestamp_search` does the same in steps.
+        """
+        return run_steps(find_timestamp(self, timestamp))
 
     def offset_for_max_timestamp(self) -> TimestampAndOffset | None:
-        """Return the first record that has the largest timestamp."""
-        max_timestamp = max(segment.max_timestamp for segment in self.segments)
-        if max_timestamp < 0:
-            return None
-        record = self.offset_for_timestamp(max_timestamp)
-        if record is not None:
-            return record
-        # Compaction left the largest timestamp to a batch without records: try those of all others.
-        timestamps = {
-            batch.max_timestamp for segment in self.segments for batch in segment.batches()
-        }
-        records = map(self.offset_for_timestamp, sorted(timestamps, reverse=True))
-        return next((record for record in records if record is not None), None)
+        """Return the first record that has the largest timestamp; see `offset_for_timestamp`."""
+        return run_steps(find_max_timestamp(self))
 
     def roll(self) -> None:
         """Seal the active segment and create the next one, unless it is empty."""
@@ -416,9 +416,44 @@ class Log:
         first = self.segments[0].base_offset if self.segments else 0
         self.start_offset = max(first, saved or 0)
         self.leader_epochs = self._leader_epoch_checkpoint.read()
+        self.validated_from = self._read_validated_from()
+
+    def newest_record_ms(self, segment: Segment) -> int:
+        """Return the time of the newest record of a segment, to decide about its deletion.
+
+        That is the largest timestamp of its records. If they have none, or were not validated, it
+        is the time of the last append: what a producer wrote into a header deletes nothing.
+        """
+        is_validated = (
+            self.validated_from is not None and self.validated_from <= segment.base_offset
+        )
+        if is_validated and segment.max_timestamp >= 0:
+            return segment.max_timestamp
+        return segment.last_append_time()
 
     def _summaries(self) -> list[SegmentSummary]:
-        return [SegmentSummary(s.base_offset, s.size, s.max_timestamp) for s in self.segments]
+        newest_record_ms = self.newest_record_ms
+        return [SegmentSummary(s.base_offset, s.size, newest_record_ms(s)) for s in self.segments]
+
+    def _set_validated(self, is_validated: bool) -> None:
+        """Record that appends are validated from here on, or no longer."""
+        path = self.directory / VALIDATED_FROM_FILE
+        self.validated_from = self.end_offset if is_validated else None
+        try:
+            if is_validated:
+                # No fsync: without the file, records count as not validated.
+                self.disk.replace_file(path, str(self.end_offset).encode(), durable=False)
+            else:
+                self.disk.unlink(path)
+        except OSError as error:
+            logger.warning("Log %s: %s not saved: %s", self.directory.name, path.name, error)
+
+    def _read_validated_from(self) -> int | None:
+        try:
+            offset = read_json(self.directory / VALIDATED_FROM_FILE)
+        except ValueError:
+            return None
+        return offset if isinstance(offset, int) else None
 
     def _shape(self) -> tuple[int, ...]:
         base_offsets = self.segments.base_offsets
@@ -427,30 +462,6 @@ class Log:
     def _check_online(self) -> None:
         if self.offline_reason is not None:
             raise LogOfflineError(f"Log {self.directory.name} is offline: {self.offline_reason}")
-
-    def _validate(self, batch: RecordBatch, now_ms: int) -> None:
-        batch.validate_produced()
-        config = self.config
-        if batch.size > config.max_message_bytes:
-            raise BatchTooLargeError(batch.size, config.max_message_bytes)
-        if batch.size > config.segment_bytes:
-            raise BatchTooLargeError(batch.size, config.segment_bytes)
-        if not self._has_append_time:
-            # The header has the largest timestamp. The smallest would need a look at each record.
-            if batch.max_timestamp - now_ms > config.message_timestamp_after_max_ms:
-                raise InvalidTimestampError(
-                    f"Timestamp {batch.max_timestamp} is more than message.timestamp.after.max.ms"
-                    f" ({config.message_timestamp_after_max_ms}) after {now_ms}"
-                )
-            if now_ms - batch.max_timestamp > config.message_timestamp_before_max_ms:
-                raise InvalidTimestampError(
-                    f"Timestamp {batch.max_timestamp} is more than message.timestamp.before.max.ms"
-                    f" ({config.message_timestamp_before_max_ms}) before {now_ms}"
-                )
-        if self._is_compacted:
-            for index, (_offset, _timestamp, has_key) in enumerate(batch.outlines()):
-                if not has_key:
-                    raise KeylessRecordError(index)
 
     def _find_duplicate(self, batches: Sequence[RecordBatch]) -> LogAppendInfo | None:
         if len(batches) > 1:
@@ -514,18 +525,7 @@ class Log:
         truncated = Segment(self.directory, segment.base_offset, self.files)
         truncated.size = truncated.flushed_size = size
         truncated.first_append_ms = segment.first_append_ms
+        truncated.last_append_ms = segment.last_append_time()
         for batch in truncated.batches():
             truncated.add_batch(*batch, self.config.index_interval_bytes)
         self.segments.replace([segment], truncated)
-
-
-def _split(view: memoryview) -> list[RecordBatch]:
-    """Return the batches in a buffer, nearly always one. Raises BatchError for anything else."""
-    batch = RecordBatch(view)
-    batches = [batch]
-    end = batch.size
-    while end < len(view):
-        batch = RecordBatch(view[end:])
-        batches.append(batch)
-        end += batch.size
-    return batches

@@ -4,18 +4,25 @@ A producer numbers its records per partition. For each producer a log remembers 
 last five batches. Clients have at most five requests in flight, so a batch that is sent again
 because its response was lost is among them. Nothing here reads records or a clock.
 
+States expire by the time of the last append, never by record timestamps: a producer that backfills
+old records is active. After a crash, the append time of a batch is not known exactly, but that of
+its segment is, and no batch in it is newer.
+
 The snapshot, which saves reading the whole log at the next start, has big-endian numbers:
 
     version uint8 │ CRC-32C uint32, of all that follows │ producers uint32
 
 then for each producer, least recently used first,
 
-    producer id int64 │ epoch int16 │ next sequence int32, -1 any │ last timestamp int64
+    producer id int64 │ epoch int16 │ next sequence int32, -1 any │ last append time int64
     │ last offset int64 │ batches uint8
 
 and for each of its batches, oldest first,
 
-    first sequence int32 │ last sequence int32 │ base offset int64 │ max timestamp int64
+    first sequence int32 │ last sequence int32 │ base offset int64 │ append time int64
+
+Version 1 has record timestamps in place of append times: they are replaced by the time at which the
+snapshot was written.
 """
 
 from __future__ import annotations
@@ -39,7 +46,8 @@ MAX_PRODUCERS = 100_000
 _SEQUENCE_MASK = 0x7FFFFFFF  # 0 follows 2³¹ - 1.
 _ANY_SEQUENCE = -1
 
-_VERSION = 1
+_VERSION = 2
+_VERSION_WITH_RECORD_TIMESTAMPS = 1
 _FRAME = struct.Struct(">BI")
 _COUNT = struct.Struct(">I")
 _PRODUCER = struct.Struct(">qhiqqB")
@@ -52,20 +60,20 @@ class ProducerState(NamedTuple):
     producer_id: int
     epoch: int
     last_sequence: int
-    last_timestamp: int
+    last_append_ms: int
     last_offset: int
 
 
 class _Producer:
-    """Batches are (first sequence, last sequence, base offset, timestamp), all of one epoch."""
+    """Batches are (first sequence, last sequence, base offset, append time), all of one epoch."""
 
-    __slots__ = ("batches", "epoch", "last_offset", "last_timestamp", "next_sequence")
+    __slots__ = ("batches", "epoch", "last_append_ms", "last_offset", "next_sequence")
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
         self.batches: list[tuple[int, int, int, int]] = []
         self.next_sequence = _ANY_SEQUENCE
-        self.last_timestamp = -1
+        self.last_append_ms = -1
         self.last_offset = -1
 
 
@@ -95,7 +103,7 @@ class ProducerStates:
                 producer_id,
                 producer.epoch,
                 last_sequence,
-                producer.last_timestamp,
+                producer.last_append_ms,
                 producer.last_offset,
             )
 
@@ -134,11 +142,11 @@ class ProducerStates:
             f" expected sequence {expected}, got {first}"
         )
 
-    def update(self, batch: RecordBatch, base_offset: int, now_ms: int | None = None) -> None:
+    def update(self, batch: RecordBatch, base_offset: int, append_ms: int) -> None:
         """Record that a batch was appended, or found in the log, at this offset.
 
-        `expire` compares `now_ms`, by default the batch's max timestamp. Nothing is validated: the
-        log is the truth, and compaction, for one, leaves gaps in sequences.
+        Nothing is validated: the log is the truth, and compaction, for one, leaves gaps in
+        sequences.
         """
         producer_id = batch.producer_id
         if producer_id < 0:
@@ -157,17 +165,17 @@ class ProducerStates:
         if first >= 0:
             last = batch.last_sequence
             batches = producer.batches
-            batches.append((first, last, base_offset, batch.max_timestamp))
+            batches.append((first, last, base_offset, append_ms))
             if len(batches) > REMEMBERED_BATCHES:
                 del batches[0]
             producer.next_sequence = (last + 1) & _SEQUENCE_MASK
-        producer.last_timestamp = batch.max_timestamp if now_ms is None else now_ms
+        producer.last_append_ms = append_ms
         producer.last_offset = base_offset + batch.last_offset_delta
 
     def expire(self, now_ms: int, expiration_ms: int) -> None:
-        """Forget producers whose last batch is at least `expiration_ms` old."""
+        """Forget producers whose last append is at least `expiration_ms` ago."""
         horizon = now_ms - expiration_ms
-        expired = [key for key, value in self._producers.items() if value.last_timestamp <= horizon]
+        expired = [key for key, value in self._producers.items() if value.last_append_ms <= horizon]
         for producer_id in expired:
             del self._producers[producer_id]
 
@@ -185,7 +193,7 @@ class ProducerStates:
             if not batches:
                 del self._producers[producer_id]
                 continue
-            _, last, _, producer.last_timestamp = batches[-1]
+            _, last, _, producer.last_append_ms = batches[-1]
             producer.last_offset = _last_offset(batches[-1])
             producer.next_sequence = (last + 1) & _SEQUENCE_MASK
 
@@ -198,7 +206,7 @@ class ProducerStates:
                     producer_id,
                     producer.epoch,
                     producer.next_sequence,
-                    producer.last_timestamp,
+                    producer.last_append_ms,
                     producer.last_offset,
                     len(producer.batches),
                 )
@@ -208,12 +216,17 @@ class ProducerStates:
         return _FRAME.pack(_VERSION, crc32c(body)) + body
 
     @classmethod
-    def restore(cls, data: bytes, max_producers: int = MAX_PRODUCERS) -> ProducerStates:
-        """Decode a snapshot. Raises ValueError if it is damaged: the log can be read instead."""
+    def restore(
+        cls, data: bytes, written_ms: int, max_producers: int = MAX_PRODUCERS
+    ) -> ProducerStates:
+        """Decode a snapshot that was written at a time.
+
+        Raises ValueError if it is damaged: the log can be read instead.
+        """
         if len(data) < _FRAME.size + _COUNT.size:
             raise ValueError(f"Producer snapshot of {len(data)} bytes is too short")
         version, crc = _FRAME.unpack_from(data)
-        if version != _VERSION:
+        if version not in (_VERSION, _VERSION_WITH_RECORD_TIMESTAMPS):
             raise ValueError(f"Producer snapshot has version {version}, not {_VERSION}")
         if crc32c(memoryview(data)[_FRAME.size :]) != crc:
             raise ValueError("Producer snapshot has a wrong CRC")
@@ -224,6 +237,10 @@ class ProducerStates:
             raise ValueError(f"Producer snapshot ends early: {error}") from None
         if end != len(data):
             raise ValueError(f"Producer snapshot is followed by {len(data) - end} bytes")
+        if version == _VERSION_WITH_RECORD_TIMESTAMPS:
+            for producer in states._producers.values():
+                producer.last_append_ms = written_ms
+                producer.batches = [(*batch[:3], written_ms) for batch in producer.batches]
         return states
 
     def _read(self, data: bytes, position: int) -> int:
@@ -236,7 +253,7 @@ class ProducerStates:
             position += _PRODUCER.size
             producer = self._producers[producer_id] = _Producer(epoch)
             producer.next_sequence = next_sequence
-            producer.last_timestamp = timestamp
+            producer.last_append_ms = timestamp
             producer.last_offset = offset
             for _ in range(batches):
                 producer.batches.append(_BATCH.unpack_from(data, position))

@@ -138,10 +138,11 @@ def _replay_producer_states(log: Log, segments: Sequence[Segment], snapshot: int
         first = segment.find(snapshot) if segment.next_offset > snapshot else None
         if first is None:
             continue
+        append_ms = segment.last_append_time()
         for position in segment.batches(first.position):
             batch = RecordBatch(segment.read(position.position, position.size))
             if batch.producer_id >= 0:
-                log.producer_states.update(batch, batch.base_offset)
+                log.producer_states.update(batch, batch.base_offset, append_ms)
 
 
 def _estimate_first_append(log: Log) -> None:

@@ -2,11 +2,12 @@
 
 Pure functions of segment summaries, config and time; the log deletes.
 
-A segment is as old as its largest record timestamp. With CreateTime that is the producer's clock: a
-record from the future keeps its segment, and all segments after it, until that time has passed, and
-a log filled with very old records may be deleted at once. message.timestamp.after.max.ms and
-retention.bytes limit the former; LogAppendTime prevents both. The broker's clock matters too: if it
-jumps ahead, so does retention.
+A segment is as old as its newest record, which is the largest timestamp of its records. With
+CreateTime that is the producer's clock: a record from the future keeps its segment, and all
+segments after it, until that time has passed, and a log filled with very old records may be deleted
+at once. message.timestamp.after.max.ms and retention.bytes limit the former; LogAppendTime prevents
+both. A segment whose records have no timestamps, or were not validated, is as old as its last
+append. The broker's clock matters too: if it jumps ahead, so does retention.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from .config import LogConfig
 
 
 class SegmentSummary(NamedTuple):
-    """What retention needs to know of a segment. A max timestamp of -1 is unknown."""
+    """What retention needs to know of a segment; `newest_record_ms` is -1 if it is unknown."""
 
     base_offset: int
     size: int
-    max_timestamp: int
+    newest_record_ms: int
 
 
 def count_deletable(segments: Sequence[SegmentSummary], config: LogConfig, now_ms: int) -> int:
@@ -61,4 +62,4 @@ def _is_expired(segment: SegmentSummary, config: LogConfig, now_ms: int) -> bool
     """Whether the newest record is older than retention.ms; False if its time is unknown."""
     if config.retention_ms < 0:
         return False
-    return 0 <= segment.max_timestamp < now_ms - config.retention_ms
+    return 0 <= segment.newest_record_ms < now_ms - config.retention_ms

@@ -31,6 +31,7 @@ from .errors import StorageError
 from .files import OpenFiles
 from .index import OffsetIndex
 from .segment_indexes import SegmentIndexes
+from .timestamp_search import IndexHint, SegmentSearch
 
 logger = logging.getLogger(__name__)
 
@@ -69,6 +70,9 @@ class Segment:
         self.flushed_size = 0
         #: When the first record was appended, by the caller's clock; -1 if there is none.
         self.first_append_ms = -1
+        #: When the last record was appended, by the same clock; -1 if that was before the log was
+        #: opened. See `last_append_time`.
+        self.last_append_ms = -1
         self._files = files
         self._disk = files.disk
         self.indexes = SegmentIndexes(self.path(""), self._disk)
@@ -86,7 +90,8 @@ class Segment:
         self._sync_lock = threading.Lock()
         self._is_syncing = False
         self._fd_to_close: int | None = None
-        self._is_max_timestamp_verified = True
+        #: Whether `max_timestamp` was verified; after a start it comes from the time index.
+        self.is_max_timestamp_verified = True
 
     def __repr__(self) -> str:
         return f"<Segment {self.base_offset} to {self.next_offset}, {self.size} bytes>"
@@ -232,24 +237,51 @@ class Segment:
             return False
         return True
 
-    def offset_before_timestamp(self, timestamp: int) -> int:
-        """Return an offset before which all records are older than `timestamp`."""
-        timestamp, relative_offset = self.indexes.times.entry_before(timestamp)
-        if not self._has_timestamp(timestamp, relative_offset):
-            self._repair_indexes()
-            return self.base_offset
-        return self.base_offset + relative_offset
+    def search(self, timestamp: int, start_offset: int) -> SegmentSearch | None:
+        """Return a search for the first record from an offset on that is not older; None if none.
+
+        It uses what the indexes say, and verifies it.
+        """
+        is_too_old = self.max_timestamp < timestamp
+        if is_too_old and self.is_max_timestamp_verified:
+            return None
+        if is_too_old:
+            entry = (self.max_timestamp, self.offset_of_max_timestamp - self.base_offset)
+        else:
+            entry = self.indexes.times.entry_before(timestamp)
+        indexed_offset, position = self.indexes.offsets.entry_at_or_before_offset(entry[1])
+        base_offset = self.base_offset
+        hint = IndexHint(entry[0], base_offset + entry[1], base_offset + indexed_offset, position)
+        return SegmentSearch(
+            self._disk,
+            self.path(".log"),
+            self.size,
+            timestamp,
+            start_offset,
+            hint,
+            is_newer_unlikely=is_too_old,
+        )
 
     def verify_max_timestamp(self) -> None:
         """Make sure that `max_timestamp` is right, before records are deleted because of it.
 
         When a segment is loaded, it comes from the end of the time index, unverified.
         """
-        if not self._is_max_timestamp_verified:
-            self._is_max_timestamp_verified = True
+        if not self.is_max_timestamp_verified:
+            self.is_max_timestamp_verified = True
             relative_offset = self.offset_of_max_timestamp - self.base_offset
             if not self._has_timestamp(self.max_timestamp, relative_offset):
                 self._repair_indexes()
+
+    def last_append_time(self) -> int:
+        """Return when the last record was appended, or when the file was changed since (ms)."""
+        if self.last_append_ms < 0:
+            try:
+                modified = self.path(".log").stat().st_mtime
+            except FileNotFoundError:
+                return -1  # Deleted in the meantime.
+            self.last_append_ms = int(modified * 1000)
+        return self.last_append_ms
 
     def is_in_page_cache(self, start: int, stop: int) -> bool:
         """Whether a range is probably in the page cache: it is at the positions probed."""
@@ -315,8 +347,9 @@ class Segment:
 
     def write_indexes(self) -> None:
         """Write the indexes to their files, and truncate the log file to its content."""
-        self._disk.resize(self._open(), self.size)
-        self._file_size = self.size
+        if self._file_size != self.size:  # Keeps the time of the last change.
+            self._disk.resize(self._open(), self.size)
+            self._file_size = self.size
         self.indexes.write()
 
     def load(self, size: int, next_offset: int | None, index_interval_bytes: int) -> None:
@@ -326,8 +359,8 @@ class Segment:
         index entry on, and its indexes are loaded into memory, to be appended to. Missing indexes
         are rebuilt: compaction removes them before it replaces a log file.
         """
-        self.size = self.flushed_size = self._file_size = size
-        self._is_max_timestamp_verified = False
+        self.set_durable_size(size)
+        self.is_max_timestamp_verified = False
         if next_offset is None:
             self._load_active(index_interval_bytes)
             return
@@ -342,6 +375,10 @@ class Segment:
             self.offset_of_max_timestamp = self.base_offset + relative_offset
         self._is_sealed = True
         self.indexes.unmap()
+
+    def set_durable_size(self, size: int) -> None:
+        """Set the size of the content, which fills the file and is durable."""
+        self.size = self.flushed_size = self._file_size = size
 
     def reset(self) -> None:
         """Forget batches and indexes: recovery is going to add all batches again."""

@@ -100,6 +100,8 @@ class SegmentRecovery:
         self._snapshot = snapshot
         self._report = report
         self._size = segment.path(".log").stat().st_size
+        # Before recovery changes the file.
+        self._append_ms = segment.last_append_time()
         self._end = self._size
         self._damaged: list[tuple[int, int]] = []
         #: Offsets from here on are not in this segment; indexes have relative offsets of 31 bits.
@@ -130,10 +132,12 @@ class SegmentRecovery:
         fd = disk.open(segment.path(".log"))
         try:
             disk.resize(fd, segment.size)
+            # It remains the time of the last append, however often recovery is repeated.
+            disk.set_modification_time(fd, self._append_ms)
             disk.sync(fd)
         finally:
             disk.close(fd)
-        segment.flushed_size = segment.size
+        segment.set_durable_size(segment.size)
         if self._following is not None:
             try:
                 segment.seal()
@@ -155,6 +159,7 @@ class SegmentRecovery:
         start = filled = 0
         first_position = position
         expected, snapshot = self._expected_offset, self._snapshot
+        append_ms = self._append_ms
         update, add_batch = self._log.producer_states.update, segment.add_batch
         leader_epochs = self._log.leader_epochs
         current_epoch = leader_epochs.current
@@ -189,7 +194,7 @@ class SegmentRecovery:
                     current_epoch = epoch
                 add_batch(position, total, base, base + delta, timestamp, interval)
                 if producer_id >= 0 and base >= snapshot:
-                    update(RecordBatch(view[at : at + total]), base)
+                    update(RecordBatch(view[at : at + total]), base, append_ms)
                 expected = base + delta + 1
                 position += total
         finally:

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from ottla.protocol.batch import MAX_DECOMPRESSED_BYTES
 from ottla.protocol.configdef import (
     INT_MAX,
     ConfigError,
@@ -151,6 +152,21 @@ class BrokerConfig:
     delete_topic_enable: bool = config_key(True, "Whether topics can be deleted.")
     broker_max_partitions: int = config_key(
         20_000, "Maximum number of partitions per broker.", low=1, high=INT_MAX
+    )
+
+    broker_validate_records: bool = config_key(
+        True,
+        "Whether the records of produced batches are validated: that they can be decompressed and"
+        " decoded, have keys in compacted topics, and timestamps within the limits. Without it,"
+        " consumers may receive batches that they cannot read, and retention.ms goes by the time"
+        " of the append.",
+    )
+    broker_max_decompressed_bytes: int = config_key(
+        MAX_DECOMPRESSED_BYTES,
+        "Maximum size of a record batch after decompression. Larger batches are rejected. The"
+        " broker decompresses one batch at a time that is larger than 8 MiB.",
+        low=1024,
+        high=INT_MAX,
     )
 
     socket_request_max_bytes: int = config_key(

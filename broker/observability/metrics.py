@@ -57,6 +57,8 @@ class Metrics:
     def __init__(self) -> None:
         #: By API name: the time from the last byte of a request to its response.
         self.latency: dict[str, Histogram] = {}
+        #: Produced batches that were not appended, by error code.
+        self.rejected_batches: Counter[str] = Counter()
         #: Requests that failed as a whole, by API name and error code.
         self.failures: Counter[tuple[str, str]] = Counter()
         #: Connections by outcome: accepted, refused, idle, stalled, malformed.

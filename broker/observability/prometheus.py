@@ -89,6 +89,19 @@ class _BrokerCollector(Collector):
         for (api, code), count in list(metrics.failures.items()):
             errors.add_metric([api, code], count)
         yield errors
+        rejected = CounterMetricFamily(
+            "ottla_rejected_batches",
+            "Produced batches that were not appended, by error code.",
+            labels=["error_code"],
+        )
+        for code, count in list(metrics.rejected_batches.items()):
+            rejected.add_metric([code], count)
+        yield rejected
+        yield GaugeMetricFamily(
+            "ottla_validation_queue_bytes",
+            "Produced batches that wait for validation in a thread.",
+            self._broker.batch_workers.queued_bytes,
+        )
 
     def _connections(self) -> Iterator[Metric]:
         metrics = self._broker.metrics

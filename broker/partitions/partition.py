@@ -122,14 +122,29 @@ class Partition:
         self._read_config()
 
     def append(self, records: Buffer, now_ms: int) -> LogAppendInfo:
-        """Append a batch and notify delayed fetches. Raises what `Log.append` does."""
-        appended = self.log.append(records, leader_epoch=self.leader_epoch, now_ms=now_ms)
-        if self.is_fsynced:
-            if not appended.is_duplicate:
-                size_bytes = len(records)
-                self.when_flushed(appended.last_offset, lambda _error: self._notify(size_bytes))
-        elif self.waiters:
-            self._notify(len(records))
+        """Append a batch of the broker's own records, which are not validated.
+
+        Raises what `Log.append` does.
+        """
+        appended = self.log.append(
+            records, leader_epoch=self.leader_epoch, now_ms=now_ms, validates_records=False
+        )
+        self._on_append(appended, len(records))
+        return appended
+
+    def append_produced(self, batch: RecordBatch, now_ms: int, is_validated: bool) -> LogAppendInfo:
+        """Append a batch of a producer, whose header is valid, and its records if `is_validated`.
+
+        Raises what `Log.append_batches` does.
+        """
+        appended = self.log.append_batches(
+            batch.view,
+            (batch,),
+            leader_epoch=self.leader_epoch,
+            now_ms=now_ms,
+            is_validated=is_validated,
+        )
+        self._on_append(appended, batch.size)
         return appended
 
     def read(self, offset: int, max_bytes: int) -> LogSlice:
@@ -171,6 +186,14 @@ class Partition:
         durability = self.log.config.durability
         self.is_fsynced = durability == "fsync"
         self.acks_all_means_fsync = durability != "page-cache"
+
+    def _on_append(self, appended: LogAppendInfo, size_bytes: int) -> None:
+        """Notify delayed fetches, at once or when the records are visible."""
+        if self.is_fsynced:
+            if not appended.is_duplicate:
+                self.when_flushed(appended.last_offset, lambda _error: self._notify(size_bytes))
+        elif self.waiters:
+            self._notify(size_bytes)
 
     def _notify(self, size_bytes: int) -> None:
         for waiter in self.waiters:

@@ -4,7 +4,7 @@ import asyncio
 import struct
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from random import Random
 
 import pytest
@@ -12,6 +12,7 @@ from crc32c import crc32c
 
 from harness.brokers import a_broker, add_topic, is_serving, partition_of
 from harness.logs import NOW, a_batch
+from harness.raw_batches import compressed, raw_batch, raw_record
 from harness.waiting import eventually
 from harness.wire import (
     batches_of,
@@ -213,6 +214,18 @@ REFUSED = {
     "fewer records than offsets": (a_batch(3, last_offset=5), 87),
     "no record": (build_batch([], base_offset=0, last_offset=0), 87),
     "a producer without a sequence": (a_batch(producer_id=5, producer_epoch=0), 87),
+    "garbage with a valid CRC": (raw_batch(b"garbage! garbage!"), 87),
+    "fewer records than it declares": (raw_batch(raw_record(), 2), 87),
+    "more records than it declares": (raw_batch(raw_record() + raw_record(0, 1), 1), 87),
+    "offset deltas with a gap": (raw_batch(raw_record() + raw_record(0, 5), 2), 87),
+    "large garbage": (raw_batch(raw_record(0, 0, b"k", bytes(300_000)) + b"garbage"), 87),
+    "log append time": (with_attributes(GOOD, 8), 32),
+    "a timestamp beyond 64 bits": (raw_batch(raw_record(2**63 - 1)), 32),
+    **{
+        f"garbage in {codec.name}": (raw_batch(payload, codec=codec), 87)
+        for codec in list(Compression)[1:]
+        for payload in (b"garbage! garbage!", compressed(codec, b"garbage! garbage!"))
+    },
 }
 
 
@@ -280,8 +293,8 @@ async def test_a_timestamp_outside_the_allowed_range_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("codec", list(Compression), ids=lambda codec: codec.name)
-async def test_a_compacted_topic_refuses_a_record_without_key_by_its_index(tmp_path, codec):
-    rows = [Record(n, NOW, None if n == 2 else b"key", b"value") for n in range(4)]
+async def test_a_compacted_topic_names_every_record_without_a_key(tmp_path, codec):
+    rows = [Record(n, NOW, None if n in (0, 2, 3) else b"key", b"value") for n in range(5)]
     async with a_broker(tmp_path) as broker, connect(broker) as client:
         await add_topic(broker, "compacted", cleanup_policy="compact")
         without_key = produce_request(build_batch(rows, compression=codec), topic="compacted")
@@ -292,9 +305,151 @@ async def test_a_compacted_topic_refuses_a_record_without_key_by_its_index(tmp_p
         )
 
         assert refused.error_code == ErrorCode.INVALID_RECORD
-        assert [error.batch_index for error in refused.record_errors] == [2]
+        assert [error.batch_index for error in refused.record_errors] == [0, 2, 3]
+        assert all(error.batch_index_error_message for error in refused.record_errors)
         assert refused.error_message
         assert error_codes(accepted) == [0]
+        assert broker.metrics.rejected_batches == {"INVALID_RECORD": 1}
+
+
+async def test_every_timestamp_out_of_range_is_named(tmp_path):
+    now = int(time.time() * 1000)
+    rows = [Record(n, now + (n % 2) * 7_200_000, b"key", b"value") for n in range(4)]
+    async with a_broker(tmp_path) as broker, connect(broker) as client:
+        refused = produce_results(await client.request(produce_request(build_batch(rows)), NEWEST))
+
+        assert refused[0].error_code == ErrorCode.INVALID_TIMESTAMP
+        assert [error.batch_index for error in refused[0].record_errors] == [1, 3]
+
+
+async def test_records_are_not_validated_if_that_is_switched_off(tmp_path):
+    garbage = raw_batch(b"garbage! garbage!", codec=Compression.ZSTD)
+    async with (
+        a_broker(tmp_path, broker_validate_records=False) as broker,
+        connect(broker) as client,
+    ):
+        await add_topic(broker, "compacted", cleanup_policy="compact")
+        batches = (garbage, a_batch(time=int(time.time() * 1000) + 7_200_000), a_batch())
+        codes = [
+            error_codes(await client.request(produce_request(batch, topic="compacted"), NEWEST))
+            for batch in batches
+        ]
+
+        assert codes == [[0], [ErrorCode.INVALID_TIMESTAMP], [0]]
+        assert partition_of(broker, "compacted").log.validated_from is None
+
+
+# Validation in threads.
+
+
+def all_kinds_of_batches():
+    """Yield batches that are validated at once, in a thread, and as large ones."""
+    for number in range(4):
+        yield a_batch(value=b"small %d" % number)
+        yield a_batch(value=b"compressed %d" % number, compression=Compression.GZIP)
+        yield a_batch(value=bytes(300_000))
+        yield a_batch(value=bytes(9 * 1024 * 1024), compression=Compression.ZSTD)
+
+
+async def test_pipelined_batches_are_appended_in_order_wherever_they_are_validated(tmp_path):
+    batches = list(all_kinds_of_batches())
+    async with a_broker(tmp_path) as broker, connect(broker) as client:
+        for batch in batches:
+            client.send(produce_request(batch), NEWEST)
+        client.send(fetch_request(0), 12)
+
+        responses = [await client.response() for _ in batches]
+        end = fetched_partitions(await client.response())[0].high_watermark
+
+        assert [error_codes(response) for response in responses] == [[0]] * len(batches)
+        offsets = [produce_results(response)[0].base_offset for response in responses]
+        assert offsets == list(range(len(batches)))
+        assert end == len(batches)
+
+
+async def test_idempotent_batches_stay_in_sequence_wherever_they_are_validated(tmp_path):
+    kinds = ({}, {"compression": Compression.LZ4}, {"value": bytes(300_000)})
+    async with a_broker(tmp_path) as broker, connect(broker) as client:
+        for sequence in range(30):
+            batch = numbered(sequence, **kinds[sequence % 3])
+            client.send(produce_request(batch, acks=-1), NEWEST)
+
+        codes = [error_codes(await client.response()) for _ in range(30)]
+
+        assert codes == [[0]] * 30
+
+
+async def test_a_topic_may_be_deleted_while_a_batch_for_it_is_validated(tmp_path):
+    async with a_broker(tmp_path, {"t": 1, "gone": 1}) as broker, connect(broker) as client:
+        release = threading.Event()
+        broker.batch_workers._small.submit(release.wait, 10)
+        broker.batch_workers._small.submit(release.wait, 10)
+        batch = a_batch(compression=Compression.ZSTD)
+        client.send(produce_request(batch, topic="gone"), NEWEST)
+        await eventually(lambda: broker.batch_workers.queued_bytes == len(batch))
+
+        await broker.controller.delete_topic(broker.topics.image.topics["gone"])
+        release.set()
+
+        assert error_codes(await client.response()) == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+        assert broker.batch_workers.queued_bytes == 0
+
+
+async def test_requests_that_wait_for_validation_are_limited(tmp_path):
+    async with (
+        a_broker(tmp_path, queued_max_request_bytes=1024, socket_request_max_bytes=1024) as broker,
+        connect(broker) as first,
+        connect(broker) as second,
+    ):
+        release = threading.Event()
+        broker.batch_workers._small.submit(release.wait, 10)
+        broker.batch_workers._small.submit(release.wait, 10)
+        batch = a_batch(value=Random(1).randbytes(600), compression=Compression.ZSTD)
+        first.send(produce_request(batch), NEWEST)
+        await eventually(lambda: broker.batch_workers.queued_bytes > 0)
+
+        refused = await second.request(produce_request(batch), NEWEST)
+        release.set()
+
+        assert error_codes(refused) == [ErrorCode.REQUEST_TIMED_OUT]
+        assert error_codes(await first.response()) == [0]
+        assert error_codes(await second.request(produce_request(batch), NEWEST)) == [0]
+
+
+async def test_large_batches_that_wait_for_decompression_are_limited(tmp_path):
+    batch = a_batch(value=bytes(9 * 1024 * 1024), compression=Compression.ZSTD)
+    async with AsyncExitStack() as stack:
+        broker = await stack.enter_async_context(a_broker(tmp_path))
+        release = threading.Event()
+        broker.batch_workers._large.submit(release.wait, 10)
+        clients = [await stack.enter_async_context(connect(broker)) for _ in range(9)]
+        for client in clients[:8]:
+            client.send(produce_request(batch), NEWEST)
+        await eventually(lambda: broker.batch_workers.large_batches == 8)
+
+        refused = await clients[8].request(produce_request(batch), NEWEST)
+        release.set()
+
+        assert error_codes(refused) == [ErrorCode.REQUEST_TIMED_OUT]
+        assert [error_codes(await client.response()) for client in clients[:8]] == [[0]] * 8
+
+
+async def test_a_batch_above_the_limit_after_decompression_is_refused(tmp_path):
+    async with (
+        a_broker(tmp_path, broker_max_decompressed_bytes=100_000) as broker,
+        connect(broker) as client,
+    ):
+        codes = [
+            error_codes(
+                await client.request(
+                    produce_request(a_batch(value=bytes(size), compression=Compression.GZIP)),
+                    NEWEST,
+                )
+            )
+            for size in (90_000, 110_000)
+        ]
+
+        assert codes == [[0], [ErrorCode.INVALID_RECORD]]
 
 
 async def test_record_errors_and_messages_need_version_8(tmp_path):

@@ -1,9 +1,12 @@
 """Requests whose few bytes claim or become very many cost the broker little, and others nothing."""
 
 import struct
+import time
+from contextlib import ExitStack
 
 import pytest
 
+from harness import logs
 from harness.attack import MIB, LatencyProbe, create_topic, unharmed
 from harness.bombs import (
     COMPACT_COUNTS,
@@ -21,13 +24,31 @@ from harness.bombs import (
     uvarint,
 )
 from harness.daemon import Daemon, peak_mib
-from harness.wire import BlockingWireClient, frame_of, framed
+from harness.logs import NOW
+from harness.raw_batches import raw_batch
+from harness.wire import (
+    BlockingWireClient,
+    frame_of,
+    framed,
+    produce_request,
+    produce_results,
+)
 from ottla.broker.requests.dispatch import SUPPORTED_APIS
 from ottla.protocol.api.fetch import FetchPartition, FetchRequest, FetchTopic
+from ottla.protocol.api.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
 from ottla.protocol.api.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from ottla.protocol.codec import encode_request
 from ottla.protocol.compression import Compression, compress
 from ottla.protocol.errors import ErrorCode
+from ottla.protocol.records import _varint as varint
+from ottla.protocol.records import encode_records
+
+#: The bombs take seconds. A stall of the event loop would take as long.
+MAX_STALL_SECONDS = 0.5
 
 FLEXIBLE_APIS = pytest.mark.parametrize(
     "api",
@@ -132,47 +153,113 @@ def test_more_partitions_than_the_broker_allows_close_the_connection(broker):
 # Compression.
 
 
-def test_compression_bombs_for_a_compacted_topic(broker):
-    """Only batches for compacted topics are decompressed by the broker."""
+@pytest.mark.parametrize("topic", ["t", "compacted"])
+def test_compression_bombs_are_rejected(broker, topic):
     before = peak_mib(broker)
 
-    with unharmed(broker, growth_mib=48), LatencyProbe(broker):
+    with unharmed(broker, growth_mib=48), LatencyProbe(broker) as probe:
         for name, codec, payload in bombs():
             batch = a_batch(codec, payload)
             assert len(batch) < MIB, name
             with BlockingWireClient(broker) as connection:
-                code = produce_error_code(connection, "compacted", batch)
-            assert code in (ErrorCode.CORRUPT_MESSAGE, ErrorCode.INVALID_RECORD), (name, code)
+                code = produce_error_code(connection, topic, batch)
+            assert code == ErrorCode.INVALID_RECORD, (name, code)
 
-    # The decompressed limit twice, in the codec and as bytes, plus overhead.
-    assert peak_mib(broker) - before < 2 * 128 + 64
+    assert probe.longest_seconds < MAX_STALL_SECONDS
+    # The limit on decompression once, plus overhead.
+    assert peak_mib(broker) - before < 128 + 64
 
 
 def test_very_many_records_for_a_compacted_topic(broker):
     """Records of seven bytes, which compress by a factor of a thousand."""
-    record = bytes.fromhex("0c 00 00 00 00 00 00")  # Empty key and value.
     before = peak_mib(broker)
 
-    with unharmed(broker, growth_mib=48), BlockingWireClient(broker) as connection:
-        for count, expected in (
-            (13_000_000, ErrorCode.INVALID_RECORD),
-            (500_000, ErrorCode.NONE),
+    with (
+        unharmed(broker, growth_mib=48),
+        LatencyProbe(broker) as probe,
+        BlockingWireClient(broker) as connection,
+    ):
+        for key, count, expected in (
+            (b"", 2_000_000, ErrorCode.INVALID_RECORD),
+            (b"", 500_000, ErrorCode.NONE),
+            (None, 900_000, ErrorCode.INVALID_RECORD),
         ):
-            payload = bytes(compress(Compression.ZSTD, record * count))
+            records = encode_records([(n, 0, key, b"", ()) for n in range(count)], 0, 0)
+            payload = bytes(compress(Compression.ZSTD, records))
             batch = a_batch(Compression.ZSTD, payload, count)
             assert produce_error_code(connection, "compacted", batch) == expected
         # A batch that only claims to have them.
         batch = a_batch(Compression.NONE, b"\0", 2**31 - 1)
         assert produce_error_code(connection, "t", batch) == ErrorCode.INVALID_RECORD
 
+    assert probe.longest_seconds < MAX_STALL_SECONDS
     assert peak_mib(broker) - before < 128 + 64
 
 
-def test_other_topics_store_compression_bombs_unchanged(broker):
-    payload = bytes(compress(Compression.ZSTD, bytes(140 * MIB), 1))
-    before = peak_mib(broker)
+def test_very_many_records_without_keys_are_named_up_to_a_limit(broker):
+    records = encode_records([(n, 0, None, b"", ()) for n in range(100_000)], 0, 0)
+    batch = a_batch(Compression.NONE, records, 100_000)
+    assert len(batch) < MIB
 
-    with unharmed(broker, growth_mib=8), BlockingWireClient(broker) as connection:
-        assert produce_error_code(connection, "t", a_batch(Compression.ZSTD, payload)) == 0
+    with LatencyProbe(broker) as probe, BlockingWireClient(broker) as connection:
+        response = connection.request(produce_request(batch, topic="compacted"), 9)
 
-    assert peak_mib(broker) - before < 16
+    (result,) = produce_results(response)
+    assert result.error_code == ErrorCode.INVALID_RECORD
+    assert [error.batch_index for error in result.record_errors] == list(range(10_000))
+    assert "100000 records" in result.error_message
+    assert probe.longest_seconds < MAX_STALL_SECONDS
+
+
+def test_large_batches_do_not_hold_up_small_ones(broker):
+    """Ten clients send batches of 4 KB that decompress to 120 MiB, and are valid."""
+    value = varint(120 * MIB) + bytes(120 * MIB)
+    body = b"\0\0\0\x02k" + value + b"\0"
+    payload = bytes(compress(Compression.ZSTD, varint(len(body)) + body))
+    bomb = frame_of(produce_request(a_batch(Compression.ZSTD, payload, 1)), 9)
+    small = logs.a_batch(compression=Compression.ZSTD)
+
+    with unharmed(broker, growth_mib=48), ExitStack() as stack:
+        hostile = [stack.enter_context(BlockingWireClient(broker)) for _ in range(10)]
+        for connection in hostile:
+            connection.send(bomb * 3)
+        bystander = stack.enter_context(BlockingWireClient(broker))
+        probe = stack.enter_context(LatencyProbe(broker))
+        longest = 0.0
+        for _ in range(20):
+            started = time.perf_counter()
+            assert produce_error_code(bystander, "t", small) == 0
+            longest = max(longest, time.perf_counter() - started)
+        for connection in hostile:
+            for _ in range(3):
+                assert connection.frame()
+
+    assert longest < MAX_STALL_SECONDS
+    assert probe.longest_seconds < MAX_STALL_SECONDS
+
+
+def test_a_lookup_in_batches_with_false_headers_does_not_hold_up_others(tmp_path):
+    """30 batches of 4 KB that decompress to 120 MiB, and promise timestamps they do not have."""
+    value = varint(120 * MIB) + bytes(120 * MIB)
+    body = b"\0\0\0\x02k" + value + b"\0"
+    payload = bytes(compress(Compression.ZSTD, varint(len(body)) + body))
+    bomb = raw_batch(payload, codec=Compression.ZSTD, base_timestamp=5, max_timestamp=NOW)
+
+    with Daemon(tmp_path, "--set", "broker.validate.records=false") as broker:
+        create_topic(broker, "t")
+        with BlockingWireClient(broker) as connection:
+            for _ in range(30):
+                assert produce_error_code(connection, "t", bytes(bomb)) == 0
+        with (
+            unharmed(broker, growth_mib=48),
+            LatencyProbe(broker) as probe,
+            BlockingWireClient(broker) as connection,
+        ):
+            partition = ListOffsetsPartition(partition_index=0, timestamp=NOW - 1)
+            topic = ListOffsetsTopic(name="t", partitions=[partition])
+            response = connection.request(ListOffsetsRequest(topics=[topic]), 7)
+
+    (result,) = response.topics[0].partitions
+    # It stops after 16 of them, and returns the next batch that promises the timestamp.
+    assert (result.error_code, result.offset) == (0, 16)
+    assert probe.longest_seconds < MAX_STALL_SECONDS

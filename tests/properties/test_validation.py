@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from ottla.protocol.batch import RecordBatch, build_batch
 from ottla.protocol.compression import Compression
 from ottla.protocol.errors import BatchError, ErrorCode
 from ottla.protocol.records import Record, decode_in_python, encode_in_python
+from ottla.protocol.timestamps import find_in_python
 from ottla.protocol.validation import (
     INT64_MAX,
     INT64_MIN,
@@ -173,6 +175,40 @@ def test_large_payloads_without_the_gil_have_the_same_result():
     assert len(result.without_key) + len(result.out_of_range) == 100
     assert result.without_key[:3] == [1, 2, 4]
     assert result.out_of_range[:1] == [6]
+
+
+@given(
+    parts=st.lists(nearly_valid_records(), max_size=4),
+    base_timestamp=st.sampled_from([0, NOW, -1, INT64_MAX, INT64_MIN]),
+    timestamp=st.sampled_from([0, 1, -1, NOW + 1, INT64_MAX, INT64_MIN]),
+    first_delta=st.sampled_from([0, 1, 200, 2**31]),
+)
+@settings(max_examples=300)
+def test_the_first_record_at_a_timestamp_is_the_same(parts, base_timestamp, timestamp, first_delta):
+    payload = b"".join(parts)
+    arguments = (payload, len(parts), base_timestamp, timestamp, first_delta)
+
+    try:
+        expected = find_in_python(*arguments)
+    except BatchError:
+        assert fast.find_timestamp(*arguments) == (0,)
+    else:
+        assert fast.find_timestamp(*arguments) == (expected or ())
+        if is_decodable(payload, len(parts)):
+            with suppress(BatchError):  # A header key that is not UTF-8.
+                decoded = decode_in_python(
+                    Record, (), (), payload, len(parts), 0, base_timestamp, None
+                )
+                assert expected == next(
+                    (
+                        (record.offset, record.timestamp)
+                        for record in decoded
+                        if timestamp <= record.timestamp <= INT64_MAX
+                        and record.timestamp >= INT64_MIN
+                        and record.offset >= first_delta
+                    ),
+                    None,
+                )
 
 
 def test_the_buffer_is_released_after_success_and_after_an_error():

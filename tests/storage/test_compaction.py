@@ -589,7 +589,7 @@ def test_the_last_batch_of_a_producer_survives_compaction_and_a_crash(tmp_path):
         append(again, ("a", "1"), base_sequence=4, **producer)
     assert append(again, ("a", "1"), base_sequence=3, **producer).base_offset == 5
     (state,) = again.producer_states
-    assert state.last_timestamp == NOW
+    assert state.last_append_ms == NOW
 
 
 def test_an_empty_batch_is_removed_after_a_newer_batch_of_its_producer(tmp_path):

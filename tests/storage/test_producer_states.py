@@ -1,5 +1,7 @@
 """Producer states: which batches are appended, duplicates, or rejected."""
 
+import struct
+
 import pytest
 from crc32c import crc32c
 from hypothesis import given, settings
@@ -39,11 +41,11 @@ def a_batch_without_a_producer():
 
 
 def states_after(*batches, max_producers=100):
-    """Append batches one after the other from offset 100 on."""
+    """Append batches from offset 100 on, each at the time of its record timestamp."""
     states, offset = ProducerStates(max_producers), 100
     for batch in batches:
         assert states.check(batch) is None
-        states.update(batch, offset)
+        states.update(batch, offset, batch.max_timestamp)
         offset += batch.last_offset_delta + 1
     return states
 
@@ -200,7 +202,7 @@ def test_a_producer_known_only_by_a_marker_may_continue_with_any_sequence():
 def test_replaying_a_log_accepts_gaps():
     states = ProducerStates()
     for first, offset in ((3, 10), (9, 16)):
-        states.update(a_batch(first, 2), offset)
+        states.update(a_batch(first, 2), offset, NOW)
 
     assert states.check(a_batch(3, 2)) == 10
     assert states.check(a_batch(11)) is None
@@ -212,17 +214,16 @@ def test_iteration_yields_the_state_of_each_producer():
     )
 
     assert list(states) == [
-        ProducerState(producer_id=7, epoch=0, last_sequence=2, last_timestamp=NOW, last_offset=102),
+        ProducerState(producer_id=7, epoch=0, last_sequence=2, last_append_ms=NOW, last_offset=102),
         ProducerState(9, 2, 9, NOW + 5, 104),
     ]
 
 
-def test_producers_expire_by_the_timestamp_of_their_last_batch():
-    states = states_after(
-        a_batch(0, timestamp=NOW),
-        a_batch(0, producer_id=8, timestamp=NOW),
-        a_batch(1, producer_id=8, timestamp=NOW + 1),
-    )
+def test_producers_expire_by_the_time_of_their_last_append():
+    states = ProducerStates()
+    states.update(a_batch(0, timestamp=NOW + DAY_MS), 0, NOW)
+    states.update(a_batch(0, producer_id=8), 1, NOW)
+    states.update(a_batch(1, producer_id=8, timestamp=NOW - 2 * DAY_MS), 2, NOW + 1)
 
     states.expire(NOW + DAY_MS - 1, DAY_MS)
     assert producer_ids(states) == [7, 8]
@@ -230,6 +231,27 @@ def test_producers_expire_by_the_timestamp_of_their_last_batch():
     states.expire(NOW + DAY_MS, DAY_MS)
     assert producer_ids(states) == [8]
     assert states.check(a_batch(55)) is None
+
+
+def test_truncation_restores_the_append_time_of_the_previous_batch():
+    states = ProducerStates()
+    states.update(a_batch(0, timestamp=5), 0, NOW)
+    states.update(a_batch(1, timestamp=6), 1, NOW + 1)
+
+    states.truncate(1)
+
+    assert [state.last_append_ms for state in states] == [NOW]
+
+
+def test_a_snapshot_with_record_timestamps_counts_as_written_by_active_producers():
+    states = states_after(a_batch(0, timestamp=5), a_batch(0, producer_id=8, timestamp=6))
+    body = states.snapshot()[5:]
+    version_1 = struct.pack(">BI", 1, crc32c(body)) + body
+
+    restored = ProducerStates.restore(version_1, NOW)
+
+    assert [state.last_append_ms for state in restored] == [NOW, NOW]
+    assert restored.check(a_batch(0)) == 100
 
 
 def test_the_least_recently_used_producer_is_forgotten_at_the_limit():
@@ -299,7 +321,7 @@ def states_of_all_kinds():
 def test_a_snapshot_restores_all_states():
     states = states_of_all_kinds()
 
-    restored = ProducerStates.restore(states.snapshot())
+    restored = ProducerStates.restore(states.snapshot(), NOW)
 
     assert list(restored) == list(states)
     assert restored.snapshot() == states.snapshot()
@@ -311,7 +333,7 @@ def test_a_snapshot_restores_all_states():
 
 
 def test_an_empty_snapshot_restores_no_states():
-    assert len(ProducerStates.restore(ProducerStates().snapshot())) == 0
+    assert len(ProducerStates.restore(ProducerStates().snapshot(), NOW)) == 0
 
 
 def test_restore_keeps_the_order_of_use_and_the_limit():
@@ -319,7 +341,7 @@ def test_restore_keeps_the_order_of_use_and_the_limit():
         *[a_batch(0, producer_id=n) for n in (5, 1, 3)], a_batch(1, producer_id=5)
     )
 
-    assert producer_ids(ProducerStates.restore(states.snapshot(), max_producers=2)) == [3, 5]
+    assert producer_ids(ProducerStates.restore(states.snapshot(), NOW, max_producers=2)) == [3, 5]
 
 
 def test_any_flipped_bit_of_a_snapshot_is_detected():
@@ -330,7 +352,7 @@ def test_any_flipped_bit_of_a_snapshot_is_detected():
             damaged = bytearray(snapshot)
             damaged[position] ^= 1 << bit
             with pytest.raises(ValueError, match="Producer snapshot"):
-                ProducerStates.restore(bytes(damaged))
+                ProducerStates.restore(bytes(damaged), NOW)
 
 
 def test_a_truncated_or_extended_snapshot_is_detected():
@@ -338,7 +360,7 @@ def test_a_truncated_or_extended_snapshot_is_detected():
 
     for damaged in (*(snapshot[:size] for size in range(len(snapshot))), snapshot + b"\0"):
         with pytest.raises(ValueError, match="Producer snapshot"):
-            ProducerStates.restore(damaged)
+            ProducerStates.restore(damaged, NOW)
 
 
 @pytest.mark.parametrize(("count", "reason"), [(2, "ends early"), (0, "followed by 55 bytes")])
@@ -348,7 +370,7 @@ def test_a_snapshot_with_a_valid_crc_and_a_wrong_count_is_rejected(count, reason
     snapshot[1:5] = crc32c(snapshot[5:]).to_bytes(4, "big")
 
     with pytest.raises(ValueError, match=reason):
-        ProducerStates.restore(bytes(snapshot))
+        ProducerStates.restore(bytes(snapshot), NOW)
 
 
 class Producer:
@@ -381,14 +403,14 @@ class Producer:
         if offset is None:
             assert number == len(appended), f"batch {number} was appended after {appended}"
             offset = sum(self.sizes[:number])
-            self.states.update(batch, offset)
+            self.states.update(batch, offset, NOW)
             self.log.append((number, offset))
         assert (number, offset) in self.log
         if acknowledge:
             self.acknowledged.add(number)
 
     def restart_broker(self):
-        self.states = ProducerStates.restore(self.states.snapshot())
+        self.states = ProducerStates.restore(self.states.snapshot(), NOW)
 
 
 @given(

@@ -131,7 +131,9 @@ segments = st.lists(
         SegmentSummary,
         base_offset=st.just(0),
         size=st.integers(0, 2000),
-        max_timestamp=st.sampled_from([-1, NOW - 2 * HOUR_MS, NOW - HOUR_MS, NOW, NOW + HOUR_MS]),
+        newest_record_ms=st.sampled_from(
+            [-1, NOW - 2 * HOUR_MS, NOW - HOUR_MS, NOW, NOW + HOUR_MS]
+        ),
     ),
     max_size=8,
 )
@@ -146,7 +148,7 @@ def test_exactly_the_expired_or_surplus_segments_are_deleted(log, config):
     for position, segment in enumerate(log[: count + 1]):
         following_bytes = sum(other.size for other in log[position + 1 :])
         is_old = config.retention_ms >= 0 and (
-            segment.size == 0 or 0 <= segment.max_timestamp < NOW - config.retention_ms
+            segment.size == 0 or 0 <= segment.newest_record_ms < NOW - config.retention_ms
         )
         is_surplus = config.retention_bytes >= 0 and following_bytes >= config.retention_bytes
         is_active = position == len(log) - 1

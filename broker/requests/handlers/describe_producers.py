@@ -57,7 +57,7 @@ def _describe(broker: Broker, topic: str, index: int) -> PartitionResponse:
                 producer_id=producer.producer_id,
                 producer_epoch=producer.epoch,
                 last_sequence=producer.last_sequence,
-                last_timestamp=producer.last_timestamp,
+                last_timestamp=producer.last_append_ms,
                 coordinator_epoch=_NO_COORDINATOR_EPOCH,
             )
             for producer in partition.log.producer_states

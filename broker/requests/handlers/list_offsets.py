@@ -2,14 +2,17 @@
 
 Offsets at or above the high watermark are not returned. Without transactions the last stable offset
 is the high watermark, so the isolation level makes no difference.
+
+Timestamps are looked up in threads, one partition of a request after the other: that reads from the
+disk, and decompresses.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from enum import IntEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ottla.protocol.api.list_offsets import (
     ListOffsetsPartition,
@@ -19,7 +22,11 @@ from ottla.protocol.api.list_offsets import (
     ListOffsetsTopicResponse,
 )
 from ottla.protocol.errors import ErrorCode
-from ottla.storage.log import TimestampAndOffset
+from ottla.storage.timestamp_search import (
+    TimestampAndOffset,
+    find_max_timestamp,
+    find_timestamp,
+)
 
 from ..errors import EXPECTED_ERRORS, ApiError, error_code_of
 
@@ -50,62 +57,94 @@ _FIRST_VERSION_WITH_LEADER_EPOCH = 4
 _NO_TIMESTAMP = -1
 _NOT_FOUND = TimestampAndOffset(-1, _NO_TIMESTAMP)
 
+#: A partition, a timestamp to look up in it, and where in which list the response belongs.
+_Lookup = tuple["Partition", int, list[ListOffsetsPartitionResponse], int]
+
 
 def handle(
     broker: Broker, context: RequestContext, request: ListOffsetsRequest
-) -> ListOffsetsResponse:
+) -> ListOffsetsResponse | Coroutine[Any, Any, ListOffsetsResponse]:
     """Handle ListOffsets."""
     counts = Counter(
         (topic.name, partition.partition_index)
         for topic in request.topics
         for partition in topic.partitions
     )
+    lookups: list[_Lookup] = []
     topics = []
     for topic in request.topics:
-        responses = []
-        for partition in topic.partitions:
-            index = partition.partition_index
+        responses: list[ListOffsetsPartitionResponse] = []
+        for partition_request in topic.partitions:
+            index = partition_request.partition_index
             try:
                 if counts[topic.name, index] > 1:
                     raise ApiError(ErrorCode.INVALID_REQUEST)
-                responses.append(_list_offset(broker, context.version, topic.name, partition))
+                partition = _find_partition(broker, context.version, topic.name, partition_request)
+                timestamp = partition_request.timestamp
+                result = _known_offset(partition, timestamp)
+                if result is None:
+                    lookups.append((partition, timestamp, responses, len(responses)))
+                    result = _NOT_FOUND
+                responses.append(_response(partition, result, context.version))
             except EXPECTED_ERRORS as error:
-                responses.append(
-                    ListOffsetsPartitionResponse(
-                        partition_index=index, error_code=error_code_of(error)
-                    )
-                )
+                responses.append(_error_response(index, error))
         topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=responses))
-    return ListOffsetsResponse(topics=topics)
+    response = ListOffsetsResponse(topics=topics)
+    return _look_up(broker, context.version, lookups, response) if lookups else response
 
 
-def _list_offset(
+async def _look_up(
+    broker: Broker, version: int, lookups: list[_Lookup], response: ListOffsetsResponse
+) -> ListOffsetsResponse:
+    """Look up the timestamps that a request asks for, and complete its response."""
+    for partition, timestamp, responses, position in lookups:
+        log = partition.log
+        is_max = timestamp == OffsetSpec.MAX_TIMESTAMP
+        steps = find_max_timestamp(log) if is_max else find_timestamp(log, timestamp)
+        try:
+            result = await broker.batch_workers.look_up(steps)
+        except EXPECTED_ERRORS as error:
+            responses[position] = _error_response(partition.index, error)
+            continue
+        if result is None or result.offset >= partition.high_watermark:
+            result = _NOT_FOUND
+        responses[position] = _response(partition, result, version)
+    return response
+
+
+def _find_partition(
     broker: Broker, version: int, topic: str, request: ListOffsetsPartition
-) -> ListOffsetsPartitionResponse:
+) -> Partition:
     timestamp = request.timestamp
     if timestamp < 0 and version < _FIRST_VERSIONS.get(timestamp, version + 1):
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
     partition = broker.topics.find(topic, request.partition_index)
     partition.check_epoch(request.current_leader_epoch)
-    result = _find_offset(partition, timestamp)
-    has_leader_epoch = version >= _FIRST_VERSION_WITH_LEADER_EPOCH
-    return ListOffsetsPartitionResponse(
-        partition_index=request.partition_index,
-        timestamp=result.timestamp,
-        offset=result.offset,
-        leader_epoch=partition.epoch_of_offset(result.offset) if has_leader_epoch else -1,
-    )
+    return partition
 
 
-def _find_offset(partition: Partition, timestamp: int) -> TimestampAndOffset:
+def _known_offset(partition: Partition, timestamp: int) -> TimestampAndOffset | None:
+    """Return the offset for a timestamp with a special meaning; None if it is to be looked up."""
     if timestamp == OffsetSpec.LATEST:
         return TimestampAndOffset(partition.high_watermark, _NO_TIMESTAMP)
     if timestamp in (OffsetSpec.EARLIEST, OffsetSpec.EARLIEST_LOCAL):
         return TimestampAndOffset(partition.log.start_offset, _NO_TIMESTAMP)
     if timestamp == OffsetSpec.LATEST_TIERED:
         return _NOT_FOUND
-    if timestamp == OffsetSpec.MAX_TIMESTAMP:
-        result = partition.log.offset_for_max_timestamp()
-    else:
-        result = partition.log.offset_for_timestamp(timestamp)
-    return _NOT_FOUND if result is None or result.offset >= partition.high_watermark else result
+    return None
+
+
+def _response(
+    partition: Partition, result: TimestampAndOffset, version: int
+) -> ListOffsetsPartitionResponse:
+    has_leader_epoch = version >= _FIRST_VERSION_WITH_LEADER_EPOCH
+    return ListOffsetsPartitionResponse(
+        partition_index=partition.index,
+        timestamp=result.timestamp,
+        offset=result.offset,
+        leader_epoch=partition.epoch_of_offset(result.offset) if has_leader_epoch else -1,
+    )
+
+
+def _error_response(index: int, error: Exception) -> ListOffsetsPartitionResponse:
+    return ListOffsetsPartitionResponse(partition_index=index, error_code=error_code_of(error))
