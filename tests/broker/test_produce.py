@@ -218,7 +218,7 @@ REFUSED = {
     "fewer records than it declares": (raw_batch(raw_record(), 2), 87),
     "more records than it declares": (raw_batch(raw_record() + raw_record(0, 1), 1), 87),
     "offset deltas with a gap": (raw_batch(raw_record() + raw_record(0, 5), 2), 87),
-    "large garbage": (raw_batch(raw_record(0, 0, b"k", bytes(300_000)) + b"garbage"), 87),
+    "garbage after a record": (raw_batch(raw_record(0, 0, b"k", bytes(300_000)) + b"garbage"), 87),
     "log append time": (with_attributes(GOOD, 8), 32),
     "a timestamp beyond 64 bits": (raw_batch(raw_record(2**63 - 1)), 32),
     **{
@@ -347,16 +347,17 @@ def all_kinds_of_batches():
     for number in range(4):
         yield a_batch(value=b"small %d" % number)
         yield a_batch(value=b"compressed %d" % number, compression=Compression.GZIP)
-        yield a_batch(value=bytes(300_000))
+        yield a_batch(value=bytes(1_200_000))
         yield a_batch(value=bytes(9 * 1024 * 1024), compression=Compression.ZSTD)
 
 
 async def test_pipelined_batches_are_appended_in_order_wherever_they_are_validated(tmp_path):
     batches = list(all_kinds_of_batches())
     async with a_broker(tmp_path) as broker, connect(broker) as client:
+        await add_topic(broker, "large", max_message_bytes="2000000")
         for batch in batches:
-            client.send(produce_request(batch), NEWEST)
-        client.send(fetch_request(0), 12)
+            client.send(produce_request(batch, topic="large"), NEWEST)
+        client.send(fetch_request(0, topic="large"), 12)
 
         responses = [await client.response() for _ in batches]
         end = fetched_partitions(await client.response())[0].high_watermark
@@ -368,11 +369,12 @@ async def test_pipelined_batches_are_appended_in_order_wherever_they_are_validat
 
 
 async def test_idempotent_batches_stay_in_sequence_wherever_they_are_validated(tmp_path):
-    kinds = ({}, {"compression": Compression.LZ4}, {"value": bytes(300_000)})
+    kinds = ({}, {"compression": Compression.LZ4}, {"value": bytes(1_200_000)})
     async with a_broker(tmp_path) as broker, connect(broker) as client:
+        await add_topic(broker, "large", max_message_bytes="2000000")
         for sequence in range(30):
             batch = numbered(sequence, **kinds[sequence % 3])
-            client.send(produce_request(batch, acks=-1), NEWEST)
+            client.send(produce_request(batch, topic="large", acks=-1), NEWEST)
 
         codes = [error_codes(await client.response()) for _ in range(30)]
 

@@ -44,9 +44,10 @@ _FIRST_VERSION_WITH_LEADER = 10
 _ATTRIBUTES_INDEX = 22
 _CODEC_MASK = 0x07
 _TRANSACTIONAL_FLAG = 0x10
-#: Uncompressed records of a request that are validated at once. That takes about 30 µs, and 350 µs
-#: for the smallest possible records.
-_MAX_INLINE_BYTES = 256 * 1024
+#: Uncompressed records of a request that are validated at once: one batch of the default maximum
+#: size. That takes 140 µs with records of 100 bytes, less than a thread costs, and 1.3 ms with the
+#: smallest possible records.
+_MAX_INLINE_BYTES = 1100 * 1024
 
 
 def handle(
