@@ -15,7 +15,6 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from ottla.protocol.batch import MAX_DECOMPRESSED_BYTES
 from ottla.protocol.configdef import (
     INT_MAX,
     ConfigError,
@@ -162,7 +161,7 @@ class BrokerConfig:
         " of the append.",
     )
     broker_max_decompressed_bytes: int = config_key(
-        MAX_DECOMPRESSED_BYTES,
+        128 * 1024 * 1024,  # protocol.batch.MAX_DECOMPRESSED_BYTES, which is slow to import
         "Maximum size of a record batch after decompression. Larger batches are rejected. The"
         " broker decompresses one batch at a time that is larger than 8 MiB.",
         low=1024,
