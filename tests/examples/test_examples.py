@@ -212,6 +212,8 @@ class TestSaga:
             ) as member:
                 while not member.assignment:
                     time.sleep(0.01)
+                for tp in member.assignment:
+                    member.seek(tp, 0)
                 member.commit(dict.fromkeys(member.assignment, 0))
 
         run("saga", "--prefix", prefix, "--orders", 0)
