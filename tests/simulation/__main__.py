@@ -1,0 +1,42 @@
+"""Simulates clusters: `make sim SIM="--seed 5 --minutes 10"`.
+
+Exits with 1 if a seed violates a promise; prints the seed and what led to it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import sys
+import time
+from contextlib import nullcontext
+
+from .mutations import MUTATIONS, mutated
+from .runner import run_seeds
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="simulation", description=__doc__)
+    parser.add_argument("--seed", type=int, default=None, help="first seed; random by default")
+    parser.add_argument("--minutes", type=float, default=1.0, help="how long to run")
+    parser.add_argument("--count", type=int, default=None, help="maximum number of seeds")
+    parser.add_argument("--mutation", choices=list(MUTATIONS), help="put a bug into the code")
+    options = parser.parse_args()
+    first = secrets.randbelow(2**31) if options.seed is None else options.seed
+    print(f"seeds from {first} on", flush=True)
+    started, done, failed = time.perf_counter(), 0, 0
+    with mutated(options.mutation) if options.mutation else nullcontext():
+        for violation in run_seeds(first, options.minutes * 60, options.count):
+            done += 1
+            if violation is not None:
+                failed += 1
+                print(violation, flush=True)
+                if options.mutation:
+                    break
+    minutes = (time.perf_counter() - started) / 60
+    print(f"{done} seeds, {failed} violations, {done / minutes:.0f} seeds per minute")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
