@@ -1,6 +1,6 @@
 """The dump of a segment file."""
 
-from harness.logs import a_batch, a_log, append
+from harness.logs import NOW, a_batch, a_log, append
 from ottla.storage.dump import dump
 
 
@@ -30,7 +30,7 @@ def test_an_invalid_batch_is_reported_and_the_dump_continues(tmp_path):
     path = a_file(tmp_path)
     data = bytearray(path.read_bytes())
     data[70] ^= 1
-    path.write_bytes(data + bytes(100))
+    path.write_bytes(data + bytes(100) + b"x")
 
     damaged, valid, rest = dump(path)
 
@@ -39,3 +39,30 @@ def test_an_invalid_batch_is_reported_and_the_dump_continues(tmp_path):
     assert "zeros" in rest.error
     path.write_bytes(data[:-5])
     assert "not a complete batch" in list(dump(path))[-1].error
+
+
+def test_space_allocated_for_appends_is_no_error(tmp_path):
+    path = a_file(tmp_path)
+    path.write_bytes(path.read_bytes() + bytes(3_000_000))
+
+    assert [batch.error for batch in dump(path)] == [None, None]
+
+
+def test_markers_are_described(tmp_path):
+    log = a_log(tmp_path)
+    append(log, producer_id=5, producer_epoch=1, base_sequence=0, transactional=True)
+    log.append_marker(
+        producer_id=5,
+        producer_epoch=1,
+        coordinator_epoch=3,
+        is_commit=False,
+        transaction_version=1,
+        leader_epoch=0,
+        now_ms=NOW,
+    )
+    log.close()
+
+    data, marker = dump(log.active_segment.path(".log"), records=True)
+
+    assert "marker" not in data.header
+    assert marker.header["marker"] == "abort, coordinator epoch 3"
