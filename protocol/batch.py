@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from crc32c import crc32c
 
@@ -33,7 +33,17 @@ from .compression import Compression, DecompressionError, compress, decompress
 from .errors import BatchError, ErrorCode
 from .records import MIN_RECORD_BYTES, Buffer, Record, Row, T, decode_as, encode_records
 
-__all__ = ["HEADER_BYTES", "BatchError", "Record", "RecordBatch", "build_batch", "split_batches"]
+__all__ = [
+    "HEADER_BYTES",
+    "BatchError",
+    "EndTxnMarker",
+    "Record",
+    "RecordBatch",
+    "build_batch",
+    "build_control_batch",
+    "parse_marker",
+    "split_batches",
+]
 
 HEADER_BYTES = 61
 #: Base offset and batch length: the bytes needed to know how large the batch is.
@@ -54,6 +64,11 @@ _INT64 = struct.Struct(">q")
 _INT32 = struct.Struct(">i")
 _UINT32 = struct.Struct(">I")
 _INT16 = struct.Struct(">h")
+#: Size of a control batch that is a transaction marker.
+MARKER_BYTES = 78
+_CONTROL_KEY = struct.Struct(">hh")  # Version and type.
+_MARKER_VALUE = struct.Struct(">hi")  # Version and coordinator epoch.
+_ABORT, _COMMIT = 0, 1
 
 #: Reads a header in place, unchecked, for scans over stored or fetched batches. Called as
 #: `unpack_header(buffer, position)`; returns base offset, batch length, partition leader epoch,
@@ -69,9 +84,17 @@ _MAX_TIMESTAMP_AT = 35
 
 _CODEC = 0x07
 _APPEND_TIME = 0x08
-_TRANSACTIONAL = 0x10
+#: The attribute of batches that are part of a transaction, and of its marker.
+TRANSACTIONAL = 0x10
 _CONTROL = 0x20
 _DELETE_HORIZON = 0x40
+
+
+class EndTxnMarker(NamedTuple):
+    """What a control batch says about the end of a transaction."""
+
+    is_commit: bool
+    coordinator_epoch: int
 
 
 class RecordBatch:
@@ -171,7 +194,7 @@ class RecordBatch:
     @property
     def is_transactional(self) -> bool:
         """Whether the batch is part of a transaction."""
-        return bool(self.attributes & _TRANSACTIONAL)
+        return bool(self.attributes & TRANSACTIONAL)
 
     @property
     def is_control(self) -> bool:
@@ -330,7 +353,7 @@ def build_batch(
     base_timestamp = records[0][1] if records else max_timestamp
     max_timestamp = max([record[1] for record in records], default=max_timestamp)
     attributes = (
-        compression | (_TRANSACTIONAL if transactional else 0) | (_CONTROL if control else 0)
+        compression | (TRANSACTIONAL if transactional else 0) | (_CONTROL if control else 0)
     )
     if delete_horizon is not None:
         base_timestamp = delete_horizon
@@ -347,6 +370,40 @@ def build_batch(
         len(records),
     )
     return _assemble(base_offset, leader_epoch, fields, payload)
+
+
+def build_control_batch(
+    *,
+    producer_id: int,
+    producer_epoch: int,
+    coordinator_epoch: int,
+    is_commit: bool,
+    timestamp: int,
+) -> bytearray:
+    """Build the marker that ends a producer's transaction in a partition."""
+    key = _CONTROL_KEY.pack(0, _COMMIT if is_commit else _ABORT)
+    value = _MARKER_VALUE.pack(0, coordinator_epoch)
+    return build_batch(
+        [Record(0, timestamp, key, value, ())],
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        transactional=True,
+        control=True,
+    )
+
+
+def parse_marker(batch: RecordBatch) -> EndTxnMarker:
+    """Decode the marker in a control batch. Raises BatchError if it is something else."""
+    records = batch.records()
+    key = records[0].key if records else None
+    kind = _CONTROL_KEY.unpack_from(key)[1] if key and len(key) >= _CONTROL_KEY.size else -1
+    if not batch.is_control or kind not in (_ABORT, _COMMIT):
+        raise BatchError("not a transaction marker", ErrorCode.INVALID_RECORD)
+    value = records[0].value
+    epoch = -1
+    if value is not None and len(value) >= _MARKER_VALUE.size:
+        epoch = _MARKER_VALUE.unpack_from(value)[1]
+    return EndTxnMarker(kind == _COMMIT, epoch)
 
 
 def wrap_records(

@@ -30,6 +30,25 @@ _SIZE_AND_API_KEY = struct.Struct(">ih")
 _EMPTY = memoryview(b"")
 
 
+class OtherProtocolError(DecodeError):
+    """The peer speaks another protocol; its first bytes are not a size."""
+
+    def __init__(self, protocol: str) -> None:
+        super().__init__(f"the peer speaks {protocol}, not the Kafka protocol in plain text")
+        self.protocol = protocol
+
+
+_HTTP = ("HTTP", "GET ", "POST", "PUT ", "HEAD", "OPTI", "DELE", "PATC", "CONN", "PRI ")
+
+
+def _other_protocol(start: bytes) -> str | None:
+    """Return the name of the protocol of a stream that begins with these four bytes, if known."""
+    # A TLS record: its type, and a version of 3.0 to 3.4.
+    if 20 <= start[0] <= 23 and start[1] == 3 and start[2] <= 4:
+        return "TLS"
+    return "HTTP" if start.decode("latin-1") in _HTTP else None
+
+
 class Framer:
     """Splits the bytes of one connection into frames.
 
@@ -75,6 +94,12 @@ class Framer:
         #: Bytes of the incomplete frame in its own buffer.
         self.filled_bytes = 0
         self._frame: bytearray | None = None
+
+    @property
+    def has_unhandled_bytes(self) -> bool:
+        """Whether `next_frame()` may return a frame without another read."""
+        is_complete = self._frame is not None and self.filled_bytes == self.frame_bytes
+        return self.unparsed_bytes > 0 or is_complete
 
     def get_buffer(self) -> memoryview:
         """Return the buffer for the next read."""
@@ -167,6 +192,8 @@ class Framer:
             limit, kind = self.max_bytes_of(api_key), f" for API key {api_key}"
         if self.min_bytes <= size <= limit:
             return True
+        if (protocol := _other_protocol(bytes(self._data[self._position :][:4]))) is not None:
+            raise OtherProtocolError(protocol)
         raise DecodeError(
             f"Invalid frame size {size}{kind}: must be from {self.min_bytes} to {limit} bytes"
         )

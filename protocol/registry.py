@@ -27,13 +27,18 @@ class Api:
     versions: Versions
     #: The first version that ApiVersions advertises, if it is not the first that is supported.
     advertised_since: int | None = None
+    #: The last version that ApiVersions advertises, if it is not the last that is supported.
+    advertised_until: int | None = None
 
     @property
     def advertised(self) -> Versions:
         """The versions that ApiVersions advertises to clients."""
-        if self.advertised_since is None:
-            return self.versions
-        return replace(self.versions, first=self.advertised_since)
+        first, last = self.advertised_since, self.advertised_until
+        return replace(
+            self.versions,
+            first=self.versions.first if first is None else first,
+            last=self.versions.last if last is None else last,
+        )
 
     @property
     def module_name(self) -> str:
@@ -73,7 +78,7 @@ class Api:
 #
 # Produce is advertised from version 0, as in Kafka 4, but 0 to 2 are rejected: librdkafka before
 # 2.12 derives from the minimum version whether the broker accepts compressed batches.
-PRODUCE = Api(0, "Produce", Versions(3, 11, 9), advertised_since=0)
+PRODUCE = Api(0, "Produce", Versions(3, 13, 9), advertised_since=0)
 FETCH = Api(1, "Fetch", Versions(4, 12, 12))
 LIST_OFFSETS = Api(2, "ListOffsets", Versions(1, 9, 6))
 METADATA = Api(3, "Metadata", Versions(0, 12, 9))
@@ -93,11 +98,13 @@ DELETE_TOPICS = Api(20, "DeleteTopics", Versions(1, 6, 4))
 DELETE_RECORDS = Api(21, "DeleteRecords", Versions(0, 2, 2))
 INIT_PRODUCER_ID = Api(22, "InitProducerId", Versions(0, 5, 2))
 OFFSET_FOR_LEADER_EPOCH = Api(23, "OffsetForLeaderEpoch", Versions(2, 4, 4))
-# Version 4 batches several transactions, for brokers; clients would use it if it were advertised.
-ADD_PARTITIONS_TO_TXN = Api(24, "AddPartitionsToTxn", Versions(0, 3, 3))
+# Since version 4 for brokers only, several transactions at once. Clients would use it if it were
+# advertised.
+ADD_PARTITIONS_TO_TXN = Api(24, "AddPartitionsToTxn", Versions(0, 5, 3), advertised_until=3)
 ADD_OFFSETS_TO_TXN = Api(25, "AddOffsetsToTxn", Versions(0, 4, 3))
-END_TXN = Api(26, "EndTxn", Versions(0, 4, 3))
-TXN_OFFSET_COMMIT = Api(28, "TxnOffsetCommit", Versions(0, 4, 3))
+END_TXN = Api(26, "EndTxn", Versions(0, 5, 3))
+WRITE_TXN_MARKERS = Api(27, "WriteTxnMarkers", Versions(1, 2, 1))
+TXN_OFFSET_COMMIT = Api(28, "TxnOffsetCommit", Versions(0, 5, 3))
 DESCRIBE_ACLS = Api(29, "DescribeAcls", Versions(1, 3, 2))
 CREATE_ACLS = Api(30, "CreateAcls", Versions(1, 3, 2))
 DELETE_ACLS = Api(31, "DeleteAcls", Versions(1, 3, 2))
@@ -110,7 +117,7 @@ CREATE_PARTITIONS = Api(37, "CreatePartitions", Versions(0, 3, 2))
 DELETE_GROUPS = Api(42, "DeleteGroups", Versions(0, 2, 2))
 INCREMENTAL_ALTER_CONFIGS = Api(44, "IncrementalAlterConfigs", Versions(0, 1, 1))
 OFFSET_DELETE = Api(47, "OffsetDelete", Versions(0, 0))
-DESCRIBE_CLUSTER = Api(60, "DescribeCluster", Versions(0, 1, 0))
+DESCRIBE_CLUSTER = Api(60, "DescribeCluster", Versions(0, 2, 0))
 DESCRIBE_PRODUCERS = Api(61, "DescribeProducers", Versions(0, 0, 0))
 # Between brokers only, as AllocateProducerIds.
 BROKER_REGISTRATION = Api(62, "BrokerRegistration", Versions(0, 0, 0))

@@ -19,7 +19,7 @@ from .producer_states import ProducerStates
 logger = logging.getLogger(__name__)
 
 LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
-_KEPT_SNAPSHOTS = 2
+_KEPT_SNAPSHOTS_OF_SEGMENTS = 2
 
 
 class LeaderEpochCheckpoint:
@@ -59,7 +59,11 @@ class LeaderEpochCheckpoint:
 
 
 class ProducerSnapshots:
-    """The snapshots of a log's producer states; the last two are kept."""
+    """The snapshots of a log's producer states.
+
+    Three are kept: the last one, and the last two at or before the start of the active segment,
+    from which recovery and truncation replay that segment.
+    """
 
     def __init__(self, directory: Path, disk: Disk) -> None:
         self._directory = directory
@@ -67,13 +71,22 @@ class ProducerSnapshots:
         #: Offsets of the snapshots, in order.
         self.offsets: list[int] = []
 
-    def write(self, offset: int, states: ProducerStates) -> None:
-        """Write the states at the log end offset, and remove old snapshots."""
+    def write(self, offset: int, states: ProducerStates, segment_offset: int) -> None:
+        """Write the states at the log end offset, and remove old snapshots.
+
+        `segment_offset` is the base offset of the active segment from now on.
+        """
         # No fsync: it has a checksum, and recovery can start from an older one.
         self._disk.replace_file(self._path(offset), states.snapshot(), durable=False)
-        self.offsets = [*(known for known in self.offsets if known < offset), offset]
-        while len(self.offsets) > _KEPT_SNAPSHOTS:
-            self._disk.unlink(self._path(self.offsets.pop(0)))
+        before = [known for known in self.offsets if known < offset]
+        of_segments = [known for known in before if known <= segment_offset]
+        kept = of_segments[-_KEPT_SNAPSHOTS_OF_SEGMENTS:]
+        if offset == segment_offset:
+            kept = kept[1 - _KEPT_SNAPSHOTS_OF_SEGMENTS :]
+        self.offsets = [*kept, offset]
+        for known in before:
+            if known not in kept:
+                self._disk.unlink(self._path(known))
 
     def restore(self, offset: int) -> tuple[ProducerStates, int]:
         """Read the last snapshot at or before an offset; return the states and its offset.
@@ -87,7 +100,8 @@ class ProducerSnapshots:
                     written_ms = int(path.stat().st_mtime * 1000)
                     return ProducerStates.restore(path.read_bytes(), written_ms), known
                 except ValueError as error:
-                    logger.warning("%s is damaged, ignoring it: %s", path, error)
+                    # Expected after a power cut: snapshots are not fsynced.
+                    logger.info("%s is damaged, ignoring it: %s", path, error)
         return ProducerStates(), 0
 
     def remove_after(self, offset: int) -> None:

@@ -7,6 +7,7 @@ writes new files next to them. compaction.py decides what is cleaned, and puts t
 from __future__ import annotations
 
 import threading
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -20,8 +21,9 @@ from .disk import Buffer, Disk
 from .files import OpenFiles
 from .offset_map import OffsetMap, decode_records
 from .segment import Segment
-from .segment_indexes import INDEX_SUFFIXES
+from .segments import ALL_INDEX_SUFFIXES
 from .throttled_reader import CHUNK_BYTES, SegmentReader, Throttler
+from .transaction_index import TRANSACTION_INDEX_SUFFIX, AbortedTransaction
 
 #: Keys per pass by default: about 180 MB.
 MAX_KEYS = 1_000_000
@@ -123,12 +125,15 @@ def rewrite(
 def remove_cleaned_files(disk: Disk, segments: Iterable[Segment]) -> None:
     """Remove new files that will not be put in place."""
     for segment in segments:
-        for suffix in (".log", *INDEX_SUFFIXES):
+        for suffix in (".log", *ALL_INDEX_SUFFIXES):
             disk.unlink(segment.path(suffix + CLEANED_SUFFIX))
 
 
 class _Cleaner:
-    """Rewrites segments without the records that have a later one with the same key."""
+    """Rewrites segments without the records that have a later one with the same key.
+
+    Nor does it keep those of aborted transactions.
+    """
 
     def __init__(
         self,
@@ -143,6 +148,11 @@ class _Cleaner:
         self._end_offset = end_offset
         self._stats = stats
         self._throttler = throttler
+        self._aborted = _AbortedTransactions(plan.segments)
+        # Producers whose last transaction so far has batches left.
+        self._with_batches: set[int] = set()
+        # Aborted transactions that keep records, because a batch is damaged.
+        self._damaged_transactions: set[AbortedTransaction] = set()
         self._delete_horizon = min(plan.now_ms + plan.config.delete_retention_ms, _MAX_TIMESTAMP)
 
     def clean(self, segment: Segment) -> CleanedSegment | None:
@@ -159,8 +169,10 @@ class _Cleaner:
                     # The last batch stays, without records: it says where the segment ended.
                     is_empty = writer.size == 0
                     cleaned = _without_records(batch)
+                if cleaned is not None and batch.is_transactional and not batch.is_control:
+                    self._with_batches.add(batch.producer_id)
                 writer.add(batch, cleaned)
-            writer.finish()
+            writer.finish(self._transactions_of(segment))
             self._stats.bytes_before += reader.size
             self._stats.bytes_after += writer.size
             if not writer.has_changed and not is_empty:
@@ -171,16 +183,19 @@ class _Cleaner:
     def _clean(self, batch: RecordBatch) -> Buffer | None:
         """Return what replaces a batch: itself, a smaller one, or None to remove it."""
         stats = self._stats
-        if batch.is_control:
-            return batch.view
         if batch.last_offset >= self._end_offset:
-            stats.records_kept += batch.record_count
+            stats.records_kept += 0 if batch.is_control else batch.record_count
             return batch.view
+        if batch.is_control:
+            return self._clean_marker(batch)
+        aborted = self._aborted.find(batch) if batch.is_transactional else None
         records = decode_records(batch)
         if records is None:
             stats.damaged_batches += 1
+            if aborted is not None:
+                self._damaged_transactions.add(aborted)
             return batch.view
-        kept = self._kept(batch, records)
+        kept = self._kept(batch, records) if aborted is None else []
         delete_horizon = None
         if any(_is_tombstone(record) for record in kept):
             has_horizon = batch.has_delete_horizon
@@ -197,6 +212,28 @@ class _Cleaner:
             is_last = self._plan.last_offsets.get(batch.producer_id) == batch.last_offset
             return _without_records(batch) if is_last else None
         return batch.view if is_same else _rebuild(batch, kept, delete_horizon)
+
+    def _transactions_of(self, segment: Segment) -> list[AbortedTransaction]:
+        """Return the entries of a segment's transaction index that are still needed."""
+        return [
+            transaction
+            for transaction in segment.transactions.entries()
+            if transaction.last_offset >= self._end_offset
+            or transaction in self._damaged_transactions
+        ]
+
+    def _clean_marker(self, batch: RecordBatch) -> Buffer | None:
+        """Return what replaces the marker of a transaction."""
+        producer_id = batch.producer_id
+        has_batches = producer_id in self._with_batches
+        self._with_batches.discard(producer_id)
+        is_last = self._plan.last_offsets.get(producer_id) == batch.last_offset
+        if has_batches or is_last:
+            return batch.view
+        if batch.has_delete_horizon:
+            return None if batch.base_timestamp <= self._plan.now_ms else batch.view
+        records = decode_records(batch)
+        return batch.view if not records else _rebuild(batch, records, self._delete_horizon)
 
     def _kept(self, batch: RecordBatch, records: list[Record]) -> list[Record]:
         drops_tombstones = batch.has_delete_horizon and batch.base_timestamp <= self._plan.now_ms
@@ -269,7 +306,7 @@ class _Writer:
             if len(self._buffer) >= CHUNK_BYTES:
                 self._write_buffer(self._fd)
 
-    def finish(self) -> None:
+    def finish(self, transactions: list[AbortedTransaction]) -> None:
         """Write the remainder and the indexes, and fsync the files."""
         if self._fd is None:
             return
@@ -279,6 +316,8 @@ class _Writer:
         relative_offset = segment.offset_of_max_timestamp - segment.base_offset
         segment.indexes.times.add(segment.max_timestamp, relative_offset)
         segment.indexes.write_durably(CLEANED_SUFFIX)
+        segment.transactions.replace(transactions)
+        segment.transactions.write_durably(segment.path(TRANSACTION_INDEX_SUFFIX + CLEANED_SUFFIX))
 
     def _copy_unchanged_batches(self) -> None:
         assert self._fd is not None
@@ -293,6 +332,28 @@ class _Writer:
         self._buffer.clear()
 
 
+class _AbortedTransactions:
+    """The aborted transactions that the indexes of some segments list, by producer."""
+
+    def __init__(self, segments: Iterable[Segment]) -> None:
+        self._by_producer: dict[int, list[AbortedTransaction]] = {}
+        for segment in segments:
+            for transaction in segment.transactions.entries():
+                self._by_producer.setdefault(transaction.producer_id, []).append(transaction)
+
+    def find(self, batch: RecordBatch) -> AbortedTransaction | None:
+        """Return the aborted transaction that a batch is part of."""
+        transactions = self._by_producer.get(batch.producer_id, [])
+        index = bisect_right(transactions, batch.base_offset, key=_first_offset) - 1
+        if index >= 0 and batch.base_offset < transactions[index].last_offset:
+            return transactions[index]
+        return None
+
+
+def _first_offset(transaction: AbortedTransaction) -> int:
+    return transaction.first_offset
+
+
 def _is_tombstone(record: Record) -> bool:
     return record.value is None and record.key is not None
 
@@ -300,7 +361,11 @@ def _is_tombstone(record: Record) -> bool:
 def _rebuild(
     batch: RecordBatch, records: list[Record], delete_horizon: int | None = None
 ) -> Buffer:
-    """Build a batch with fewer records; one without records keeps its max timestamp."""
+    """Build a batch with fewer records; one without records keeps its max timestamp.
+
+    A marker without its record is no control batch any more.
+    """
+    is_marker = batch.is_control
     data = build_batch(
         records,
         compression=batch.compression if records else Compression.NONE,
@@ -310,7 +375,8 @@ def _rebuild(
         producer_id=batch.producer_id,
         producer_epoch=batch.producer_epoch,
         base_sequence=batch.base_sequence,
-        transactional=batch.is_transactional,
+        transactional=batch.is_transactional and (not is_marker or bool(records)),
+        control=is_marker and bool(records),
         delete_horizon=delete_horizon,
         max_timestamp=batch.max_timestamp,
     )

@@ -17,7 +17,11 @@ A crash during the commit leaves old segments after new ones. That loses nothing
 dropped if the log has a later one with its key, and that one is in both. Nothing reappears either:
 a tombstone is only dropped after all older records of its key have been dropped durably.
 
-Records of an aborted transaction replace nothing, and a pass ends before an open transaction.
+Records of an aborted transaction replace nothing and are dropped, and a pass ends before the first
+transaction whose marker is not among its segments. A marker stays as long as any batch of its
+transaction does, or if it is the last entry of its producer, whose epoch it has. After that it gets
+a delete horizon, as tombstones do. When a segment is rewritten, so is its transaction index,
+without the transactions that have no records left.
 """
 
 from __future__ import annotations
@@ -38,6 +42,8 @@ from .disk import NO_SPACE_ERRORS, read_json
 from .log import CLEANER_OFFSET_FILE, Log
 from .segment import Segment
 from .segment_indexes import INDEX_SUFFIXES
+from .segments import ALL_INDEX_SUFFIXES
+from .transaction_index import TRANSACTION_INDEX_SUFFIX
 
 logger = logging.getLogger(__name__)
 
@@ -55,11 +61,14 @@ def plan(log: Log, now_ms: int) -> CompactionPlan | None:
     if has_max_lag and _first_timestamp(log.active_segment) < lag_deadline:
         log.roll()
     first_dirty_offset = _read_first_dirty_offset(log)
+    unstable_offset = log.first_unstable_offset
     segments: list[Segment] = []
     dirty: list[tuple[Segment, int]] = []
     for segment, following in pairwise(log.segments):
         end_offset = following.base_offset
         if end_offset > log.recovery_point or segment.flushed_size < segment.size:
+            break
+        if unstable_offset is not None and unstable_offset <= segment.base_offset:
             break
         if end_offset > first_dirty_offset:
             if _is_within_min_lag(log, segment, now_ms):
@@ -67,7 +76,7 @@ def plan(log: Log, now_ms: int) -> CompactionPlan | None:
             dirty.append((segment, _position_of(segment, first_dirty_offset)))
         segments.append(segment)
     dirty_bytes = sum(segment.size - position for segment, position in dirty)
-    if not dirty_bytes:
+    if not dirty_bytes or unstable_offset == first_dirty_offset:
         return None
     dirty_ratio = dirty_bytes / sum(segment.size for segment in segments)
     if dirty_ratio < config.min_cleanable_dirty_ratio and not (
@@ -177,7 +186,8 @@ def _replace(log: Log, old: Segment) -> Segment:
     """Replace the files of a segment by the new ones.
 
     At any moment the log file is the old or the new one. While the indexes might belong to the
-    other, there are none.
+    other, there are none. The old transaction index is good for both: it may list transactions
+    that have no records any more.
     """
     disk = log.disk
     last_append_ms = old.last_append_time()
@@ -190,6 +200,11 @@ def _replace(log: Log, old: Segment) -> Segment:
         log.sync_directory()
         for suffix in INDEX_SUFFIXES:
             disk.rename(old.path(suffix + CLEANED_SUFFIX), old.path(suffix))
+        transactions = old.path(TRANSACTION_INDEX_SUFFIX)
+        try:
+            disk.rename(old.path(TRANSACTION_INDEX_SUFFIX + CLEANED_SUFFIX), transactions)
+        except FileNotFoundError:
+            disk.unlink(transactions)
     finally:
         # Whatever failed: positions in the old file may be wrong for the file that is there now.
         new = Segment(log.directory, old.base_offset, log.files)
@@ -206,7 +221,7 @@ def _remove(log: Log, segment: Segment) -> Segment:
     log.segments.replace([before, segment], before)
     segment.drop()
     remove_cleaned_files(log.disk, [segment])
-    for suffix in (*INDEX_SUFFIXES, ".log"):
+    for suffix in (*ALL_INDEX_SUFFIXES, ".log"):
         log.disk.unlink(segment.path(suffix))
     log.sync_directory()
     return before

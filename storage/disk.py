@@ -36,6 +36,10 @@ class Disk:
         flags |= (os.O_CREAT if create else 0) | (os.O_TRUNC if empty else 0)
         return os.open(path, flags, 0o644)
 
+    def open_for_reading(self, path: Path) -> int:
+        """Open a file that is not going to be changed."""
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
     def close(self, fd: int) -> None:
         """Close a file."""
         os.close(fd)
@@ -66,6 +70,23 @@ class Disk:
         try:
             return os.preadv(fd, [bytearray(1)], position, _NOWAIT) >= 0
         except OSError:
+            return False
+
+    def advise_random_access(self, fd: int) -> None:
+        """Read only what is asked for from now on, without readahead, where the system can."""
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+
+    def drop_from_page_cache(self, fd: int, position: int, size: int) -> None:
+        """Drop the clean pages of a range from the page cache, where the system can."""
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(fd, position, size, os.POSIX_FADV_DONTNEED)
+
+    def is_same_file(self, fd: int, path: Path) -> bool:
+        """Whether a path still leads to an open file."""
+        try:
+            return os.path.samestat(os.fstat(fd), path.stat())
+        except FileNotFoundError:
             return False
 
     def map(self, fd: int, size: int) -> mmap.mmap:

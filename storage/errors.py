@@ -8,7 +8,9 @@
     │   └── KeylessRecordError     records without a key in a compacted topic
     ├── SequenceError              an idempotent producer's batch that does not follow its last one
     │   ├── OutOfOrderSequenceError
-    │   └── StaleProducerEpochError
+    │   └── InvalidProducerEpochError
+    ├── InvalidTxnStateError       a batch outside the transaction that its producer has open
+    ├── TransactionCoordinatorFencedError  a marker of an older transaction coordinator
     ├── LogOfflineError            the disk failed this log: no appends until it is opened again
     ├── CompactionStoppedError     a compaction was asked to stop
     └── DataDirectoryError         the data directory is locked, foreign, damaged or incompatible
@@ -73,8 +75,16 @@ class OutOfOrderSequenceError(SequenceError):
     """A sequence number is missing, or the batch is too old to be recognized as a duplicate."""
 
 
-class StaleProducerEpochError(SequenceError):
-    """The batch has an older epoch than the known one."""
+class InvalidProducerEpochError(SequenceError):
+    """The batch, or the marker, has an older epoch than the known one."""
+
+
+class InvalidTxnStateError(StorageError):
+    """A batch outside a transaction, of a producer that has one open in this log."""
+
+
+class TransactionCoordinatorFencedError(StorageError):
+    """A marker of a transaction coordinator that another one has replaced."""
 
 
 class LogOfflineError(StorageError):

@@ -85,6 +85,10 @@ class TimeIndex:
             self.entries += _TIME_ENTRY.pack(timestamp, relative_offset)
             self.last = (timestamp, relative_offset)
 
+    def rows(self) -> list[tuple[int, int]]:
+        """Return all entries."""
+        return list(_TIME_ENTRY.iter_unpack(self.entries))
+
     def entry_before(self, timestamp: int) -> tuple[int, int]:
         """Return the last entry with a smaller timestamp; (-1, 0) if there is none."""
         low, high = 0, len(self)

@@ -19,12 +19,13 @@ from __future__ import annotations
 import errno
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID
 
-from ottla.protocol.batch import RecordBatch
+from ottla.protocol.batch import RecordBatch, build_control_batch
 
 from .checkpoints import LeaderEpochCheckpoint, ProducerSnapshots
 from .config import LogConfig
@@ -44,6 +45,7 @@ from .timestamp_search import (
     find_timestamp,
     run_steps,
 )
+from .transaction_index import AbortedTransaction
 from .validation import split, validate_header, validate_records
 
 logger = logging.getLogger(__name__)
@@ -92,6 +94,9 @@ class Log:
         self.disk = files.disk
         self.segments = LogSegments(directory, files)
         self.producer_states = ProducerStates()
+        # With durability=fsync: first and last offset of transactions whose marker may not be
+        # durable, so that consumers do not see it.
+        self._unflushed_transactions: deque[tuple[int, int]] = deque()
         self.producer_snapshots = ProducerSnapshots(directory, self.disk)
         self.leader_epochs = LeaderEpochs()
         self._leader_epoch_checkpoint = LeaderEpochCheckpoint(directory, self.disk)
@@ -124,6 +129,7 @@ class Log:
         self.config = config
         # Needed for each append.
         self._has_append_time = config.message_timestamp_type == "LogAppendTime"
+        self._is_fsynced = config.durability == "fsync"
 
     def set_metadata(self, metadata: PartitionMetadata) -> None:
         """Set the topic id, and whether the log replaces one that was lost."""
@@ -145,12 +151,28 @@ class Log:
         """Bytes of all segments."""
         return sum(segment.size for segment in self.segments)
 
+    @property
+    def first_unstable_offset(self) -> int | None:
+        """The first offset of a transaction that is undecided for consumers; None if none is.
+
+        It is open, or its marker is not yet below the high watermark.
+        """
+        first = self.producer_states.first_open_offset
+        unflushed = self._unflushed_transactions
+        if unflushed:
+            while unflushed and unflushed[0][1] < self.recovery_point:
+                unflushed.popleft()
+            for first_offset, _marker_offset in unflushed:
+                first = first_offset if first is None else min(first, first_offset)
+        return first
+
     def append(
         self, data: Buffer, *, leader_epoch: int, now_ms: int, validates_records: bool = True
     ) -> LogAppendInfo:
         """Validate and append the batches in `data`; see `append_batches`.
 
-        Without `validates_records`, the records must be the broker's own.
+        Without `validates_records`, the records must be the broker's own. Then sequences are not
+        checked either: the broker appends offsets for a transactional producer, with sequence 0.
         """
         if self.offline_reason is not None:
             self._check_online()
@@ -162,7 +184,15 @@ class Log:
             validate_header(batch, self.config)
             if validates_records:
                 validate_records(batch, self.config, now_ms)
-        return self.append_batches(view, batches, leader_epoch=leader_epoch, now_ms=now_ms)
+            elif batch.producer_id >= 0:
+                self.producer_states.check_epoch(batch.producer_id, batch.producer_epoch)
+        return self.append_batches(
+            view,
+            batches,
+            leader_epoch=leader_epoch,
+            now_ms=now_ms,
+            checks_sequences=validates_records,
+        )
 
     def append_batches(
         self,
@@ -172,6 +202,8 @@ class Log:
         leader_epoch: int,
         now_ms: int,
         is_validated: bool = True,
+        checks_sequences: bool = True,
+        must_start_at_zero: bool = False,
     ) -> LogAppendInfo:
         """Append batches, after writing base offset and leader epoch into them.
 
@@ -180,11 +212,12 @@ class Log:
 
         Raises StorageError before anything is written, and OSError if nothing was appended because
         the disk failed. A batch that an idempotent producer has sent before is not appended again.
+        A producer without a state here may start with any sequence, unless `must_start_at_zero`.
         """
         if self.offline_reason is not None:
             self._check_online()
-        if len(batches) > 1 or batches[0].producer_id >= 0:
-            duplicate = self._find_duplicate(batches)
+        if (len(batches) > 1 or batches[0].producer_id >= 0) and checks_sequences:
+            duplicate = self._find_duplicate(batches, must_start_at_zero)
             if duplicate is not None:
                 return duplicate
         if is_validated is (self.validated_from is None):
@@ -212,8 +245,66 @@ class Log:
         segment.last_append_ms = now_ms
         for batch in batches:
             if batch.producer_id >= 0:
-                self.producer_states.update(batch, batch.base_offset, now_ms)
+                aborted = self.producer_states.update(batch, batch.base_offset, now_ms)
+                if aborted is not None:
+                    segment.transactions.add(aborted)
         return LogAppendInfo(base_offset, offset - 1, append_time)
+
+    def append_marker(
+        self,
+        *,
+        producer_id: int,
+        producer_epoch: int,
+        coordinator_epoch: int,
+        is_commit: bool,
+        transaction_version: int,
+        leader_epoch: int,
+        now_ms: int,
+    ) -> LogAppendInfo:
+        """Append the marker that ends a producer's transaction, if it has one open here or not.
+
+        Raises InvalidProducerEpochError and TransactionCoordinatorFencedError, and what
+        `append_batches` does.
+        """
+        states = self.producer_states
+        states.check_marker(producer_id, producer_epoch, coordinator_epoch, transaction_version)
+        marker = build_control_batch(
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            coordinator_epoch=coordinator_epoch,
+            is_commit=is_commit,
+            timestamp=now_ms,
+        )
+        first_offset = states.txn_start_offset(producer_id)
+        appended = self.append_batches(
+            memoryview(marker),
+            (RecordBatch(marker),),
+            leader_epoch=leader_epoch,
+            now_ms=now_ms,
+            checks_sequences=False,
+        )
+        if first_offset is not None and self._is_fsynced:
+            self._unflushed_transactions.append((first_offset, appended.base_offset))
+        return appended
+
+    def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
+        """Return the aborted transactions with data in a range of offsets, by first offset."""
+        found: list[AbortedTransaction] = []
+        for segment in self.segments.from_offset(start_offset):
+            if segment.transactions.count:
+                entries, is_complete = segment.transactions.find(start_offset, end_offset)
+                found += entries
+                if is_complete:
+                    break
+        return sorted(found, key=_first_offset)
+
+    def aborted_transactions_in(self, log_slice: LogSlice, offset: int) -> list[AbortedTransaction]:
+        """Return the aborted transactions with data in what was read, from an offset on."""
+        segments = self.segments.from_offset(offset)
+        if not any(segment.transactions.count for segment in segments):
+            return []
+        position = log_slice.position + len(log_slice.view)
+        return self.aborted_transactions(offset, log_slice.segment.offset_at(position))
 
     def read(self, offset: int, max_bytes: int, end_offset: int | None = None) -> LogSlice:
         """Read whole batches, from the one that contains `offset` on.
@@ -251,7 +342,7 @@ class Log:
         if active.size == 0:
             return
         active.seal()
-        self.producer_snapshots.write(self.end_offset, self.producer_states)
+        self.producer_snapshots.write(self.end_offset, self.producer_states, self.end_offset)
         self.segments.create(active.next_offset)
 
     def truncate(self, offset: int) -> None:
@@ -279,10 +370,32 @@ class Log:
         self._truncate_active_segment(segment.size if batch is None else batch.position)
         if self.start_offset > self.end_offset:
             self.save_start_offset(self.end_offset)
-        self.producer_states.truncate(self.end_offset)
         self.producer_snapshots.remove_after(self.end_offset)
+        self.restore_producer_states(self.end_offset, self.segments)
+        unflushed = self._unflushed_transactions
+        while unflushed and unflushed[-1][1] >= self.end_offset:
+            unflushed.pop()
         self.leader_epochs.truncate(self.end_offset)
         self._leader_epoch_checkpoint.write(self.leader_epochs)
+
+    def restore_producer_states(self, offset: int, segments: Sequence[Segment]) -> int:
+        """Restore the producer states from the last snapshot at or before an offset.
+
+        Applies the batches of `segments` after the snapshot to them. Returns its offset.
+        """
+        accepts_unknown_sequences = self.producer_states.accepts_unknown_sequences
+        self.producer_states, snapshot = self.producer_snapshots.restore(offset)
+        self.producer_states.accepts_unknown_sequences = accepts_unknown_sequences
+        for segment in segments:
+            first = segment.find(snapshot) if segment.next_offset > snapshot else None
+            if first is None:
+                continue
+            append_ms = segment.last_append_time()
+            for position in segment.batches(first.position):
+                batch = RecordBatch(segment.read(position.position, position.size))
+                if batch.producer_id >= 0:
+                    self.producer_states.update(batch, batch.base_offset, append_ms)
+        return snapshot
 
     def delete_records_before(self, offset: int) -> None:
         """Advance the log start offset to `offset`, and delete segments before it."""
@@ -394,7 +507,9 @@ class Log:
         """Write what a clean start needs, and close all files."""
         if self.offline_reason is None and not self.is_unchanged():
             self.active_segment.write_indexes()
-            self.producer_snapshots.write(self.end_offset, self.producer_states)
+            self.producer_snapshots.write(
+                self.end_offset, self.producer_states, self.active_segment.base_offset
+            )
             self.flush()
         self.segments.close()
 
@@ -456,21 +571,26 @@ class Log:
         return offset if isinstance(offset, int) else None
 
     def _shape(self) -> tuple[int, ...]:
-        base_offsets = self.segments.base_offsets
-        return (self.start_offset, *base_offsets, self.active_segment.size, self.end_offset)
+        # After a truncation, appends may lead back to the same sizes and offsets.
+        changes = (self._truncation_count, self.start_offset, *self.segments.base_offsets)
+        return (*changes, self.active_segment.size, self.end_offset)
 
     def _check_online(self) -> None:
         if self.offline_reason is not None:
             raise LogOfflineError(f"Log {self.directory.name} is offline: {self.offline_reason}")
 
-    def _find_duplicate(self, batches: Sequence[RecordBatch]) -> LogAppendInfo | None:
+    def _find_duplicate(
+        self, batches: Sequence[RecordBatch], must_start_at_zero: bool
+    ) -> LogAppendInfo | None:
         if len(batches) > 1:
             if any(batch.producer_id >= 0 for batch in batches):
                 raise SequenceError(
                     f"{len(batches)} batches of an idempotent producer: send one at a time"
                 )
             return None
-        base = self.producer_states.check(batches[0]) if batches[0].producer_id >= 0 else None
+        if batches[0].producer_id < 0:
+            return None
+        base = self.producer_states.check(batches[0], must_start_at_zero=must_start_at_zero)
         if base is None:
             return None
         return LogAppendInfo(base, base + batches[0].last_offset_delta, -1, is_duplicate=True)
@@ -490,11 +610,31 @@ class Log:
         if is_full or is_old or is_index_full or is_out_of_range:
             self.roll()
 
+    def start_leader_epoch(self, epoch: int) -> bool:
+        """Start an epoch at the log end offset; return whether `save_leader_epochs` is due."""
+        if epoch > self.leader_epochs.current:
+            self.leader_epochs.assign(epoch, self.end_offset)
+            self._leader_epoch_checkpoint.is_dirty = True
+        return self._leader_epoch_checkpoint.is_dirty
+
+    def save_leader_epochs(self) -> None:
+        """Save the leader epochs durably, which `flush` does otherwise; call it in a thread.
+
+        Raises OSError: no record of the epoch can become durable before it succeeds.
+        """
+        with self._flush_lock:
+            self._leader_epoch_checkpoint.flush(self.leader_epochs)
+
     def _start_leader_epoch(self, epoch: int, offset: int) -> None:
         if self.leader_epochs.assign(epoch, offset):
             try:
                 self._leader_epoch_checkpoint.write(self.leader_epochs)
             except OSError as error:
+                if error.errno in NO_SPACE_ERRORS:
+                    # Append nothing that the next flush could not make durable: the producer is
+                    # told that nothing was appended, and may send it again as a new batch.
+                    self.leader_epochs.truncate(offset)
+                    raise
                 # Recovery finds the epoch in the batches.
                 logger.warning(
                     "Log %s: leader epoch %d not saved: %s", self.directory.name, epoch, error
@@ -528,4 +668,15 @@ class Log:
         truncated.last_append_ms = segment.last_append_time()
         for batch in truncated.batches():
             truncated.add_batch(*batch, self.config.index_interval_bytes)
+        truncated.transactions.replace(
+            [
+                aborted
+                for aborted in segment.transactions.entries()
+                if aborted.last_offset < truncated.next_offset
+            ]
+        )
         self.segments.replace([segment], truncated)
+
+
+def _first_offset(transaction: AbortedTransaction) -> int:
+    return transaction.first_offset

@@ -30,7 +30,7 @@ from typing import Any
 from ottla.protocol.batch import BatchError
 
 from .config import LogConfig
-from .disk import Disk, read_json
+from .disk import NO_SPACE_ERRORS, Disk, read_json
 from .errors import DataDirectoryError, LogOfflineError, StorageError
 from .files import OpenFiles
 from .flusher import Flusher
@@ -136,6 +136,25 @@ class LogDirectory:
                     logger.exception("Log %s cannot be opened, leaving it alone", name)
                     self.failed[name] = error
                 progress(done, len(names))
+
+    @property
+    def without_space(self) -> list[str]:
+        """The logs that could not be opened because recovery had no space for its files."""
+        return [
+            name
+            for name, error in self.failed.items()
+            if isinstance(error, OSError) and error.errno in NO_SPACE_ERRORS
+        ]
+
+    def open_again(self, name: str, config: LogConfig) -> tuple[Log, RecoveryReport]:
+        """Open a log that could not be opened, for `add_opened`. Meant for a thread."""
+        with self.files.suspend_closing():
+            return self._open(name, config)
+
+    def add_opened(self, name: str, log: Log, report: RecoveryReport) -> None:
+        """Add a log that `open_again` has opened."""
+        del self.failed[name]
+        self._add(name, log, report)
 
     def create(self, name: str, config: LogConfig) -> Log:
         """Create a log, or return the existing one."""

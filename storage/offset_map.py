@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-import struct
 from collections.abc import Sequence
 from hashlib import blake2b
 
-from ottla.protocol.batch import BatchError, Record, RecordBatch
+from ottla.protocol.batch import BatchError, Record, RecordBatch, parse_marker
 
 from .disk import Disk
 from .segment import Segment
@@ -16,8 +15,6 @@ from .throttled_reader import SegmentReader, Throttler
 logger = logging.getLogger(__name__)
 
 _DIGEST_BYTES = 16
-_CONTROL_KEY = struct.Struct(">hh")  # Version and type.
-_ABORT, _COMMIT = 0, 1
 
 
 class OffsetMap:
@@ -51,6 +48,11 @@ class OffsetMap:
         end = self._read(disk, dirty_segments, end_offset, throttler)
         first_open = min((first for first, _ in self._open_transactions.values()), default=end)
         if first_open < end:
+            # Again, without records that read_committed consumers cannot see yet: they must not
+            # replace others.
+            self._offsets.clear()
+            self._open_transactions.clear()
+            self._read(disk, dirty_segments, first_open, throttler)
             logger.info(
                 "Log %s: compaction ends at offset %d, where an open transaction starts",
                 dirty_segments[0][0].directory.name,
@@ -65,6 +67,7 @@ class OffsetMap:
         end_offset: int,
         throttler: Throttler,
     ) -> int:
+        end: int | None = None
         for segment, start in dirty_segments:
             try:
                 reader = SegmentReader(disk, segment, throttler)
@@ -72,21 +75,29 @@ class OffsetMap:
                 continue  # Deleted by retention, along with all older records.
             with reader:
                 for _position, batch in reader.batches(start):
-                    if self._size() >= self._max_keys:
-                        return batch.base_offset
-                    self._add(batch)
-        return end_offset
+                    is_past_end = batch.base_offset >= end_offset
+                    if end is None and (is_past_end or self._size() >= self._max_keys):
+                        end = min(batch.base_offset, end_offset)
+                    if end is None:
+                        self._add(batch)
+                        continue
+                    # The map ends here. Transactions that are open may be decided later.
+                    if not self._open_transactions:
+                        return end
+                    if batch.is_control:
+                        self._end_transaction(batch)
+        return end_offset if end is None else end
 
     def _size(self) -> int:
         waiting = sum(len(offsets) for _, offsets in self._open_transactions.values())
         return len(self._offsets) + waiting
 
     def _add(self, batch: RecordBatch) -> None:
+        if batch.is_control:
+            self._end_transaction(batch)
+            return
         records = decode_records(batch)
         if records is None:
-            return
-        if batch.is_control:
-            self._end_transaction(batch.producer_id, records)
             return
         offsets = self._offsets
         if batch.is_transactional:
@@ -96,15 +107,14 @@ class OffsetMap:
             if record.key is not None:
                 offsets[_digest(record.key)] = record.offset
 
-    def _end_transaction(self, producer_id: int, records: list[Record]) -> None:
-        key = records[0].key if records else None
-        if key is None or len(key) < _CONTROL_KEY.size:
+    def _end_transaction(self, batch: RecordBatch) -> None:
+        try:
+            batch.validate()
+            marker = parse_marker(batch)
+        except BatchError:
             return
-        marker = _CONTROL_KEY.unpack_from(key)[1]
-        if marker not in (_ABORT, _COMMIT):
-            return
-        _, waiting = self._open_transactions.pop(producer_id, (0, {}))
-        if marker == _COMMIT:
+        _, waiting = self._open_transactions.pop(batch.producer_id, (0, {}))
+        if marker.is_commit:
             for digest, offset in waiting.items():
                 if offset > self._offsets.get(digest, -1):
                     self._offsets[digest] = offset

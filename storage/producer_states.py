@@ -1,8 +1,14 @@
-"""Producer states, for idempotence: which batch of a producer comes next, and which is a duplicate.
+"""Producer states: which batch of a producer comes next, and which transactions are open.
 
 A producer numbers its records per partition. For each producer a log remembers the epoch and the
 last five batches. Clients have at most five requests in flight, so a batch that is sent again
-because its response was lost is among them. Nothing here reads records or a clock.
+because its response was lost is among them. Nothing here reads records, except those of markers, or
+a clock.
+
+The first transactional batch of a producer opens a transaction, and its marker ends it. A marker
+has an epoch of its producer, which is that of the data, or with transaction version 2 a larger one,
+and the epoch of the transaction coordinator. A producer with an open transaction is never
+forgotten: consumers would then read records that may be aborted.
 
 States expire by the time of the last append, never by record timestamps: a producer that backfills
 old records is active. After a crash, the append time of a batch is not known exactly, but that of
@@ -15,14 +21,16 @@ The snapshot, which saves reading the whole log at the next start, has big-endia
 then for each producer, least recently used first,
 
     producer id int64 │ epoch int16 │ next sequence int32, -1 any │ last append time int64
-    │ last offset int64 │ batches uint8
+    │ last offset int64 │ coordinator epoch int32, -1 none
+    │ first offset of the open transaction int64, -1 none │ batches uint8
 
 and for each of its batches, oldest first,
 
     first sequence int32 │ last sequence int32 │ base offset int64 │ append time int64
 
-Version 1 has record timestamps in place of append times: they are replaced by the time at which the
-snapshot was written.
+Version 2 has neither coordinator epoch nor open transaction. Version 1 has, in addition, record
+timestamps in place of append times: they are replaced by the time at which the snapshot was
+written.
 """
 
 from __future__ import annotations
@@ -34,9 +42,21 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from ottla.protocol.batch import RecordBatch
+from ottla.protocol.batch import (
+    TRANSACTIONAL,
+    BatchError,
+    EndTxnMarker,
+    RecordBatch,
+    parse_marker,
+)
 
-from .errors import OutOfOrderSequenceError, StaleProducerEpochError
+from .errors import (
+    InvalidProducerEpochError,
+    InvalidTxnStateError,
+    OutOfOrderSequenceError,
+    TransactionCoordinatorFencedError,
+)
+from .transaction_index import AbortedTransaction
 
 #: Batches remembered per producer. Idempotent clients have no more requests in flight.
 REMEMBERED_BATCHES = 5
@@ -45,12 +65,16 @@ MAX_PRODUCERS = 100_000
 
 _SEQUENCE_MASK = 0x7FFFFFFF  # 0 follows 2³¹ - 1.
 _ANY_SEQUENCE = -1
+#: With this transaction version, the epoch of a marker is larger than that of the data.
+_VERSION_WITH_LARGER_MARKER_EPOCH = 2
 
-_VERSION = 2
+_VERSION = 3
+_VERSION_WITHOUT_TRANSACTIONS = 2
 _VERSION_WITH_RECORD_TIMESTAMPS = 1
 _FRAME = struct.Struct(">BI")
 _COUNT = struct.Struct(">I")
-_PRODUCER = struct.Struct(">qhiqqB")
+_PRODUCER = struct.Struct(">qhiqqiqB")
+_PRODUCER_WITHOUT_TRANSACTION = struct.Struct(">qhiqqB")
 _BATCH = struct.Struct(">iiqq")
 
 
@@ -62,12 +86,23 @@ class ProducerState(NamedTuple):
     last_sequence: int
     last_append_ms: int
     last_offset: int
+    #: The epoch of the transaction coordinator that wrote the last marker; -1 if there is none.
+    coordinator_epoch: int
+    #: The first offset of the open transaction; -1 if there is none.
+    txn_start_offset: int
 
 
 class _Producer:
     """Batches are (first sequence, last sequence, base offset, append time), all of one epoch."""
 
-    __slots__ = ("batches", "epoch", "last_append_ms", "last_offset", "next_sequence")
+    __slots__ = (
+        "batches",
+        "coordinator_epoch",
+        "epoch",
+        "last_append_ms",
+        "last_offset",
+        "next_sequence",
+    )
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
@@ -75,12 +110,14 @@ class _Producer:
         self.next_sequence = _ANY_SEQUENCE
         self.last_append_ms = -1
         self.last_offset = -1
+        self.coordinator_epoch = -1
 
 
 class ProducerStates:
     """The producers of one log, at most `max_producers`; the least recently used is forgotten.
 
-    `check` is called before an append and `update` after it, for one batch at a time.
+    `check` or `check_marker` is called before an append and `update` after it, for one batch at a
+    time.
     """
 
     def __init__(self, max_producers: int = MAX_PRODUCERS) -> None:
@@ -91,6 +128,8 @@ class ProducerStates:
         self.accepts_unknown_sequences = True
         # Not a dict, in which finding the oldest key is slow after many have been moved.
         self._producers: OrderedDict[int, _Producer] = OrderedDict()
+        # By producer id: the first offsets of open transactions, in ascending order.
+        self._open_transactions: OrderedDict[int, int] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._producers)
@@ -105,16 +144,38 @@ class ProducerStates:
                 last_sequence,
                 producer.last_append_ms,
                 producer.last_offset,
+                producer.coordinator_epoch,
+                self._open_transactions.get(producer_id, -1),
             )
 
-    def check(self, batch: RecordBatch) -> int | None:
+    @property
+    def first_open_offset(self) -> int | None:
+        """The first offset of the oldest open transaction; None if none is open."""
+        return next(iter(self._open_transactions.values()), None)
+
+    def txn_start_offset(self, producer_id: int) -> int | None:
+        """Return the first offset of a producer's open transaction; None if it has none."""
+        return self._open_transactions.get(producer_id)
+
+    def epoch_of(self, producer_id: int) -> int | None:
+        """Return the epoch of a producer; None if it is unknown."""
+        producer = self._producers.get(producer_id)
+        return None if producer is None else producer.epoch
+
+    def check(self, batch: RecordBatch, *, must_start_at_zero: bool = False) -> int | None:
         """Return None if a batch is to be appended, or its base offset if it is a duplicate.
 
         An unknown producer may start with any sequence, since its state may have expired; but not
-        in a log that replaces a lost one, with which its earlier batches are gone. Raises
-        OutOfOrderSequenceError and StaleProducerEpochError.
+        in a log that replaces a lost one, with which its earlier batches are gone, nor if it
+        `must_start_at_zero`, as with transaction version 2. Raises OutOfOrderSequenceError,
+        InvalidProducerEpochError and InvalidTxnStateError.
         """
         producer = self._producers.get(batch.producer_id)
+        is_new = producer is None or not producer.batches
+        if must_start_at_zero and is_new and batch.base_sequence > 0:
+            raise OutOfOrderSequenceError(
+                f"Producer {batch.producer_id} starts with sequence {batch.base_sequence}, not 0"
+            )
         if producer is None:
             if self.accepts_unknown_sequences or batch.base_sequence <= 0:
                 return None
@@ -124,13 +185,16 @@ class ProducerStates:
             )
         epoch, first = batch.producer_epoch, batch.base_sequence
         if epoch < producer.epoch:
-            raise StaleProducerEpochError(
-                f"Producer {batch.producer_id} has epoch {epoch}, older than {producer.epoch}"
-            )
+            raise _fenced(batch.producer_id, epoch, producer.epoch)
         expected = producer.next_sequence if epoch == producer.epoch else 0
         # The expected batch is no duplicate: five batches never span all sequence numbers. A batch
         # without a sequence is a transaction marker, which is not counted.
         if first == expected or first < 0 or expected == _ANY_SEQUENCE:
+            if batch.producer_id in self._open_transactions and not batch.is_transactional:
+                raise InvalidTxnStateError(
+                    f"Producer {batch.producer_id} has an open transaction: its batches must be"
+                    " transactional"
+                )
             return None
         if epoch == producer.epoch:
             last = batch.last_sequence
@@ -142,19 +206,50 @@ class ProducerStates:
             f" expected sequence {expected}, got {first}"
         )
 
-    def update(self, batch: RecordBatch, base_offset: int, append_ms: int) -> None:
+    def check_epoch(self, producer_id: int, epoch: int) -> None:
+        """Raise InvalidProducerEpochError if a producer is known with a newer epoch."""
+        producer = self._producers.get(producer_id)
+        if producer is not None and epoch < producer.epoch:
+            raise _fenced(producer_id, epoch, producer.epoch)
+
+    def check_marker(
+        self, producer_id: int, epoch: int, coordinator_epoch: int, transaction_version: int
+    ) -> None:
+        """Check whether a marker may be appended, with or without an open transaction.
+
+        With transaction version 2, its epoch must be larger than that of the data; it may be the
+        same if no transaction is open, which is a marker that is sent again. Raises
+        InvalidProducerEpochError and TransactionCoordinatorFencedError.
+        """
+        producer = self._producers.get(producer_id)
+        if producer is None:
+            return
+        is_open = producer_id in self._open_transactions
+        needs_larger = transaction_version >= _VERSION_WITH_LARGER_MARKER_EPOCH and is_open
+        if epoch < producer.epoch or (needs_larger and epoch == producer.epoch):
+            raise _fenced(producer_id, epoch, producer.epoch)
+        if coordinator_epoch < producer.coordinator_epoch:
+            raise TransactionCoordinatorFencedError(
+                f"The marker for producer {producer_id} has coordinator epoch {coordinator_epoch},"
+                f" older than {producer.coordinator_epoch}"
+            )
+
+    def update(
+        self, batch: RecordBatch, base_offset: int, append_ms: int
+    ) -> AbortedTransaction | None:
         """Record that a batch was appended, or found in the log, at this offset.
 
         Nothing is validated: the log is the truth, and compaction, for one, leaves gaps in
-        sequences.
+        sequences. Returns the transaction that the batch, a marker, has aborted.
         """
         producer_id = batch.producer_id
         if producer_id < 0:
-            return
+            return None
         producer = self._producers.get(producer_id)
         if producer is None:
             producer = self._producers[producer_id] = _Producer(batch.producer_epoch)
-            self._enforce_limit()
+            if len(self._producers) > self._max_producers:
+                self._forget_one()
         else:
             self._producers.move_to_end(producer_id)
             if producer.epoch != batch.producer_epoch:
@@ -171,31 +266,24 @@ class ProducerStates:
             producer.next_sequence = (last + 1) & _SEQUENCE_MASK
         producer.last_append_ms = append_ms
         producer.last_offset = base_offset + batch.last_offset_delta
+        if batch.attributes & TRANSACTIONAL:
+            if not batch.is_control:
+                self._open_transactions.setdefault(producer_id, base_offset)
+            elif (marker := _marker_of(batch)) is not None:
+                producer.coordinator_epoch = marker.coordinator_epoch
+                return self._end_transaction(producer_id, base_offset, marker)
+        return None
 
     def expire(self, now_ms: int, expiration_ms: int) -> None:
-        """Forget producers whose last append is at least `expiration_ms` ago."""
-        horizon = now_ms - expiration_ms
+        """Forget producers whose last append is at least `expiration_ms` ago.
+
+        Not those with an open transaction.
+        """
+        horizon, is_open = now_ms - expiration_ms, self._open_transactions
         expired = [key for key, value in self._producers.items() if value.last_append_ms <= horizon]
         for producer_id in expired:
-            del self._producers[producer_id]
-
-    def truncate(self, offset: int) -> None:
-        """Forget batches at or after the offset at which the log was truncated.
-
-        A producer without remaining batches is forgotten, even if the log has older ones.
-        """
-        truncated = [key for key, value in self._producers.items() if value.last_offset >= offset]
-        for producer_id in truncated:
-            producer = self._producers[producer_id]
-            batches = producer.batches
-            while batches and _last_offset(batches[-1]) >= offset:
-                batches.pop()
-            if not batches:
+            if producer_id not in is_open:
                 del self._producers[producer_id]
-                continue
-            _, last, _, producer.last_append_ms = batches[-1]
-            producer.last_offset = _last_offset(batches[-1])
-            producer.next_sequence = (last + 1) & _SEQUENCE_MASK
 
     def snapshot(self) -> bytes:
         """Encode all states for a snapshot file; see `restore`."""
@@ -208,6 +296,8 @@ class ProducerStates:
                     producer.next_sequence,
                     producer.last_append_ms,
                     producer.last_offset,
+                    producer.coordinator_epoch,
+                    self._open_transactions.get(producer_id, -1),
                     len(producer.batches),
                 )
             )
@@ -226,13 +316,13 @@ class ProducerStates:
         if len(data) < _FRAME.size + _COUNT.size:
             raise ValueError(f"Producer snapshot of {len(data)} bytes is too short")
         version, crc = _FRAME.unpack_from(data)
-        if version not in (_VERSION, _VERSION_WITH_RECORD_TIMESTAMPS):
+        if not _VERSION_WITH_RECORD_TIMESTAMPS <= version <= _VERSION:
             raise ValueError(f"Producer snapshot has version {version}, not {_VERSION}")
         if crc32c(memoryview(data)[_FRAME.size :]) != crc:
             raise ValueError("Producer snapshot has a wrong CRC")
         states = cls(max_producers)
         try:
-            end = states._read(data, _FRAME.size)
+            end = states._read(data, _FRAME.size, version)
         except struct.error as error:
             raise ValueError(f"Producer snapshot ends early: {error}") from None
         if end != len(data):
@@ -243,30 +333,60 @@ class ProducerStates:
                 producer.batches = [(*batch[:3], written_ms) for batch in producer.batches]
         return states
 
-    def _read(self, data: bytes, position: int) -> int:
+    def _read(self, data: bytes, position: int, version: int) -> int:
         (count,) = _COUNT.unpack_from(data, position)
         position += _COUNT.size
+        has_transactions = version > _VERSION_WITHOUT_TRANSACTIONS
+        producer_format = _PRODUCER if has_transactions else _PRODUCER_WITHOUT_TRANSACTION
+        open_transactions: list[tuple[int, int]] = []
         for _ in range(count):
-            producer_id, epoch, next_sequence, timestamp, offset, batches = _PRODUCER.unpack_from(
-                data, position
-            )
-            position += _PRODUCER.size
-            producer = self._producers[producer_id] = _Producer(epoch)
-            producer.next_sequence = next_sequence
-            producer.last_append_ms = timestamp
-            producer.last_offset = offset
-            for _ in range(batches):
+            fields = producer_format.unpack_from(data, position)
+            position += producer_format.size
+            producer = self._producers[fields[0]] = _Producer(fields[1])
+            producer.next_sequence, producer.last_append_ms, producer.last_offset = fields[2:5]
+            if has_transactions:
+                producer.coordinator_epoch = fields[5]
+                if fields[6] >= 0:
+                    open_transactions.append((fields[6], fields[0]))
+            for _ in range(fields[-1]):
                 producer.batches.append(_BATCH.unpack_from(data, position))
                 position += _BATCH.size
-            self._enforce_limit()
+        for first_offset, producer_id in sorted(open_transactions):
+            self._open_transactions[producer_id] = first_offset
+        while len(self._producers) > self._max_producers and self._forget_one():
+            pass
         return position
 
-    def _enforce_limit(self) -> None:
-        if len(self._producers) > self._max_producers:
-            self._producers.popitem(last=False)
+    def _end_transaction(
+        self, producer_id: int, offset: int, marker: EndTxnMarker
+    ) -> AbortedTransaction | None:
+        first_offset = self._open_transactions.pop(producer_id, None)
+        if first_offset is None or marker.is_commit:
+            return None
+        first_open = self.first_open_offset
+        stable = offset + 1 if first_open is None else first_open
+        return AbortedTransaction(producer_id, first_offset, offset, stable)
+
+    def _forget_one(self) -> bool:
+        """Forget the least recently used producer without an open transaction, if there is one."""
+        producers, is_open = self._producers, self._open_transactions
+        if len(is_open) >= len(producers):
+            return False
+        while next(iter(producers)) in is_open:
+            producers.move_to_end(next(iter(producers)))
+        producers.popitem(last=False)
+        return True
 
 
-def _last_offset(batch: tuple[int, int, int, int]) -> int:
-    """Return the last offset: sequences and offsets increase together."""
-    first, last, base_offset, _ = batch
-    return base_offset + ((last - first) & _SEQUENCE_MASK)
+def _marker_of(batch: RecordBatch) -> EndTxnMarker | None:
+    """Return the marker in a control batch; None if it has none."""
+    try:
+        return parse_marker(batch)
+    except BatchError:
+        return None
+
+
+def _fenced(producer_id: int, epoch: int, known_epoch: int) -> InvalidProducerEpochError:
+    return InvalidProducerEpochError(
+        f"Producer {producer_id} has epoch {epoch}, older than {known_epoch}"
+    )

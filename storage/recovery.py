@@ -20,6 +20,7 @@ from .config import LogConfig
 from .errors import StorageError
 from .files import OpenFiles
 from .log import Log
+from .producer_states import ProducerStates
 from .segment import Segment
 from .segment_recovery import RecoveryReport, SegmentRecovery
 from .segments import DELETED_SUFFIX
@@ -93,8 +94,8 @@ def _load_clean(log: Log) -> None:
     for segment, following in zip_longest(log.segments, log.segments[1:]):
         next_offset = None if following is None else following.base_offset
         segment.load(_file_size(segment), next_offset, log.config.index_interval_bytes)
-    snapshot = _restore_producer_states(log, log.end_offset if log.segments else 0)
-    _replay_producer_states(log, log.segments, snapshot)
+    _rebuild_transaction_indexes(log, log.segments)
+    log.restore_producer_states(log.end_offset if log.segments else 0, log.segments)
 
 
 def _recover(log: Log, recovery_point: int, report: RecoveryReport) -> None:
@@ -105,9 +106,10 @@ def _recover(log: Log, recovery_point: int, report: RecoveryReport) -> None:
         if not _load_if_intact(log, segment, segments[index + 1].base_offset):
             first = index
             break
-    snapshot = _restore_producer_states(log, recovery_point)
-    _replay_producer_states(log, segments[:first], snapshot)
+    _rebuild_transaction_indexes(log, segments[:first])
     expected_offset = segments[first].base_offset if segments else 0
+    # From before the segments that are read again, so that their markers are replayed.
+    snapshot = log.restore_producer_states(expected_offset, segments[:first])
     for index in range(first, len(segments)):
         segment = segments[index]
         following = segments[index + 1] if index + 1 < len(segments) else None
@@ -126,23 +128,21 @@ def _load_if_intact(log: Log, segment: Segment, next_offset: int) -> bool:
     return segment.has_valid_end()
 
 
-def _restore_producer_states(log: Log, offset: int) -> int:
-    """Restore the last snapshot at or before an offset; return the offset of the snapshot."""
-    log.producer_states, snapshot = log.producer_snapshots.restore(offset)
-    return snapshot
-
-
-def _replay_producer_states(log: Log, segments: Sequence[Segment], snapshot: int) -> None:
-    """Apply the batches after the snapshot to the producer states."""
+def _rebuild_transaction_indexes(log: Log, segments: Sequence[Segment]) -> None:
+    """Rebuild the transaction indexes of all segments if that of any of them does not fit."""
+    if all(s.transactions.fits(s.base_offset, s.next_offset) for s in segments):
+        return
+    logger.warning("Log %s: a transaction index is damaged, rebuilding all", log.directory.name)
+    states = ProducerStates()
     for segment in segments:
-        first = segment.find(snapshot) if segment.next_offset > snapshot else None
-        if first is None:
-            continue
-        append_ms = segment.last_append_time()
-        for position in segment.batches(first.position):
+        aborted = []
+        for position in segment.batches():
             batch = RecordBatch(segment.read(position.position, position.size))
-            if batch.producer_id >= 0:
-                log.producer_states.update(batch, batch.base_offset, append_ms)
+            transaction = states.update(batch, batch.base_offset, -1)
+            if transaction is not None:
+                aborted.append(transaction)
+        segment.transactions.replace(aborted)
+        segment.transactions.write()
 
 
 def _estimate_first_append(log: Log) -> None:

@@ -1,8 +1,9 @@
-"""One segment: a `.log` file of record batches and its two indexes. It never decodes a record.
+"""One segment: a `.log` file of record batches and its indexes. It never decodes a record.
 
     00000000000000001000.log         batches, exactly as on the wire, from base offset 1000
     00000000000000001000.index       see index.py
     00000000000000001000.timeindex
+    00000000000000001000.txnindex    see transaction_index.py; only if a transaction was aborted
 
 The file of the active segment is longer than its content: it is extended by holes ahead of the
 appends, so that one map serves many of them, and truncated when the segment is sealed. After a
@@ -32,6 +33,7 @@ from .files import OpenFiles
 from .index import OffsetIndex
 from .segment_indexes import SegmentIndexes
 from .timestamp_search import IndexHint, SegmentSearch
+from .transaction_index import TRANSACTION_INDEX_SUFFIX, TransactionIndex
 
 logger = logging.getLogger(__name__)
 
@@ -76,6 +78,8 @@ class Segment:
         self._files = files
         self._disk = files.disk
         self.indexes = SegmentIndexes(self.path(""), self._disk)
+        #: The aborted transactions whose markers are in this segment.
+        self.transactions = TransactionIndex(self.path(TRANSACTION_INDEX_SUFFIX), self._disk)
         self._bytes_since_index_entry = 0
         self._fd: int | None = None
         self._map: mmap.mmap | None = None
@@ -226,6 +230,14 @@ class Segment:
                 return position
         return self.size
 
+    def offset_at(self, position: int) -> int:
+        """Return the base offset of the batch at a position, or the next offset at the end."""
+        entry = self._offset_index().entry_at_or_before_position(position)
+        for batch in self._scan_from_entry(entry):
+            if batch[0] >= position:
+                return batch[2]
+        return self.next_offset
+
     def has_valid_end(self) -> bool:
         """Whether the last indexed batch, and those after it, are where they should be."""
         entry = self._offset_index().entry_at_or_before_position(self.size)
@@ -323,6 +335,7 @@ class Segment:
                 self._disk.sync_path(self.path(".log"))
             if with_indexes:
                 self.indexes.flush()
+                self.transactions.flush()
         except OSError:
             if self._is_dropped:
                 return  # Deleted in the meantime: nobody needs it.
@@ -351,6 +364,7 @@ class Segment:
             self._disk.resize(self._open(), self.size)
             self._file_size = self.size
         self.indexes.write()
+        self.transactions.write()
 
     def load(self, size: int, next_offset: int | None, index_interval_bytes: int) -> None:
         """Load a segment that was closed cleanly.
@@ -361,7 +375,9 @@ class Segment:
         """
         self.set_durable_size(size)
         self.is_max_timestamp_verified = False
+        self.transactions.open()
         if next_offset is None:
+            self.transactions.load()
             self._load_active(index_interval_bytes)
             return
         self.next_offset = next_offset
@@ -381,7 +397,10 @@ class Segment:
         self.size = self.flushed_size = self._file_size = size
 
     def reset(self) -> None:
-        """Forget batches and indexes: recovery is going to add all batches again."""
+        """Forget batches and their indexes: all batches are going to be added again.
+
+        Aborted transactions are not forgotten, since they may have begun in an earlier segment.
+        """
         self.indexes.clear()
         self._bytes_since_index_entry = 0
         self.next_offset = self.base_offset
@@ -427,6 +446,7 @@ class Segment:
     def _unseal(self) -> None:
         """Make a sealed segment active again, after those that followed it were truncated."""
         self.indexes.load()
+        self.transactions.load()
         self._is_sealed = False
 
     def _scan(self, position: int, block: bytes = b"") -> Iterator[tuple[int, int, int, int, int]]:
@@ -519,6 +539,7 @@ class Segment:
         self._map = None
         if self._is_sealed:
             self.indexes.unmap()
+            self.transactions.unmap()
 
     def _open(self) -> int:
         if self._fd is None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from pathlib import Path
+from typing import Protocol
 
 from .disk import Buffer, Disk
 from .index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, OffsetIndex, TimeIndex
@@ -67,14 +68,14 @@ class SegmentIndexes:
 
     def clear(self) -> None:
         """Start over with empty indexes in memory."""
-        _CACHE.forget(self)
+        INDEX_CACHE.forget(self)
         self._offsets = OffsetIndex(bytearray())
         self._times = TimeIndex(bytearray())
         self.entry_count = 0
 
     def load(self) -> None:
         """Read the files into memory, to append to them. Raises FileNotFoundError."""
-        _CACHE.forget(self)
+        INDEX_CACHE.forget(self)
         offsets = OffsetIndex(bytearray(self._disk.read_file(self.path(_OFFSET_SUFFIX))))
         self._times = TimeIndex(bytearray(self._disk.read_file(self.path(_TIME_SUFFIX))))
         self._offsets = offsets
@@ -83,7 +84,7 @@ class SegmentIndexes:
     def unmap(self) -> None:
         """Forget the indexes of a sealed segment; the next use reads the files."""
         self._offsets = self._times = None
-        _CACHE.forget(self)
+        INDEX_CACHE.forget(self)
 
     def is_loaded(self) -> bool:
         """Whether the offset index is in memory."""
@@ -144,8 +145,14 @@ class SegmentIndexes:
             data = self._disk.read_file(self.path(suffix))
         except FileNotFoundError:
             data = b""
-        _CACHE.add(self, len(data))
+        INDEX_CACHE.add(self, len(data))
         return data[: len(data) // entry_bytes * entry_bytes]
+
+
+class _CachedIndex(Protocol):
+    def unmap(self) -> None:
+        """Forget what was read."""
+        ...
 
 
 class _IndexCache:
@@ -153,11 +160,11 @@ class _IndexCache:
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
-        self._sizes: OrderedDict[SegmentIndexes, int] = OrderedDict()
+        self._sizes: OrderedDict[_CachedIndex, int] = OrderedDict()
         self._bytes = 0
         self._lock = threading.Lock()
 
-    def add(self, indexes: SegmentIndexes, size: int) -> None:
+    def add(self, indexes: _CachedIndex, size: int) -> None:
         """Count `size` bytes of these indexes; forget others if there are too many."""
         evicted = []
         with self._lock:
@@ -170,10 +177,10 @@ class _IndexCache:
         for oldest in evicted:
             oldest.unmap()
 
-    def forget(self, indexes: SegmentIndexes) -> None:
+    def forget(self, indexes: _CachedIndex) -> None:
         """Stop counting these indexes."""
         with self._lock:
             self._bytes -= self._sizes.pop(indexes, 0)
 
 
-_CACHE = _IndexCache(_MAX_CACHE_BYTES)
+INDEX_CACHE = _IndexCache(_MAX_CACHE_BYTES)

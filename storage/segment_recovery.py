@@ -15,8 +15,10 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -115,6 +117,7 @@ class SegmentRecovery:
         """Verify all batches, set damaged ones aside, and truncate the rest."""
         segment, disk = self._segment, self._disk
         segment.reset()
+        segment.transactions.replace([])
         segment.size = segment.flushed_size = self._size
         position = self._scan_from(0)
         while position < self._size:
@@ -194,7 +197,9 @@ class SegmentRecovery:
                     current_epoch = epoch
                 add_batch(position, total, base, base + delta, timestamp, interval)
                 if producer_id >= 0 and base >= snapshot:
-                    update(RecordBatch(view[at : at + total]), base, append_ms)
+                    aborted = update(RecordBatch(view[at : at + total]), base, append_ms)
+                    if aborted is not None:
+                        segment.transactions.add(aborted)
                 expected = base + delta + 1
                 position += total
         finally:
@@ -432,29 +437,48 @@ class SegmentRecovery:
         """Save the damaged bytes, and rewrite the segment without them."""
         segment, disk = self._segment, self._disk
         good, position = [], 0
-        for start, stop in self._damaged:
-            target = self._new_damaged_path(start)
-            self._copy([(start, stop)], target)
-            self._report.damaged_ranges.append(
-                DamagedRange(segment.path(".log").name, start, stop - start, target.name)
-            )
-            good.append((position, start))
-            position = stop
-        good.append((position, max(position, self._end)))
         temporary = segment.path(".log.tmp")
-        self._copy(good, temporary)
+        copies = [temporary]
+        try:
+            for start, stop in self._damaged:
+                target = self._new_damaged_path(start)
+                copies.append(target)
+                self._copy([(start, stop)], target)
+                self._report.damaged_ranges.append(
+                    DamagedRange(segment.path(".log").name, start, stop - start, target.name)
+                )
+                good.append((position, start))
+                position = stop
+            good.append((position, max(position, self._end)))
+            self._copy(good, temporary)
+            # Before the rename: a recovery that is repeated knows the gaps that this one made.
+            self._save_gaps(temporary)
+        except OSError:
+            # The segment is unchanged, and the next attempt makes other copies: on a full disk
+            # these would take what space there is.
+            for copy in copies:
+                with suppress(OSError):
+                    disk.unlink(copy)
+            raise
         segment.close()
         disk.rename(temporary, segment.path(".log"))
         disk.sync_directory(segment.directory)
         segment.reset()
         segment.size = segment.flushed_size = segment.path(".log").stat().st_size
-        gaps, expected = read_gaps(segment.directory), segment.base_offset
         for batch in segment.batches():
             segment.add_batch(*batch, self._log.config.index_interval_bytes)
-            if batch.base_offset > expected and [expected, batch.base_offset] not in gaps:
-                gaps.append([expected, batch.base_offset])
-            expected = batch.last_offset + 1
-        disk.replace_file(self._log.directory / GAPS_FILE, json.dumps(gaps).encode())
+
+    def _save_gaps(self, path: Path) -> None:
+        """Add the gaps between the offsets of the batches in a file to those of the log."""
+        gaps, expected = read_gaps(self._log.directory), self._segment.base_offset
+        with path.open("rb") as file:
+            while len(header := file.read(HEADER_BYTES)) == HEADER_BYTES:
+                base_offset, length, _, _, _, last_offset_delta, *_ = unpack_header(header, 0)
+                if base_offset > expected and [expected, base_offset] not in gaps:
+                    gaps.append([expected, base_offset])
+                expected = base_offset + last_offset_delta + 1
+                file.seek(LOG_OVERHEAD_BYTES + length - HEADER_BYTES, os.SEEK_CUR)
+        self._disk.replace_file(self._log.directory / GAPS_FILE, json.dumps(gaps).encode())
 
     def _new_damaged_path(self, position: int) -> Path:
         """Return a path for damaged bytes that no earlier recovery has used."""

@@ -15,8 +15,11 @@ from typing import overload
 from .files import OpenFiles
 from .segment import BatchPosition, Segment
 from .segment_indexes import INDEX_SUFFIXES
+from .transaction_index import TRANSACTION_INDEX_SUFFIX
 
 DELETED_SUFFIX = ".deleted"
+#: The suffixes of all indexes of a segment; it need not have all of them.
+ALL_INDEX_SUFFIXES = (*INDEX_SUFFIXES, TRANSACTION_INDEX_SUFFIX)
 
 
 class LogSegments(Sequence[Segment]):
@@ -74,6 +77,10 @@ class LogSegments(Sequence[Segment]):
                 return segment, batch
         return None  # Compaction has removed everything from this offset on.
 
+    def from_offset(self, offset: int) -> list[Segment]:
+        """Return the segment that contains an offset, and all after it."""
+        return self._segments[max(0, bisect_right(self._base_offsets, offset) - 1) :]
+
     def add(self, segment: Segment) -> None:
         """Add a segment at the end."""
         self._segments.append(segment)
@@ -105,7 +112,7 @@ class LogSegments(Sequence[Segment]):
         self.has_unflushed_names = True
         segment.drop()
         self._deleted.append(segment)
-        for suffix in INDEX_SUFFIXES:
+        for suffix in ALL_INDEX_SUFFIXES:
             # The active segment has its indexes in memory; without a log they mean nothing.
             with suppress(OSError):
                 self._disk.rename(segment.path(suffix), segment.path(suffix + DELETED_SUFFIX))
@@ -114,7 +121,7 @@ class LogSegments(Sequence[Segment]):
         """Unlink the files of deleted segments that no reader uses; return how many remain."""
         for segment in list(self._deleted):
             if not segment.has_views():
-                for suffix in (".log", *INDEX_SUFFIXES):
+                for suffix in (".log", *ALL_INDEX_SUFFIXES):
                     self._disk.unlink(segment.path(suffix + DELETED_SUFFIX))
                 self._deleted.remove(segment)
         return len(self._deleted)

@@ -3,6 +3,7 @@
 Version 2 may return PRODUCER_FENCED instead of INVALID_PRODUCER_EPOCH.
 Version 3 is the first flexible version.
 Version 4 may return TRANSACTION_ABORTABLE.
+Version 5 bumps the producer epoch, and adds ProducerId and ProducerEpoch to the response (KIP-890).
 """
 
 from __future__ import annotations
@@ -21,3 +22,5 @@ class EndTxnRequest(Message, api=END_TXN):
 class EndTxnResponse(Message, api=END_TXN):
     throttle_time_ms: int = field(Int32)
     error_code: int = field(Int16)
+    producer_id: int = field(Int64, since=5, default=-1, ignorable=True)  # to use from now on
+    producer_epoch: int = field(Int16, since=5, default=-1, ignorable=True)

@@ -8,14 +8,21 @@ Version 8 adds RecordErrors and ErrorMessage to the response.
 Version 9 is the first flexible version.
 Version 10 adds CurrentLeader and NodeEndpoints to the response.
 Version 11 may return TRANSACTION_ABORTABLE.
+Version 12 adds the partitions to the transaction (KIP-890).
+Version 13 names topics by id.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from uuid import UUID
 
+from ..primitives import NIL_UUID
 from ..registry import PRODUCE
-from ..schema import Array, Buffer, Bytes, Int16, Int32, Int64, Message, String, Struct, field
+from ..schema import Array, Buffer, Bytes, Int16, Int32, Int64, Message, String, Struct, Uuid, field
+
+#: The last version that names topics; later ones have their ids.
+LAST_VERSION_WITH_TOPIC_NAMES = 12
 
 
 class PartitionProduceData(Message):
@@ -24,7 +31,8 @@ class PartitionProduceData(Message):
 
 
 class TopicProduceData(Message):
-    name: str = field(String)
+    name: str = field(String, until=12, ignorable=True)
+    topic_id: UUID = field(Uuid, since=13, default=NIL_UUID, ignorable=True)
     partition_data: Sequence[PartitionProduceData] = field(Array(PartitionProduceData))
 
 
@@ -65,7 +73,8 @@ class PartitionProduceResponse(Message):
 
 
 class TopicProduceResponse(Message):
-    name: str = field(String)
+    name: str = field(String, until=12, ignorable=True)
+    topic_id: UUID = field(Uuid, since=13, default=NIL_UUID, ignorable=True)
     partition_responses: Sequence[PartitionProduceResponse] = field(Array(PartitionProduceResponse))
 
 

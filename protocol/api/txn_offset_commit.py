@@ -3,6 +3,7 @@
 Version 2 adds CommittedLeaderEpoch.
 Version 3 is the first flexible version; adds GenerationId, MemberId and GroupInstanceId.
 Version 4 may return TRANSACTION_ABORTABLE.
+Version 5 adds the group's offsets to the transaction (KIP-890).
 """
 
 from __future__ import annotations

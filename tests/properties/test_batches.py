@@ -1,10 +1,10 @@
 """Record batches: round trips, and invalid bytes are rejected."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.strategies import records
+from harness.strategies import examples, records
 from ottla.protocol.batch import RecordBatch, build_batch
 from ottla.protocol.compression import Compression
 from ottla.protocol.errors import BatchError
@@ -13,7 +13,7 @@ from ottla.protocol.records import MIN_RECORD_BYTES, decode_records, encode_reco
 
 @pytest.mark.parametrize("compression", Compression, ids=lambda codec: codec.name.lower())
 @given(rows=records())
-@settings(max_examples=25)
+@examples(25)
 def test_records_round_trip(compression, rows):
     batch = RecordBatch(build_batch(rows, compression=compression, base_offset=0))
     batch.validate_produced()
@@ -23,7 +23,7 @@ def test_records_round_trip(compression, rows):
 
 
 @given(rows=records(), data=st.data())
-@settings(max_examples=100)
+@examples(100)
 def test_corrupt_records_are_rejected_or_decoded_completely(rows, data):
     payload = bytearray(encode_records(rows, 0, rows[0].timestamp))
     for _ in range(data.draw(st.integers(1, 3))):
@@ -40,7 +40,7 @@ def test_corrupt_records_are_rejected_or_decoded_completely(rows, data):
 
 
 @given(data=st.binary(max_size=200))
-@settings(max_examples=200)
+@examples(200)
 def test_random_bytes_are_rejected(data):
     with pytest.raises(BatchError):
         RecordBatch(data).validate()

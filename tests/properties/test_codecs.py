@@ -89,6 +89,7 @@ def test_every_truncated_message_is_rejected(message, version):
 
 
 @EVERY
+@pytest.mark.exhaustive
 def test_false_lengths_and_counts_allocate_nothing(message, version):
     compiled = codec(message, version)
     wire = encoded(compiled, crowded(message, version, elements=2))

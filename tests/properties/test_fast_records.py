@@ -8,10 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from harness.strategies import nearly_valid_records, records
+from harness.strategies import examples, nearly_valid_records, records
 from ottla.client.types import ConsumerRecord
 from ottla.protocol.errors import BatchError
 from ottla.protocol.records import (
@@ -80,7 +80,7 @@ def check_decoding(payload: Any, count: int, *bases: Any) -> None:
 @given(
     rows=records(min_size=0), base_offset=INT64, base_timestamp=INT64, append_time=st.none() | INT64
 )
-@settings(max_examples=100)
+@examples(100)
 def test_both_encode_the_same_bytes_and_decode_them(rows, base_offset, base_timestamp, append_time):
     written = encode_in_python(rows, 0, NOW)
 
@@ -139,7 +139,7 @@ ODD = ROWS | ROWS.map(lambda row: Record(*row)) | ROWS.map(list) | ROWS.map(lamb
 @given(rows=st.lists(ODD, max_size=3), base_offset=NUMBERS, base_timestamp=NUMBERS)
 @example(rows=[Record(0, 0, None, None)], base_offset=-(2**63), base_timestamp=-(2**63))
 @example(rows=[Record(2**63 - 1, 0, None, None)], base_offset=-1, base_timestamp=0)
-@settings(max_examples=400)
+@examples(400)
 def test_unusual_values_are_encoded_as_pure_python_does(rows, base_offset, base_timestamp):
     expected = outcome(encode_in_python, rows, base_offset, base_timestamp)
 
@@ -170,7 +170,7 @@ def test_truncated_payloads_and_wrong_counts_are_rejected():
 
 
 @given(rows=records(), data=st.data())
-@settings(max_examples=200)
+@examples(200)
 def test_corrupt_payloads_raise_the_same_errors(rows, data):
     payload = bytearray(encode_in_python(rows, 0, rows[0].timestamp))
     for _ in range(data.draw(st.integers(0, 3))):
@@ -192,7 +192,7 @@ def test_corrupt_payloads_raise_the_same_errors(rows, data):
         st.sampled_from([None, None, NOW, -(2**63)]),
     ),
 )
-@settings(max_examples=150)
+@examples(150)
 def test_nearly_valid_records_have_the_same_outcome(parts, bases):
     check_decoding(b"".join(parts), len(parts), *bases)
 
@@ -202,7 +202,7 @@ def test_nearly_valid_records_have_the_same_outcome(parts, bases):
 @example(names=[b"\xf4\x90\x80\x80", b"\xf4\x8f\xbf\xbf"])  # past the last character, and the last
 @example(names=[b"\xc0\x80", b"\xe0\x80\x80", b"\xf0\x80\x80\x80"])  # overlong
 @example(names=[b"\xe2\x82", b"\xf0\x9f\x98", b"\xc3"])  # cut off
-@settings(max_examples=500)
+@examples(500)
 def test_utf8_header_keys_have_the_same_outcome(names):
     for name in names:
         body = b"\0\0\0\x01\x01\x02" + bytes([2 * len(name)]) + name + b"\x01"

@@ -7,10 +7,10 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from harness.strategies import nearly_valid_records, records
+from harness.strategies import examples, nearly_valid_records, records
 from ottla.protocol.batch import RecordBatch, build_batch
 from ottla.protocol.compression import Compression
 from ottla.protocol.errors import BatchError, ErrorCode
@@ -86,7 +86,7 @@ def test_valid_records_have_the_same_result(rows, base_timestamp, timestamps, ke
 
 
 @given(rows=records(), timestamps=RANGES, keys=st.booleans(), data=st.data())
-@settings(max_examples=300)
+@examples(300)
 def test_mutated_records_have_the_same_outcome(rows, timestamps, keys, data):
     rows = [row._replace(offset=index) for index, row in enumerate(rows)]
     payload = bytearray(encode_in_python(rows, 0, rows[0].timestamp))
@@ -108,13 +108,13 @@ def test_mutated_records_have_the_same_outcome(rows, timestamps, keys, data):
 )
 @example(parts=[b"\x0c\0\0\0\x01\x01\0"], base_timestamp=-1, timestamps=(5, 6), keys=False)
 @example(parts=[b"\x0e\0\x02\0\x81\0\x01\0"], base_timestamp=0, timestamps=None, keys=True)
-@settings(max_examples=300)
+@examples(300)
 def test_nearly_valid_records_have_the_same_outcome(parts, base_timestamp, timestamps, keys):
     check(b"".join(parts), len(parts), base_timestamp, timestamps, keys)
 
 
 @given(payload=st.binary(max_size=40), count=st.integers(-1, 6), base_timestamp=INT64)
-@settings(max_examples=300)
+@examples(300)
 def test_arbitrary_bytes_have_the_same_outcome(payload, count, base_timestamp):
     check(payload, count, base_timestamp, (INT64_MIN, INT64_MAX), keys=True)
 
@@ -133,7 +133,7 @@ def test_every_byte_of_a_record_may_have_every_value():
 
 @pytest.mark.parametrize("codec", list(Compression), ids=lambda codec: codec.name)
 @given(rows=records(), data=st.data())
-@settings(max_examples=40)
+@examples(40)
 def test_a_mutated_batch_is_rejected_or_can_be_read_by_consumers(codec, rows, data):
     rows = [row._replace(offset=index) for index, row in enumerate(rows)]
     built = build_batch(rows, compression=codec)
@@ -183,7 +183,7 @@ def test_large_payloads_without_the_gil_have_the_same_result():
     timestamp=st.sampled_from([0, 1, -1, NOW + 1, INT64_MAX, INT64_MIN]),
     first_delta=st.sampled_from([0, 1, 200, 2**31]),
 )
-@settings(max_examples=300)
+@examples(300)
 def test_the_first_record_at_a_timestamp_is_the_same(parts, base_timestamp, timestamp, first_delta):
     payload = b"".join(parts)
     arguments = (payload, len(parts), base_timestamp, timestamp, first_delta)

@@ -13,7 +13,14 @@ from ottla.protocol.api.produce import ProduceRequest, ProduceResponse
 from ottla.protocol.codec import decode_request, decode_response, encode_request, encode_response
 from ottla.protocol.compiler import PASS_THROUGH_BYTES, codec, source
 from ottla.protocol.errors import DecodeError, UnsupportedVersionError
-from ottla.protocol.registry import API_VERSIONS, APIS, FETCH, PRODUCE, SASL_HANDSHAKE
+from ottla.protocol.registry import (
+    ADD_PARTITIONS_TO_TXN,
+    API_VERSIONS,
+    APIS,
+    FETCH,
+    PRODUCE,
+    SASL_HANDSHAKE,
+)
 
 
 def frame(text: str) -> bytes:
@@ -192,11 +199,13 @@ def test_an_unsupported_api_or_version_raises_with_the_correlation_id(key_and_ve
     )
 
 
-def test_only_produce_advertises_versions_it_does_not_support():
+def test_advertised_versions_that_differ_from_the_supported_ones():
     different = [api for api in APIS.values() if api.advertised != api.versions]
 
-    assert different == [PRODUCE]
+    assert different == [PRODUCE, ADD_PARTITIONS_TO_TXN]
     assert (PRODUCE.advertised.first, PRODUCE.versions.first) == (0, 3)
+    # Later versions are for brokers, and a client would use them.
+    assert (ADD_PARTITIONS_TO_TXN.advertised.last, ADD_PARTITIONS_TO_TXN.versions.last) == (3, 5)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.logs import commit, compact
-from ottla.protocol.batch import HEADER_BYTES, Record, RecordBatch, build_batch, split_batches
+from ottla.protocol.batch import HEADER_BYTES, Record, build_batch, split_batches
 from ottla.protocol.compression import Compression
 from ottla.protocol.errors import BatchError
 from ottla.storage.cleaner import rewrite
@@ -60,11 +60,15 @@ def append(log, *pairs, now=NOW, **fields):
 
 def append_marker(log, producer_id, key):
     """Append a transaction marker, which producers cannot do."""
-    record = Record(log.end_offset, NOW, key, b"\0" * 6)
-    data = build_batch(
-        [record], producer_id=producer_id, producer_epoch=0, transactional=True, control=True
+    log.append_marker(
+        producer_id=producer_id,
+        producer_epoch=0,
+        coordinator_epoch=0,
+        is_commit=key == COMMIT,
+        transaction_version=1,
+        leader_epoch=0,
+        now_ms=NOW,
     )
-    log.active_segment.append(data, [RecordBatch(data)], 4096, 1 << 20)
 
 
 def seal(log):
@@ -623,7 +627,7 @@ def test_records_without_a_key_are_kept_and_counted(tmp_path):
     assert stats.records_without_key == 2
 
 
-def test_only_committed_transactional_records_replace_others(tmp_path):
+def test_only_committed_transactional_records_stay_and_replace_others(tmp_path):
     log = a_log(tmp_path)
     fields = {"producer_epoch": 0, "transactional": True}
     append(log, ("a", "1"), ("b", "1"))
@@ -635,9 +639,9 @@ def test_only_committed_transactional_records_replace_others(tmp_path):
 
     compact(log, NOW)
 
-    assert texts_of(log) == [(0, "a", "1"), (2, "a", "2"), (3, "b", "2")]
-    assert [batch.is_control for batch in batches_of(log)] == [False, False, False, True, True]
-    assert [batch.is_transactional for batch in batches_of(log)] == [False] + [True] * 4
+    assert texts_of(log) == [(0, "a", "1"), (3, "b", "2")]
+    assert [batch.is_control for batch in batches_of(log)] == [False, False, True, True]
+    assert [batch.is_transactional for batch in batches_of(log)] == [False] + [True] * 3
 
 
 def test_a_pass_ends_before_an_open_transaction(tmp_path):
@@ -650,7 +654,7 @@ def test_a_pass_ends_before_an_open_transaction(tmp_path):
     stats = compact(log, NOW)
 
     assert stats.first_dirty_offset == 2
-    assert texts_of(log) == [(0, "a", "1"), (2, "a", None), (3, "c", "2")]
+    assert texts_of(log) == [(0, "a", "1"), (1, "c", "1"), (2, "a", None), (3, "c", "2")]
 
     append_marker(log, 7, COMMIT)
     seal(log)

@@ -12,13 +12,14 @@ import pytest
 
 from harness.logs import NoSyncDisk, count_flushes
 from harness.mounts import private_mounts
-from ottla.protocol.batch import Record, build_batch, split_batches
+from ottla.protocol.batch import HEADER_BYTES, Record, build_batch, split_batches
 from ottla.storage.config import LogConfig
 from ottla.storage.errors import LogOfflineError, StorageError
 from ottla.storage.files import OpenFiles
 from ottla.storage.flusher import Flusher
 from ottla.storage.logdir import LogDirectory
 from ottla.storage.recovery import open_log
+from ottla.storage.segment_recovery import GAPS_FILE
 
 NOW = 1_700_000_000_000
 HOUR_MS = 60 * 60 * 1000
@@ -270,6 +271,28 @@ def test_a_failed_flush_never_succeeds_later(tmp_path, disk, method):
 
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT])
+def test_nothing_is_appended_without_space_for_its_leader_epoch(tmp_path, disk, error):
+    log, _ = open_log(tmp_path / "log", CONFIG, OpenFiles(disk))
+    append(log, b"one", leader_epoch=2)
+    for _ in range(2):
+        disk.fail("open", error)
+        with pytest.raises(OSError, match=os.strerror(error)):
+            append(log, b"two", leader_epoch=3)
+
+    # An idempotent producer sends what failed as a new batch: it must not be in the log.
+    assert values(log) == [b"one"]
+    assert list(log.leader_epochs) == [(2, 0)]
+    append(log, b"two", leader_epoch=3)
+    assert log.flush() == 2
+    assert list(log.leader_epochs) == [(2, 0), (3, 1)]
+    crash(log)
+    log, _ = reopen(tmp_path / "log", recovery_point=2)
+    assert values(log) == [b"one", b"two"]
+    assert list(log.leader_epochs) == [(2, 0), (3, 1)]
+    log.close()
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT])
 def test_a_flush_without_space_for_the_leader_epochs_can_be_retried(tmp_path, disk, error):
     logs = LogDirectory(tmp_path / "data", cluster_id="c", broker_id=1, disk=disk)
     logs.load({}, CONFIG)
@@ -277,8 +300,7 @@ def test_a_flush_without_space_for_the_leader_epochs_can_be_retried(tmp_path, di
     append(other)
     other.flush()
     append(other)
-    disk.fail("open", error)
-    append(log, b"one", leader_epoch=3)  # Its leader epoch is not saved.
+    append(log, b"one", leader_epoch=3)
 
     for _ in range(2):
         disk.fail("open", error)
@@ -1075,3 +1097,42 @@ def test_a_log_opened_on_a_full_disk_is_read_at_once_and_written_when_there_is_s
     logs = a_directory(tmp_path / "data", disk)
     assert values(logs.logs["t-0"]) == [*expected, b"more"]
     logs.close()
+
+
+def test_recovery_without_space_for_its_gaps_leaves_the_segment_for_the_next_attempt(tmp_path):
+    disk = FullForGaps()
+    logs = a_directory(tmp_path / "data", disk)
+    log = logs.create("t-0", CONFIG)
+    expected = [b"%d" % number * 20 for number in range(3)]
+    for value in expected:
+        append(log, value)
+    path = log.active_segment.path(".log")
+    damaged_at = log.active_segment.find(1).position + HEADER_BYTES
+    crash(log)
+    logs.abandon()
+    with path.open("r+b") as file:
+        file.seek(damaged_at)
+        file.write(b"\xff")
+    before = path.read_bytes()
+
+    disk.is_full = True
+    logs = a_directory(tmp_path / "data", disk)
+    assert list(logs.failed) == ["t-0"]
+    assert path.read_bytes() == before
+    logs.abandon()
+    disk.is_full = False
+    logs = a_directory(tmp_path / "data", disk)
+
+    assert values(logs.logs["t-0"]) == [expected[0], expected[2]]
+    logs.close()
+
+
+class FullForGaps(NoSyncDisk):
+    """A disk with space for all files but the list of gaps."""
+
+    is_full = False
+
+    def replace_file(self, path, content, *, durable=True):
+        if self.is_full and path.name == GAPS_FILE:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        super().replace_file(path, content, durable=durable)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ottla.protocol.batch import Record, RecordBatch, build_batch
-from ottla.storage.errors import OutOfOrderSequenceError, StaleProducerEpochError
+from ottla.storage.errors import InvalidProducerEpochError, OutOfOrderSequenceError
 from ottla.storage.producer_states import ProducerState, ProducerStates
 
 NOW = 1_700_000_000_000
@@ -143,10 +143,6 @@ def test_a_batch_may_span_the_wraparound():
     assert states.check(a_batch(2)) is None
     assert [state.last_offset for state in states] == [102]
 
-    states.truncate(102)
-
-    assert len(states) == 0
-
 
 def test_a_new_epoch_starts_at_sequence_zero():
     states = states_after(a_batch(0, 5))
@@ -167,7 +163,7 @@ def test_the_same_sequence_in_another_epoch_is_not_a_duplicate():
 def test_a_stale_epoch_is_fenced_even_for_a_known_batch():
     states = states_after(a_batch(0), a_batch(0, epoch=3))
 
-    with pytest.raises(StaleProducerEpochError) as caught:
+    with pytest.raises(InvalidProducerEpochError) as caught:
         states.check(a_batch(0))
     assert str(caught.value) == "Producer 7 has epoch 0, older than 3"
 
@@ -182,9 +178,9 @@ def test_a_transaction_marker_does_not_advance_sequences():
 def test_a_marker_of_a_new_epoch_fences_the_old_epoch():
     states = states_after(a_batch(0, 2), a_marker(epoch=1))
 
-    assert list(states) == [ProducerState(7, 1, -1, NOW, 102)]
+    assert list(states) == [ProducerState(7, 1, -1, NOW, 102, 0, -1)]
     for stale in (a_batch(2), a_marker()):
-        with pytest.raises(StaleProducerEpochError):
+        with pytest.raises(InvalidProducerEpochError):
             states.check(stale)
     with pytest.raises(OutOfOrderSequenceError):
         states.check(a_batch(2, epoch=1))
@@ -195,7 +191,7 @@ def test_a_producer_known_only_by_a_marker_may_continue_with_any_sequence():
     states = states_after(a_marker(epoch=4))
 
     assert states.check(a_batch(12, epoch=4)) is None
-    with pytest.raises(StaleProducerEpochError):
+    with pytest.raises(InvalidProducerEpochError):
         states.check(a_batch(12, epoch=3))
 
 
@@ -214,8 +210,16 @@ def test_iteration_yields_the_state_of_each_producer():
     )
 
     assert list(states) == [
-        ProducerState(producer_id=7, epoch=0, last_sequence=2, last_append_ms=NOW, last_offset=102),
-        ProducerState(9, 2, 9, NOW + 5, 104),
+        ProducerState(
+            producer_id=7,
+            epoch=0,
+            last_sequence=2,
+            last_append_ms=NOW,
+            last_offset=102,
+            coordinator_epoch=-1,
+            txn_start_offset=-1,
+        ),
+        ProducerState(9, 2, 9, NOW + 5, 104, -1, -1),
     ]
 
 
@@ -233,25 +237,30 @@ def test_producers_expire_by_the_time_of_their_last_append():
     assert states.check(a_batch(55)) is None
 
 
-def test_truncation_restores_the_append_time_of_the_previous_batch():
-    states = ProducerStates()
-    states.update(a_batch(0, timestamp=5), 0, NOW)
-    states.update(a_batch(1, timestamp=6), 1, NOW + 1)
-
-    states.truncate(1)
-
-    assert [state.last_append_ms for state in states] == [NOW]
+def an_old_snapshot(version):
+    """Return a snapshot of two producers, as versions 1 and 2 have it."""
+    body = struct.pack(">I", 2)
+    for producer_id, time, offset in ((7, 5, 100), (8, 6, 101)):
+        body += struct.pack(">qhiqqB", producer_id, 0, 1, time, offset, 1)
+        body += struct.pack(">iiqq", 0, 0, offset, time)
+    return struct.pack(">BI", version, crc32c(body)) + body
 
 
 def test_a_snapshot_with_record_timestamps_counts_as_written_by_active_producers():
-    states = states_after(a_batch(0, timestamp=5), a_batch(0, producer_id=8, timestamp=6))
-    body = states.snapshot()[5:]
-    version_1 = struct.pack(">BI", 1, crc32c(body)) + body
-
-    restored = ProducerStates.restore(version_1, NOW)
+    restored = ProducerStates.restore(an_old_snapshot(1), NOW)
 
     assert [state.last_append_ms for state in restored] == [NOW, NOW]
     assert restored.check(a_batch(0)) == 100
+
+
+def test_a_snapshot_without_transactions_has_none_open():
+    restored = ProducerStates.restore(an_old_snapshot(2), NOW)
+
+    assert list(restored) == [
+        ProducerState(7, 0, 0, 5, 100, -1, -1),
+        ProducerState(8, 0, 0, 6, 101, -1, -1),
+    ]
+    assert restored.first_open_offset is None
 
 
 def test_the_least_recently_used_producer_is_forgotten_at_the_limit():
@@ -269,42 +278,6 @@ def test_the_least_recently_used_producer_is_forgotten_at_the_limit():
 def test_max_producers_must_be_positive():
     with pytest.raises(ValueError, match="Invalid max_producers 0"):
         ProducerStates(0)
-
-
-def test_truncation_restores_the_previous_batch():
-    states = states_after(a_batch(0, timestamp=NOW), a_batch(1, 3, timestamp=NOW + 5))
-
-    states.truncate(104)
-    assert list(states) == [ProducerState(7, 0, 3, NOW + 5, 103)]
-
-    states.truncate(103)
-    assert list(states) == [ProducerState(7, 0, 0, NOW, 100)]
-    assert states.check(a_batch(0)) == 100
-    assert states.check(a_batch(1)) is None
-
-
-def test_truncation_forgets_only_producers_without_batches():
-    states = states_after(a_batch(0, producer_id=1), a_batch(0, producer_id=2))
-
-    states.truncate(101)
-
-    assert producer_ids(states) == [1]
-
-
-def test_truncation_removes_a_marker():
-    states = states_after(a_batch(0), a_marker(timestamp=NOW + 5), a_marker(producer_id=8))
-
-    states.truncate(101)
-
-    assert list(states) == [ProducerState(7, 0, 0, NOW, 100)]
-
-
-def test_truncating_a_new_epoch_forgets_the_producer():
-    states = states_after(a_batch(0), a_marker(epoch=1))
-
-    states.truncate(101)
-
-    assert len(states) == 0
 
 
 def states_of_all_kinds():
@@ -363,7 +336,7 @@ def test_a_truncated_or_extended_snapshot_is_detected():
             ProducerStates.restore(damaged, NOW)
 
 
-@pytest.mark.parametrize(("count", "reason"), [(2, "ends early"), (0, "followed by 55 bytes")])
+@pytest.mark.parametrize(("count", "reason"), [(2, "ends early"), (0, "followed by 67 bytes")])
 def test_a_snapshot_with_a_valid_crc_and_a_wrong_count_is_rejected(count, reason):
     snapshot = bytearray(states_after(a_batch(0)).snapshot())
     snapshot[5:9] = count.to_bytes(4, "big")
