@@ -1,4 +1,4 @@
-"""Limits and timeouts of the group coordinator."""
+"""Limits and timeouts of the coordinators."""
 
 from __future__ import annotations
 
@@ -23,3 +23,14 @@ class GroupCoordinatorConfig:
     max_groups: int = 10_000
     offset_metadata_max_bytes: int = 4096
     offsets_retention_ms: int = 7 * 24 * 60 * 60 * 1000
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionConfig:
+    """Limits and timeouts of the transactional ids of a broker."""
+
+    max_timeout_ms: int = 900_000
+    id_expiration_ms: int = 7 * 24 * 60 * 60 * 1000
+    max_ids: int = 100_000
+    #: How long an EndTxn waits for the markers before it is answered.
+    marker_wait_ms: int = 200

@@ -8,12 +8,14 @@ error. An append may complete later: events that arrive meanwhile see the state 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ottla.protocol.errors import ErrorCode
 
+from .metadata_image import TopicPartition
 from .records import CoordinatorRecord
+from .transaction_records import TransactionRecord
 
 
 class Reply(NamedTuple):
@@ -27,19 +29,52 @@ def _no_effects(_code: ErrorCode) -> list[Effect]:
     return []
 
 
+class Producer(NamedTuple):
+    """A producer id and its epoch."""
+
+    id: int
+    epoch: int
+
+
 class Append(NamedTuple):
     """Append records and replay them, then call `complete` for more effects.
+
+    With a `producer`, the records are part of its transaction: they are replayed as pending, and
+    take effect with the commit marker of the producer. `complete` may then get
+    INVALID_PRODUCER_EPOCH too: the producer has been fenced.
 
     `complete` gets NONE once the records are replayed. If they are not, it gets one of:
     MESSAGE_TOO_LARGE, COORDINATOR_NOT_AVAILABLE (the append failed), NOT_COORDINATOR (the shard was
     unloaded meanwhile). It changes no durable state.
     """
 
-    records: Sequence[CoordinatorRecord]
+    records: Sequence[CoordinatorRecord | TransactionRecord]
     complete: Callable[[ErrorCode], list[Effect]] = _no_effects
+    producer: Producer | None = None
 
 
-Effect = Reply | Append
+class SendMarkers(NamedTuple):
+    """Write the markers of a decided transaction to all of these partitions, however long it takes.
+
+    The broker reports partitions that have their marker, or no longer exist, to
+    `TransactionShard.markers_written`.
+    """
+
+    transactional_id: str
+    producer: Producer
+    is_commit: bool
+    transaction_version: int
+    partitions: frozenset[TopicPartition]
+
+
+class LogMessage(NamedTuple):
+    """Log an event for operators, at INFO."""
+
+    message: str
+    fields: Mapping[str, object]
+
+
+Effect = Reply | Append | SendMarkers | LogMessage
 
 
 def append_error(code: ErrorCode) -> ErrorCode:

@@ -226,6 +226,20 @@ class Group:
             raise GroupError(ErrorCode.REBALANCE_IN_PROGRESS)
         self._timers.start_session(member, now)
 
+    def check_transactional_commit(
+        self, member_id: str, instance_id: str | None, generation: int
+    ) -> None:
+        """Check a TxnOffsetCommit, in any state of the group. Raises GroupError.
+
+        A producer that claims no membership is fenced by its epoch alone.
+        """
+        if generation < 0 and (
+            self.state is GroupState.EMPTY or (not member_id and instance_id is None)
+        ):
+            return
+        self._find(member_id, instance_id)
+        self._check_generation(generation)
+
     def expire(self, timer: Timer, now: Now) -> list[Effect]:
         """Handle a timer that is due."""
         if timer.kind == "join":

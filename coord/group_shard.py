@@ -24,14 +24,21 @@ from ottla.protocol.errors import DecodeError, ErrorCode
 
 from .config import GroupCoordinatorConfig
 from .deadlines import Deadlines, Now
-from .effects import Append, Effect, Reply, append_error
+from .effects import Append, Effect, Producer, Reply, append_error
 from .errors import GroupError
 from .group import Group
 from .group_timers import Timer
 from .member import Join, member_bytes
 from .metadata_image import MetadataImage, TopicPartition
-from .offsets import CommittedOffsets, tombstones
-from .records import CommittedOffset, CoordinatorRecord, GroupRecord, OffsetRecord
+from .offsets import CommittedOffsets, PendingOffsets, tombstones
+from .records import (
+    CommittedOffset,
+    CoordinatorRecord,
+    GroupRecord,
+    OffsetRecord,
+    decode_record,
+    encode_record,
+)
 from .responses import join_error
 from .states import GroupState
 
@@ -58,6 +65,9 @@ class GroupShard:
     `has_memory` returns whether so many more bytes fit, for a member or for a commit.
     """
 
+    #: What is loaded, for the broker's log.
+    kind = "groups"
+
     def __init__(
         self,
         config: GroupCoordinatorConfig,
@@ -76,7 +86,14 @@ class GroupShard:
         self.is_active = False
         self.groups: dict[str, Group] = {}
         self.offsets = CommittedOffsets()
+        self.pending_offsets = PendingOffsets()
         self.deadlines: Deadlines[Timer] = Deadlines()
+
+    encode = staticmethod(encode_record)
+    decode = staticmethod(decode_record)
+
+    def __len__(self) -> int:
+        return len(self.groups)
 
     @property
     def config(self) -> GroupCoordinatorConfig:
@@ -91,9 +108,19 @@ class GroupShard:
 
     # Durable state.
 
-    def replay(self, record: CoordinatorRecord) -> None:
-        """Apply a record: of the log, while the shard loads, or one that was just appended."""
+    def replay(self, record: CoordinatorRecord, *, offset: int = -1, producer_id: int = -1) -> None:
+        """Apply a record: of the log, while the shard loads, or one that was just appended.
+
+        With a producer id it is part of an open transaction: an offset at `offset` of the log,
+        which takes effect with `replay_marker`.
+        """
+        if producer_id >= 0:
+            if isinstance(record, OffsetRecord):
+                self._replay_pending(record, offset, producer_id)
+            return
         if isinstance(record, OffsetRecord):
+            # Whatever is pending so far is earlier in the log.
+            self.pending_offsets.supersede(record.group_id, record.topic_partition)
             replaced = self.offsets.of_group(record.group_id).get(record.topic_partition)
             self.offsets.replay(record)
             self.size_bytes += _offset_bytes(record.committed) - _offset_bytes(replaced)
@@ -107,13 +134,41 @@ class GroupShard:
             self.groups[record.group_id].replay(record.metadata)
             self._resize(self.groups[record.group_id])
 
-    def activate(self, now: Now) -> None:
+    def replay_marker(self, producer_id: int, *, is_commit: bool) -> None:
+        """Apply the marker that ends a transaction: commit its pending offsets, or drop them.
+
+        An offset that was committed later in the log, by whomever, stays.
+        """
+        for record, offset, is_superseded in self.pending_offsets.end(producer_id):
+            self.size_bytes -= _offset_bytes(record.committed)
+            if is_commit and not is_superseded:
+                replaced = self.offsets.of_group(record.group_id).get(record.topic_partition)
+                self.offsets.replay(record)
+                self.size_bytes += _offset_bytes(record.committed) - _offset_bytes(replaced)
+                self.pending_offsets.supersede(record.group_id, record.topic_partition, offset)
+            group = self.groups.get(record.group_id)
+            if group is None and record.group_id in self.offsets:
+                self._add_group(record.group_id)
+            elif group is not None and self.is_active:
+                self._drop_if_unused(group)
+
+    def _replay_pending(self, record: OffsetRecord, offset: int, producer_id: int) -> None:
+        replaced = self.pending_offsets.get(producer_id, record.group_id, record.topic_partition)
+        self.pending_offsets.add(producer_id, record, offset)
+        self.size_bytes += _offset_bytes(record.committed)
+        if replaced is not None:
+            self.size_bytes -= _offset_bytes(replaced.record.committed)
+        if record.group_id not in self.groups:
+            self._add_group(record.group_id)
+
+    def activate(self, now: Now) -> list[Effect]:
         """Start to handle requests, after a load. Members have a session timeout to appear."""
         for group in list(self.groups.values()):
             self._drop_if_unused(group)
             group.start_sessions(now)
             self._resize(group)
         self.is_active = True
+        return []
 
     def _replay_group_tombstone(self, group_id: str) -> None:
         group = self.groups.get(group_id)
@@ -124,6 +179,8 @@ class GroupShard:
                 return  # Members have joined since the tombstone was appended.
             group.die()
         self._remove_group(group_id)
+        for record in self.pending_offsets.remove_group(group_id):
+            self.size_bytes -= _offset_bytes(record.committed)
         if group_id in self.offsets:
             self._add_group(group_id)  # For offsets whose commit was in flight meanwhile.
 
@@ -261,6 +318,7 @@ class GroupShard:
             and group.generation == 0
             and not group.pending
             and group.id not in self.offsets
+            and group.id not in self.pending_offsets
         ):
             self._remove_group(group.id)
 
@@ -282,6 +340,36 @@ class GroupShard:
             self._check_commit_memory(group_id, offsets)
         except GroupError as error:
             return [reply(dict.fromkeys(offsets, error.code))]
+        return self._append_offsets(group_id, offsets, reply)
+
+    def commit_in_transaction(
+        self,
+        group_id: str,
+        identity: MemberIdentity,
+        producer: Producer,
+        offsets: Mapping[TopicPartition, CommittedOffset],
+        reply: Callable[[PartitionErrors], Reply],
+    ) -> list[Effect]:
+        """Handle TxnOffsetCommit: the offsets are pending until the transaction ends."""
+        try:
+            group = self.groups.get(group_id)
+            if group is not None:
+                group.check_transactional_commit(*identity)
+            elif identity.generation >= 0:
+                raise GroupError(ErrorCode.ILLEGAL_GENERATION)
+            self._check_commit_memory(group_id, offsets, is_pending=True)
+        except GroupError as error:
+            return [reply(dict.fromkeys(offsets, error.code))]
+        return self._append_offsets(group_id, offsets, reply, producer)
+
+    def _append_offsets(
+        self,
+        group_id: str,
+        offsets: Mapping[TopicPartition, CommittedOffset],
+        reply: Callable[[PartitionErrors], Reply],
+        producer: Producer | None = None,
+    ) -> list[Effect]:
+        """Append the offsets of a commit; `reply` gets the result of each partition."""
         max_bytes = self._config.offset_metadata_max_bytes
         codes: PartitionErrors = {}
         records: list[OffsetRecord] = []
@@ -300,7 +388,7 @@ class GroupShard:
             codes.update((record.topic_partition, code) for record in records)
             return [reply(codes)]
 
-        return [Append(records, complete)]
+        return [Append(records, complete, producer)]
 
     def delete_groups(
         self, group_ids: Iterable[str], reply: Callable[[dict[str, ErrorCode]], Reply]
@@ -369,12 +457,15 @@ class GroupShard:
         return [Append(tombstones(group_id, deleted), complete)]
 
     def delete_topics(self, names: Collection[str]) -> list[Effect]:
-        """Remove all committed offsets of topics that were deleted."""
-        return [
-            Append(tombstones(group_id, deleted))
+        """Remove all committed and pending offsets of topics that were deleted."""
+        deleted = {
+            group_id: self.offsets.of_topics(group_id, names)
             for group_id, _offsets in self.offsets.all()
-            if (deleted := self.offsets.of_topics(group_id, names))
-        ]
+        }
+        for group_id in self.pending_offsets.groups():
+            pending = [tp for tp in self._only_pending(group_id) if tp.topic in names]
+            deleted.setdefault(group_id, []).extend(pending)
+        return [Append(tombstones(group_id, tps)) for group_id, tps in deleted.items() if tps]
 
     def delete_outdated(self, image: MetadataImage) -> list[Effect]:
         """Remove the committed offsets of topics deleted while the shard was not loaded."""
@@ -390,6 +481,7 @@ class GroupShard:
         for group_id, group in self.groups.items():
             expired = self._expired(group, now.time_ms)
             has_offsets = len(self.offsets.of_group(group_id)) > len(expired)
+            has_offsets = has_offsets or group_id in self.pending_offsets
             if group.state is GroupState.EMPTY and not has_offsets and not group.pending:
                 effects.append(Append(self._group_tombstones(group_id)))
             elif expired:
@@ -410,9 +502,13 @@ class GroupShard:
             )
 
     def _check_commit_memory(
-        self, group_id: str, offsets: Mapping[TopicPartition, CommittedOffset]
+        self,
+        group_id: str,
+        offsets: Mapping[TopicPartition, CommittedOffset],
+        *,
+        is_pending: bool = False,
     ) -> None:
-        committed = self.offsets.of_group(group_id)
+        committed = {} if is_pending else self.offsets.of_group(group_id)
         growth_bytes = sum(
             _offset_bytes(offset) - _offset_bytes(committed.get(tp))
             for tp, offset in offsets.items()
@@ -425,7 +521,12 @@ class GroupShard:
     def _expired(self, group: Group, time_ms: int) -> list[TopicPartition]:
         """Return the partitions whose offsets are older than the retention, and not in use."""
         retention_ms = self._config.offsets_retention_ms
-        expired = self.offsets.older_than(group.id, time_ms - retention_ms)
+        pending = self.pending_offsets.of_group(group.id)
+        expired = [
+            tp
+            for tp in self.offsets.older_than(group.id, time_ms - retention_ms)
+            if tp not in pending
+        ]
         if group.protocol_type is None:
             return expired  # Never had members: only commits count.
         if group.state is GroupState.EMPTY:
@@ -436,10 +537,19 @@ class GroupShard:
         subscribed = subscribed_topics(group)
         return [] if subscribed is None else [tp for tp in expired if tp.topic not in subscribed]
 
+    def _only_pending(self, group_id: str) -> list[TopicPartition]:
+        """Return the partitions with pending offsets, and no committed ones.
+
+        A tombstone for them keeps the pending offsets from coming back with a commit.
+        """
+        committed = self.offsets.of_group(group_id)
+        return [tp for tp in self.pending_offsets.of_group(group_id) if tp not in committed]
+
     def _group_tombstones(self, group_id: str) -> list[CoordinatorRecord]:
         """Return the records that remove a group, and the offsets it has committed so far."""
         return [
             *tombstones(group_id, self.offsets.of_group(group_id)),
+            *tombstones(group_id, self._only_pending(group_id)),
             GroupRecord(group_id, None),
         ]
 

@@ -41,8 +41,10 @@ _MAX_QUOTED_NAME = 60
 
 #: Consumer groups and their committed offsets.
 OFFSETS_TOPIC = "__consumer_offsets"
+#: Transactional ids and the state of their transactions.
+TRANSACTIONS_TOPIC = "__transaction_state"
 #: Topics that clients may read, but only the broker writes.
-INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, "__transaction_state"})
+INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
 #: The name of the metadata log. It is not a topic.
 METADATA_TOPIC = "__cluster_metadata"
 

@@ -1,8 +1,9 @@
-"""The committed offsets of the groups of one shard."""
+"""The committed offsets of the groups of one shard, and those of open transactions."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from typing import NamedTuple
 from uuid import UUID
 
 from ottla.protocol.primitives import NIL_UUID
@@ -58,6 +59,91 @@ class CommittedOffsets:
             for tp, committed in self.of_group(group_id).items()
             if _is_deleted(image, tp.topic, committed.topic_id)
         ]
+
+
+class PendingOffset(NamedTuple):
+    """An offset that a transaction commits once it is committed itself."""
+
+    record: OffsetRecord
+    #: Where the record is in the log: of two commits the later one wins.
+    log_offset: int
+    #: Whether a later record of the log has replaced it, so that it must not come back.
+    is_superseded: bool = False
+
+
+class PendingOffsets:
+    """The offsets of open transactions by producer id. Only replays change them."""
+
+    def __init__(self) -> None:
+        self._by_producer: dict[int, dict[tuple[str, TopicPartition], PendingOffset]] = {}
+        self._producers: dict[str, dict[TopicPartition, set[int]]] = {}
+
+    def __contains__(self, group_id: str) -> bool:
+        return group_id in self._producers
+
+    def of_group(self, group_id: str) -> Collection[TopicPartition]:
+        """Return the partitions for which a group has pending offsets."""
+        return self._producers.get(group_id, {}).keys()
+
+    def groups(self) -> list[str]:
+        """Return the groups with pending offsets."""
+        return list(self._producers)
+
+    def get(
+        self, producer_id: int, group_id: str, topic_partition: TopicPartition
+    ) -> PendingOffset | None:
+        """Return a pending offset of a producer's transaction."""
+        return self._by_producer.get(producer_id, {}).get((group_id, topic_partition))
+
+    def add(self, producer_id: int, record: OffsetRecord, log_offset: int) -> None:
+        """Add an offset to the transaction of a producer."""
+        group_id, topic_partition, _committed = record
+        pending = self._by_producer.setdefault(producer_id, {})
+        pending[group_id, topic_partition] = PendingOffset(record, log_offset)
+        producers = self._producers.setdefault(group_id, {})
+        producers.setdefault(topic_partition, set()).add(producer_id)
+
+    def supersede(
+        self, group_id: str, topic_partition: TopicPartition, log_offset: int | None = None
+    ) -> None:
+        """Mark the pending offsets of a partition that a record at `log_offset` replaces.
+
+        None: all of them.
+        """
+        for producer_id in self._producers.get(group_id, {}).get(topic_partition, ()):
+            pending = self._by_producer[producer_id]
+            offset = pending[group_id, topic_partition]
+            if log_offset is None or offset.log_offset < log_offset:
+                pending[group_id, topic_partition] = offset._replace(is_superseded=True)
+
+    def end(self, producer_id: int) -> list[PendingOffset]:
+        """End the transaction of a producer, and return its offsets."""
+        ended = self._by_producer.pop(producer_id, {})
+        for group_id, topic_partition in ended:
+            self._remove_producer(group_id, topic_partition, producer_id)
+        return list(ended.values())
+
+    def remove_group(self, group_id: str) -> list[OffsetRecord]:
+        """Remove the pending offsets of a group, and return them."""
+        removed = []
+        for topic_partition, producers in self._producers.pop(group_id, {}).items():
+            for producer_id in producers:
+                pending = self._by_producer[producer_id]
+                offset = pending.pop((group_id, topic_partition))
+                removed.append(offset.record)
+                if not pending:
+                    del self._by_producer[producer_id]
+        return removed
+
+    def _remove_producer(
+        self, group_id: str, topic_partition: TopicPartition, producer_id: int
+    ) -> None:
+        partitions = self._producers[group_id]
+        partitions[topic_partition].discard(producer_id)
+        if not partitions[topic_partition]:
+            del partitions[topic_partition]
+            if not partitions:
+                del self._producers[group_id]
 
 
 def _is_deleted(image: MetadataImage, name: str, topic_id: UUID) -> bool:

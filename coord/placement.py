@@ -1,4 +1,4 @@
-"""Placement: the replicas of new partitions, and the partition of a group."""
+"""Placement: the replicas of new partitions, and the partition of a group or transactional id."""
 
 from __future__ import annotations
 
@@ -16,9 +16,12 @@ def assign_replicas(count: int, brokers: Sequence[int], start: int) -> tuple[tup
 
 
 @lru_cache(maxsize=10_000)
-def partition_of_group(group_id: str, count: int) -> int:
-    """Return the partition of `__consumer_offsets` that holds a group, as in Kafka."""
-    code_units = group_id.encode("utf-16-be", "surrogatepass")
+def coordinator_partition(key: str, count: int) -> int:
+    """Return the partition of a coordinator's topic that holds a group or transactional id.
+
+    It is the same as in Kafka.
+    """
+    code_units = key.encode("utf-16-be", "surrogatepass")
     hash_code = 0  # Java's String.hashCode().
     for high, low in zip(code_units[::2], code_units[1::2], strict=True):
         hash_code = (31 * hash_code + (high << 8) + low) & 0xFFFFFFFF

@@ -124,13 +124,13 @@ CoordinatorRecord = OffsetRecord | GroupRecord
 def encode_record(record: CoordinatorRecord) -> KeyValue:
     """Encode a record for the log."""
     if isinstance(record, GroupRecord):
-        key = _encode(GroupMetadataKey(group=record.group_id), _GROUP_KEY)
-        return key, None if record.metadata is None else _encode(record.metadata, _VALUE)
+        key = encode_versioned(GroupMetadataKey(group=record.group_id), _GROUP_KEY)
+        return key, None if record.metadata is None else encode_versioned(record.metadata, _VALUE)
     topic, partition = record.topic_partition
     offset_key = OffsetCommitKey(group=record.group_id, topic=topic, partition=partition)
     committed = record.committed
     if committed is None:
-        return _encode(offset_key, _OFFSET_KEY), None
+        return encode_versioned(offset_key, _OFFSET_KEY), None
     value = OffsetCommitValue(
         offset=committed.offset,
         leader_epoch=committed.leader_epoch,
@@ -139,7 +139,7 @@ def encode_record(record: CoordinatorRecord) -> KeyValue:
         topic_id=committed.topic_id,
     )
     version = _VALUE if committed.topic_id == NIL_UUID else _VALUE_WITH_TOPIC_ID
-    return _encode(offset_key, _OFFSET_KEY), _encode(value, version)
+    return encode_versioned(offset_key, _OFFSET_KEY), encode_versioned(value, version)
 
 
 def decode_record(key: bytes, value: bytes | None) -> CoordinatorRecord | None:
@@ -158,17 +158,17 @@ def decode_record(key: bytes, value: bytes | None) -> CoordinatorRecord | None:
 
 def decode_key(key: bytes) -> OffsetCommitKey | GroupMetadataKey | None:
     """Decode the key of a record; None for an unknown version. Raises DecodeError."""
-    version = _version(key)
+    version = version_of(key)
     if version in (0, _OFFSET_KEY):
-        return _decode(OffsetCommitKey, key)
+        return decode_versioned(OffsetCommitKey, key)
     if version == _GROUP_KEY:
-        return _decode(GroupMetadataKey, key)
+        return decode_versioned(GroupMetadataKey, key)
     return None
 
 
 def decode_offset(value: bytes) -> CommittedOffset:
     """Decode the value of a committed offset. Raises DecodeError."""
-    decoded = _decode(OffsetCommitValue, value)
+    decoded = decode_versioned(OffsetCommitValue, value)
     return CommittedOffset(
         decoded.offset,
         decoded.leader_epoch,
@@ -180,24 +180,27 @@ def decode_offset(value: bytes) -> CommittedOffset:
 
 def decode_group(value: bytes) -> GroupMetadataValue:
     """Decode the value of a group. Raises DecodeError."""
-    return _decode(GroupMetadataValue, value)
+    return decode_versioned(GroupMetadataValue, value)
 
 
-def _encode(message: Message, version: int) -> bytes:
+def encode_versioned(message: Message, version: int) -> bytes:
+    """Encode a key or a value: its version, and the struct."""
     parts: list[Buffer] = []
     tail = codec(type(message), version).encode(message, bytearray(_VERSION.pack(version)), parts)
     return b"".join([*parts, tail])
 
 
-def _version(data: bytes) -> int:
+def version_of(data: bytes) -> int:
+    """Return the version of an encoded key or value. Raises DecodeError."""
     if len(data) < _VERSION.size:
         raise DecodeError(f"{len(data)} bytes are too few for a version")
     version: int = _VERSION.unpack_from(data)[0]
     return version
 
 
-def _decode(kind: type[M], data: bytes) -> M:
-    version = _version(data)
+def decode_versioned(kind: type[M], data: bytes) -> M:
+    """Decode a key or a value. Raises DecodeError."""
+    version = version_of(data)
     if kind.versions is None or version not in kind.versions:
         raise DecodeError(f"version {version} is not supported", kind.__name__)
     message: M

@@ -72,6 +72,11 @@ class MetadataLog:
         batch = build_key_value_batch(
             records, now_ms, Compression.ZSTD if is_large else Compression.NONE
         )
+        log = self.partition.log
+        if log.start_leader_epoch(self.partition.leader_epoch):
+            # Before the append: on a full disk the batch may fit, and then could neither be made
+            # durable nor be removed.
+            await asyncio.to_thread(log.save_leader_epochs)
         appended = self.partition.append(batch, now_ms)
         flushed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -83,7 +88,7 @@ class MetadataLog:
         try:
             await flushed
         except (OSError, StorageError):
-            if self.partition.log.recovery_point <= appended.last_offset:
+            if log.recovery_point <= appended.last_offset:
                 self._remove(appended.base_offset)
                 raise
         return appended.last_offset + 1

@@ -7,13 +7,15 @@ from ottla.protocol.configdef import ConfigError
 from ottla.protocol.errors import BatchError, ErrorCode
 from ottla.storage.errors import (
     BatchTooLargeError,
+    InvalidProducerEpochError,
     InvalidTimestampError,
+    InvalidTxnStateError,
     KeylessRecordError,
     OffsetOutOfRangeError,
     OutOfOrderSequenceError,
     SequenceError,
-    StaleProducerEpochError,
     StorageError,
+    TransactionCoordinatorFencedError,
 )
 
 
@@ -43,8 +45,10 @@ _ERROR_CODES: dict[type[Exception], ErrorCode] = {
     InvalidTimestampError: ErrorCode.INVALID_TIMESTAMP,
     KeylessRecordError: ErrorCode.INVALID_RECORD,
     OutOfOrderSequenceError: ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-    StaleProducerEpochError: ErrorCode.INVALID_PRODUCER_EPOCH,
+    InvalidProducerEpochError: ErrorCode.INVALID_PRODUCER_EPOCH,
     SequenceError: ErrorCode.INVALID_RECORD,
+    InvalidTxnStateError: ErrorCode.INVALID_TXN_STATE,
+    TransactionCoordinatorFencedError: ErrorCode.TRANSACTION_COORDINATOR_FENCED,
     StorageError: ErrorCode.KAFKA_STORAGE_ERROR,
     OSError: ErrorCode.KAFKA_STORAGE_ERROR,
     InvalidTopicError: ErrorCode.INVALID_TOPIC_EXCEPTION,
@@ -70,4 +74,6 @@ def error_code_of(error: Exception) -> ErrorCode:
 
 def error_message_of(error: Exception) -> str:
     """Return the error message for an exception, short enough for any response."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"Disk error: {error.strerror}"
     return str(error)[:_MAX_MESSAGE_CHARACTERS]

@@ -19,7 +19,16 @@ if TYPE_CHECKING:
 class Waiter:
     """Calls `fire` after `missing_bytes` were appended to the partitions, or after `seconds`."""
 
-    __slots__ = ("_fire", "_is_scheduled", "_loop", "_missing_bytes", "_partitions", "_timer")
+    __slots__ = (
+        "_fire",
+        "_is_scheduled",
+        "_loop",
+        "_missing_bytes",
+        "_partitions",
+        "_timer",
+        "is_committed",
+        "was_forced",
+    )
 
     def __init__(
         self,
@@ -27,24 +36,36 @@ class Waiter:
         missing_bytes: int,
         seconds: float,
         fire: Callable[[], None],
+        *,
+        is_committed: bool = False,
     ) -> None:
         self._partitions = partitions
         self._missing_bytes = missing_bytes
         self._fire = fire
+        #: Whether it waits for records below the last stable offset: bytes of an open transaction
+        #: do not count, and a marker wakes it.
+        self.is_committed = is_committed
+        #: Whether it fires because of its timeout, or because nothing is to be waited for any more.
+        self.was_forced = False
         self._is_scheduled = False
         self._loop = asyncio.get_running_loop()
         self._timer = self._loop.call_later(seconds, self.wake)
         for partition in partitions:
-            partition.waiters.add(self)
+            partition.waiters[self] = None
 
     def appended(self, size_bytes: int) -> None:
         """Count appended bytes; fire soon if they are enough."""
         self._missing_bytes -= size_bytes
         if self._missing_bytes <= 0:
-            self.wake()
+            self.check()
 
     def wake(self) -> None:
         """Fire soon, whatever was appended."""
+        self.was_forced = True
+        self.check()
+
+    def check(self) -> None:
+        """Fire soon, to find out whether enough records are visible."""
         if not self._is_scheduled:
             self._is_scheduled = True
             self._loop.call_soon(self._fire_once)
@@ -62,7 +83,7 @@ class Waiter:
     def _unregister(self) -> None:
         self._timer.cancel()
         for partition in self._partitions:
-            partition.waiters.discard(self)
+            partition.waiters.pop(self, None)
 
 
 def _do_nothing() -> None:

@@ -2,41 +2,37 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
-import time
-from pathlib import Path
 
 import pytest
 
-from harness.daemon import Cluster, Daemon, free_port, partitions_on_disk, shown_on_failure
-from harness.logs import a_batch
+from harness.daemon import Cluster, partitions_on_disk, shown_on_failure
+from harness.identity import (
+    FIXED_ID,
+    REFUSED,
+    assert_refused,
+    copy_of,
+    end_of_epoch,
+    errors_of,
+    new_producer_id,
+    produce_idempotent,
+    second_process,
+    start_without_the_first,
+    until_logged,
+)
 from harness.requests import (
     OK,
-    error_codes,
     fetch_partition,
     leaders_of,
     metadata,
     produce_code,
-    produce_request,
-    send_request,
     try_create_topic,
     try_delete_topic,
 )
 from ottla.client import Admin, TopicPartition
-from ottla.protocol.api.init_producer_id import InitProducerIdRequest
-from ottla.protocol.api.offset_for_leader_epoch import (
-    OffsetForLeaderEpochRequest,
-    OffsetForLeaderPartition,
-    OffsetForLeaderTopic,
-)
 from ottla.protocol.errors import ErrorCode
 
 pytestmark = pytest.mark.real_time
-
-TIMEOUT_SECONDS = 30
-FIXED_ID = ("--set", "cluster.id=paper-trail", "--set", "controller.wait.ms=3000")
-REFUSED = "not following the controller"
 
 
 @pytest.fixture
@@ -45,50 +41,12 @@ def cluster(request, tmp_path):
         yield started
 
 
-async def until_logged(broker: Daemon, text: str) -> None:
-    deadline = time.monotonic() + TIMEOUT_SECONDS
-    while text not in broker.log.read_text():
-        assert time.monotonic() < deadline, f"not logged: {text}\n{broker.log_tail()}"
-        await asyncio.sleep(0.02)
-
-
-def errors_of(broker: Daemon) -> list[str]:
-    return [line for line in broker.log.read_text().splitlines() if " ERROR " in line]
-
-
-def copy_of(broker: Daemon, target: Path) -> Path:
-    shutil.copytree(broker.data, target)
-    return target
-
-
-async def new_producer_id(broker: Daemon) -> int:
-    response = await send_request(broker, InitProducerIdRequest(transactional_id=None))
-    assert response.error_code == ErrorCode.NONE
-    return response.producer_id
-
-
-async def produce_idempotent(
-    broker: Daemon, topic: str, producer_id: int, sequence: int, count: int = 1
-) -> tuple[int, int]:
-    batch = a_batch(count, producer_id=producer_id, producer_epoch=0, base_sequence=sequence)
-    request = produce_request(batch, topic=topic, partition=0, acks=-1)
-    response = await send_request(broker, request)
-    (code,) = error_codes(response)
-    return code, response.responses[0].partition_responses[0].base_offset
-
-
 async def test_an_empty_broker_with_a_new_lowest_id_is_not_followed(tmp_path, request):
     cluster = Cluster(tmp_path, 3, *FIXED_ID)
     newcomer, *old = cluster
-    listed = cluster.describe()
     try:
         with shown_on_failure(request, cluster.brokers):
-            tmp_path.mkdir(exist_ok=True)
-            cluster.file.write_text(listed[listed.index("\n[[brokers]]\nid = 1") :])
-            for broker in old:
-                broker.launch()
-            for broker in old:
-                broker.wait_until_ready()
+            start_without_the_first(cluster)
             assert await try_create_topic(old[0], "orders", leaders=[1, 2]) == OK
             for index, broker in enumerate(old):
                 assert await produce_code(broker, "orders", index) == ErrorCode.NONE
@@ -184,36 +142,14 @@ async def test_a_leader_that_lost_its_disk_is_noticed_by_consumers_and_producers
     assert code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-async def end_of_epoch(broker: Daemon, epoch: int, current: int) -> tuple[int, int, int]:
-    partition = OffsetForLeaderPartition(
-        partition=0, current_leader_epoch=current, leader_epoch=epoch
-    )
-    topics = [OffsetForLeaderTopic(topic="orders", partitions=[partition])]
-    response = await send_request(broker, OffsetForLeaderEpochRequest(replica_id=-1, topics=topics))
-    (data,) = response.topics[0].partitions
-    return data.error_code, data.leader_epoch, data.end_offset
-
-
 @pytest.mark.parametrize("number", [0, 1])
 async def test_a_second_process_with_a_broker_id_exits_with_an_error(tmp_path, request, number):
     quick = ("--set", "broker.session.timeout.ms=1000")
     with Cluster(tmp_path, 2, *FIXED_ID, *quick) as cluster:
         assert await try_create_topic(cluster[0], "orders", leaders=[number]) == OK
-        port = free_port()
-        second = Daemon(
-            tmp_path / "second",
-            *("--id", str(number), "--cluster", str(cluster.file)),
-            *("--listen", f"127.0.0.1:{port}", *FIXED_ID, *quick),
-            port=port,
-        )
+        second = second_process(cluster, number, *quick)
         with shown_on_failure(request, [*cluster, second]):
-            process = second.spawn()
-            try:
-                assert process.wait(TIMEOUT_SECONDS) == 1
-            finally:
-                process.kill()
-                process.wait()
-            assert f"Broker id {number} is in use by another process" in second.log_tail()
+            assert_refused(second, number)
             assert await produce_code(cluster[number], "orders", 0) == ErrorCode.NONE
             # The first process can be restarted at any time.
             cluster[number].kill()
@@ -247,12 +183,7 @@ async def test_the_next_broker_takes_over_from_a_controller_that_is_removed(tmp_
         assert await try_create_topic(cluster[0], "orders", leaders=[1, 2]) == OK
         assert await produce_code(cluster[2], "orders", 1) == ErrorCode.NONE
         cluster.kill()
-        listed = cluster.describe()
-        cluster.file.write_text(listed[listed.index("\n[[brokers]]\nid = 1") :])
-        for broker in (cluster[1], cluster[2]):
-            broker.launch()
-        for broker in (cluster[1], cluster[2]):
-            broker.wait_until_ready()
+        start_without_the_first(cluster)
 
         assert await try_create_topic(cluster[2], "later", leaders=[2]) == OK
         assert await leaders_of(cluster[2], "orders") == [1, 2]

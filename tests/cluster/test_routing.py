@@ -13,6 +13,7 @@ from harness.clients.registry import with_every_client
 from harness.daemon import partitions_on_disk
 from harness.requests import (
     OK,
+    create_topics_request,
     fetch_partition,
     leaders_of,
     metadata,
@@ -31,15 +32,22 @@ from ottla.protocol.api.delete_records import (
     DeleteRecordsRequest,
     DeleteRecordsTopic,
 )
+from ottla.protocol.api.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from ottla.protocol.api.describe_cluster import DescribeClusterRequest
 from ottla.protocol.api.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from ottla.protocol.api.find_coordinator import FindCoordinatorRequest
+from ottla.protocol.api.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
 from ottla.protocol.api.init_producer_id import InitProducerIdRequest
 from ottla.protocol.api.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
+from ottla.protocol.api.metadata import MetadataRequest, MetadataRequestTopic
 from ottla.protocol.errors import ErrorCode
 
 BROKERS = [0, 1, 2]
@@ -213,6 +221,40 @@ async def test_every_broker_describes_the_same_cluster(cluster):
         assert response.controller_id == 0
         ports = {broker.broker_id: broker.port for broker in response.brokers}
         assert ports == {number: broker.port for number, broker in enumerate(cluster)}
+
+
+@pytest.mark.parametrize("number", BROKERS)
+async def test_a_forwarded_change_has_taken_effect_before_the_next_request(cluster, name, number):
+    """Pipelined on one connection: create, look, alter, look, delete, look."""
+    resource = DescribeConfigsResource(
+        resource_type=2, resource_name=name, configuration_keys=["retention.ms"]
+    )
+    config = AlterableConfig(name="retention.ms", value="12345")
+    altered = AlterConfigsResource(resource_type=2, resource_name=name, configs=[config])
+    look = MetadataRequest(
+        topics=[MetadataRequestTopic(name=name)], allow_auto_topic_creation=False
+    )
+    requests = [
+        create_topics_request(name, 3),
+        look,
+        IncrementalAlterConfigsRequest(resources=[altered]),
+        DescribeConfigsRequest(resources=[resource]),
+        DeleteTopicsRequest(topics=[DeleteTopicState(name=name)], timeout_ms=10_000),
+        look,
+    ]
+    async with connect(cluster[number].address) as client:
+        for _ in range(5):
+            for request in requests:
+                client.send(request)
+            _created, there, _altered, described, _deleted, gone = [
+                await client.response() for _ in requests
+            ]
+            assert [topic.error_code for topic in there.topics] == [ErrorCode.NONE]
+            assert len(there.topics[0].partitions) == 3
+            assert described.results[0].configs[0].value == "12345"
+            assert [topic.error_code for topic in gone.topics] == [
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            ]
 
 
 async def test_producer_ids_are_unique_over_the_cluster(cluster):

@@ -333,9 +333,3 @@ def test_invalid_configs_are_refused(tmp_path, arguments, message):
 
     assert (code, message in error) == (2, True), error
     assert not (tmp_path / "data").exists()
-
-
-def test_an_unknown_environment_variable_is_refused(tmp_path):
-    code, error = refused("--data-dir", str(tmp_path / "data"), OTTLA_NUM_PARTITOINS="3")
-
-    assert (code, "OTTLA_NUM_PARTITIONS" in error) == (2, True)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ottla.coord.placement import partition_of_group
+from ottla.coord.placement import coordinator_partition
 
 
 # What Kafka's Utils.abs(groupId.hashCode()) % n gives.
@@ -22,20 +22,20 @@ from ottla.coord.placement import partition_of_group
     ],
 )
 def test_the_partition_of_a_group_is_that_of_kafka(group_id, of_50, of_7):
-    assert partition_of_group(group_id, 50) == of_50
-    assert partition_of_group(group_id, 7) == of_7
-    assert partition_of_group(group_id, 1) == 0
+    assert coordinator_partition(group_id, 50) == of_50
+    assert coordinator_partition(group_id, 7) == of_7
+    assert coordinator_partition(group_id, 1) == 0
 
 
 def test_a_supplementary_character_counts_as_two_code_units():
-    assert partition_of_group("😀", 50) == 49
-    assert partition_of_group("a😀b", 50) == 44
+    assert coordinator_partition("😀", 50) == 49
+    assert coordinator_partition("a😀b", 50) == 44
 
 
 def test_the_smallest_hash_has_no_absolute_value_and_becomes_0():
-    assert partition_of_group("polygenelubricants", 50) == 0
-    assert partition_of_group("polygenelubricants", 7) == 0
+    assert coordinator_partition("polygenelubricants", 50) == 0
+    assert coordinator_partition("polygenelubricants", 7) == 0
 
 
 def test_a_lone_surrogate_is_accepted():
-    assert partition_of_group("\ud83d", 50) == 7
+    assert coordinator_partition("\ud83d", 50) == 7

@@ -1,4 +1,4 @@
-"""ApiVersions: the supported APIs and their versions.
+"""ApiVersions: the supported APIs and their versions, and the features of the cluster.
 
 A request of an unknown version gets a response of version 0 (KIP-511).
 """
@@ -8,7 +8,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from ottla.protocol.api.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from ottla.protocol.api.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FinalizedFeatureKey,
+    SupportedFeatureKey,
+)
 from ottla.protocol.errors import ErrorCode
 
 from ..dispatch import SUPPORTED_APIS
@@ -19,6 +25,11 @@ if TYPE_CHECKING:
 
 
 _FIRST_VERSION_WITH_SOFTWARE = 3
+_FIRST_VERSION_WITH_MIN_VERSION_0 = 4
+#: Levels of features, all of them fixed. Clients use transaction.version 2 only if it is here.
+_FEATURES = {"transaction.version": 2}
+#: Clients ignore features without an epoch, and those of an epoch that they know.
+_FEATURES_EPOCH = 0
 #: The name and version of a client library, as KIP-511 allows them.
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
@@ -43,5 +54,16 @@ def handle(
                 api_key=key, min_version=api.advertised.first, max_version=api.advertised.last
             )
             for key, api in sorted(SUPPORTED_APIS.items())
+        ],
+        supported_features=[
+            SupportedFeatureKey(name=name, min_version=0, max_version=level)
+            for name, level in _FEATURES.items()
+            # Older clients refuse a minimum of 0.
+            if context.version >= _FIRST_VERSION_WITH_MIN_VERSION_0
+        ],
+        finalized_features_epoch=_FEATURES_EPOCH,
+        finalized_features=[
+            FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
+            for name, level in _FEATURES.items()
         ],
     )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ottla.coord.metadata_image import INTERNAL_TOPICS, Topic
@@ -23,7 +24,10 @@ from ..errors import ApiError, error_code_of, error_message_of
 
 if TYPE_CHECKING:
     from ...broker import Broker
+    from ...config.broker_config import BrokerConfig
     from ..dispatch import RequestContext
+
+logger = logging.getLogger(__name__)
 
 _DEFAULT = -1
 _FIRST_VERSION_WITH_CONFIGS = 5
@@ -44,6 +48,11 @@ async def handle(
     results = await broker.controller.plan_and_create_topics(
         requested, plan, validate_only=request.validate_only
     )
+    for result in results.values():
+        if isinstance(result, Exception) and error_code_of(result) == ErrorCode.KAFKA_STORAGE_ERROR:
+            broker.disk_space.count(result)
+    if not request.validate_only:
+        _log_clamped(broker, request, results)
     describer = None
     if context.version >= _FIRST_VERSION_WITH_CONFIGS:
         describer = ConfigDescriber(broker.config)
@@ -76,13 +85,36 @@ def _plan(broker: Broker, topic: CreatableTopic) -> Topic:
             )
         replicas = _assigned_replicas(broker, topic.assignments)
         return broker.controller.plan_topic(topic.name, len(replicas), configs, replicas)
-    if factor not in (_DEFAULT, 1):
+    if factor not in (_DEFAULT, 1) and not (factor > 1 and broker.config.clamps_replication_factor):
+        advice = "; replication.factor.policy=clamp creates the topic with 1" if factor > 1 else ""
         raise ApiError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"Invalid replication factor {factor}: only 1 is supported",
+            f"Invalid replication factor {factor}: only 1 is supported{advice}",
         )
     count = broker.config.num_partitions if count == _DEFAULT else count
     return broker.controller.plan_topic(topic.name, count, configs)
+
+
+def _log_clamped(
+    broker: Broker, request: CreateTopicsRequest, results: Mapping[str, Topic | Exception]
+) -> None:
+    """Log the topics that were created with fewer replicas than requested."""
+    for topic in request.topics:
+        result = results[topic.name]
+        if isinstance(result, Topic) and not topic.assignments:
+            requested = topic.replication_factor
+            log_clamped_factor(broker.config, result, None if requested == _DEFAULT else requested)
+
+
+def log_clamped_factor(config: BrokerConfig, topic: Topic, requested: int | None = None) -> None:
+    """Log a new topic with fewer replicas than requested; None is the default factor."""
+    requested = config.default_replication_factor if requested is None else requested
+    used = len(topic.replicas[0])
+    if requested > used:
+        logger.info(
+            "replication factor clamped",
+            extra={"topic": topic.name, "requested": requested, "replication_factor": used},
+        )
 
 
 def _assigned_replicas(

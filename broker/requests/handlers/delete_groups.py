@@ -16,6 +16,8 @@ from ottla.protocol.api.delete_groups import (
 from ottla.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
+    from ottla.coord.group_shard import GroupShard
+
     from ...broker import Broker
     from ...coordinators.shard_runtime import Event, ShardRuntime
     from ..dispatch import RequestContext
@@ -29,7 +31,7 @@ def handle(
 ) -> Coroutine[Any, Any, DeleteGroupsResponse]:
     """Handle DeleteGroups: submit the groups of each shard, then wait for all of them."""
     codes: _GroupErrors = {}
-    by_shard: defaultdict[ShardRuntime, list[str]] = defaultdict(list)
+    by_shard: defaultdict[ShardRuntime[GroupShard], list[str]] = defaultdict(list)
     for group_id in request.groups_names:
         runtime = broker.groups.shard_of(group_id)
         if runtime is not None:
@@ -44,7 +46,7 @@ def handle(
     return _respond(codes, results)
 
 
-def _deletion(group_ids: Sequence[str]) -> Event[_GroupErrors]:
+def _deletion(group_ids: Sequence[str]) -> Event[GroupShard, _GroupErrors]:
     return lambda shard, token, _now: shard.delete_groups(
         group_ids, lambda codes: Reply(token, codes)
     )

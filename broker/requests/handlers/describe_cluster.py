@@ -43,12 +43,24 @@ def handle(
     operations = (
         CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_REQUESTED
     )
+    cluster, alive = broker.cluster, broker.cluster.alive
+    nodes = (
+        [cluster.node(broker_id, context) for broker_id in cluster.broker_ids]
+        if request.include_fenced_brokers
+        else cluster.nodes(context)
+    )
     return DescribeClusterResponse(
         cluster_id=broker.cluster_id,
         controller_id=broker.cluster.advertised_controller_id,
         brokers=[
-            DescribeClusterBroker(broker_id=node.id, host=node.host, port=node.port, rack=node.rack)
-            for node in broker.cluster.nodes(context)
+            DescribeClusterBroker(
+                broker_id=node.id,
+                host=node.host,
+                port=node.port,
+                rack=node.rack,
+                is_fenced=node.id not in alive,
+            )
+            for node in nodes
         ],
         cluster_authorized_operations=operations,
     )

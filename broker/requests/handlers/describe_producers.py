@@ -1,4 +1,4 @@
-"""DescribeProducers: the idempotent producers of partitions."""
+"""DescribeProducers: the producers of partitions, and their open transactions."""
 
 from __future__ import annotations
 
@@ -18,8 +18,6 @@ from ..errors import EXPECTED_ERRORS, error_code_of, error_message_of
 if TYPE_CHECKING:
     from ...broker import Broker
     from ..dispatch import RequestContext
-
-_NO_COORDINATOR_EPOCH = -1
 
 
 def handle(
@@ -58,7 +56,8 @@ def _describe(broker: Broker, topic: str, index: int) -> PartitionResponse:
                 producer_epoch=producer.epoch,
                 last_sequence=producer.last_sequence,
                 last_timestamp=producer.last_append_ms,
-                coordinator_epoch=_NO_COORDINATOR_EPOCH,
+                coordinator_epoch=producer.coordinator_epoch,
+                current_txn_start_offset=producer.txn_start_offset,
             )
             for producer in partition.log.producer_states
         ],

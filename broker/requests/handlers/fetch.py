@@ -1,9 +1,12 @@
 """Fetch: read record batches, waiting until `min_bytes` are available.
 
 The response is sent at once if there are min_bytes of records, if any partition has an error, or if
-max_wait_ms is 0; otherwise when enough bytes have been appended or max_wait_ms has passed. Records
-are views of mapped segments, passed to the socket without a copy. Pages that are not in the page
-cache are read by a thread first, so that the event loop never waits for the disk.
+max_wait_ms is 0; otherwise when enough bytes have been appended or max_wait_ms has passed. With
+isolation level read_committed, only records below the last stable offset are returned and counted,
+with a list of the transactions among them that were aborted.
+
+Records are views of mapped segments, passed to the socket without a copy. Pages that are not in the
+page cache are read by a thread first, so that the event loop never waits for the disk.
 """
 
 from __future__ import annotations
@@ -109,9 +112,8 @@ def _read(
     result = _ReadResult()
     data, topics = result.data, broker.topics
     is_consumer = request.replica_id in _CONSUMER_IDS
-    aborted: list[AbortedTransaction] | None = (
-        [] if request.isolation_level == _READ_COMMITTED else None
-    )
+    is_committed = is_consumer and request.isolation_level == _READ_COMMITTED
+    aborted: list[AbortedTransaction] | None = None
     remaining_bytes = min(request.max_bytes, broker.config.fetch_max_bytes)
     for topic, fetched in _partitions_of(request) if session is None else session.partitions():
         index = fetched.partition
@@ -126,7 +128,16 @@ def _read(
                 data.append((topic, _diverging_data(partition, diverging)))
                 continue
             max_bytes = min(fetched.partition_max_bytes, remaining_bytes)
-            log_slice = partition.read(fetched.fetch_offset, max_bytes)
+            if is_committed:
+                log_slice, transactions = partition.read_committed(fetched.fetch_offset, max_bytes)
+                aborted = [
+                    AbortedTransaction(
+                        producer_id=transaction.producer_id, first_offset=transaction.first_offset
+                    )
+                    for transaction in transactions
+                ]
+            else:
+                log_slice = partition.read(fetched.fetch_offset, max_bytes)
         except EXPECTED_ERRORS as error:
             result.has_error = True
             data.append((topic, _error_data(index, error, version)))
@@ -138,15 +149,15 @@ def _read(
         # get past it (KIP-74).
         if size_bytes > max_bytes and result.size_bytes:
             records, size_bytes = records[:0], 0
+            aborted = [] if is_committed else None
         if size_bytes:
             result.slices.append((len(data), log_slice))
             result.size_bytes += size_bytes
             remaining_bytes -= size_bytes
-        high_watermark = partition.high_watermark
         partition_data = PartitionData(
             partition_index=index,
-            high_watermark=high_watermark,
-            last_stable_offset=high_watermark,
+            high_watermark=partition.high_watermark,
+            last_stable_offset=partition.last_stable_offset,
             log_start_offset=partition.log.start_offset,
             aborted_transactions=aborted,
             records=records,
@@ -209,7 +220,9 @@ class _DelayedFetch:
         self._version = version
         self._request = request
         self._session = session
-        self._future: asyncio.Future[FetchResponse] = asyncio.get_running_loop().create_future()
+        self._is_committed = request.isolation_level == _READ_COMMITTED
+        self._loop = asyncio.get_running_loop()
+        self._future: asyncio.Future[FetchResponse] = self._loop.create_future()
 
     def wait(
         self, partitions: Sequence[Partition], missing_bytes: int, parked_bytes: int
@@ -221,16 +234,26 @@ class _DelayedFetch:
         # Reading from the connection may be paused until then. Do not wait longer than its idle
         # timeout, so that a dead peer is noticed.
         wait_ms = min(self._request.max_wait_ms, self._broker.config.connections_max_idle_ms)
-        waiter = Waiter(partitions, missing_bytes, wait_ms / 1000, self._complete)
+        self._deadline = self._loop.time() + wait_ms / 1000
+        self._wait_for(partitions, missing_bytes)
         memory = self._broker.memory
         memory.parked_bytes += parked_bytes
 
         def end(_future: asyncio.Future[FetchResponse]) -> None:
-            waiter.cancel()
+            self._waiter.cancel()
             memory.parked_bytes -= parked_bytes
 
         self._future.add_done_callback(end)
         return self._future
+
+    def _wait_for(self, partitions: Sequence[Partition], missing_bytes: int) -> None:
+        self._waiter = Waiter(
+            partitions,
+            missing_bytes,
+            self._deadline - self._loop.time(),
+            self._complete,
+            is_committed=self._is_committed,
+        )
 
     def load_into_page_cache(self, result: _ReadResult) -> asyncio.Future[FetchResponse]:
         """Read the result into the page cache in a thread, then complete with it."""
@@ -242,12 +265,23 @@ class _DelayedFetch:
             return
         try:
             result = _read(self._broker, self._version, self._request, self._session)
-            if result.is_in_page_cache():
+            missing_bytes = self._request.min_bytes - result.size_bytes
+            if self._is_committed and missing_bytes > 0 and self._may_wait_longer(result):
+                self._wait_for(result.partitions, missing_bytes)
+            elif result.is_in_page_cache():
                 self._future.set_result(_response(self._request, self._session, result))
             else:
                 self.load_into_page_cache(result)
         except Exception as error:  # noqa: BLE001  # Reported where the future is awaited.
             self._future.set_exception(error)
+
+    def _may_wait_longer(self, result: _ReadResult) -> bool:
+        """Whether to wait on, after a marker that has not made enough records visible."""
+        return (
+            not result.has_error
+            and not self._waiter.was_forced
+            and self._loop.time() < self._deadline
+        )
 
     async def _load_into_page_cache(self, result: _ReadResult) -> None:
         future = self._future
@@ -315,7 +349,7 @@ def _diverging_data(partition: Partition, diverging: EpochEndOffset) -> Partitio
     return PartitionData(
         partition_index=partition.index,
         high_watermark=partition.high_watermark,
-        last_stable_offset=partition.high_watermark,
+        last_stable_offset=partition.last_stable_offset,
         log_start_offset=partition.log.start_offset,
         diverging_epoch=diverging,
         aborted_transactions=None,

@@ -1,7 +1,7 @@
 """ListOffsets: the start or end of a log, or the first record at or after a timestamp.
 
-Offsets at or above the high watermark are not returned. Without transactions the last stable offset
-is the high watermark, so the isolation level makes no difference.
+Offsets at or above the high watermark are not returned, and with isolation level read_committed
+none at or above the last stable offset.
 
 Timestamps are looked up in threads, one partition of a request after the other: that reads from the
 disk, and decompresses.
@@ -54,6 +54,7 @@ _FIRST_VERSIONS: Mapping[int, int] = {
     OffsetSpec.LATEST_TIERED: 9,
 }
 _FIRST_VERSION_WITH_LEADER_EPOCH = 4
+_READ_COMMITTED = 1
 _NO_TIMESTAMP = -1
 _NOT_FOUND = TimestampAndOffset(-1, _NO_TIMESTAMP)
 
@@ -70,6 +71,7 @@ def handle(
         for topic in request.topics
         for partition in topic.partitions
     )
+    is_committed = request.isolation_level == _READ_COMMITTED
     lookups: list[_Lookup] = []
     topics = []
     for topic in request.topics:
@@ -81,7 +83,7 @@ def handle(
                     raise ApiError(ErrorCode.INVALID_REQUEST)
                 partition = _find_partition(broker, context.version, topic.name, partition_request)
                 timestamp = partition_request.timestamp
-                result = _known_offset(partition, timestamp)
+                result = _known_offset(partition, timestamp, is_committed)
                 if result is None:
                     lookups.append((partition, timestamp, responses, len(responses)))
                     result = _NOT_FOUND
@@ -90,11 +92,17 @@ def handle(
                 responses.append(_error_response(index, error))
         topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=responses))
     response = ListOffsetsResponse(topics=topics)
-    return _look_up(broker, context.version, lookups, response) if lookups else response
+    if not lookups:
+        return response
+    return _look_up(broker, context.version, lookups, response, is_committed)
 
 
 async def _look_up(
-    broker: Broker, version: int, lookups: list[_Lookup], response: ListOffsetsResponse
+    broker: Broker,
+    version: int,
+    lookups: list[_Lookup],
+    response: ListOffsetsResponse,
+    is_committed: bool,
 ) -> ListOffsetsResponse:
     """Look up the timestamps that a request asks for, and complete its response."""
     for partition, timestamp, responses, position in lookups:
@@ -106,7 +114,7 @@ async def _look_up(
         except EXPECTED_ERRORS as error:
             responses[position] = _error_response(partition.index, error)
             continue
-        if result is None or result.offset >= partition.high_watermark:
+        if result is None or result.offset >= _end_offset(partition, is_committed):
             result = _NOT_FOUND
         responses[position] = _response(partition, result, version)
     return response
@@ -123,10 +131,16 @@ def _find_partition(
     return partition
 
 
-def _known_offset(partition: Partition, timestamp: int) -> TimestampAndOffset | None:
+def _end_offset(partition: Partition, is_committed: bool) -> int:
+    return partition.last_stable_offset if is_committed else partition.high_watermark
+
+
+def _known_offset(
+    partition: Partition, timestamp: int, is_committed: bool
+) -> TimestampAndOffset | None:
     """Return the offset for a timestamp with a special meaning; None if it is to be looked up."""
     if timestamp == OffsetSpec.LATEST:
-        return TimestampAndOffset(partition.high_watermark, _NO_TIMESTAMP)
+        return TimestampAndOffset(_end_offset(partition, is_committed), _NO_TIMESTAMP)
     if timestamp in (OffsetSpec.EARLIEST, OffsetSpec.EARLIEST_LOCAL):
         return TimestampAndOffset(partition.log.start_offset, _NO_TIMESTAMP)
     if timestamp == OffsetSpec.LATEST_TIERED:

@@ -33,6 +33,7 @@ from ottla.protocol.primitives import NIL_UUID
 from ..authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED, TOPIC_OPERATIONS
 from ..errors import EXPECTED_ERRORS, ApiError, error_code_of
 from ..topic_metadata import find_topic, offline_partitions, partition_metadata
+from .create_topics import log_clamped_factor
 
 if TYPE_CHECKING:
     from ...broker import Broker
@@ -113,6 +114,9 @@ async def _create(broker: Broker, names: Sequence[str]) -> dict[str, Exception]:
     results = await controller.plan_and_create_topics(
         valid[:allowed], lambda name: controller.plan_topic(name, count, {})
     )
+    for result in results.values():
+        if not isinstance(result, Exception):
+            log_clamped_factor(broker.config, result)
     # A topic that another request has just created has an error here, but is found below.
     errors.update(
         (name, result) for name, result in results.items() if isinstance(result, Exception)

@@ -1,11 +1,11 @@
 """OffsetFetch: the committed offsets of groups. One group before version 8, several since.
 
-There are no transactions, so RequireStable has no effect: no offset is ever pending.
+With RequireStable, an offset that an open transaction may replace is UNSTABLE_OFFSET_COMMIT.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ottla.coord.metadata_image import TopicPartition
@@ -45,11 +45,17 @@ def handle(
                     broker,
                     group.group_id,
                     _requested_partitions(group.topics),
+                    requires_stable=request.require_stable,
                 )
                 for group in request.groups
             ]
         )
-    group = _group(broker, request.group_id, _requested_partitions(request.topics))
+    group = _group(
+        broker,
+        request.group_id,
+        _requested_partitions(request.topics),
+        requires_stable=request.require_stable,
+    )
     # Version 1 has no error of the group, but one of each partition.
     return OffsetFetchResponse(
         error_code=group.error_code,
@@ -85,10 +91,13 @@ def _requested_partitions(
 
 
 def _group(
-    broker: Broker, group_id: str, topics: TopicPartitions | None
+    broker: Broker, group_id: str, topics: TopicPartitions | None, *, requires_stable: bool
 ) -> OffsetFetchResponseGroup:
     code = broker.groups.check(group_id) if group_id else ErrorCode.INVALID_GROUP_ID
     committed = broker.groups.committed(group_id) if code is ErrorCode.NONE else {}
+    unstable: Collection[TopicPartition] = ()
+    if requires_stable and code is ErrorCode.NONE:
+        unstable = broker.groups.pending_partitions(group_id)
     if topics is None:
         topics = _all_topics(committed)
     return OffsetFetchResponseGroup(
@@ -98,7 +107,11 @@ def _group(
             OffsetFetchResponseTopics(
                 name=name,
                 partitions=[
-                    _partition(index, committed.get(TopicPartition(name, index), _NO_OFFSET), code)
+                    _unstable_partition(index)
+                    if unstable and (name, index) in unstable
+                    else _partition(
+                        index, committed.get(TopicPartition(name, index), _NO_OFFSET), code
+                    )
                     for index in indexes
                 ],
             )
@@ -112,6 +125,10 @@ def _all_topics(committed: Mapping[TopicPartition, CommittedOffset]) -> TopicPar
     for topic, partition in sorted(committed):
         topics.setdefault(topic, []).append(partition)
     return topics
+
+
+def _unstable_partition(index: int) -> OffsetFetchResponsePartitions:
+    return _partition(index, _NO_OFFSET, ErrorCode.UNSTABLE_OFFSET_COMMIT)
 
 
 def _partition(

@@ -1,0 +1,53 @@
+"""ListTransactions: the transactional ids that this broker coordinates, filtered."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ottla.coord.transaction_states import STATES_BY_LABEL
+from ottla.coord.transaction_states import TransactionState as State
+from ottla.protocol.api.list_transactions import (
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+    TransactionState,
+)
+from ottla.protocol.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from ...broker import Broker
+    from ..dispatch import RequestContext
+
+
+def handle(
+    broker: Broker, _context: RequestContext, request: ListTransactionsRequest
+) -> ListTransactionsResponse:
+    """Handle ListTransactions."""
+    if broker.transactions.is_loading:
+        return ListTransactionsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    states = set(request.state_filters)
+    producer_ids = set(request.producer_id_filters)
+    started_before_ms = broker.now_ms() - request.duration_filter
+    listed = []
+    for transaction in broker.transactions.transactions():
+        metadata = transaction.metadata
+        if metadata is None:
+            continue
+        if states and metadata.state.label not in states:
+            continue
+        if producer_ids and metadata.producer_id not in producer_ids:
+            continue
+        if request.duration_filter >= 0 and not (
+            (metadata.state is State.ONGOING or metadata.state.is_prepared)
+            and metadata.start_ms < started_before_ms
+        ):
+            continue
+        listed.append(
+            TransactionState(
+                transactional_id=transaction.id,
+                producer_id=metadata.producer_id,
+                transaction_state=metadata.state.label,
+            )
+        )
+    return ListTransactionsResponse(
+        unknown_state_filters=sorted(states - STATES_BY_LABEL.keys()), transaction_states=listed
+    )
