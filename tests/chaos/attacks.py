@@ -24,7 +24,6 @@ from chaos.matrix import row
 from chaos.testbed import Run, Testbed
 from harness.attack import (
     MIB,
-    LatencyProbe,
     append,
     mutated,
     open_connections,
@@ -75,15 +74,14 @@ def _attacked(run: Run, **configs: str) -> Iterator[tuple[Testbed, Daemon]]:
         broker = testbed.victim
         before = socket_count(broker)
         with testbed.load(per_second=300) as load:
-            with LatencyProbe(broker) as probe:
+            with run.undisturbed(testbed):
                 yield testbed, broker
             load.wait_for_acks()
         wait_until(lambda: socket_count(broker) <= before + 2, "sockets closed")
-        run.note(f"longest wait of others {probe.longest_seconds * 1000:.0f} ms")
         run.verify(testbed, load, growth_mib=GROWTH_MIB)
 
 
-@row("15", "corrupt requests", "frames", short=500, normal=20_000, full=1_000_000)
+@row("15", "corrupt requests", "frames", short=300, normal=20_000, full=1_000_000)
 def fuzz(run: Run) -> None:
     pool = list(_valid_frames(run.random))
     with _attacked(run) as (_testbed, broker):
@@ -114,7 +112,7 @@ def _valid_frames(random: Random) -> Iterator[bytes]:
                 yield frame_of(with_plausible_values(deepcopy(request), random), version)
 
 
-@row("16", "length bombs", "connections", short=200, normal=1000, full=1000)
+@row("16", "length bombs", "connections", short=100, normal=1000, full=1000)
 def send_length_bombs(run: Run) -> None:
     too_large = (
         b"\x7f\xff\xff\xff",
@@ -189,7 +187,7 @@ def drip(run: Run) -> None:
         ExitStack() as stack,
     ):
         made = open_connections(broker, stack, run.count, promise)
-        deadline = time.monotonic() + 4
+        deadline = time.monotonic() + 2
         while time.monotonic() < deadline:
             for connection in made:
                 connection.send(b"\0")
@@ -198,7 +196,7 @@ def drip(run: Run) -> None:
             assert made[cycle].is_closed(), "a stalled connection was kept"
 
 
-@row("20", "many connections", "connections", short=500, normal=5000, full=5000)
+@row("20", "many connections", "connections", short=300, normal=5000, full=5000)
 def open_many_connections(run: Run) -> None:
     limit = str(run.count + 1000)
     limits = {"max_connections": limit, "max_connections_per_ip": limit}

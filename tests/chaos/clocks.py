@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 
+from confluent_kafka import TopicPartition as ConfluentPartition
+
 from chaos.matrix import row
-from chaos.testbed import TOPIC, FaultyDaemon, Run
+from chaos.testbed import TOPIC, FaultyDaemon, Run, Testbed
 from harness.bombs import produce_error_code
-from harness.load import LoopThread
+from harness.load import LoopThread, librdkafka_consumer
 from harness.logs import a_batch
 from harness.wire import BlockingWireClient
 from ottla.client import Consumer, GroupConfig
@@ -56,6 +58,61 @@ def jump(run: Run) -> None:
             )
             assert member.records > 0
         run.verify(testbed, load)
+
+
+@row("14r", "clock past retention and back", "jumps", short=2, normal=12, full=60)
+def jump_past_retention(run: Run) -> None:
+    """Only records from before the last jump ahead are deleted, oldest first, and none twice."""
+    configs = {"log.retention.check.interval.ms": "50"}
+    config = {"retention_ms": str(2 * HOUR * 1000), "message_timestamp_type": "LogAppendTime"}
+    with run.testbed(configs, kind=FaultyDaemon, segment_bytes="16384", **config) as testbed:
+        broker = testbed.victim
+        assert isinstance(broker, FaultyDaemon)
+        with testbed.load() as load:
+            victims = testbed.led_by_victim
+            starts, ends = dict.fromkeys(victims, 0), dict.fromkeys(victims, 0)
+            for cycle in run.cycles():
+                load.wait_for_acks(60)  # more than a segment
+                # Further each time: records of the last jump are in the future after it.
+                is_ahead = cycle % 2 == 0
+                broker.set_clock(3 * HOUR * (cycle // 2 + 1) if is_ahead else 0)
+                if is_ahead:
+                    deadline = time.monotonic() + 30
+                    while any(_offsets(testbed)[n][0] <= starts[n] for n in victims):
+                        assert time.monotonic() < deadline, "retention deletes nothing"
+                    found = _offsets(testbed)
+                    starts, ends = ({n: found[n][side] for n in victims} for side in (0, 1))
+                load.wait_for_acks()
+            broker.set_clock(0)
+            load.wait_for_acks(20)
+        starts = {number: low for number, (low, _) in _offsets(testbed).items()}
+        for number in victims:
+            assert starts[number] <= ends[number], f"new records of partition {number} deleted"
+        for number in testbed.led_by_others:
+            assert starts[number] == 0, f"records of partition {number} deleted"
+        run.verify(testbed, load, deleted=_Before(starts))
+
+
+def _offsets(testbed: Testbed) -> dict[int, tuple[int, int]]:
+    """Return the first and the next offset of each partition."""
+    consumer = librdkafka_consumer(testbed.address, TOPIC, testbed.partitions)
+    try:
+        return {
+            number: consumer.get_watermark_offsets(ConfluentPartition(TOPIC, number), timeout=30)
+            for number in range(testbed.partitions)
+        }
+    finally:
+        consumer.close()
+
+
+class _Before:
+    """Contains the positions before the first offset of each partition."""
+
+    def __init__(self, starts: dict[int, int]) -> None:
+        self._starts = starts
+
+    def __contains__(self, position: tuple[int, int]) -> bool:
+        return position[1] < self._starts[position[0]]
 
 
 class _Member:

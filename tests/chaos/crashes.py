@@ -21,7 +21,7 @@ from harness.mounts import Mounts, private_mounts
 DISK_BYTES = 256 * 1024 * 1024
 
 
-@row("1", "kill -9 under load", "kills", short=4, normal=60, full=500)
+@row("1", "kill -9 under load", "kills", short=2, normal=60, full=500)
 def kill(run: Run) -> None:
     slowest = 0.0
     with run.testbed() as testbed:
@@ -49,13 +49,13 @@ def _kill_during_start(broker: Daemon, after: float) -> None:
     process.wait()
 
 
-@row("2", "power cut", "cuts", short=2, normal=30, full=500)
+@row("2", "power cut", "cuts", short=1, normal=30, full=500)
 def cut_power(run: Run) -> None:
     """Acks wait for an fsync. There are no readers: unacked records that they saw may vanish."""
     _cut_power(run, "acks", with_readers=False)
 
 
-@row("2f", "power cut, durability=fsync", "cuts", short=2, normal=30, full=500)
+@row("2f", "power cut, durability=fsync", "cuts", short=1, normal=30, full=500)
 def cut_power_with_fsync(run: Run) -> None:
     """Records are not readable before the fsync, so that none vanishes after a read."""
     _cut_power(run, "fsync", with_readers=True)
@@ -87,7 +87,9 @@ def cut_power_in_page_cache(run: Run) -> None:
         for cycle in run.cycles():
             data = mounts.path / f"data{cycle}"
             run.folder = folder / str(cycle)
-            with run.testbed(configs, data=data, durability="page-cache") as testbed:
+            with run.testbed(
+                configs, data=data, durability="page-cache", with_bystander=False
+            ) as testbed:
                 with testbed.load() as load:
                     load.wait_for_acks(20)
                     testbed.victim.pause()
@@ -258,7 +260,7 @@ class _Churn:
         self._thread.join()
 
 
-@row("10", "SIGSTOP, then SIGCONT", "pauses", short=2, normal=12, full=50)
+@row("10", "SIGSTOP, then SIGCONT", "pauses", short=1, normal=12, full=50)
 def pause(run: Run) -> None:
     with run.testbed() as testbed:
         with testbed.load() as load:

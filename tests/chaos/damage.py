@@ -16,7 +16,10 @@ from random import Random
 from chaos.matrix import row
 from chaos.testbed import TOPIC, Run, Testbed
 from crash.writer import rows as rows_of
+from harness.bombs import produce_error_code
 from harness.load import Load
+from harness.logs import a_batch
+from harness.wire import BlockingWireClient, batches_of, fetch_request, fetched_partitions
 from ottla.protocol.batch import LOG_OVERHEAD_BYTES, RecordBatch, split_batches
 from ottla.storage.config import LogConfig
 from ottla.storage.disk import Disk
@@ -87,7 +90,7 @@ def records_of(batches: list[StoredBatch]) -> Rows:
 def _written(run: Run, records: int) -> Iterator[Path]:
     """Write a log with a broker, kill it, and yield the data directory."""
     run.brokers = 1
-    with run.testbed(CONFIGS, **TOPIC_CONFIG) as testbed:
+    with run.testbed(CONFIGS, with_bystander=False, **TOPIC_CONFIG) as testbed:
         with testbed.load() as load:
             load.wait(lambda: load.acked >= records, f"{records} records")
         run.verify(testbed, load)
@@ -104,7 +107,7 @@ def _close(log: Log) -> None:
         segment.close()
 
 
-@row("4", "torn tail, at every byte", "positions", short=100, normal=2000, full=100_000)
+@row("4", "torn tail, at every byte", "positions", short=60, normal=2000, full=100_000)
 def tear(run: Run) -> None:
     with _written(run, 600) as data:
         origin, copy = data / LOG, run.folder / "copy"
@@ -150,7 +153,7 @@ def _last_sequences(batches: list[StoredBatch]) -> dict[int, int]:
     "5",
     "bit flip, each bit of a batch and of each file",
     "bits",
-    short=100,
+    short=60,
     normal=3000,
     full=10**6,
 )
@@ -302,7 +305,53 @@ def _difference(found: Rows, expected: Rows) -> str:
     return f"{len(missing)} missing, the first {missing[:1]}"
 
 
-@row("6", "bit flip in a sealed segment", "flips", short=2, normal=20, full=100)
+@row("5n", "bit flip in a batch with batches in its value", "flips", short=1, normal=30, full=300)
+def flip_outer_batch(run: Run) -> None:
+    """Recovery serves neither the damaged batch nor the batches that its value contains."""
+    with run.testbed(CONFIGS) as testbed:
+        broker = testbed.victim
+        with testbed.load() as load:
+            for cycle in run.cycles():
+                topic = f"nested{cycle}"
+                testbed.create_topic(topic, 1, on_victim=True, durability="page-cache")
+                value = run.random.choice(_nested_values(cycle))
+                with BlockingWireClient(broker) as connection:
+                    for content in (b"first", value, b"third", b"fourth"):
+                        batch = bytes(a_batch(value=content))
+                        assert produce_error_code(connection, topic, batch) == 0
+                load.wait_for_acks()
+                broker.kill()
+                log = broker.data / f"{topic}-0"
+                outer = batches_in(log)[1]
+                byte = run.random.choice(
+                    [byte for byte in range(outer.batch.size) if byte not in NOT_IN_CRC]
+                )
+                _flip_bit(outer.path, (outer.position + byte, run.random.randrange(8)))
+                damaged = outer.path.read_bytes()[outer.position : outer.end]
+                broker.start()
+                with BlockingWireClient(broker) as connection:
+                    request = fetch_request(0, topic=topic)
+                    (data,) = fetched_partitions(connection.request(request, 12))
+                found = {r.offset: r.value for batch in batches_of(data) for r in batch.records()}
+                expected = {0: b"first", 2: b"third", 3: b"fourth"}
+                assert found == expected, f"byte {byte} of the outer batch: {found}"
+                kept = b"".join(path.read_bytes() for path in log.glob("*.damaged-*"))
+                assert damaged in kept, f"byte {byte} of the outer batch: dropped"
+            load.wait_for_acks()
+        run.verify(testbed, load, may_log=True)
+
+
+def _nested_values(seed: int) -> list[bytes]:
+    """Return values that are, or contain, batches with possible and impossible offsets."""
+    batches = []
+    for offset in (0, 1, 2, 3, 4_000_000_000):
+        batch = a_batch(value=b"nested %d" % seed)
+        RecordBatch(memoryview(batch)).assign(offset, 0)
+        batches.append(bytes(batch))
+    return [*batches, b"".join(batches), b"x" * 300 + batches[2] + batches[3] + bytes(100)]
+
+
+@row("6", "bit flip in a sealed segment", "flips", short=1, normal=20, full=100)
 def flip_under_load(run: Run) -> None:
     deleted: set[tuple[int, int]] = set()
     with run.testbed(CONFIGS, **TOPIC_CONFIG) as testbed:

@@ -9,15 +9,23 @@ in response. `FaultyDaemon` in `testbed` sends them.
     {"do": "stop", "call": "rename", "where": "recovery-point", "when": "before"}
     {"do": "heal"}
     {"do": "clock", "shift": 3600, "frozen": false}
+    {"do": "stall", "seconds": 0.1, "every": 0.5}
+    {"do": "lose", "where": "/orders-0/"}
     {"do": "status"}
 
 A disk call that fails raises OSError, `times` times or until `heal`. A `stop` stops the process
-with SIGSTOP, so that a test can cut the power at that moment. The response has the number of faults
-so far.
+with SIGSTOP, so that a test can cut the power at that moment. A `stall` blocks the event loop,
+repeatedly until `heal`. The response has the number of faults so far.
+
+A `lose` fails as a device that loses a write does on Linux (errseq): each open file description
+gets the error once, at its next fsync; fsyncs after that succeed although the data is lost. A file
+that is opened later does not get it.
 """
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import functools
 import json
 import os
@@ -56,6 +64,8 @@ class Faults:
         self._plans: list[dict[str, Any]] = []
         self._lock = threading.Lock()
         self.hits = 0
+        #: The broker's event loop, to stall it.
+        self.loop: asyncio.AbstractEventLoop | None = None
 
     def command(self, command: dict[str, Any]) -> None:
         with self._lock:
@@ -66,14 +76,33 @@ class Faults:
                     clock.set(command["shift"], is_frozen=command["frozen"])
                 case "status":
                     pass
+                case "stall":
+                    self._plans = [*self._plans, command]
+                    assert self.loop is not None
+                    self.loop.call_soon_threadsafe(self._stall, command)
                 case _:
                     self._plans = [*self._plans, command]
+
+    def _stall(self, plan: dict[str, Any]) -> None:
+        if any(plan is other for other in self._plans):
+            self.hits += 1
+            time.sleep(plan["seconds"])
+            assert self.loop is not None
+            self.loop.call_later(plan["every"], self._stall, plan)
+
+    def loses(self, where: str) -> bool:
+        """Whether the device loses what was written to a file before this fsync."""
+        with self._lock:
+            plans = [p for p in self._plans if p["do"] == "lose" and p["where"] in where]
+            self._plans = [plan for plan in self._plans if plan not in plans[:1]]
+        return bool(plans)
 
     def inject(self, call: str, where: str, when: str) -> None:
         """Inject the faults of a disk call, if there are any."""
         for plan in self._plans:
             if (
-                plan["call"] == call
+                plan["do"] in ("fail", "stop")
+                and plan["call"] == call
                 and plan.get("when", "before") == when
                 and plan["where"] in where
             ):
@@ -99,6 +128,25 @@ class FaultyDisk(Disk):
 
     def __init__(self) -> None:
         self._names: dict[int, str] = {}
+        #: File descriptors that get an error at their next fsync.
+        self._unreported: set[int] = set()
+
+    def close(self, fd: int) -> None:
+        self._names.pop(fd, None)
+        self._unreported.discard(fd)
+        super().close(fd)
+
+    def sync(self, fd: int, *, metadata: bool = False) -> None:
+        name = self.name_of(fd)
+        faults.inject("sync", name, "before")
+        if faults.loses(name):
+            self._unreported |= {other for other, path in list(self._names.items()) if path == name}
+        if fd in self._unreported:
+            self._unreported.discard(fd)
+            faults.hits += 1
+            raise OSError(errno.EIO, f"{os.strerror(errno.EIO)} (injected)", name)
+        super().sync(fd, metadata=metadata)
+        faults.inject("sync", name, "after")
 
     def open(self, path: Path, *, create: bool = False, empty: bool = False) -> int:
         faults.inject("open", str(path), "before")
@@ -125,7 +173,7 @@ def _faulty(call: str) -> Any:
 
 
 for _call in CALLS:
-    if _call != "open":
+    if _call not in ("open", "sync"):
         setattr(FaultyDisk, _call, _faulty(_call))
 
 
@@ -143,6 +191,14 @@ class Clock:
 
     def __call__(self) -> float:
         return self._real() + self._shift if self._frozen_at is None else self._frozen_at
+
+
+class FaultyBroker(Broker):
+    """The real broker, whose event loop can be stalled."""
+
+    async def start(self, *args: Any, **options: Any) -> None:
+        faults.loop = asyncio.get_running_loop()
+        await super().start(*args, **options)
 
 
 class _Handler(socketserver.StreamRequestHandler):
@@ -166,7 +222,7 @@ def main() -> None:
     threading.Thread(target=server.serve_forever, daemon=True).start()
     time.time = clock
     # The only replacement: the disk of the daemon's broker.
-    daemon.Broker = functools.partial(Broker, disk=FaultyDisk())  # type: ignore[misc, assignment]
+    daemon.Broker = functools.partial(FaultyBroker, disk=FaultyDisk())  # type: ignore[misc, assignment]
     from ottla.__main__ import main as run  # noqa: PLC0415
 
     sys.argv[0] = "ottla"

@@ -11,7 +11,7 @@ PARTITIONS = 6
 CLIENTS = ("confluent", "aiokafka", "kafka-python")
 
 
-@row("G", "group members killed and paused", "members", short=2, normal=20, full=200)
+@row("G", "group members killed and paused", "members", short=1, normal=20, full=200)
 def come_and_go(run: Run) -> None:
     with run.testbed(BROKER_CONFIGS) as testbed:
         testbed.create_topic(TOPIC, PARTITIONS)

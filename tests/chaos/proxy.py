@@ -7,6 +7,7 @@ What it forwards is unchanged and in order, as with TCP.
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 import struct
 import threading
@@ -22,6 +23,8 @@ from harness.servers import close_server, run_ready_callbacks
 
 #: The payload of an Ethernet packet.
 _PIECE_BYTES = 1448
+#: The client id of a broker that connects to another one.
+_PEER = re.compile(r"ottla-broker-(\d+)")
 _RESET = struct.pack("ii", 1, 0)
 
 
@@ -41,6 +44,10 @@ class Proxy:
         self.stall_seconds = 0.0
         #: Whether everything is dropped silently.
         self.is_cut = False
+        #: What is dropped silently in one direction: "upstream" to the broker, or "downstream".
+        self.cut_direction: str | None = None
+        #: The ids of brokers whose connections are cut, both ways; clients are served.
+        self.cut_peers: frozenset[int] = frozenset()
         #: New connections are reset after at most so many bytes.
         self.reset_within_bytes: int | None = None
         self.resets = 0
@@ -121,6 +128,8 @@ class Proxy:
 
         async def read() -> None:
             while piece := await reader.read(_PIECE_BYTES):
+                if direction == "upstream" and connection.client_id is None:
+                    connection.client_id = _client_id(piece)
                 await pieces.put((time.monotonic() + self.delay_seconds, piece))
             await pieces.put((time.monotonic() + self.delay_seconds, b""))
 
@@ -131,6 +140,8 @@ class Proxy:
                 if not piece:
                     return
                 await self._delay(due, len(piece), direction)
+                while self._drops(connection, direction):
+                    await asyncio.sleep(0.01)
                 if connection.left is not None and len(piece) >= connection.left:
                     writer.write(piece[: connection.left])
                     await asyncio.sleep(0)
@@ -156,8 +167,12 @@ class Proxy:
         wait = due - time.monotonic()
         if wait > 0:
             await asyncio.sleep(wait)
-        while self.is_cut:
-            await asyncio.sleep(0.01)
+
+    def _drops(self, connection: _Connection, direction: str) -> bool:
+        """Whether packets are dropped. TCP retransmits them when the link is back."""
+        peer = _PEER.fullmatch(connection.client_id or "")
+        is_peer_cut = peer is not None and int(peer[1]) in self.cut_peers
+        return self.is_cut or self.cut_direction == direction or is_peer_cut
 
     def _do(self, work: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
@@ -184,6 +199,8 @@ class _Connection:
         self.ends = [near]
         #: Bytes until it is reset.
         self.left: int | None = None
+        #: The client id of its first request; brokers have one as well.
+        self.client_id: str | None = None
 
     def reset(self) -> None:
         for end in self.ends:
@@ -195,6 +212,12 @@ class _Connection:
         for end in self.ends:
             with suppress(OSError):
                 await end.wait_closed()
+
+
+def _client_id(frame: bytes) -> str:
+    """Return the client id in the header of a request: size, key, version, correlation id, id."""
+    (length,) = struct.unpack_from(">h", frame, 12) if len(frame) >= 14 else (-1,)
+    return frame[14 : 14 + max(0, length)].decode(errors="replace")
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:

@@ -2,6 +2,16 @@
 
 from __future__ import annotations
 
-from chaos import attacks, clocks, crashes, damage, disks, groups, network
+from chaos import attacks, background, clocks, crashes, damage, disks, groups, identity, network
 
-__all__ = ["attacks", "clocks", "crashes", "damage", "disks", "groups", "network"]
+__all__ = [
+    "attacks",
+    "background",
+    "clocks",
+    "crashes",
+    "damage",
+    "disks",
+    "groups",
+    "identity",
+    "network",
+]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import sys
@@ -11,6 +12,7 @@ import time
 import traceback
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from random import SystemRandom
 from typing import Any
 
 import click
@@ -22,6 +24,14 @@ from rich.table import Table
 from chaos import rows as _rows  # noqa: F401  # registers the rows
 from chaos.matrix import ROWS, Row, Size
 from chaos.testbed import Figures, Run
+
+#: The environment variable with the seed, for pytest and for the command.
+SEED = "CHAOS_SEED"
+
+
+def random_seed() -> int:
+    """Return the seed in the environment, or a random one."""
+    return int(os.environ.get(SEED) or SystemRandom().randrange(2**32))
 
 
 @dataclass
@@ -77,7 +87,10 @@ def table_of(results: list[Result]) -> Table:
     table = Table(title="Fault matrix")
     for name in ("#", "fault"):
         table.add_column(name, no_wrap=name == "#")
-    for name in ("cycles", "acked", "lost", "dup", "worst wait", "MiB before", "after", "took"):
+    for name in (
+        *("cycles", "acked", "lost", "dup", "worst wait", "bystander p99", "control", "silence"),
+        *("MiB before", "after", "took"),
+    ):
         table.add_column(name, justify="right")
     table.add_column("")
     for result in results:
@@ -96,6 +109,11 @@ def table_of(results: list[Result]) -> Table:
             f"{figures.duplicated:,}",
             f"{figures.worst_seconds:.1f} s",
             *(
+                "" if ms is None else f"{ms:.1f} ms"
+                for ms in (figures.bystander_p99_ms, figures.control_p99_ms)
+            ),
+            "" if figures.longest_silence is None else f"{figures.longest_silence:.2f} s",
+            *(
                 "" if mib is None else f"{mib:.0f}"
                 for mib in (figures.memory_before, figures.memory_after)
             ),
@@ -107,7 +125,7 @@ def table_of(results: list[Result]) -> Table:
 
 @click.command("run")
 @click.option("--rows", "text", default="", help="Rows to run, such as 1,7-9,2c. [default: all]")
-@click.option("--seed", default=1, show_default=True, help="Random seed.")
+@click.option("--seed", type=int, envvar=SEED, help=f"Random seed, or {SEED}. [default: random]")
 @click.option("--cycles", type=int, help="Number of cycles, instead of that of the size.")
 @click.option(
     "--size", type=click.Choice([size.value for size in Size]), default="normal", show_default=True
@@ -117,7 +135,7 @@ def table_of(results: list[Result]) -> Table:
 @click.option("--json", "file", type=Path, help="Also write the results to this file as JSON.")
 def run(
     text: str,
-    seed: int,
+    seed: int | None,
     cycles: int | None,
     size: str,
     brokers: int,
@@ -132,9 +150,11 @@ def run(
     The size sets how often each fault is injected; short is what the tests run. Fails if an
     invariant of a row does not hold; the data of that row is kept.
     """
+    seed = random_seed() if seed is None else seed
     folder = Path(tempfile.mkdtemp(prefix="ottla-chaos-", dir=base))
     console = Console(width=None if sys.stdout.isatty() else 160)
     results: list[Result] = []
+    console.print(f"seed {seed}")
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         for row in chosen(text):
@@ -149,7 +169,7 @@ def run(
             progress.remove_task(task)
             results.append(result)
             if result.failure:
-                console.print(f"[red]{row} failed[/]; its data is in {path}")
+                console.print(f"[red]{row} failed[/] with --seed {seed}; its data is in {path}")
                 console.print(result.failure, markup=False, highlight=False)
             else:
                 shutil.rmtree(path, ignore_errors=True)

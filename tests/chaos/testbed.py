@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 import re
 import socket
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Container, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -30,6 +31,7 @@ from typing import Any
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from chaos.proxy import Proxy
+from harness.bystander import RESTART_SECONDS, Bystanders, Result
 from harness.checker import LOSSES, Anomaly, check, counted
 from harness.daemon import HOST, Cluster, Daemon, anonymous_mib, free_port
 from harness.load import Load, load_on, read_everything
@@ -79,6 +81,14 @@ class FaultyDaemon(Daemon):
         """Make the process stop itself, with SIGSTOP, at a disk call."""
         self._command(do="stop", call=call, where=where, when=when, times=1)
 
+    def lose_writes(self, where: str) -> None:
+        """Lose what is written to a file; each open file description gets the error once."""
+        self._command(do="lose", where=where)
+
+    def stall(self, seconds: float, every: float) -> None:
+        """Block the event loop, again and again."""
+        self._command(do="stall", seconds=seconds, every=every)
+
     @property
     def hits(self) -> int:
         """How many faults have occurred since the start."""
@@ -102,6 +112,11 @@ class Figures:
     lost: int = 0
     duplicated: int = 0
     worst_seconds: float = 0.0
+    #: The highest 99th percentile of a bystander, and of its control at the same time.
+    bystander_p99_ms: float | None = None
+    control_p99_ms: float | None = None
+    #: The longest time without a success of a bystander.
+    longest_silence: float | None = None
     memory_before: float | None = None
     memory_after: float | None = None
     notes: list[str] = field(default_factory=list)
@@ -119,6 +134,8 @@ class Testbed:
         self.victim = run.random.choice(brokers)
         #: By partition.
         self.leaders: dict[int, Daemon] = {}
+        #: On the first victim; None if the row has none.
+        self.bystanders: Bystanders | None = None
 
     def choose_victim(self) -> Daemon:
         """Choose another victim."""
@@ -218,34 +235,77 @@ class Run:
         *,
         kind: type[Daemon] = Daemon,
         data: Path | None = None,
+        with_bystander: bool = True,
         **config: str,
     ) -> Iterator[Testbed]:
         """Start brokers and create the topic; `config` has topic configs with underscores.
 
-        `data` is the victim's data directory, if not the default.
+        `data` is the victim's data directory, if not the default. A bystander on the victim must be
+        served in time after each restart; see `harness.bystander`.
         """
-        cluster = Cluster(self.folder, self.brokers, *self._flags(configs), kind=kind)
+        cluster = Cluster(self.folder, self.brokers, *self.flags(configs), kind=kind)
         testbed = Testbed(self, cluster.brokers, cluster.bootstrap, self._partitions)
         if data is not None:
             testbed.victim.data = data
         with cluster:
             testbed.create_topic(**config)
-            yield testbed
+            if with_bystander:
+                with self.bystanders(testbed):
+                    yield testbed
+            else:
+                yield testbed
+
+    @contextmanager
+    def bystanders(
+        self, testbed: Testbed, restart_seconds: float = RESTART_SECONDS
+    ) -> Iterator[None]:
+        """Run a bystander on the victim, and assert that it is served in time after restarts."""
+        broker = testbed.victim
+        with Bystanders(broker, broker.folder, testbed.brokers.index(broker)) as bystanders:
+            testbed.bystanders = bystanders
+            yield
+        result = bystanders.result()
+        if self.figures.bystander_p99_ms is None:  # not measured during the attack alone
+            self._add_latency(result)
+        if (longest := result.check_restarts(broker.launches, restart_seconds)) > 0.0:
+            self.note(f"served {longest:.2f} s after a restart")
+
+    @contextmanager
+    def undisturbed(self, testbed: Testbed) -> Iterator[None]:
+        """Assert that a bystander does not notice what is done to its broker."""
+        assert testbed.bystanders is not None
+        began = time.monotonic()
+        yield
+        result = testbed.bystanders.result(began, time.monotonic())
+        self._add_latency(result)
+        result.check_latency()
+
+    def _add_latency(self, result: Result) -> None:
+        figures = self.figures
+        if figures.bystander_p99_ms is None or result.p99 * 1000 > figures.bystander_p99_ms:
+            figures.bystander_p99_ms = round(result.p99 * 1000, 1)
+            figures.control_p99_ms = round(result.control_p99 * 1000, 1)
+        figures.longest_silence = max(
+            round(result.longest_silence, 2), figures.longest_silence or 0.0
+        )
 
     @contextmanager
     def testbed_behind_proxies(
         self, configs: Configs = MappingProxyType({}), **config: str
     ) -> Iterator[tuple[Testbed, list[Proxy]]]:
         """Start brokers that clients and other brokers reach only through proxies."""
-        cluster = _Proxied(self.folder, self.brokers, *self._flags(configs))
+        cluster = _Proxied(self.folder, self.brokers, *self.flags(configs))
         with ExitStack() as stack:
             cluster.proxies = [
-                stack.enter_context(Proxy(broker.port, self.random)) for broker in cluster
+                stack.enter_context(Proxy(broker.port, Random(self.random.random())))
+                for broker in cluster
             ]
             stack.enter_context(cluster)
             address = ",".join(f"{HOST}:{proxy.port}" for proxy in cluster.proxies)
             testbed = Testbed(self, cluster.brokers, address, self._partitions)
             testbed.create_topic(**config)
+            # Not through the proxy: the broker itself must not wait for the network.
+            stack.enter_context(self.bystanders(testbed))
             yield testbed, cluster.proxies
 
     @property
@@ -253,7 +313,8 @@ class Run:
         """Some partitions for each broker."""
         return 3 if self.brokers == 1 else 2 * self.brokers
 
-    def _flags(self, configs: Configs) -> list[str]:
+    def flags(self, configs: Configs) -> list[str]:
+        """Return the flags of brokers with these configs."""
         pairs = [f"{name}={text}" for name, text in {**CONFIGS, **configs}.items()]
         return [flag for pair in pairs for flag in ("--set", pair)]
 

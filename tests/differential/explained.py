@@ -29,7 +29,7 @@ class Explanation(NamedTuple):
 
 
 def _names_twice(_difference: Difference, request: Any) -> bool:
-    """Whether a request names a topic, partition, group or resource more than once."""
+    """Whether a request names a topic, partition, group, resource or config more than once."""
     if request.api.name in ("Heartbeat", "JoinGroup", "SyncGroup"):
         return False
     topics = next((getattr(request, n) for n in _TOPICS if getattr(request, n, None)), ())
@@ -41,6 +41,7 @@ def _names_twice(_difference: Difference, request: Any) -> bool:
             named.append(name)
         else:
             named += [(name, _index(partition)) for partition in partitions]
+        named += [(name, "config", config.name) for config in getattr(topic, "configs", ())]
     for resource in getattr(request, "resources", ()):
         named.append((resource.resource_type, resource.resource_name))
     for group in getattr(request, "groups", ()):
@@ -72,16 +73,20 @@ def _has_empty_group(_difference: Difference, request: Any) -> bool:
     return "" in groups
 
 
-def _is_transactional(_difference: Difference, request: Any) -> bool:
-    return (
-        getattr(request, "transactional_id", None) is not None
-        or getattr(request, "key_type", 0) == 1
-    )
-
-
 def _creates_topics(difference: Difference, request: Any) -> bool:
     return bool(request.allow_auto_topic_creation) and (
         difference.kafka in (3, 5, "absent") or difference.ottla == "absent"
+    )
+
+
+def _sees_empty_group(difference: Difference, _request: Any) -> bool:
+    """Whether Kafka has an empty group where ottla has none."""
+    if difference.api == "ListGroups":
+        return difference.ottla == "absent" and "'protocol_type': ''" in repr(difference.kafka)
+    return (difference.api, difference.ottla, difference.kafka) in (
+        ("DescribeGroups", "Dead", "Empty"),
+        ("DeleteGroups", 69, 0),  # GROUP_ID_NOT_FOUND
+        ("JoinGroup", 25, 26),  # UNKNOWN_MEMBER_ID, INVALID_SESSION_TIMEOUT
     )
 
 
@@ -134,17 +139,10 @@ EXPLANATIONS: list[Explanation] = [
     Explanation(
         ".*",
         ".*",
-        "A topic, partition, group or resource that a request names twice: ottla responds to each"
-        " entry or rejects the second; Kafka's maps keep one of them, or fail the whole request.",
+        "A topic, partition, group, resource or config that a request names twice: ottla responds"
+        " to each entry or rejects the second; Kafka's maps keep one of them, or fail the whole"
+        " request.",
         _names_twice,
-        diverges=True,
-    ),
-    Explanation(
-        ".*",
-        ".*",
-        "Transactions are not supported: a transactional id is rejected, and there is no"
-        " transaction coordinator to find.",
-        _is_transactional,
         diverges=True,
     ),
     Explanation(
@@ -196,6 +194,14 @@ EXPLANATIONS: list[Explanation] = [
         lambda difference, _: (difference.ottla, difference.kafka) == ("", None),
     ),
     Explanation(
+        "DescribeGroups|ListGroups|DeleteGroups|JoinGroup",
+        ".*",
+        "JoinGroup with an unknown member id creates no group; Kafka keeps an empty one, which"
+        " later requests see.",
+        _sees_empty_group,
+        diverges=True,
+    ),
+    Explanation(
         "JoinGroup",
         ".*",
         "The only member of a group may change all its protocols; in Kafka it has to leave first.",
@@ -215,6 +221,13 @@ EXPLANATIONS: list[Explanation] = [
         "Topic configs that can have one value only are rejected with any other: compression.type,"
         " min.insync.replicas; Kafka accepts them.",
         _sets_fixed_config,
+        diverges=True,
+    ),
+    Explanation(
+        "CreateTopics|AlterConfigs|IncrementalAlterConfigs",
+        ".*",
+        "retention.bytes below -1 is rejected; Kafka takes it for unlimited.",
+        lambda _, request: "name='retention.bytes', value='-2'" in repr(request),
         diverges=True,
     ),
     Explanation(
@@ -252,7 +265,9 @@ EXPLANATIONS: list[Explanation] = [
         "Fetch",
         "session_id",
         "A fetch session without partitions is not created.",
-        lambda difference, request: difference.ottla == 0 and not request.topics,
+        lambda difference, request: (
+            difference.ottla == 0 and not any(topic.partitions for topic in request.topics)
+        ),
         diverges=True,
     ),
     Explanation(

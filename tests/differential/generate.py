@@ -196,7 +196,8 @@ class Generator:
             "committed_leader_epoch": self._mostly(-1, 0, 7, -2),
             "committed_metadata": self._one_of("", "m", None, "x" * 4096, "x" * 4097),
             "retention_time_ms": self._mostly(-1, 100_000_000),
-            "session_timeout_ms": self._mostly(10_000, 30_000, 0, 5_999, 2**31 - 1),
+            # Longer than a sequence: which of two timeouts comes first is left to chance otherwise.
+            "session_timeout_ms": self._mostly(60_000, 30_000, 0, 5_999, 2**31 - 1),
             # Kafka takes -1 literally, and removes the member at once.
             "rebalance_timeout_ms": self._mostly(10_000, 30_000),
             "protocol_type": self._mostly("consumer", "connect", ""),

@@ -50,6 +50,7 @@ OTTLA_CONFIGS = {
     "group.initial.rebalance.delay.ms": "0",
     "offsets.topic.num.partitions": "1",
     "log.retention.ms": "-1",
+    "replication.factor.policy": "reject",
 }
 KAFKA_CONFIGS = {
     "group.min.session.timeout.ms": "6000",

@@ -217,49 +217,27 @@ async def describe() -> None:
 # aiokafka has request classes for these, but no methods.
 
 
-async def describe_acls() -> None:
+#: The ACLs of the topic, of everybody, for every operation.
+ANY_ACL = {"principal": None, "host": None, "operation": 1, "permission_type": 1}
+
+
+async def send_acls(request: Any, **fields: Any) -> None:
     async with Admin() as admin:
-        await admin._send_request(
-            DescribeAclsRequest(
-                resource_type=2,
-                resource_name=TOPIC,
-                resource_pattern_type_filter=3,
-                principal=None,
-                host=None,
-                operation=1,
-                permission_type=1,
-            )
-        )
+        topic = {"resource_type": 2, "resource_name": TOPIC, "resource_pattern_type_filter": 3}
+        await admin._send_request(request(**topic, **fields))
+
+
+async def describe_acls() -> None:
+    await send_acls(DescribeAclsRequest, **ANY_ACL)
 
 
 async def create_acls() -> None:
-    async with Admin() as admin:
-        await admin._send_request(
-            CreateAclsRequest(
-                resource_type=2,
-                resource_name=TOPIC,
-                resource_pattern_type_filter=3,
-                principal="User:golden",
-                host="*",
-                operation=3,
-                permission_type=3,
-            )
-        )
+    acl = {"principal": "User:golden", "host": "*", "operation": 3, "permission_type": 3}
+    await send_acls(CreateAclsRequest, **acl)
 
 
 async def delete_acls() -> None:
-    async with Admin() as admin:
-        await admin._send_request(
-            DeleteAclsRequest(
-                resource_type=2,
-                resource_name=TOPIC,
-                resource_pattern_type_filter=3,
-                principal=None,
-                host=None,
-                operation=1,
-                permission_type=1,
-            )
-        )
+    await send_acls(DeleteAclsRequest, **ANY_ACL)
 
 
 async def delete_topics() -> None:

@@ -32,6 +32,7 @@ import time
 from collections import deque
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -102,6 +103,16 @@ def responds(port: int) -> bool:
     return len(response) == 10 and struct.unpack(">iih", response)[1:] == (7, 0)
 
 
+@dataclass
+class Launch:
+    """A start of a broker."""
+
+    #: By the monotonic clock.
+    at: float
+    #: How long the process waited for a CPU until it was ready: a busy machine's part of the time.
+    cpu_wait_seconds: float = 0.0
+
+
 class Daemon:
     """A broker that can be started, stopped and killed repeatedly, on the same data and port."""
 
@@ -119,6 +130,7 @@ class Daemon:
         # Configs in the developer's environment are not for this broker.
         inherited = {name: v for name, v in os.environ.items() if not name.startswith("OTTLA_")}
         self._environ = inherited | environ
+        self.launches: list[Launch] = []
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -160,6 +172,7 @@ class Daemon:
     def launch(self, *arguments: str) -> None:
         """Start the broker without waiting for it."""
         assert not self.is_running, "The broker is already running"
+        self.launches.append(Launch(time.monotonic()))
         self._process = self.spawn(*arguments)
 
     def wait_until_ready(self) -> Self:
@@ -173,6 +186,7 @@ class Daemon:
                 self.kill()
                 raise AssertionError(f"The broker does not respond:\n{self.log_tail()}")
             time.sleep(0.005)
+        self.launches[-1].cpu_wait_seconds = cpu_wait_seconds(self.pid)
         return self
 
     def responds(self) -> bool:
@@ -357,6 +371,14 @@ def _size(path: Path) -> int:
 def process_stat(broker: Daemon) -> list[str]:
     """Return the fields of /proc/PID/stat from the state on."""
     return Path(f"/proc/{broker.pid}/stat").read_text().rpartition(")")[2].split()
+
+
+def cpu_wait_seconds(pid: int | str) -> float:
+    """Return how long the main thread was ready to run and waited for a CPU; 0 if unknown."""
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, IndexError):
+        return 0.0
 
 
 def anonymous_mib(broker: Daemon) -> float:

@@ -20,7 +20,12 @@ TESTS = Path(__file__).resolve().parent.parent
 
 
 def starts_processes(item: pytest.Item) -> bool:
-    """Whether a test reaches `subprocess.Popen` or `run`, itself or through a fixture."""
+    """Whether a test reaches `subprocess.Popen` or `run`, itself or through a fixture.
+
+    Tests with the fixture `pytester` run pytest in a process.
+    """
+    if "pytester" in getattr(item, "fixturenames", ()):
+        return True
     return any("process" in reachable(function) for function in _functions_of(item))
 
 

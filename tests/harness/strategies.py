@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from ottla.protocol import consumer, header, schema
@@ -32,6 +33,13 @@ _UNKNOWN_TAGS = st.lists(
     max_size=2,
     unique_by=lambda tag: tag[0],
 ).map(lambda tags: tuple(sorted(tags)))
+
+
+def examples(count: int) -> settings:
+    """Run `count` examples; with the profile `check`, in proportion to its own number fewer."""
+    profile, fast = settings(), settings.get_profile("fast")
+    share = min(1, profile.max_examples / fast.max_examples)
+    return settings(max_examples=max(1, round(count * share)))
 
 
 def id_of(case: Any) -> str:

@@ -27,6 +27,7 @@ from ottla.protocol.api.fetch import (
     PartitionData,
 )
 from ottla.protocol.api.produce import (
+    LAST_VERSION_WITH_TOPIC_NAMES,
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
@@ -79,7 +80,9 @@ class WireClient:
         """Send a request, in its latest version by default; read its response later."""
         api = request.api
         assert api is not None
-        version = api.versions.last if version is None else version
+        if version is None:
+            is_produce = isinstance(request, ProduceRequest)
+            version = LAST_VERSION_WITH_TOPIC_NAMES if is_produce else api.versions.last
         self._correlation_id += 1
         self.writer.writelines(encode_request(request, version, self._correlation_id, "wire"))
         self._in_flight.append((self._correlation_id, api.response, version))
