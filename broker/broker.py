@@ -26,9 +26,11 @@ from .cluster.membership import ClusterMembership
 from .cluster.producer_ids import ProducerIdManager
 from .config.broker_config import BrokerConfig, ConfigError
 from .coordinators.group_coordinator import GroupCoordinator
+from .coordinators.transaction_coordinator import TransactionCoordinator
 from .net.listeners import format_host
 from .net.server import Server, naming_address
 from .observability.metrics import Metrics
+from .partitions.disk_space import DiskSpace
 from .partitions.housekeeping import Housekeeping
 from .partitions.topics import Topics
 from .requests.batch_workers import BatchWorkers
@@ -38,6 +40,7 @@ from .requests.memory_account import MemoryAccount
 from .requests.token_bucket import TokenBucket
 
 if TYPE_CHECKING:
+    from .cluster.broker_channels import BrokerChannels
     from .cluster.forwarding import ControllerChannel
     from .cluster.metadata_follower import MetadataFollower
     from .observability.prometheus import Exporter
@@ -74,8 +77,12 @@ class Broker:
         self.auto_creations = TokenBucket(lambda: self.config.auto_create_topics_max_per_second)
         self.groups = GroupCoordinator(self)
         self.memory.sources["groups"] = self.groups.size_bytes
+        self.transactions = TransactionCoordinator(self)
+        self.memory.sources["transactions"] = self.transactions.size_bytes
+        self._channels: BrokerChannels | None = None
         self.server = Server(self)
         self.logs: LogDirectory
+        self.disk_space: DiskSpace
         self.topics: Topics
         #: Commits metadata changes, on the controller only.
         self.controller: Controller
@@ -84,7 +91,7 @@ class Broker:
         self.producer_ids: ProducerIdManager
         self._metadata_follower: MetadataFollower | None = None
         self._exporter: Exporter | None = None
-        self._housekeeping = Housekeeping(self)
+        self.housekeeping = Housekeeping(self)
         self._tasks: set[asyncio.Task[Any]] = set()
 
     @property
@@ -101,6 +108,16 @@ class Broker:
     def address(self) -> str:
         """The bound address of the first listener, as host:port."""
         return self.server.addresses[0]
+
+    @property
+    def channels(self) -> BrokerChannels:
+        """The connections to the other brokers."""
+        if self._channels is None:
+            # A single broker does not need it.
+            from .cluster.broker_channels import BrokerChannels  # noqa: PLC0415
+
+            self._channels = BrokerChannels(self.cluster)
+        return self._channels
 
     @property
     def failed(self) -> asyncio.Future[DataDirectoryError] | None:
@@ -129,12 +146,15 @@ class Broker:
                 disk=self._disk,
             )
             undo.callback(self.logs.abandon)
+            self.disk_space = DiskSpace(Path(config.log_dir), self.logs.disk)
             if self.cluster.is_controller and len(self.cluster.broker_ids) > 1:
                 # A single broker does not need it.
                 from .cluster.rival_controller import check_no_rival  # noqa: PLC0415
 
                 await check_no_rival(self.cluster, self.cluster_id)
-            self.topics = Topics(config, self.logs, self._apply_config, self.groups)
+            self.topics = Topics(
+                config, self.logs, self._apply_config, self.groups, self.transactions
+            )
             await self.topics.load(progress)
             self.controller = Controller(self.topics, self.cluster)
             if self._metadata_follower is not None:
@@ -150,8 +170,9 @@ class Broker:
                 undo.callback(self._exporter.close)
             await self.server.listen()
             undo.pop_all()
-        self._housekeeping.start()
+        self.housekeeping.start()
         self.start_task(self.groups.load())
+        self.start_task(self.transactions.load())
 
     async def _follow_controller(self, follower: MetadataFollower) -> None:
         """Register with the controller and catch up, or start without it after a while."""
@@ -208,12 +229,15 @@ class Broker:
 
     async def stop(self) -> None:
         """Complete in-flight requests, flush all logs, and mark the data directory clean."""
-        await self._housekeeping.stop()
+        await self.housekeeping.stop()
         if self._metadata_follower is not None:
             await self._metadata_follower.stop()
         timeout_seconds = self.config.shutdown_timeout_ms / 1000
         await self.server.stop(timeout_seconds)
         self.groups.stop()
+        self.transactions.stop()
+        if self._channels is not None:
+            self._channels.close()
         await self.producer_ids.stop()
         if self._metadata_follower is not None:
             self.controller_channel.close()
@@ -229,6 +253,7 @@ class Broker:
     def _apply_config(self, config: BrokerConfig) -> None:
         self.config = self.server.config = config
         self.groups.apply_config(config)
+        self.transactions.apply_config(config)
         self._on_config_change(config)
 
     def wake_all(self) -> None:
@@ -236,6 +261,7 @@ class Broker:
         for partition in (*self.topics.online_partitions(), self.topics.metadata_log.partition):
             partition.wake_all()
         self.groups.refuse_waiting()
+        self.transactions.refuse_waiting()
 
     def start_task(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Run a task that `stop` waits for, and cancels after the shutdown timeout."""

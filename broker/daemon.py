@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import ipaddress
 import logging
 import os
 import resource
 import signal
 import sys
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import NoReturn
 
@@ -18,17 +18,20 @@ import uvloop
 
 from .broker import Broker
 from .config.broker_config import BrokerConfig
+from .net.listeners import is_loopback
 from .observability.logging import configure_logging
 
 logger = logging.getLogger(__name__)
 
 
-def run(config: BrokerConfig) -> int:
+def run(config: BrokerConfig, warnings: Iterable[str] = ()) -> int:
     """Run a broker until SIGTERM or SIGINT and return the exit code.
 
-    Raises what `Broker.start` does.
+    The warnings, of loading its config, are logged first. Raises what `Broker.start` does.
     """
     configure_logging(config.log_level, config.log_format)
+    for warning in warnings:
+        logger.warning(warning)
     _raise_descriptor_limit()
     return uvloop.run(_serve(config))
 
@@ -52,7 +55,7 @@ async def _serve(config: BrokerConfig) -> int:
             "listening",
             extra={"listener": listener.name, "address": address, "advertised": advertised},
         )
-        if not _is_loopback(listener.host):
+        if not is_loopback(listener.host):
             logger.warning(
                 "listener is reachable from other hosts, without encryption or authentication",
                 extra={"listener": listener.name, "address": address},
@@ -77,13 +80,6 @@ async def _serve(config: BrokerConfig) -> int:
     await broker.stop()
     logger.info("stopped", extra={"duration_ms": round((time.perf_counter() - started) * 1000)})
     return 0 if broker.failed is None or not broker.failed.done() else 1
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _set_log_level(config: BrokerConfig) -> None:

@@ -19,6 +19,7 @@ import asyncio
 import errno
 import random
 import tempfile
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
 from contextlib import suppress
@@ -48,6 +49,7 @@ _FAST_CONFIGS = {
     "group.initial.rebalance.delay.ms": "0",
     "group.min.session.timeout.ms": "100",
     "offsets.topic.num.partitions": "1",
+    "replication.factor.policy": "clamp",
 }
 _POLL_SECONDS = 0.01
 _TIMEOUT_SECONDS = 10.0
@@ -267,6 +269,8 @@ class RunningBroker:
         """
         expected_values = [_to_bytes(value) for value in expected]
 
+        started = time.monotonic()
+
         async def check() -> None:
             _, end_offsets = await self._wait_for_records(topic, len(expected_values), timeout)
             values = [record.value for record in await self._read(topic, end_offsets)]
@@ -275,7 +279,8 @@ class RunningBroker:
             unexpected = Counter(values) - Counter(expected_values)
             if values == expected_values or not (is_ordered or missing or unexpected):
                 return
-            lines = [f"{topic!r} does not have the expected values after {timeout:g} s"]
+            seconds = time.monotonic() - started
+            lines = [f"{topic!r} does not have the expected values after {seconds:.1f} s"]
             lines += [f"  missing: {_show(value)}" for value in missing.elements()]
             lines += [f"  unexpected: {_show(value)}" for value in unexpected.elements()]
             if not missing and not unexpected:

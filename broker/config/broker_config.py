@@ -28,7 +28,14 @@ from ottla.protocol.configdef import (
 from ottla.storage.config import TOPIC_CONFIGS, LogConfig
 
 from ..cluster.cluster_file import ClusterFile, parse_cluster_brokers
-from ..net.listeners import Endpoint, Listener, format_host, parse_endpoint, parse_listeners
+from ..net.listeners import (
+    Endpoint,
+    Listener,
+    format_host,
+    is_loopback,
+    parse_endpoint,
+    parse_listeners,
+)
 from .time_units import TIME_UNITS, merge_configs, target_of, to_milliseconds
 
 __all__ = ["BROKER_CONFIGS", "BrokerConfig", "ConfigError", "ConfigKey", "broker_config_key"]
@@ -133,9 +140,18 @@ class BrokerConfig:
     )
     default_replication_factor: int = config_key(
         1,
-        "Default replication factor of a new topic.",
-        high=INT_MAX,
-        fixed_because="a partition has one replica",
+        "Default replication factor of a new topic. Above 1, see replication.factor.policy.",
+        low=1,
+        high=2**15 - 1,
+        is_dynamic=False,
+    )
+    replication_factor_policy: str = config_key(
+        "auto",
+        "What becomes of a new topic with a replication factor above 1: with clamp it is created"
+        " with one replica per partition, with reject it is refused. auto is clamp if this broker"
+        " is the whole cluster and listens on loopback only, and reject otherwise. Replica"
+        " assignments are never clamped.",
+        choices=("auto", "clamp", "reject"),
         is_dynamic=False,
     )
     auto_create_topics_enable: bool = config_key(
@@ -261,8 +277,8 @@ class BrokerConfig:
     )
     broker_memory_max_bytes: int = config_key(
         128 * _MIB,
-        "Maximum memory of groups, committed offsets, fetch sessions and parked fetches. A quarter"
-        " of it is reserved for groups with members.",
+        "Maximum memory of groups, committed offsets, transactional ids, fetch sessions and parked"
+        " fetches. A quarter of it is reserved for groups with members.",
         low=1024,
     )
     offset_metadata_max_bytes: int = config_key(
@@ -293,6 +309,64 @@ class BrokerConfig:
         is_dynamic=False,
     )
 
+    transaction_max_timeout_ms: int = config_key(
+        15 * _MINUTE_MS,
+        "Maximum timeout of transactions. A producer that asks for more is refused.",
+        low=1,
+        high=INT_MAX,
+    )
+    transaction_abort_timed_out_transaction_cleanup_interval_ms: int = config_key(
+        10_000, "Interval between checks for transactions that have timed out.", low=1, high=INT_MAX
+    )
+    transactional_id_expiration_ms: int = config_key(
+        7 * _DAY_MS,
+        "Time after which an unused transactional id expires. Its producer starts anew.",
+        low=1,
+        high=INT_MAX,
+    )
+    transaction_remove_expired_transaction_cleanup_interval_ms: int = config_key(
+        60 * _MINUTE_MS,
+        "Interval between checks for expired transactional ids.",
+        low=1,
+        high=INT_MAX,
+    )
+    transaction_partition_verification_enable: bool = config_key(
+        True,
+        "Whether the first batch of a transaction in a partition is verified with the transaction"
+        " coordinator.",
+    )
+    add_partitions_to_txn_retry_backoff_ms: int = config_key(
+        20,
+        "Time between two attempts to add a partition to a transaction, while the transaction"
+        " before is being completed.",
+        low=1,
+        high=INT_MAX,
+    )
+    add_partitions_to_txn_retry_backoff_max_ms: int = config_key(
+        100,
+        "Time after which a partition leader gives up adding a partition to a transaction.",
+        low=0,
+        high=INT_MAX,
+    )
+    transaction_state_log_num_partitions: int = config_key(
+        8,
+        "Number of partitions of __transaction_state. Applies when the topic is created.",
+        low=1,
+        high=10_000,
+        is_dynamic=False,
+    )
+    transaction_state_log_segment_bytes: int = config_key(
+        _MIB,
+        "segment.bytes of __transaction_state. Applies when the topic is created. A start reads up"
+        " to this much of each partition beyond its compacted segments.",
+        low=1024,
+        high=INT_MAX,
+        is_dynamic=False,
+    )
+    broker_max_transactional_ids: int = config_key(
+        100_000, "Maximum number of transactional ids per broker.", low=1, high=INT_MAX
+    )
+
     log_retention_check_interval_ms: int = config_key(
         5 * _MINUTE_MS, "Interval between checks for segments to delete.", low=1
     )
@@ -313,6 +387,15 @@ class BrokerConfig:
     )
     log_cleaner_io_max_bytes_per_second: float = config_key(
         NO_LIMIT, "Maximum bytes per second that the log cleaner reads and writes.", low=1
+    )
+    log_scrub_interval_ms: int = config_key(
+        7 * _DAY_MS,
+        "Interval between the starts of two passes of the scrubber, which verifies the CRCs of all"
+        " sealed segments; 0 turns it off.",
+        low=0,
+    )
+    log_scrub_bytes_per_second: int = config_key(
+        4 * _MIB, "Maximum bytes per second that the scrubber reads.", low=1024
     )
     producer_id_expiration_ms: int = config_key(
         _DAY_MS,
@@ -359,6 +442,7 @@ class BrokerConfig:
                 f" minimum is socket.request.max.bytes, {self.socket_request_max_bytes}"
             )
         self._check_listeners()
+        self.check_replication_factor("default.replication.factor", self.default_replication_factor)
         _ = self.metrics_endpoint  # Raises ConfigError.
         self._set_sources(
             {
@@ -433,6 +517,23 @@ class BrokerConfig:
             for listener in in_cluster
         )
         return parse_listeners(self.listeners, advertised)
+
+    @property
+    def clamps_replication_factor(self) -> bool:
+        """Whether a replication factor above 1 is replaced by 1; see replication.factor.policy."""
+        if self.replication_factor_policy == "auto":
+            return not self.cluster_brokers and all(
+                is_loopback(listener.host) for listener in self.parsed_listeners
+            )
+        return self.replication_factor_policy == "clamp"
+
+    def check_replication_factor(self, name: str, factor: int) -> None:
+        """Raise ConfigError if a config has a replication factor that this broker rejects."""
+        if factor > 1 and not self.clamps_replication_factor:
+            raise ConfigError(
+                f"Invalid value {factor} for {name}: a partition has one replica; use 1, or"
+                " replication.factor.policy=clamp"
+            )
 
     @property
     def inter_broker_listener(self) -> str:

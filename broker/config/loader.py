@@ -1,24 +1,36 @@
 """Load broker configs from the command line, the environment and files.
 
 In order of precedence: flags, environment variables (`OTTLA_NUM_PARTITIONS` is `num.partitions`),
-a file in the format of Kafka's server.properties, the cluster file (see `cluster_file`), the
-defaults. Errors name the variable, or the file and line.
+a file in the format of Kafka's server.properties (see `kafka_properties`), the cluster file (see
+`cluster_file`), the defaults. Errors name the variable, or the file and line.
+
+An unknown environment variable is a warning: others set variables too. Kubernetes injects
+`OTTLA_PORT=tcp://…` and more into each container, if a Service is named `ottla`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from ottla.protocol.configdef import ConfigError, field_of, unknown_config
 
 from ..cluster.cluster_file import read_cluster_file
 from .broker_config import BROKER_CONFIGS, BrokerConfig, broker_config_key
+from .kafka_properties import Translated, translate
 from .time_units import merge_configs
+
+#: Called with what was ignored and why.
+Warn = Callable[[str], None]
 
 _VARIABLE_PREFIX = "OTTLA_"
 # Variables of the command line's client commands, which may be set where a broker starts.
 _CLIENT_VARIABLES = ("OTTLA_BOOTSTRAP", "OTTLA_PROFILE")
+# Variables of the services of a Kubernetes namespace, as of those of linked containers.
+_SERVICE_VARIABLE = re.compile(
+    r"OTTLA_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_PROTO|_PORT|_ADDR)?)?)"
+)
 
 
 def load_broker_config(
@@ -26,12 +38,19 @@ def load_broker_config(
     environ: Mapping[str, str],
     file: Path | None = None,
     cluster_file: Path | None = None,
+    warn: Warn = lambda _text: None,
 ) -> BrokerConfig:
     """Merge the configs of all sources. Raises ConfigError."""
     configs = read_cluster_file(cluster_file) if cluster_file else {}
-    configs = merge_configs(configs, _read_properties(file) if file else {})
-    configs = merge_configs(configs, _read_environment(environ))
-    return BrokerConfig.of(merge_configs(configs, flags))
+    properties = _read_properties(file) if file else Translated({}, (), {})
+    configs = merge_configs(configs, properties.configs)
+    configs = merge_configs(configs, _read_environment(environ, warn))
+    config = BrokerConfig.of(merge_configs(configs, flags))
+    for name, factor in properties.factors.items():
+        config.check_replication_factor(name, factor)
+    if properties.ignored:
+        warn(f"{file}: ignored configs without effect in ottla: {', '.join(properties.ignored)}")
+    return config
 
 
 def environment_variable(name: str) -> str:
@@ -39,20 +58,25 @@ def environment_variable(name: str) -> str:
     return _VARIABLE_PREFIX + field_of(name).upper()
 
 
-def _read_environment(environ: Mapping[str, str]) -> dict[str, str]:
+def _read_environment(environ: Mapping[str, str], warn: Warn) -> dict[str, str]:
     names = {environment_variable(name): name for name in BROKER_CONFIGS}
     configs = {}
     for variable, text in environ.items():
         if variable in names:
             _check(names[variable], text, source=variable)
             configs[names[variable]] = text
-        elif variable.startswith(_VARIABLE_PREFIX) and variable not in _CLIENT_VARIABLES:
-            raise unknown_config(variable, names)
+        elif (
+            variable.startswith(_VARIABLE_PREFIX)
+            and variable not in _CLIENT_VARIABLES
+            and not _SERVICE_VARIABLE.fullmatch(variable)
+        ):
+            warn(f"Ignored an environment variable: {unknown_config(variable, names)}")
     return configs
 
 
-def _read_properties(path: Path) -> dict[str, str]:
+def _read_properties(path: Path) -> Translated:
     configs: dict[str, str] = {}
+    sources: dict[str, str] = {}
     for number, line in _lines(path):
         source = f"{path}:{number}"
         name, equals, text = (part.strip() for part in line.partition("="))
@@ -60,9 +84,15 @@ def _read_properties(path: Path) -> dict[str, str]:
             raise ConfigError(f"{source}: Invalid line {line!r}: expected KEY=VALUE")
         if name in configs:
             raise ConfigError(f"{source}: Duplicate config {name}")
-        _check(name, text, source=source)
-        configs[name] = text
-    return configs
+        configs[name], sources[name] = text, source
+
+    def refuse(name: str, problem: str) -> ConfigError:
+        return ConfigError(f"{sources.get(name, path)}: {problem}")
+
+    translated = translate(configs, BROKER_CONFIGS, refuse)
+    for name, text in translated.configs.items():
+        _check(name, text, source=sources.get(name, str(path)))
+    return translated
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:

@@ -289,7 +289,7 @@ class Connection(asyncio.BufferedProtocol):
         """Handle the frames received before the pause, then read on, if the limits allow it."""
         if self._is_reading or not self._may_read():
             return
-        if not self._framer.unparsed_bytes or self._handle_frames():
+        if not self._framer.has_unhandled_bytes or self._handle_frames():
             self._is_reading = True
             self._transport.resume_reading()
 

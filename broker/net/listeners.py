@@ -100,6 +100,14 @@ def format_host(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can connect to a host."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 def _parse_endpoints(config_name: str, text: str) -> dict[str, Endpoint]:
     endpoints: dict[str, Endpoint] = {}
     for item in filter(None, (part.strip() for part in text.split(","))):

@@ -121,6 +121,7 @@ class RequestPipeline:
                 result = self._dispatcher.result(request.context, request.future)
                 if isinstance(result, asyncio.Future):
                     request.future = result
+                    request.is_blocking = request.context.api.key not in OVERLAPPING
                     result.add_done_callback(self._send_ready)
                     break
                 request.response = result

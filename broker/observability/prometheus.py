@@ -10,8 +10,10 @@ offset, which the group coordinator reports. `docs/operations.md` has the query.
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -67,8 +69,11 @@ class _BrokerCollector(Collector):
         yield from self._requests()
         yield from self._connections()
         yield from self._memory()
+        yield from self._disk()
         yield from self._partitions()
+        yield from self._scrubber()
         yield from self._groups()
+        yield from self._transactions()
 
     def _requests(self) -> Iterator[Metric]:
         metrics = self._broker.metrics
@@ -129,6 +134,25 @@ class _BrokerCollector(Collector):
             memory.add_metric([kind], source())
         yield memory
 
+    def _disk(self) -> Iterator[Metric]:
+        log_dir = self._broker.config.log_dir
+        free = GaugeMetricFamily(
+            "ottla_log_dir_free_bytes",
+            "Free space of the log directory's file system.",
+            labels=["log_dir"],
+        )
+        with suppress(OSError):
+            free.add_metric([log_dir], shutil.disk_usage(log_dir).free)
+        yield free
+        errors = CounterMetricFamily(
+            "ottla_storage_errors",
+            "Failed appends and flushes, by errno (ENOSPC: full), or OFFLINE for an offline log.",
+            labels=["reason"],
+        )
+        for reason, count in list(self._broker.disk_space.errors.items()):
+            errors.add_metric([reason], count)
+        yield errors
+
     def _partitions(self) -> Iterator[Metric]:
         start_offsets = GaugeMetricFamily(
             "ottla_partition_log_start_offset", "Log start offset.", labels=_PARTITION_LABELS
@@ -149,6 +173,43 @@ class _BrokerCollector(Collector):
         yield from (start_offsets, end_offsets, sizes)
         yield GaugeMetricFamily(
             "ottla_offline_partitions", "Partitions whose log is offline.", offline
+        )
+
+    def _scrubber(self) -> Iterator[Metric]:
+        scrubber = self._broker.housekeeping.scrubber
+        yield CounterMetricFamily(
+            "ottla_scrubbed_bytes", "Bytes of sealed segments verified.", scrubber.verified_bytes
+        )
+        yield GaugeMetricFamily(
+            "ottla_damaged_ranges",
+            "Damaged ranges that the scrubber has found in sealed segments.",
+            scrubber.damage_count,
+        )
+        yield GaugeMetricFamily(
+            "ottla_scrub_last_pass_timestamp_seconds",
+            "When the last complete pass of the scrubber ended; 0 before the first.",
+            scrubber.last_pass_ms / 1000,
+        )
+
+    def _transactions(self) -> Iterator[Metric]:
+        coordinator = self._broker.transactions
+        ids = GaugeMetricFamily(
+            "ottla_transactional_ids",
+            "Transactional ids coordinated by this broker, by state.",
+            labels=["state"],
+        )
+        for state, count in coordinator.count_states().items():
+            ids.add_metric([state], count)
+        yield ids
+        yield CounterMetricFamily(
+            "ottla_transactions_timed_out",
+            "Transactions that were aborted by their timeout.",
+            coordinator.count_timed_out(),
+        )
+        yield GaugeMetricFamily(
+            "ottla_transaction_markers_pending",
+            "Transaction markers yet to be written.",
+            coordinator.count_unwritten_markers(),
         )
 
     def _groups(self) -> Iterator[Metric]:

@@ -1,4 +1,4 @@
-"""Periodic maintenance: retention, flushes, checkpoints, compaction, expired producers and offsets.
+"""Periodic maintenance: retention, flushes, checkpoints, compaction, scrubbing, expiration.
 
 Each job has its own loop, so that a long compaction does not delay a flush. Work on a log is done
 in the event loop, one log at a time, giving way to other tasks in between; fsync and rewriting
@@ -22,6 +22,8 @@ from ottla.storage import compaction
 from ottla.storage.cleaner import rewrite
 from ottla.storage.errors import CompactionStoppedError, StorageError
 
+from .scrubber import Scrubber
+
 if TYPE_CHECKING:
     from ottla.storage.log import Log
 
@@ -33,6 +35,12 @@ logger = logging.getLogger(__name__)
 _MIN_PAUSE_SECONDS = 0.01
 #: How often the directories of deleted logs are looked at.
 _PURGE_INTERVAL_MS = 1000
+#: How often opening a log is tried again that had no space for its recovery.
+_REOPEN_INTERVAL_MS = 1000
+#: How often it is checked whether a pass of the scrubber is due.
+_SCRUB_CHECK_MS = 1000
+#: How often a full log directory is written to.
+_SPACE_CHECK_INTERVAL_MS = 1000
 
 
 class Housekeeping:
@@ -45,19 +53,29 @@ class Housekeeping:
         self._stop_cleaner = threading.Event()
         # One thread only: each thread keeps the memory that a rewrite allocated.
         self._cleaner = ThreadPoolExecutor(1, thread_name_prefix="cleaner")
+        self.scrubber = Scrubber(broker, self._stop_cleaner)
 
     def start(self) -> None:
         """Start one task per job."""
         jobs: dict[Callable[[], Awaitable[None]], Callable[[], int]] = {
             self.apply_retention: lambda: self._broker.config.log_retention_check_interval_ms,
             self.purge_deleted_logs: lambda: _PURGE_INTERVAL_MS,
+            self.open_logs_without_space: lambda: _REOPEN_INTERVAL_MS,
+            self.check_space: lambda: _SPACE_CHECK_INTERVAL_MS,
             self.flush: lambda: self._broker.config.log_flush_scheduler_interval_ms,
             self.checkpoint: lambda: self._broker.config.log_flush_offset_checkpoint_interval_ms,
             self.compact: lambda: self._broker.config.log_cleaner_backoff_ms,
+            self.scrubber.run_if_due: lambda: _SCRUB_CHECK_MS,
             self.expire_producers: (
                 lambda: self._broker.config.producer_id_expiration_check_interval_ms
             ),
             self.expire_offsets: lambda: self._broker.config.offsets_retention_check_interval_ms,
+            self.abort_timed_out_transactions: lambda: (
+                self._broker.config.transaction_abort_timed_out_transaction_cleanup_interval_ms
+            ),
+            self.expire_transactional_ids: lambda: (
+                self._broker.config.transaction_remove_expired_transaction_cleanup_interval_ms
+            ),
         }
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(self._repeat(*job)) for job in jobs.items()]
@@ -68,6 +86,7 @@ class Housekeeping:
         self._stop_cleaner.set()
         await asyncio.gather(*self._tasks)
         self._cleaner.shutdown()
+        self.scrubber.close()
 
     async def apply_retention(self) -> None:
         """Delete segments by retention.ms and retention.bytes, and files no longer read."""
@@ -88,6 +107,15 @@ class Housekeeping:
         """Remove the directories of deleted logs after file.delete.delay.ms."""
         if self._broker.logs.has_deleted:
             await asyncio.to_thread(self._broker.logs.purge_deleted)
+
+    async def open_logs_without_space(self) -> None:
+        """Open the logs whose recovery had no space, if there is space now."""
+        await self._broker.topics.open_logs_without_space()
+
+    async def check_space(self) -> None:
+        """Find out whether a log directory that was full has space again."""
+        if self._broker.disk_space.is_full:
+            await asyncio.to_thread(self._broker.disk_space.probe)
 
     async def flush(self) -> None:
         """Flush the logs that are due by flush.messages or flush.ms."""
@@ -122,6 +150,14 @@ class Housekeeping:
     async def expire_offsets(self) -> None:
         """Discard the committed offsets of groups after offsets.retention.minutes."""
         self._broker.groups.clean_up()
+
+    async def abort_timed_out_transactions(self) -> None:
+        """Abort the transactions that are open for longer than their timeout."""
+        self._broker.transactions.abort_timed_out()
+
+    async def expire_transactional_ids(self) -> None:
+        """Remove transactional ids after transactional.id.expiration.ms."""
+        self._broker.transactions.remove_expired()
 
     async def _compact(self, log: Log) -> None:
         if log.offline_reason is None and log.recovery_point < log.active_segment.base_offset:

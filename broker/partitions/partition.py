@@ -3,7 +3,8 @@
 What an ack promises is the topic's `durability` (see storage/config.py). `append` returns when the
 records are in the page cache; `when_flushed` calls back when they are fsynced. With
 durability=fsync consumers see only fsynced records: the high watermark is the log's recovery point.
-Otherwise it is the log end offset.
+Otherwise it is the log end offset. Consumers with isolation level read_committed see only records
+below the last stable offset: the first offset of a transaction without a visible marker.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
 
 from ottla.coord.metadata_image import INTERNAL_TOPICS
-from ottla.protocol.batch import RecordBatch, split_batches
+from ottla.protocol.batch import MARKER_BYTES, RecordBatch, split_batches
 from ottla.protocol.errors import ErrorCode
 from ottla.storage.config import LogConfig
 from ottla.storage.disk import Buffer
 from ottla.storage.errors import LogOfflineError, StorageError
 from ottla.storage.flusher import Flusher
 from ottla.storage.log import Log, LogAppendInfo, LogSlice
+from ottla.storage.transaction_index import AbortedTransaction
 
 from ..requests.errors import ApiError
 from ..requests.waiters import Waiter
@@ -60,7 +62,8 @@ class Partition:
         self.is_internal = topic in INTERNAL_TOPICS
         self.log = log
         self.set_leader_epoch(leader_epoch)
-        self.waiters: set[Waiter] = set()
+        #: In the order in which they came.
+        self.waiters: dict[Waiter, None] = {}
         self._flusher = flusher
         self._loop = asyncio.get_running_loop()
         self._unflushed: deque[tuple[int, FlushCallback]] = deque()
@@ -74,6 +77,22 @@ class Partition:
     def high_watermark(self) -> int:
         """The offset below which records are visible to consumers."""
         return self.log.recovery_point if self.is_fsynced else self.log.end_offset
+
+    @property
+    def last_stable_offset(self) -> int:
+        """The offset below which all transactions are decided."""
+        log = self.log
+        high_watermark = log.recovery_point if self.is_fsynced else log.end_offset
+        unstable = log.first_unstable_offset
+        if unstable is None:
+            return high_watermark
+        return min(high_watermark, max(unstable, log.start_offset))
+
+    def has_open_transaction(self, producer_id: int, producer_epoch: int) -> bool:
+        """Whether a producer has a transaction open here, in this epoch."""
+        states = self.log.producer_states
+        is_open = states.txn_start_offset(producer_id) is not None
+        return is_open and states.epoch_of(producer_id) == producer_epoch
 
     def set_leader_epoch(self, epoch: int, accepted_epoch: int | None = None) -> None:
         """Start a leader epoch: it begins at the log end offset.
@@ -124,6 +143,8 @@ class Partition:
     def append(self, records: Buffer, now_ms: int) -> LogAppendInfo:
         """Append a batch of the broker's own records, which are not validated.
 
+        It may be part of a transaction; its sequence is not checked.
+
         Raises what `Log.append` does.
         """
         appended = self.log.append(
@@ -132,9 +153,43 @@ class Partition:
         self._on_append(appended, len(records))
         return appended
 
-    def append_produced(self, batch: RecordBatch, now_ms: int, is_validated: bool) -> LogAppendInfo:
+    def append_marker(
+        self,
+        *,
+        producer_id: int,
+        producer_epoch: int,
+        coordinator_epoch: int,
+        is_commit: bool,
+        transaction_version: int,
+        now_ms: int,
+    ) -> LogAppendInfo:
+        """Append the marker that ends a producer's transaction. Raises what `Log` does."""
+        appended = self.log.append_marker(
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            coordinator_epoch=coordinator_epoch,
+            is_commit=is_commit,
+            transaction_version=transaction_version,
+            leader_epoch=self.leader_epoch,
+            now_ms=now_ms,
+        )
+        if self.is_fsynced:
+            self.when_flushed(appended.last_offset, lambda _error: self._notify_marker())
+        else:
+            self._notify_marker()
+        return appended
+
+    def append_produced(
+        self,
+        batch: RecordBatch,
+        now_ms: int,
+        is_validated: bool,
+        *,
+        must_start_at_zero: bool = False,
+    ) -> LogAppendInfo:
         """Append a batch of a producer, whose header is valid, and its records if `is_validated`.
 
+        With transaction version 2, an unknown producer `must_start_at_zero` with its sequence.
         Raises what `Log.append_batches` does.
         """
         appended = self.log.append_batches(
@@ -143,6 +198,7 @@ class Partition:
             leader_epoch=self.leader_epoch,
             now_ms=now_ms,
             is_validated=is_validated,
+            must_start_at_zero=must_start_at_zero,
         )
         self._on_append(appended, batch.size)
         return appended
@@ -151,6 +207,14 @@ class Partition:
         """Read whole batches below the high watermark; see `Log.read`."""
         end = self.log.recovery_point if self.is_fsynced else None
         return self.log.read(offset, max_bytes, end)
+
+    def read_committed(
+        self, offset: int, max_bytes: int
+    ) -> tuple[LogSlice, list[AbortedTransaction]]:
+        """Read whole batches below the last stable offset, and which transactions were aborted."""
+        log = self.log
+        log_slice = log.read(offset, max_bytes, self.last_stable_offset)
+        return log_slice, log.aborted_transactions_in(log_slice, offset) if log_slice.view else []
 
     async def batches(self) -> AsyncIterator[RecordBatch]:
         """Yield all batches of the log, giving way to other tasks after each block."""
@@ -196,8 +260,18 @@ class Partition:
             self._notify(size_bytes)
 
     def _notify(self, size_bytes: int) -> None:
+        is_stable = self.log.first_unstable_offset is None
         for waiter in self.waiters:
-            waiter.appended(size_bytes)
+            if is_stable or not waiter.is_committed:
+                waiter.appended(size_bytes)
+
+    def _notify_marker(self) -> None:
+        """Notify delayed fetches of a marker: it may have advanced the last stable offset."""
+        for waiter in self.waiters:
+            if waiter.is_committed:
+                waiter.check()
+            else:
+                waiter.appended(MARKER_BYTES)
 
     def _flush(self) -> None:
         """Start one fsync for all callbacks so far; later ones wait for the next (group commit)."""

@@ -4,7 +4,7 @@ The metadata image holds the topics. It changes only by records of the metadata 
 flushed before they are applied. The controller decides on the records (`commit`); the other brokers
 replay the controller's (`commit_from_controller`). Applying records has four steps: create the logs
 of new partitions, replay the records into the image, open and close partitions accordingly and
-notify the listener, delete the logs of deleted topics.
+notify the listeners, delete the logs of deleted topics.
 
 Logs are created before the record of their topic is appended, so that a log that is missing at a
 start was lost. It is created empty, and marked: producers and consumers that knew the old one get
@@ -62,6 +62,9 @@ class TopicListener(Protocol):
     def topic_created(self, topic: Topic) -> None:
         """Handle a new topic, whose partitions are open."""
 
+    def partition_opened(self, topic: Topic, index: int) -> None:
+        """Handle a partition that was offline since the start, and is open now."""
+
     def topic_deleted(self, topic: Topic) -> None:
         """Handle the deletion of a topic, whose partitions are closed."""
 
@@ -74,7 +77,7 @@ class Topics:
         config: BrokerConfig,
         logs: LogDirectory,
         on_config_change: Callable[[BrokerConfig], None],
-        listener: TopicListener,
+        *listeners: TopicListener,
     ) -> None:
         self.image = MetadataImage()
         #: The effective config: the static configs and the dynamic ones of the image.
@@ -88,7 +91,7 @@ class Topics:
         #: The leader epoch of each broker, sorted by broker id.
         self.leader_epochs: tuple[tuple[int, int], ...] = ()
         self._on_config_change = on_config_change
-        self._listener = listener
+        self._listeners = listeners
         self._logs = logs
         # By topic and index. None: the partition is offline, its log could not be opened.
         self._partitions: dict[str, dict[int, Partition | None]] = {}
@@ -261,6 +264,29 @@ class Topics:
             lost = frozenset(metadata) - self._logs.logs.keys() if is_lost else frozenset()
             await asyncio.to_thread(self._create_logs, topics, lost)
 
+    async def open_logs_without_space(self) -> None:
+        """Try again to open the logs that could not be opened because the disk was full."""
+        for name in self._logs.without_space:
+            topic_name, _, index = name.rpartition("-")
+            topic = self.image.topics.get(topic_name)
+            if topic is None:
+                continue
+            try:
+                log, report = await asyncio.to_thread(
+                    self._logs.open_again, name, self.config_of(topic)
+                )
+            except (OSError, *UNREADABLE_LOG_ERRORS) as error:
+                self._logs.failed[name] = error
+                continue
+            if self.image.topics.get(topic_name) is not topic or not self._has_id(log, topic.id):
+                log.segments.close()  # The topic was deleted or changed: the next start decides.
+                continue
+            self._logs.add_opened(name, log, report)
+            self._partitions[topic_name][int(index)] = self._new_partition(topic, int(index), log)
+            for listener in self._listeners:
+                listener.partition_opened(topic, int(index))
+            logger.info("partition is online: its log could be opened", extra={"log": name})
+
     async def _apply(self, records: Sequence[KeyValue]) -> None:
         """Make the image, partitions, logs and configs follow records of the metadata log."""
         # The last record of a topic counts.
@@ -268,17 +294,19 @@ class Topics:
         changed = [topic for topic in latest.values() if topic is not None]
         before = {name: self.image.topics[name] for name in latest if name in self.image.topics}
         removed = [topic for name, topic in before.items() if latest[name] is None]
-        # No await until partitions, configs and listener agree with the image.
+        # No await until partitions, configs and listeners agree with the image.
         for record in records:
             self.image.replay(*record)
         self._update_leader_epochs()
         for topic in removed:
             self._close_partitions(topic)
-            self._listener.topic_deleted(topic)
+            for listener in self._listeners:
+                listener.topic_deleted(topic)
         for topic in changed:
             self._open_partitions(topic)
             if topic.name not in before:
-                self._listener.topic_created(topic)
+                for listener in self._listeners:
+                    listener.topic_created(topic)
             elif before[topic.name].configs != topic.configs:
                 self._configure_partitions(topic)
         if self.image.broker_configs.get(self.config.broker_id, {}) != self.config.dynamic_configs:
@@ -367,7 +395,11 @@ class Topics:
 
     def _has_log(self, name: str, topic_id: UUID) -> bool:
         log = self._logs.logs.get(name)
-        return log is not None and log.topic_id in (topic_id, None)
+        return log is not None and self._has_id(log, topic_id)
+
+    @staticmethod
+    def _has_id(log: Log, topic_id: UUID) -> bool:
+        return log.topic_id in (topic_id, None)
 
     def _create_logs(self, topics: Iterable[Topic], lost: Collection[str]) -> None:
         """Create the logs that topics need on this broker; those in `lost` existed before."""

@@ -321,7 +321,7 @@ async def test_an_unknown_version_of_api_versions_returns_the_supported_versions
             entry.api_key: (entry.min_version, entry.max_version) for entry in response.api_keys
         }
         assert supported.keys() == SUPPORTED_APIS.keys()
-        assert (supported[0], supported[18]) == ((0, 11), (0, 4))
+        assert (supported[0], supported[18]) == ((0, 13), (0, 4))
         assert (await client.request(API_VERSIONS, 4)).error_code == 0
 
 

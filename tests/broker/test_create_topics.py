@@ -153,13 +153,44 @@ async def test_broker_max_partitions_counts_all_topics_of_a_request(tmp_path):
         assert codes == [0, ErrorCode.INVALID_PARTITIONS, 0]
 
 
-@pytest.mark.parametrize("factor", [0, 2, 3, -2])
-async def test_only_replication_factor_1_is_supported(tmp_path, factor):
-    async with broker_and_client(tmp_path) as (_broker, client):
+@pytest.mark.parametrize(
+    ("policy", "factor", "advice"),
+    [
+        ("reject", 2, "; replication.factor.policy=clamp creates the topic with 1"),
+        ("reject", 0, ""),
+        ("clamp", 0, ""),
+        ("clamp", -2, ""),
+    ],
+)
+async def test_rejected_replication_factors(tmp_path, policy, factor, advice):
+    async with broker_and_client(tmp_path, {"replication.factor.policy": policy}) as (
+        _broker,
+        client,
+    ):
         code, message = await error_of(client, a_topic("t", 1, factor))
 
         assert code == ErrorCode.INVALID_REPLICATION_FACTOR
-        assert message == f"Invalid replication factor {factor}: only 1 is supported"
+        assert message == f"Invalid replication factor {factor}: only 1 is supported{advice}"
+
+
+async def test_a_replication_factor_is_clamped_with_one_log_line(tmp_path, caplog):
+    caplog.set_level("INFO")
+    configs = {"replication.factor.policy": "clamp", "default.replication.factor": "2"}
+    async with broker_and_client(tmp_path, configs) as (broker, client):
+        results = await create_topics(client, a_topic("three", 2, 3), a_topic("default", 1, -1))
+        await topic_metadata(client, "auto", create=True)
+        code, _message = await error_of(client, a_topic("x", -1, -1, assignments=[(0, [0, 1, 2])]))
+
+        factors = [(result.error_code, result.replication_factor) for result in results]
+        assert factors == [(0, 1), (0, 1)]
+        assert [len(replicas) for replicas in broker.topics.image.topics["three"].replicas] == [
+            1,
+            1,
+        ]
+        assert code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+        lines = [line for line in caplog.records if line.message == "replication factor clamped"]
+        logged = [(line.topic, line.requested, line.replication_factor) for line in lines]
+        assert logged == [("three", 3, 1), ("default", 2, 1), ("auto", 2, 1)]
 
 
 async def test_replica_assignments_to_the_only_broker(tmp_path):

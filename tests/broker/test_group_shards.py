@@ -13,7 +13,7 @@ from harness.wire import connect
 from ottla.coord.effects import Reply
 from ottla.coord.group_shard import MemberIdentity
 from ottla.coord.metadata_image import OFFSETS_TOPIC, TopicPartition
-from ottla.coord.placement import partition_of_group
+from ottla.coord.placement import coordinator_partition
 from ottla.coord.records import CommittedOffset
 from ottla.protocol.errors import ErrorCode
 
@@ -27,7 +27,7 @@ NO_MEMBER = MemberIdentity("", None, -1)
 
 
 def shard_index(group_id):
-    return partition_of_group(group_id, SHARD_COUNT)
+    return coordinator_partition(group_id, SHARD_COUNT)
 
 
 #: Two groups of one shard, and one of another.

@@ -18,7 +18,6 @@ from ottla.coord.metadata_image import (
 )
 from ottla.protocol.batch import split_batches
 from ottla.storage.disk import Disk
-from ottla.storage.errors import StorageError
 
 #: A change of many records.
 RECORDS = [broker_record(number, {}) for number in range(1200)]
@@ -49,7 +48,7 @@ class FullDisk(Disk):
         super().replace_file(path, content, durable=durable)
 
 
-async def test_a_change_that_was_not_fsynced_is_removed(tmp_path):
+async def test_a_change_that_cannot_be_fsynced_is_not_kept(tmp_path):
     """A later fsync would make followers apply what the controller did not."""
     disk = FullDisk()
     config = BrokerConfig(log_dir=str(tmp_path), listeners="PLAINTEXT://127.0.0.1:0")
@@ -58,10 +57,11 @@ async def test_a_change_that_was_not_fsynced_is_removed(tmp_path):
         end_offset = metadata_log.end_offset
         disk.is_full = True
         metadata_log.partition.log._leader_epoch_checkpoint.is_dirty = True
-        with pytest.raises(StorageError):
+        with pytest.raises(OSError, match="injected"):
             await broker.topics.commit(RECORDS)
 
         assert metadata_log.end_offset == end_offset
+        assert metadata_log.partition.log.offline_reason is None
         disk.is_full = False
         await create_topic(client, "later")
         assert list(await topic_metadata(client)) == ["later"]

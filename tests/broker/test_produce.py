@@ -24,9 +24,14 @@ from harness.wire import (
     produce_request,
     produce_results,
 )
-from ottla.protocol.api.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from ottla.protocol.api.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
 from ottla.protocol.batch import Record, build_batch
-from ottla.protocol.codec import encode_request
+from ottla.protocol.codec import decode_response, encode_request
 from ottla.protocol.compression import Compression
 from ottla.protocol.errors import ErrorCode
 
@@ -209,7 +214,7 @@ REFUSED = {
     "two batches": (GOOD + GOOD, 87),
     "a control batch": (a_batch(control=True), 87),
     "a delete horizon": (a_batch(delete_horizon=NOW), 87),
-    "a transactional batch": (a_batch(transactional=True, producer_id=1, producer_epoch=0), 48),
+    "a transactional batch": (a_batch(transactional=True, producer_id=1, producer_epoch=0), 53),
     "a codec that there is not": (with_attributes(GOOD, 7), 76),
     "fewer records than offsets": (a_batch(3, last_offset=5), 87),
     "no record": (build_batch([], base_offset=0, last_offset=0), 87),
@@ -379,6 +384,44 @@ async def test_idempotent_batches_stay_in_sequence_wherever_they_are_validated(t
         codes = [error_codes(await client.response()) for _ in range(30)]
 
         assert codes == [[0]] * 30
+
+
+async def test_a_frame_begun_when_a_batch_has_just_been_validated_is_handled(tmp_path):
+    """The task of the first request is done, and its response still waits for the fsync."""
+    async with a_broker(tmp_path) as broker, connect(broker) as client:
+        await add_topic(broker, "large", max_message_bytes="2000000")
+        batches = [numbered(0, compression=Compression.LZ4), numbered(1, value=bytes(1_200_000))]
+        requests = [produce_request(batch, topic="large", acks=-1) for batch in batches]
+        release = threading.Event()
+        broker.batch_workers._small.submit(release.wait, 10)
+        broker.batch_workers._small.submit(release.wait, 10)
+        with hanging_fsync(broker):
+            client.send(requests[0], NEWEST)
+            await eventually(lambda: broker.batch_workers.queued_bytes)
+            (connection,) = broker.server._connections
+            in_flight = connection._pipeline.in_flight
+            release.set()
+            while not in_flight[0].future.done():
+                await asyncio.sleep(0)
+
+            frame = b"".join(encode_request(requests[1], NEWEST, 2, "wire"))
+            begun = receive(connection, frame, 100_000)
+            await asyncio.sleep(0)  # now the first request waits for the fsync
+            while begun < len(frame):
+                begun += receive(connection, frame[begun:])
+
+        assert error_codes(await client.response()) == [0]
+        _, second = decode_response(ProduceResponse, NEWEST, await client.frame())
+        assert error_codes(second) == [0]
+
+
+def receive(connection, data, max_bytes=None):
+    """Let a connection of the broker read some bytes at once; return how many."""
+    buffer = connection.get_buffer(-1)
+    count = min(len(buffer), len(data), max_bytes or len(data))
+    buffer[:count] = data[:count]
+    connection.buffer_updated(count)
+    return count
 
 
 async def test_a_topic_may_be_deleted_while_a_batch_for_it_is_validated(tmp_path):

@@ -130,7 +130,7 @@ def test_failures_are_explained(pytester):
     result.assert_outcomes(failed=1, errors=2)
     result.stdout.fnmatch_lines_random(
         [
-            "E *AssertionError: 't' does not have the expected values after 0.1 s",
+            "E *AssertionError: 't' does not have the expected values after 0.* s",
             "E *  missing: b'b'",
             "E *  unexpected: b'a'",
             "*Unknown config num.partition; did you mean num.partitions?",

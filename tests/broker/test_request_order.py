@@ -271,6 +271,7 @@ async def prepare(client):
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+@pytest.mark.exhaustive
 async def test_a_request_sees_the_change_of_the_request_before_it(tmp_path, configs, change):
     names = (f"name{number}" for number in count(10))
     async with broker_and_client(tmp_path, configs) as (_broker, client):
