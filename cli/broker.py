@@ -84,11 +84,23 @@ def _flags(command: Callable[..., None]) -> Callable[..., None]:
     type=Path,
     help="Config file in the format of Kafka's server.properties.",
 )
+@click.option(
+    "--port",
+    metavar="NUMBER",
+    type=click.IntRange(0, 65535),
+    help="Short for --listen 127.0.0.1:NUMBER.",
+)
 @click.option("--cluster", metavar="FILE", type=Path, help="Cluster file that lists all brokers.")
 @click.option(
     "--set", "pairs", metavar="KEY=VALUE", multiple=True, help="Any broker config; repeatable."
 )
-def start(file: Path | None, cluster: Path | None, pairs: tuple[str, ...], **flags: Any) -> None:
+def start(
+    file: Path | None,
+    port: int | None,
+    cluster: Path | None,
+    pairs: tuple[str, ...],
+    **flags: Any,
+) -> None:
     """Start a broker and serve until SIGTERM or SIGINT.
 
     \b
@@ -108,11 +120,13 @@ def start(file: Path | None, cluster: Path | None, pairs: tuple[str, ...], **fla
     defaults. List all configs: ottla broker configs
     """
     try:
-        flags_given = merge_flags((*_from_flags(flags), *config_pairs(pairs)))
-        config = load_broker_config(flags_given, os.environ, file, cluster)
+        listen = [] if port is None else [("--port", "listeners", f"PLAINTEXT://127.0.0.1:{port}")]
+        flags_given = merge_flags((*listen, *_from_flags(flags), *config_pairs(pairs)))
+        warnings: list[str] = []
+        config = load_broker_config(flags_given, os.environ, file, cluster, warnings.append)
     except ConfigError as problem:
         raise config_failure(problem) from None
-    sys.exit(_run(config))
+    sys.exit(_run(config, warnings))
 
 
 def config_failure(problem: ConfigError) -> Failure:
@@ -120,12 +134,12 @@ def config_failure(problem: ConfigError) -> Failure:
     return Failure(f"{problem} (list all configs: ottla broker configs)", Exit.USAGE)
 
 
-def _run(config: BrokerConfig) -> int:
+def _run(config: BrokerConfig, warnings: Iterable[str]) -> int:
     from ottla.broker.daemon import run
     from ottla.storage.errors import DataDirectoryError
 
     try:
-        return run(config)
+        return run(config, warnings)
     except ConfigError as problem:
         raise Failure(str(problem), Exit.USAGE) from None
     except DataDirectoryError as problem:

@@ -33,13 +33,14 @@ def describe_cluster(target: Target, as_json: bool) -> None:
         description = admin.describe_cluster()
         topics = admin.list_topics(internal=True)
     leaders = [partition.leader for topic in topics for partition in topic.partitions]
-    keys = ("broker", "host", "port", "rack", "is_controller", "partitions_led")
+    keys = ("broker", "host", "port", "rack", "state", "is_controller", "partitions_led")
     rows = [
         (
             broker.id,
             broker.host,
             broker.port,
             broker.rack,
+            "up" if broker.is_alive else "down",
             broker.is_controller,
             leaders.count(broker.id),
         )

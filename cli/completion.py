@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -49,12 +50,18 @@ def _live(
         from ottla.client.errors import ClientError, KafkaError
 
         already_given = _given(context, parameter)
+        # Warnings would be printed into the command that is being typed.
+        logger = logging.getLogger("ottla.client")
+        level = logger.level
+        logger.setLevel(logging.CRITICAL)
         try:
             target = dataclasses.replace(target_of(context), timeout=_TIMEOUT_SECONDS)
             with target.admin() as admin:
                 candidates = sorted(names(admin, context))
         except (Failure, click.UsageError, ClientError, KafkaError, OSError):
             return []
+        finally:
+            logger.setLevel(level)
         return [
             CompletionItem(name)
             for name in candidates

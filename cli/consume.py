@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from . import output
+from .available import AvailablePartitions
 from .completion import complete_groups, complete_topics
-from .option_types import POSITION, Kind, Position, offsets_at
+from .errors import Exit, Failure
+from .option_types import POSITION, Kind, Position, offset_between
 from .record_filter import Filter
 from .record_format import as_json as row_of
 from .record_format import formatter, unescaped
 from .record_reader import Bounds, Printer, consume_as_member, consume_between, print_last
 from .target import Target, connected, json_option
 from .topic_records import partitions_of
+
+if TYPE_CHECKING:
+    from ottla.client.admin import TopicDescription
+    from ottla.client.blocking import Admin
 
 _DEFAULT_FROM = Position(Kind.START)
 
@@ -26,8 +33,13 @@ _DEFAULT_FROM = Position(Kind.START)
 @click.argument(
     "topics", metavar="TOPIC...", nargs=-1, required=True, shell_complete=complete_topics
 )
-@click.option("--from", "start", type=POSITION, help="Start position: see above.  [default: start]")
-@click.option("--until", type=POSITION, help="End position, exclusive.  [default: end]")
+@click.option("--regex", is_flag=True, help="TOPIC is a regular expression for whole names.")
+@click.option(
+    "-o", "--from", "start", type=POSITION, help="Start position: see above.  [default: start]"
+)
+@click.option(
+    "--to", "--until", "until", type=POSITION, help="End position, exclusive.  [default: end]"
+)
 @click.option("--last", type=click.IntRange(1), metavar="N", help="Print the N newest records.")
 @click.option(
     "-n", "--max-count", type=click.IntRange(1), metavar="N", help="Exit after N records."
@@ -68,11 +80,12 @@ def consume(target: Target, topics: tuple[str, ...], as_json: bool, **options: A
         ottla consume orders                               all records
         ottla consume orders --follow --from end           new records only
         ottla consume orders --last 10
-        ottla consume orders --from 2h --until 1h --value error
+        ottla consume orders --from 2h --to 1h --value error
+        ottla consume 'orders-.*' --regex -o -5            the last 5 of each partition
         ottla consume orders --partition 0 --from 1200 --max-count 1
         ottla consume orders --group billing --json        as a member of a group
 
-    --from and --until accept start, end, an OFFSET, -N (before the end), 2026-11-16T12:00, 15m
+    --from and --to accept start, end, an OFFSET, -N (before the end), 2026-11-16T12:00, 15m
     (ago) or @MILLISECONDS. --format uses kcat's letters, and \\n, \\t and \\xHH escapes:
 
     \b
@@ -109,18 +122,24 @@ def _writer(options: dict[str, Any], *, as_json: bool) -> Callable[[Any], bytes]
 def _consume_alone(target: Target, topics: tuple[str, ...], options: dict[str, Any]) -> None:
     last, start, until = options["last"], options["start"], options["until"]
     if last is not None and (start or until):
-        raise click.UsageError("--last cannot be combined with --from or --until")
+        raise click.UsageError("--last cannot be combined with --from or --to")
     if until is not None and options["follow"]:
-        raise click.UsageError("--until and --follow are mutually exclusive")
+        raise click.UsageError("--to and --follow are mutually exclusive")
     start = Position(Kind.BEFORE_END, last) if last else start or _DEFAULT_FROM
     with target.admin() as admin:
-        partitions = [
-            tp
-            for topic in admin.describe_topics(*topics).values()
-            for tp in partitions_of(topic, options["partitions"])
-        ]
-        starts = offsets_at(admin, partitions, start)
-        ends = offsets_at(admin, partitions, until or Position(Kind.END))
+        described = _described(admin, topics, options)
+        available = AvailablePartitions(
+            admin,
+            described,
+            [
+                tp
+                for topic in described.values()
+                for tp in partitions_of(topic, options["partitions"])
+            ],
+        )
+        partitions = list(available.ends)
+        starts = offset_between(admin, available.starts, available.ends, start)
+        ends = offset_between(admin, available.starts, available.ends, until or Position(Kind.END))
     printer: Printer = options["printer"]
     is_shown = not sys.stdout.isatty() and not options["follow"]
 
@@ -142,7 +161,33 @@ def _consume_alone(target: Target, topics: tuple[str, ...], options: dict[str, A
                     consumer, {tp: (end, None) for tp, end in ends.items()}, printer
                 )
 
-    asyncio.run(run())
+    if partitions:
+        asyncio.run(run())
+    available.check()
+
+
+def _described(
+    admin: Admin, topics: tuple[str, ...], options: dict[str, Any]
+) -> dict[str, TopicDescription]:
+    if not options["regex"]:
+        return admin.describe_topics(*topics)
+    pattern = _pattern(topics)
+    found = {one.name: one for one in admin.list_topics() if pattern.fullmatch(one.name)}
+    if not found:
+        raise Failure(
+            f"No topic matches {' or '.join(map(repr, topics))}; list topics: ottla topic list",
+            Exit.NOT_FOUND,
+        )
+    return found
+
+
+def _pattern(texts: tuple[str, ...]) -> re.Pattern[str]:
+    try:
+        return re.compile("|".join(f"(?:{text})" for text in texts))
+    except re.error as error:
+        raise click.BadParameter(
+            f"invalid regular expression: {error}", param_hint="TOPIC"
+        ) from error
 
 
 def _consume_in_group(target: Target, topics: tuple[str, ...], options: dict[str, Any]) -> None:
@@ -152,18 +197,18 @@ def _consume_in_group(target: Target, topics: tuple[str, ...], options: dict[str
             "--from: a group resumes at its committed offsets, or at start or end; to move it:"
             " ottla group reset"
         )
-    for name in ("until", "last", "partitions"):
+    for name, option in {"until": "--to", "last": "--last", "partitions": "--partition"}.items():
         if options[name]:
-            option = "--partition" if name == "partitions" else f"--{name}"
             raise click.UsageError(f"{option} cannot be combined with --group")
     with target.admin() as admin:
-        admin.describe_topics(*topics)
+        _described(admin, topics, options)
     is_endless = options["follow"] is not False
     is_shown = not sys.stdout.isatty() and not is_endless
 
     async def run() -> None:
         async with target.consumer(
-            *topics,
+            *(() if options["regex"] else topics),
+            pattern=_pattern(topics) if options["regex"] else None,
             group=options["group"],
             reset="earliest" if start.kind is Kind.START else "latest",
             is_committed=options["committed"],

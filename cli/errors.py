@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from enum import IntEnum
 from typing import IO, Any
@@ -25,7 +25,7 @@ class Exit(IntEnum):
         return member
 
     OK = 0, "success"
-    FAILED = 1, "any other failure, such as an unreadable file"
+    FAILED = 1, "nothing succeeded, for another reason: an unreadable file, invalid input, …"
     USAGE = 2, "invalid command line or profile; nothing was done"
     UNREACHABLE = 3, "no broker reachable"
     TIMEOUT = 4, "timed out; the operation may or may not have taken effect"
@@ -50,6 +50,8 @@ class Failure(click.ClickException):
         click.echo(f"error: {self.message}", file=file or sys.stderr)
 
 
+_DISK_ADVICE = "free space on the broker's disk, or see the broker's log for its errors"
+
 # Exit code and advice for a broker's error code; all others are REJECTED.
 _BY_ERROR_CODE = {
     "UNKNOWN_TOPIC_OR_PARTITION": (Exit.NOT_FOUND, "list topics: ottla topic list"),
@@ -62,8 +64,12 @@ _BY_ERROR_CODE = {
         "use another name, or --if-not-exists",
     ),
     "NON_EMPTY_GROUP": (Exit.REJECTED, "show its members: ottla group describe GROUP"),
-    "INVALID_CONFIG": (Exit.REJECTED, "list configs: ottla config describe"),
-    "MESSAGE_TOO_LARGE": (Exit.REJECTED, "raise max.message.bytes: ottla topic alter TOPIC --set"),
+    "INVALID_CONFIG": (Exit.REJECTED, "list its configs: ottla config describe topic TOPIC --all"),
+    "KAFKA_STORAGE_ERROR": (Exit.REJECTED, _DISK_ADVICE),
+    "MESSAGE_TOO_LARGE": (
+        Exit.REJECTED,
+        "raise the limit: ottla topic alter TOPIC --set max.message.bytes=BYTES",
+    ),
 }
 
 
@@ -119,6 +125,8 @@ def _client_failure(error: Exception) -> Failure:
             "give the address of a broker: --bootstrap HOST:PORT, or start one: ottla broker start"
         )
         return Failure(_join(str(error), advice), Exit.UNREACHABLE)
+    if isinstance(error, DeadlineError) and _is_storage_error(cause):
+        return Failure(_join(str(error), _DISK_ADVICE), Exit.TIMEOUT)
     if isinstance(error, DeadlineError):
         return Failure(_join(str(error), "try again, or use a longer --timeout"), Exit.TIMEOUT)
     if isinstance(error, UnsupportedError):
@@ -129,12 +137,25 @@ def _client_failure(error: Exception) -> Failure:
     return Failure(str(error))
 
 
+def _is_storage_error(error: BaseException | None) -> bool:
+    from ottla.client.errors import ErrorCode, KafkaError
+
+    return isinstance(error, KafkaError) and error.code is ErrorCode.KAFKA_STORAGE_ERROR
+
+
 def _partial_failure(failed: dict[Any, Exception], *, is_partial: bool) -> Failure:
-    """Join failures; the exit code is theirs if they share one and nothing succeeded."""
+    """Join failures."""
     failures = {name: failure_of(error) or Failure(str(error)) for name, error in failed.items()}
-    codes = {failure.exit_code for failure in failures.values()}
-    code = Exit.PARTIAL if is_partial or len(codes) > 1 else codes.pop()
-    return Failure("; ".join(f"{name}: {one.message}" for name, one in failures.items()), code)
+    return Failure(
+        "; ".join(f"{name}: {one.message}" for name, one in failures.items()),
+        exit_code_of(failures.values(), is_partial=is_partial),
+    )
+
+
+def exit_code_of(failures: Iterable[Failure], *, is_partial: bool) -> int:
+    """Return PARTIAL if something succeeded, else the code that the failures share, or FAILED."""
+    codes = {failure.exit_code for failure in failures}
+    return Exit.PARTIAL if is_partial else codes.pop() if len(codes) == 1 else Exit.FAILED
 
 
 def _join(message: str, advice: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -9,6 +11,7 @@ import click
 from . import output
 from .completion import complete_groups
 from .errors import Exit, Failure
+from .outcomes import Outcomes
 from .target import Target, connected, json_option
 from .topic import confirm, yes_option
 
@@ -61,24 +64,47 @@ def list_groups(target: Target, states: tuple[str, ...], quiet: bool, as_json: b
 
 @group.command("describe")
 @_groups
+@click.option("-w", "--watch", is_flag=True, help="Show them again and again, until Ctrl-C.")
+@click.option(
+    "--interval",
+    metavar="SECONDS",
+    type=click.FloatRange(0, min_open=True),
+    default=2.0,
+    show_default=True,
+    help="Interval of --watch.",
+)
 @json_option
 @connected
-def describe_groups(target: Target, groups: tuple[str, ...], as_json: bool) -> None:
+def describe_groups(
+    target: Target, groups: tuple[str, ...], watch: bool, interval: float, as_json: bool
+) -> None:
     """Show the members, committed offsets and lag of groups.
 
     \b
         ottla group describe billing
+        ottla group describe billing --watch --interval 5
     """
     with target.admin() as admin:
-        descriptions = admin.describe_groups(*groups)
-        lags = {name: admin.group_lag(name) for name in descriptions}
-    if as_json:
-        output.print_json(
-            [_as_json(description, lags[name]) for name, description in descriptions.items()]
-        )
-        return
-    for name, description in descriptions.items():
-        _print_description(description, lags[name])
+        while True:
+            outcomes = Outcomes("group", groups)
+            descriptions = {
+                name: found
+                for name, found in outcomes.attempt(admin.describe_groups).items()
+                if found
+            }
+            lags = {name: admin.group_lag(name) for name in descriptions}
+            if watch and not as_json and sys.stdout.isatty():
+                click.clear()
+            if as_json:
+                output.print_json([_as_json(one, lags[name]) for name, one in descriptions.items()])
+            else:
+                for name, description in descriptions.items():
+                    _print_description(description, lags[name])
+            if not watch or not descriptions:
+                outcomes.finish()
+                return
+            sys.stdout.flush()
+            time.sleep(interval)
 
 
 def _total(lags: dict[TopicPartition, PartitionLag]) -> int:
@@ -177,16 +203,14 @@ def delete_groups(target: Target, groups: tuple[str, ...], yes: bool, as_json: b
     \b
         ottla group delete billing --yes
     """
-    names = list(dict.fromkeys(groups))
+    outcomes = Outcomes("group", groups)
     with target.admin() as admin:
-        admin.describe_groups(*names)
-        confirm(f"delete {', '.join(names)} and committed offsets", yes)
-        admin.delete_groups(*names)
-    output.print_done(
-        [{"group": name} for name in names],
-        [f"{name}: deleted" for name in names],
-        as_json=as_json,
-    )
+        names = list(outcomes.attempt(admin.describe_groups))
+        if names:
+            confirm(f"delete {', '.join(names)} and committed offsets", yes)
+            for name in outcomes.attempt(admin.delete_groups, names):
+                outcomes.succeed(name, "deleted", outcome="deleted")
+    outcomes.print(as_json=as_json)
 
 
 @group.command("clone")

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import re
+import sys
 from collections.abc import Iterable
 from typing import IO, TYPE_CHECKING
 
@@ -23,12 +24,19 @@ if TYPE_CHECKING:
     from ottla.client.blocking import Admin
     from ottla.client.types import TopicPartition
 
+_KEYS = ("topic", "partition", "offset_before", "offset")
 _TOPIC_PARTITIONS = re.compile(r"(?P<topic>[^:]+)(:(?P<partitions>[0-9]+(,[0-9]+)*))?")
 
 
 @group.command("reset")
 @group_argument
-@click.option("--to", type=POSITION, help="start, end, OFFSET, -N (before the end), or a time.")
+@click.option(
+    "--to",
+    "--from",
+    "to",
+    type=POSITION,
+    help="start, end, OFFSET, -N (before the end), or a time.",
+)
 @click.option("--by", type=int, metavar="N", help="Shift by N offsets; backwards if negative.")
 @click.option(
     "--like",
@@ -93,14 +101,14 @@ def reset_group(
             after = {tp: offset for tp, offset in after.items() if tp in selected}
         if not after:
             raise Failure("No partition selected: nothing to commit", Exit.NOT_FOUND)
+        rows = [(*tp, before.get(tp), after[tp]) for tp in sorted(after)]
+        if not (dry_run or yes) and sys.stdin.isatty():
+            # The plan is what is asked about; the result is printed to stdout.
+            output.print_rows(_KEYS, rows, as_json=False, to_stderr=True)
         if not dry_run:
             confirm(f"commit offsets of {output.counted(len(after), 'partition')} for {group}", yes)
             admin.alter_group_offsets(group, dict(after))
-    output.print_rows(
-        ("topic", "partition", "offset_before", "offset"),
-        [(*tp, before.get(tp), after[tp]) for tp in sorted(after)],
-        as_json=as_json,
-    )
+    output.print_rows(_KEYS, rows, as_json=as_json)
 
 
 def _or_all_committed(

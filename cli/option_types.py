@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
@@ -135,10 +135,21 @@ def offsets_at(
     admin: Admin, partitions: Collection[TopicPartition], position: Position
 ) -> dict[TopicPartition, int]:
     """Return the offset of a position in each partition, clamped to the start and end offsets."""
-    starts = admin.beginning_offsets(*partitions)
+    return offset_between(
+        admin, admin.beginning_offsets(*partitions), admin.end_offsets(*partitions), position
+    )
+
+
+def offset_between(
+    admin: Admin,
+    starts: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, int],
+    position: Position,
+) -> dict[TopicPartition, int]:
+    """Return the offset of a position in each partition, by their start and end offsets."""
     if position.kind is Kind.START:
-        return starts
-    ends = admin.end_offsets(*partitions)
+        return dict(starts)
+    partitions = ends.keys()
     if position.kind is Kind.OFFSET:
         offsets = dict.fromkeys(partitions, position.number)
     elif position.kind is Kind.BEFORE_END:
@@ -149,5 +160,5 @@ def offsets_at(
             tp: ends[tp] if at_time is None else at_time.offset for tp, at_time in by_time.items()
         }
     else:
-        offsets = ends
+        offsets = dict(ends)
     return {tp: min(max(offsets[tp], starts[tp]), ends[tp]) for tp in partitions}

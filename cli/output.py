@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -40,9 +40,26 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+# Prints above the progress bar that is shown, if there is one.
+_print_above_bar: Callable[[str], None] | None = None
+
+
 def note(message: str) -> None:
-    """Print a message to stderr."""
-    click.echo(message, err=True)
+    """Print a message to stderr, above the progress bar if one is shown."""
+    if _print_above_bar is not None:
+        _print_above_bar(message)
+    else:
+        click.echo(message, err=True)
+
+
+@contextmanager
+def _above_bar(print_line: Callable[[str], None]) -> Iterator[None]:
+    global _print_above_bar  # noqa: PLW0603  # a terminal has one bar
+    before, _print_above_bar = _print_above_bar, print_line
+    try:
+        yield
+    finally:
+        _print_above_bar = before
 
 
 @contextmanager
@@ -63,7 +80,9 @@ def show_warnings() -> Iterator[None]:
         logger.removeHandler(handler)
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+def print_table(
+    columns: Sequence[str], rows: Iterable[Sequence[Any]], *, to_stderr: bool = False
+) -> None:
     """Print a table; numbers are right-aligned, None is a dash."""
     cells = [[_cell(value) for value in row] for row in rows]
     is_number = [
@@ -71,19 +90,26 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         and all(isinstance(row[index], int | float | None) for row in cells)
         for index in range(len(columns))
     ]
-    console = _console(sys.stdout)
+    console = _console(sys.stderr if to_stderr else sys.stdout)
     if console is None:
-        _print_plain(columns, cells, is_number)
+        _print_plain(columns, cells, is_number, to_stderr=to_stderr)
     else:
         _print_rich(console, columns, cells, is_number)
 
 
-def print_rows(keys: Sequence[str], rows: Iterable[Sequence[Any]], *, as_json: bool) -> None:
+def print_rows(
+    keys: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    *,
+    as_json: bool,
+    to_stderr: bool = False,
+) -> None:
     """Print rows as a table, or as a JSON array of objects with these keys."""
     if as_json:
         print_json([dict(zip(keys, row, strict=True)) for row in rows])
     else:
-        print_table([key.removeprefix("is_").replace("_", " ") for key in keys], rows)
+        columns = [key.removeprefix("is_").replace("_", " ") for key in keys]
+        print_table(columns, rows, to_stderr=to_stderr)
 
 
 def print_done(
@@ -104,7 +130,9 @@ def print_facts(facts: Mapping[str, Cell]) -> None:
         click.echo(f"{name:<{width}}{_GAP}{_text(value)}")
 
 
-def _print_plain(columns: Sequence[str], rows: list[list[Cell]], is_number: list[bool]) -> None:
+def _print_plain(
+    columns: Sequence[str], rows: list[list[Cell]], is_number: list[bool], *, to_stderr: bool
+) -> None:
     lines = [
         [column.upper() for column in columns],
         *([_text(cell) for cell in row] for row in rows),
@@ -115,7 +143,7 @@ def _print_plain(columns: Sequence[str], rows: list[list[Cell]], is_number: list
             text.rjust(width) if number else text.ljust(width)
             for text, width, number in zip(line, widths, is_number, strict=True)
         )
-        click.echo(_GAP.join(cells).rstrip())
+        click.echo(_GAP.join(cells).rstrip(), err=to_stderr)
 
 
 def _print_rich(
@@ -171,21 +199,25 @@ def progress(label: str, total: int | None = None, *, is_shown: bool = True) -> 
     console = _console(sys.stderr)
     if console is None:
         plain = _Plain(label, total)
-        try:
-            yield plain
-        finally:
-            plain.end()
+        with _above_bar(plain.print_above):
+            try:
+                yield plain
+            finally:
+                plain.end()
         return
     from rich import progress as bars
 
-    with bars.Progress(
-        bars.TextColumn("{task.description}"),
-        bars.BarColumn(),
-        bars.MofNCompleteColumn(),
-        bars.TimeRemainingColumn() if total is not None else bars.TimeElapsedColumn(),
-        console=console,
-        transient=True,
-    ) as bar:
+    with (
+        bars.Progress(
+            bars.TextColumn("{task.description}"),
+            bars.BarColumn(),
+            bars.MofNCompleteColumn(),
+            bars.TimeRemainingColumn() if total is not None else bars.TimeElapsedColumn(),
+            console=console,
+            transient=True,
+        ) as bar,
+        _above_bar(lambda line: console.print(line, markup=False, highlight=False)),
+    ):
         yield _Rich(bar, bar.add_task(label, total=total))
 
 
@@ -219,6 +251,11 @@ class _Plain:
             self._next = now + _PLAIN_REFRESH_SECONDS
             sys.stderr.write(f"\r{self._label}  {self._done:,}{self._end}")
             sys.stderr.flush()
+
+    def print_above(self, line: str) -> None:
+        """Print a line instead of the count, which follows with the next advance."""
+        sys.stderr.write(f"\r\033[K{line}\n")
+        self._next = 0.0
 
     def end(self) -> None:
         """Clear the line."""

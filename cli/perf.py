@@ -88,11 +88,13 @@ async def _produce(target: Target, topic: str, options: dict[str, Any]) -> float
             if rate is None:
                 await producer.send_many(topic, _counted(values, bar))
             else:
-                await _at_rate(producer, topic, _counted(values, bar), rate)
+                await _at_rate(producer, topic, values, rate, bar)
             return time.perf_counter() - started
 
 
-async def _at_rate(producer: Producer, topic: str, values: Iterator[bytes], rate: float) -> None:
+async def _at_rate(
+    producer: Producer, topic: str, values: Iterator[bytes], rate: float, bar: output.Progress
+) -> None:
     started, sent = time.perf_counter(), 0
     async with asyncio.TaskGroup() as tasks:
         while True:
@@ -103,6 +105,7 @@ async def _at_rate(producer: Producer, topic: str, values: Iterator[bytes], rate
             sent += len(batch)
             if batch:
                 tasks.create_task(producer.send_many(topic, batch))
+                bar.advance(len(batch))
             await asyncio.sleep(_TICK_SECONDS)
 
 

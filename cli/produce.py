@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +13,9 @@ import click
 from . import output
 from .completion import complete_topics
 from .errors import Exit, Failure
+from .produce_report import Report
 from .record_format import Row, header_pairs, parse_json, unescaped
-from .record_source import Source, read
+from .record_source import Chunk, InputError, Source, read
 from .target import Target, connected, json_option
 
 if TYPE_CHECKING:
@@ -53,6 +51,13 @@ ACKS_HELP = "Required acknowledgements: all in-sync replicas, the leader, none."
 )
 @click.option("--acks", type=click.Choice(ACKS), default="all", show_default=True, help=ACKS_HELP)
 @click.option("--create", is_flag=True, help="Create the topic if it does not exist.")
+@click.option(
+    "--on-error",
+    type=click.Choice(("stop", "skip")),
+    default="stop",
+    show_default=True,
+    help="What to do about an invalid or rejected record.",
+)
 @click.option("-q", "--quiet", is_flag=True, help="Do not print partitions and offsets.")
 @json_option
 @connected
@@ -75,6 +80,10 @@ def produce(target: Target, topic: str, as_json: bool, quiet: bool, **options: A
 
     Only the value is required. A null value is a tombstone; values that are not strings are sent
     as JSON. Binary data goes into value_base64 and key_base64.
+
+    The first record that is invalid or rejected stops the command; the records before it are sent.
+    With --on-error skip, the records after it as well. The exit code is 9 if some records were
+    sent and some failed.
     """
     if options["whole_files"] and not options["files"]:
         raise click.UsageError("--whole-files requires at least one FILE")
@@ -91,24 +100,23 @@ async def _produce(
     options: dict[str, Any],
     printed: Callable[[RecordMetadata], None] | None,
 ) -> None:
-    acknowledgements = _Acknowledgements(printed)
+    report = Report(printed, skips=options["on_error"] == "skip")
     async with target.producer(
         acks=options["acks"], compression=options["compression"]
     ) as producer:
         with output.progress("sending", is_shown=printed is None) as bar:
-            feed = asyncio.create_task(_feed(producer, topic, options, acknowledgements, bar))
-            ends: set[asyncio.Future[Any]] = {feed, acknowledgements.failed}
+            feed = asyncio.create_task(_feed(producer, topic, options, report, bar))
+            ends: set[asyncio.Future[Any]] = {feed, report.stopped}
             try:
                 await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 feed.cancel()
-            with suppress(asyncio.CancelledError):
-                await feed
+            await asyncio.wait([feed])
+            # Everything that was read before an error is sent.
             await producer.flush()
-    if sys.stderr.isatty() or acknowledgements.failed.done():
-        output.note(f"{output.counted(acknowledgements.sent, 'record')} sent")
-    if acknowledgements.failed.done():
-        raise acknowledgements.failed.result()
+    error = None if feed.cancelled() else feed.exception()
+    total = _source(options).count() if error is not None or report.stopped.done() else None
+    report.finish(error, None if total is None else total * options["times"])
 
 
 def prepare_topic(target: Target, topic: str, *, create: bool) -> None:
@@ -135,31 +143,44 @@ async def _feed(
     producer: Producer,
     topic: str,
     options: dict[str, Any],
-    acknowledgements: _Acknowledgements,
+    report: Report,
     bar: output.Progress,
 ) -> None:
+    from ottla.client.errors import ClientError, KafkaError
+
     headers = header_pairs(options["headers"])
     rate, started, count = options["rate"], time.monotonic(), 0
-    async for rows in read(_repeated(_source(options), options["times"])):
-        for row in rows:
-            if rate is not None and (delay := started + count / rate - time.monotonic()) > 0:
-                await asyncio.sleep(delay)
-            count += 1
-            acknowledgements.expect(
-                await producer.enqueue(
-                    topic,
-                    row.value,
-                    key=row.key,
-                    headers=[*headers, *row.headers],
-                    partition=options["partition"] if row.partition is None else row.partition,
-                    timestamp=row.timestamp,
-                )
-            )
-        bar.advance(len(rows))
+    async for chunk in read(_repeated(_source(options), options["times"])):
+        for index, row in enumerate(chunk.rows):
+            if isinstance(row, InputError):
+                report.fail(row)
+            else:
+                if rate is not None and (delay := started + count / rate - time.monotonic()) > 0:
+                    await asyncio.sleep(delay)
+                count += 1
+                try:
+                    future = await producer.enqueue(
+                        topic,
+                        row.value,
+                        key=row.key,
+                        headers=[*headers, *row.headers],
+                        partition=options["partition"] if row.partition is None else row.partition,
+                        timestamp=row.timestamp,
+                    )
+                except (KafkaError, ClientError) as error:
+                    report.fail(error, chunk.location(index))
+                else:
+                    report.expect(future, chunk, index)
+                if rate is not None:
+                    bar.advance()
+            if report.stopped.done():
+                return
+        if rate is None:
+            bar.advance(len(chunk.rows))
 
 
-def _repeated(source: Source, times: int) -> Iterator[list[Row]]:
-    kept: list[list[Row]] = []
+def _repeated(source: Source, times: int) -> Iterator[Chunk]:
+    kept: list[Chunk] = []
     for chunk in source.chunks():
         if times > 1:
             kept.append(chunk)
@@ -200,30 +221,3 @@ def _printed(metadata: RecordMetadata) -> None:
 
 def _printed_json(metadata: RecordMetadata) -> None:
     click.echo(output.json_line(metadata._asdict()), nl=False)
-
-
-class _Acknowledgements:
-    """Collects acknowledgements, and prints them in the order of the records."""
-
-    def __init__(self, printed: Callable[[RecordMetadata], None] | None) -> None:
-        self._printed = printed
-        self._waiting: deque[asyncio.Future[RecordMetadata]] = deque()
-        self.sent = 0
-        #: Set to the error of the first record that fails.
-        self.failed: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
-
-    def expect(self, future: asyncio.Future[RecordMetadata]) -> None:
-        self._waiting.append(future)
-        future.add_done_callback(self._settle)
-
-    def _settle(self, _: object) -> None:
-        while self._waiting and self._waiting[0].done():
-            future = self._waiting.popleft()
-            try:
-                metadata = future.result()
-                self.sent += 1
-                if self._printed is not None:
-                    self._printed(metadata)
-            except Exception as error:  # noqa: BLE001  # raised by the waiter
-                if not self.failed.done():
-                    self.failed.set_result(error)

@@ -5,8 +5,8 @@ A JSON row is an object:
     {"key": "user-1", "value": "…", "headers": {"trace": "1"}, "partition": 0, "timestamp": 170000}
 
 Only the value is required; a null value is a tombstone. Bytes that are not UTF-8 are base64 under
-`key_base64` and `value_base64`. Headers that are not UTF-8, or repeated, are a list of
-`{"name": …, "value_base64": …}`. Values that are not strings are sent as JSON.
+`key_base64` and `value_base64`. Headers are printed as a list of `{"name": …, "value": …}`, and
+accepted as that or as an object. Values that are not strings are sent as JSON.
 """
 
 from __future__ import annotations
@@ -115,12 +115,9 @@ def _text(name: str, data: bytes | None) -> dict[str, str | None]:
         return {f"{name}_base64": base64.b64encode(data).decode()}
 
 
-def _headers_json(headers: _Headers) -> Any:
-    texts = [{"name": name, **_text("value", value)} for name, value in headers]
-    names = {name for name, _ in headers}
-    if len(names) == len(texts) and all("value" in header for header in texts):
-        return {header["name"]: header["value"] for header in texts}
-    return texts
+def _headers_json(headers: _Headers) -> list[dict[str, str | None]]:
+    # Always a list: names may be repeated, and programs should not have to handle two shapes.
+    return [{"name": name, **_text("value", value)} for name, value in headers]
 
 
 # Fields of a format string; the letters are kcat's.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -72,6 +73,7 @@ class Target:
     def consumer(
         self,
         *topics: str,
+        pattern: re.Pattern[str] | None = None,
         group: str | None = None,
         reset: str = "earliest",
         is_committed: bool = False,
@@ -82,6 +84,7 @@ class Target:
         return Consumer(
             self.bootstrap,
             *topics,
+            pattern=pattern,
             group=group,
             auto_offset_reset=reset,
             isolation="read_committed" if is_committed else "read_uncommitted",
@@ -132,12 +135,17 @@ def connected(command: Callable[..., None]) -> Callable[..., None]:
 
 def target_of(context: click.Context) -> Target:
     """Return the cluster to use: from flags, the environment, or the default profile."""
-    params = context.params
+    params = dict(context.params)
     flags = {
         name
         for name in ("bootstrap", "profile")
         if params.get(name) and context.get_parameter_source(name) is ParameterSource.COMMANDLINE
     }
+    if not flags:
+        # Before the command: ottla -b HOST:PORT topic list.
+        before = context.find_root().params
+        flags = {name for name in ("bootstrap", "profile") if before.get(name)}
+        params |= {name: before[name] for name in flags}
     if len(flags) == 2:
         raise click.UsageError("--bootstrap and --profile are mutually exclusive")
     uses_profile = "profile" in flags or not params.get("bootstrap")

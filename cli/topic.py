@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from . import output
+from .available import AvailablePartitions
 from .completion import complete_configs, complete_topics
 from .errors import Exit, Failure
 from .option_types import pairs
+from .outcomes import Outcomes
 from .target import Target, connected, json_option
 
 if TYPE_CHECKING:
-    from ottla.client.admin import ConfigEntry, TopicDescription
+    from ottla.client.admin import ConfigEntry, CreatedTopic, ReplicaLogDir, TopicDescription
     from ottla.client.types import TopicPartition
 
 topic_argument = click.argument("topic", shell_complete=complete_topics)
@@ -119,35 +121,35 @@ def create_topics(
     from ottla.client.admin import NewTopic
 
     overrides = pairs(configs, "--config")
-    new = [
-        NewTopic(name, partitions or -1, replication_factor or -1, overrides)
-        for name in dict.fromkeys(topics)
-    ]
+    outcomes = Outcomes("topic", topics)
     with target.admin() as admin:
+        names = outcomes.names
         if if_not_exists:
             existing = {topic.name for topic in admin.list_topics(internal=True)}
-            new = [topic for topic in new if topic.name not in existing]
-        created = admin.create_topics(*new, validate_only=dry_run)
-    verb = "valid, not created," if dry_run else "created"
-    output.print_done(
-        [
-            {
-                "topic": topic.name,
-                "id": str(topic.id),
-                "partitions": topic.partitions,
-                "replication_factor": topic.replication_factor,
-                "dry_run": dry_run,
-            }
-            for topic in created.values()
-        ],
-        [
-            f"{name}: {verb} with {output.counted(created[name].partitions, 'partition')}"
-            if name in created
-            else f"{name}: already exists"
-            for name in dict.fromkeys(topics)
-        ],
-        as_json=as_json,
-    )
+            names = [name for name in names if name not in existing]
+            for name in existing.intersection(outcomes.names):
+                outcomes.succeed(name, "already exists", outcome="exists")
+
+        def create(*names: str) -> dict[str, CreatedTopic]:
+            new = (
+                NewTopic(name, partitions or -1, replication_factor or -1, overrides)
+                for name in names
+            )
+            return admin.create_topics(*new, validate_only=dry_run)
+
+        for name, created in outcomes.attempt(create, names).items():
+            assert created is not None
+            outcomes.succeed(
+                name,
+                f"{'valid, not created,' if dry_run else 'created'} with"
+                f" {output.counted(created.partitions, 'partition')}",
+                id=str(created.id),
+                partitions=created.partitions,
+                replication_factor=created.replication_factor,
+                dry_run=dry_run,
+                outcome="valid" if dry_run else "created",
+            )
+    outcomes.print(as_json=as_json)
 
 
 @topic.command("describe")
@@ -155,24 +157,30 @@ def create_topics(
 @click.option(
     "--all", "show_all", is_flag=True, help="Include configs that have their default value."
 )
+@click.option("--log-dirs", is_flag=True, help="Include the directory and size of each replica.")
 @json_option
 @connected
-def describe_topics(target: Target, topics: tuple[str, ...], show_all: bool, as_json: bool) -> None:
+def describe_topics(
+    target: Target, topics: tuple[str, ...], show_all: bool, log_dirs: bool, as_json: bool
+) -> None:
     """Show partitions, leaders, offsets and configs of topics.
 
     \b
         ottla topic describe orders
     """
+    outcomes = Outcomes("topic", topics)
     with target.admin() as admin:
-        descriptions = admin.describe_topics(*topics)
-        configs = admin.describe_topic_configs(*topics)
-        led = [
-            tp
-            for topic in descriptions.values()
-            for tp, partition in zip(topic.topic_partitions, topic.partitions, strict=True)
-            if partition.leader >= 0
-        ]
-        starts, ends = admin.beginning_offsets(*led), admin.end_offsets(*led)
+        descriptions = {
+            name: found for name, found in outcomes.attempt(admin.describe_topics).items() if found
+        }
+        configs = admin.describe_topic_configs(*descriptions) if descriptions else {}
+        available = AvailablePartitions(
+            admin,
+            descriptions,
+            [tp for topic in descriptions.values() for tp in topic.topic_partitions],
+        )
+        starts, ends = available.starts, available.ends
+        replicas = admin.describe_log_dirs(*descriptions) if log_dirs and descriptions else None
     shown = {
         name: [
             entry for entry in entries.values() if show_all or entry.source.name == "DYNAMIC_TOPIC"
@@ -183,12 +191,34 @@ def describe_topics(target: Target, topics: tuple[str, ...], show_all: bool, as_
         output.print_json(
             [
                 _described_json(topic, starts, ends, shown[name])
+                | ({} if replicas is None else {"log_dirs": _log_dirs_json(topic, replicas)})
                 for name, topic in descriptions.items()
             ]
         )
-        return
-    for name, topic in descriptions.items():
-        _print_description(topic, starts, ends, shown[name])
+    else:
+        for name, topic in descriptions.items():
+            _print_description(topic, starts, ends, shown[name])
+            if replicas is not None:
+                rows = _log_dirs_json(topic, replicas)
+                output.print_table(
+                    ("partition", "broker", "bytes", "log dir"), ([*row.values()] for row in rows)
+                )
+    outcomes.finish()
+
+
+def _log_dirs_json(
+    topic: TopicDescription, replicas: dict[TopicPartition, list[ReplicaLogDir]]
+) -> list[dict[str, Any]]:
+    return [
+        {
+            "partition": tp.partition,
+            "broker": replica.broker,
+            "size_bytes": replica.size_bytes,
+            "log_dir": replica.log_dir,
+        }
+        for tp in topic.topic_partitions
+        for replica in replicas.get(tp, [])
+    ]
 
 
 def _described_json(
@@ -261,21 +291,21 @@ def delete_topics(
     \b
         ottla topic delete orders --yes
     """
+    outcomes = Outcomes("topic", topics)
     with target.admin() as admin:
-        names = list(dict.fromkeys(topics))
         if if_exists:
             existing = {topic.name for topic in admin.list_topics(internal=True)}
-            names = [name for name in names if name in existing]
+            names = [name for name in outcomes.names if name in existing]
+            for name in outcomes.names:
+                if name not in existing:
+                    outcomes.succeed(name, "does not exist", outcome="missing")
         else:
-            admin.describe_topics(*names)
+            names = list(outcomes.attempt(admin.describe_topics))
         if names:
             confirm(f"delete {', '.join(names)} with all records", yes)
-            admin.delete_topics(*names)
-    output.print_done(
-        [{"topic": name} for name in names],
-        [f"{name}: deleted" for name in names],
-        as_json=as_json,
-    )
+            for name in outcomes.attempt(admin.delete_topics, names):
+                outcomes.succeed(name, "deleted", outcome="deleted")
+    outcomes.print(as_json=as_json)
 
 
 @topic.command("alter")

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import click
 
 from . import output
+from .available import AvailablePartitions
 from .completion import complete_topics
-from .option_types import POSITION, Kind, Position, offsets_at
+from .option_types import POSITION, Kind, Position, offset_between, offsets_at
 from .record_reader import Bounds, between
 from .target import Target, connected, json_option
 from .topic import confirm, topic, topic_argument, topics_argument, yes_option
@@ -37,26 +38,36 @@ def show_offsets(
         ottla topic offsets orders --at 2026-11-16T12:00
     """
     with target.admin() as admin:
-        ends = admin.end_offsets(*topics)
+        described = admin.describe_topics(*topics)
+        available = AvailablePartitions(
+            admin, described, [tp for topic in described.values() for tp in partitions_of(topic)]
+        )
+        starts, ends = available.starts, available.ends
         if at is None:
-            starts = admin.beginning_offsets(*topics)
             output.print_rows(
                 ("topic", "partition", "start", "end", "offsets"),
-                [(*tp, starts[tp], end, end - starts[tp]) for tp, end in ends.items()],
+                [
+                    (*tp, starts[tp], ends[tp], ends[tp] - starts[tp])
+                    if tp in ends
+                    else (*tp, None, None, None)
+                    for tp in available.requested
+                ],
                 as_json=as_json,
             )
+            available.check()
             return
         offsets: dict[TopicPartition, int | None] = {}
         if at.kind is Kind.TIME:
             by_time = admin.offsets_for_times(dict.fromkeys(ends, at.number))
             offsets.update({tp: at_time and at_time.offset for tp, at_time in by_time.items()})
         else:
-            offsets.update(offsets_at(admin, ends, at))
+            offsets.update(offset_between(admin, starts, ends, at))
     output.print_rows(
         ("topic", "partition", "offset"),
-        [(*tp, offset) for tp, offset in offsets.items()],
+        [(*tp, offsets.get(tp)) for tp in available.requested],
         as_json=as_json,
     )
+    available.check()
 
 
 @topic.command("delete-records")

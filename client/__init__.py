@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         PartialError,
         PartitionDescription,
         PartitionLag,
+        ReplicaLogDir,
         TopicDescription,
     )
     from .config import ClientConfig, RetryConfig, TimeoutConfig
@@ -101,6 +102,7 @@ __all__ = [
     "RecordMetadata",
     "RecordTooLargeError",
     "RefreshError",
+    "ReplicaLogDir",
     "RetriableError",
     "RetryConfig",
     "SerializationError",
@@ -116,6 +118,7 @@ _MODULES = {
         *("Admin", "ApiVersion", "BrokerDescription", "ClusterDescription", "ConfigEntry"),
         *("ConfigSource", "CreatedTopic", "GroupDescription", "GroupListing", "MemberDescription"),
         *("NewTopic", "PartialError", "PartitionDescription", "PartitionLag", "TopicDescription"),
+        "ReplicaLogDir",
     ),
     "consumer.fetched_data": ("BadRecordError", "TruncatedError"),
     "config": ("RetryConfig", "ClientConfig", "TimeoutConfig"),

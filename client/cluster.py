@@ -396,11 +396,14 @@ class Cluster:
         try:
             connection = await BrokerConnection.open(*address, self.config)
         except ConnectionLostError as error:
+            if unreachable is None or unreachable.reason != str(error):
+                logger.warning("%s; retrying", error)
             failures = 0 if unreachable is None else unreachable.failures + 1
             retry_at = time.monotonic() + self.config.retry.delay(failures, random.random())  # noqa: S311
             self._unreachable[address] = _Unreachable(failures, retry_at, str(error))
             raise
-        self._unreachable.pop(address, None)
+        if self._unreachable.pop(address, None) is not None:
+            logger.info("Connected to %s:%d", *address)
         return connection
 
     def _check_open(self) -> None:

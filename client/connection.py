@@ -9,6 +9,7 @@ response is still due: if that does not arrive in time, the connection is closed
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import struct
 from collections import deque
@@ -19,7 +20,7 @@ from typing import Any, Self, TypeVar, cast
 from ottla.protocol.api.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from ottla.protocol.codec import decode_response, encode_request
 from ottla.protocol.errors import DecodeError, ErrorCode, error_of
-from ottla.protocol.frame import Framer
+from ottla.protocol.frame import Framer, OtherProtocolError
 from ottla.protocol.registry import Api
 from ottla.protocol.schema import Message
 
@@ -35,6 +36,11 @@ _API_VERSIONS_VERSION = 3
 # Limit for the response to ApiVersions. A larger one is probably not Kafka's: the first bytes of
 # TLS read as a size of 352 MB.
 _API_VERSIONS_MAX_BYTES = 256 * 1024
+
+# A connect that takes longer is logged.
+_SLOW_CONNECT_SECONDS = 0.8
+
+logger = logging.getLogger(__name__)
 
 
 class _InFlightRequest:
@@ -90,9 +96,19 @@ class BrokerConnection(asyncio.BufferedProtocol):
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(config.timeouts.connect):
-                _transport, connection = await loop.create_connection(
-                    lambda: cls(config, address), host, port
+                # Slow name servers and dropped packets would otherwise be a silent wait.
+                timer = loop.call_later(
+                    _SLOW_CONNECT_SECONDS,
+                    logger.warning,
+                    "No answer from %s yet; still connecting",
+                    address,
                 )
+                try:
+                    _transport, connection = await loop.create_connection(
+                        lambda: cls(config, address), host, port
+                    )
+                finally:
+                    timer.cancel()
                 try:
                     await connection._fetch_api_versions()
                 except BaseException:
@@ -217,6 +233,13 @@ class BrokerConnection(asyncio.BufferedProtocol):
                 while (frame := framer.next_frame()) is not None:
                     self._receive(frame)
                 framer.detach(framer.frame_bytes)
+        except OtherProtocolError as error:
+            self.close(
+                ConnectionLostError(
+                    f"{self.address} speaks {error.protocol}, not the Kafka protocol in plain text:"
+                    " check host and port"
+                )
+            )
         except (DecodeError, ConnectionLostError) as error:
             self.close(ConnectionLostError(f"Malformed response from {self.address}: {error}"))
 
@@ -256,7 +279,15 @@ class BrokerConnection(asyncio.BufferedProtocol):
         future: asyncio.Future[bytearray] = asyncio.get_running_loop().create_future()
         correlation_id = self._write(_API_VERSIONS_VERSION, request)
         self._requests.append(_InFlightRequest(correlation_id, None, _API_VERSIONS_VERSION, future))
-        frame = await future
+        try:
+            frame = await future
+        except ConnectionLostError as lost:
+            if "closed the connection" not in str(lost):
+                raise
+            # As a port with TLS does that does not answer plain text.
+            raise ConnectionLostError(
+                f"{lost} before it answered: check that it is a plaintext listener of a broker"
+            ) from lost
         # A broker that does not support the version responds in version 0 with this error.
         is_unsupported = int.from_bytes(frame[4:6]) == ErrorCode.UNSUPPORTED_VERSION
         version = 0 if is_unsupported else _API_VERSIONS_VERSION

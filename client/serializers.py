@@ -65,7 +65,7 @@ def to_bytes(value: Any, serializer: Serializer | None, what: str) -> bytes | No
     except TypeError as error:
         kind = type(value).__name__
         reason = (
-            f"The {what} is {kind}, not bytes: set a {what}_serializer"
+            f"The {what} is {kind}, not bytes: encode it, or set {what}_serializer"
             if serializer is None
             else f"The {what} serializer returned {kind}, not bytes"
         )

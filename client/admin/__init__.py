@@ -29,6 +29,7 @@ from .results import (
     NewTopic,
     PartitionDescription,
     PartitionLag,
+    ReplicaLogDir,
     TopicDescription,
 )
 from .topics import TopicsAdmin
@@ -48,6 +49,7 @@ __all__ = [
     "PartialError",
     "PartitionDescription",
     "PartitionLag",
+    "ReplicaLogDir",
     "TopicDescription",
 ]
 

@@ -68,7 +68,8 @@ class GroupsAdmin(OffsetsAdmin, BrokersAdmin):
             return await self._by_node({node_id: node_id for node_id in pending}, send)
 
         brokers = (await self.describe_cluster()).brokers
-        by_broker = await self._each((one.id for one in brokers), attempt, "listing groups")
+        alive = [one.id for one in brokers if one.is_alive]
+        by_broker = await self._each(alive, attempt, "listing groups")
         accepted = {state.lower() for state in states}
         listed = [one for groups in by_broker.values() for one in groups]
         return sorted(

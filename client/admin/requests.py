@@ -12,7 +12,7 @@ from ottla.protocol.errors import ErrorCode, KafkaError
 
 from ..cluster import Cluster, needs_metadata_refresh
 from ..config import ClientConfig
-from ..errors import ClientError, error_of
+from ..errors import ClientError, DeadlineError, error_of
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -76,6 +76,8 @@ class AdminRequests:
         requested = pending = list(dict.fromkeys(items))
         done: dict[K, V] = {}
         failed: dict[K, Exception] = {}
+        #: The last error of each item that is tried again.
+        last: dict[K, KafkaError | ClientError] = {}
 
         async def once() -> None:
             nonlocal pending
@@ -92,6 +94,7 @@ class AdminRequests:
                 else:
                     failed[item] = result
             pending = list(retriable)
+            last.update(retriable)
             if retriable:
                 raise next(
                     filter(needs_metadata_refresh, retriable.values()), retriable[pending[0]]
@@ -100,7 +103,15 @@ class AdminRequests:
         try:
             await self._cluster.retry(once, what=what)
         except (KafkaError, ClientError) as error:
-            failed.update(dict.fromkeys(pending, error))
+            # Each item fails for its own reason, not for that of the one tried last.
+            failed.update(
+                {
+                    item: error if item not in last else _deadline(error, last[item], what)
+                    for item in pending
+                }
+                if isinstance(error, DeadlineError) and len(pending) > 1
+                else dict.fromkeys(pending, error)
+            )
         if failed:
             reasons = list(failed.values())
             if len(requested) == 1 or (not done and len(set(map(id, reasons))) == 1):
@@ -156,6 +167,15 @@ def no_such_broker(broker: int, known: Iterable[int]) -> KafkaError:
     return KafkaError(
         ErrorCode.RESOURCE_NOT_FOUND, f"Unknown broker {broker}: the cluster has {ids}"
     )
+
+
+def _deadline(error: DeadlineError, last: Exception, what: str) -> ClientError:
+    """Return the timeout of one item, with the item's own last error as its cause."""
+    if error.__cause__ is last:
+        return error
+    one = DeadlineError(f"{what} did not succeed in time: {last}")
+    one.__cause__ = last
+    return one
 
 
 def _missing_result(item: object) -> KafkaError:

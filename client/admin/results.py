@@ -159,6 +159,17 @@ class BrokerDescription:
     port: int
     rack: str | None
     is_controller: bool
+    #: False if it is known to the cluster, but down; older brokers list live ones only.
+    is_alive: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaLogDir:
+    """A replica on the disk of a broker."""
+
+    broker: int
+    log_dir: str
+    size_bytes: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,4 +36,5 @@ class Admin(BlockingClient[AsyncAdmin]):
     offsets_for_times = blocking(AsyncAdmin.offsets_for_times)
     delete_records = blocking(AsyncAdmin.delete_records)
     describe_cluster = blocking(AsyncAdmin.describe_cluster)
+    describe_log_dirs = blocking(AsyncAdmin.describe_log_dirs)
     api_versions = blocking(AsyncAdmin.api_versions)

@@ -12,6 +12,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from ottla.protocol.api.produce import (
+    LAST_VERSION_WITH_TOPIC_NAMES,
     PartitionProduceData,
     ProduceRequest,
     ProduceResponse,
@@ -124,7 +125,7 @@ class BrokerQueue:
         sender = self._sender
         try:
             await self._encode(batches)
-            version = connection.version_for(PRODUCE)
+            version = connection.version_for(PRODUCE, LAST_VERSION_WITH_TOPIC_NAMES)
             request = self._request(batches)
             started = time.perf_counter()
             if sender.acks == _NO_ACKS:

@@ -93,6 +93,17 @@ class Producer:
             value_serializer=value_serializer,
         )
 
+    async def start(self) -> None:
+        """Connect. Raises ClientError and KafkaError.
+
+        Like that of the consumer, but optional: otherwise the first record that is sent connects.
+        """
+        try:
+            await self._cluster.retry(lambda: self._cluster.refresh([]), what="connecting")
+        except BaseException:
+            await self._abort()
+            raise
+
     async def __aenter__(self) -> Self:
         return self
 

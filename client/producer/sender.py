@@ -260,6 +260,9 @@ class Sender:
             assert error is not None
             if isinstance(error, RefreshError):
                 self.request_metadata_refresh()
+            if error.code is ErrorCode.KAFKA_STORAGE_ERROR and not queue.failures:
+                # Retries may go on for minutes, and only a person can free space on a disk.
+                logger.warning("Broker error, retrying: %s", error)
             queue.handle_error(batch, error)
 
     # Background tasks.

@@ -15,6 +15,7 @@ import logging
 import os
 import sys
 from collections.abc import Mapping
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from .runtime import check_pyspark, find_java
@@ -61,7 +62,9 @@ def register(spark: SparkSession) -> SparkSession:
     from .source import OttlaSource  # noqa: PLC0415
 
     spark.conf.set(_PUSHDOWN, "true")
-    spark.dataSource.register(OttlaSource)
+    if find_spec("pyspark_ottla") is None:
+        # Otherwise Spark has found it: to register it again would log a warning.
+        spark.dataSource.register(OttlaSource)
     for name, value in _AT_START.items():
         if spark.conf.get(name, "false") != value:
             logger.warning(

@@ -12,6 +12,7 @@ been read by the group and be part of Spark's counts. All data is deleted.
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import sys
 import time
@@ -213,6 +214,8 @@ def summary(orders: Orders, spark: Counter, totals: dict[str, int] | None) -> li
 @click.option("--spark/--no-spark", default=True, show_default=True, help="Run the Spark job.")
 def main(seconds: float, rate: float, spark: bool) -> None:
     """Run the demo."""
+    # The brokers stop before all clients are closed; warnings about that would hide the summary.
+    logging.getLogger("ottla.client").setLevel(logging.ERROR)
     with temporary_directory() as directory:
         errors = asyncio.run(run(seconds, rate, spark, directory))
     for error in errors:

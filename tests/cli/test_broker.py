@@ -8,10 +8,12 @@ import socket
 import subprocess
 import sys
 import types
+from importlib.metadata import version
 
 import pytest
 from click.testing import CliRunner
 
+import ottla as ottla_package
 from harness.logs import a_log, append
 from ottla.__main__ import COMMANDS, ottla
 from ottla.broker.config.broker_config import BROKER_CONFIGS, BrokerConfig, ConfigError
@@ -29,10 +31,11 @@ def daemon(monkeypatch):
     """Replaces the daemon: records the config it is started with, or raises a given error."""
     module = types.ModuleType("ottla.broker.daemon")
     module.config = module.problem = None
+    module.warnings = []
     module.exit_code = 0
 
-    def run_daemon(config):
-        module.config = config
+    def run_daemon(config, warnings):
+        module.config, module.warnings = config, warnings
         if module.problem:
             raise module.problem
         return module.exit_code
@@ -50,6 +53,10 @@ def test_python_m_ottla_is_the_command():
     assert done.stdout.startswith("ottla 0.")
 
 
+def test_the_version_of_the_package():
+    assert ottla_package.__version__ == version("ottla")
+
+
 def test_help_imports_no_package_and_broker_commands_no_daemon():
     script = (
         "import sys\n"
@@ -62,6 +69,7 @@ def test_help_imports_no_package_and_broker_commands_no_daemon():
         "assert not {'asyncio', 'uvloop', 'construct'} & set(sys.modules)\n"
         "assert packages() == {'ottla.broker', 'ottla.cli.broker',\n"
         "    'ottla.broker.config', 'ottla.broker.config.broker_config',\n"
+        "    'ottla.broker.config.kafka_properties',\n"
         "    'ottla.broker.config.loader', 'ottla.broker.config.time_units',\n"
         "    'ottla.broker.net', 'ottla.broker.net.listeners',\n"
         "    'ottla.broker.cluster', 'ottla.broker.cluster.cluster_file',\n"
@@ -108,6 +116,27 @@ def test_precedence_of_flags_environment_and_file(daemon, tmp_path):
 
     config = daemon.config
     assert (config.broker_id, config.num_partitions, config.fetch_max_bytes) == (3, 2, 1111)
+
+
+def test_unknown_variables_warn_and_those_of_kubernetes_are_ignored(daemon):
+    injected = {
+        "OTTLA_PORT": "tcp://10.0.0.1:9092",
+        "OTTLA_SERVICE_HOST": "10.0.0.1",
+        "OTTLA_SERVICE_PORT": "9092",
+        "OTTLA_SERVICE_PORT_KAFKA": "9092",
+        "OTTLA_PORT_9092_TCP": "tcp://10.0.0.1:9092",
+        "OTTLA_PORT_9092_TCP_PROTO": "tcp",
+        "OTTLA_PORT_9092_TCP_PORT": "9092",
+        "OTTLA_PORT_9092_TCP_ADDR": "10.0.0.1",
+        "OTTLA_HEADLESS_SERVICE_HOST": "10.0.0.2",
+    }
+
+    done = run("broker", "start", env={**injected, "OTTLA_NUM_PARTITION": "3"})
+
+    assert done.exit_code == 0, done.output
+    assert daemon.config == BrokerConfig()
+    (warning,) = daemon.warnings
+    assert "OTTLA_NUM_PARTITION; did you mean OTTLA_NUM_PARTITIONS?" in warning
 
 
 def test_without_flags_configs_have_their_defaults(daemon):
@@ -264,6 +293,42 @@ def test_log_dump_json_reports_damage(tmp_path):
     assert [record["offset"] for record in first["content"]] == [0, 1]
     assert second["base_offset"] == 2
     assert "not a complete batch" in rest["error"]
+
+
+def test_log_verify_of_a_sound_directory(tmp_path):
+    a_segment(tmp_path)
+    for arguments in ((str(tmp_path),), ("--data-dir", str(tmp_path), "t-0")):
+        done = run("log", "verify", *arguments)
+        assert (done.exit_code, done.stdout) == (0, "")
+        assert "verified 1 segment of 1 log" in done.stderr
+        assert "no damage" in done.stderr
+
+
+def test_log_verify_prints_one_line_per_damage(tmp_path):
+    log = a_log(tmp_path)
+    append(log, 3, times=40)
+    log.close()
+    path = log.segments[0].path(".log")
+    content = bytearray(path.read_bytes())
+    content[100] ^= 1
+    path.write_bytes(content)
+
+    done = run("log", "verify", str(tmp_path))
+    assert done.exit_code == 1
+    [line] = done.stdout.splitlines()
+    assert line.startswith(f"{path}: position 0, 112 bytes, offsets 0 to 2: wrong CRC; restore")
+
+    done = run("log", "verify", "--json", str(log.directory))
+    assert done.exit_code == 1
+    damage = json.loads(done.stdout)
+    assert (damage["file"], damage["position"], damage["last_offset"]) == (str(path), 0, 2)
+
+
+def test_log_verify_refuses_what_is_not_a_log(tmp_path):
+    for target in ("missing-0", str(tmp_path)):
+        done = run("log", "verify", "--data-dir", str(tmp_path), target)
+        assert done.exit_code == 2
+        assert target in done.stderr
 
 
 @pytest.fixture

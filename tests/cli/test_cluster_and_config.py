@@ -17,7 +17,7 @@ def test_cluster_describe_lists_brokers_and_counts_topics(run, topic):
     assert found["partitions_without_leader"] == 0
     assert found["partitions"] == one["partitions_led"] >= 2
     assert re.search(
-        r"^ +0 +127.0.0.1 +\d+ +- +yes +\d+$", run("cluster", "describe"), re.MULTILINE
+        r"^ +0 +127.0.0.1 +\d+ +- +up +yes +\d+$", run("cluster", "describe"), re.MULTILINE
     )
 
 
@@ -25,7 +25,7 @@ def test_api_versions_shows_the_version_in_use(run):
     found = {row["api"]: row for row in run.json("cluster", "api-versions", "--broker", "0")}
 
     produce = found["Produce"]
-    assert (produce["first"], produce["last"], produce["used"]) == (0, 11, PRODUCE.versions.last)
+    assert (produce["first"], produce["last"], produce["used"]) == (0, 13, PRODUCE.versions.last)
     assert "Produce" in run("cluster", "api-versions")
     assert "Unknown broker 9: the cluster has 0" in run.fails(
         5, "cluster", "api-versions", "--broker", "9"

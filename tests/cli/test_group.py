@@ -142,5 +142,7 @@ def test_group_delete_offsets_and_group_delete(run, group, topic):
     run.fails(5, "group", "delete-offsets", group, f"{topic}:0", "--yes")
 
     run("group", "reset", group, "--to", "start", "--topic", topic, "--yes")
-    assert run("group", "delete", group, "--yes") == f"{group}: deleted\n"
+    done = run.run("group", "delete", f"{group}-missing", group, "--yes")
+    assert (done.exit_code, done.stdout) == (9, f"{group}: deleted\n")
+    assert done.stderr.startswith(f"error: {group}-missing: Unknown group")
     assert group not in json.dumps(run.json("group", "list"))

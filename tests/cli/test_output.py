@@ -45,6 +45,20 @@ def test_progress_is_a_plain_count_without_rich(monkeypatch):
     assert terminal.getvalue() == "\rsending  1,500 of 2,000\r\033[K"
 
 
+def test_warnings_are_printed_above_the_bar(monkeypatch):
+    monkeypatch.setitem(sys.modules, "rich.console", None)
+    terminal = Terminal()
+
+    with redirect_stderr(terminal), output.progress("sending", 20) as bar:
+        bar.advance(1)
+        output.note("warning: slow")
+        bar.advance(1)
+
+    assert terminal.getvalue() == (
+        "\rsending  1 of 20\r\033[Kwarning: slow\n\rsending  2 of 20\r\033[K"
+    )
+
+
 def test_no_progress_bar_in_a_pipe(capsys):
     with output.progress("sending", 2000) as bar:
         bar.advance(1500)
@@ -84,7 +98,7 @@ FULL = KafkaError(ErrorCode.NON_EMPTY_GROUP)
         (FileNotFoundError(2, "No such file", "f"), Exit.FAILED, "f: No such file"),
         (ExceptionGroup("several", [GONE]), Exit.NOT_FOUND, "there is no group"),
         (PartialError({"a": GONE, "b": GONE}, {}), Exit.NOT_FOUND, "a: there is no group"),
-        (PartialError({"a": GONE, "b": FULL}, {}), Exit.PARTIAL, "; b: the group is not empty"),
+        (PartialError({"a": GONE, "b": FULL}, {}), Exit.FAILED, "; b: the group is not empty"),
         (PartialError({"a": GONE}, {"b": None}), Exit.PARTIAL, "a: there is no group"),
     ],
 )

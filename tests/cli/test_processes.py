@@ -2,6 +2,7 @@
 
 import os
 import pty
+import re
 import select
 import signal
 import subprocess
@@ -101,7 +102,7 @@ def test_exit_codes_of_processes(start, topic):
 
     assert missing.wait(PATIENCE_SECONDS) == 5
     (line,) = missing.stderr.read().splitlines()
-    assert line.startswith(b"error: topic 'missing': ")
+    assert line.startswith(b"error: missing: topic 'missing': ")
     assert wrong.wait(PATIENCE_SECONDS) == 2
 
 
@@ -144,6 +145,29 @@ def test_a_terminal_shows_tables_bars_and_confirmations(start, topic):
     assert (code, f"Delete {topic} with all records? [y/N]" in shown) == (1, True)
 
 
+def test_group_reset_shows_its_plan_before_it_asks(start, run, topic):
+    run("consume", topic, "--group", topic, "--exit-at-end")
+
+    shown, code = on_a_terminal(start, "group", "reset", topic, "--to", "start", "-t", topic)
+
+    assert code == 1
+    assert 0 < shown.index("offset before") < shown.index("[y/N]")
+
+
+def test_bars_advance_with_a_low_rate(start, topic, tmp_path):
+    pytest.importorskip("rich")
+    file = tmp_path / "records"
+    file.write_text("x\n" * 20)
+
+    for command in (
+        ("produce", topic, "-q", "--rate", "20", str(file)),
+        ("perf", "produce", topic, "-n", "20", "--rate", "20"),
+    ):
+        shown, code = on_a_terminal(start, *command)
+        assert code == 0
+        assert len(set(re.findall(r"(\d+)/", shown))) > 2, shown
+
+
 def test_long_commands_show_a_bar_unless_they_print_to_the_terminal(
     start, run, ottla_broker_factory, topic, tmp_path
 ):
@@ -160,6 +184,7 @@ def test_long_commands_show_a_bar_unless_they_print_to_the_terminal(
         (("perf", "consume", topic), "reading"),
         (("perf", "latency", topic, "--records", "20"), "measuring"),
         (("log", "dump", *segments), "reading"),
+        (("log", "verify", str(tmp_path / "data")), "verifying"),
     ):
         with (tmp_path / "printed").open("wb") as file:
             shown, code = on_a_terminal(start, *command, stdout=file)

@@ -28,15 +28,18 @@ def test_keys_headers_and_tombstones_are_produced(run, topic):
 
     first, second = run.rows("consume", topic)
     assert (first["key"], first["value"], second["value"]) == ("k", "v", None)
-    assert first["headers"] == {"a": "1", "b": None}
+    assert first["headers"] == [{"name": "a", "value": "1"}, {"name": "b", "value": None}]
     assert first["partition"] == second["partition"]
     assert run("consume", topic, "-K", "=") == "k=v\nk=\n"
 
     run("produce", topic, "--key", "fixed", "--quiet", stdin="x\n")
     assert run.rows("consume", topic, "--key", "fixed")[0]["value"] == "x"
 
-    said = run.fails(2, "produce", topic, "-K", ":", stdin="no separator\n")
-    assert said == "error: stdin: record 1: no separator ':' between key and value\n"
+    said = run.fails(1, "produce", topic, "-K", ":", stdin="no separator\n")
+    assert said == (
+        "error: stdin: line 1: no separator ':' between key and value"
+        " (0 records sent, 1 failed, the rest of the input was not sent)\n"
+    )
 
 
 def test_offsets_are_printed_in_the_order_of_the_records(run, topic):
@@ -62,7 +65,7 @@ def test_json_rows_round_trip(run, topic):
 
     found = run.rows("consume", topic, "--partition", "1")
     assert [row.get("value") for row in found[:3]] == ["text", None, '[1,"ä"]']
-    assert (found[0]["timestamp"], found[0]["headers"]) == (1234, {"a": "b"})
+    assert (found[0]["timestamp"], found[0]["headers"]) == (1234, [{"name": "a", "value": "b"}])
     assert base64.b64decode(found[1]["value_base64"]) == b"\xff\x00"
     assert found[2]["key"] == '{"id":7}'
     (tombstone,) = [row for row in run.rows("consume", topic) if row.get("value", "") is None]
@@ -93,10 +96,57 @@ def test_json_rows_round_trip(run, topic):
     ],
 )
 def test_an_invalid_row_is_reported_with_its_number(run, topic, row, message_part):
-    said = run.fails(2, "produce", topic, "--rows", "-q", stdin='{"value": "good"}\n' + row)
+    said = run.fails(9, "produce", topic, "--rows", "-q", stdin='{"value": "good"}\n' + row)
 
-    assert "error: stdin: record 2: " in said
+    assert "error: stdin: line 2: " in said
+    assert "(1 record sent, 1 failed, " in said
     assert message_part in said
+
+
+def test_everything_before_an_invalid_line_is_sent(run, topic, tmp_path):
+    # More than is read at once, so that the invalid line is in the middle of a later chunk.
+    good = "".join(f"key:{number:06}\n" for number in range(60_000))
+    file = tmp_path / "records"
+    file.write_text(f"{good}bad\nkey:after\nkey:last\n")
+
+    done = run.run("produce", topic, "-K", ":", "-q", str(file))
+
+    assert done.exit_code == 9
+    assert done.stderr == (
+        f"error: {file}: line 60,001: no separator ':' between key and value"
+        " (60,000 records sent, 1 failed, 2 not sent)\n"
+    )
+    assert sum(row["end"] for row in run.json("topic", "offsets", topic)) == 60_000
+
+
+def test_invalid_and_rejected_records_are_skipped_on_request(run, name):
+    run("topic", "create", name, "-c", "max.message.bytes=1000")
+    text = f"k:1\nbad\nk:{'x' * 5000}\nk:2\n"
+
+    done = run.run(
+        "produce", name, "-K", ":", "-q", "--rate", "50", "--on-error", "skip", stdin=text
+    )
+
+    assert done.exit_code == 9
+    assert run("consume", name) == "1\n2\n"
+    first, second, last = done.stderr.splitlines()
+    assert first == "warning: skipped: stdin: line 2: no separator ':' between key and value"
+    assert second.startswith("warning: skipped: stdin: line 3: ")
+    assert last.endswith("(2 records sent, 2 failed)")
+    assert "0 records sent, 1 failed" in run.fails(
+        1, "produce", name, "-K", ":", "--on-error", "skip", stdin="bad"
+    )
+
+
+def test_records_before_an_unreadable_file_are_sent(run, topic, tmp_path):
+    file = tmp_path / "records"
+    file.write_text("a\nb\n")
+
+    done = run.run("produce", topic, "-q", str(file), str(tmp_path / "missing"))
+
+    assert done.exit_code == 9
+    assert "missing: No such file or directory (2 records sent, 0 failed, the rest" in done.stderr
+    assert lines(run("consume", topic)) == ["a", "b"]
 
 
 def test_files_are_sent_as_lines_or_as_whole_records(run, topic, tmp_path):
@@ -111,7 +161,8 @@ def test_files_are_sent_as_lines_or_as_whole_records(run, topic, tmp_path):
     assert [row["value"] for row in run.rows("consume", topic, "-p", "0")] == ["a\nb\n", "c;d"]
     assert run("consume", topic, "-p", "1") == "a\nb\na\nb\nc\nd\n"
     assert run.fails(1, "produce", topic, str(tmp_path / "missing")).endswith(
-        "missing: No such file or directory\n"
+        "missing: No such file or directory (0 records sent, 0 failed, the rest of the input was"
+        " not sent)\n"
     )
     assert "--whole-files requires at least one FILE" in run.fails(
         2, "produce", topic, "--whole-files"
@@ -147,8 +198,8 @@ def test_a_rejected_record_is_reported_with_the_number_sent(run, name):
 
     done = run.run("produce", name, "-q", stdin="small\n" + "x" * 5000 + "\n")
 
-    assert done.exit_code == 7
-    assert "1 record sent\nerror: " in done.stderr
+    assert done.exit_code == 9
+    assert "(1 record sent, 1 failed" in done.stderr
     assert "max.message.bytes" in done.stderr
     assert "has partitions" in run.fails(2, "consume", name, "-p", "3")
     run.fails(5, "produce", name, "--partition", "3", "--quiet", stdin="x\n")
@@ -166,6 +217,9 @@ def numbers(run, topic):
     ("options", "expected"),
     [
         ("--from 3", "6789"),
+        ("-o beginning", "0123456789"),
+        ("-o -1", "89"),
+        ("-o @3000 --to @7000", "3456"),
         ("--from -1", "89"),
         ("--from end", ""),
         ("--until 2", "0123"),
@@ -251,6 +305,18 @@ def test_a_group_resumes_at_its_committed_offsets(run, topic, name):
         assert "cannot be combined with --group" in run.fails(
             2, "consume", topic, "-g", group, *option
         )
+
+
+def test_topics_are_selected_by_a_regular_expression(run, topic):
+    run("topic", "create", f"{topic}-b")
+    run("produce", topic, "-q", stdin="a\n")
+    run("produce", f"{topic}-b", "-q", stdin="b\n")
+
+    assert lines(run("consume", f"{topic}.*", "--regex")) == ["a", "b"]
+    assert run("consume", f"{topic}-.", "--regex") == "b\n"
+    assert lines(run("consume", f"{topic}.*", "--regex", "-g", topic, "-e")) == ["a", "b"]
+    assert "No topic matches" in run.fails(5, "consume", f"{topic}-missing", "--regex")
+    assert "invalid regular expression" in run.fails(2, "consume", "(", "--regex")
 
 
 def test_contradictory_options_are_rejected(run, topic):

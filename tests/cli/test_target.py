@@ -31,9 +31,10 @@ def test_an_unreachable_broker_is_reported_within_the_timeout(nowhere):
 
     said = nowhere.fails(3, "topic", "list", "-b", nobody, "--timeout", "0.2")
 
-    assert said.startswith(f"error: Cannot connect to {nobody}")
+    warning, error = said.splitlines()
+    assert warning == f"warning: Cannot connect to {nobody}: Connection refused; retrying"
+    assert error.startswith(f"error: Cannot connect to {nobody}")
     assert said.endswith("--bootstrap HOST:PORT, or start one: ottla broker start\n")
-    assert said.count("\n") == 1
     for command in (
         ["produce", "t"],
         ["consume", "t"],
@@ -112,3 +113,16 @@ def test_a_broker_ignores_the_environment_variables_of_clients():
     environ = dict.fromkeys(VARIABLES, "x")
 
     assert load_broker_config({}, environ) == BrokerConfig()
+
+
+def test_bootstrap_servers_are_given_before_or_after_the_command(nowhere, run):
+    before = nowhere.run("-b", run.address, "topic", "list", "--json", OTTLA_BOOTSTRAP="")
+    after = nowhere.run("topic", "list", "--json", "-b", run.address, OTTLA_BOOTSTRAP="")
+
+    assert before.exit_code == after.exit_code == 0
+    assert before.stdout == after.stdout
+
+
+def test_short_help_option_of_every_level(nowhere):
+    for words in ((), ("topic",), ("topic", "create"), ("consume",)):
+        assert "Usage: ottla" in nowhere(*words, "-h")

@@ -1,5 +1,6 @@
 """ottla topic …"""
 
+import json
 import re
 
 
@@ -28,11 +29,10 @@ def test_internal_topics_are_listed_on_request(run, topic, name):
     assert listed["is_internal"] is True
 
 
-def test_a_replication_factor_above_one_is_rejected(run, name):
-    (made,) = run.json("topic", "create", name, "--replication-factor", "1")
+def test_a_replication_factor_above_one_is_clamped_on_loopback(run, name):
+    (made,) = run.json("topic", "create", name, "--replication-factor", "3")
 
     assert made["replication_factor"] == 1
-    run.fails(7, "topic", "create", f"{name}-b", "--replication-factor", "2")
 
 
 def test_existing_and_missing_topics(run, topic, name):
@@ -42,14 +42,32 @@ def test_existing_and_missing_topics(run, topic, name):
     assert run("topic", "create", topic, "--if-not-exists") == f"{topic}: already exists\n"
     assert "ottla topic list" in run.fails(5, "topic", "describe", missing)
     assert "ottla topic list" in run.fails(5, "topic", "delete", missing, "--yes")
-    assert run.json("topic", "delete", missing, topic, "--if-exists", "--yes") == [{"topic": topic}]
+    assert run.json("topic", "delete", missing, topic, "--if-exists", "--yes") == [
+        {"topic": missing, "outcome": "missing", "error": None},
+        {"topic": topic, "outcome": "deleted", "error": None},
+    ]
 
 
-def test_deleting_several_topics_reports_partial_failure(run, topic):
-    said = run.fails(9, "topic", "create", topic, f"{topic}-b")
+def test_several_topics_are_created_and_deleted_one_by_one(run, topic):
+    other, missing = f"{topic}-b", f"{topic}-missing"
 
-    assert said.startswith(f"error: {topic}: Topic '{topic}' already exists")
-    assert run.json("topic", "list", f"{topic}-b")
+    done = run.run("topic", "create", topic, other)
+    assert (done.exit_code, done.stdout) == (9, f"{other}: created with 1 partition\n")
+    assert done.stderr.startswith(f"error: {topic}: Topic '{topic}' already exists")
+
+    done = run.run("topic", "describe", missing, other)
+    assert (done.exit_code, done.stdout.startswith(f"topic  {other}\n")) == (9, True)
+
+    done = run.run("topic", "delete", other, missing, "--yes", "--json")
+    assert done.exit_code == 9
+    deleted, failed = json.loads(done.stdout)
+    assert deleted == {"topic": other, "outcome": "deleted", "error": None}
+    assert (failed["topic"], "does not exist" in failed["error"]) == (missing, True)
+    assert run.json("topic", "list", other) == []
+
+    done = run.run("topic", "delete", other, missing, "--yes")
+    assert (done.exit_code, done.stdout) == (5, "")
+    assert [line.split(":")[1].strip() for line in done.stderr.splitlines()] == [other, missing]
 
 
 def test_a_dry_run_creates_nothing(run, name):
@@ -154,3 +172,13 @@ def test_topic_clone_copies_records(run, topic):
 
 def test_an_invalid_pattern_is_a_usage_error(run):
     assert "invalid regular expression" in run.fails(2, "topic", "list", "(")
+
+
+def test_topic_describe_shows_log_dirs(run, topic):
+    run("produce", topic, "-p", "1", "-q", stdin="abc\n")
+
+    first, second = run.json("topic", "describe", topic, "--log-dirs")[0]["log_dirs"]
+    assert (first["partition"], first["broker"], second["partition"]) == (0, 0, 1)
+    assert second["size_bytes"] > first["size_bytes"] >= 0
+    assert second["log_dir"] in run("topic", "describe", topic, "--log-dirs")
+    assert "log_dirs" not in run.json("topic", "describe", topic)[0]

@@ -252,7 +252,18 @@ async def test_a_peer_with_another_protocol_cannot_make_us_allocate_memory():
         await reader.read()
 
     async with a_server(talk) as port:
-        with pytest.raises(ConnectionLostError, match="Invalid frame size 352518400: must be"):
+        with pytest.raises(ConnectionLostError, match="speaks TLS, not the Kafka protocol"):
+            await BrokerConnection.open("127.0.0.1", port, QUICK)
+
+
+async def test_a_peer_that_speaks_http_is_named():
+    async def talk(reader, writer):
+        await reader.read(10)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        await reader.read()
+
+    async with a_server(talk) as port:
+        with pytest.raises(ConnectionLostError, match="speaks HTTP, not the Kafka protocol"):
             await BrokerConnection.open("127.0.0.1", port, QUICK)
 
 
@@ -398,14 +409,15 @@ async def test_close_fails_requests_in_flight():
             await connection.send(MetadataRequest(topics=[]), MetadataResponse)
 
 
-async def test_a_broker_that_does_not_read_times_out():
-    async def talk(reader, writer):
-        header, _ = await read_request(reader)
-        writer.write(greeting(header))
-        reader._transport.pause_reading()
-        await asyncio.sleep(3600)
+async def greet_and_stop_reading(reader, writer):
+    header, _ = await read_request(reader)
+    writer.write(greeting(header))
+    reader._transport.pause_reading()
+    await asyncio.sleep(3600)
 
-    async with a_server(talk) as port:
+
+async def test_a_broker_that_does_not_read_times_out():
+    async with a_server(greet_and_stop_reading) as port:
         connection = await BrokerConnection.open("127.0.0.1", port, QUICK)
         request = HeartbeatRequest(group_id="g" * 30_000)
         while connection._writable.is_set():
@@ -419,13 +431,7 @@ async def test_a_broker_that_does_not_read_times_out():
 
 
 async def test_a_oneway_request_to_a_broker_that_does_not_read_times_out():
-    async def talk(reader, writer):
-        header, _ = await read_request(reader)
-        writer.write(greeting(header))
-        reader._transport.pause_reading()
-        await asyncio.sleep(3600)
-
-    async with a_server(talk) as port:
+    async with a_server(greet_and_stop_reading) as port:
         connection = await BrokerConnection.open("127.0.0.1", port, QUICK)
         request = HeartbeatRequest(group_id="g" * 30_000)
 

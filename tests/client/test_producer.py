@@ -805,6 +805,16 @@ async def test_a_cancelled_close_fails_pending_records():
     assert not any(name.startswith("ottla") for name in names)
 
 
+async def test_start_connects_or_raises():
+    client = ClientConfig(timeouts=TimeoutConfig(operation=0.3, connect=0.2))
+    producer = Producer("127.0.0.1:1", client=client)
+
+    with pytest.raises(DeadlineError, match="connecting did not succeed"):
+        await producer.start()
+    with pytest.raises(ClosedError):
+        await producer.send("t", b"x")
+
+
 async def test_an_unreachable_cluster_raises_deadline_error():
     quick = TimeoutConfig(connect=1, operation=1)
     config = ClientConfig(retry=RetryConfig(backoff=0.01), timeouts=quick)

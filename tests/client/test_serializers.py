@@ -46,7 +46,7 @@ def test_the_error_of_a_serializer_is_the_cause(serialize, value, kind):
 
 
 def test_without_a_serializer_only_bytes_are_accepted():
-    with pytest.raises(SerializationError, match=r"The key is str.*set a key_serializer"):
+    with pytest.raises(SerializationError, match=r"The key is str.*set key_serializer"):
         to_bytes("text", None, "key")
 
 

@@ -1,0 +1,76 @@
+"""Offsets of the partitions that are available: some brokers may be down."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING
+
+from . import output
+from .errors import Exit, Failure, failure_of
+
+if TYPE_CHECKING:
+    from ottla.client.admin import TopicDescription
+    from ottla.client.blocking import Admin
+    from ottla.client.types import TopicPartition
+
+
+class AvailablePartitions:
+    """The start and end offsets of those partitions whose leaders answer."""
+
+    def __init__(
+        self,
+        admin: Admin,
+        topics: Mapping[str, TopicDescription],
+        partitions: Collection[TopicPartition],
+    ) -> None:
+        self.requested = list(partitions)
+        #: The partitions without offsets, and why.
+        self.missing: dict[TopicPartition, str] = {}
+        led = []
+        for tp in self.requested:
+            if topics[tp.topic].partitions[tp.partition].leader >= 0:
+                led.append(tp)
+            else:
+                self._miss(tp, "no leader: its broker is down")
+        self.starts = self._look_up(admin, led, is_end=False)
+        self.ends = self._look_up(admin, list(self.starts), is_end=True)
+        self.starts = {tp: self.starts[tp] for tp in self.ends}
+
+    def check(self) -> None:
+        """Raise Failure if a partition is missing."""
+        if self.missing:
+            count = output.counted(len(self.requested), "partition")
+            raise Failure(
+                f"{len(self.missing)} of {count} not available; show brokers: ottla cluster"
+                " describe",
+                Exit.PARTIAL if self.ends else Exit.UNREACHABLE,
+            )
+
+    def _look_up(
+        self, admin: Admin, partitions: list[TopicPartition], *, is_end: bool
+    ) -> dict[TopicPartition, int]:
+        from ottla.client.admin import PartialError
+        from ottla.client.errors import ConnectionLostError, DeadlineError, RetriableError
+
+        if not partitions:
+            return {}
+        try:
+            return (admin.end_offsets if is_end else admin.beginning_offsets)(*partitions)
+        except PartialError as error:
+            for tp, reason in error.failed.items():
+                self._miss(tp, _reason(reason))
+            return {tp: found.offset for tp, found in error.done.items() if tp not in self.missing}
+        except (ConnectionLostError, DeadlineError, RetriableError) as error:
+            for tp in partitions:
+                self._miss(tp, _reason(error))
+            return {}
+
+    def _miss(self, tp: TopicPartition, reason: str) -> None:
+        self.missing[tp] = reason
+        output.note(f"warning: partition {tp.partition} of {tp.topic} is not available: {reason}")
+
+
+def _reason(error: Exception) -> str:
+    cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
+    failure = failure_of(cause)
+    return (failure.message if failure is not None else str(cause)).split(";")[0]
