@@ -6,6 +6,10 @@
 FROM python:3.12-slim AS build
 RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev
 WORKDIR /source
+# As options of `pip install`, constraints do not reach the isolated environment of a build, which has
+# setuptools and Cython. Which variable does depends on the version of pip.
+ENV PIP_CONSTRAINT=/source/requirements.lock \
+    PIP_BUILD_CONSTRAINT=/source/requirements.lock
 COPY pyproject.toml requirements.lock README.md LICENSE pyspark_ottla.py ./
 COPY ottla ottla
 COPY protocol protocol
@@ -16,13 +20,13 @@ COPY broker broker
 COPY cli cli
 COPY testing testing
 RUN python -m venv --without-pip /opt/ottla \
-    && pip --python /opt/ottla/bin/python install --no-cache-dir -c requirements.lock ".[metrics]"
+    && pip --python /opt/ottla/bin/python install --no-cache-dir ".[metrics]"
 # The compiled module is optional in a build, but required in an image.
 RUN /opt/ottla/bin/ottla --version | grep compiled
 
 
 FROM build AS build-spark
-RUN pip --python /opt/ottla/bin/python install --no-cache-dir -c requirements.lock ".[spark]"
+RUN pip --python /opt/ottla/bin/python install --no-cache-dir ".[spark]"
 
 
 FROM python:3.12-slim AS base

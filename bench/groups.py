@@ -32,7 +32,7 @@ from typing import Any
 
 from benchmark import command_line, data_directory, progress, recording, run_parts
 from metrics import cpu_seconds
-from ottla.coord.placement import partition_of_group
+from ottla.coord.placement import coordinator_partition
 from ottla.protocol.api.create_topics import CreatableTopic, CreateTopicsRequest
 from ottla.protocol.api.find_coordinator import FindCoordinatorRequest
 from ottla.protocol.api.incremental_alter_configs import (
@@ -399,7 +399,7 @@ def restart(broker: Broker, offset: int) -> dict[str, float]:
     count = len(list(broker.data.glob(f"{OFFSETS_TOPIC}-*")))
     names: dict[int, str] = {}
     for number in range(START_GROUPS):
-        names.setdefault(partition_of_group(f"group-{number}", count), f"group-{number}")
+        names.setdefault(coordinator_partition(f"group-{number}", count), f"group-{number}")
     request = OffsetFetchRequest(
         groups=[OffsetFetchRequestGroup(group_id=name, topics=None) for name in names.values()]
     )

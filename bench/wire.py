@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+from ottla.protocol.api.produce import LAST_VERSION_WITH_TOPIC_NAMES, ProduceRequest
 from ottla.protocol.codec import decode_response, encode_request
 from ottla.protocol.schema import Message
 
@@ -28,7 +29,7 @@ class Connection:
         assert api is not None
         data = self.exchange(frame(request))
         _correlation_id, response = decode_response(
-            api.response, api.versions.last, data[SIZE.size :]
+            api.response, _version_of(request), data[SIZE.size :]
         )
         return response
 
@@ -72,5 +73,11 @@ def connections(*ports: int) -> Iterator[list[Connection]]:
 
 def frame(request: Message) -> bytes:
     """Encode a request in its latest version, including its size."""
+    return b"".join(encode_request(request, _version_of(request), 1, "bench"))
+
+
+def _version_of(request: Message) -> int:
     assert request.api is not None
-    return b"".join(encode_request(request, request.api.versions.last, 1, "bench"))
+    if isinstance(request, ProduceRequest):
+        return LAST_VERSION_WITH_TOPIC_NAMES
+    return request.api.versions.last

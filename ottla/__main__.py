@@ -60,7 +60,23 @@ def print_version(ctx: click.Context, _: click.Parameter, is_given: bool) -> Non
         ctx.exit()
 
 
-@click.group(cls=LazyGroup, epilog="Start with: ottla broker start --help")
+@click.group(
+    cls=LazyGroup,
+    epilog="Start with: ottla broker start --help",
+    # Inherited by all commands.
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+@click.option(
+    "-b",
+    "--bootstrap",
+    metavar="HOST:PORT,…",
+    help="Bootstrap servers; may also follow the command.",
+)
+@click.option(
+    "--profile",
+    metavar="NAME",
+    help="Named cluster; may also follow the command.",
+)
 @click.option(
     "--version",
     is_flag=True,
@@ -69,7 +85,7 @@ def print_version(ctx: click.Context, _: click.Parameter, is_given: bool) -> Non
     callback=print_version,
     help="Show the version and exit.",
 )
-def ottla() -> None:
+def ottla(bootstrap: str | None, profile: str | None) -> None:  # see cli/target.py
     """Run and operate ottla, a distributed log that speaks the Kafka wire protocol."""
 
 

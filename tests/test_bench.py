@@ -393,6 +393,7 @@ def run_source(monkeypatch, tmp_path, source, limit=60.0):
     return run.run(run.Script("one", 1, 1), "full", limit, [], display), display
 
 
+@pytest.mark.process  # bench/run.py starts it
 def test_the_runner_shows_steps_and_tables(monkeypatch, tmp_path):
     source = "import sys\nprint('a table')\nprint('step one', file=sys.stderr)"
 
@@ -403,6 +404,7 @@ def test_the_runner_shows_steps_and_tables(monkeypatch, tmp_path):
     assert "step one" in display.steps
 
 
+@pytest.mark.process  # bench/run.py starts it
 def test_the_runner_shows_the_errors_of_a_failed_script(monkeypatch, tmp_path):
     outcome, display = run_source(monkeypatch, tmp_path, "raise SystemExit('no such thing')")
 
@@ -410,6 +412,7 @@ def test_the_runner_shows_the_errors_of_a_failed_script(monkeypatch, tmp_path):
     assert "no such thing" in display.lines
 
 
+@pytest.mark.process  # bench/run.py starts it
 def test_a_script_that_exceeds_its_time_is_terminated_and_can_clean_up(monkeypatch, tmp_path):
     marker = tmp_path / "cleaned"
     source = f"""

@@ -291,7 +291,11 @@ def check_python(words):
 
 
 def make_file(word, folder):
-    """Make a file that a command is to read."""
+    """Make a file or data directory that a command is to read."""
+    if word == "ottla-data":
+        for name in ("orders-0", "orders-1"):
+            (folder / word / name).mkdir(parents=True, exist_ok=True)
+            (folder / word / name / f"{0:020d}.log").touch()
     if re.search(r"\.(txt|jpg|csv|log|toml|properties)$", word):
         path = folder / word.replace("*", "1")
         if not path.exists():

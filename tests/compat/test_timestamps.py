@@ -27,7 +27,7 @@ async def test_retention_keeps_new_records_without_timestamps(tmp_path):
         )
         assert errors == [None, None]
 
-        await broker._housekeeping.apply_retention()
+        await broker.housekeeping.apply_retention()
 
         log = partition_of(broker).log
         assert (log.start_offset, log.end_offset) == (0, 2)
