@@ -218,7 +218,7 @@ class LogDirectory:
         self._deleted[parent] = time.monotonic() + log.config.file_delete_delay_ms / 1000
 
     def _reuse(self, names: Iterable[str], metadata: Mapping[str, PartitionMetadata]) -> None:
-        """Give existing logs other metadata, if they are empty: a failed creation left them."""
+        """Replace the metadata of existing logs that are empty: a failed creation left them."""
         for name in names:
             log = self.logs[name]
             if name in metadata and log.topic_id != metadata[name].topic_id:

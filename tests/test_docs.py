@@ -49,7 +49,7 @@ def test_the_readme_is_short():
 
 @cache
 def anchors_of(page):
-    """Give the anchors that headings have, as GitHub makes them."""
+    """Return the anchors of headings, as GitHub derives them."""
     headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
     return {
         re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-") for heading in headings
@@ -69,7 +69,7 @@ def test_links_lead_somewhere(page):
 
 @cache
 def names_in(path):
-    """Give what a module defines: functions, classes, their methods and attributes."""
+    """Return what a module defines: functions, classes, their methods and attributes."""
     found = set()
 
     def walk(node, prefix):

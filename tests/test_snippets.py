@@ -53,7 +53,7 @@ ENDLESS = re.compile(r"^(broker start|cluster up|perf)|--follow|--group|--broker
 
 
 def chosen(*wanted):
-    """Give blocks as parameters, named by where they are."""
+    """Return blocks as parameters, named by their location."""
     return pytest.mark.parametrize("block", wanted, ids=str)
 
 
@@ -192,7 +192,7 @@ def run_in_a_shell(commands, folder):
 
 
 def recipe_of(command):
-    """Give what `make` would run, with the interpreter that runs the tests."""
+    """Return what `make` would run, with the interpreter that runs the tests."""
     command = command.partition(" #")[0].strip()
     if match := re.fullmatch(r"make ([a-z-]+)( &)?", command):
         recipe = re.search(rf"^{match[1]}:.*\n((?:\t.*\n)+)", MAKEFILE, re.MULTILINE)[1]

@@ -106,7 +106,7 @@ class Network:
             transport.deliver_held()
 
     def reset_connections(self, process: Process, after: float = 0.0) -> None:
-        """Tell the peers of a killed process."""
+        """Notify the peers of a killed process."""
         for transport in self.transports:
             if transport.process is process:
                 self.loop.call_later(after + self.delay(), transport.peer.reset)
