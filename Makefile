@@ -6,7 +6,7 @@ export PYTHON
 # pytest caches modules with rewritten assertions as bytecode; collection takes 3 s instead of 9 s.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help broker check demo test lint format bench chaos diff sim soak docs clean venv core-venv spark-demo
+.PHONY: help broker check demo test lint format bench chaos diff model sim soak docs clean venv core-venv spark-demo
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -43,6 +43,9 @@ chaos: venv ## inject faults under load; prints a table. CHAOS="--rows 1,7-9 --s
 
 sim: venv ## simulate clusters with faults on virtual clocks. SIM="--seed 5 --minutes 10"
 	PYTHONPATH=tests .venv/bin/python -m simulation $(SIM)
+
+model: venv ## walk the model of the replication protocol at random. MODEL="--seed 5 --minutes 10"
+	PYTHONPATH=tests .venv/bin/python -m replication $(MODEL)
 
 diff: venv ## compare a thousand sequences of requests with Apache Kafka (jars: TEST_KAFKA_LIBS). DIFF="--seed 5"
 	PYTHONPATH=tests .venv/bin/python -m differential $(DIFF)

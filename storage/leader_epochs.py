@@ -73,6 +73,28 @@ class LeaderEpochs:
         end = self._epochs[after][1]
         return (self._epochs[after - 1][0] if after else epoch), end
 
+    def end_of_led(self, epoch: int, leader_epoch: int, log_end: int) -> tuple[int, int]:
+        """As `end_of`, on a broker that leads in `leader_epoch`.
+
+        The log does not have that epoch before the first append in it, nor others in which nothing
+        was appended.
+        """
+        if epoch == leader_epoch:
+            return epoch, log_end
+        latest = self.current
+        if latest <= epoch < leader_epoch and epoch >= 0:
+            return (epoch if latest < 0 else latest), log_end
+        return self.end_of(epoch, log_end)
+
+    def truncation_offset(self, epoch: int, end_offset: int, log_end: int) -> int:
+        """Return where a follower truncates: its leader's log has `epoch` up to `end_offset`.
+
+        Records of later epochs are not in the leader's log, nor any after `end_offset`. Further
+        divergence shows with the next fetch.
+        """
+        own_end = self.end_of(epoch, log_end)[1]
+        return min(end_offset, log_end if own_end < 0 else own_end)
+
     def truncate(self, offset: int) -> bool:
         """Forget epochs that start at the new log end offset or later."""
         before = len(self._epochs)

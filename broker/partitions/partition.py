@@ -121,12 +121,7 @@ class Partition:
         append in it, nor others in which nothing was appended.
         """
         log = self.log
-        if epoch == self.leader_epoch:
-            return epoch, log.end_offset
-        latest = log.leader_epochs.current
-        if latest <= epoch < self.leader_epoch and epoch >= 0:
-            return (epoch if latest < 0 else latest), log.end_offset
-        return log.leader_epochs.end_of(epoch, log.end_offset)
+        return log.leader_epochs.end_of_led(epoch, self.leader_epoch, log.end_offset)
 
     def epoch_of_offset(self, offset: int) -> int:
         """Return the leader epoch of the record at an offset, written or not; -1 if unknown."""

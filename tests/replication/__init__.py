@@ -1,0 +1,1 @@
+"""A model of the replication protocol that runs on the rules of `coord`."""
