@@ -71,10 +71,7 @@ def write_marker(
     except EXPECTED_ERRORS as error:
         complete(error_code_of(error))
         return
-    if partition.acks_all_means_fsync:
-        partition.when_flushed(appended.last_offset, flushed)
-    else:
-        complete(ErrorCode.NONE)
+    partition.when_committed(appended.last_offset, flushed)
 
 
 class _DueMarker(NamedTuple):

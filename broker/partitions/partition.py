@@ -1,10 +1,13 @@
 """A partition that this broker leads: its log, its high watermark and its delayed fetches.
 
 What an ack promises is the topic's `durability` (see storage/config.py). `append` returns when the
-records are in the page cache; `when_flushed` calls back when they are fsynced. With
-durability=fsync consumers see only fsynced records: the high watermark is the log's recovery point.
-Otherwise it is the log end offset. Consumers with isolation level read_committed see only records
-below the last stable offset: the first offset of a transaction without a visible marker.
+records are in the page cache; `when_flushed` calls back when they are fsynced, and `when_committed`
+when acks=all is kept.
+
+Consumers see records below the high watermark, which never goes back. It follows the log end
+offset; with durability=fsync, the log's recovery point. Consumers with isolation level
+read_committed see only records below the last stable offset: the first offset of a transaction
+without a visible marker.
 """
 
 from __future__ import annotations
@@ -44,6 +47,7 @@ class Partition:
         "_unflushed",
         "accepted_epoch",
         "acks_all_means_fsync",
+        "high_watermark",
         "index",
         "is_fsynced",
         "is_internal",
@@ -69,20 +73,16 @@ class Partition:
         self._unflushed: deque[tuple[int, FlushCallback]] = deque()
         self._is_flushing = False
         self._read_config()
+        #: The offset below which records are visible to consumers.
+        self.high_watermark = log.recovery_point if self.is_fsynced else log.end_offset
 
     def __repr__(self) -> str:
         return f"<Partition {self.topic}-{self.index}>"
 
     @property
-    def high_watermark(self) -> int:
-        """The offset below which records are visible to consumers."""
-        return self.log.recovery_point if self.is_fsynced else self.log.end_offset
-
-    @property
     def last_stable_offset(self) -> int:
         """The offset below which all transactions are decided."""
-        log = self.log
-        high_watermark = log.recovery_point if self.is_fsynced else log.end_offset
+        log, high_watermark = self.log, self.high_watermark
         unstable = log.first_unstable_offset
         if unstable is None:
             return high_watermark
@@ -134,6 +134,7 @@ class Partition:
         """Apply a changed config."""
         self.log.set_config(config)
         self._read_config()
+        self._advance_high_watermark()
 
     def append(self, records: Buffer, now_ms: int) -> LogAppendInfo:
         """Append a batch of the broker's own records, which are not validated.
@@ -171,6 +172,7 @@ class Partition:
         if self.is_fsynced:
             self.when_flushed(appended.last_offset, lambda _error: self._notify_marker())
         else:
+            self.high_watermark = appended.last_offset + 1
             self._notify_marker()
         return appended
 
@@ -200,8 +202,7 @@ class Partition:
 
     def read(self, offset: int, max_bytes: int) -> LogSlice:
         """Read whole batches below the high watermark; see `Log.read`."""
-        end = self.log.recovery_point if self.is_fsynced else None
-        return self.log.read(offset, max_bytes, end)
+        return self.log.read(offset, max_bytes, self.high_watermark)
 
     def read_committed(
         self, offset: int, max_bytes: int
@@ -230,11 +231,19 @@ class Partition:
     def when_flushed(self, offset: int, callback: FlushCallback) -> None:
         """Call `callback` when the record at `offset` is fsynced, which may be at once."""
         if self.log.recovery_point > offset:
+            self._advance_high_watermark()
             callback(None)
             return
         self._unflushed.append((offset, callback))
         if not self._is_flushing:
             self._flush()
+
+    def when_committed(self, offset: int, callback: FlushCallback) -> None:
+        """Call `callback` when acks=all is kept for the record at `offset`, maybe at once."""
+        if self.acks_all_means_fsync:
+            self.when_flushed(offset, callback)
+        else:
+            callback(None)
 
     def wake_all(self) -> None:
         """Complete all delayed fetches: the topic is deleted, or the broker stops."""
@@ -247,12 +256,19 @@ class Partition:
         self.acks_all_means_fsync = durability != "page-cache"
 
     def _on_append(self, appended: LogAppendInfo, size_bytes: int) -> None:
-        """Notify delayed fetches, at once or when the records are visible."""
+        """Advance the high watermark and notify delayed fetches, at once or after the fsync."""
+        if appended.is_duplicate:
+            return
         if self.is_fsynced:
-            if not appended.is_duplicate:
-                self.when_flushed(appended.last_offset, lambda _error: self._notify(size_bytes))
-        elif self.waiters:
+            self.when_flushed(appended.last_offset, lambda _error: self._notify(size_bytes))
+            return
+        self.high_watermark = appended.last_offset + 1
+        if self.waiters:
             self._notify(size_bytes)
+
+    def _advance_high_watermark(self) -> None:
+        end_offset = self.log.recovery_point if self.is_fsynced else self.log.end_offset
+        self.high_watermark = max(self.high_watermark, end_offset)
 
     def _notify(self, size_bytes: int) -> None:
         is_stable = self.log.first_unstable_offset is None
@@ -290,6 +306,7 @@ class Partition:
             )
             return
         flushed_offset = flush.result()
+        self._advance_high_watermark()
         unflushed = self._unflushed
         while unflushed and unflushed[0][0] < flushed_offset:
             unflushed.popleft()[1](None)

@@ -169,7 +169,7 @@ async def test_unflushed_records_of_an_fsync_topic_are_not_returned(tmp_path):
         await create_topic(client, "t", durability="fsync")
         await produce_batch(client, "t", 5, time=NOW)
         # The state between an append and its fsync.
-        broker.topics.find("t", 0).log.recovery_point = 3
+        broker.topics.find("t", 0).high_watermark = 3
 
         assert await list_offset(client, LATEST) == (0, 3, -1, 0)
         assert await list_offset(client, NOW + 2) == (0, 2, NOW + 2, 0)

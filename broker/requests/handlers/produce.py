@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ottla.coord.effects import Producer
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from ...broker import Broker
     from ...coordinators.verification import Guard
     from ...partitions.disk_space import DiskSpace
-    from ...partitions.partition import Partition
+    from ...partitions.partition import FlushCallback, Partition
     from ..batch_workers import ProducedBatch
     from ..dispatch import RequestContext
 
@@ -336,7 +336,8 @@ def _append(
             ):
                 if delayed is None:
                     delayed = _DelayedProduce(request.timeout_ms, broker.disk_space)
-                delayed.wait_for(partition, appended.last_offset, responses)
+                wait = partition.when_committed if acks == _ACKS_ALL else partition.when_flushed
+                delayed.wait_for(wait, appended.last_offset, responses)
         topics.append(
             TopicProduceResponse(name=name, topic_id=topic.topic_id, partition_responses=responses)
         )
@@ -434,9 +435,12 @@ class _DelayedProduce:
         self._response: ProduceResponse | None = None
 
     def wait_for(
-        self, partition: Partition, offset: int, responses: list[PartitionProduceResponse]
+        self,
+        wait: Callable[[int, FlushCallback], None],
+        offset: int,
+        responses: list[PartitionProduceResponse],
     ) -> None:
-        """Wait until the record at `offset`, whose response is the last in the list, is durable."""
+        """Wait for the record at `offset`, whose response is the last in the list."""
         number = len(self._waiting)
         self._waiting[number] = (responses, len(responses) - 1)
 
@@ -447,7 +451,7 @@ class _DelayedProduce:
                 self._fail(*waiting, error)
             self._complete_if_done()
 
-        partition.when_flushed(offset, flushed)
+        wait(offset, flushed)
 
     def respond_with(self, response: ProduceResponse) -> asyncio.Future[ProduceResponse]:
         """Return a future that completes with the response when nothing is waited for."""
