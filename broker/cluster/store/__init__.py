@@ -1,0 +1,1 @@
+"""The metadata store: cluster metadata, broker registrations and elections in a consensus store."""
