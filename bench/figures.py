@@ -589,6 +589,54 @@ def draw_group_start(rows: list[Row]) -> Drawing:
     )
 
 
+# -- transactions ----------------------------------------------------------------------------------
+
+TRANSACTIONS = Section(
+    "Transactions",
+    "The load of confluent-kafka, 100-byte records. Kafka never waits for the disk: compare it "
+    "with page-cache.",
+)
+
+
+@TRANSACTIONS.figure(
+    "Committed transactions",
+    "transactions/commit",
+    "Each producer commits one transaction after another.",
+)
+def draw_transactions(results: list[Row]) -> Drawing:
+    rows = [
+        (f"{row['records']} / {row['partitions']} / {row['producers']}, {label}", best)
+        for row in results
+        for label, best in row["best"].items()
+    ]
+    yield table(
+        "records / partitions / producers",
+        rows,
+        Column("transactions/s", "records_per_second"),
+        Column("× Kafka", "versus_kafka", spec=".2f"),
+        Column("broker CPU, µs", "server_cpu", 1e6),
+        Column("client CPU, µs", "client_cpu", 1e6),
+    )
+
+
+@TRANSACTIONS.figure(
+    "Latency of committed records",
+    "transactions/latency",
+    "From the produce call to a read_committed consumer, 500 records/s.",
+)
+def draw_transaction_latency(results: list[Row]) -> Drawing:
+    yield table(
+        "commit interval",
+        [
+            (f"{row['interval'] * 1e3:.0f} ms, {label}", best)
+            for row in results
+            for label, best in row["best"].items()
+        ],
+        Column("p50, ms", "p50", 1e3, ",.1f"),
+        Column("p99, ms", "p99", 1e3, ",.1f"),
+    )
+
+
 # -- cluster ---------------------------------------------------------------------------------------
 
 CLUSTER = Section(
@@ -702,7 +750,7 @@ WIRE.figure(
     "In addition to its dependencies. Each codec is compiled on first use.",
 )(draw_imports)
 
-SECTIONS = (BROKER, LOG, CLIENTS, SPARK, GROUPS, CLUSTER, WIRE)
+SECTIONS = (BROKER, LOG, CLIENTS, SPARK, GROUPS, TRANSACTIONS, CLUSTER, WIRE)
 
 
 def tables(bench: str, part: str, results: Any) -> Iterator[tuple[str, Table]]:

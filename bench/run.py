@@ -53,9 +53,10 @@ SCRIPTS = (
     Script("log", 60, 5),
     Script("broker", 330, 70),
     Script("groups", 120, 20),
+    Script("transactions", 75, 20),
     Script("cluster", 75, 20),
-    Script("client", 180, 40),
-    Script("spark", 300, 100),
+    Script("client", 165, 40),
+    Script("spark", 270, 100),
 )
 
 

@@ -38,6 +38,8 @@ log.dirs={data}
 auto.create.topics.enable=false
 offsets.topic.num.partitions=1
 offsets.topic.replication.factor=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
 log.segment.delete.delay.ms=500
 """
 

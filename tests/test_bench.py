@@ -161,6 +161,13 @@ RESULTS = {
             }
         ],
     },
+    "transactions": {
+        "commit": [
+            {"records": 10, "partitions": 12, "producers": 1}
+            | {"best": rates("ottla, page-cache", "kafka")}
+        ],
+        "latency": [{"interval": 0.1, "best": {"ottla, fsync": {"p50": 0.05, "p99": 0.1}}}],
+    },
     "cluster": {
         "throughput": [
             {
