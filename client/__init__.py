@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from .consumer.consumer import Consumer
     from .consumer.fetched_data import BadRecordError, TruncatedError
     from .errors import (
+        AbortableTransactionError,
         BufferFullError,
         ClientError,
         ClosedError,
@@ -48,15 +49,26 @@ if TYPE_CHECKING:
         ConsumerError,
         DeadlineError,
         ErrorCode,
+        FatalTransactionError,
         KafkaError,
+        ProducerFencedError,
         RecordTooLargeError,
         RefreshError,
         RetriableError,
         SerializationError,
+        TransactionError,
         UnsupportedError,
     )
-    from .producer.producer import BatchConfig, OffsetRange, Producer, ProducerRecord
+    from .producer.producer import (
+        BatchConfig,
+        DetachedTransaction,
+        OffsetRange,
+        Producer,
+        ProducerRecord,
+        Transaction,
+    )
     from .types import (
+        ConsumerGroupMetadata,
         ConsumerRecord,
         OffsetAndMetadata,
         OffsetAndTimestamp,
@@ -65,6 +77,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "AbortableTransactionError",
     "Admin",
     "ApiVersion",
     "BadRecordError",
@@ -80,10 +93,13 @@ __all__ = [
     "ConnectionLostError",
     "Consumer",
     "ConsumerError",
+    "ConsumerGroupMetadata",
     "ConsumerRecord",
     "CreatedTopic",
     "DeadlineError",
+    "DetachedTransaction",
     "ErrorCode",
+    "FatalTransactionError",
     "FetchConfig",
     "GroupConfig",
     "GroupDescription",
@@ -98,6 +114,7 @@ __all__ = [
     "PartitionDescription",
     "PartitionLag",
     "Producer",
+    "ProducerFencedError",
     "ProducerRecord",
     "RecordMetadata",
     "RecordTooLargeError",
@@ -109,6 +126,8 @@ __all__ = [
     "TimeoutConfig",
     "TopicDescription",
     "TopicPartition",
+    "Transaction",
+    "TransactionError",
     "TruncatedError",
     "UnsupportedError",
 ]
@@ -124,8 +143,12 @@ _MODULES = {
     "config": ("RetryConfig", "ClientConfig", "TimeoutConfig"),
     "consumer.consumer": ("Consumer",),
     "consumer.config": ("FetchConfig", "GroupConfig"),
-    "producer.producer": ("BatchConfig", "Producer", "ProducerRecord", "OffsetRange"),
+    "producer.producer": (
+        *("BatchConfig", "DetachedTransaction", "OffsetRange", "Producer", "ProducerRecord"),
+        "Transaction",
+    ),
     "types": (
+        "ConsumerGroupMetadata",
         "OffsetAndMetadata",
         "OffsetAndTimestamp",
         "RecordMetadata",

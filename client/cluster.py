@@ -52,6 +52,8 @@ _ANY = -1
 _DEFAULT_PORT = 9092
 # The last version of FindCoordinator with a single key.
 _LAST_OF_ONE_KEY = 3
+# Key types of FindCoordinator.
+_GROUP, _TRANSACTION = 0, 1
 
 logger = logging.getLogger(__name__)
 
@@ -119,7 +121,8 @@ class Cluster:
         self._connections: dict[tuple[Address, str], BrokerConnection] = {}
         self._connect_locks: dict[tuple[Address, str], asyncio.Lock] = {}
         self._unreachable: dict[Address, _Unreachable] = {}
-        self._coordinators: dict[str, int] = {}
+        # By key type and key.
+        self._coordinators: dict[tuple[int, str], int] = {}
         self._refresh_lock = asyncio.Lock()
         self._topic_locks: dict[str, asyncio.Lock] = {}
         self._is_closed = False
@@ -273,12 +276,19 @@ class Cluster:
 
     async def coordinator_of(self, group_id: str) -> int:
         """Return the node that coordinates a group. Raises KafkaError."""
-        coordinator = self._coordinators.get(group_id)
+        return await self._find_coordinator(_GROUP, group_id)
+
+    async def transaction_coordinator_of(self, transactional_id: str) -> int:
+        """Return the node that coordinates a transactional id. Raises KafkaError."""
+        return await self._find_coordinator(_TRANSACTION, transactional_id)
+
+    async def _find_coordinator(self, key_type: int, key: str) -> int:
+        coordinator = self._coordinators.get((key_type, key))
         if coordinator is not None:
             return coordinator
         response = await self.send(
             _ANY,
-            FindCoordinatorRequest(key=group_id),
+            FindCoordinatorRequest(key=key, key_type=key_type),
             FindCoordinatorResponse,
             max_version=_LAST_OF_ONE_KEY,
         )
@@ -287,7 +297,7 @@ class Cluster:
             raise error
         node = Node(response.node_id, response.host, response.port)
         self.metadata.nodes[node.id] = node
-        self._coordinators[group_id] = node.id
+        self._coordinators[key_type, key] = node.id
         return node.id
 
     def invalidate(self, topics: Iterable[str] | None = None) -> None:
@@ -301,7 +311,7 @@ class Cluster:
 
     def invalidate_coordinator(self, group_id: str) -> None:
         """Find the coordinator of a group again when it is next needed."""
-        self._coordinators.pop(group_id, None)
+        self._coordinators.pop((_GROUP, group_id), None)
 
     async def refresh(self, topics: Collection[str] | None, *, may_create: bool = True) -> Metadata:
         """Fetch the metadata of topics (None is all) and brokers.

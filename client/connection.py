@@ -78,6 +78,8 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport
         #: Minimum and maximum version of the APIs that the broker supports, by API key.
         self.versions: dict[int, tuple[int, int]] = {}
+        #: The levels of the cluster's finalized features: "transaction.version".
+        self.features: dict[str, int] = {}
         self._correlation_ids = count(1)
         self._requests: deque[_InFlightRequest] = deque()
         self._lost: ClosedError | ConnectionLostError | None = None
@@ -297,6 +299,10 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self.versions = {
             api.api_key: (api.min_version, api.max_version) for api in response.api_keys
         }
+        if response.finalized_features_epoch >= 0:
+            self.features = {
+                feature.name: feature.max_version_level for feature in response.finalized_features
+            }
         self._framer.max_bytes = self._config.max_response_bytes
 
     async def _wait_until_writable(self, timeout: float | None = None) -> None:

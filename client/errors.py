@@ -12,6 +12,10 @@
     ├── RecordTooLargeError        a record does not fit a request or the buffer
     ├── ConsumerError              an operation that the consumer's assignment does not allow
     ├── TruncatedError             a broker sent less than one batch
+    ├── TransactionError           an operation that the state of the transaction does not allow
+    │   ├── AbortableTransactionError  the transaction failed; abort it, and the producer can go on
+    │   └── FatalTransactionError  the producer cannot go on; close it
+    │       └── ProducerFencedError  a newer producer has the same transactional id
     ├── SerializationError         a serializer or deserializer raised; its error is the cause
     │   └── BadRecordError         a deserializer raised; `.record` is the record
     └── PartialError               some parts of a request failed; `.failed`, `.done`
@@ -25,6 +29,7 @@ from __future__ import annotations
 from ottla.protocol.errors import ErrorCode, KafkaError, RefreshError, RetriableError, error_of
 
 __all__ = [
+    "AbortableTransactionError",
     "BufferFullError",
     "ClientError",
     "ClosedError",
@@ -32,11 +37,14 @@ __all__ = [
     "ConsumerError",
     "DeadlineError",
     "ErrorCode",
+    "FatalTransactionError",
     "KafkaError",
+    "ProducerFencedError",
     "RecordTooLargeError",
     "RefreshError",
     "RetriableError",
     "SerializationError",
+    "TransactionError",
     "UnsupportedError",
     "error_of",
 ]
@@ -81,6 +89,28 @@ class RecordTooLargeError(ClientError):
 
 class ConsumerError(ClientError):
     """An operation that the consumer's assignment does not allow."""
+
+
+class TransactionError(ClientError):
+    """An operation that the state of the transaction does not allow."""
+
+
+class AbortableTransactionError(TransactionError):
+    """The transaction has failed, and can only be aborted; the cause is the error.
+
+    The producer can begin another one afterwards.
+    """
+
+
+class FatalTransactionError(TransactionError):
+    """The producer cannot go on: close it. The cause is the error."""
+
+
+class ProducerFencedError(FatalTransactionError):
+    """A newer producer with the same transactional id has replaced this one.
+
+    Or the transaction was open for longer than the transaction timeout.
+    """
 
 
 class SerializationError(ClientError):

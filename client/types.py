@@ -58,6 +58,15 @@ class OffsetAndMetadata(NamedTuple):
     leader_epoch: int = -1
 
 
+class ConsumerGroupMetadata(NamedTuple):
+    """A group, and the member that commits offsets in a transaction, if it is one."""
+
+    group_id: str
+    generation_id: int = -1
+    member_id: str = ""
+    instance_id: str | None = None
+
+
 #: Headers of a record to send.
 Headers = Mapping[str, bytes | None] | Sequence[tuple[str, bytes | None]]
 #: From a value to bytes, and back.

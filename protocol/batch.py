@@ -416,10 +416,12 @@ def wrap_records(
     producer_id: int = -1,
     producer_epoch: int = -1,
     base_sequence: int = -1,
+    transactional: bool = False,
 ) -> bytearray:
     """Build a batch from records that are already encoded, with offsets from 0."""
     producer = (producer_id, producer_epoch, base_sequence)
-    fields = (compression, count - 1, base_timestamp, max_timestamp, *producer, count)
+    attributes = compression | (TRANSACTIONAL if transactional else 0)
+    fields = (attributes, count - 1, base_timestamp, max_timestamp, *producer, count)
     return _assemble(0, -1, fields, compress(compression, payload))
 
 

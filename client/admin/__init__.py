@@ -33,6 +33,7 @@ from .results import (
     TopicDescription,
 )
 from .topics import TopicsAdmin
+from .transactions import TransactionsAdmin
 
 __all__ = [
     "Admin",
@@ -54,5 +55,5 @@ __all__ = [
 ]
 
 
-class Admin(TopicsAdmin, ConfigsAdmin, GroupsAdmin):
+class Admin(TopicsAdmin, ConfigsAdmin, GroupsAdmin, TransactionsAdmin):
     """Describes and changes a cluster. `bootstrap` is "host:port,…" or a list of such."""

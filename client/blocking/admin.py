@@ -35,6 +35,7 @@ class Admin(BlockingClient[AsyncAdmin]):
     end_offsets = blocking(AsyncAdmin.end_offsets)
     offsets_for_times = blocking(AsyncAdmin.offsets_for_times)
     delete_records = blocking(AsyncAdmin.delete_records)
+    end_transaction = blocking(AsyncAdmin.end_transaction)
     describe_cluster = blocking(AsyncAdmin.describe_cluster)
     describe_log_dirs = blocking(AsyncAdmin.describe_log_dirs)
     api_versions = blocking(AsyncAdmin.api_versions)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
 from typing import Any, Self
 
 from ..consumer.consumer import Consumer as AsyncConsumer
 from ..errors import ClosedError
-from ..types import ConsumerRecord, TopicPartition
+from ..types import ConsumerGroupMetadata, ConsumerRecord, OffsetAndMetadata, TopicPartition
 from .client import BlockingClient, blocking, signature_of
 
 
@@ -29,6 +31,7 @@ class Consumer(BlockingClient[AsyncConsumer]):
     seek = blocking(AsyncConsumer.seek)
     seek_to_beginning = blocking(AsyncConsumer.seek_to_beginning)
     seek_to_end = blocking(AsyncConsumer.seek_to_end)
+    seek_to_committed = blocking(AsyncConsumer.seek_to_committed)
     position = blocking(AsyncConsumer.position)
     pause = blocking(AsyncConsumer.pause)
     resume = blocking(AsyncConsumer.resume)
@@ -44,6 +47,24 @@ class Consumer(BlockingClient[AsyncConsumer]):
     def group(self) -> str | None:
         """The group id, if any."""
         return self._client.group
+
+    @property
+    def group_metadata(self) -> ConsumerGroupMetadata:
+        """The group and this member of it."""
+        return self._read(lambda consumer: consumer.group_metadata)
+
+    def transaction_offsets(
+        self,
+    ) -> tuple[ConsumerGroupMetadata, dict[TopicPartition, OffsetAndMetadata]]:
+        """Return what a transaction commits (internal)."""
+        return self._read(lambda consumer: consumer.transaction_offsets())
+
+    def mark_transaction_committed(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+    ) -> None:
+        """Have offsets recorded as committed before the next call (internal)."""
+        mark = partial(self._client.mark_transaction_committed, offsets)
+        self._loop_thread.call_soon(mark)
 
     @property
     def assignment(self) -> frozenset[TopicPartition]:

@@ -118,15 +118,18 @@ class HandoffQueue:
             queues = accumulator.topics.get(topic) or await accumulator.queues_of(topic)
         except Exception as error:  # noqa: BLE001  # raised by the futures
             # All records of the topic fail: another lookup for each would delay all the others.
+            accumulator.report_failure(error)
             _fail(_remove_topic(entries, topic), error)
             return
         try:
             await accumulator.append(queues, future, *record)
         except BufferFullError as error:
             # The other records have waited for as long.
+            accumulator.report_failure(error)
             _fail(entries, error)
             return
         except Exception as error:  # noqa: BLE001  # raised by the future
+            accumulator.report_failure(error)
             future.set_exception(error)
         entries.popleft()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
@@ -11,10 +11,19 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..producer.bulk import BulkSend, OffsetRange
+from ..producer.producer import DetachedTransaction
 from ..producer.producer import Producer as AsyncProducer
-from ..types import Headers, RecordMetadata
+from ..types import (
+    ConsumerGroupMetadata,
+    Headers,
+    OffsetAndMetadata,
+    RecordMetadata,
+    TopicPartition,
+)
 from .client import BlockingClient, blocking, signature_of
+from .consumer import Consumer
 from .handoff import HandoffQueue
+from .transaction import ConsumerSnapshot, Transaction
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,6 +49,26 @@ class _OrderedProducer(AsyncProducer):
         await self.handoff.drained()
         await super().flush()
 
+    async def begin_transaction(self) -> None:
+        """Begin a transaction."""
+        await self.handoff.drained()
+        await super().begin_transaction()
+
+    async def commit_transaction(self) -> None:
+        """Commit the transaction."""
+        await self.handoff.drained()
+        await super().commit_transaction()
+
+    async def abort_transaction(self) -> None:
+        """Abort the transaction."""
+        await self.handoff.drained()
+        await super().abort_transaction()
+
+    async def detach(self) -> DetachedTransaction:
+        """Detach the transaction."""
+        await self.handoff.drained()
+        return await super().detach()
+
     async def close(self) -> None:
         """Close."""
         try:
@@ -62,6 +91,49 @@ class Producer(BlockingClient[_OrderedProducer]):
 
     send = blocking(AsyncProducer.send)
     flush = blocking(AsyncProducer.flush)
+    start = blocking(AsyncProducer.start)
+    begin_transaction = blocking(AsyncProducer.begin_transaction)
+    commit_transaction = blocking(AsyncProducer.commit_transaction)
+    abort_transaction = blocking(AsyncProducer.abort_transaction)
+    detach = blocking(AsyncProducer.detach)
+
+    @property
+    def transactional_id(self) -> str | None:
+        """The transactional id, if any."""
+        return self._client.transactional_id
+
+    @property
+    def producer_id(self) -> int:
+        """The producer id of a transactional producer; -1 before it is initialized."""
+        return self._read(lambda producer: producer.producer_id)
+
+    @property
+    def producer_epoch(self) -> int:
+        """The epoch of a transactional producer; -1 before it is initialized."""
+        return self._read(lambda producer: producer.producer_epoch)
+
+    @property
+    def is_in_transaction(self) -> bool:
+        """Whether there is a transaction that can be aborted."""
+        return self._read(lambda producer: producer.is_in_transaction)
+
+    def transaction(self, consumer: Consumer | None = None) -> Transaction:
+        """Return a block that is a transaction: `with producer.transaction()`."""
+        self._client.transaction()  # raises if there is no transactional id
+        return Transaction(self, consumer)
+
+    def commit_offsets(
+        self,
+        source: Consumer | Mapping[TopicPartition, int | OffsetAndMetadata],
+        group: str | ConsumerGroupMetadata | None = None,
+    ) -> None:
+        """Commit offsets of a consumer group as part of the transaction."""
+        offsets = ConsumerSnapshot(source) if isinstance(source, Consumer) else source
+        self.run(lambda producer: producer.commit_offsets(offsets, group))
+
+    def run(self, call: Callable[[AsyncProducer], Coroutine[Any, Any, T]]) -> T:
+        """Run a coroutine with the asynchronous producer (internal)."""
+        return self._loop_thread.run(call(self._client))
 
     def enqueue(
         self,
@@ -74,7 +146,12 @@ class Producer(BlockingClient[_OrderedProducer]):
         timestamp: int | None = None,
     ) -> Future[RecordMetadata]:
         """Queue a record, and return the future of its metadata."""
-        return self._client.handoff.put(topic, value, key, headers, partition, timestamp)
+        try:
+            return self._client.handoff.put(topic, value, key, headers, partition, timestamp)
+        except Exception as error:
+            if self._client.transactional_id is not None:
+                self._read(partial(_report_failure, error))
+            raise
 
     def send_many(self, topic: str, records: Iterable[Any]) -> list[OffsetRange]:
         """Send many records. An iterator runs in the calling thread."""
@@ -102,8 +179,9 @@ class Producer(BlockingClient[_OrderedProducer]):
                 if bulk.error is not None:
                     break
                 self._run_in_order(partial(append, topic, part, bulk))
-        except Exception:
+        except Exception as error:
             with suppress(Exception):
+                self._read(partial(_report_failure, error))
                 self._run_in_order(finish)
             raise
         return self._run_in_order(finish)
@@ -121,6 +199,10 @@ class Producer(BlockingClient[_OrderedProducer]):
         super()._start(create)
         accumulator = self._client.accumulator
         self._client.handoff = HandoffQueue(self._loop_thread, accumulator)
+
+
+def _report_failure(error: Exception, producer: AsyncProducer) -> None:
+    producer.accumulator.report_failure(error)
 
 
 def _chunks(records: Iterable[Any]) -> Iterator[Sequence[Any]]:

@@ -226,7 +226,10 @@ class Assignment:
         return partitions
 
     def _unassign(self, tps: Collection[TopicPartition]) -> None:
-        self._delivery.forget([one for one in self._positions if one.tp in tps])
+        partitions = [one for one in self._positions if one.tp in tps]
+        self._delivery.forget(partitions)
+        if self._committer is not None:
+            self._committer.unassign(partitions)
         self._positions.unassign(tps)
 
     async def _run_callback(

@@ -16,14 +16,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from ottla.protocol.errors import ErrorCode
 
 from ..cluster import Cluster
-from ..errors import ClientError, ClosedError, KafkaError
+from ..errors import ClientError, ClosedError, ConsumerError, KafkaError
 from ..offsets import commit_offsets, fetch_committed_offsets
-from ..types import OffsetAndMetadata, TopicPartition
+from ..types import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from .delivery import Delivery
 from .group_member import GroupMember, MemberState
 from .positions import AssignedPartition, Positions
@@ -53,6 +53,8 @@ class Committer:
         self._positions = positions
         self._delivery = delivery
         self._interval = interval
+        # Partitions that were revoked after records were delivered that no commit covers.
+        self._revoked_uncommitted: set[TopicPartition] = set()
 
     async def run(self) -> None:
         """Commit consumed offsets at each interval."""
@@ -120,6 +122,63 @@ class Committer:
         )
         # Delivered records are consumed now: a rebalance may wait for this.
         self._delivery.processing_ended.set()
+
+    # Commits in transactions.
+
+    def unassign(self, partitions: Iterable[AssignedPartition]) -> None:
+        """Remember which of these partitions have records that were not committed."""
+        self._revoked_uncommitted.update(one.tp for one in partitions if one.has_uncommitted)
+
+    def rewind(self) -> None:
+        """Forget what was delivered and not committed: it is delivered again."""
+        self._revoked_uncommitted.clear()
+
+    def transaction_offsets(
+        self,
+    ) -> tuple[ConsumerGroupMetadata, dict[TopicPartition, OffsetAndMetadata]]:
+        """Return what was delivered and is not committed, and the member that commits it.
+
+        Raises KafkaError if some of it was revoked: the next member processes it again, so the
+        transaction with its results must not be committed.
+        """
+        if self._interval:
+            raise ConsumerError(
+                "Offsets of this consumer are committed automatically: with transactions, create it"
+                " with auto_commit=None"
+            )
+        if self._revoked_uncommitted:
+            revoked = ", ".join(map(str, sorted(self._revoked_uncommitted)))
+            raise KafkaError(
+                ErrorCode.ILLEGAL_GENERATION,
+                f"Cannot commit for group {self.group!r}: {revoked} was revoked after records were"
+                " delivered; abort the transaction, and call seek_to_committed()",
+            )
+        self._delivery.update_position()
+        offsets = self._positions.offsets_to_commit(include_processing=True)
+        return self.group_metadata(), offsets
+
+    def mark_transaction_committed(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+    ) -> None:
+        """Store offsets that a transaction has committed."""
+        self._positions.mark_committed((tp, one.offset) for tp, one in offsets.items())
+        # Delivered records are consumed now: a rebalance may wait for this.
+        self._delivery.processing_ended.set()
+
+    def group_metadata(self) -> ConsumerGroupMetadata:
+        """Return the group and the member. Raises KafkaError if it is not a member now."""
+        if self.member is None:
+            return ConsumerGroupMetadata(self.group)
+        generation_id, member_id, instance_id = self.member.identity
+        if generation_id < 0:
+            raise self._not_a_member()
+        return ConsumerGroupMetadata(self.group, generation_id, member_id, instance_id)
+
+    def _not_a_member(self) -> KafkaError:
+        return KafkaError(
+            ErrorCode.UNKNOWN_MEMBER_ID,
+            f"Cannot commit for group {self.group!r}: this consumer is not a member of it now",
+        )
 
     async def _commit_after_rebalance(
         self, due: Callable[[], Mapping[TopicPartition, OffsetAndMetadata]], timeout: float
@@ -203,10 +262,7 @@ class Committer:
         member = self.member
         identity = (-1, "", None) if member is None else member.identity
         if member is not None and identity[0] < 0:
-            raise KafkaError(
-                ErrorCode.UNKNOWN_MEMBER_ID,
-                f"Cannot commit for group {self.group!r}: this consumer is not a member of it now",
-            )
+            raise self._not_a_member()
         partitions = {tp: self._positions.get(tp) for tp in offsets}
         results = await commit_offsets(self._cluster, self.group, offsets, member=identity)
         failures = {tp: error for tp, error in results.items() if error is not None}

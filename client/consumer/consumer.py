@@ -40,6 +40,7 @@ from ..offsets import fetch_committed_offsets, list_offsets, values_or_raise
 from ..types import (
     EARLIEST,
     LATEST,
+    ConsumerGroupMetadata,
     ConsumerRecord,
     Deserializer,
     OffsetAndMetadata,
@@ -458,6 +459,23 @@ class Consumer:
             partition.lowest_position = 0  # any offset may be committed after this seek
         self._fetcher.wake()
 
+    def seek_to_committed(self) -> None:
+        """Continue at the committed offsets: what was delivered since is delivered again.
+
+        For the time after a transaction was aborted. A partition without a committed offset
+        continues where it was started.
+        """
+        committer = self._require_group()
+        partitions = list(self._positions)
+        self._delivery.forget(partitions)
+        committer.rewind()
+        for partition in partitions:
+            if partition.committed is not None or not partition.has_position:
+                partition.await_position(FetchState.AWAIT_COMMITTED)
+            else:
+                partition.start_at(partition.started_at)
+        self._fetcher.wake()
+
     async def position(self, partition: TopicPartition) -> int:
         """Return the offset of the record that is delivered next, once it is known."""
         assigned = self._positions[partition]
@@ -530,6 +548,26 @@ class Consumer:
             return values_or_raise(await fetch_committed_offsets(self._cluster, group, tps))
 
         return await self._cluster.retry(attempt, what="looking up committed offsets")
+
+    @property
+    def group_metadata(self) -> ConsumerGroupMetadata:
+        """The group and this member of it, for `Producer.commit_offsets` with explicit offsets.
+
+        Raises KafkaError if the consumer is not a member at the moment.
+        """
+        return self._require_group().group_metadata()
+
+    def transaction_offsets(
+        self,
+    ) -> tuple[ConsumerGroupMetadata, dict[TopicPartition, OffsetAndMetadata]]:
+        """Return what a transaction commits (internal: see `Producer.commit_offsets`)."""
+        return self._require_group().transaction_offsets()
+
+    def mark_transaction_committed(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+    ) -> None:
+        """Record that a transaction has committed offsets (internal)."""
+        self._require_group().mark_transaction_committed(offsets)
 
     def _require_group(self) -> Committer:
         if self._committer is None:

@@ -118,6 +118,7 @@ class Delivery:
     ) -> None:
         """Record that the application was given everything before an offset."""
         partition.deliver_up_to(next_offset, leader_epoch)
+        partition.has_uncommitted = True
         self._processing.append(partition)
 
     def limit(self, ready: ReadyRecords, max_records: int) -> ReadyRecords:
@@ -147,6 +148,7 @@ class Delivery:
             is_all = delivered == len(records)
             partition.deliver_up_to(next_offset if is_all else last.offset + 1, last.leader_epoch)
             partition.consumed = max(partition.consumed, last.offset)
+            partition.has_uncommitted = True
 
     def mark_consumed(self) -> None:
         """Mark all that was delivered as consumed: the application asks for more."""

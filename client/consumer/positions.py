@@ -49,6 +49,7 @@ class AssignedPartition:
         "fetch_epoch",
         "fetch_offset",
         "has_stale_leader",
+        "has_uncommitted",
         "is_paused",
         "is_queued",
         "is_revoking",
@@ -59,6 +60,7 @@ class AssignedPartition:
         "reset_to",
         "retry_at",
         "revoked_while_processing",
+        "started_at",
         "state",
         "tp",
     )
@@ -73,6 +75,10 @@ class AssignedPartition:
         self.lowest_position: int | None = None
         #: The last committed offset that is known; None if there is none.
         self.committed: int | None = None
+        #: Where reading started: at the beginning of the assignment, or with the last seek.
+        self.started_at = -1
+        #: Whether records were delivered that no commit covers.
+        self.has_uncommitted = False
         #: The leader epoch of the last record that was delivered.
         self.leader_epoch = -1
         self.is_paused = False
@@ -127,7 +133,8 @@ class AssignedPartition:
         """Set the position; discard the fetch buffer."""
         self.discard()
         self.state = FetchState.FETCHING
-        self.position = self.consumed = self.fetch_offset = offset
+        self.position = self.consumed = self.fetch_offset = self.started_at = offset
+        self.has_uncommitted = False
         lowest = self.lowest_position
         self.lowest_position = offset if lowest is None else min(lowest, offset)
         self.leader_epoch = leader_epoch
@@ -140,6 +147,7 @@ class AssignedPartition:
         self.state = state
         self.reset_to = reset_to
         self.position = self.consumed = self.fetch_offset = -1
+        self.has_uncommitted = False
         self.error = None
         self.retry_at = 0.0
 
@@ -241,5 +249,7 @@ class Positions:
             partition = self._partitions.get(tp)
             if partition is not None:
                 partition.committed = offset
+                if offset >= partition.position:
+                    partition.has_uncommitted = False
                 if partition.consumed < offset <= partition.position:
                     partition.consumed = offset

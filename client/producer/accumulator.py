@@ -88,12 +88,22 @@ class RecordAccumulator:
         self._is_closed = True
         self._pool.close()
 
-    def check_open(self) -> None:
-        """Raise ClosedError if the producer is closed, or the error that it failed with."""
+    def check_not_closed(self) -> None:
+        """Raise ClosedError if the producer is closed."""
         if self._is_closed:
             raise ClosedError("The producer is closed")
+
+    def check_open(self) -> None:
+        """Raise ClosedError if the producer is closed, or the reason why it accepts no records."""
+        self.check_not_closed()
         if self._sender.failure is not None:
-            raise self._sender.failure
+            # The traceback of an earlier caller would be kept, and grow.
+            raise self._sender.failure.with_traceback(None)
+
+    def report_failure(self, error: Exception) -> None:
+        """Report that a record was not appended: a transaction must not be committed without it."""
+        if self._sender.transactions is not None:
+            self._sender.transactions.fail_record(error)
 
     async def queues_of(self, topic: str) -> TopicQueues:
         """Return the queues of a topic, after a metadata lookup if it is new.

@@ -161,7 +161,7 @@ class Batch:
         self.may_be_written = False
         #: Whether the broker rejected its sequence or producer id.
         self.needs_new_sequence = False
-        #: The error of the last attempt.
+        #: The error of the last attempt; None when it is acknowledged or split.
         self.error: Exception | None = None
         self.encoded: bytearray | None = None
         #: The run of the last record, if that was sent in bulk.
@@ -250,6 +250,7 @@ class Batch:
             producer_id=producer.producer_id,
             producer_epoch=producer.epoch,
             base_sequence=self.sequence,
+            transactional=self.queue.is_transactional,
         )
         # Keeping the records as well would double the memory. Timestamps stay for the metadata.
         self._keys, self._values, self._headers, self._encoded_records = [], [], [], None
@@ -267,6 +268,7 @@ class Batch:
         middle = self.count // 2
         halves = self._slice(0, middle), self._slice(middle, self.count)
         self.size = HEADER_BYTES
+        self.error = None
         self._finish()
         return halves
 
@@ -315,6 +317,7 @@ class Batch:
         for run in self._runs:
             offset = base_offset + run.first if base_offset >= 0 else -1
             run.bulk.complete(OffsetRange(topic, partition, offset, run.count))
+        self.error = None
         self._finish()
 
     def fail(self, error: Exception) -> None:
@@ -324,8 +327,11 @@ class Batch:
         for future in self._futures:
             if future is not None and not future.done():
                 future.set_exception(error)
+                if self.queue.is_transactional:
+                    future.exception()  # not lost if nobody retrieves it: the commit fails
         for run in self._runs:
             run.bulk.fail(run.count, error)
+        self.error = error
         self._finish()
 
     def done(self) -> asyncio.Future[None]:

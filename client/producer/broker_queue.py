@@ -12,7 +12,6 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from ottla.protocol.api.produce import (
-    LAST_VERSION_WITH_TOPIC_NAMES,
     PartitionProduceData,
     ProduceRequest,
     ProduceResponse,
@@ -125,7 +124,7 @@ class BrokerQueue:
         sender = self._sender
         try:
             await self._encode(batches)
-            version = connection.version_for(PRODUCE, LAST_VERSION_WITH_TOPIC_NAMES)
+            version = connection.version_for(PRODUCE, sender.max_produce_version)
             request = self._request(batches)
             started = time.perf_counter()
             if sender.acks == _NO_ACKS:
@@ -164,7 +163,9 @@ class BrokerQueue:
             data = PartitionProduceData(index=batch.queue.partition, records=batch.encoded)
             topics.setdefault(batch.queue.topic, []).append(data)
         timeout = sender.cluster.config.timeouts.request * _BROKER_TIMEOUT_SHARE
+        transactions = sender.transactions
         return ProduceRequest(
+            transactional_id=None if transactions is None else transactions.transactional_id,
             acks=sender.acks,
             timeout_ms=int(timeout * 1000),
             topic_data=[

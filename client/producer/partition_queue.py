@@ -24,6 +24,9 @@ not to be written, so
 
 The same happens if a broker no longer knows the producer or its sequence.
 
+With transactions, a batch that fails for good fails the transaction, whose other batches are then
+dropped. The next transaction has a new epoch.
+
 Without idempotence there is no sequence, and order is kept by sending one batch at a time. A batch
 whose response was lost may then be written twice.
 """
@@ -65,6 +68,7 @@ class PartitionQueue:
         "is_idempotent",
         "is_recovering",
         "is_scheduled",
+        "is_transactional",
         "needs_backoff",
         "open",
         "partition",
@@ -74,10 +78,13 @@ class PartitionQueue:
         "waiting",
     )
 
-    def __init__(self, topic: str, partition: int, *, is_idempotent: bool) -> None:
+    def __init__(
+        self, topic: str, partition: int, *, is_idempotent: bool, is_transactional: bool = False
+    ) -> None:
         self.topic = topic
         self.partition = partition
         self.is_idempotent = is_idempotent
+        self.is_transactional = is_transactional
         #: The batch that records are added to: the last one of `waiting`, or None.
         self.open: Batch | None = None
         self.waiting: deque[Batch] = deque()
@@ -115,6 +122,10 @@ class PartitionQueue:
         self.sequence = 0
         self._is_producer_known = False
         return True
+
+    def reset_producer(self) -> None:
+        """Forget the producer id and epoch: a transaction has ended."""
+        self.producer = self._retired_producer = None
 
     @property
     def can_send(self) -> bool:
@@ -168,9 +179,11 @@ class PartitionQueue:
             # It is not among the last five batches of this producer: it was not written.
             batch.may_be_written = False
             # If all batches before it were written, then the broker has lost some of them.
-            if not self.failed:
+            if not self.failed and self.is_transactional:
+                batch.fail(error)
+            elif not self.failed:
                 batch.needs_new_sequence = self.needs_backoff = True
-        elif code in _UNKNOWN_PRODUCER and batch.producer is not None:
+        elif code in _UNKNOWN_PRODUCER and batch.producer and not self.is_transactional:
             batch.needs_new_sequence = self.needs_backoff = True
         elif code in _TOO_LARGE and batch.count > 1 and not batch.is_done:
             self.is_recovering = True

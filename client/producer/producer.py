@@ -8,6 +8,11 @@
         await producer.send_arrow("orders", table)         # from Arrow: no object per record
         await producer.flush()
 
+    async with Producer("localhost:9092", transactional_id="billing") as producer:
+        async with producer.transaction() as transaction:    # commits, or aborts on an exception
+            await producer.send("invoices", b"…")
+            await transaction.commit_offsets(consumer)
+
 All of them wait while the buffer is full. No record is dropped silently: its future, or the call in
 bulk, returns metadata or raises the error. Records that one task sends to one partition are written
 in the order in which it sent them.
@@ -16,7 +21,8 @@ in the order in which it sent them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -24,17 +30,37 @@ from ottla.protocol.compression import Compression
 
 from ..cluster import Cluster
 from ..config import ClientConfig
-from ..types import Headers, RecordMetadata, Serializer
+from ..errors import KafkaError, TransactionError
+from ..transaction_requests import NO_PRODUCER
+from ..types import (
+    ConsumerGroupMetadata,
+    Headers,
+    OffsetAndMetadata,
+    RecordMetadata,
+    Serializer,
+    TopicPartition,
+)
 from .accumulator import HeaderPairs, ProducerRecord, RecordAccumulator
 from .batch import RECORD_OVERHEAD_BYTES, BatchConfig
 from .bulk import BulkSend, OffsetRange
 from .partitioner import ROUND_ROBIN, STICKY, Partitioner
 from .sender import Sender
+from .transaction import OffsetSource, Transaction, abort_and_log
+from .transaction_manager import DetachedTransaction, TransactionManager
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["BatchConfig", "OffsetRange", "Producer", "ProducerRecord"]
+    from ..consumer.consumer import Consumer
+
+__all__ = [
+    "BatchConfig",
+    "DetachedTransaction",
+    "OffsetRange",
+    "Producer",
+    "ProducerRecord",
+    "Transaction",
+]
 
 _ACKS: dict[str | int, int] = {"all": -1, -1: -1, 1: 1, 0: 0}
 
@@ -49,6 +75,10 @@ class Producer:
     `partitioner` is "sticky", "round-robin" or a function; see `partitioner.py`. `client` has the
     timeouts: a record that is not acknowledged within `timeouts.operation` fails with
     DeadlineError.
+
+    With a `transactional_id`, records are sent in transactions only: see `transaction`. A producer
+    that starts ends the transaction of an older one with the same id, and fences it. The
+    coordinator aborts a transaction that is open for longer than `transaction_timeout` seconds.
     """
 
     def __init__(
@@ -61,6 +91,8 @@ class Producer:
         partitioner: Literal["sticky", "round-robin"] | Partitioner = "sticky",
         key_serializer: Serializer | None = None,
         value_serializer: Serializer | None = None,
+        transactional_id: str | None = None,
+        transaction_timeout: float = 60.0,
         batch: BatchConfig | None = None,
         client: ClientConfig | None = None,
     ) -> None:
@@ -76,6 +108,8 @@ class Producer:
             )
         if idempotent and acks not in ("all", -1):
             raise ValueError(f"Invalid acks={acks!r}: idempotence requires acks='all'")
+        if transactional_id is not None:
+            _check_transactional(transactional_id, transaction_timeout, acks, idempotent)
         self._cluster = Cluster(bootstrap, client)
         self._sender = Sender(
             self._cluster,
@@ -84,6 +118,11 @@ class Producer:
             compression=Compression[compression.upper()],
             is_idempotent=acks in ("all", -1) if idempotent is None else idempotent,
         )
+        self._transactions: TransactionManager | None = None
+        if transactional_id is not None:
+            self._transactions = self._sender.transactions = TransactionManager(
+                self._cluster, self._sender, transactional_id, transaction_timeout
+            )
         #: Internal: what the blocking producer appends records with.
         self.accumulator = RecordAccumulator(
             self._cluster,
@@ -97,9 +136,13 @@ class Producer:
         """Connect. Raises ClientError and KafkaError.
 
         Like that of the consumer, but optional: otherwise the first record that is sent connects.
+        With a transactional id, older producers with the same one are fenced, and their
+        transaction is aborted; otherwise the first transaction does that.
         """
         try:
             await self._cluster.retry(lambda: self._cluster.refresh([]), what="connecting")
+            if self._transactions is not None:
+                await self._transactions.initialize()
         except BaseException:
             await self._abort()
             raise
@@ -152,18 +195,22 @@ class Producer:
         """
         accumulator = self.accumulator
         pairs: HeaderPairs = ()
-        if (
-            type(value) is bytes
-            and len(value) <= accumulator.max_plain_bytes
-            and key is timestamp is None
-            and not headers
-        ):
-            size = RECORD_OVERHEAD_BYTES + len(value)
-        else:
-            key, value, pairs, size = accumulator.serialize(key, value, headers, timestamp)
-        queues = accumulator.topics.get(topic) or await accumulator.queues_of(topic)
-        future: asyncio.Future[RecordMetadata] = asyncio.Future(loop=queues.loop)
-        await accumulator.append(queues, future, key, value, pairs, size, partition, timestamp)
+        try:
+            if (
+                type(value) is bytes
+                and len(value) <= accumulator.max_plain_bytes
+                and key is timestamp is None
+                and not headers
+            ):
+                size = RECORD_OVERHEAD_BYTES + len(value)
+            else:
+                key, value, pairs, size = accumulator.serialize(key, value, headers, timestamp)
+            queues = accumulator.topics.get(topic) or await accumulator.queues_of(topic)
+            future: asyncio.Future[RecordMetadata] = asyncio.Future(loop=queues.loop)
+            await accumulator.append(queues, future, key, value, pairs, size, partition, timestamp)
+        except Exception as error:
+            accumulator.report_failure(error)
+            raise
         return future
 
     async def send_many(self, topic: str, records: Iterable[Any]) -> list[OffsetRange]:
@@ -204,13 +251,127 @@ class Producer:
         """
         await self._sender.flush()
 
+    # Transactions.
+
+    @property
+    def transactional_id(self) -> str | None:
+        """The transactional id, if any."""
+        return None if self._transactions is None else self._transactions.transactional_id
+
+    @property
+    def producer_id(self) -> int:
+        """The producer id of a transactional producer; -1 before it is initialized."""
+        return self._producer_id_and_epoch[0]
+
+    @property
+    def producer_epoch(self) -> int:
+        """The epoch of a transactional producer; -1 before it is initialized."""
+        return self._producer_id_and_epoch[1]
+
+    @property
+    def is_in_transaction(self) -> bool:
+        """Whether there is a transaction that can be aborted: it is open, or has failed."""
+        return self._transactions is not None and self._transactions.is_open
+
+    def transaction(self, consumer: Consumer | None = None) -> Transaction:
+        """Return a block that is a transaction: `async with producer.transaction()`.
+
+        It is committed at the end, and aborted if an exception leaves the block, a cancellation
+        too. A record that fails to be sent fails the commit, even if nobody has looked at its
+        future. With a `consumer`, what it has delivered is committed as well (`commit_offsets`), or
+        delivered again after an abort (`Consumer.seek_to_committed`).
+
+        Raises AbortableTransactionError if the transaction was aborted because something in it has
+        failed; ProducerFencedError if there is a newer producer; FatalTransactionError if the
+        producer cannot go on for another reason; and DeadlineError if the outcome is not known: see
+        `commit_transaction`.
+        """
+        self._require_transactions()
+        return Transaction(self, consumer)
+
+    async def begin_transaction(self) -> None:
+        """Begin a transaction; `transaction` does this, and the commit or abort, for a block."""
+        self.accumulator.check_not_closed()
+        await self._require_transactions().begin()
+
+    async def commit_transaction(self) -> None:
+        """Wait until all records are acknowledged, and commit the transaction.
+
+        Raises AbortableTransactionError if something in it has failed: it has to be aborted. If
+        there is a DeadlineError, or this is cancelled, after the coordinator was asked, the
+        transaction may or may not be committed. Call this again to find out, or close the producer
+        and start another one.
+        """
+        await self._require_transactions().commit()
+
+    async def abort_transaction(self) -> None:
+        """Abort the transaction. Records that are not sent yet fail."""
+        await self._require_transactions().abort()
+
+    async def commit_offsets(
+        self,
+        source: OffsetSource | Mapping[TopicPartition, int | OffsetAndMetadata],
+        group: str | ConsumerGroupMetadata | None = None,
+    ) -> None:
+        """Commit offsets of a consumer group as part of the transaction.
+
+        `source` is a consumer with a group and `auto_commit=None`: all that it has delivered is
+        committed, if it is still assigned to it. Or the offsets of the next records, with the
+        `group` that they are for: its id, or `Consumer.group_metadata`, with which the coordinator
+        rejects a member that was removed from the group.
+        """
+        transactions = self._require_transactions()
+        on_committed: Callable[[], None] | None = None
+        if isinstance(source, Mapping):
+            if group is None:
+                raise ValueError("Offsets need the group that they are committed for")
+            offsets = {
+                tp: one if isinstance(one, OffsetAndMetadata) else OffsetAndMetadata(one)
+                for tp, one in source.items()
+            }
+        else:
+            if group is not None:
+                raise ValueError("The group is that of the consumer")
+            try:
+                group, offsets = source.transaction_offsets()
+            except KafkaError as error:
+                transactions.fail(error)
+                raise
+            on_committed = partial(source.mark_transaction_committed, offsets)
+        if isinstance(group, str):
+            group = ConsumerGroupMetadata(group)
+        await transactions.commit_offsets(group, offsets, on_committed)
+
+    async def detach(self) -> DetachedTransaction:
+        """Wait until all records are acknowledged, and leave the transaction open.
+
+        `Admin.end_transaction` ends it, from any process, before the transaction timeout. The
+        producer can only be closed. Raises AbortableTransactionError if a record has failed.
+        """
+        return await self._require_transactions().detach()
+
+    @property
+    def _producer_id_and_epoch(self) -> tuple[int, int]:
+        producer = None if self._transactions is None else self._transactions.state.producer
+        return producer or NO_PRODUCER
+
+    def _require_transactions(self) -> TransactionManager:
+        if self._transactions is None:
+            raise TransactionError("The producer has no transactional_id")
+        return self._transactions
+
+    # Closing.
+
     async def close(self) -> None:
         """Flush, and close all connections. No more records are accepted.
 
-        If this is cancelled, records that are not acknowledged fail with ClosedError.
+        An open transaction is aborted, unless it was detached. If this is cancelled, records that
+        are not acknowledged fail with ClosedError.
         """
         self.accumulator.close()
         try:
+            if self.is_in_transaction:
+                await abort_and_log(self)
             await self._sender.flush()
         finally:
             await self._abort()
@@ -231,6 +392,18 @@ class Producer:
         except BaseException as error:
             self.accumulator.expedite(bulk)
             if isinstance(error, Exception):
+                self.accumulator.report_failure(error)
                 await bulk.wait()
             raise
         return await self.accumulator.finish(bulk)
+
+
+def _check_transactional(
+    transactional_id: str, timeout: float, acks: str | int, idempotent: bool | None
+) -> None:
+    if not transactional_id:
+        raise ValueError("Invalid transactional_id '': must not be empty")
+    if timeout <= 0:
+        raise ValueError(f"Invalid transaction_timeout={timeout:g}: must be positive")
+    if idempotent is False or acks not in ("all", -1):
+        raise ValueError("Transactions require acks='all' and idempotence")

@@ -12,10 +12,11 @@ import logging
 import random
 from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ottla.protocol.api.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from ottla.protocol.api.produce import (
+    LAST_VERSION_WITH_TOPIC_NAMES,
     PartitionProduceResponse,
     ProduceResponse,
 )
@@ -29,6 +30,7 @@ from ..errors import (
     ConnectionLostError,
     DeadlineError,
     ErrorCode,
+    FatalTransactionError,
     KafkaError,
     RefreshError,
 )
@@ -37,9 +39,14 @@ from .broker_queue import BrokerQueue
 from .buffer_pool import BufferPool
 from .partition_queue import PartitionQueue
 
+if TYPE_CHECKING:
+    from .transaction_manager import TransactionManager
+
 logger = logging.getLogger(__name__)
 
 _INT32_MAX = 0x7FFFFFFF
+# Later versions add partitions to the transaction (transaction.version 2).
+_LAST_PRODUCE_VERSION_OF_TV1 = 11
 
 
 class Sender:
@@ -64,6 +71,9 @@ class Sender:
         self.queues: dict[str, list[PartitionQueue]] = {}
         self._delivery_timeout = cluster.config.timeouts.operation
         self._producer: ProducerIdAndEpoch | None = None
+        #: Of a transactional producer.
+        self.transactions: TransactionManager | None = None
+        self.max_produce_version = LAST_VERSION_WITH_TOPIC_NAMES
         self._broker_queues: dict[int, BrokerQueue] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._waiting_for_producer_id: set[PartitionQueue] = set()
@@ -72,8 +82,11 @@ class Sender:
         self._is_refreshing = False
         self._expiry_timer: asyncio.TimerHandle | None = None
         self._is_closed = False
-        #: Set if a task of the producer has raised, which is a bug: nothing can be sent any more.
+        #: Why no records are accepted: a task of the producer has raised, which is a bug, or no
+        #: transaction is open.
         self.failure: ClientError | None = None
+        # Set when no request is in flight any more.
+        self._settled: asyncio.Future[None] | None = None
 
     # Queues and batches.
 
@@ -82,7 +95,14 @@ class Sender:
         self._start_refreshing()
         queues = self.queues.setdefault(topic, [])
         for partition in range(len(queues), count):
-            queues.append(PartitionQueue(topic, partition, is_idempotent=self.is_idempotent))
+            queues.append(
+                PartitionQueue(
+                    topic,
+                    partition,
+                    is_idempotent=self.is_idempotent,
+                    is_transactional=self.transactions is not None,
+                )
+            )
         return queues
 
     def open_batch(self, queue: PartitionQueue) -> Batch:
@@ -136,6 +156,8 @@ class Sender:
 
     def _release(self, batch: Batch) -> None:
         self.pool.release(batch.buffered_bytes)
+        if self.transactions is not None and batch.error is not None:
+            self.transactions.fail_batch(batch)
 
     def _expire(self) -> None:
         """Abort batches past their deadline."""
@@ -158,15 +180,62 @@ class Sender:
         deadline = min((batch.deadline for batch in remaining), default=None)
         self._expiry_timer = None if deadline is None else loop.call_at(deadline, self._expire)
 
+    # Transactions.
+
+    def begin_transaction(self, version: int) -> None:
+        """Accept records, and send them with the protocol of a transaction version."""
+        self.failure = None
+        self.max_produce_version = (
+            LAST_VERSION_WITH_TOPIC_NAMES if version > 1 else _LAST_PRODUCE_VERSION_OF_TV1
+        )
+
+    def set_producer(self, producer: ProducerIdAndEpoch) -> None:
+        """Use another producer id or epoch from now on. No batch is waiting or in flight."""
+        if producer != self._producer:
+            self._producer = producer
+            for queues in self.queues.values():
+                for queue in queues:
+                    queue.reset_producer()
+
+    def drop_waiting(self, queue: PartitionQueue, error: Exception) -> None:
+        """Fail the batches of a queue that are not in flight."""
+        for batch in (*queue.failed, *queue.waiting):
+            if not batch.is_done:
+                queue.abort(batch, error)
+        if queue.is_recovering and not queue.in_flight:
+            queue.recover()
+
+    def drop_all_waiting(self, error: Exception) -> None:
+        """Fail the batches of all queues that are not in flight."""
+        for queues in self.queues.values():
+            for queue in queues:
+                self.drop_waiting(queue, error)
+
+    async def settle(self) -> None:
+        """Wait until no batch is in flight, whether it is still wanted or not."""
+        while self._is_in_flight():
+            self._settled = asyncio.get_running_loop().create_future()
+            await self._settled
+
+    def _is_in_flight(self) -> bool:
+        return any(queue.in_flight for queues in self.queues.values() for queue in queues)
+
+    def _check_settled(self) -> None:
+        settled = self._settled
+        if settled is not None and not settled.done() and not self._is_in_flight():
+            settled.set_result(None)
+
     # Scheduling.
 
     def schedule(self, queue: PartitionQueue) -> None:
         """Add a queue to that of its leader, if it can send."""
         if queue.is_scheduled or not queue.waiting or self._is_closed:
             return
+        if self.transactions is not None and not self.transactions.admits(queue):
+            return
         if queue.needs_producer_id and not (self._producer and queue.set_producer(self._producer)):
             if not self._waiting_for_producer_id:
-                self._start(self._init_producer_id(), "producer id")
+                self.start_task(self._init_producer_id(), "producer id")
             self._waiting_for_producer_id.add(queue)
         elif queue.can_send:
             leader = self._leader_of(queue)
@@ -197,7 +266,7 @@ class Sender:
         broker_queue = self._broker_queues.get(node_id)
         if broker_queue is None:
             broker_queue = self._broker_queues[node_id] = BrokerQueue(self, node_id)
-            self._start(broker_queue.run(), f"broker {node_id}")
+            self.start_task(broker_queue.run(), f"broker {node_id}")
         return broker_queue
 
     def _advance(self, queue: PartitionQueue) -> None:
@@ -233,6 +302,7 @@ class Sender:
         for batch in batches:
             batch.queue.handle_error(batch, error, was_sent=was_sent)
             self._advance(batch.queue)
+        self._check_settled()
 
     def handle_response(self, batches: Sequence[Batch], response: ProduceResponse) -> None:
         """Handle the result of each batch of a request."""
@@ -245,6 +315,7 @@ class Sender:
             queue = batch.queue
             self._handle_result(batch, results.get((queue.topic, queue.partition)))
             self._advance(queue)
+        self._check_settled()
 
     def _handle_result(self, batch: Batch, result: PartitionProduceResponse | None) -> None:
         queue = batch.queue
@@ -267,7 +338,8 @@ class Sender:
 
     # Background tasks.
 
-    def _start(self, work: Coroutine[Any, Any, None], name: str) -> None:
+    def start_task(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        """Run a background task of the producer. That it raises is a bug."""
         task = asyncio.get_running_loop().create_task(work, name=f"ottla producer: {name}")
         self._tasks.add(task)
         task.add_done_callback(self._on_task_done)
@@ -277,6 +349,8 @@ class Sender:
         if not task.cancelled() and (bug := task.exception()) is not None:
             # Nothing would be sent any more: fail all records, now and later, and report the bug.
             self.failure = ClientError(f"The producer failed: {bug!r}")
+            if self.transactions is not None:
+                self.transactions.state.fail_fatally(FatalTransactionError(str(self.failure)))
             self._fail_all(self.failure)
             self.pool.close()
             task.get_loop().call_exception_handler(
@@ -309,7 +383,7 @@ class Sender:
     def _start_refreshing(self) -> None:
         if not self._is_refreshing:
             self._is_refreshing = True
-            self._start(self._refresh_metadata(), "metadata")
+            self.start_task(self._refresh_metadata(), "metadata")
 
     async def _refresh_metadata(self) -> None:
         """Refresh metadata on request, and when it is older than `metadata_max_age`."""
