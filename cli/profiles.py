@@ -11,8 +11,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import tempfile
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -57,10 +55,12 @@ def path() -> Path:
 def load() -> Profiles:
     """Read the file, if it exists."""
     file = path()
+    if not file.exists():
+        return Profiles()
+    import tomllib
+
     try:
         document = tomllib.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return Profiles()
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise Failure(f"{file}: {error}; fix or delete the file", Exit.USAGE) from error
     profiles = document.get("profiles", {})
@@ -90,6 +90,8 @@ def _check(file: Path, name: str, options: Any) -> None:
 
 def save(profiles: Profiles) -> None:
     """Replace the file atomically."""
+    import tempfile
+
     lines = []
     if profiles.default is not None:
         lines += [f"default = {_quoted(profiles.default)}", ""]

@@ -17,6 +17,7 @@ from .errors import Exit, Failure, translate_errors
 
 if TYPE_CHECKING:
     from ottla.client.blocking import Admin
+    from ottla.client.blocking.topics_admin import TopicsAdmin
     from ottla.client.config import ClientConfig
     from ottla.client.consumer.consumer import Consumer
     from ottla.client.producer.producer import Producer
@@ -96,6 +97,12 @@ class Target:
         from ottla.client.blocking import Admin
 
         return Admin(self.bootstrap, client=self.config())
+
+    def topics_admin(self) -> TopicsAdmin:
+        """Return a client that only lists topics, and imports less; the caller closes it."""
+        from ottla.client.blocking.topics_admin import TopicsAdmin
+
+        return TopicsAdmin(self.bootstrap, client=self.config())
 
 
 def connected(command: Callable[..., None]) -> Callable[..., None]:

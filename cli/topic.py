@@ -50,7 +50,7 @@ def list_topics(
         ottla topic list '^orders' --json
     """
     expression = _expression(pattern)
-    with target.admin() as admin:
+    with target.topics_admin() as admin:
         listed = admin.list_topics(internal=internal)
     topics = [topic for topic in listed if expression.search(topic.name)]
     if quiet and not as_json:

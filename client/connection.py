@@ -17,6 +17,7 @@ from contextlib import suppress
 from itertools import count
 from typing import Any, Self, TypeVar, cast
 
+from ottla import __version__
 from ottla.protocol.api.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from ottla.protocol.codec import decode_response, encode_request
 from ottla.protocol.errors import DecodeError, ErrorCode, error_of
@@ -273,10 +274,8 @@ class BrokerConnection(asyncio.BufferedProtocol):
 
     async def _fetch_api_versions(self) -> None:
         """Get the API versions that the broker supports."""
-        from importlib import metadata  # noqa: PLC0415  # slow to import
-
         request = ApiVersionsRequest(
-            client_software_name="ottla", client_software_version=metadata.version("ottla")
+            client_software_name="ottla", client_software_version=__version__
         )
         future: asyncio.Future[bytearray] = asyncio.get_running_loop().create_future()
         correlation_id = self._write(_API_VERSIONS_VERSION, request)

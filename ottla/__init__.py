@@ -5,15 +5,5 @@ Its packages: `ottla.protocol` (messages and record batches), `ottla.storage` (l
 and `ottla.testing`.
 """
 
-from __future__ import annotations
-
-__version__: str
-
-
-def __getattr__(name: str) -> str:
-    """Look the version up when it is asked for: importlib.metadata is slow to import."""
-    if name == "__version__":
-        from importlib.metadata import version  # noqa: PLC0415
-
-        return version("ottla")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+#: The only place of the version; pyproject.toml reads it from here.
+__version__ = "0.2.0"

@@ -6,6 +6,8 @@ from importlib import import_module
 
 import click
 
+from ottla import __version__
+
 # The module and help text of each subcommand; `ottla --help` does not import the modules.
 COMMANDS = {
     "broker": ("ottla.cli.broker:broker", "Run a broker and list its configs."),
@@ -54,9 +56,8 @@ def _import(path: str) -> click.Command:
 def print_version(ctx: click.Context, _: click.Parameter, is_given: bool) -> None:
     """Print the version, and whether the compiled module is in use."""
     if is_given and not ctx.resilient_parsing:
-        version = import_module("importlib.metadata").version("ottla")
         fast = import_module("ottla.protocol.compiled").fast
-        click.echo(f"ottla {version} (records: {'compiled' if fast else 'pure Python'})")
+        click.echo(f"ottla {__version__} (records: {'compiled' if fast else 'pure Python'})")
         ctx.exit()
 
 

@@ -13,27 +13,25 @@ reported at once.
 
 from __future__ import annotations
 
-from .configs import ConfigsAdmin
-from .groups import GroupsAdmin
-from .requests import PartialError
-from .results import (
-    ApiVersion,
-    BrokerDescription,
-    ClusterDescription,
-    ConfigEntry,
-    ConfigSource,
-    CreatedTopic,
-    GroupDescription,
-    GroupListing,
-    MemberDescription,
-    NewTopic,
-    PartitionDescription,
-    PartitionLag,
-    ReplicaLogDir,
-    TopicDescription,
-)
-from .topics import TopicsAdmin
-from .transactions import TransactionsAdmin
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .admin import Admin
+    from .requests import PartialError
+    from .results import (
+        ApiVersion,
+        BrokerDescription,
+        ClusterDescription,
+        ConfigEntry,
+        ConfigSource,
+        GroupDescription,
+        GroupListing,
+        MemberDescription,
+        PartitionLag,
+        ReplicaLogDir,
+    )
+    from .topics import CreatedTopic, NewTopic, PartitionDescription, TopicDescription
 
 __all__ = [
     "Admin",
@@ -54,6 +52,20 @@ __all__ = [
     "TopicDescription",
 ]
 
+# The others are in results.
+_MODULE_OF = {
+    "Admin": "admin",
+    "PartialError": "requests",
+    **dict.fromkeys(
+        ("CreatedTopic", "NewTopic", "PartitionDescription", "TopicDescription"), "topics"
+    ),
+}
 
-class Admin(TopicsAdmin, ConfigsAdmin, GroupsAdmin, TransactionsAdmin):
-    """Describes and changes a cluster. `bootstrap` is "host:port,…" or a list of such."""
+
+def __getattr__(name: str) -> Any:
+    # Imported on first use: a program that lists topics needs no messages about groups.
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f".{_MODULE_OF.get(name, 'results')}", __name__), name)
+    globals()[name] = value
+    return value

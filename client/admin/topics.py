@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from uuid import UUID
 
 from ottla.protocol.api.create_partitions import (
     CreatePartitionsRequest,
@@ -21,11 +23,64 @@ from ottla.protocol.errors import ErrorCode, KafkaError
 
 from ..cluster import TopicInfo
 from ..errors import error_of
+from ..types import TopicPartition
 from .requests import AdminRequests, Outcome, outcome
-from .results import CreatedTopic, NewTopic, PartitionDescription, TopicDescription
 
 # The last version with a plain list of topic names.
 _NAMES_VERSION = 5
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """A topic to create; -1 is the default of the broker."""
+
+    name: str
+    partitions: int = -1
+    replication_factor: int = -1
+    configs: Mapping[str, str] = field(default_factory=dict)
+    #: The replicas of each partition, the leader first; replaces the two numbers.
+    assignment: Sequence[Sequence[int]] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CreatedTopic:
+    """A topic that was created or validated; -1 where an old broker does not return a number."""
+
+    name: str
+    id: UUID
+    partitions: int
+    replication_factor: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionDescription:
+    """The leader and replicas of a partition; the leader is -1 if there is none."""
+
+    partition: int
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    """A topic and its partitions."""
+
+    name: str
+    id: UUID
+    is_internal: bool
+    partitions: tuple[PartitionDescription, ...]
+
+    @property
+    def replication_factor(self) -> int:
+        """The largest number of replicas of a partition."""
+        return max((len(partition.replicas) for partition in self.partitions), default=0)
+
+    @property
+    def topic_partitions(self) -> tuple[TopicPartition, ...]:
+        """The partitions as TopicPartition."""
+        return tuple(TopicPartition(self.name, one.partition) for one in self.partitions)
 
 
 class TopicsAdmin(AdminRequests):

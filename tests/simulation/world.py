@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import importlib.metadata
 import logging
 import os
 import random as random_module
@@ -264,8 +263,6 @@ def simulated(world: World) -> Iterator[None]:
             (server_module, "socket", _SocketModule),
             (broker_module, "LogDirectory", SimulatedLogDirectory),
             (broker_module, "read_cluster_id", lambda _path: "simulation"),
-            # Reads files, for each connection.
-            (importlib.metadata, "version", lambda _name: "0"),
             (sys, "unraisablehook", lambda _error: None),
         ):
             stack.enter_context(patch.object(target, name, value))
