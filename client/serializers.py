@@ -22,7 +22,7 @@ def serialize_bytes(value: Any) -> bytes:
     raise TypeError(f"{type(value).__name__} is not bytes")
 
 
-def serialize_str(value: Any) -> bytes:
+def serialize_str(value: str) -> bytes:
     """Encode as UTF-8."""
     if isinstance(value, str):
         return value.encode()
@@ -45,7 +45,7 @@ def deserialize_json(data: bytes) -> Any:
     return json.loads(data)
 
 
-def to_bytes(value: Any, serializer: Serializer | None, what: str) -> bytes | None:
+def to_bytes(value: Any, serializer: Serializer[Any] | None, what: str) -> bytes | None:
     """Serialize a key or value, into bytes that nobody else modifies.
 
     Raises SerializationError, with the serializer's error as its cause.

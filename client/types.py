@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    # With defaults, which Python has since 3.13.
+    from typing_extensions import TypeVar
 
 #: Special timestamps of ListOffsets: the ends of a log.
 LATEST, EARLIEST = -1, -2
@@ -69,6 +74,14 @@ class ConsumerGroupMetadata(NamedTuple):
 
 #: Headers of a record to send.
 Headers = Mapping[str, bytes | None] | Sequence[tuple[str, bytes | None]]
+#: What a producer accepts without a serializer.
+Buffer = bytes | bytearray | memoryview
+#: The types of keys and values that a producer accepts: those of its serializers.
+if TYPE_CHECKING:
+    K = TypeVar("K", default=Buffer)
+    V = TypeVar("V", default=Buffer)
+else:
+    K, V = typing.TypeVar("K"), typing.TypeVar("V")
 #: From a value to bytes, and back.
-Serializer = Callable[[Any], bytes | None]
+Serializer = Callable[[V], bytes | None]
 Deserializer = Callable[[bytes], Any]

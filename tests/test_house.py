@@ -100,10 +100,23 @@ def test_api_modules_are_imported_on_first_use():
     subprocess.run([sys.executable, "-c", script], check=True)
 
 
+def lines_with_type_errors(tmp_path, text):
+    """Return the numbers of the lines that mypy --strict rejects, and its output."""
+    snippet = tmp_path / "snippet.py"
+    snippet.write_text(text)
+    command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", str(snippet)]
+    config = ["--config-file", str(ROOT / "pyproject.toml")]
+    done = subprocess.run(
+        [*command, *config], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    output = done.stdout + done.stderr
+    return {int(line.split(":")[1]) for line in output.splitlines() if ": error:" in line}, output
+
+
 def test_mypy_checks_message_fields(tmp_path):
     """Fields are typed, keyword-only, optional and read-only."""
-    snippet = tmp_path / "snippet.py"
-    snippet.write_text(
+    wrong, output = lines_with_type_errors(
+        tmp_path,
         "from ottla.protocol.api.heartbeat import HeartbeatRequest\n"
         "ok = HeartbeatRequest(group_id='g', group_instance_id=None)\n"
         "epoch: int = ok.generation_id\n"
@@ -111,14 +124,34 @@ def test_mypy_checks_message_fields(tmp_path):
         "HeartbeatRequest(group='g')\n"
         "HeartbeatRequest('g')\n"
         "ok.group_id = 'h'\n"
-        "name: str = ok.group_instance_id\n"
-    )
-    command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", str(snippet)]
-    config = ["--config-file", str(ROOT / "pyproject.toml")]
-
-    done = subprocess.run(
-        [*command, *config], cwd=ROOT, capture_output=True, text=True, check=False
+        "name: str = ok.group_instance_id\n",
     )
 
-    wrong = {int(line.split(":")[1]) for line in done.stdout.splitlines() if ": error:" in line}
-    assert wrong == {4, 5, 6, 7, 8}, done.stdout + done.stderr
+    assert wrong == {4, 5, 6, 7, 8}, output
+
+
+@pytest.mark.parametrize(("module", "wait"), [("client", "await "), ("client.blocking", "")])
+def test_mypy_checks_keys_and_values_of_producers(tmp_path, module, wait):
+    """Without a serializer they are bytes, and with one what it accepts."""
+    wrong, output = lines_with_type_errors(
+        tmp_path,
+        f"from ottla.{module} import Producer\n"
+        "from ottla.client.serializers import serialize_json, serialize_str\n"
+        "async def send() -> None:\n"
+        "    plain = Producer('localhost:9092')\n"
+        f"    {wait}plain.send('t', b'5', key=bytearray(b'k'))\n"
+        f"    {wait}plain.send('t')\n"
+        f"    {wait}plain.send('t', 5)\n"
+        f"    {wait}plain.send('t', '5')\n"
+        f"    {wait}plain.send('t', key=5)\n"
+        f"    {wait}plain.enqueue('t', 5)\n"
+        f"    {wait}plain.send_many('t', [5])\n"
+        "    typed = Producer('localhost:9092', value_serializer=serialize_str)\n"
+        f"    {wait}typed.send('t', '5', key=b'k')\n"
+        f"    {wait}typed.send('t', 5)\n"
+        "    json = Producer('localhost:9092', value_serializer=serialize_json)\n"
+        f"    {wait}json.send('t', 5)\n"
+        f"    {wait}json.send_many('t', [5, {{'a': 1}}])\n",
+    )
+
+    assert wrong == {7, 8, 9, 10, 11, 14}, output

@@ -8,19 +8,26 @@ from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
+from ..config import ClientConfig
+from ..producer.accumulator import ProducerRecord
+from ..producer.batch import BatchConfig
 from ..producer.bulk import BulkSend, OffsetRange
+from ..producer.partitioner import Partitioner
 from ..producer.producer import DetachedTransaction
 from ..producer.producer import Producer as AsyncProducer
 from ..types import (
     ConsumerGroupMetadata,
     Headers,
+    K,
     OffsetAndMetadata,
     RecordMetadata,
+    Serializer,
     TopicPartition,
+    V,
 )
-from .client import BlockingClient, blocking, signature_of
+from .client import BlockingClient, blocking
 from .consumer import Consumer
 from .handoff import HandoffQueue
 from .transaction import ConsumerSnapshot, Transaction
@@ -34,7 +41,7 @@ T = TypeVar("T")
 _CHUNK_RECORDS = 5000
 
 
-class _OrderedProducer(AsyncProducer):
+class _OrderedProducer(AsyncProducer[K, V]):
     """A producer whose methods run after the records that threads have handed over before."""
 
     handoff: HandoffQueue
@@ -79,17 +86,45 @@ class _OrderedProducer(AsyncProducer):
         await super().close()
 
 
-class Producer(BlockingClient[_OrderedProducer]):
+class Producer(BlockingClient[_OrderedProducer[K, V]], Generic[K, V]):
     """Like `ottla.client.Producer`, where the methods are documented.
 
     `enqueue` returns a `concurrent.futures.Future`, which also raises what goes wrong after the
     record has left the calling thread: an unknown topic, for example.
     """
 
-    @signature_of(_OrderedProducer)
-    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+    def __init__(
+        self,
+        bootstrap: str | Sequence[str],
+        *,
+        acks: Literal["all", -1, 0, 1] = "all",
+        compression: Literal["none", "gzip", "snappy", "lz4", "zstd"] = "none",
+        idempotent: bool | None = None,
+        partitioner: Literal["sticky", "round-robin"] | Partitioner = "sticky",
+        key_serializer: Serializer[K] | None = None,
+        value_serializer: Serializer[V] | None = None,
+        transactional_id: str | None = None,
+        transaction_timeout: float = 60.0,
+        batch: BatchConfig | None = None,
+        client: ClientConfig | None = None,
+    ) -> None:
+        # Not `signature_of`, as type checkers derive the types of keys and values from it.
+        self._start(
+            lambda: _OrderedProducer(
+                bootstrap,
+                acks=acks,
+                compression=compression,
+                idempotent=idempotent,
+                partitioner=partitioner,
+                key_serializer=key_serializer,
+                value_serializer=value_serializer,
+                transactional_id=transactional_id,
+                transaction_timeout=transaction_timeout,
+                batch=batch,
+                client=client,
+            )
+        )
 
-    send = blocking(AsyncProducer.send)
     flush = blocking(AsyncProducer.flush)
     start = blocking(AsyncProducer.start)
     begin_transaction = blocking(AsyncProducer.begin_transaction)
@@ -131,16 +166,33 @@ class Producer(BlockingClient[_OrderedProducer]):
         offsets = ConsumerSnapshot(source) if isinstance(source, Consumer) else source
         self.run(lambda producer: producer.commit_offsets(offsets, group))
 
-    def run(self, call: Callable[[AsyncProducer], Coroutine[Any, Any, T]]) -> T:
+    def run(self, call: Callable[[AsyncProducer[K, V]], Coroutine[Any, Any, T]]) -> T:
         """Run a coroutine with the asynchronous producer (internal)."""
         return self._loop_thread.run(call(self._client))
+
+    def send(
+        self,
+        topic: str,
+        value: V | None = None,
+        *,
+        key: K | None = None,
+        headers: Headers = (),
+        partition: int | None = None,
+        timestamp: int | None = None,
+    ) -> RecordMetadata:
+        """Send a record, and return its metadata when it is acknowledged."""
+        return self._loop_thread.run(
+            self._client.send(
+                topic, value, key=key, headers=headers, partition=partition, timestamp=timestamp
+            )
+        )
 
     def enqueue(
         self,
         topic: str,
-        value: Any = None,
+        value: V | None = None,
         *,
-        key: Any = None,
+        key: K | None = None,
         headers: Headers = (),
         partition: int | None = None,
         timestamp: int | None = None,
@@ -153,7 +205,9 @@ class Producer(BlockingClient[_OrderedProducer]):
                 self._read(partial(_report_failure, error))
             raise
 
-    def send_many(self, topic: str, records: Iterable[Any]) -> list[OffsetRange]:
+    def send_many(
+        self, topic: str, records: Iterable[V | ProducerRecord | None]
+    ) -> list[OffsetRange]:
         """Send many records. An iterator runs in the calling thread."""
         append = self._client.accumulator.append_many
         return self._send_bulk(append, topic, _chunks(records))
@@ -195,13 +249,13 @@ class Producer(BlockingClient[_OrderedProducer]):
 
         return self._loop_thread.run(run())
 
-    def _start(self, create: Callable[[], _OrderedProducer]) -> None:
+    def _start(self, create: Callable[[], _OrderedProducer[K, V]]) -> None:
         super()._start(create)
         accumulator = self._client.accumulator
         self._client.handoff = HandoffQueue(self._loop_thread, accumulator)
 
 
-def _report_failure(error: Exception, producer: AsyncProducer) -> None:
+def _report_failure(error: Exception, producer: AsyncProducer[Any, Any]) -> None:
     producer.accumulator.report_failure(error)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from ..producer.transaction import abort_and_log
 from ..types import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class Transaction:
     """Like `ottla.client.Transaction`."""
 
-    def __init__(self, producer: Producer, consumer: Consumer | None) -> None:
+    def __init__(self, producer: Producer[Any, Any], consumer: Consumer | None) -> None:
         self._producer = producer
         self._consumer = consumer
 

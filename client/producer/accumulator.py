@@ -62,8 +62,8 @@ class RecordAccumulator:
         sender: Sender,
         *,
         partitioner: Literal["sticky", "round-robin"] | Partitioner,
-        key_serializer: Serializer | None,
-        value_serializer: Serializer | None,
+        key_serializer: Serializer[Any] | None,
+        value_serializer: Serializer[Any] | None,
     ) -> None:
         config = sender.config
         #: The topics that records were sent to.

@@ -24,7 +24,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self
 
 from ottla.protocol.compression import Compression
 
@@ -35,10 +35,12 @@ from ..transaction_requests import NO_PRODUCER
 from ..types import (
     ConsumerGroupMetadata,
     Headers,
+    K,
     OffsetAndMetadata,
     RecordMetadata,
     Serializer,
     TopicPartition,
+    V,
 )
 from .accumulator import HeaderPairs, ProducerRecord, RecordAccumulator
 from .batch import RECORD_OVERHEAD_BYTES, BatchConfig
@@ -65,8 +67,11 @@ __all__ = [
 _ACKS: dict[str | int, int] = {"all": -1, -1: -1, 1: 1, 0: 0}
 
 
-class Producer:
+class Producer(Generic[K, V]):
     """Sends records to topics.
+
+    Keys and values are bytes, or what `key_serializer` and `value_serializer` accept; type checkers
+    know: `Producer[bytes, str]`.
 
     `acks` says who acknowledges a record: "all" in-sync replicas, 1 (the leader) or 0 (nobody:
     metadata has no offset, and losses go unnoticed). With `idempotent`, a retry is never written
@@ -89,8 +94,8 @@ class Producer:
         compression: Literal["none", "gzip", "snappy", "lz4", "zstd"] = "none",
         idempotent: bool | None = None,
         partitioner: Literal["sticky", "round-robin"] | Partitioner = "sticky",
-        key_serializer: Serializer | None = None,
-        value_serializer: Serializer | None = None,
+        key_serializer: Serializer[K] | None = None,
+        value_serializer: Serializer[V] | None = None,
         transactional_id: str | None = None,
         transaction_timeout: float = 60.0,
         batch: BatchConfig | None = None,
@@ -135,19 +140,23 @@ class Producer:
     async def start(self) -> None:
         """Connect. Raises ClientError and KafkaError.
 
-        Like that of the consumer, but optional: otherwise the first record that is sent connects.
-        With a transactional id, older producers with the same one are fenced, and their
-        transaction is aborted; otherwise the first transaction does that.
+        `async with` connects as well. With a transactional id, this also fences older producers
+        with the same one, and aborts their transaction; otherwise the first transaction does that.
         """
+        await self.__aenter__()
+        if self._transactions is not None:
+            try:
+                await self._transactions.initialize()
+            except BaseException:
+                await self._abort()
+                raise
+
+    async def __aenter__(self) -> Self:
         try:
             await self._cluster.retry(lambda: self._cluster.refresh([]), what="connecting")
-            if self._transactions is not None:
-                await self._transactions.initialize()
         except BaseException:
             await self._abort()
             raise
-
-    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(
@@ -161,9 +170,9 @@ class Producer:
     async def send(
         self,
         topic: str,
-        value: Any = None,
+        value: V | None = None,
         *,
-        key: Any = None,
+        key: K | None = None,
         headers: Headers = (),
         partition: int | None = None,
         timestamp: int | None = None,
@@ -181,9 +190,9 @@ class Producer:
     async def enqueue(
         self,
         topic: str,
-        value: Any = None,
+        value: V | None = None,
         *,
-        key: Any = None,
+        key: K | None = None,
         headers: Headers = (),
         partition: int | None = None,
         timestamp: int | None = None,
@@ -194,6 +203,7 @@ class Producer:
         be written. asyncio logs a failure that nobody retrieves.
         """
         accumulator = self.accumulator
+        key_bytes: bytes | None = None
         pairs: HeaderPairs = ()
         try:
             if (
@@ -202,18 +212,25 @@ class Producer:
                 and key is timestamp is None
                 and not headers
             ):
+                value_bytes: bytes | None = value
                 size = RECORD_OVERHEAD_BYTES + len(value)
             else:
-                key, value, pairs, size = accumulator.serialize(key, value, headers, timestamp)
+                key_bytes, value_bytes, pairs, size = accumulator.serialize(
+                    key, value, headers, timestamp
+                )
             queues = accumulator.topics.get(topic) or await accumulator.queues_of(topic)
             future: asyncio.Future[RecordMetadata] = asyncio.Future(loop=queues.loop)
-            await accumulator.append(queues, future, key, value, pairs, size, partition, timestamp)
+            await accumulator.append(
+                queues, future, key_bytes, value_bytes, pairs, size, partition, timestamp
+            )
         except Exception as error:
             accumulator.report_failure(error)
             raise
         return future
 
-    async def send_many(self, topic: str, records: Iterable[Any]) -> list[OffsetRange]:
+    async def send_many(
+        self, topic: str, records: Iterable[V | ProducerRecord | None]
+    ) -> list[OffsetRange]:
         """Send values or `ProducerRecord`s, and return their offsets when all are acknowledged.
 
         If a record fails, those behind it in `records` are not sent, and its error is raised once

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from ..errors import ClientError, KafkaError
 from ..types import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
@@ -34,7 +34,7 @@ class OffsetSource(Protocol):
 class Transaction:
     """Commits at the end of the block, and aborts if an exception leaves it."""
 
-    def __init__(self, producer: Producer, consumer: Consumer | None = None) -> None:
+    def __init__(self, producer: Producer[Any, Any], consumer: Consumer | None = None) -> None:
         self._producer = producer
         self._consumer = consumer
 
@@ -75,7 +75,7 @@ class Transaction:
                 self._consumer.seek_to_committed()
 
 
-async def abort_and_log(producer: Producer) -> None:
+async def abort_and_log(producer: Producer[Any, Any]) -> None:
     """Abort if that is possible; log a failure, as another exception is on its way.
 
     A transaction whose outcome is not known cannot be aborted.

@@ -4,11 +4,13 @@ import errno
 import io
 import json
 import logging
+import re
 import socket
 import subprocess
 import sys
 import types
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -55,6 +57,9 @@ def test_python_m_ottla_is_the_command():
 
 def test_the_version_of_the_package():
     assert ottla_package.__version__ == version("ottla")
+    changelog = (Path(__file__).parents[2] / "CHANGELOG.md").read_text()
+    releases = re.findall("^## ([0-9.]+)$", changelog, re.MULTILINE)
+    assert ottla_package.__version__ == releases[0]
 
 
 def test_help_imports_no_package_and_broker_commands_no_daemon():

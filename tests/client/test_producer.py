@@ -17,7 +17,7 @@ from harness.scripted_broker import ScriptedCluster
 from harness.waiting import eventually
 from harness.wire import connect
 from ottla.broker import Broker, BrokerConfig
-from ottla.client import Admin
+from ottla.client import Admin, Consumer, blocking
 from ottla.client.config import ClientConfig, RetryConfig, TimeoutConfig
 from ottla.client.errors import (
     BufferFullError,
@@ -818,11 +818,35 @@ async def test_start_connects_or_raises():
 async def test_an_unreachable_cluster_raises_deadline_error():
     quick = TimeoutConfig(connect=1, operation=1)
     config = ClientConfig(retry=RetryConfig(backoff=0.01), timeouts=quick)
-    async with Producer("127.0.0.1:1", client=config) as producer:
+    producer = Producer("127.0.0.1:1", client=config)
+    try:
         with pytest.raises(DeadlineError, match="Metadata lookup of topic 'orders'") as caught:
             await producer.send("orders", b"x")
+    finally:
+        await producer.close()
 
     assert isinstance(caught.value.__cause__, ConnectionLostError)
+
+
+@pytest.mark.parametrize("kind", [Producer, Consumer, blocking.Producer, blocking.Consumer])
+async def test_producers_and_consumers_connect_when_they_are_entered(kind):
+    quick = ClientConfig(timeouts=TimeoutConfig(connect=1, operation=0.3))
+
+    async def enter():
+        if kind in (Producer, Consumer):
+            async with kind("127.0.0.1:1", client=quick):
+                pass
+        else:
+            await asyncio.to_thread(kind, "127.0.0.1:1", client=quick)
+
+    with pytest.raises(DeadlineError, match="connecting did not succeed"):
+        await enter()
+
+
+async def test_a_value_that_is_not_bytes_is_rejected_with_advice(broker):
+    async with Producer(broker.address) as producer:
+        with pytest.raises(SerializationError, match="value is int, not bytes: encode it,"):
+            await producer.send("t", 5)
 
 
 async def test_an_invalid_topic_name_is_rejected(broker):

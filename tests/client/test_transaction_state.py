@@ -37,9 +37,7 @@ def transactions():
     return begun
 
 
-@pytest.mark.parametrize(
-    ("state", "event"), [one for one in product(TransactionState, TransactionEvent)]
-)
+@pytest.mark.parametrize(("state", "event"), list(product(TransactionState, TransactionEvent)))
 def test_what_is_not_in_the_table_is_rejected(state, event):
     transactions = ProducerTransactions()
     transactions.state = state
