@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+from ottla.protocol.api.fetch import FetchRequest
 from ottla.protocol.api.produce import LAST_VERSION_WITH_TOPIC_NAMES, ProduceRequest
 from ottla.protocol.codec import decode_response, encode_request
 from ottla.protocol.schema import Message
@@ -78,6 +79,6 @@ def frame(request: Message) -> bytes:
 
 def _version_of(request: Message) -> int:
     assert request.api is not None
-    if isinstance(request, ProduceRequest):
+    if isinstance(request, ProduceRequest | FetchRequest):
         return LAST_VERSION_WITH_TOPIC_NAMES
     return request.api.versions.last

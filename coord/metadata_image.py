@@ -47,6 +47,8 @@ TRANSACTIONS_TOPIC = "__transaction_state"
 INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
 #: The name of the metadata log. It is not a topic.
 METADATA_TOPIC = "__cluster_metadata"
+#: Its topic id, the same in all clusters, as in Kafka.
+METADATA_TOPIC_ID = UUID(int=1)
 
 #: The key and the value of a record; a value of None is a tombstone.
 KeyValue = tuple[bytes, bytes | None]

@@ -79,7 +79,7 @@ class Api:
 # Produce is advertised from version 0, as in Kafka 4, but 0 to 2 are rejected: librdkafka before
 # 2.12 derives from the minimum version whether the broker accepts compressed batches.
 PRODUCE = Api(0, "Produce", Versions(3, 13, 9), advertised_since=0)
-FETCH = Api(1, "Fetch", Versions(4, 12, 12))
+FETCH = Api(1, "Fetch", Versions(4, 18, 12))
 LIST_OFFSETS = Api(2, "ListOffsets", Versions(1, 9, 6))
 METADATA = Api(3, "Metadata", Versions(0, 12, 9))
 OFFSET_COMMIT = Api(8, "OffsetCommit", Versions(2, 9, 8))

@@ -28,7 +28,7 @@ def test_a_stale_part_is_noticed(tmp_path):
     docs.mkdir()
     (docs / "generate.py").write_text((ROOT / "docs" / "generate.py").read_text())
     page = (ROOT / "docs" / "protocol.md").read_text()
-    (docs / "protocol.md").write_text(page.replace("| 4-12 |", "| 4-13 |"))
+    (docs / "protocol.md").write_text(page.replace("| 4-18 |", "| 4-19 |"))
 
     command = [sys.executable, str(docs / "generate.py"), "--check"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

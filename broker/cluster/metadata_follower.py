@@ -26,7 +26,7 @@ from ottla.client.errors import ClientError
 from ottla.client.fetch_request import PartitionFetch, fetch_request
 from ottla.coord.metadata_image import METADATA_TOPIC, KeyValue, MetadataPosition
 from ottla.protocol.api.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
-from ottla.protocol.api.fetch import FetchResponse
+from ottla.protocol.api.fetch import LAST_VERSION_WITH_TOPIC_NAMES, FetchResponse
 from ottla.protocol.batch import split_batches
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.storage.errors import DataDirectoryError, StorageError
@@ -296,7 +296,12 @@ class MetadataFollower:
             replica_id=self._cluster.broker_id,
             max_wait_ms=max_wait_ms,
         )
-        response = await connection.send(request, FetchResponse, timeout=_REQUEST_SECONDS)
+        response = await connection.send(
+            request,
+            FetchResponse,
+            max_version=LAST_VERSION_WITH_TOPIC_NAMES,
+            timeout=_REQUEST_SECONDS,
+        )
         (data,) = (data for topic in response.responses for data in topic.partitions)
         if data.error_code:
             code = ErrorCode(data.error_code)

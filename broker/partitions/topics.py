@@ -95,6 +95,8 @@ class Topics:
         self._logs = logs
         # By topic and index. None: the partition is offline, its log could not be opened.
         self._partitions: dict[str, dict[int, Partition | None]] = {}
+        # The same, by topic id.
+        self._partitions_by_id: dict[UUID, dict[int, Partition | None]] = {}
 
     async def load(self, progress: LoadProgress = lambda _done, _all: None) -> None:
         """Replay the metadata log and open all logs. Raises DataDirectoryError."""
@@ -130,7 +132,20 @@ class Topics:
         except KeyError:
             raise self._not_found(name, index) from None
         if partition is None:
-            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "The log could not be opened")
+            raise _offline_error()
+        return partition
+
+    def find_by_id(self, topic_id: UUID, index: int) -> Partition:
+        """Return a partition that this broker leads, by topic id. Raises ApiError."""
+        try:
+            partition = self._partitions_by_id[topic_id][index]
+        except KeyError:
+            topic = self.image.topics_by_id.get(topic_id)
+            if topic is None:
+                raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID) from None
+            raise self._not_found(topic.name, index) from None
+        if partition is None:
+            raise _offline_error()
         return partition
 
     def leads(self, topic: Topic, index: int) -> bool:
@@ -336,6 +351,7 @@ class Topics:
     def _open_partitions(self, topic: Topic) -> None:
         """Open the led partitions of a topic that are not open."""
         partitions = self._partitions.setdefault(topic.name, {})
+        self._partitions_by_id[topic.id] = partitions
         for index in range(len(topic.replicas)):
             if index not in partitions and self.leads(topic, index):
                 log = self._logs.logs.get(_log_name(topic.name, index))
@@ -348,6 +364,7 @@ class Topics:
 
     def _close_partitions(self, topic: Topic) -> None:
         """Close the partitions of a deleted topic, and wake the requests that wait for them."""
+        del self._partitions_by_id[topic.id]
         for partition in self._partitions.pop(topic.name).values():
             if partition is not None:
                 # Housekeeping skips it from now on, and a flush under way may fail: the directory
@@ -457,6 +474,10 @@ class Topics:
             " deletion",
             extra={"log": name, "topic_id": str(topic_id or ""), "path": str(path)},
         )
+
+
+def _offline_error() -> ApiError:
+    return ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "The log could not be opened")
 
 
 def _log_name(topic: str, index: int) -> str:

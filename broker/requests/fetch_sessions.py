@@ -10,6 +10,9 @@ The cache limits the number of sessions and the number of partitions in them, be
 keeps what a client named, whether or not it exists. When the cache is full, a new session evicts
 one that has been idle for two minutes, or is declined. A session that has been idle for ten minutes
 belongs to a client that is gone, and is dropped.
+
+Sessions of Fetch versions with topic names and of those with topic ids do not mix: a session stays
+with what it was opened with.
 """
 
 from __future__ import annotations
@@ -17,8 +20,15 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
+from uuid import UUID
 
-from ottla.protocol.api.fetch import FetchPartition, FetchRequest, PartitionData
+from ottla.protocol.api.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
+    ForgottenTopic,
+    PartitionData,
+)
 from ottla.protocol.errors import ErrorCode
 
 from .errors import ApiError
@@ -38,24 +48,29 @@ _MAX_EPOCH = 2**31 - 1
 _TOTAL_PARTITIONS_FACTOR = 10
 _MAX_TOPIC_NAME_LENGTH = 249
 
-TopicPartition = tuple[str, int]
+#: A topic as the client names it: by name, or by id from Fetch version 13 on.
+TopicKey = str | UUID
+PartitionKey = tuple[TopicKey, int]
 
 
 class FetchSession:
     """The partitions that a consumer fetches, in the order in which they are read."""
 
-    def __init__(self, session_id: int, now: float) -> None:
+    def __init__(self, session_id: int, now: float, *, uses_topic_ids: bool = False) -> None:
         self.id = session_id
+        self.uses_topic_ids = uses_topic_ids
         self.epoch = 1
         self.last_used = now
-        self._partitions: dict[TopicPartition, FetchPartition] = {}
+        self._partitions: dict[PartitionKey, FetchPartition] = {}
         # High watermark and log start offset, as last sent to the client.
-        self._sent: dict[TopicPartition, tuple[int, int]] = {}
+        self._sent: dict[PartitionKey, tuple[int, int]] = {}
+        # The partitions by topic id that were found at least once.
+        self._found: set[PartitionKey] = set()
 
     def __len__(self) -> int:
         return len(self._partitions)
 
-    def partitions(self) -> Iterator[tuple[str, FetchPartition]]:
+    def partitions(self) -> Iterator[tuple[TopicKey, FetchPartition]]:
         """Yield the partitions to read, with their topics."""
         for (topic, _index), partition in self._partitions.items():
             yield topic, partition
@@ -63,29 +78,41 @@ class FetchSession:
     def update(self, request: FetchRequest) -> None:
         """Add, change and forget partitions as a request says."""
         for topic in request.topics:
+            name = self._key_of(topic)
             for partition in topic.partitions:
                 kept = _without_tags(partition) if partition.unknown_tagged_fields else partition
-                self._partitions[topic.topic, partition.partition] = kept
+                self._partitions[name, partition.partition] = kept
         for forgotten in request.forgotten_topics_data:
+            name = self._key_of(forgotten)
             for index in forgotten.partitions:
-                self._partitions.pop((forgotten.topic, index), None)
-                self._sent.pop((forgotten.topic, index), None)
+                self._partitions.pop((name, index), None)
+                self._sent.pop((name, index), None)
+                self._found.discard((name, index))
 
-    def update_sent(self, topic: str, data: PartitionData) -> bool:
+    def has_found(self, topic: TopicKey, index: int) -> bool:
+        """Whether a response of the session had the partition of a topic id without an error."""
+        return (topic, index) in self._found
+
+    def update_sent(self, topic: TopicKey, data: PartitionData) -> bool:
         """Whether a partition belongs in an incremental response; if so, record it as sent."""
         key = (topic, data.partition_index)
         offsets = (data.high_watermark, data.log_start_offset)
         if not data.records and not data.error_code and self._sent.get(key) == offsets:
             return False
         self._sent[key] = offsets
+        if self.uses_topic_ids and not data.error_code:
+            self._found.add(key)
         return True
 
-    def move_to_end(self, keys: Iterable[TopicPartition]) -> None:
+    def move_to_end(self, keys: Iterable[PartitionKey]) -> None:
         """Read these partitions last next time, so that they do not starve the others."""
         for key in keys:
             partition = self._partitions.pop(key, None)
             if partition is not None:
                 self._partitions[key] = partition
+
+    def _key_of(self, topic: FetchTopic | ForgottenTopic) -> TopicKey:
+        return topic.topic_id if self.uses_topic_ids else topic.topic
 
 
 class FetchSessionCache:
@@ -104,7 +131,13 @@ class FetchSessionCache:
         return self._partition_count * PARTITION_BYTES
 
     def of(
-        self, request: FetchRequest, max_sessions: int, max_partitions: int, now: float
+        self,
+        request: FetchRequest,
+        max_sessions: int,
+        max_partitions: int,
+        now: float,
+        *,
+        uses_topic_ids: bool = False,
     ) -> FetchSession | None:
         """Return the session of a request, updated by it; None if the request has no session.
 
@@ -113,9 +146,13 @@ class FetchSessionCache:
         session_id, epoch = request.session_id, request.session_epoch
         if epoch in (OPEN, CLOSE):
             self._remove(session_id)
-            session = self._open(max_sessions, now) if epoch == OPEN else None
+            session = (
+                self._open(max_sessions, now, uses_topic_ids=uses_topic_ids)
+                if epoch == OPEN
+                else None
+            )
         else:
-            session = self._next(session_id, epoch, now)
+            session = self._next(session_id, epoch, now, uses_topic_ids=uses_topic_ids)
         if session is None:
             return None
         count_before = len(session)
@@ -131,7 +168,7 @@ class FetchSessionCache:
             raise ApiError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         return session
 
-    def _open(self, max_sessions: int, now: float) -> FetchSession | None:
+    def _open(self, max_sessions: int, now: float, *, uses_topic_ids: bool) -> FetchSession | None:
         while self._evict(now, _EXPIRED_SECONDS):
             pass
         if len(self._sessions) >= max_sessions and not self._evict(now):
@@ -139,10 +176,13 @@ class FetchSessionCache:
         session_id = _NO_SESSION
         while session_id == _NO_SESSION or session_id in self._sessions:
             session_id = secrets.randbelow(2**31)
-        session = self._sessions[session_id] = FetchSession(session_id, now)
+        session = FetchSession(session_id, now, uses_topic_ids=uses_topic_ids)
+        self._sessions[session_id] = session
         return session
 
-    def _next(self, session_id: int, epoch: int, now: float) -> FetchSession:
+    def _next(
+        self, session_id: int, epoch: int, now: float, *, uses_topic_ids: bool
+    ) -> FetchSession:
         """Return an existing session, advanced to its next epoch. Raises ApiError."""
         session = self._sessions.pop(session_id, None)
         if session is None:
@@ -151,6 +191,8 @@ class FetchSessionCache:
         session.last_used = now
         if epoch != session.epoch:
             raise ApiError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        if session.uses_topic_ids is not uses_topic_ids:
+            raise ApiError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
         session.epoch = 1 if epoch == _MAX_EPOCH else epoch + 1
         return session
 

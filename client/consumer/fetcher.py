@@ -19,7 +19,7 @@ from collections.abc import Collection, Coroutine, Iterable
 from itertools import count
 from typing import Any, NamedTuple
 
-from ottla.protocol.api.fetch import FetchResponse, PartitionData
+from ottla.protocol.api.fetch import LAST_VERSION_WITH_TOPIC_NAMES, FetchResponse, PartitionData
 from ottla.protocol.errors import ErrorCode
 
 from ..cluster import Cluster, PartitionInfo, needs_metadata_refresh
@@ -208,7 +208,12 @@ class Fetcher:
         timeout = config.max_wait + self._cluster.config.timeouts.request
         try:
             response = await self._cluster.send(
-                node, request, FetchResponse, channel="fetch", timeout=timeout
+                node,
+                request,
+                FetchResponse,
+                channel="fetch",
+                timeout=timeout,
+                max_version=LAST_VERSION_WITH_TOPIC_NAMES,
             )
             if (error := kafka_error(response.error_code, f"broker {node}")) is not None:
                 raise error

@@ -27,7 +27,7 @@ from ottla.protocol.api.describe_configs import (
     DescribeConfigsResource,
     DescribeConfigsResponse,
 )
-from ottla.protocol.api.fetch import FetchResponse, PartitionData
+from ottla.protocol.api.fetch import LAST_VERSION_WITH_TOPIC_NAMES, FetchResponse, PartitionData
 from ottla.protocol.batch import HEADER_BYTES, batch_size, unpack_header
 from ottla.protocol.errors import BatchError
 from ottla.protocol.schema import Buffer
@@ -172,7 +172,9 @@ class _RangeReader:
             max_bytes=self._options.partition_max_bytes,
             read_committed=self._options.read_committed,
         )
-        response = await cluster.send(node, request, FetchResponse)
+        response = await cluster.send(
+            node, request, FetchResponse, max_version=LAST_VERSION_WITH_TOPIC_NAMES
+        )
         data = response.responses[0].partitions[0] if response.responses else PartitionData()
         error = kafka_error(response.error_code or data.error_code, f"{tp} at offset {offset}")
         if error is not None:

@@ -8,14 +8,40 @@ Version 10 allows zstd compression.
 Version 11 adds RackId to the request, and PreferredReadReplica to the response.
 Version 12 is the first flexible version; adds ClusterId and LastFetchedEpoch to the request, and
     DivergingEpoch, CurrentLeader and SnapshotId to the response.
+Version 13 names topics by id.
+Version 14 may return OFFSET_MOVED_TO_TIERED_STORAGE.
+Version 15 replaces ReplicaId by ReplicaState, with the epoch of the follower.
+Version 16 adds NodeEndpoints to the response.
+Version 17 adds ReplicaDirectoryId to the request.
+Version 18 adds HighWatermark to the request.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from uuid import UUID
 
+from ..primitives import NIL_UUID
 from ..registry import FETCH
-from ..schema import Array, Buffer, Bytes, Int8, Int16, Int32, Int64, Message, String, Struct, field
+from ..schema import (
+    Array,
+    Buffer,
+    Bytes,
+    Int8,
+    Int16,
+    Int32,
+    Int64,
+    Message,
+    String,
+    Struct,
+    Uuid,
+    field,
+)
+
+#: The last version that names topics; later ones have their ids.
+LAST_VERSION_WITH_TOPIC_NAMES = 12
+#: The last version with ReplicaId; later ones have ReplicaState.
+LAST_VERSION_WITH_REPLICA_ID = 14
 
 
 class FetchPartition(Message):
@@ -28,23 +54,35 @@ class FetchPartition(Message):
     # first retained offset
     log_start_offset: int = field(Int64, since=5, ignorable=True, default=-1)
     partition_max_bytes: int = field(Int32)  # max bytes for this partition
+    # followers only: the log directory of the replica
+    replica_directory_id: UUID = field(Uuid, since=17, tag=0, ignorable=True, default=NIL_UUID)
+    # followers only: the high watermark that the replica knows
+    high_watermark: int = field(Int64, since=18, tag=1, ignorable=True, default=2**63 - 1)
 
 
 class FetchTopic(Message):
-    topic: str = field(String)
+    topic: str = field(String, until=12, ignorable=True)
+    topic_id: UUID = field(Uuid, since=13, default=NIL_UUID, ignorable=True)
     partitions: Sequence[FetchPartition] = field(Array(FetchPartition))
 
 
 class ForgottenTopic(Message):
-    topic: str = field(String)
+    topic: str = field(String, until=12, ignorable=True)
+    topic_id: UUID = field(Uuid, since=13, default=NIL_UUID, ignorable=True)
     partitions: Sequence[int] = field(Array(Int32))
+
+
+class ReplicaState(Message):
+    replica_id: int = field(Int32, default=-1)  # -1 for consumers
+    replica_epoch: int = field(Int64, default=-1)  # broker epoch of the follower, -1 unknown
 
 
 class FetchRequest(Message, api=FETCH):
     cluster_id: str | None = field(
         String, since=12, nullable=12, tag=0, ignorable=True, default=None
     )
-    replica_id: int = field(Int32, default=-1)  # -1 for consumers
+    replica_id: int = field(Int32, until=14, default=-1)  # -1 for consumers
+    replica_state: ReplicaState = field(Struct(ReplicaState), since=15, tag=1)
     max_wait_ms: int = field(Int32)  # long-poll limit
     min_bytes: int = field(Int32)  # respond once this many bytes are available
     max_bytes: int = field(Int32, default=2**31 - 1)  # soft limit for the whole response
@@ -100,8 +138,16 @@ class PartitionData(Message):
 
 
 class FetchableTopicResponse(Message):
-    topic: str = field(String)
+    topic: str = field(String, until=12, ignorable=True)
+    topic_id: UUID = field(Uuid, since=13, default=NIL_UUID, ignorable=True)
     partitions: Sequence[PartitionData] = field(Array(PartitionData))
+
+
+class NodeEndpoint(Message):
+    node_id: int = field(Int32)
+    host: str = field(String)
+    port: int = field(Int32)
+    rack: str | None = field(String, nullable=16, default=None)
 
 
 class FetchResponse(Message, api=FETCH):
@@ -109,3 +155,5 @@ class FetchResponse(Message, api=FETCH):
     error_code: int = field(Int16, since=7, ignorable=True)
     session_id: int = field(Int32, since=7)  # fetch session id, 0 = none
     responses: Sequence[FetchableTopicResponse] = field(Array(FetchableTopicResponse))
+    # addresses of the current leaders
+    node_endpoints: Sequence[NodeEndpoint] = field(Array(NodeEndpoint), since=16, tag=0)

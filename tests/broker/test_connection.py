@@ -287,7 +287,7 @@ async def test_a_malformed_request_behind_a_long_poll_closes_the_connection(tmp_
 
 @pytest.mark.parametrize(
     ("key", "version"),
-    [(0, 2), (0, 12), (1, 3), (1, 13), (3, 99), (3, -1), (4, 0), (18_000, 0), (-1, 0)],
+    [(0, 2), (0, 12), (1, 3), (1, 19), (3, 99), (3, -1), (4, 0), (18_000, 0), (-1, 0)],
 )
 async def test_an_unsupported_api_or_version_closes_the_connection(tmp_path, key, version):
     async with a_broker(tmp_path) as broker, connect(broker) as client:
@@ -321,7 +321,7 @@ async def test_an_unknown_version_of_api_versions_returns_the_supported_versions
             entry.api_key: (entry.min_version, entry.max_version) for entry in response.api_keys
         }
         assert supported.keys() == SUPPORTED_APIS.keys()
-        assert (supported[0], supported[18]) == ((0, 13), (0, 4))
+        assert (supported[0], supported[1], supported[18]) == ((0, 13), (4, 18), (0, 4))
         assert (await client.request(API_VERSIONS, 4)).error_code == 0
 
 

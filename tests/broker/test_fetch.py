@@ -19,10 +19,11 @@ from harness.wire import (
     produce_request,
     produce_results,
 )
+from ottla.protocol.api.fetch import LAST_VERSION_WITH_TOPIC_NAMES as WITH_NAMES
 from ottla.protocol.api.fetch import FetchPartition, FetchRequest, FetchTopic
 from ottla.protocol.errors import ErrorCode
 
-NEWEST = 12
+NEWEST = 18
 VERSIONS = pytest.mark.parametrize("version", range(4, NEWEST + 1))
 LONG_MS = 9000
 
@@ -64,7 +65,7 @@ async def test_an_offset_inside_a_batch_returns_the_whole_batch(tmp_path):
     async with a_broker(tmp_path) as broker, connect(broker) as client:
         await append(broker, 3, 3)
 
-        (data,) = fetched_partitions(await client.request(fetch_request(4), NEWEST))
+        (data,) = fetched_partitions(await client.request(fetch_request(4), WITH_NAMES))
 
         assert offsets_of(data) == [3, 4, 5]
 
@@ -73,7 +74,7 @@ async def test_the_end_offset_returns_empty_records_not_null(tmp_path):
     async with a_broker(tmp_path) as broker, connect(broker) as client:
         await append(broker, 3)
 
-        (data,) = fetched_partitions(await client.request(fetch_request(3), NEWEST))
+        (data,) = fetched_partitions(await client.request(fetch_request(3), WITH_NAMES))
 
         assert (data.error_code, data.records, data.high_watermark) == (0, b"", 3)
 
@@ -84,7 +85,7 @@ async def test_an_offset_outside_the_log_is_out_of_range_without_waiting(tmp_pat
         await append(broker, 3)
 
         first, second = fetched_partitions(
-            await client.request(fetch_request(offset, 0, max_wait_ms=LONG_MS), NEWEST)
+            await client.request(fetch_request(offset, 0, max_wait_ms=LONG_MS), WITH_NAMES)
         )
 
         assert first.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
@@ -99,7 +100,7 @@ async def test_offsets_below_the_log_start_are_out_of_range(tmp_path):
         partition_of(broker).log.delete_records_before(2)
 
         responses = [
-            fetched_partitions(await client.request(fetch_request(offset), NEWEST))[0]
+            fetched_partitions(await client.request(fetch_request(offset), WITH_NAMES))[0]
             for offset in (1, 2)
         ]
 
@@ -121,7 +122,7 @@ async def test_an_unknown_partition_fails_alone_without_waiting(tmp_path):
             ],
         )
 
-        response = await client.request(request, NEWEST)
+        response = await client.request(request, WITH_NAMES)
 
         assert [topic.topic for topic in response.responses] == ["nowhere", "t"]
         assert error_codes(response) == [3, 0, 3, 3]
@@ -136,7 +137,7 @@ async def test_a_wrong_leader_epoch_is_fenced(tmp_path):
 
         responses = [
             error_codes(
-                await client.request(fetch_request(0, epoch=epoch, max_wait_ms=LONG_MS), NEWEST)
+                await client.request(fetch_request(0, epoch=epoch, max_wait_ms=LONG_MS), WITH_NAMES)
             )
             for epoch in (-1, 0, 1, 2**31 - 1, -2)
         ]
@@ -150,7 +151,7 @@ async def test_a_fetch_with_a_replica_id_is_refused(tmp_path, replica_id, code):
     async with a_broker(tmp_path) as broker, connect(broker) as client:
         await append(broker, 1)
 
-        response = await client.request(fetch_request(0, replica_id=replica_id), NEWEST)
+        response = await client.request(fetch_request(0, replica_id=replica_id), WITH_NAMES)
 
         assert error_codes(response) == [code]
 
@@ -160,10 +161,10 @@ async def test_aborted_transactions_are_null_unless_read_committed(tmp_path):
         await append(broker, 2)
 
         (committed,) = fetched_partitions(
-            await client.request(fetch_request(0, isolation_level=1), NEWEST)
+            await client.request(fetch_request(0, isolation_level=1), WITH_NAMES)
         )
         (uncommitted,) = fetched_partitions(
-            await client.request(fetch_request(0, isolation_level=0), NEWEST)
+            await client.request(fetch_request(0, isolation_level=0), WITH_NAMES)
         )
 
         assert committed.aborted_transactions == []
@@ -182,7 +183,7 @@ async def test_whole_batches_up_to_partition_max_bytes(tmp_path):
 
         for max_bytes, count in [(3 * size, 3), (4 * size - 1, 3), (4 * size, 4), (99 * size, 10)]:
             (data,) = fetched_partitions(
-                await client.request(fetch_request(0, partition_max_bytes=max_bytes), NEWEST)
+                await client.request(fetch_request(0, partition_max_bytes=max_bytes), WITH_NAMES)
             )
             assert offsets_of(data) == list(range(count))
 
@@ -196,7 +197,9 @@ async def test_the_first_batch_is_returned_however_large_it_is(tmp_path, max_byt
         small_response = fetch_request(0, max_bytes=max_bytes)
 
         for request in (small_partition, small_response):
-            assert offsets_of(fetched_partitions(await client.request(request, NEWEST))[0]) == [0]
+            assert offsets_of(fetched_partitions(await client.request(request, WITH_NAMES))[0]) == [
+                0
+            ]
 
 
 async def test_limits_hold_after_the_first_partition_with_records(tmp_path):
@@ -206,10 +209,10 @@ async def test_limits_hold_after_the_first_partition_with_records(tmp_path):
         size = size_of()
 
         by_response = fetched_partitions(
-            await client.request(fetch_request(0, 0, 0, 0, max_bytes=3 * size), NEWEST)
+            await client.request(fetch_request(0, 0, 0, 0, max_bytes=3 * size), WITH_NAMES)
         )
         tight = fetch_request(0, 0, 0, 0, partition_max_bytes=size - 1)
-        by_partition = fetched_partitions(await client.request(tight, NEWEST))
+        by_partition = fetched_partitions(await client.request(tight, WITH_NAMES))
 
         assert [len(offsets_of(data)) for data in by_response] == [0, 2, 1, 0]
         assert [len(offsets_of(data)) for data in by_partition] == [0, 1, 0, 0]
@@ -224,7 +227,7 @@ async def test_fetch_max_bytes_of_the_broker_limits_a_response(tmp_path):
         await append(broker, *[1] * 5, value=bytes(400))
 
         (data,) = fetched_partitions(
-            await client.request(fetch_request(0, max_bytes=2**31 - 1), NEWEST)
+            await client.request(fetch_request(0, max_bytes=2**31 - 1), WITH_NAMES)
         )
 
         assert offsets_of(data) == [0, 1]
@@ -239,7 +242,7 @@ async def test_fetching_in_a_loop_returns_every_record_once(tmp_path):
         while offset < 180:
             (data,) = fetched_partitions(
                 await client.request(
-                    fetch_request(offset, topic="many", partition_max_bytes=700), NEWEST
+                    fetch_request(offset, topic="many", partition_max_bytes=700), WITH_NAMES
                 )
             )
             seen += offsets_of(data)
@@ -254,7 +257,7 @@ async def test_fetching_in_a_loop_returns_every_record_once(tmp_path):
 async def test_a_long_poll_is_woken_by_an_append(tmp_path):
     async with a_broker(tmp_path) as broker, connect(broker) as client:
         started = asyncio.get_running_loop().time()
-        client.send(fetch_request(0, max_wait_ms=LONG_MS), NEWEST)
+        client.send(fetch_request(0, max_wait_ms=LONG_MS), WITH_NAMES)
         assert await client.receives_nothing()
 
         await append(broker, 2)
@@ -265,7 +268,7 @@ async def test_a_long_poll_is_woken_by_an_append(tmp_path):
 
 async def test_a_long_poll_is_woken_by_any_of_its_partitions(tmp_path):
     async with a_broker(tmp_path, {"t": 3}) as broker, connect(broker) as client:
-        client.send(fetch_request(0, 0, 0, max_wait_ms=LONG_MS), NEWEST)
+        client.send(fetch_request(0, 0, 0, max_wait_ms=LONG_MS), WITH_NAMES)
         assert await client.receives_nothing()
 
         await append(broker, 1, index=2)
@@ -280,7 +283,7 @@ async def test_a_long_poll_is_woken_by_any_of_its_partitions(tmp_path):
 async def test_a_long_poll_waits_for_min_bytes(tmp_path):
     async with a_broker(tmp_path) as broker, connect(broker) as client:
         await append(broker, 1)
-        client.send(fetch_request(0, 0, min_bytes=3 * size_of(), max_wait_ms=LONG_MS), NEWEST)
+        client.send(fetch_request(0, 0, min_bytes=3 * size_of(), max_wait_ms=LONG_MS), WITH_NAMES)
         assert await client.receives_nothing()
         await append(broker, 1, index=1)
         assert await client.receives_nothing()
@@ -298,8 +301,10 @@ async def test_a_long_poll_returns_what_there_is_after_max_wait(tmp_path):
         await append(broker, 1)
         started = asyncio.get_running_loop().time()
 
-        nothing = await client.request(fetch_request(1, max_wait_ms=100), NEWEST)
-        something = await client.request(fetch_request(0, min_bytes=10**6, max_wait_ms=100), NEWEST)
+        nothing = await client.request(fetch_request(1, max_wait_ms=100), WITH_NAMES)
+        something = await client.request(
+            fetch_request(0, min_bytes=10**6, max_wait_ms=100), WITH_NAMES
+        )
 
         assert has_taken(started, 0.2)
         assert offsets_of(fetched_partitions(nothing)[0]) == []
@@ -322,7 +327,7 @@ async def test_a_fetch_with_nothing_to_wait_for_returns_at_once(tmp_path, reques
     async with a_broker(tmp_path) as broker, connect(broker) as client:
         started = asyncio.get_running_loop().time()
 
-        response = await client.request(request_, NEWEST)
+        response = await client.request(request_, WITH_NAMES)
 
         assert has_taken(started, 0)
         assert all(data.records == b"" for data in fetched_partitions(response))
@@ -331,7 +336,7 @@ async def test_a_fetch_with_nothing_to_wait_for_returns_at_once(tmp_path, reques
 async def test_deleting_a_topic_ends_its_long_polls(tmp_path):
     async with a_broker(tmp_path) as broker, connect(broker) as client:
         await append(broker, 1)
-        client.send(fetch_request(1, max_wait_ms=LONG_MS), NEWEST)
+        client.send(fetch_request(1, max_wait_ms=LONG_MS), WITH_NAMES)
         assert await client.receives_nothing()
 
         await broker.controller.delete_topic(broker.topics.image.topics["t"])
@@ -343,7 +348,7 @@ async def test_closing_a_connection_removes_its_waiters(tmp_path):
     async with a_broker(tmp_path) as broker:
         async with connect(broker) as client:
             for _ in range(5):
-                client.send(fetch_request(0, 0, max_wait_ms=2**31 - 1), NEWEST)
+                client.send(fetch_request(0, 0, max_wait_ms=2**31 - 1), WITH_NAMES)
             await eventually(lambda: len(partition_of(broker).waiters) == 5)
 
         await eventually(lambda: not partition_of(broker).waiters)
@@ -354,7 +359,7 @@ async def test_closing_a_connection_removes_its_waiters(tmp_path):
 
 async def test_stopping_the_broker_completes_long_polls(tmp_path):
     async with a_broker(tmp_path) as broker, connect(broker) as client:
-        client.send(fetch_request(0, max_wait_ms=LONG_MS), NEWEST)
+        client.send(fetch_request(0, max_wait_ms=LONG_MS), WITH_NAMES)
         assert await client.receives_nothing()
 
         await broker.server.stop(5)
@@ -365,7 +370,7 @@ async def test_stopping_the_broker_completes_long_polls(tmp_path):
 
 async def test_a_produce_behind_a_long_poll_is_appended_at_once_and_answered_after_it(tmp_path):
     async with a_broker(tmp_path) as broker, connect(broker) as client:
-        client.send(fetch_request(0, max_wait_ms=LONG_MS), NEWEST)
+        client.send(fetch_request(0, max_wait_ms=LONG_MS), WITH_NAMES)
         client.send(produce_request(a_batch(3), partition=1), 9)
         client.send(produce_request(a_batch(2), topic="nowhere"), 9)
 
@@ -380,7 +385,7 @@ async def test_a_produce_behind_a_long_poll_is_appended_at_once_and_answered_aft
 
 async def test_a_produce_wakes_the_long_poll_of_its_own_connection(tmp_path):
     async with a_broker(tmp_path) as broker, connect(broker) as client:
-        client.send(fetch_request(0, max_wait_ms=LONG_MS), NEWEST)
+        client.send(fetch_request(0, max_wait_ms=LONG_MS), WITH_NAMES)
         client.send(produce_request(a_batch(3)), 9)
 
         assert offsets_of(fetched_partitions(await client.response())[0]) == [0, 1, 2]
@@ -389,9 +394,9 @@ async def test_a_produce_wakes_the_long_poll_of_its_own_connection(tmp_path):
 
 async def test_long_polls_of_one_connection_are_answered_in_request_order(tmp_path):
     async with a_broker(tmp_path) as broker, connect(broker) as client:
-        client.send(fetch_request(0, max_wait_ms=300), NEWEST)
-        client.send(fetch_request(0, topic="nowhere", max_wait_ms=LONG_MS), NEWEST)
-        client.send(fetch_request(0, max_wait_ms=100), NEWEST)
+        client.send(fetch_request(0, max_wait_ms=300), WITH_NAMES)
+        client.send(fetch_request(0, topic="nowhere", max_wait_ms=LONG_MS), WITH_NAMES)
+        client.send(fetch_request(0, max_wait_ms=100), WITH_NAMES)
 
         responses = [error_codes(await client.response()) for _ in range(3)]
 
@@ -401,7 +406,7 @@ async def test_long_polls_of_one_connection_are_answered_in_request_order(tmp_pa
 async def test_a_long_poll_holds_no_mapped_segment(tmp_path):
     async with a_broker(tmp_path) as broker, connect(broker) as client:
         await append(broker, 2)
-        client.send(fetch_request(0, min_bytes=10**6, max_wait_ms=LONG_MS), NEWEST)
+        client.send(fetch_request(0, min_bytes=10**6, max_wait_ms=LONG_MS), WITH_NAMES)
         await eventually(lambda: partition_of(broker).waiters)
         log = partition_of(broker).log
 
@@ -436,8 +441,8 @@ async def test_records_outside_the_page_cache_are_read_by_a_thread(tmp_path):
         await append(broker, *[1] * 8, value=os.urandom(200_000))
         log = partition_of(broker).log
         with cold(log):
-            client.send(fetch_request(0, partition_max_bytes=2**31 - 1), NEWEST)
-            client.send(fetch_request(0, topic="nowhere"), NEWEST)
+            client.send(fetch_request(0, partition_max_bytes=2**31 - 1), WITH_NAMES)
+            client.send(fetch_request(0, topic="nowhere"), WITH_NAMES)
 
             (data,) = fetched_partitions(await client.response())
 
@@ -465,7 +470,7 @@ async def test_a_read_error_outside_the_page_cache_is_a_storage_error(tmp_path, 
                 min_bytes=10**9 if wait_ms else 1,
                 max_wait_ms=wait_ms,
             )
-            response = await client.request(request, NEWEST)
+            response = await client.request(request, WITH_NAMES)
 
             path.rmdir()
             path.with_suffix(".gone").rename(path)

@@ -14,10 +14,11 @@ from harness.wire import (
 )
 from ottla.broker.requests.errors import ApiError
 from ottla.broker.requests.fetch_sessions import FetchSessionCache
+from ottla.protocol.api.fetch import LAST_VERSION_WITH_TOPIC_NAMES as WITH_NAMES
 from ottla.protocol.api.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 from ottla.protocol.errors import ErrorCode
 
-NEWEST = 12
+NEWEST = 18
 LAST_EPOCH = 2**31 - 1
 NOT_FOUND = ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 WRONG_EPOCH = ErrorCode.INVALID_FETCH_SESSION_EPOCH
@@ -29,7 +30,7 @@ async def append(client, index=0, count=1, topic="t"):
     ) == [0]
 
 
-async def open_session(client, *count, version=NEWEST):
+async def open_session(client, *count, version=WITH_NAMES):
     """Open a session for partitions 0, 1, …; return its id and the full response."""
     response = await client.request(fetch_request(*count, session_epoch=0), version)
     assert response.error_code == 0
@@ -84,7 +85,7 @@ async def test_a_session_starts_with_a_full_response_and_continues_incrementally
 
 async def test_a_sessionless_request_opens_no_session(tmp_path):
     async with a_broker(tmp_path) as broker, connect(broker) as client:
-        response = await client.request(fetch_request(0, 0), NEWEST)
+        response = await client.request(fetch_request(0, 0), WITH_NAMES)
 
         assert (response.session_id, indexes(response)) == (0, [0, 1])
         assert len(broker.fetch_sessions) == 0
@@ -96,9 +97,12 @@ async def test_a_session_keeps_the_fetch_offsets_of_earlier_requests(tmp_path):
         await append(client, 0, 2)
 
         answers = [
-            await client.request(incremental_request(session_id, epoch), NEWEST) for epoch in (1, 2)
+            await client.request(incremental_request(session_id, epoch), WITH_NAMES)
+            for epoch in (1, 2)
         ]
-        moved = await client.request(incremental_request(session_id, 3, partition(0, 2)), NEWEST)
+        moved = await client.request(
+            incremental_request(session_id, 3, partition(0, 2)), WITH_NAMES
+        )
 
         # The fetch offset has not changed, so the same records are returned.
         assert [[offsets_of(data) for data in fetched_partitions(a)] for a in answers] == [
@@ -115,13 +119,17 @@ async def test_partitions_are_added_and_forgotten(tmp_path):
         session_id, first = await open_session(client, 0)
 
         added = await client.request(
-            incremental_request(session_id, 1, partition(2, 0), partition(0, 1)), NEWEST
+            incremental_request(session_id, 1, partition(2, 0), partition(0, 1)), WITH_NAMES
         )
-        forgotten = await client.request(incremental_request(session_id, 2, forgotten=[2]), NEWEST)
+        forgotten = await client.request(
+            incremental_request(session_id, 2, forgotten=[2]), WITH_NAMES
+        )
         unknown = await client.request(
-            incremental_request(session_id, 3, forgotten=[2, 77, -1]), NEWEST
+            incremental_request(session_id, 3, forgotten=[2, 77, -1]), WITH_NAMES
         )
-        again = await client.request(incremental_request(session_id, 4, partition(2, 1)), NEWEST)
+        again = await client.request(
+            incremental_request(session_id, 4, partition(2, 1)), WITH_NAMES
+        )
 
         assert [indexes(a) for a in (first, added, forgotten, unknown)] == [[0], [2], [], []]
         # New partitions are returned even without records.
@@ -135,11 +143,13 @@ async def test_a_changed_high_watermark_or_log_start_is_returned_without_records
         await append(client, 0, 2)
         session_id, _ = await open_session(client, 2)
 
-        quiet = await client.request(incremental_request(session_id, 1), NEWEST)
+        quiet = await client.request(incremental_request(session_id, 1), WITH_NAMES)
         partition_of(broker).log.delete_records_before(1)
-        started_later = await client.request(incremental_request(session_id, 2), NEWEST)
+        started_later = await client.request(incremental_request(session_id, 2), WITH_NAMES)
         await append(client, 0)
-        grown = await client.request(incremental_request(session_id, 3, partition(0, 3)), NEWEST)
+        grown = await client.request(
+            incremental_request(session_id, 3, partition(0, 3)), WITH_NAMES
+        )
 
         assert fetched_partitions(quiet) == []
         assert [
@@ -155,10 +165,10 @@ async def test_an_error_is_returned_each_time_until_it_is_resolved(tmp_path):
         session_id, first = await open_session(client, 0, 5)
 
         second = await client.request(
-            incremental_request(session_id, 1, max_wait_ms=9000, min_bytes=1), NEWEST
+            incremental_request(session_id, 1, max_wait_ms=9000, min_bytes=1), WITH_NAMES
         )
-        well = await client.request(incremental_request(session_id, 2, partition(1, 0)), NEWEST)
-        quiet = await client.request(incremental_request(session_id, 3), NEWEST)
+        well = await client.request(incremental_request(session_id, 2, partition(1, 0)), WITH_NAMES)
+        quiet = await client.request(incremental_request(session_id, 3), WITH_NAMES)
 
         assert error_codes(first) == [0, ErrorCode.OFFSET_OUT_OF_RANGE]
         assert (indexes(second), error_codes(second)) == ([1], [ErrorCode.OFFSET_OUT_OF_RANGE])
@@ -168,10 +178,12 @@ async def test_an_error_is_returned_each_time_until_it_is_resolved(tmp_path):
 
 async def test_a_session_picks_up_a_topic_created_later(tmp_path):
     async with a_broker(tmp_path) as broker, connect(broker) as client:
-        response = await client.request(fetch_request(0, topic="later", session_epoch=0), NEWEST)
+        response = await client.request(
+            fetch_request(0, topic="later", session_epoch=0), WITH_NAMES
+        )
         await broker.controller.create_topics([broker.controller.plan_topic("later", 1, {})])
 
-        there = await client.request(incremental_request(response.session_id, 1), NEWEST)
+        there = await client.request(incremental_request(response.session_id, 1), WITH_NAMES)
 
         assert error_codes(response) == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
         assert error_codes(there) == [0]
@@ -180,7 +192,7 @@ async def test_a_session_picks_up_a_topic_created_later(tmp_path):
 async def test_a_long_poll_waits_for_all_partitions_of_the_session(tmp_path):
     async with a_broker(tmp_path, {"t": 3}) as broker, connect(broker) as client:
         session_id, _ = await open_session(client, 0, 0, 0)
-        client.send(incremental_request(session_id, 1, max_wait_ms=9000, min_bytes=1), NEWEST)
+        client.send(incremental_request(session_id, 1, max_wait_ms=9000, min_bytes=1), WITH_NAMES)
         assert await client.receives_nothing()
 
         async with connect(broker) as producer:
@@ -193,8 +205,8 @@ async def test_a_session_can_be_closed(tmp_path):
     async with a_broker(tmp_path) as broker, connect(broker) as client:
         session_id, _ = await open_session(client, 0)
 
-        closed = await client.request(incremental_request(session_id, -1), NEWEST)
-        after = await client.request(incremental_request(session_id, 1), NEWEST)
+        closed = await client.request(incremental_request(session_id, -1), WITH_NAMES)
+        after = await client.request(incremental_request(session_id, 1), WITH_NAMES)
 
         assert (closed.error_code, closed.session_id, fetched_partitions(closed)) == (0, 0, [])
         assert (after.error_code, after.session_id, fetched_partitions(after)) == (NOT_FOUND, 0, [])
@@ -206,7 +218,9 @@ async def test_the_closing_request_gets_a_sessionless_response(tmp_path):
         await append(client, 1)
         session_id, _ = await open_session(client, 0, 0)
 
-        last = await client.request(incremental_request(session_id, -1, partition(1, 0)), NEWEST)
+        last = await client.request(
+            incremental_request(session_id, -1, partition(1, 0)), WITH_NAMES
+        )
 
         assert (last.session_id, [offsets_of(data) for data in fetched_partitions(last)]) == (
             0,
@@ -218,7 +232,7 @@ async def test_a_full_request_replaces_the_session(tmp_path):
     async with a_broker(tmp_path) as broker, connect(broker) as client:
         before, _ = await open_session(client, 0, 0)
 
-        after = await client.request(incremental_request(before, 0, partition(1, 0)), NEWEST)
+        after = await client.request(incremental_request(before, 0, partition(1, 0)), WITH_NAMES)
 
         assert after.session_id not in (0, before)
         assert indexes(after) == [1]
@@ -244,12 +258,12 @@ async def test_a_wrong_session_id_or_epoch_fails_without_waiting(tmp_path, sessi
         session, _ = await open_session(client, 1)
         named = {"current": session, "other": session % LAST_EPOCH + 1}.get(session_id, session_id)
 
-        wrong = await client.request(incremental_request(named, epoch, partition(0, 0)), NEWEST)
+        wrong = await client.request(incremental_request(named, epoch, partition(0, 0)), WITH_NAMES)
 
         assert wrong.error_code == code
         if code:
             assert (wrong.session_id, fetched_partitions(wrong)) == (0, [])
-            right = await client.request(incremental_request(session, 1), NEWEST)
+            right = await client.request(incremental_request(session, 1), WITH_NAMES)
             assert (right.error_code, fetched_partitions(right)) == (0, [])
 
 
@@ -257,8 +271,10 @@ async def test_a_session_without_partitions_is_closed(tmp_path):
     async with a_broker(tmp_path) as broker, connect(broker) as client:
         session_id, _ = await open_session(client, 0, 0)
 
-        empty = await client.request(incremental_request(session_id, 1, forgotten=[0, 1]), NEWEST)
-        after = await client.request(incremental_request(session_id, 2), NEWEST)
+        empty = await client.request(
+            incremental_request(session_id, 1, forgotten=[0, 1]), WITH_NAMES
+        )
+        after = await client.request(incremental_request(session_id, 2), WITH_NAMES)
 
         assert (empty.error_code, empty.session_id, fetched_partitions(empty)) == (0, 0, [])
         assert after.error_code == NOT_FOUND
@@ -266,7 +282,7 @@ async def test_a_session_without_partitions_is_closed(tmp_path):
 
 async def test_a_request_without_partitions_opens_no_session(tmp_path):
     async with a_broker(tmp_path) as broker, connect(broker) as client:
-        response = await client.request(fetch_request(session_epoch=0), NEWEST)
+        response = await client.request(fetch_request(session_epoch=0), WITH_NAMES)
 
         assert (response.error_code, response.session_id) == (0, 0)
         assert len(broker.fetch_sessions) == 0
@@ -280,7 +296,7 @@ async def test_a_session_is_declined_when_the_cache_is_full(tmp_path, slots):
     ):
         ids = {(await open_session(client, 0))[0] for _ in range(slots)}
 
-        declined = await client.request(fetch_request(0, 0, session_epoch=0), NEWEST)
+        declined = await client.request(fetch_request(0, 0, session_epoch=0), WITH_NAMES)
 
         assert len(ids) == len(broker.fetch_sessions) == slots
         assert (declined.session_id, indexes(declined)) == (0, [0, 1])
@@ -293,13 +309,13 @@ async def test_partitions_do_not_starve_each_other(tmp_path):
             await append(client, index)
         size = len(a_batch())
         response = await client.request(
-            fetch_request(0, 0, 0, 0, session_epoch=0, max_bytes=size), NEWEST
+            fetch_request(0, 0, 0, 0, session_epoch=0, max_bytes=size), WITH_NAMES
         )
         returned = [data.partition_index for data in fetched_partitions(response) if data.records]
 
         for epoch in range(1, 8):
             response = await client.request(
-                incremental_request(response.session_id, epoch, max_bytes=size), NEWEST
+                incremental_request(response.session_id, epoch, max_bytes=size), WITH_NAMES
             )
             returned += [
                 data.partition_index for data in fetched_partitions(response) if data.records
@@ -314,7 +330,7 @@ async def test_a_session_outlives_its_connection(tmp_path):
             session_id, _ = await open_session(client, 0)
 
         async with connect(broker) as client:
-            response = await client.request(incremental_request(session_id, 1), NEWEST)
+            response = await client.request(incremental_request(session_id, 1), WITH_NAMES)
 
         assert (response.error_code, response.session_id) == (0, session_id)
 
@@ -331,11 +347,11 @@ async def test_a_session_does_not_keep_what_clients_could_inflate(tmp_path):
         )
 
         long_name = await client.request(
-            fetch_request(0, topic="x" * 5000, session_epoch=0), NEWEST
+            fetch_request(0, topic="x" * 5000, session_epoch=0), WITH_NAMES
         )
         more = [partition(index, 0) for index in range(40, 60)]
-        grown = await client.request(incremental_request(session_id, 1, *more), NEWEST)
-        kept = await client.request(incremental_request(0, 0, tagged), NEWEST)
+        grown = await client.request(incremental_request(session_id, 1, *more), WITH_NAMES)
+        kept = await client.request(incremental_request(0, 0, tagged), WITH_NAMES)
 
         assert (long_name.session_id, error_codes(long_name)) == (0, [3])
         assert (grown.error_code, grown.session_id) == (NOT_FOUND, 0)

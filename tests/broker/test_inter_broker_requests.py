@@ -2,14 +2,14 @@
 
 import asyncio
 from contextlib import asynccontextmanager
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from harness.daemon import free_ports
 from harness.wire import connect
 from ottla.broker import Broker, BrokerConfig
 from ottla.protocol.api.allocate_producer_ids import AllocateProducerIdsRequest
 from ottla.protocol.api.broker_registration import BrokerRegistrationRequest
-from ottla.protocol.api.fetch import FetchPartition, FetchRequest, FetchTopic
+from ottla.protocol.api.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
 from ottla.protocol.errors import ErrorCode
 
 SESSION_MS = 300
@@ -43,8 +43,15 @@ def registration(broker, incarnation, **fields):
     )
 
 
-async def fetched(client, request):
-    (data,) = (await client.request(request, 12)).responses[0].partitions
+def fetch_by_id_as_broker(replica_id=1):
+    request = fetch_as_broker(-1)
+    request.topics[0].topic_id = UUID(int=1)  # As in Kafka.
+    request.replica_state = ReplicaState(replica_id=replica_id, replica_epoch=3)
+    return request
+
+
+async def fetched(client, request, version=12):
+    (data,) = (await client.request(request, version)).responses[0].partitions
     return data
 
 
@@ -55,9 +62,13 @@ async def test_a_client_cannot_act_as_a_broker(tmp_path):
         for address in (internal, external):
             async with connect(address) as client:
                 for replica_id in (0, 1, 7, -3):
-                    data = await fetched(client, fetch_as_broker(replica_id))
-                    assert data.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-                    assert not data.records
+                    for request, version in (
+                        (fetch_as_broker(replica_id), 12),
+                        (fetch_by_id_as_broker(replica_id), 18),
+                    ):
+                        data = await fetched(client, request, version)
+                        assert data.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+                        assert not data.records
                 answer = await client.request(
                     AllocateProducerIdsRequest(broker_id=1, broker_epoch=0), 0
                 )
@@ -76,6 +87,7 @@ async def test_a_registered_connection_acts_as_its_broker(tmp_path):
         assert registered.error_code == ErrorCode.NONE
         assert registered.leader_epoch == 4
         assert (await fetched(client, fetch_as_broker())).records
+        assert (await fetched(client, fetch_by_id_as_broker(), 18)).records
         assert broker.cluster.alive == {0, 1}
         stale = AllocateProducerIdsRequest(broker_id=1, broker_epoch=registered.broker_epoch - 1)
         assert (await client.request(stale, 0)).error_code == ErrorCode.STALE_BROKER_EPOCH

@@ -21,7 +21,7 @@ from ottla.protocol.api.list_offsets import (
 )
 from ottla.protocol.batch import RecordBatch
 
-NEWEST = 12
+NEWEST = 18
 LONG_MS = 9000
 
 

@@ -25,7 +25,7 @@ from harness.requests import (
     try_create_topic,
     try_delete_topic,
 )
-from harness.wire import connect
+from harness.wire import connect, fetch_request, fetched_partitions
 from ottla.client import Admin, Consumer, NewTopic, Producer, TopicPartition
 from ottla.protocol.api.delete_records import (
     DeleteRecordsPartition,
@@ -181,7 +181,7 @@ async def test_other_brokers_return_not_leader_and_the_leader(cluster, name):
 
     for number in (0, 2):
         broker = cluster[number]
-        for version in (3, 9, 10, 11):
+        for version in (3, 9, 10, 11, 13):
             answer = await produce_value(broker, name, 0, version=version)
             [result] = answer.responses[0].partition_responses
             assert result.error_code == NOT_LEADER
@@ -189,10 +189,13 @@ async def test_other_brokers_return_not_leader_and_the_leader(cluster, name):
                 assert result.current_leader.leader_id == 1
                 [node] = answer.node_endpoints
                 assert (node.node_id, node.port) == (1, cluster[1].port)
-        for version in (4, 11, 12):
-            data = await fetch_partition(broker, name, 0, version=version)
+        for version in (4, 11, 12, 13, 15, 16, 18):
+            answer = await send_request(broker, fetch_request(0, topic=name), version)
+            [data] = fetched_partitions(answer)
             assert data.error_code == NOT_LEADER
             assert data.current_leader.leader_id == (1 if version >= 12 else -1)
+            nodes = [(node.node_id, node.port) for node in answer.node_endpoints]
+            assert nodes == ([(1, cluster[1].port)] if version >= 16 else [])
         assert await list_offsets_code(broker, name) == NOT_LEADER
         assert await delete_records_code(broker, name) == NOT_LEADER
     assert await produce_code(cluster[1], name, 0) == ErrorCode.NONE

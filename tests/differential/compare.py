@@ -117,17 +117,20 @@ def _value(name: str, value: Any, bindings: Bindings, prefix: str) -> Any:
     return bindings.symbol_of(value, "topic id" if isinstance(value, UUID) else "member")
 
 
+_TOPIC_FIELDS = {"name", "topic", "topic_id", "partitions", "partition_responses"}
+
+
 def _merged(elements: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Merge topics of the same name; leave out those without partitions, and without an error.
+    """Merge topics of the same name and id; leave out those without partitions, and without an error.
 
     A request may name a topic twice, or without partitions. Kafka responds with a map of
     partitions by topic; ottla responds to each entry.
     """
-    merged: dict[str, dict[str, Any]] = {}
+    merged: dict[tuple[Any, Any], dict[str, Any]] = {}
     for element in elements:
-        name = element.get("name", element.get("topic"))
+        name = element.get("name", element.get("topic")), element.get("topic_id")
         key = next((key for key in ("partitions", "partition_responses") if key in element), None)
-        if key is None or "error_code" in element or len(element) > 2:
+        if key is None or "error_code" in element or element.keys() - _TOPIC_FIELDS:
             return elements
         if element[key]:
             merged.setdefault(name, element | {key: []})[key].extend(element[key])

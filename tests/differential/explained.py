@@ -28,7 +28,7 @@ class Explanation(NamedTuple):
     diverges: bool = False
 
 
-def _names_twice(_difference: Difference, request: Any) -> bool:
+def _names_twice(difference: Difference, request: Any) -> bool:
     """Whether a request names a topic, partition, group, resource or config more than once."""
     if request.api.name in ("Heartbeat", "JoinGroup", "SyncGroup"):
         return False
@@ -36,6 +36,8 @@ def _names_twice(_difference: Difference, request: Any) -> bool:
     named: list[Any] = []
     for topic in topics:
         name = getattr(topic, "name", getattr(topic, "topic", topic))
+        if request.api.name in ("Fetch", "Produce") and difference.version >= _WITH_TOPIC_IDS:
+            name = topic.topic_id
         partitions = next((getattr(topic, n) for n in _PARTITIONS if hasattr(topic, n)), None)
         if partitions is None:
             named.append(name)
@@ -54,6 +56,8 @@ def _names_twice(_difference: Difference, request: Any) -> bool:
     return len(named) != len(set(map(repr, named)))
 
 
+#: The first version of Fetch and Produce that has topic ids instead of names.
+_WITH_TOPIC_IDS = 13
 _TOPICS = ("topics", "topic_data", "topic_names")
 _PARTITIONS = ("partitions", "partition_data", "partition_indexes")
 
@@ -267,6 +271,21 @@ EXPLANATIONS: list[Explanation] = [
         "A fetch session without partitions is not created.",
         lambda difference, request: (
             difference.ottla == 0 and not any(topic.partitions for topic in request.topics)
+        ),
+        diverges=True,
+    ),
+    Explanation(
+        "Fetch",
+        ".*",
+        "The zero topic id of a Fetch is unknown, as any other id would be; Kafka fails the whole"
+        " request unexpectedly.",
+        lambda difference, request: (
+            difference.version >= _WITH_TOPIC_IDS
+            and any(
+                topic.topic_id == NIL_UUID
+                for topics in (request.topics, request.forgotten_topics_data)
+                for topic in topics
+            )
         ),
         diverges=True,
     ),

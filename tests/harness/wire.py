@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -26,6 +26,7 @@ from ottla.protocol.api.fetch import (
     FetchTopic,
     PartitionData,
 )
+from ottla.protocol.api.metadata import MetadataRequest, MetadataRequestTopic
 from ottla.protocol.api.produce import (
     LAST_VERSION_WITH_TOPIC_NAMES,
     PartitionProduceData,
@@ -36,6 +37,7 @@ from ottla.protocol.api.produce import (
 )
 from ottla.protocol.batch import RecordBatch, split_batches
 from ottla.protocol.codec import decode_response, encode_request
+from ottla.protocol.primitives import NIL_UUID
 from ottla.protocol.schema import Message
 
 #: Longer than any response takes on a busy machine; a test that waits this long hangs.
@@ -81,8 +83,8 @@ class WireClient:
         api = request.api
         assert api is not None
         if version is None:
-            is_produce = isinstance(request, ProduceRequest)
-            version = LAST_VERSION_WITH_TOPIC_NAMES if is_produce else api.versions.last
+            has_names = isinstance(request, ProduceRequest | FetchRequest)
+            version = LAST_VERSION_WITH_TOPIC_NAMES if has_names else api.versions.last
         self._correlation_id += 1
         self.writer.writelines(encode_request(request, version, self._correlation_id, "wire"))
         self._in_flight.append((self._correlation_id, api.response, version))
@@ -95,9 +97,26 @@ class WireClient:
         return response
 
     async def request(self, request: Message, version: int | None = None) -> Any:
-        """Send a request and return its response."""
+        """Send a request and return its response.
+
+        Topics without an id, in a version with ids, get those that Metadata returns.
+        """
+        if version is not None and version > LAST_VERSION_WITH_TOPIC_NAMES:
+            if isinstance(request, FetchRequest):
+                await self._fill_in_topic_ids([*request.topics, *request.forgotten_topics_data])
+            elif isinstance(request, ProduceRequest):
+                await self._fill_in_topic_ids(request.topic_data, "name")
         self.send(request, version)
         return await self.response()
+
+    async def _fill_in_topic_ids(self, topics: Sequence[Any], name_field: str = "topic") -> None:
+        for topic in topics:
+            name = getattr(topic, name_field)
+            if topic.topic_id == NIL_UUID and name:
+                wanted = MetadataRequestTopic(name=name)
+                lookup = MetadataRequest(topics=[wanted], allow_auto_topic_creation=False)
+                response = await self.request(lookup, 12)
+                topic.topic_id = response.topics[0].topic_id
 
     async def frame(self) -> bytes:
         """Read a frame; return it without its length prefix."""

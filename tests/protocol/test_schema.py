@@ -50,8 +50,8 @@ def test_repr_shows_fields_that_differ_from_their_default():
 
 
 def test_an_unsupported_version_is_rejected():
-    with pytest.raises(ValueError, match="FetchRequest has no version 13: supported are 4-12"):
-        FetchRequest.struct(13)
+    with pytest.raises(ValueError, match="FetchRequest has no version 19: supported are 4-18"):
+        FetchRequest.struct(19)
     with pytest.raises(ValueError, match="PartitionData has no version"):
         PartitionData.struct(4)
 

@@ -5,6 +5,8 @@ max_wait_ms is 0; otherwise when enough bytes have been appended or max_wait_ms 
 isolation level read_committed, only records below the last stable offset are returned and counted,
 with a list of the transactions among them that were aborted.
 
+From version 13 on topics have ids instead of names: `TopicKey` is what the version has.
+
 Records are views of mapped segments, passed to the socket without a copy. Pages that are not in the
 page cache are read by a thread first, so that the event loop never waits for the disk.
 """
@@ -12,18 +14,23 @@ page cache are read by a thread first, so that the event loop never waits for th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, cast
+from uuid import UUID
 
-from ottla.coord.metadata_image import METADATA_TOPIC
+from ottla.coord.metadata_image import METADATA_TOPIC, METADATA_TOPIC_ID
 from ottla.protocol.api.fetch import (
+    LAST_VERSION_WITH_REPLICA_ID,
+    LAST_VERSION_WITH_TOPIC_NAMES,
     AbortedTransaction,
     EpochEndOffset,
     FetchableTopicResponse,
     FetchPartition,
     FetchRequest,
     FetchResponse,
+    FetchTopic,
     LeaderIdAndEpoch,
+    NodeEndpoint,
     PartitionData,
 )
 from ottla.protocol.errors import ErrorCode
@@ -31,7 +38,7 @@ from ottla.storage.errors import OffsetOutOfRangeError
 from ottla.storage.log import LogSlice
 
 from ..errors import EXPECTED_ERRORS, ApiError, NotLeaderError, error_code_of
-from ..fetch_sessions import CLOSE, OPEN, FetchSession
+from ..fetch_sessions import CLOSE, OPEN, FetchSession, TopicKey
 from ..memory_account import fetch_request_bytes
 from ..waiters import Waiter
 
@@ -44,6 +51,10 @@ if TYPE_CHECKING:
 _CONSUMER_IDS = (-1, -2)
 _READ_COMMITTED = 1
 _FIRST_VERSION_WITH_LEADER = 12
+_FIRST_VERSION_WITH_ENDPOINTS = 16
+_NOT_FOUND = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
+#: The name and the id of the metadata log, which is not a topic.
+_METADATA_LOG = (METADATA_TOPIC, METADATA_TOPIC_ID)
 
 
 def handle(
@@ -51,17 +62,22 @@ def handle(
 ) -> FetchResponse | asyncio.Future[FetchResponse]:
     """Handle Fetch."""
     session = None
-    if request.replica_id not in _CONSUMER_IDS:
-        if not broker.cluster.sessions.is_registered(request.replica_id, context.connection):
+    replica_id = _replica_id(context.version, request)
+    if replica_id not in _CONSUMER_IDS:
+        if not broker.cluster.sessions.is_registered(replica_id, context.connection):
             return _refuse_replica(context.version, request)
-        _record_follower_offset(broker, request)
+        _record_follower_offset(broker, context.version, request)
     # Most clients send (0, -1): no session.
     if request.session_id or request.session_epoch != CLOSE:
         max_sessions = broker.config.max_incremental_fetch_session_cache_slots
         max_partitions = broker.config.broker_max_partitions
         try:
             session = broker.fetch_sessions.of(
-                request, max_sessions, max_partitions, context.received_at
+                request,
+                max_sessions,
+                max_partitions,
+                context.received_at,
+                uses_topic_ids=context.version > LAST_VERSION_WITH_TOPIC_NAMES,
             )
         except ApiError as error:
             return FetchResponse(error_code=error.code)
@@ -75,11 +91,17 @@ def handle(
         and not result.has_error
         and broker.memory.fits(parked_bytes)
     ):
-        delayed = _DelayedFetch(broker, context.version, request, session)
+        delayed = _DelayedFetch(broker, context, request, session)
         return delayed.wait(result.partitions, missing_bytes, parked_bytes)
     if result.is_in_page_cache():
-        return _response(request, session, result)
-    return _DelayedFetch(broker, context.version, request, session).load_into_page_cache(result)
+        return _response(broker, context, request, session, result)
+    return _DelayedFetch(broker, context, request, session).load_into_page_cache(result)
+
+
+def _replica_id(version: int, request: FetchRequest) -> int:
+    if version <= LAST_VERSION_WITH_REPLICA_ID:
+        return request.replica_id
+    return request.replica_state.replica_id
 
 
 class _ReadResult:
@@ -89,7 +111,7 @@ class _ReadResult:
 
     def __init__(self) -> None:
         #: The response of each partition, with its topic.
-        self.data: list[tuple[str, PartitionData]] = []
+        self.data: list[tuple[TopicKey, PartitionData]] = []
         #: The partitions that were read without an error.
         self.partitions: list[Partition] = []
         #: The records, with their index in `data`.
@@ -110,18 +132,17 @@ def _read(
 ) -> _ReadResult:
     """Read each partition, up to its own limit and the limit of the response."""
     result = _ReadResult()
-    data, topics = result.data, broker.topics
-    is_consumer = request.replica_id in _CONSUMER_IDS
+    data = result.data
+    find = _finder(broker, version)
+    is_consumer = _replica_id(version, request) in _CONSUMER_IDS
     is_committed = is_consumer and request.isolation_level == _READ_COMMITTED
     aborted: list[AbortedTransaction] | None = None
     remaining_bytes = min(request.max_bytes, broker.config.fetch_max_bytes)
-    for topic, fetched in _partitions_of(request) if session is None else session.partitions():
+    wanted = _partitions_of(version, request) if session is None else session.partitions()
+    for topic, fetched in wanted:
         index = fetched.partition
         try:
-            if is_consumer:
-                partition = topics.find(topic, index)
-            else:
-                partition = _find_for_follower(broker, topic)
+            partition = find(topic, index) if is_consumer else _find_for_follower(broker, topic)
             partition.check_epoch(fetched.current_leader_epoch)
             if fetched.last_fetched_epoch >= 0 and (diverging := _divergence(partition, fetched)):
                 result.has_error = True  # Not one for the client, but an answer at once.
@@ -140,7 +161,10 @@ def _read(
                 log_slice = partition.read(fetched.fetch_offset, max_bytes)
         except EXPECTED_ERRORS as error:
             result.has_error = True
-            data.append((topic, _error_data(index, error, version)))
+            if session is not None and session.has_found(topic, index):
+                error = _session_error(broker, topic, error)
+            leader = _current_leader(broker, topic, index, error, version)
+            data.append((topic, _error_data(index, error, leader)))
             continue
         result.partitions.append(partition)
         records = log_slice.view
@@ -166,12 +190,31 @@ def _read(
     return result
 
 
-def _partitions_of(request: FetchRequest) -> Iterable[tuple[str, FetchPartition]]:
-    return ((topic.topic, partition) for topic in request.topics for partition in topic.partitions)
+def _partitions_of(
+    version: int, request: FetchRequest
+) -> Iterable[tuple[TopicKey, FetchPartition]]:
+    if version <= LAST_VERSION_WITH_TOPIC_NAMES:
+        return (
+            (topic.topic, partition) for topic in request.topics for partition in topic.partitions
+        )
+    return (
+        (topic.topic_id, partition) for topic in request.topics for partition in topic.partitions
+    )
+
+
+def _finder(broker: Broker, version: int) -> Callable[[TopicKey, int], Partition]:
+    """Return the function that finds partitions by what the version has: topic names or ids."""
+    topics = broker.topics
+    find = topics.find if version <= LAST_VERSION_WITH_TOPIC_NAMES else topics.find_by_id
+    return cast("Callable[[TopicKey, int], Partition]", find)
 
 
 def _response(
-    request: FetchRequest, session: FetchSession | None, result: _ReadResult
+    broker: Broker,
+    context: RequestContext,
+    request: FetchRequest,
+    session: FetchSession | None,
+    result: _ReadResult,
 ) -> FetchResponse:
     data, session_id = result.data, 0
     if session is not None:
@@ -182,30 +225,75 @@ def _response(
         )
         if request.session_epoch != OPEN:
             data = changed
-    topics: dict[str, list[PartitionData]] = {}
+    topics: dict[TopicKey, list[PartitionData]] = {}
     for topic, partition in data:
         topics.setdefault(topic, []).append(partition)
+    has_endpoints = result.has_error and context.version >= _FIRST_VERSION_WITH_ENDPOINTS
     return FetchResponse(
         session_id=session_id,
-        responses=[
-            FetchableTopicResponse(topic=topic, partitions=partitions)
-            for topic, partitions in topics.items()
-        ],
+        responses=[_topic_response(topic, partitions) for topic, partitions in topics.items()],
+        node_endpoints=_endpoints(broker, context, data) if has_endpoints else (),
     )
 
 
-def _error_data(index: int, error: Exception, version: int) -> PartitionData:
-    leader = LeaderIdAndEpoch()
-    if version >= _FIRST_VERSION_WITH_LEADER and isinstance(error, NotLeaderError):
-        leader = LeaderIdAndEpoch(leader_id=error.leader_id, leader_epoch=error.leader_epoch)
+def _topic_response(topic: TopicKey, partitions: Sequence[PartitionData]) -> FetchableTopicResponse:
+    if isinstance(topic, UUID):
+        return FetchableTopicResponse(topic_id=topic, partitions=partitions)
+    return FetchableTopicResponse(topic=topic, partitions=partitions)
+
+
+def _endpoints(
+    broker: Broker, context: RequestContext, data: Iterable[tuple[TopicKey, PartitionData]]
+) -> list[NodeEndpoint]:
+    """Return the endpoints of other leaders, so that clients need no Metadata request (KIP-951)."""
+    leaders = {partition.current_leader.leader_id for _topic, partition in data}
+    nodes = (broker.cluster.node(leader, context) for leader in leaders if leader >= 0)
+    return [NodeEndpoint(node_id=node.id, host=node.host, port=node.port) for node in nodes]
+
+
+def _session_error(broker: Broker, topic: TopicKey, error: Exception) -> Exception:
+    """Return the error of a partition that the session had found, as Kafka reports it.
+
+    A session keeps the name that its topic id had: it tells a deleted topic from one that was
+    created again. An id that was never found is unknown.
+    """
+    if error_code_of(error) is not ErrorCode.UNKNOWN_TOPIC_ID or not isinstance(topic, UUID):
+        return error
+    image = broker.topics.image
+    is_recreated = image.deleted_topics.get(topic) in image.topics
+    return ApiError(
+        ErrorCode.INCONSISTENT_TOPIC_ID if is_recreated else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    )
+
+
+def _current_leader(
+    broker: Broker, topic: TopicKey, index: int, error: Exception, version: int
+) -> LeaderIdAndEpoch:
+    """Return the leader that a client does not know, according to its error."""
+    if isinstance(error, NotLeaderError) and version >= _FIRST_VERSION_WITH_LEADER:
+        return LeaderIdAndEpoch(leader_id=error.leader_id, leader_epoch=error.leader_epoch)
+    if (
+        error_code_of(error) is ErrorCode.FENCED_LEADER_EPOCH
+        and version >= _FIRST_VERSION_WITH_ENDPOINTS
+    ):
+        partition = _finder(broker, version)(topic, index)
+        return LeaderIdAndEpoch(
+            leader_id=broker.config.broker_id, leader_epoch=partition.leader_epoch
+        )
+    return LeaderIdAndEpoch()
+
+
+def _error_data(
+    index: int, error: Exception, leader: LeaderIdAndEpoch | None = None
+) -> PartitionData:
     code = error_code_of(error)
     return PartitionData(
         partition_index=index,
         error_code=code,
         high_watermark=-1,
-        current_leader=leader,
+        current_leader=leader or LeaderIdAndEpoch(),
         # As Kafka: null only if the partition was found.
-        aborted_transactions=() if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else None,
+        aborted_transactions=() if code in _NOT_FOUND else None,
         records=b"",
     )
 
@@ -214,10 +302,14 @@ class _DelayedFetch:
     """A fetch that waits for appends or for the disk, and then completes its future."""
 
     def __init__(
-        self, broker: Broker, version: int, request: FetchRequest, session: FetchSession | None
+        self,
+        broker: Broker,
+        context: RequestContext,
+        request: FetchRequest,
+        session: FetchSession | None,
     ) -> None:
         self._broker = broker
-        self._version = version
+        self._context = context
         self._request = request
         self._session = session
         self._is_committed = request.isolation_level == _READ_COMMITTED
@@ -264,16 +356,19 @@ class _DelayedFetch:
         if self._future.done():
             return
         try:
-            result = _read(self._broker, self._version, self._request, self._session)
+            result = _read(self._broker, self._context.version, self._request, self._session)
             missing_bytes = self._request.min_bytes - result.size_bytes
             if self._is_committed and missing_bytes > 0 and self._may_wait_longer(result):
                 self._wait_for(result.partitions, missing_bytes)
             elif result.is_in_page_cache():
-                self._future.set_result(_response(self._request, self._session, result))
+                self._future.set_result(self._response(result))
             else:
                 self.load_into_page_cache(result)
         except Exception as error:  # noqa: BLE001  # Reported where the future is awaited.
             self._future.set_exception(error)
+
+    def _response(self, result: _ReadResult) -> FetchResponse:
+        return _response(self._broker, self._context, self._request, self._session, result)
 
     def _may_wait_longer(self, result: _ReadResult) -> bool:
         """Whether to wait on, after a marker that has not made enough records visible."""
@@ -292,28 +387,35 @@ class _DelayedFetch:
                     if not log_slice.is_in_page_cache():
                         await asyncio.to_thread(log_slice.load_into_page_cache)
                 except OSError as error:
-                    failed = _error_data(data.partition_index, error, self._version)
-                    result.data[at] = topic, failed
+                    result.data[at] = topic, _error_data(data.partition_index, error)
             if not future.done():
-                future.set_result(_response(self._request, self._session, result))
+                future.set_result(self._response(result))
         except Exception as error:  # noqa: BLE001  # Reported where the future is awaited.
             if not future.done():
                 future.set_exception(error)
 
 
-def _record_follower_offset(broker: Broker, request: FetchRequest) -> None:
+def _record_follower_offset(broker: Broker, version: int, request: FetchRequest) -> None:
     """Record how far a follower has replicated the metadata log: up to its fetch offset."""
     for topic in request.topics:
-        if topic.topic == METADATA_TOPIC and topic.partitions:
+        if _key_of(version, topic) in _METADATA_LOG and topic.partitions:
             broker.cluster.liveness.record_heartbeat(
-                request.replica_id, topic.partitions[0].fetch_offset
+                _replica_id(version, request), topic.partitions[0].fetch_offset
             )
 
 
-def _find_for_follower(broker: Broker, topic: str) -> Partition:
+def _key_of(version: int, topic: FetchTopic) -> TopicKey:
+    return topic.topic if version <= LAST_VERSION_WITH_TOPIC_NAMES else topic.topic_id
+
+
+def _find_for_follower(broker: Broker, topic: TopicKey) -> Partition:
     """Return the partition of the metadata log, the only one that other brokers replicate."""
-    if topic != METADATA_TOPIC:
-        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    if topic not in _METADATA_LOG:
+        raise ApiError(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            if isinstance(topic, str)
+            else ErrorCode.UNKNOWN_TOPIC_ID
+        )
     return broker.topics.metadata_log.partition
 
 
@@ -322,12 +424,9 @@ def _refuse_replica(version: int, request: FetchRequest) -> FetchResponse:
     error = ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     return FetchResponse(
         responses=[
-            FetchableTopicResponse(
-                topic=topic.topic,
-                partitions=[
-                    _error_data(partition.partition, error, version)
-                    for partition in topic.partitions
-                ],
+            _topic_response(
+                _key_of(version, topic),
+                [_error_data(partition.partition, error) for partition in topic.partitions],
             )
             for topic in request.topics
         ]

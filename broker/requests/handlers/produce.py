@@ -91,17 +91,18 @@ def handle(
 def _with_topic_names(broker: Broker, request: ProduceRequest) -> ProduceRequest:
     """Return the request with the names of its topics; an unknown id keeps an empty name."""
     topics = broker.topics.image.topics_by_id
+    found_topics = [topics.get(topic.topic_id) for topic in request.topic_data]
     return ProduceRequest(
         transactional_id=request.transactional_id,
         acks=request.acks,
         timeout_ms=request.timeout_ms,
         topic_data=[
             TopicProduceData(
-                name=topics[topic.topic_id].name if topic.topic_id in topics else "",
+                name="" if found is None else found.name,
                 topic_id=topic.topic_id,
                 partition_data=topic.partition_data,
             )
-            for topic in request.topic_data
+            for topic, found in zip(request.topic_data, found_topics, strict=True)
         ],
     )
 

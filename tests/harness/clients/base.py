@@ -157,10 +157,10 @@ def kafka_libs() -> str | None:
     return folder if os.path.isdir(folder) else None
 
 
-def node_modules() -> str | None:
-    """Return the folder of TEST_NODE_MODULES or NODE_PATH that has kafkajs, if there is one."""
+def node_modules(package: str = "kafkajs") -> str | None:
+    """Return the folder of TEST_NODE_MODULES or NODE_PATH that has a package, if there is one."""
     for variable in ("TEST_NODE_MODULES", "NODE_PATH"):
         folder = os.environ.get(variable, "")
-        if folder and os.path.isdir(os.path.join(folder, "kafkajs")):
+        if folder and os.path.isdir(os.path.join(folder, package)):
             return folder
     return None
