@@ -22,6 +22,8 @@ class AvailablePartitions:
         admin: Admin,
         topics: Mapping[str, TopicDescription],
         partitions: Collection[TopicPartition],
+        *,
+        isolation: str = "read_uncommitted",
     ) -> None:
         self.requested = list(partitions)
         #: The partitions without offsets, and why.
@@ -32,8 +34,8 @@ class AvailablePartitions:
                 led.append(tp)
             else:
                 self._miss(tp, "no leader: its broker is down")
-        self.starts = self._look_up(admin, led, is_end=False)
-        self.ends = self._look_up(admin, list(self.starts), is_end=True)
+        self.starts = self._look_up(admin, led)
+        self.ends = self._look_up(admin, list(self.starts), isolation)
         self.starts = {tp: self.starts[tp] for tp in self.ends}
 
     def check(self) -> None:
@@ -47,15 +49,18 @@ class AvailablePartitions:
             )
 
     def _look_up(
-        self, admin: Admin, partitions: list[TopicPartition], *, is_end: bool
+        self, admin: Admin, partitions: list[TopicPartition], isolation: str | None = None
     ) -> dict[TopicPartition, int]:
+        """Return the start offsets of partitions, or the end offsets with an isolation level."""
         from ottla.client.admin import PartialError
         from ottla.client.errors import ConnectionLostError, DeadlineError, RetriableError
 
         if not partitions:
             return {}
         try:
-            return (admin.end_offsets if is_end else admin.beginning_offsets)(*partitions)
+            if isolation is None:
+                return admin.beginning_offsets(*partitions)
+            return admin.end_offsets(*partitions, isolation=isolation)  # type: ignore[arg-type]
         except PartialError as error:
             for tp, reason in error.failed.items():
                 self._miss(tp, _reason(reason))

@@ -84,6 +84,10 @@ def _groups(admin: Admin, _context: click.Context) -> Iterable[str]:
     return (group.group_id for group in admin.list_groups())
 
 
+def _transactional_ids(admin: Admin, _context: click.Context) -> Iterable[str]:
+    return (transaction.transactional_id for transaction in admin.list_transactions())
+
+
 def _brokers_or_topics(admin: Admin, context: click.Context) -> Iterable[str]:
     if context.params.get("kind") == "broker":
         return (str(broker.id) for broker in admin.describe_cluster().brokers)
@@ -104,5 +108,6 @@ def _configs(admin: Admin, context: click.Context) -> Iterable[str]:
 
 complete_topics = _live(_topics)
 complete_groups = _live(_groups)
+complete_transactional_ids = _live(_transactional_ids)
 complete_brokers_or_topics = _live(_brokers_or_topics)
 complete_configs = _live(_configs)

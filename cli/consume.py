@@ -18,7 +18,7 @@ from .option_types import POSITION, Kind, Position, offset_between
 from .record_filter import Filter
 from .record_format import as_json as row_of
 from .record_format import formatter, unescaped
-from .record_reader import Bounds, Printer, consume_as_member, consume_between, print_last
+from .record_reader import Printer, consume_as_member, consume_between, print_last
 from .target import Target, connected, json_option
 from .topic_records import partitions_of
 
@@ -66,7 +66,18 @@ _DEFAULT_FROM = Position(Kind.START)
 @click.option(
     "--header", metavar="NAME[=REGEX]", multiple=True, help="Only records with this header."
 )
-@click.option("--committed", is_flag=True, help="Skip records of aborted and open transactions.")
+@click.option(
+    "--isolation",
+    type=click.Choice(["read_uncommitted", "read_committed"]),
+    default="read_uncommitted",
+    help="read_committed: skip records of open and aborted transactions.",
+)
+@click.option(
+    "--committed",
+    "isolation",
+    flag_value="read_committed",
+    help="The same as --isolation read_committed.",
+)
 @click.option("-F", "--format", "layout", metavar="TEXT", help="Output format: see above.")
 @click.option(
     "-K", "--key-separator", metavar="TEXT", help="Print keys, separated from values by TEXT."
@@ -136,6 +147,7 @@ def _consume_alone(target: Target, topics: tuple[str, ...], options: dict[str, A
                 for topic in described.values()
                 for tp in partitions_of(topic, options["partitions"])
             ],
+            isolation=options["isolation"],
         )
         partitions = list(available.ends)
         starts = offset_between(admin, available.starts, available.ends, start)
@@ -144,16 +156,12 @@ def _consume_alone(target: Target, topics: tuple[str, ...], options: dict[str, A
     is_shown = not sys.stdout.isatty() and not options["follow"]
 
     async def run() -> None:
-        async with target.consumer(is_committed=options["committed"]) as consumer:
-            if options["committed"]:
-                # Records beyond the last stable offset cannot be read yet.
-                for tp, end in (await consumer.end_offsets(*partitions)).items():
-                    ends[tp] = min(ends[tp], end)
-            bounds: Bounds = {tp: (starts[tp], ends[tp]) for tp in partitions}
+        async with target.consumer(isolation=options["isolation"]) as consumer:
+            bounds = {tp: (starts[tp], ends[tp]) for tp in partitions}
             total = sum(max(0, ends[tp] - starts[tp]) for tp in partitions)
             with output.progress("reading", total, is_shown=is_shown) as bar:
                 if last:
-                    await print_last(consumer, bounds, last, printer)
+                    await print_last(consumer, bounds, available.starts, last, printer)
                 else:
                     await consume_between(consumer, bounds, printer, bar)
             if options["follow"] and not printer.is_done:
@@ -211,7 +219,7 @@ def _consume_in_group(target: Target, topics: tuple[str, ...], options: dict[str
             pattern=_pattern(topics) if options["regex"] else None,
             group=options["group"],
             reset="earliest" if start.kind is Kind.START else "latest",
-            is_committed=options["committed"],
+            isolation=options["isolation"],
         ) as consumer:
             with output.progress("reading", is_shown=is_shown) as bar:
                 await consume_as_member(consumer, options["printer"], bar, is_endless=is_endless)

@@ -57,6 +57,7 @@ _BY_ERROR_CODE = {
     "UNKNOWN_TOPIC_OR_PARTITION": (Exit.NOT_FOUND, "list topics: ottla topic list"),
     "UNKNOWN_TOPIC_ID": (Exit.NOT_FOUND, "list topics: ottla topic list"),
     "GROUP_ID_NOT_FOUND": (Exit.NOT_FOUND, "list groups: ottla group list"),
+    "TRANSACTIONAL_ID_NOT_FOUND": (Exit.NOT_FOUND, "list transactional ids: ottla txn list"),
     "RESOURCE_NOT_FOUND": (Exit.NOT_FOUND, "list brokers: ottla cluster describe"),
     "OFFSET_OUT_OF_RANGE": (Exit.NOT_FOUND, "show offsets: ottla topic offsets TOPIC"),
     "TOPIC_ALREADY_EXISTS": (

@@ -88,7 +88,25 @@ class PositionType(click.ParamType):  # type: ignore[type-arg]
         return Position(Kind.TIME, timestamp)
 
 
+class DurationType(click.ParamType):  # type: ignore[type-arg]
+    """A duration, in seconds."""
+
+    name = "duration"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Parse 90s, 15m or 2h."""
+        if isinstance(value, float):
+            return value
+        match = _AGO.fullmatch(value)
+        if match is None:
+            self.fail(f"invalid duration {value!r}: expected 90s, 15m, 2h, 1d or 1w", param, ctx)
+        return float(match["number"]) * _UNIT_SECONDS[match["unit"]]
+
+
 TIME = TimeType()
+DURATION = DurationType()
 POSITION = PositionType()
 
 

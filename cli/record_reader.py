@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import sys
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -96,16 +97,34 @@ async def consume_between(
             return
 
 
-async def print_last(consumer: Consumer, bounds: Bounds, count: int, printer: Printer) -> None:
-    """Print the newest records over all partitions, oldest first."""
+async def print_last(
+    consumer: Consumer,
+    bounds: Mapping[TopicPartition, tuple[int, int]],
+    earliest: Mapping[TopicPartition, int],
+    count: int,
+    printer: Printer,
+) -> None:
+    """Print the newest records over all partitions, oldest first.
+
+    Offsets may be those of transaction markers, or of records that were compacted or aborted: then
+    twice as many offsets are read before those that were, and so on.
+    """
     newest: list[tuple[int, TopicPartition, int, ConsumerRecord]] = []
-    async for tp, records in between(consumer, bounds):
-        for record in records:
-            entry = (record.timestamp, tp, record.offset, record)
-            if len(newest) < count:
-                heapq.heappush(newest, entry)
-            else:
-                heapq.heappushpop(newest, entry)
+    found: Counter[TopicPartition] = Counter()
+    while bounds:
+        async for tp, records in between(consumer, bounds):
+            found[tp] += len(records)
+            for record in records:
+                entry = (record.timestamp, tp, record.offset, record)
+                if len(newest) < count:
+                    heapq.heappush(newest, entry)
+                else:
+                    heapq.heappushpop(newest, entry)
+        bounds = {
+            tp: (max(earliest[tp], start - 2 * (end - start)), start)
+            for tp, (start, end) in bounds.items()
+            if found[tp] < count and start > earliest[tp]
+        }
     printer.print(record for *_, record in sorted(newest))
 
 

@@ -77,7 +77,7 @@ class Target:
         pattern: re.Pattern[str] | None = None,
         group: str | None = None,
         reset: str = "earliest",
-        is_committed: bool = False,
+        isolation: str = "read_uncommitted",
     ) -> Consumer:
         """Return a consumer, to be entered on an event loop."""
         from ottla.client.consumer.consumer import Consumer
@@ -88,7 +88,7 @@ class Target:
             pattern=pattern,
             group=group,
             auto_offset_reset=reset,
-            isolation="read_committed" if is_committed else "read_uncommitted",
+            isolation=isolation,
             client=self.config(is_patient=True),
         )
 

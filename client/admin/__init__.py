@@ -32,6 +32,12 @@ if TYPE_CHECKING:
         ReplicaLogDir,
     )
     from .topics import CreatedTopic, NewTopic, PartitionDescription, TopicDescription
+    from .transactions import (
+        HangingTransaction,
+        ProducerState,
+        TransactionDescription,
+        TransactionListing,
+    )
 
 __all__ = [
     "Admin",
@@ -43,13 +49,17 @@ __all__ = [
     "CreatedTopic",
     "GroupDescription",
     "GroupListing",
+    "HangingTransaction",
     "MemberDescription",
     "NewTopic",
     "PartialError",
     "PartitionDescription",
     "PartitionLag",
+    "ProducerState",
     "ReplicaLogDir",
     "TopicDescription",
+    "TransactionDescription",
+    "TransactionListing",
 ]
 
 # The others are in results.
@@ -58,6 +68,10 @@ _MODULE_OF = {
     "PartialError": "requests",
     **dict.fromkeys(
         ("CreatedTopic", "NewTopic", "PartitionDescription", "TopicDescription"), "topics"
+    ),
+    **dict.fromkeys(
+        ("HangingTransaction", "ProducerState", "TransactionDescription", "TransactionListing"),
+        "transactions",
     ),
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import datetime
+from typing import Literal
 
 from ottla.protocol.api.delete_records import (
     DeleteRecordsPartition,
@@ -30,9 +31,17 @@ class OffsetsAdmin(AdminRequests):
         """Return the earliest offset of partitions, or of all partitions of topics."""
         return await self._offsets_at(partitions, EARLIEST)
 
-    async def end_offsets(self, *partitions: str | TopicPartition) -> dict[TopicPartition, int]:
-        """Return the log end offset of partitions, or of all partitions of topics."""
-        return await self._offsets_at(partitions, LATEST)
+    async def end_offsets(
+        self,
+        *partitions: str | TopicPartition,
+        isolation: Literal["read_uncommitted", "read_committed"] = "read_uncommitted",
+    ) -> dict[TopicPartition, int]:
+        """Return the log end offset of partitions, or of all partitions of topics.
+
+        With read_committed, the last stable offset: what such a consumer reads up to.
+        """
+        read_committed = isolation == "read_committed"
+        return await self._offsets_at(partitions, LATEST, read_committed=read_committed)
 
     async def offsets_for_times(
         self, times: Mapping[TopicPartition, int | datetime]
@@ -81,10 +90,16 @@ class OffsetsAdmin(AdminRequests):
         return await self._each_leader(before, send, "deleting records")
 
     async def _offsets_at(
-        self, partitions: Iterable[str | TopicPartition], timestamp: int
+        self,
+        partitions: Iterable[str | TopicPartition],
+        timestamp: int,
+        *,
+        read_committed: bool = False,
     ) -> dict[TopicPartition, int]:
         tps = await self._expand_topics(partitions)
-        found = await self._list_offsets(dict.fromkeys(tps, timestamp))
+        found = await self._list_offsets(
+            dict.fromkeys(tps, timestamp), read_committed=read_committed
+        )
         return {tp: one.offset for tp, one in found.items()}
 
     async def _end_offsets_of_existing(
@@ -128,14 +143,14 @@ class OffsetsAdmin(AdminRequests):
         return tps
 
     async def _list_offsets(
-        self, timestamps: Mapping[TopicPartition, int]
+        self, timestamps: Mapping[TopicPartition, int], *, read_committed: bool = False
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
         async def attempt(
             pending: list[TopicPartition],
         ) -> Mapping[TopicPartition, Outcome[OffsetAndTimestamp]]:
             await self._cluster.refresh({tp.topic for tp in pending})
             some = {tp: timestamps[tp] for tp in pending}
-            found = await list_offsets(self._cluster, some, read_committed=False)
+            found = await list_offsets(self._cluster, some, read_committed=read_committed)
             return {tp: self._from_leader(tp, one) for tp, one in found.items()}
 
         return await self._each(timestamps, attempt, "looking up offsets")

@@ -134,6 +134,7 @@ _READ = [
     "fetchOffset.retryIntervalMs",
     "groupIdPrefix",
     "includeHeaders",
+    "isolationLevel",
     "kafkaConsumer.pollTimeoutMs",
     "maxRecordsPerPartition",
     "minPartitions",
@@ -335,7 +336,13 @@ def _ending(values: _OptionValues) -> OffsetBound:
 
 
 def _fetch_options(values: _OptionValues) -> FetchOptions:
-    isolation = values.kafka("isolation.level", one_of("read_uncommitted", "read_committed"))
+    levels = one_of("read_uncommitted", "read_committed")
+    kafka_level, level = (
+        values.kafka("isolation.level", levels),
+        values.get("isolationLevel", levels),
+    )
+    if kafka_level and level and kafka_level != level:
+        raise OptionError(f"isolationLevel={level} and kafka.isolation.level={kafka_level} differ")
     default = FetchOptions()
     values.get("fetchOffset.numRetries", str)  # retries last for the operation timeout
     values.get("fetchOffset.retryIntervalMs", str)
@@ -345,7 +352,7 @@ def _fetch_options(values: _OptionValues) -> FetchOptions:
         partition_max_bytes=values.kafka("max.partition.fetch.bytes", parse_count)
         or default.partition_max_bytes,
         check_crcs=default.check_crcs if crcs is None else crcs,
-        read_committed=isolation == "read_committed",
+        read_committed=(level or kafka_level) == "read_committed",
         fail_on_data_loss=default.fail_on_data_loss if loss is None else loss,
         has_headers=values.get("includeHeaders", parse_flag) or False,
     )

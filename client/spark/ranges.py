@@ -34,7 +34,7 @@ from ottla.protocol.schema import Buffer
 
 from ..arrow.decoder import ArrowDecoder, corrupt_batch_error
 from ..consumer.fetched_data import FetchedData
-from ..errors import ClientError, ErrorCode, KafkaError, RefreshError
+from ..errors import ClientError, DeadlineError, ErrorCode, KafkaError, RefreshError
 from ..fetch_request import PartitionFetch, fetch_request
 from ..offsets import kafka_error, list_offsets, values_or_raise
 from ..types import EARLIEST
@@ -157,6 +157,12 @@ class _RangeReader:
                 return self._fetched(offset, response)
             if self._is_empty_for_too_long():
                 timeout = self._client.cluster.config.timeouts.operation
+                if response.high_watermark > offset:
+                    raise DeadlineError(
+                        f"{self._tp}: records from offset {offset} on have been in an open"
+                        f" transaction for {timeout:g} s; read up to the last stable offset, which"
+                        " is the default of endingOffsets"
+                    )
                 return self._lose(
                     f"{self._tp} has ended at offset {response.high_watermark} for {timeout:g} s:"
                     f" offsets {offset} to {self._range.end - 1} are missing"

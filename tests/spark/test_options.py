@@ -99,6 +99,7 @@ def test_kafka_configs_are_applied_to_the_client():
     options = batch(
         **{
             "kafka.client.id": "me",
+            "isolationLevel": "read_committed",
             "kafka.isolation.level": "read_committed",
             "kafka.request.timeout.ms": "1500",
             "kafka.max.partition.fetch.bytes": "4096",
@@ -163,6 +164,10 @@ def test_options_can_be_pickled_for_executors():
         ({"startingOffset": "earliest"}, "'startingoffset'.*did you mean startingOffsets"),
         ({"bootstrap.servers": "x"}, "did you mean kafka.bootstrap.servers"),
         ({"path": "/data"}, "Unknown option 'path' for a batch read"),
+        (
+            {"isolationLevel": "read_committed", "kafka.isolation.level": "read_uncommitted"},
+            "isolationLevel=read_committed and kafka.isolation.level=read_uncommitted differ",
+        ),
         ({"kafka.isolation": "x"}, "'kafka.isolation': did you mean kafka.isolation.level"),
         ({"kafka.auto.offset.reset": "latest"}, "kafka.auto.offset.reset cannot be set: use start"),
         ({"kafka.key.deserializer": "x"}, "kafka.key.deserializer cannot be set"),
