@@ -146,6 +146,7 @@ class Broker:
                 disk=self._disk,
             )
             undo.callback(self.logs.abandon)
+            self.memory.count_producers(self.logs.producer_memory)
             self.disk_space = DiskSpace(Path(config.log_dir), self.logs.disk)
             if self.cluster.is_controller and len(self.cluster.broker_ids) > 1:
                 # A single broker does not need it.

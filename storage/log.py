@@ -383,9 +383,9 @@ class Log:
 
         Applies the batches of `segments` after the snapshot to them. Returns its offset.
         """
-        accepts_unknown_sequences = self.producer_states.accepts_unknown_sequences
+        before = self.producer_states
         self.producer_states, snapshot = self.producer_snapshots.restore(offset)
-        self.producer_states.accepts_unknown_sequences = accepts_unknown_sequences
+        self.producer_states.continue_from(before)
         for segment in segments:
             first = segment.find(snapshot) if segment.next_offset > snapshot else None
             if first is None:

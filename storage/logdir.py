@@ -36,6 +36,7 @@ from .files import OpenFiles
 from .flusher import Flusher
 from .log import Log
 from .partition_metadata import PartitionMetadata
+from .producer_memory import ProducerMemory
 from .recovery import open_log
 from .segment_recovery import GAPS_FILE, RecoveryReport, read_gaps
 from .segments import DELETED_SUFFIX
@@ -77,6 +78,7 @@ class LogDirectory:
         self.files = OpenFiles(disk, limit=max_open_segments)
         self.disk = self.files.disk
         self.logs: dict[str, Log] = {}
+        self.producer_memory = ProducerMemory()
         self.reports: dict[str, RecoveryReport] = {}
         # Directories of deleted logs, and when each may be removed.
         self._deleted: dict[Path, float] = {}
@@ -210,8 +212,7 @@ class LogDirectory:
 
         Until file.delete.delay.ms have passed, an operator can undo the deletion.
         """
-        log = self.logs.pop(name)
-        self.reports.pop(name)
+        log = self._take(name)
         for segment in log.segments:
             segment.drop()
         parent = self._move_to_new_parent(log.directory, DELETED_SUFFIX).parent
@@ -246,8 +247,7 @@ class LogDirectory:
 
     def set_aside(self, name: str) -> Path:
         """Move a log of no known topic out of the way, and return its new path."""
-        log = self.logs.pop(name)
-        self.reports.pop(name)
+        log = self._take(name)
         log.close()
         return self._move_to_new_parent(log.directory, _STRAY_SUFFIX)
 
@@ -313,7 +313,14 @@ class LogDirectory:
         # A recovery point beyond the end of a truncated log would exempt later batches from
         # recovery.
         log.before_truncation = self._write_recovery_points
+        log.producer_states.count_in(self.producer_memory)
         self.logs[name], self.reports[name] = log, report
+
+    def _take(self, name: str) -> Log:
+        self.reports.pop(name)
+        log = self.logs.pop(name)
+        log.producer_states.count_in(None)
+        return log
 
     def _open(self, name: str, config: LogConfig) -> tuple[Log, RecoveryReport]:
         recovery_point = None if self._was_clean else self._recovery_points.get(name, 0)

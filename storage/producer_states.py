@@ -8,7 +8,8 @@ a clock.
 The first transactional batch of a producer opens a transaction, and its marker ends it. A marker
 has an epoch of its producer, which is that of the data, or with transaction version 2 a larger one,
 and the epoch of the transaction coordinator. A producer with an open transaction is never
-forgotten: consumers would then read records that may be aborted.
+forgotten: consumers would then read records that may be aborted. The others share the memory of all
+logs: see producer_memory.py.
 
 States expire by the time of the last append, never by record timestamps: a producer that backfills
 old records is active. After a crash, the append time of a batch is not known exactly, but that of
@@ -56,6 +57,7 @@ from .errors import (
     OutOfOrderSequenceError,
     TransactionCoordinatorFencedError,
 )
+from .producer_memory import BATCH_BYTES, PRODUCER_BYTES, ProducerMemory
 from .transaction_index import AbortedTransaction
 
 #: Batches remembered per producer. Idempotent clients have no more requests in flight.
@@ -130,6 +132,11 @@ class ProducerStates:
         self._producers: OrderedDict[int, _Producer] = OrderedDict()
         # By producer id: the first offsets of open transactions, in ascending order.
         self._open_transactions: OrderedDict[int, int] = OrderedDict()
+        #: Estimated memory of all states.
+        self.size_bytes = 0
+        # What counts the memory of all logs; None while this log is being opened, and once it is
+        # deleted.
+        self._memory: ProducerMemory | None = None
 
     def __len__(self) -> int:
         return len(self._producers)
@@ -147,6 +154,42 @@ class ProducerStates:
                 producer.coordinator_epoch,
                 self._open_transactions.get(producer_id, -1),
             )
+
+    def count_in(self, memory: ProducerMemory | None) -> None:
+        """Count these states in the memory of all logs from now on; in none with None."""
+        if self._memory is not None:
+            self._memory.size_bytes -= self.size_bytes
+            self._memory.logs.pop(self, None)
+        self._memory = memory
+        if memory is not None and self._producers:
+            memory.size_bytes += self.size_bytes
+            memory.logs[self] = None
+
+    def continue_from(self, other: ProducerStates) -> None:
+        """Take the place of the states that the log had before it was opened or truncated."""
+        self.accepts_unknown_sequences = other.accepts_unknown_sequences
+        memory = other._memory
+        other.count_in(None)
+        self.count_in(memory)
+
+    def oldest_idle_ms(self) -> int | None:
+        """Return when the least recently active producer without an open transaction appended.
+
+        None if there is none.
+        """
+        producers, is_open = self._producers, self._open_transactions
+        if len(is_open) >= len(producers):
+            return None
+        while (producer_id := next(iter(producers))) in is_open:
+            producers.move_to_end(producer_id)
+        return producers[producer_id].last_append_ms
+
+    def evict_oldest_idle(self) -> bool:
+        """Forget the producer of `oldest_idle_ms`; return whether there is one."""
+        if self.oldest_idle_ms() is None:
+            return False
+        self._forget(next(iter(self._producers)))
+        return True
 
     @property
     def first_open_offset(self) -> int | None:
@@ -247,13 +290,14 @@ class ProducerStates:
             return None
         producer = self._producers.get(producer_id)
         if producer is None:
-            producer = self._producers[producer_id] = _Producer(batch.producer_epoch)
-            if len(self._producers) > self._max_producers:
-                self._forget_one()
+            producer = self._add(producer_id, batch.producer_epoch)
+            is_new = True
         else:
+            is_new = False
             self._producers.move_to_end(producer_id)
             if producer.epoch != batch.producer_epoch:
                 producer.epoch = batch.producer_epoch
+                self._count(-BATCH_BYTES * len(producer.batches))
                 producer.batches.clear()
                 producer.next_sequence = 0
         first = batch.base_sequence
@@ -263,16 +307,25 @@ class ProducerStates:
             batches.append((first, last, base_offset, append_ms))
             if len(batches) > REMEMBERED_BATCHES:
                 del batches[0]
+            else:
+                self._count(BATCH_BYTES)
             producer.next_sequence = (last + 1) & _SEQUENCE_MASK
         producer.last_append_ms = append_ms
         producer.last_offset = base_offset + batch.last_offset_delta
+        aborted = None
         if batch.attributes & TRANSACTIONAL:
             if not batch.is_control:
                 self._open_transactions.setdefault(producer_id, base_offset)
             elif (marker := _marker_of(batch)) is not None:
                 producer.coordinator_epoch = marker.coordinator_epoch
-                return self._end_transaction(producer_id, base_offset, marker)
-        return None
+                aborted = self._end_transaction(producer_id, base_offset, marker)
+        if is_new:
+            # Not before it has a time and perhaps a transaction: it is not the oldest.
+            if len(self._producers) > self._max_producers:
+                self.evict_oldest_idle()
+            if self._memory is not None:
+                self._memory.on_growth()
+        return aborted
 
     def expire(self, now_ms: int, expiration_ms: int) -> None:
         """Forget producers whose last append is at least `expiration_ms` ago.
@@ -283,7 +336,7 @@ class ProducerStates:
         expired = [key for key, value in self._producers.items() if value.last_append_ms <= horizon]
         for producer_id in expired:
             if producer_id not in is_open:
-                del self._producers[producer_id]
+                self._forget(producer_id)
 
     def snapshot(self) -> bytes:
         """Encode all states for a snapshot file; see `restore`."""
@@ -342,7 +395,7 @@ class ProducerStates:
         for _ in range(count):
             fields = producer_format.unpack_from(data, position)
             position += producer_format.size
-            producer = self._producers[fields[0]] = _Producer(fields[1])
+            producer = self._add(fields[0], fields[1])
             producer.next_sequence, producer.last_append_ms, producer.last_offset = fields[2:5]
             if has_transactions:
                 producer.coordinator_epoch = fields[5]
@@ -351,9 +404,10 @@ class ProducerStates:
             for _ in range(fields[-1]):
                 producer.batches.append(_BATCH.unpack_from(data, position))
                 position += _BATCH.size
+            self._count(BATCH_BYTES * fields[-1])
         for first_offset, producer_id in sorted(open_transactions):
             self._open_transactions[producer_id] = first_offset
-        while len(self._producers) > self._max_producers and self._forget_one():
+        while len(self._producers) > self._max_producers and self.evict_oldest_idle():
             pass
         return position
 
@@ -367,15 +421,23 @@ class ProducerStates:
         stable = offset + 1 if first_open is None else first_open
         return AbortedTransaction(producer_id, first_offset, offset, stable)
 
-    def _forget_one(self) -> bool:
-        """Forget the least recently used producer without an open transaction, if there is one."""
-        producers, is_open = self._producers, self._open_transactions
-        if len(is_open) >= len(producers):
-            return False
-        while next(iter(producers)) in is_open:
-            producers.move_to_end(next(iter(producers)))
-        producers.popitem(last=False)
-        return True
+    def _add(self, producer_id: int, epoch: int) -> _Producer:
+        producer = self._producers[producer_id] = _Producer(epoch)
+        self._count(PRODUCER_BYTES)
+        if self._memory is not None:
+            self._memory.logs[self] = None
+        return producer
+
+    def _forget(self, producer_id: int) -> None:
+        producer = self._producers.pop(producer_id)
+        self._count(-PRODUCER_BYTES - BATCH_BYTES * len(producer.batches))
+        if not self._producers and self._memory is not None:
+            self._memory.logs.pop(self, None)
+
+    def _count(self, size_bytes: int) -> None:
+        self.size_bytes += size_bytes
+        if self._memory is not None:
+            self._memory.size_bytes += size_bytes
 
 
 def _marker_of(batch: RecordBatch) -> EndTxnMarker | None:

@@ -277,8 +277,9 @@ class BrokerConfig:
     )
     broker_memory_max_bytes: int = config_key(
         128 * _MIB,
-        "Maximum memory of groups, committed offsets, transactional ids, fetch sessions and parked"
-        " fetches. A quarter of it is reserved for groups with members.",
+        "Maximum memory of groups, committed offsets, transactional ids, fetch sessions, parked"
+        " fetches and producer states. A quarter of it is reserved for groups with members; the"
+        " least recently active producers are evicted when there is no room.",
         low=1024,
     )
     offset_metadata_max_bytes: int = config_key(

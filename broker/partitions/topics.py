@@ -370,6 +370,8 @@ class Topics:
                 # Housekeeping skips it from now on, and a flush under way may fail: the directory
                 # is about to be deleted, and a new one of the same name may follow.
                 partition.log.take_offline("the topic was deleted")
+                # Here, and not in the thread that deletes the log.
+                partition.log.producer_states.count_in(None)
                 partition.wake_all()
 
     def _configure_partitions(self, topic: Topic) -> None:

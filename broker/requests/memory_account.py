@@ -1,4 +1,4 @@
-"""The memory that clients make a broker keep: groups, fetch sessions and parked fetches.
+"""The memory that clients make a broker keep: groups, sessions, parked fetches, producer states.
 
 All of them share one limit (`broker.memory.max.bytes`), beside the limits of each kind. Sizes are
 estimates of the Python objects. What does not fit is not kept: a Fetch is answered at once instead
@@ -7,6 +7,10 @@ COORDINATOR_NOT_AVAILABLE, which clients retry. The last quarter is reserved for
 members: neither offsets that are committed for ever new group ids, nor fetches, keep consumers from
 joining a group. Committed offsets are never evicted before they expire: their consumer would start
 over.
+
+Producer states use what the others leave free, and at least a quarter. Beyond that, the least
+recently active producers are evicted when there is no room, for a new producer or for anything
+else.
 """
 
 from __future__ import annotations
@@ -14,11 +18,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ottla.protocol.api.fetch import FetchRequest
+from ottla.storage.producer_memory import ProducerMemory
 
 #: Estimated memory of a decoded partition, in a Fetch or a session, and of a topic.
 PARTITION_BYTES = 256
 _TOPIC_BYTES = 512
 _RESERVE_FRACTION = 4
+_PRODUCERS_FRACTION = 4
+#: Producers are evicted in portions of the limit, because finding the oldest looks at every log.
+_EVICTION_FRACTION = 128
 
 
 class MemoryAccount:
@@ -29,6 +37,14 @@ class MemoryAccount:
         self.parked_bytes = 0
         #: Functions that return the memory of each kind; they are cheap.
         self.sources: dict[str, Callable[[], int]] = {"parked_fetches": lambda: self.parked_bytes}
+
+        self._producers = ProducerMemory()
+
+    def count_producers(self, producers: ProducerMemory) -> None:
+        """Count the producer states of a data directory, and evict them when there is no room."""
+        self._producers = producers
+        self.sources["producers"] = lambda: producers.size_bytes
+        producers.on_growth = lambda: self.fits(0)
 
     def __repr__(self) -> str:
         return f"<MemoryAccount {self.used_bytes} of {self._limit()}>"
@@ -43,7 +59,19 @@ class MemoryAccount:
         limit = self._limit()
         if not is_member:
             limit -= limit // _RESERVE_FRACTION
-        return self.used_bytes + size_bytes <= limit
+        surplus = self.used_bytes + size_bytes - limit
+        if surplus > 0:
+            surplus -= self._evict_producers(surplus)
+        return surplus <= 0
+
+    def _evict_producers(self, size_bytes: int) -> int:
+        """Evict producers above their share; return how many bytes that freed."""
+        limit = self._limit()
+        evictable = self._producers.size_bytes - limit // _PRODUCERS_FRACTION
+        if evictable <= 0:
+            return 0
+        portion = max(size_bytes, limit // _EVICTION_FRACTION)
+        return self._producers.evict(min(evictable, portion))
 
 
 def fetch_request_bytes(request: FetchRequest) -> int:

@@ -10,17 +10,21 @@ import pytest
 
 from harness.attack import MIB, create_topic, open_connections, unharmed
 from harness.daemon import Daemon, anonymous_mib
-from harness.group_requests import commit_request, join_request
+from harness.group_requests import commit_request, find, join_request
 from harness.logs import a_batch
+from harness.transaction_requests import TransactionalProducer, find_coordinator
 from harness.wire import (
     BlockingWireClient,
+    connect,
     error_codes,
     frame_of,
     produce_request,
 )
 from ottla.protocol.api.describe_groups import DescribeGroupsRequest
+from ottla.protocol.api.describe_producers import DescribeProducersRequest, TopicRequest
 from ottla.protocol.api.fetch import FetchPartition, FetchRequest, FetchTopic
 from ottla.protocol.api.find_coordinator import FindCoordinatorRequest
+from ottla.protocol.api.init_producer_id import InitProducerIdRequest
 from ottla.protocol.api.join_group import JoinGroupResponse
 from ottla.protocol.api.metadata import MetadataRequest, MetadataRequestTopic
 from ottla.protocol.codec import decode_response
@@ -134,6 +138,43 @@ def test_one_off_groups_do_not_keep_new_groups_from_joining(small_broker):
         assert code == ErrorCode.MEMBER_ID_REQUIRED
         code = client.request(join_request("one-off-0"), 9).error_code
         assert code == ErrorCode.MEMBER_ID_REQUIRED
+
+
+async def test_idle_producers_are_evicted_above_the_memory_limit(tmp_path):
+    """Each new producer id leaves a state. The oldest are evicted, and nobody else is refused."""
+    limit = 1024 * 1024
+    with Daemon(tmp_path, "--set", f"broker.memory.max.bytes={limit}") as broker:
+        create_topic(broker, "t", partitions=2)
+        async with connect(broker) as client:
+            await find_coordinator(client, "tx")
+            transaction = TransactionalProducer(client, "tx")
+            await transaction.init()
+            assert await transaction.add(("t", 0)) == ErrorCode.NONE
+            assert await transaction.produce("t") == ErrorCode.NONE
+            for _ in range(40):
+                for _ in range(50):
+                    client.send(InitProducerIdRequest(transactional_id=None), 4)
+                ids = [(await client.response()).producer_id for _ in range(50)]
+                for producer_id in ids:
+                    header = {"producer_epoch": 0, "base_sequence": 0, "producer_id": producer_id}
+                    client.send(produce_request(a_batch(**header), a_batch(**header)), 9)
+                for _ in ids:
+                    assert error_codes(await client.response()) == [0, 0]
+
+            request = DescribeProducersRequest(
+                topics=[TopicRequest(name="t", partition_indexes=[0, 1])]
+            )
+            (topic,) = (await client.request(request)).topics
+            states = [[p.producer_id for p in part.active_producers] for part in topic.partitions]
+            assert 1000 < len(states[0]) + len(states[1]) < 2000
+            assert set(ids) <= set(states[0]) & set(states[1])
+            assert transaction.id in states[0]
+            assert await transaction.produce("t") == ErrorCode.NONE
+            assert await transaction.end() == ErrorCode.NONE
+            # What producers use is free for others.
+            await find(client, "g")
+            (topic,) = (await client.request(commit_request("g", {("t", 0): 1}), 9)).topics
+            assert topic.partitions[0].error_code == ErrorCode.NONE
 
 
 # Auto-created topics.

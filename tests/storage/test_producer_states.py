@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from ottla.protocol.batch import Record, RecordBatch, build_batch
 from ottla.storage.errors import InvalidProducerEpochError, OutOfOrderSequenceError
+from ottla.storage.producer_memory import ProducerMemory
 from ottla.storage.producer_states import ProducerState, ProducerStates
 
 NOW = 1_700_000_000_000
@@ -32,6 +33,15 @@ def a_marker(*, producer_id=7, epoch=0, timestamp=NOW):
             producer_epoch=epoch,
             transactional=True,
             control=True,
+        )
+    )
+
+
+def a_transactional_batch(*, producer_id):
+    row = Record(0, NOW, None, b"v")
+    return RecordBatch(
+        build_batch(
+            [row], producer_id=producer_id, producer_epoch=0, base_sequence=0, transactional=True
         )
     )
 
@@ -421,3 +431,56 @@ def test_retries_in_any_order_append_each_batch_once_and_in_order(first, sizes, 
 
     assert [number for number, _ in producer.log] == list(range(len(sizes)))
     assert producer.acknowledged == set(range(len(sizes)))
+
+
+# The memory of all logs.
+
+
+def test_the_oldest_idle_producers_of_all_logs_are_evicted():
+    memory = ProducerMemory()
+    first = states_after(*(a_batch(producer_id=n, timestamp=NOW + 2 * n) for n in range(4)))
+    second = states_after(*(a_batch(producer_id=n, timestamp=NOW + 2 * n + 1) for n in range(4)))
+    first.count_in(memory)
+    second.count_in(memory)
+    one = memory.size_bytes // 8
+
+    assert memory.evict(3 * one) == 3 * one
+    assert (producer_ids(first), producer_ids(second)) == ([2, 3], [1, 2, 3])
+    assert memory.evict(100 * one) == 5 * one
+    assert (memory.size_bytes, len(first), len(second), memory.logs) == (0, 0, 0, {})
+
+
+def test_a_producer_with_an_open_transaction_is_not_evicted():
+    memory = ProducerMemory()
+    states = states_after(a_transactional_batch(producer_id=1), a_batch(producer_id=2))
+    states.count_in(memory)
+
+    memory.evict(2**31)
+    assert producer_ids(states) == [1]
+    memory.evict(2**31)
+    assert producer_ids(states) == [1]
+
+
+def test_the_memory_follows_every_change():
+    memory = ProducerMemory()
+    states = ProducerStates(max_producers=3)
+    states.count_in(memory)
+    for number in range(40):
+        producer_id, epoch = number % 5, number // 20
+        states.update(a_batch(number, producer_id=producer_id, epoch=epoch), number, NOW)
+        restored = ProducerStates.restore(states.snapshot(), NOW)
+        assert memory.size_bytes == states.size_bytes == restored.size_bytes
+    states.expire(NOW + DAY_MS, DAY_MS)
+    assert memory.size_bytes == states.size_bytes == 0
+
+
+def test_growth_is_reported_when_the_new_producer_is_not_the_oldest():
+    memory = ProducerMemory()
+    states = ProducerStates()
+    states.count_in(memory)
+    memory.on_growth = lambda: len(states) > 2 and memory.evict(1)
+
+    for number in range(5):
+        states.update(a_batch(producer_id=number), number, NOW + number)
+
+    assert producer_ids(states) == [3, 4]
