@@ -247,6 +247,7 @@ class Broker:
         for task in self._tasks:
             task.cancel()
         self.batch_workers.close()
+        self.dispatcher.close()
         if self._exporter is not None:
             await asyncio.to_thread(self._exporter.close)
         await asyncio.to_thread(self.logs.close)

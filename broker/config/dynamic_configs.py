@@ -8,6 +8,7 @@ config.
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
@@ -21,6 +22,7 @@ from ottla.storage.config import TOPIC_CONFIGS
 
 from ..cluster.controller import ConfigChange
 from ..requests.errors import EXPECTED_ERRORS, ApiError, error_code_of, error_message_of
+from ..requests.slices import SLICE_ELEMENTS
 from ..requests.topic_metadata import find_topic
 from .broker_config import BROKER_CONFIGS, BrokerConfig, broker_config_key
 
@@ -146,7 +148,9 @@ async def alter_configs(
     """Alter the overrides of each resource; with `replace`, remove all others."""
     occurrences = Counter((resource_type, name) for resource_type, name, _edits in resources)
     results = {}
-    for resource_type, name, edits in resources:
+    for number, (resource_type, name, edits) in enumerate(resources, start=1):
+        if number % SLICE_ELEMENTS == 0:
+            await asyncio.sleep(0)
         code, message = ErrorCode.NONE, None
         try:
             if occurrences[resource_type, name] > 1:

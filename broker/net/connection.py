@@ -211,11 +211,12 @@ class Connection(asyncio.BufferedProtocol):
                 return self._begin_frame(framer.frame_bytes)
             self.read_deadline = NEVER
             charge, self._charge = self._charge, None
+            decoding = None
             try:
-                self._pipeline.handle(frame, self)
+                decoding = self._pipeline.handle(frame, self)
             finally:
                 if charge is not None:
-                    charge.close()
+                    _close_after(charge, decoding)
             if not framer.unparsed_bytes and self._pipeline.is_blocked() and not self._is_closing:
                 return True  # Read on, to notice a disconnect. What arrives waits.
             if not self._may_read():
@@ -323,3 +324,12 @@ class Connection(asyncio.BufferedProtocol):
             ):
                 if size_bytes > 0:
                     sock.setsockopt(socket.SOL_SOCKET, option, size_bytes)
+
+
+def _close_after(charge: Charge, decoding: asyncio.Future[None] | None) -> None:
+    """Release the charge of a request when its frame is not needed any longer."""
+    if decoding is None:
+        charge.close()
+    else:
+        charge.is_received = True
+        decoding.add_done_callback(lambda _decoding: charge.close())

@@ -33,9 +33,17 @@ _MAX_SLOW_CHECKS = 3
 
 
 class Charge:
-    """The bytes of one incomplete request. `resume` is called when it may be read again."""
+    """The bytes of one request. `resume` is called when it may be read again."""
 
-    __slots__ = ("_pool", "abort", "checked_bytes", "received_bytes", "resume", "slow_checks")
+    __slots__ = (
+        "_pool",
+        "abort",
+        "checked_bytes",
+        "is_received",
+        "received_bytes",
+        "resume",
+        "slow_checks",
+    )
 
     def __init__(self, pool: _Pool, resume: Callable[[], None], abort: Callable[[], None]) -> None:
         self._pool = pool
@@ -44,6 +52,8 @@ class Charge:
         self.received_bytes = 0
         self.checked_bytes = 0
         self.slow_checks = 0
+        #: Whether it is complete, and waits to be decoded: the client has nothing more to send.
+        self.is_received = False
 
     def add(self, size_bytes: int) -> bool:
         """Charge received bytes; return whether to read on, otherwise `resume` is called later."""
@@ -92,7 +102,8 @@ class _Pool:
         for charge in self.charges:
             progress_bytes = charge.received_bytes - charge.checked_bytes
             charge.checked_bytes = charge.received_bytes
-            if not self.waiting or charge in self.waiting or progress_bytes >= _MIN_BYTES_PER_CHECK:
+            is_sending = charge not in self.waiting and not charge.is_received
+            if not self.waiting or not is_sending or progress_bytes >= _MIN_BYTES_PER_CHECK:
                 charge.slow_checks = 0
                 continue
             charge.slow_checks += 1

@@ -7,6 +7,8 @@ connection starts nothing until it is complete. Other connections are not affect
 
 A response that is ready early waits for those before it. A response that cannot be sent ends the
 connection: the ones behind it must not be taken for it.
+
+A large request is decoded in a thread, and blocks the pipeline until it has taken effect.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from ottla.protocol.errors import DecodeError
-from ottla.protocol.schema import Message
+from ottla.protocol.schema import Buffer, Message
 
 from ..requests.dispatch import OVERLAPPING
 
@@ -38,7 +40,7 @@ class _InFlightRequest:
         self,
         context: RequestContext,
         future: asyncio.Future[Any] | None,
-        response: Response,
+        response: Response | list[Buffer],
     ) -> None:
         self.context = context
         self.future = future
@@ -81,34 +83,105 @@ class RequestPipeline:
         request = self.in_flight[-1]
         return request.is_blocking and request.future is not None and not request.future.done()
 
-    def handle(self, frame: bytearray, connection: Connection) -> None:
-        """Start a request, and send its response if it is ready and has none before it."""
+    def handle(self, frame: bytearray, connection: Connection) -> asyncio.Future[None] | None:
+        """Start a request, and send its response if it is ready and has none before it.
+
+        Returns a future if the frame is large: it is complete when the frame was decoded.
+        """
+        received_at = perf_counter()
+        large = self._dispatcher.large_request(frame, connection, received_at)
+        if large is not None:
+            return self._handle_large(large, frame)
         try:
-            context, body = self._dispatcher.decode(frame, connection, perf_counter())
+            context, body = self._dispatcher.decode(frame, connection, received_at)
         except DecodeError as error:
             connection.close(str(error))
-            return
+            return None
         response = self._dispatcher.handle(context, body)
         if isinstance(response, asyncio.Future):
             self.in_flight.append(_InFlightRequest(context, response, None))
             response.add_done_callback(self._send_ready)
         elif response is None:
-            return
+            return None
         elif self.in_flight:
             self.in_flight.append(_InFlightRequest(context, None, response))
         else:
             self._send(context, response)
+        return None
+
+    def _handle_large(self, context: RequestContext, frame: bytearray) -> asyncio.Future[None]:
+        decoded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        task = self._dispatcher.start_task(self._run_large(context, frame, decoded))
+        self.in_flight.append(_InFlightRequest(context, task, None))
+        task.add_done_callback(self._send_ready)
+        return decoded
+
+    async def _run_large(
+        self, context: RequestContext, frame: bytearray, decoded: asyncio.Future[None]
+    ) -> list[Buffer] | asyncio.Future[Any] | None:
+        """Handle a large request; return its encoded response, or a future that only waits."""
+        dispatcher, connection = self._dispatcher, context.connection
+        try:
+            context, body = await dispatcher.decode_in_thread(
+                frame, connection, context.received_at
+            )
+        except DecodeError as error:
+            connection.close(str(error))
+            return None
+        finally:
+            decoded.set_result(None)
+        if not connection.is_open:
+            return None
+        response = dispatcher.handle(context, body)
+        while isinstance(response, asyncio.Future):
+            if context.api.key in OVERLAPPING and not isinstance(response, asyncio.Task):
+                if not context.connection.is_open:
+                    response.cancel()
+                return self._encode_later(context, response)
+            await asyncio.wait([response])
+            response = dispatcher.result(context, response)
+        return None if response is None else await dispatcher.encode_in_thread(context, response)
+
+    def _encode_later(
+        self, context: RequestContext, response: asyncio.Future[Any]
+    ) -> asyncio.Future[Any]:
+        """Return a future of the encoded response, which is encoded in a thread."""
+        encoded = asyncio.get_running_loop().create_future()
+        encoded.add_done_callback(lambda _encoded: response.cancel())
+
+        async def encode() -> None:
+            await asyncio.wait([response])
+            result = self._dispatcher.result(context, response)
+            parts = None
+            if isinstance(result, Message):
+                parts = await self._dispatcher.encode_in_thread(context, result)
+            if not encoded.done():
+                encoded.set_result(parts)
+
+        self._dispatcher.start_task(encode())
+        return encoded
 
     def close(self) -> None:
         """Drop the requests in flight: the connection is lost."""
         for request in self.in_flight:
-            # A plain future only waits. A task changes something, and has to complete.
-            if request.future is not None and not isinstance(request.future, asyncio.Task):
-                request.future.cancel()
+            # A plain future only waits. A task changes something, and has to complete; what it
+            # returns may be a future that only waits.
+            future = request.future
+            if isinstance(future, asyncio.Task):
+                future = self._future_of(future)
+            if future is not None:
+                future.cancel()
         self.in_flight.clear()
         # Break the reference cycle with Connection, so that it is freed without a garbage
         # collection.
         self._on_progress = _do_nothing
+
+    @staticmethod
+    def _future_of(task: asyncio.Task[Any]) -> asyncio.Future[Any] | None:
+        if not task.done() or task.cancelled() or task.exception() is not None:
+            return None
+        result = task.result()
+        return result if isinstance(result, asyncio.Future) else None
 
     def _send_ready(self, _future: asyncio.Future[Any]) -> None:
         """Send the responses that are ready, up to the first that is not."""
@@ -126,15 +199,20 @@ class RequestPipeline:
                     break
                 request.response = result
             in_flight.popleft()
-            if request.response is not None:
+            if isinstance(request.response, list):
+                self._send_parts(request.response)
+            elif request.response is not None:
                 self._send(request.context, request.response)
         self._on_progress()
 
     def _send(self, context: RequestContext, response: Message) -> None:
         if self._transport.is_closing():
             return
-        parts = self._dispatcher.encode(context, response)
-        self._metrics.bytes_sent += self._send_queue.send(parts)
+        self._send_parts(self._dispatcher.encode(context, response))
+
+    def _send_parts(self, parts: list[Buffer]) -> None:
+        if not self._transport.is_closing():
+            self._metrics.bytes_sent += self._send_queue.send(parts)
 
 
 def _do_nothing() -> None:

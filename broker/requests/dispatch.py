@@ -15,6 +15,10 @@ Responses are sent in request order.
 Handlers catch EXPECTED_ERRORS and return error codes. Any other exception is a bug: it is logged
 here, and the client gets UNKNOWN_SERVER_ERROR, or a closed connection if the response has no
 top-level error code.
+
+A large request other than Produce may name tens of thousands of partitions, which take longer to
+decode than others should wait. It is decoded in a thread, and so is its response encoded; nothing
+else of its connection is started in the meantime. Produce has few elements, and is decoded at once.
 """
 
 from __future__ import annotations
@@ -22,9 +26,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
+from struct import Struct
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ottla.protocol import registry
 from ottla.protocol.codec import decode_request, encode_response
@@ -95,8 +101,13 @@ OVERLAPPING = frozenset((registry.PRODUCE.key, registry.FETCH.key))
 _MAX_LOGGED_CLIENT_ID = 128
 #: Smaller requests cannot name enough topics or partitions to block the event loop for long.
 _UNCHECKED_BYTES = 64 * 1024
+#: Requests above this size are decoded in a thread, except Produce.
+LARGE_BYTES = 128 * 1024
+_HEADER_START = Struct(">hhi")
 #: A request about all partitions names them, their topics, and a few more elements for each.
 _ELEMENTS_PER_PARTITION = 4
+
+T = TypeVar("T")
 
 Response = Message | None
 HandlerResult = (
@@ -155,6 +166,46 @@ class Dispatcher:
         self._metrics = broker.metrics
         self._handlers: dict[int, Handler] = {}
         self._histograms: dict[int, Histogram] = {}
+        # A single thread: threads that compute take turns with the event loop's, and the more of
+        # them there are, the longer it waits.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="decoder")
+
+    def close(self) -> None:
+        """End the thread."""
+        self._thread.shutdown()
+
+    def large_request(
+        self, frame: Buffer, connection: Connection, received_at: float
+    ) -> RequestContext | None:
+        """Return the context of a request that is to be decoded in a thread; None if it is not.
+
+        The client id is not known yet.
+        """
+        if len(frame) <= LARGE_BYTES:
+            return None
+        key, version, correlation_id = _HEADER_START.unpack_from(frame)
+        api = SUPPORTED_APIS.get(key)
+        if api is None or api is registry.PRODUCE:
+            return None
+        return RequestContext(api, version, correlation_id, None, connection, received_at)
+
+    def start_task(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Run a task that the broker waits for when it stops."""
+        return self._broker.start_task(coroutine)
+
+    async def decode_in_thread(
+        self, frame: Buffer, connection: Connection, received_at: float
+    ) -> tuple[RequestContext, Message | None]:
+        """Decode a large frame; see `decode`."""
+        return await asyncio.get_running_loop().run_in_executor(
+            self._thread, self.decode, frame, connection, received_at
+        )
+
+    async def encode_in_thread(self, context: RequestContext, response: Message) -> list[Buffer]:
+        """Encode the response of a large request; see `encode`."""
+        return await asyncio.get_running_loop().run_in_executor(
+            self._thread, self.encode, context, response
+        )
 
     def decode(
         self, frame: Buffer, connection: Connection, received_at: float

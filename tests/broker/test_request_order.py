@@ -15,6 +15,7 @@ from harness.brokers import add_topic, broker_and_client
 from harness.group_requests import commit_request, enter, join_request, sync
 from harness.logs import a_batch
 from harness.requests import create_topic, create_topics_request, produce_batch, try_alter_configs
+from harness.waiting import eventually
 from harness.wire import connect, error_codes, fetch_request, fetched_partitions, produce_request
 from ottla.broker.requests.dispatch import OVERLAPPING, SUPPORTED_APIS
 from ottla.protocol.api import (
@@ -352,3 +353,68 @@ async def test_a_disconnect_during_a_waiting_join_is_noticed(tmp_path):
 
 def test_only_fetch_and_produce_may_overlap():
     assert {SUPPORTED_APIS[key].name for key in OVERLAPPING} == {"Produce", "Fetch"}
+
+
+# Large requests: decoded in a thread, and read in slices.
+
+
+def delete_request(offset):
+    partition = delete_records.DeleteRecordsPartition(partition_index=0, offset=offset)
+    topic = delete_records.DeleteRecordsTopic(name="t", partitions=[partition])
+    return delete_records.DeleteRecordsRequest(topics=[topic])
+
+
+@pytest.mark.parametrize("count", [1000, 6000], ids=["small frame", "large frame"])
+async def test_a_fetch_of_many_partitions_is_read_before_the_next_request(tmp_path, count):
+    async with broker_and_client(tmp_path) as (_broker, client):
+        await create_topic(client, "t")
+        await produce_batch(client, "t", 3)
+        wanted = fetch_request(*[0] * count)
+        for partition in wanted.topics[0].partitions:
+            partition.partition = 0
+        for request in (delete_request(1), wanted, delete_request(2)):
+            client.send(request, 12 if request is wanted else None)
+
+        deleted = await client.response()
+        fetched = fetched_partitions(await client.response())
+        assert deleted.topics[0].partitions[0].low_watermark == 1
+        assert len(fetched) == count
+        assert {(data.error_code, data.log_start_offset) for data in fetched} == {
+            (ErrorCode.OFFSET_OUT_OF_RANGE, -1)
+        }
+        assert (await client.response()).topics[0].partitions[0].low_watermark == 2
+
+
+async def test_a_large_fetch_that_waits_lets_later_requests_pass(tmp_path):
+    async with broker_and_client(tmp_path) as (broker, client), connect(broker) as other:
+        await create_topic(client, "t")
+        wanted = fetch_request(*[0] * 6000, max_wait_ms=600_000)
+        for partition in wanted.topics[0].partitions:
+            partition.partition = 0
+        client.send(wanted, 12)
+        client.send(produce_request(a_batch(3)), 9)
+
+        fetched = fetched_partitions(await client.response())
+        assert {data.high_watermark for data in fetched} == {3}
+        assert error_codes(await client.response()) == [0]
+        # A client that disconnects takes its waiting fetches along.
+        wanted.topics[0].partitions[0].fetch_offset = 3
+        for partition in wanted.topics[0].partitions:
+            partition.fetch_offset = 3
+        for _ in range(3):
+            other.send(wanted, 12)
+        await eventually(lambda: broker.memory.parked_bytes > 3 * 6000 * 200)
+        await other.close()
+        await eventually(lambda: broker.memory.parked_bytes == 0)
+
+
+async def test_a_large_request_that_is_malformed_closes_its_connection(tmp_path):
+    async with broker_and_client(tmp_path) as (_broker, client):
+        await create_topic(client, "t")
+        client.send(metadata.MetadataRequest(topics=[]), 12)
+        frame = bytearray(b"".join(encode_request(fetch_request(*[0] * 6000), 12, 9, "c")))
+        frame[-1] = 0xFF
+        client.writer.write(frame)
+
+        assert not (await client.response()).topics
+        assert await client.is_closed()

@@ -26,6 +26,7 @@ from ottla.protocol.errors import ErrorCode
 
 from ...coordinators.verification import PartitionErrors, Question, ask_here
 from ..errors import ApiError
+from ..slices import in_slices
 from .add_offsets_to_txn import fenced_code
 from .write_txn_markers import check_cluster_action
 
@@ -45,11 +46,11 @@ async def handle(
             check_cluster_action(broker, context)
         except ApiError as error:
             return AddPartitionsToTxnResponse(error_code=error.code)
-        return AddPartitionsToTxnResponse(
-            results_by_transaction=await asyncio.gather(
-                *[_answer(broker, transaction) for transaction in request.transactions]
-            )
-        )
+        results: list[AddPartitionsToTxnResult] = []
+        async for transactions in in_slices(request.transactions):
+            answers = [_answer(broker, transaction) for transaction in transactions]
+            results += await asyncio.gather(*answers)
+        return AddPartitionsToTxnResponse(results_by_transaction=results)
     codes = await _add(broker, context.version, request)
     return AddPartitionsToTxnResponse(
         results_by_topic_v3_and_below=_results(request.v3_and_below_topics, codes)

@@ -9,13 +9,16 @@ From version 13 on topics have ids instead of names: `TopicKey` is what the vers
 
 Records are views of mapped segments, passed to the socket without a copy. Pages that are not in the
 page cache are read by a thread first, so that the event loop never waits for the disk.
+
+A request with very many partitions is read in slices, between which other connections are served.
+It takes effect when the last slice was read, so no request of its connection is started before.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, cast
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
 from ottla.coord.metadata_image import METADATA_TOPIC, METADATA_TOPIC_ID
@@ -40,6 +43,7 @@ from ottla.storage.log import LogSlice
 from ..errors import EXPECTED_ERRORS, ApiError, NotLeaderError, error_code_of
 from ..fetch_sessions import CLOSE, OPEN, FetchSession, TopicKey
 from ..memory_account import fetch_request_bytes
+from ..slices import SLICE_ELEMENTS, in_slices
 from ..waiters import Waiter
 
 if TYPE_CHECKING:
@@ -56,10 +60,12 @@ _NOT_FOUND = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 #: The name and the id of the metadata log, which is not a topic.
 _METADATA_LOG = (METADATA_TOPIC, METADATA_TOPIC_ID)
 
+_Result = FetchResponse | asyncio.Future[FetchResponse]
+
 
 def handle(
     broker: Broker, context: RequestContext, request: FetchRequest
-) -> FetchResponse | asyncio.Future[FetchResponse]:
+) -> _Result | Coroutine[Any, Any, _Result]:
     """Handle Fetch."""
     session = None
     replica_id = _replica_id(context.version, request)
@@ -81,19 +87,58 @@ def handle(
             )
         except ApiError as error:
             return FetchResponse(error_code=error.code)
+    if _is_large(request, session):
+        return _read_large_and_respond(broker, context, request, session)
     result = _read(broker, context.version, request, session)
+    delayed = _park(broker, context, request, session, result)
+    if delayed is not None:
+        return delayed
+    if result.is_in_page_cache():
+        return _response(broker, context, request, session, result)
+    return _DelayedFetch(broker, context, request, session).load_into_page_cache(result)
+
+
+def _park(
+    broker: Broker,
+    context: RequestContext,
+    request: FetchRequest,
+    session: FetchSession | None,
+    result: _ReadResult,
+) -> asyncio.Future[FetchResponse] | None:
+    """Return the future of a fetch that waits for records; None if it is answered now."""
     missing_bytes = request.min_bytes - result.size_bytes
     must_wait = missing_bytes > 0 and request.max_wait_ms > 0
-    parked_bytes = fetch_request_bytes(request) if must_wait else 0
-    if (
-        must_wait
-        and result.partitions
-        and not result.has_error
-        and broker.memory.fits(parked_bytes)
-    ):
-        delayed = _DelayedFetch(broker, context, request, session)
-        return delayed.wait(result.partitions, missing_bytes, parked_bytes)
-    if result.is_in_page_cache():
+    if not must_wait or not result.partitions or result.has_error:
+        return None
+    parked_bytes = fetch_request_bytes(request)
+    if not broker.memory.fits(parked_bytes):
+        return None
+    delayed = _DelayedFetch(broker, context, request, session)
+    return delayed.wait(result.partitions, missing_bytes, parked_bytes)
+
+
+def _is_large(request: FetchRequest, session: FetchSession | None) -> bool:
+    """Whether a request names more partitions than one slice has."""
+    if session is not None:
+        return len(session) > SLICE_ELEMENTS
+    topics = request.topics
+    if len(topics) == 1:
+        return len(topics[0].partitions) > SLICE_ELEMENTS
+    return sum(len(topic.partitions) for topic in topics) > SLICE_ELEMENTS
+
+
+async def _read_large_and_respond(
+    broker: Broker, context: RequestContext, request: FetchRequest, session: FetchSession | None
+) -> _Result:
+    """Read very many partitions in slices, and then proceed as with few."""
+    result = await _read_in_slices(broker, context.version, request, session)
+    # No broker has more partitions than that: do not wait for those that are named repeatedly.
+    may_wait = len(result.partitions) <= broker.config.broker_max_partitions
+    if may_wait and context.connection.is_open:
+        delayed = _park(broker, context, request, session, result)
+        if delayed is not None:
+            return delayed
+    if await result.is_in_page_cache_in_slices():
         return _response(broker, context, request, session, result)
     return _DelayedFetch(broker, context, request, session).load_into_page_cache(result)
 
@@ -107,9 +152,10 @@ def _replica_id(version: int, request: FetchRequest) -> int:
 class _ReadResult:
     """What one read of all partitions of a request returned."""
 
-    __slots__ = ("data", "has_error", "partitions", "size_bytes", "slices")
+    __slots__ = ("data", "has_error", "partitions", "remaining_bytes", "size_bytes", "slices")
 
-    def __init__(self) -> None:
+    def __init__(self, max_bytes: int) -> None:
+        self.remaining_bytes = max_bytes
         #: The response of each partition, with its topic.
         self.data: list[tuple[TopicKey, PartitionData]] = []
         #: The partitions that were read without an error.
@@ -126,19 +172,53 @@ class _ReadResult:
         except OSError:
             return False  # Reading it in a thread finds and reports the error.
 
+    async def is_in_page_cache_in_slices(self) -> bool:
+        """Whether all records are in the page cache, serving other connections in between."""
+        async for slices in in_slices(self.slices):
+            try:
+                if not all(log_slice.is_in_page_cache() for _index, log_slice in slices):
+                    return False
+            except OSError:
+                return False
+        return True
+
 
 def _read(
     broker: Broker, version: int, request: FetchRequest, session: FetchSession | None
 ) -> _ReadResult:
     """Read each partition, up to its own limit and the limit of the response."""
-    result = _ReadResult()
+    result = _ReadResult(min(request.max_bytes, broker.config.fetch_max_bytes))
+    wanted = _partitions_of(version, request) if session is None else session.partitions()
+    _read_slice(broker, version, request, session, wanted, result)
+    return result
+
+
+async def _read_in_slices(
+    broker: Broker, version: int, request: FetchRequest, session: FetchSession | None
+) -> _ReadResult:
+    """Read as `_read` does, and serve other connections in between."""
+    result = _ReadResult(min(request.max_bytes, broker.config.fetch_max_bytes))
+    # Another request of the session may change it.
+    wanted = _partitions_of(version, request) if session is None else list(session.partitions())
+    async for wanted_in_slice in in_slices(wanted):
+        _read_slice(broker, version, request, session, wanted_in_slice, result)
+    return result
+
+
+def _read_slice(
+    broker: Broker,
+    version: int,
+    request: FetchRequest,
+    session: FetchSession | None,
+    wanted: Iterable[tuple[TopicKey, FetchPartition]],
+    result: _ReadResult,
+) -> None:
+    """Read partitions, and add them to a result."""
     data = result.data
     find = _finder(broker, version)
     is_consumer = _replica_id(version, request) in _CONSUMER_IDS
     is_committed = is_consumer and request.isolation_level == _READ_COMMITTED
     aborted: list[AbortedTransaction] | None = None
-    remaining_bytes = min(request.max_bytes, broker.config.fetch_max_bytes)
-    wanted = _partitions_of(version, request) if session is None else session.partitions()
     for topic, fetched in wanted:
         index = fetched.partition
         try:
@@ -148,7 +228,7 @@ def _read(
                 result.has_error = True  # Not one for the client, but an answer at once.
                 data.append((topic, _diverging_data(partition, diverging)))
                 continue
-            max_bytes = min(fetched.partition_max_bytes, remaining_bytes)
+            max_bytes = min(fetched.partition_max_bytes, result.remaining_bytes)
             if is_committed:
                 log_slice, transactions = partition.read_committed(fetched.fetch_offset, max_bytes)
                 aborted = [
@@ -177,7 +257,7 @@ def _read(
         if size_bytes:
             result.slices.append((len(data), log_slice))
             result.size_bytes += size_bytes
-            remaining_bytes -= size_bytes
+            result.remaining_bytes -= size_bytes
         partition_data = PartitionData(
             partition_index=index,
             high_watermark=partition.high_watermark,
@@ -187,7 +267,6 @@ def _read(
             records=records,
         )
         data.append((topic, partition_data))
-    return result
 
 
 def _partitions_of(
@@ -355,17 +434,39 @@ class _DelayedFetch:
     def _complete(self) -> None:
         if self._future.done():
             return
+        if _is_large(self._request, self._session):
+            self._broker.start_task(self._complete_large())
+            return
         try:
             result = _read(self._broker, self._context.version, self._request, self._session)
-            missing_bytes = self._request.min_bytes - result.size_bytes
-            if self._is_committed and missing_bytes > 0 and self._may_wait_longer(result):
-                self._wait_for(result.partitions, missing_bytes)
-            elif result.is_in_page_cache():
+            if self._must_wait_longer(result):
+                return
+            if result.is_in_page_cache():
                 self._future.set_result(self._response(result))
             else:
                 self.load_into_page_cache(result)
         except Exception as error:  # noqa: BLE001  # Reported where the future is awaited.
             self._future.set_exception(error)
+
+    async def _complete_large(self) -> None:
+        try:
+            result = await _read_in_slices(
+                self._broker, self._context.version, self._request, self._session
+            )
+        except Exception as error:  # noqa: BLE001  # Reported where the future is awaited.
+            if not self._future.done():
+                self._future.set_exception(error)
+            return
+        if not self._future.done() and not self._must_wait_longer(result):
+            await self._load_into_page_cache(result)
+
+    def _must_wait_longer(self, result: _ReadResult) -> bool:
+        """Whether to wait on, which it then does."""
+        missing_bytes = self._request.min_bytes - result.size_bytes
+        if self._is_committed and missing_bytes > 0 and self._may_wait_longer(result):
+            self._wait_for(result.partitions, missing_bytes)
+            return True
+        return False
 
     def _response(self, result: _ReadResult) -> FetchResponse:
         return _response(self._broker, self._context, self._request, self._session, result)
@@ -381,7 +482,9 @@ class _DelayedFetch:
     async def _load_into_page_cache(self, result: _ReadResult) -> None:
         future = self._future
         try:
-            for at, log_slice in result.slices:
+            for number, (at, log_slice) in enumerate(result.slices, start=1):
+                if number % SLICE_ELEMENTS == 0:
+                    await asyncio.sleep(0)
                 topic, data = result.data[at]
                 try:
                     if not log_slice.is_in_page_cache():

@@ -10,7 +10,7 @@ disk, and decompresses.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Iterable, Mapping
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,7 @@ from ottla.storage.timestamp_search import (
 )
 
 from ..errors import EXPECTED_ERRORS, ApiError, error_code_of
+from ..slices import SLICE_ELEMENTS, in_slices
 
 if TYPE_CHECKING:
     from ...broker import Broker
@@ -58,6 +59,8 @@ _READ_COMMITTED = 1
 _NO_TIMESTAMP = -1
 _NOT_FOUND = TimestampAndOffset(-1, _NO_TIMESTAMP)
 
+#: The responses of a topic, and a partition to add to them.
+_Entry = tuple[str, list[ListOffsetsPartitionResponse], ListOffsetsPartition]
 #: A partition, a timestamp to look up in it, and where in which list the response belongs.
 _Lookup = tuple["Partition", int, list[ListOffsetsPartitionResponse], int]
 
@@ -66,45 +69,77 @@ def handle(
     broker: Broker, context: RequestContext, request: ListOffsetsRequest
 ) -> ListOffsetsResponse | Coroutine[Any, Any, ListOffsetsResponse]:
     """Handle ListOffsets."""
-    counts = Counter(
-        (topic.name, partition.partition_index)
-        for topic in request.topics
+    responses: list[list[ListOffsetsPartitionResponse]] = [[] for _topic in request.topics]
+    entries = [
+        (topic.name, of_topic, partition)
+        for topic, of_topic in zip(request.topics, responses, strict=True)
         for partition in topic.partitions
+    ]
+    response = ListOffsetsResponse(
+        topics=[
+            ListOffsetsTopicResponse(name=topic.name, partitions=of_topic)
+            for topic, of_topic in zip(request.topics, responses, strict=True)
+        ]
     )
-    is_committed = request.isolation_level == _READ_COMMITTED
-    lookups: list[_Lookup] = []
-    topics = []
-    for topic in request.topics:
-        responses: list[ListOffsetsPartitionResponse] = []
-        for partition_request in topic.partitions:
-            index = partition_request.partition_index
-            try:
-                if counts[topic.name, index] > 1:
-                    raise ApiError(ErrorCode.INVALID_REQUEST)
-                partition = _find_partition(broker, context.version, topic.name, partition_request)
-                timestamp = partition_request.timestamp
-                result = _known_offset(partition, timestamp, is_committed)
-                if result is None:
-                    lookups.append((partition, timestamp, responses, len(responses)))
-                    result = _NOT_FOUND
-                responses.append(_response(partition, result, context.version))
-            except EXPECTED_ERRORS as error:
-                responses.append(_error_response(index, error))
-        topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=responses))
-    response = ListOffsetsResponse(topics=topics)
+    counts = Counter((name, partition.partition_index) for name, _, partition in entries)
+    if len(entries) > SLICE_ELEMENTS:
+        return _respond_in_slices(broker, context.version, request, entries, counts, response)
+    lookups = _respond(broker, context.version, request, entries, counts)
     if not lookups:
         return response
-    return _look_up(broker, context.version, lookups, response, is_committed)
+    return _look_up(broker, context.version, request, lookups, response)
+
+
+async def _respond_in_slices(
+    broker: Broker,
+    version: int,
+    request: ListOffsetsRequest,
+    entries: Iterable[_Entry],
+    counts: Counter[tuple[str, int]],
+    response: ListOffsetsResponse,
+) -> ListOffsetsResponse:
+    lookups: list[_Lookup] = []
+    async for entries_of_slice in in_slices(entries):
+        lookups += _respond(broker, version, request, entries_of_slice, counts)
+    return await _look_up(broker, version, request, lookups, response)
+
+
+def _respond(
+    broker: Broker,
+    version: int,
+    request: ListOffsetsRequest,
+    entries: Iterable[_Entry],
+    counts: Counter[tuple[str, int]],
+) -> list[_Lookup]:
+    """Add the responses of partitions; return those that have to be looked up."""
+    is_committed = request.isolation_level == _READ_COMMITTED
+    lookups: list[_Lookup] = []
+    for topic, responses, partition_request in entries:
+        index = partition_request.partition_index
+        try:
+            if counts[topic, index] > 1:
+                raise ApiError(ErrorCode.INVALID_REQUEST)
+            partition = _find_partition(broker, version, topic, partition_request)
+            timestamp = partition_request.timestamp
+            result = _known_offset(partition, timestamp, is_committed)
+            if result is None:
+                lookups.append((partition, timestamp, responses, len(responses)))
+                result = _NOT_FOUND
+            responses.append(_response(partition, result, version))
+        except EXPECTED_ERRORS as error:
+            responses.append(_error_response(index, error))
+    return lookups
 
 
 async def _look_up(
     broker: Broker,
     version: int,
+    request: ListOffsetsRequest,
     lookups: list[_Lookup],
     response: ListOffsetsResponse,
-    is_committed: bool,
 ) -> ListOffsetsResponse:
     """Look up the timestamps that a request asks for, and complete its response."""
+    is_committed = request.isolation_level == _READ_COMMITTED
     for partition, timestamp, responses, position in lookups:
         log = partition.log
         is_max = timestamp == OffsetSpec.MAX_TIMESTAMP

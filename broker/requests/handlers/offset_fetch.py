@@ -5,13 +5,14 @@ With RequireStable, an offset that an open transaction may replace is UNSTABLE_O
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from ottla.coord.metadata_image import TopicPartition
 from ottla.coord.records import CommittedOffset
 from ottla.protocol.api.offset_fetch import (
     OffsetFetchRequest,
+    OffsetFetchRequestGroup,
     OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
     OffsetFetchResponse,
@@ -22,6 +23,8 @@ from ottla.protocol.api.offset_fetch import (
     OffsetFetchResponseTopics,
 )
 from ottla.protocol.errors import ErrorCode
+
+from ..slices import SLICE_ELEMENTS, in_slices
 
 if TYPE_CHECKING:
     from ...broker import Broker
@@ -36,20 +39,12 @@ TopicPartitions = Mapping[str, Iterable[int]]
 
 def handle(
     broker: Broker, context: RequestContext, request: OffsetFetchRequest
-) -> OffsetFetchResponse:
+) -> OffsetFetchResponse | Coroutine[Any, Any, OffsetFetchResponse]:
     """Handle OffsetFetch."""
     if context.version >= _FIRST_WITH_GROUPS:
-        return OffsetFetchResponse(
-            groups=[
-                _group(
-                    broker,
-                    group.group_id,
-                    _requested_partitions(group.topics),
-                    requires_stable=request.require_stable,
-                )
-                for group in request.groups
-            ]
-        )
+        if len(request.groups) > SLICE_ELEMENTS:
+            return _many_groups(broker, request)
+        return OffsetFetchResponse(groups=_groups(broker, request, request.groups))
     group = _group(
         broker,
         request.group_id,
@@ -76,6 +71,27 @@ def handle(
             for topic in group.topics
         ],
     )
+
+
+async def _many_groups(broker: Broker, request: OffsetFetchRequest) -> OffsetFetchResponse:
+    groups: list[OffsetFetchResponseGroup] = []
+    async for groups_of_slice in in_slices(request.groups):
+        groups += _groups(broker, request, groups_of_slice)
+    return OffsetFetchResponse(groups=groups)
+
+
+def _groups(
+    broker: Broker, request: OffsetFetchRequest, groups: Iterable[OffsetFetchRequestGroup]
+) -> list[OffsetFetchResponseGroup]:
+    return [
+        _group(
+            broker,
+            group.group_id,
+            _requested_partitions(group.topics),
+            requires_stable=request.require_stable,
+        )
+        for group in groups
+    ]
 
 
 def _requested_partitions(

@@ -16,25 +16,30 @@ from ottla.protocol.api.offset_for_leader_epoch import (
 )
 
 from ..errors import EXPECTED_ERRORS, error_code_of
+from ..slices import in_slices
 
 if TYPE_CHECKING:
     from ...broker import Broker
     from ..dispatch import RequestContext
 
 
-def handle(
+async def handle(
     broker: Broker, _context: RequestContext, request: OffsetForLeaderEpochRequest
 ) -> OffsetForLeaderEpochResponse:
     """Handle OffsetForLeaderEpoch."""
+    results: list[list[EpochEndOffset]] = [[] for _topic in request.topics]
+    entries = (
+        (topic.topic, of_topic, partition)
+        for topic, of_topic in zip(request.topics, results, strict=True)
+        for partition in topic.partitions
+    )
+    async for entries_of_slice in in_slices(entries):
+        for name, of_topic, partition in entries_of_slice:
+            of_topic.append(_end_offset(broker, name, partition))
     return OffsetForLeaderEpochResponse(
         topics=[
-            OffsetForLeaderTopicResult(
-                topic=topic.topic,
-                partitions=[
-                    _end_offset(broker, topic.topic, partition) for partition in topic.partitions
-                ],
-            )
-            for topic in request.topics
+            OffsetForLeaderTopicResult(topic=topic.topic, partitions=of_topic)
+            for topic, of_topic in zip(request.topics, results, strict=True)
         ]
     )
 

@@ -6,7 +6,7 @@ For other brokers; on a broker without a cluster also for admin tools, as there 
 from __future__ import annotations
 
 import asyncio
-from itertools import groupby
+from itertools import chain, groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
@@ -25,11 +25,15 @@ from ottla.protocol.errors import ErrorCode
 from ...coordinators.markers import write_marker
 from ...coordinators.shard_runtime import TransactionMarker
 from ..errors import ApiError
+from ..slices import in_slices
 from .broker_registration import check_inter_broker_listener
 
 if TYPE_CHECKING:
     from ...broker import Broker
     from ..dispatch import RequestContext
+
+#: The topic, partition and outcome of a marker.
+_Result = tuple[str, int, asyncio.Future[ErrorCode]]
 
 
 async def handle(
@@ -42,19 +46,20 @@ async def handle(
     except ApiError as error:
         code = error.code
     # By position: a partition may be in several markers.
-    results = [
-        [
-            (topic.name, index, _write(broker, TopicPartition(topic.name, index), marker, code))
-            for topic in marker.topics
-            for index in topic.partition_indexes
-        ]
-        for marker in request.markers
-    ]
-    waiting = [
-        result for of_marker in results for _name, _index, result in of_marker if not result.done()
-    ]
-    if waiting:
-        await asyncio.wait(waiting)
+    results: list[list[_Result]] = [[] for _marker in request.markers]
+    entries = (
+        (of_marker, marker, topic.name, index)
+        for of_marker, marker in zip(results, request.markers, strict=True)
+        for topic in marker.topics
+        for index in topic.partition_indexes
+    )
+    async for entries_of_slice in in_slices(entries):
+        for of_marker, marker, name, index in entries_of_slice:
+            result = _write(broker, TopicPartition(name, index), marker, code)
+            of_marker.append((name, index, result))
+    async for results_of_slice in in_slices(chain.from_iterable(results)):
+        for _name, _index, result in results_of_slice:
+            await result
     return WriteTxnMarkersResponse(
         markers=[
             WritableTxnMarkerResult(
