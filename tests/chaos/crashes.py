@@ -15,7 +15,7 @@ from chaos.matrix import row
 from chaos.testbed import TOPIC, FaultyDaemon, Run, Testbed
 from harness.checker import LOSSES, check, counted
 from harness.daemon import Daemon
-from harness.load import Load, read_everything
+from harness.load import Load
 from harness.mounts import Mounts, private_mounts
 
 DISK_BYTES = 256 * 1024 * 1024
@@ -77,7 +77,15 @@ def _cut_power(run: Run, durability: str, *, with_readers: bool) -> None:
         run.verify(testbed, load, may_log=True)
 
 
-@row("2c", "power cut, durability=page-cache: must lose", "cuts", short=1, normal=3, full=20)
+@row(
+    "2c",
+    "power cut, durability=page-cache: must lose",
+    "cuts",
+    short=1,
+    normal=3,
+    full=20,
+    is_plain=True,
+)
 def cut_power_in_page_cache(run: Run) -> None:
     """The control experiment: without fsync, a power cut loses acked records."""
     # No checkpoint may fsync anything.
@@ -96,7 +104,7 @@ def cut_power_in_page_cache(run: Run) -> None:
                     # Stop first: after a loss, idempotent producers would fail.
                     load.stop(timeout=0.2)
                     _cycle_power(testbed.victim, mounts)
-                read_everything(testbed.address, TOPIC, testbed.partitions, load.history)
+                run.read_everything(testbed, load)
                 anomalies = check(load.history)
                 run.add_figures(load, anomalies)
                 lost = sum(counted(anomalies)[kind] for kind in LOSSES)

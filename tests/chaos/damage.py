@@ -107,7 +107,15 @@ def _close(log: Log) -> None:
         segment.close()
 
 
-@row("4", "torn tail, at every byte", "positions", short=60, normal=2000, full=100_000)
+@row(
+    "4",
+    "torn tail, at every byte",
+    "positions",
+    short=60,
+    normal=2000,
+    full=100_000,
+    is_plain=True,
+)
 def tear(run: Run) -> None:
     with _written(run, 600) as data:
         origin, copy = data / LOG, run.folder / "copy"
@@ -156,6 +164,7 @@ def _last_sequences(batches: list[StoredBatch]) -> dict[int, int]:
     short=60,
     normal=3000,
     full=10**6,
+    is_plain=True,
 )
 def flip(run: Run) -> None:
     with _written(run, 900) as data:

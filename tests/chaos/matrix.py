@@ -33,6 +33,8 @@ class Row:
     unit: str
     counts: dict[Size, int]
     play: Play = field(repr=False)
+    #: Whether it depends on the batches of plain producers, and cannot run with transactions.
+    is_plain: bool = False
 
     def __str__(self) -> str:
         return f"{self.number} {self.name}"
@@ -42,14 +44,21 @@ ROWS: dict[str, Row] = {}
 
 
 def row(
-    number: str, name: str, unit: str, *, short: int, normal: int, full: int
+    number: str,
+    name: str,
+    unit: str,
+    *,
+    short: int,
+    normal: int,
+    full: int,
+    is_plain: bool = False,
 ) -> Callable[[Play], Play]:
     """Register a function as a row of the matrix."""
 
     def register(play: Play) -> Play:
         assert number not in ROWS, number
         counts = {Size.SHORT: short, Size.NORMAL: normal, Size.FULL: full}
-        ROWS[number] = Row(number, name, unit, counts, silenced_client_logs()(play))
+        ROWS[number] = Row(number, name, unit, counts, silenced_client_logs()(play), is_plain)
         return play
 
     return register

@@ -47,9 +47,9 @@ class Result:
     reason: str = ""
 
 
-def play(row: Row, folder: Path, *, seed: int, count: int, brokers: int, progress: Any) -> Result:
+def play(row: Row, folder: Path, **options: Any) -> Result:
     """Run a row and return its result, also if it fails."""
-    run = Run(folder, seed=seed, count=count, brokers=brokers, progress=progress)
+    run = Run(folder, **options)
     started = time.monotonic()
     failure = reason = ""
     try:
@@ -131,6 +131,7 @@ def table_of(results: list[Result]) -> Table:
     "--size", type=click.Choice([size.value for size in Size]), default="normal", show_default=True
 )
 @click.option("--brokers", default=1, show_default=True, help="Number of brokers.")
+@click.option("--transactions", is_flag=True, help="Load the brokers with transactions.")
 @click.option("--dir", "base", type=Path, help="Working directory. [default: a temporary one]")
 @click.option("--json", "file", type=Path, help="Also write the results to this file as JSON.")
 def run(
@@ -139,6 +140,7 @@ def run(
     cycles: int | None,
     size: str,
     brokers: int,
+    transactions: bool,
     base: Path | None,
     file: Path | None,
 ) -> None:
@@ -158,6 +160,8 @@ def run(
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         for row in chosen(text):
+            if transactions and row.is_plain:
+                continue
             task = progress.add_task(str(row), total=None)
 
             def tell(done: int, of: int, task: Any = task, row: Row = row) -> None:
@@ -165,7 +169,15 @@ def run(
 
             path = folder / f"row{row.number}"
             count = cycles or row.counts[Size(size)]
-            result = play(row, path, seed=seed, count=count, brokers=brokers, progress=tell)
+            result = play(
+                row,
+                path,
+                seed=seed,
+                count=count,
+                brokers=brokers,
+                is_transactional=transactions,
+                progress=tell,
+            )
             progress.remove_task(task)
             results.append(result)
             if result.failure:

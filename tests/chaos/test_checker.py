@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
 from random import Random
 
 import pytest
@@ -14,7 +14,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.checker import check, counted
-from harness.history import MOVED, History, Outcome, Row, Send, decoded, encoded, value_of
+from harness.history import (
+    MOVED,
+    History,
+    Outcome,
+    Row,
+    Send,
+    Transaction,
+    decoded,
+    encoded,
+    value_of,
+)
 
 ACKED, REFUSED, UNKNOWN = Outcome.ACKED, Outcome.REFUSED, Outcome.UNKNOWN
 
@@ -36,6 +46,18 @@ def of(sends: list[Send], *readers: list[Row], last: list[Row] | None = None) ->
     history.sends["p"] = sends
     for number, rows in enumerate(readers):
         history.polls[f"r{number}"] = rows
+    return history
+
+
+def in_transactions(history: History, *sizes: int, committed: int | None = None) -> History:
+    """The history, whose sends are divided into transactions of these sizes."""
+    sends = iter(history.sends["p"])
+    history.transactions = [
+        Transaction("p", offset, [next(sends) for _ in range(size)])
+        for offset, size in enumerate(sizes, 1)
+    ]
+    if committed is not None:
+        history.committed["p"] = committed
     return history
 
 
@@ -110,6 +132,24 @@ CASES = {
     "the second is before the first, whose sender does not know where": Case(
         "nonmonotonic-send", of([sent(7, None, UNKNOWN), sent(8, 0)], seen((0, 8), (1, 7)))
     ),
+    "half of a transaction is there, and its sender does not know": Case(
+        "torn-transaction",
+        in_transactions(
+            of([sent(7, 0, UNKNOWN), sent(8, 1, UNKNOWN)], seen((0, 7)), last=seen((0, 7))), 2
+        ),
+    ),
+    "an aborted transaction is there": Case(
+        "refused-read",
+        in_transactions(of([sent(7, 0, REFUSED), sent(8, 1)], seen((0, 7), (1, 8))), 1, 1),
+    ),
+    "the data of a transaction is there, its offset is not": Case(
+        "offset-mismatch",
+        in_transactions(of([sent(7, 0), sent(8, 1)], seen((0, 7), (1, 8))), 1, 1, committed=1),
+    ),
+    "the offset of a transaction is there, its data is not": Case(
+        "offset-mismatch",
+        in_transactions(of([sent(7, 0), sent(8, 1, REFUSED)], seen((0, 7))), 1, 1, committed=2),
+    ),
 }
 
 
@@ -120,6 +160,23 @@ def test_an_anomaly_is_detected_and_no_other(case):
 
 SOUND = {
     "nothing": of([]),
+    "a committed, an aborted and an unknown transaction": in_transactions(
+        of(
+            [
+                sent(7, 0),
+                sent(8, 1),
+                sent(9, 3, REFUSED),
+                sent(10, 5, UNKNOWN),
+                sent(11, 6, UNKNOWN),
+            ],
+            seen((0, 7), (1, 8), (5, 10), (6, 11)),
+        ),
+        *(2, 1, 2),
+        committed=3,
+    ),
+    "a transaction that its sender gave up, and that was aborted": in_transactions(
+        of([sent(7, 0), sent(8, 1, UNKNOWN)], seen((0, 7))), 1, 1, committed=1
+    ),
     "a record": of([sent(7, 0)], seen((0, 7))),
     "one whose sender does not know, and which is not there": of([sent(7, None, UNKNOWN)]),
     "one whose sender does not know, and which is there": of(
@@ -198,7 +255,19 @@ def a_world(random: Random) -> World:
         history.polls["last"] += read(partition, log, 0, len(log))
     if random.random() < 0.5:
         history.last_readers = {"last"}
+    add_transactions(history, {value for log in logs.values() for value in log})
     return World(logs, history)
+
+
+def add_transactions(history: History, existing: set[int]) -> None:
+    """Group neighbouring sends of a producer that exist, or do not, into transactions."""
+    for producer, sends in history.sends.items():
+        groups = groupby(sends, key=lambda send: send.value in existing)
+        history.committed[producer] = 0
+        for offset, (exists, members) in enumerate(groups, 1):
+            history.transactions.append(Transaction(producer, offset, list(members)))
+            if exists:
+                history.committed[producer] = offset
 
 
 def read(partition: int, log: list[int], start: int, stop: int) -> list[Row]:
@@ -309,6 +378,24 @@ def swap_sends(world: World, random: Random) -> None:
     sends[first], sends[second] = other, one
 
 
+def tear(world: World, random: Random) -> None:
+    """Put a send that nobody knows of into a transaction that exists."""
+    transaction = random.choice(_last_transactions(world))
+    transaction.sends.append(Send(0, value_of(9, 3)))
+
+
+def forget_an_offset(world: World, random: Random) -> None:
+    world.history.committed[random.choice(_last_transactions(world)).producer] -= 1
+
+
+def _last_transactions(world: World) -> list[Transaction]:
+    """Return the last transaction of each producer that exists."""
+    history = world.history
+    return [
+        each for each in history.transactions if each.offset == history.committed[each.producer]
+    ]
+
+
 MUTATIONS: dict[str, tuple[str, Callable[[World, Random], None]]] = {
     "unseen": ("unseen", lose_the_last),
     "lost-write": ("lost-write", lose_one),
@@ -320,6 +407,8 @@ MUTATIONS: dict[str, tuple[str, Callable[[World, Random], None]]] = {
     "poll-skip": ("poll-skip", skip),
     "nonmonotonic-poll": ("nonmonotonic-poll", go_back),
     "nonmonotonic-send": ("nonmonotonic-send", swap_sends),
+    "torn-transaction": ("torn-transaction", tear),
+    "offset-mismatch": ("offset-mismatch", forget_an_offset),
 }
 SEEDS = st.integers(0, 2**32)
 

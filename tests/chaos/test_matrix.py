@@ -18,9 +18,19 @@ from chaos.testbed import Run
 IN_A_CLUSTER = ("1", "10", "11p")
 
 
-def play(row: Row, tmp_path, brokers: int) -> Run:
+#: Faults under a load of transactions; `make chaos CHAOS=--transactions` runs all others.
+WITH_TRANSACTIONS = [("1", 1), ("2f", 1), ("10", 1), ("13", 1), ("1", 3)]
+
+
+def play(row: Row, tmp_path, brokers: int, *, is_transactional: bool = False) -> Run:
     seed = random_seed()
-    run = Run(tmp_path / "run", seed=seed, count=row.counts[Size.SHORT], brokers=brokers)
+    run = Run(
+        tmp_path / "run",
+        seed=seed,
+        count=row.counts[Size.SHORT],
+        brokers=brokers,
+        is_transactional=is_transactional,
+    )
     try:
         row.play(run)
     except Exception as error:
@@ -46,6 +56,15 @@ def test_one_broker_survives_the_fault(row, tmp_path):
 @pytest.mark.parametrize("number", IN_A_CLUSTER)
 def test_other_brokers_keep_serving_during_the_fault(number, tmp_path):
     run = play(ROWS[number], tmp_path, brokers=3)
+
+    assert run.figures.acked > 0
+
+
+@pytest.mark.process
+@pytest.mark.real_time
+@pytest.mark.parametrize(("number", "brokers"), WITH_TRANSACTIONS)
+def test_transactions_are_atomic_during_the_fault(number, brokers, tmp_path):
+    run = play(ROWS[number], tmp_path, brokers, is_transactional=True)
 
     assert run.figures.acked > 0
 

@@ -35,6 +35,7 @@ from harness.bystander import RESTART_SECONDS, Bystanders, Result
 from harness.checker import LOSSES, Anomaly, check, counted
 from harness.daemon import HOST, Cluster, Daemon, anonymous_mib, free_port
 from harness.load import Load, load_on, read_everything
+from harness.transactional_load import TRANSACTIONAL, read_committed_offsets
 from harness.waiting import wait_until
 
 TOPIC = "orders"
@@ -155,6 +156,8 @@ class Testbed:
     @contextmanager
     def load(self, **options: Any) -> Iterator[Load]:
         """Run load. Memory is measured from here on."""
+        if self._run.is_transactional:
+            options |= TRANSACTIONAL
         with load_on(self.address, TOPIC, self.partitions, **options) as load:
             load.wait_for_acks()
             self._run.measure_memory(self)
@@ -204,12 +207,15 @@ class Run:
         seed: int,
         count: int,
         brokers: int = 1,
+        is_transactional: bool = False,
         progress: Callable[[int, int], None] = lambda _done, _of: None,
     ) -> None:
         self.folder = folder
         self.random = Random(seed)
         self.count = count
         self.brokers = brokers
+        #: Whether the load of the row consists of transactions.
+        self.is_transactional = is_transactional
         self.figures = Figures()
         self._progress = progress
 
@@ -344,7 +350,7 @@ class Run:
         """
         self.measure_memory(testbed)
         assert not load.problems, load.problems
-        read_everything(testbed.address, TOPIC, testbed.partitions, load.history)
+        self.read_everything(testbed, load)
         anomalies = check(load.history, deleted)
         self.add_figures(load, anomalies)
         assert not anomalies, describe(anomalies)
@@ -353,6 +359,14 @@ class Run:
         for broker in testbed.brokers:
             assert may_log or not (bugs := bugs_of(broker)), bugs
         self.verify_memory(growth_mib)
+
+    def read_everything(self, testbed: Testbed, load: Load) -> None:
+        """Read all records, and the offsets of transactions, into the history."""
+        isolation = "read_uncommitted"
+        if self.is_transactional:
+            isolation = "read_committed"
+            read_committed_offsets(load)
+        read_everything(testbed.address, TOPIC, testbed.partitions, load.history, isolation)
 
     def add_figures(self, load: Load, anomalies: Collection[Anomaly]) -> None:
         """Add acks and anomalies to the figures."""

@@ -14,6 +14,12 @@ sent and received. Any anomaly is a bug.
     nonmonotonic-poll     a reader received an offset again, or an earlier one
     nonmonotonic-send     two records of one producer in another order than they were sent
 
+Readers of transactions are read_committed. Records of an aborted transaction count as refused, and
+those of a committed one as acked. Two more:
+
+    torn-transaction      some records of a transaction exist, and others do not
+    offset-mismatch       the committed offset of a producer is not that of its last transaction
+
 Records count as existing if the last readers received them; earlier readers are not enough. Offsets
 may have gaps.
 """
@@ -26,7 +32,7 @@ from collections.abc import Container, Iterable, Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
-from harness.history import MOVED, History, Outcome, Row, Send
+from harness.history import MOVED, History, Outcome, Row, Send, Transaction
 
 LOSSES = ("lost-write", "unseen")
 
@@ -79,6 +85,8 @@ def check(history: History, deleted: Container[tuple[int, int]] = ()) -> list[An
         *_unexpected(history, partitions),
         *_poll_order(history, partitions, deleted),
         *_send_order(history, partitions),
+        *_torn(history, partitions, deleted),
+        *_offset_mismatches(history, partitions),
     ]
 
 
@@ -211,6 +219,39 @@ def _send_order(history: History, partitions: dict[int, _Partition]) -> Iterator
                 )
                 yield Anomaly("nonmonotonic-send", send.partition, text)
             last[send.partition] = offset, send
+
+
+def _torn(
+    history: History, partitions: dict[int, _Partition], deleted: Container[tuple[int, int]]
+) -> Iterator[Anomaly]:
+    for transaction in history.transactions:
+        sends = [
+            send
+            for send in transaction.sends
+            if send.offset is None or (send.partition, send.offset) not in deleted
+        ]
+        exist = [send.value in partitions[send.partition].existing for send in sends]
+        if any(exist) and not all(exist):
+            missing = sends[exist.index(False)]
+            text = f"{_name(transaction)}: {exist.count(False)} of {len(sends)} records are missing"
+            yield Anomaly("torn-transaction", missing.partition, text)
+
+
+def _offset_mismatches(history: History, partitions: dict[int, _Partition]) -> Iterator[Anomaly]:
+    """Compare offsets with data; one existing record of a transaction is enough here."""
+    last: dict[str, Transaction] = {}
+    for transaction in history.transactions:
+        if any(send.value in partitions[send.partition].existing for send in transaction.sends):
+            last[transaction.producer] = transaction
+    for producer, offset in history.committed.items():
+        expected = last[producer].offset if producer in last else 0
+        if offset != expected:
+            text = f"{producer} committed offset {offset}, its last transaction {expected}"
+            yield Anomaly("offset-mismatch", 0, text)
+
+
+def _name(transaction: Transaction) -> str:
+    return f"transaction {transaction.offset} of {transaction.producer}"
 
 
 def _some(numbers: Iterable[int], limit: int = 5) -> str:

@@ -42,6 +42,16 @@ class Send:
     offset: int | None = None
 
 
+@dataclass(slots=True, eq=False)
+class Transaction:
+    """The records of one transaction, which also commits an offset of its producer's group."""
+
+    producer: str
+    #: Transactions of a producer have rising offsets, which start at 1.
+    offset: int
+    sends: list[Send]
+
+
 @dataclass
 class History:
     """What each producer sent and each reader received, in order."""
@@ -50,6 +60,9 @@ class History:
     polls: dict[str, list[Row]] = field(default_factory=lambda: defaultdict(list))
     #: Readers that read everything from start to end, after all faults.
     last_readers: set[str] = field(default_factory=set)
+    transactions: list[Transaction] = field(default_factory=list)
+    #: The offset that each transactional producer's group has committed in the end; 0: none.
+    committed: dict[str, int] = field(default_factory=dict)
 
     @property
     def all_sends(self) -> Iterator[Send]:

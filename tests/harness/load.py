@@ -17,7 +17,7 @@ import logging
 import threading
 import time
 import warnings
-from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
@@ -52,7 +52,7 @@ TIMEOUT_SECONDS = 120
 #: Error codes after which the record is certainly not written.
 _REFUSALS = frozenset({ErrorCode.INVALID_TIMESTAMP, ErrorCode.MESSAGE_TOO_LARGE})
 
-_LIBRDKAFKA: dict[str, Any] = {
+LIBRDKAFKA: dict[str, Any] = {
     "log_level": 0,
     "reconnect.backoff.ms": 20,
     "reconnect.backoff.max.ms": 200,
@@ -62,7 +62,7 @@ _LIBRDKAFKA: dict[str, Any] = {
     "topic.metadata.refresh.interval.ms": 2000,
     "metadata.recovery.strategy": "none",
 }
-_OTTLA = ClientConfig(
+OTTLA = ClientConfig(
     retry=RetryConfig(backoff=0.02, max_backoff=0.2),
     timeouts=TimeoutConfig(connect=5, request=10, operation=TIMEOUT_SECONDS),
     metadata_max_age=2,
@@ -120,6 +120,15 @@ class SendTracker:
         self.acked[send.partition] += 1
         self._answered(send)
 
+    def abort(self, send: Send) -> None:
+        """Record that the transaction of a record was aborted."""
+        send.outcome = Outcome.REFUSED
+        self._answered(send)
+
+    def give_up(self, send: Send) -> None:
+        """Stop waiting for a record whose transaction may have been committed."""
+        self._answered(send)
+
     def fail(self, send: Send, error: object, *, is_refused: bool = False) -> None:
         """Record an error, and whether it implies that the record was not written."""
         send.outcome = Outcome.REFUSED if is_refused else Outcome.UNKNOWN
@@ -149,7 +158,7 @@ class Worker(Protocol):
         """Wait until the worker has ended."""
 
 
-class _ThreadWorker:
+class ThreadWorker:
     """A blocking client, in its own thread."""
 
     def __init__(self, name: str, problems: list[str]) -> None:
@@ -175,18 +184,18 @@ class _ThreadWorker:
         raise NotImplementedError
 
 
-class LibrdkafkaProducer(_ThreadWorker):
+class LibrdkafkaProducer(ThreadWorker):
     """Produces with confluent-kafka."""
 
     def __init__(
-        self, address: str, topic: str, tracker: SendTracker, pause: float, problems: list[str]
+        self, address: str, topic: str, tracker: SendTracker, pause: float, load: Load
     ) -> None:
-        super().__init__(tracker.name, problems)
+        super().__init__(tracker.name, load.problems)
         self._tracker = tracker
         self._topic = topic
         self._pause = pause
         self._producer = ConfluentProducer(
-            _LIBRDKAFKA
+            LIBRDKAFKA
             | {
                 "bootstrap.servers": address,
                 "enable.idempotence": True,
@@ -230,15 +239,15 @@ class LibrdkafkaProducer(_ThreadWorker):
             self._problems.append(f"{self._tracker.name}: fatal: {error}")
 
 
-class LibrdkafkaReader(_ThreadWorker):
+class LibrdkafkaReader(ThreadWorker):
     """Consumes with confluent-kafka, from the start of every partition."""
 
-    def __init__(
-        self, address: str, topic: str, partitions: int, rows: list[Row], problems: list[str]
-    ) -> None:
-        super().__init__("librdkafka reader", problems)
-        self._rows = rows
-        self._consumer = librdkafka_consumer(address, topic, partitions)
+    def __init__(self, load: Load) -> None:
+        super().__init__("librdkafka reader", load.problems)
+        self._rows = load.history.polls["librdkafka"]
+        self._consumer = librdkafka_consumer(
+            load.address, load.topic, len(load.partitions), load.isolation
+        )
         self._thread.start()
 
     def _run(self) -> None:
@@ -251,10 +260,12 @@ class LibrdkafkaReader(_ThreadWorker):
             self._consumer.close()
 
 
-def librdkafka_consumer(address: str, topic: str, partitions: int) -> ConfluentConsumer:
+def librdkafka_consumer(
+    address: str, topic: str, partitions: int, isolation: str = "read_uncommitted"
+) -> ConfluentConsumer:
     """Return a consumer of all partitions from their start."""
     consumer = ConfluentConsumer(
-        _LIBRDKAFKA
+        LIBRDKAFKA
         | {
             "bootstrap.servers": address,
             "group.id": "unused",
@@ -264,6 +275,7 @@ def librdkafka_consumer(address: str, topic: str, partitions: int) -> ConfluentC
             "fetch.error.backoff.ms": 20,
             "enable.partition.eof": True,
             "auto.offset.reset": "earliest",
+            "isolation.level": isolation,
         }
     )
     consumer.assign([ConfluentPartition(topic, number, 0) for number in range(partitions)])
@@ -314,7 +326,7 @@ class LoopThread:
             await asyncio.wait(tasks, timeout=5)
 
 
-class _TaskWorker:
+class TaskWorker:
     """An asyncio client, in a task."""
 
     def __init__(self, loop_thread: LoopThread, name: str, problems: list[str]) -> None:
@@ -347,7 +359,7 @@ class _TaskWorker:
         raise NotImplementedError
 
 
-class _AsyncProducer(_TaskWorker):
+class _AsyncProducer(TaskWorker):
     """A producer whose `_queue` returns an awaitable of the acknowledgement."""
 
     def __init__(
@@ -357,9 +369,9 @@ class _AsyncProducer(_TaskWorker):
         topic: str,
         tracker: SendTracker,
         pause: float,
-        problems: list[str],
+        load: Load,
     ) -> None:
-        super().__init__(loop_thread, tracker.name, problems)
+        super().__init__(loop_thread, tracker.name, load.problems)
         self._address = address
         self._topic = topic
         self._tracker = tracker
@@ -441,7 +453,7 @@ class OttlaProducer(_AsyncProducer):
     """Produces with ottla.client."""
 
     async def _open(self) -> None:
-        self._producer = Producer(self._address, batch=BatchConfig(linger=0.001), client=_OTTLA)
+        self._producer = Producer(self._address, batch=BatchConfig(linger=0.001), client=OTTLA)
 
     async def _queue(self, send: Send) -> Any:
         return await self._producer.enqueue(
@@ -455,28 +467,18 @@ class OttlaProducer(_AsyncProducer):
         return isinstance(error, KafkaError) and error.code in _REFUSALS
 
 
-class OttlaReader(_TaskWorker):
+class OttlaReader(TaskWorker):
     """Consumes with ottla.client, from the start of every partition."""
 
-    def __init__(
-        self,
-        loop_thread: LoopThread,
-        address: str,
-        topic: str,
-        partitions: int,
-        rows: list[Row],
-        problems: list[str],
-    ) -> None:
-        super().__init__(loop_thread, "ottla reader", problems)
-        self._address = address
-        self._topic = topic
-        self._partitions = partitions
-        self._rows = rows
+    def __init__(self, loop_thread: LoopThread, load: Load) -> None:
+        super().__init__(loop_thread, "ottla reader", load.problems)
+        self._load = load
+        self._rows = load.history.polls["ottla"]
         self.begin()
 
     async def _run(self) -> None:
-        async with ottla_consumer(self._address) as consumer:
-            tps = [TopicPartition(self._topic, number) for number in range(self._partitions)]
+        async with ottla_consumer(self._load.address, self._load.isolation) as consumer:
+            tps = [TopicPartition(self._load.topic, number) for number in self._load.partitions]
             consumer.assign(tps)
             consumer.seek_to_beginning(*tps)
             while not self._stopping:
@@ -484,9 +486,9 @@ class OttlaReader(_TaskWorker):
                 self._rows += rows_of(found)
 
 
-def ottla_consumer(address: str) -> Consumer:
+def ottla_consumer(address: str, isolation: str) -> Consumer:
     """Return an ottla consumer that polls often."""
-    return Consumer(address, client=_OTTLA, fetch=FetchConfig(max_wait=0.1))
+    return Consumer(address, client=OTTLA, fetch=FetchConfig(max_wait=0.1), isolation=isolation)
 
 
 def rows_of(found: dict[TopicPartition, list[Any]]) -> list[Row]:
@@ -498,7 +500,8 @@ def rows_of(found: dict[TopicPartition, list[Any]]) -> list[Row]:
     ]
 
 
-_PRODUCERS = {
+Kinds = Mapping[str, Callable[..., Worker]]
+PRODUCERS: Kinds = {
     "librdkafka": LibrdkafkaProducer,
     "aiokafka": AiokafkaProducer,
     "ottla": OttlaProducer,
@@ -517,10 +520,13 @@ class Load:
         per_second: float = 900,
         with_readers: bool = True,
         producers: Sequence[str] = ("librdkafka", "aiokafka", "ottla"),
+        kinds: Kinds = PRODUCERS,
+        isolation: str = "read_uncommitted",
     ) -> None:
         self.address = address
         self.topic = topic
         self.partitions = range(partitions)
+        self.isolation = isolation
         self.history = History()
         #: Why a worker ended early.
         self.problems: list[str] = []
@@ -533,17 +539,13 @@ class Load:
             name = client if producers.count(client) == 1 else f"{client} {number}"
             tracker = SendTracker(self.history, name, number, partitions)
             self.trackers.append(tracker)
-            kind = _PRODUCERS[client]
-            loop = () if kind is LibrdkafkaProducer else (self._loop_thread,)
-            self._producers.append(kind(*loop, address, topic, tracker, pause, self.problems))
+            loop = () if client == "librdkafka" else (self._loop_thread,)
+            self._producers.append(kinds[client](*loop, address, topic, tracker, pause, self))
         self._readers: list[Worker] = []
         if with_readers:
-            polls, problems = self.history.polls, self.problems
             self._readers = [
-                LibrdkafkaReader(address, topic, partitions, polls["librdkafka"], problems),
-                OttlaReader(
-                    self._loop_thread, address, topic, partitions, polls["ottla"], problems
-                ),
+                LibrdkafkaReader(self),
+                OttlaReader(self._loop_thread, self),
             ]
 
     @property
@@ -574,10 +576,13 @@ class Load:
         """Wait until every producer has `count` more acks in each of some partitions.
 
         With `partitions`, the others are expected to be unavailable, and aiokafka is not waited
-        for: its `send` blocks while the batch of any partition is full.
+        for: its `send` blocks while the batch of any partition is full. Transactions are not
+        waited for either: they need all of their partitions, and their coordinator.
         """
         numbers = list(self.partitions if partitions is None else partitions)
         is_whole = len(numbers) == len(self.partitions)
+        if self.isolation == "read_committed" and not is_whole:
+            return
         trackers = [tracker for tracker in self.trackers if is_whole or tracker.name != "aiokafka"]
         wanted = {(b.name, n): b.acked[n] + count for b in trackers for n in numbers}
         self.wait(
@@ -629,15 +634,24 @@ def load_on(address: str, topic: str, partitions: int, **options: Any) -> Iterat
     load.stop()
 
 
-def read_everything(address: str, topic: str, partitions: int, history: History) -> None:
+def read_everything(
+    address: str,
+    topic: str,
+    partitions: int,
+    history: History,
+    isolation: str = "read_uncommitted",
+) -> None:
     """Read the topic from start to end with a new consumer of each kind, into the history."""
     history.last_readers = {"librdkafka, last", "ottla, last"}
-    _read_with_librdkafka(address, topic, partitions, history.polls["librdkafka, last"])
-    history.polls["ottla, last"] = asyncio.run(_read_with_ottla(address, topic, partitions))
+    history.polls["librdkafka, last"] = _read_with_librdkafka(address, topic, partitions, isolation)
+    history.polls["ottla, last"] = asyncio.run(
+        _read_with_ottla(address, topic, partitions, isolation)
+    )
 
 
-def _read_with_librdkafka(address: str, topic: str, partitions: int, rows: list[Row]) -> None:
-    consumer = librdkafka_consumer(address, topic, partitions)
+def _read_with_librdkafka(address: str, topic: str, partitions: int, isolation: str) -> list[Row]:
+    rows: list[Row] = []
+    consumer = librdkafka_consumer(address, topic, partitions, isolation)
     try:
         ended: set[int] = set()
         deadline = time.monotonic() + TIMEOUT_SECONDS
@@ -650,12 +664,13 @@ def _read_with_librdkafka(address: str, topic: str, partitions: int, rows: list[
                     ended.add(message.partition())
     finally:
         consumer.close()
+    return rows
 
 
-async def _read_with_ottla(address: str, topic: str, partitions: int) -> list[Row]:
+async def _read_with_ottla(address: str, topic: str, partitions: int, isolation: str) -> list[Row]:
     rows: list[Row] = []
     tps = [TopicPartition(topic, number) for number in range(partitions)]
-    async with ottla_consumer(address) as consumer:
+    async with ottla_consumer(address, isolation) as consumer:
         consumer.assign(tps)
         consumer.seek_to_beginning(*tps)
         ends = await consumer.end_offsets(*tps)
