@@ -121,7 +121,7 @@ _TOPIC_FIELDS = {"name", "topic", "topic_id", "partitions", "partition_responses
 
 
 def _merged(elements: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Merge topics of the same name and id; leave out those without partitions, and without an error.
+    """Merge topics of the same name and id; leave out those with neither partitions nor an error.
 
     A request may name a topic twice, or without partitions. Kafka responds with a map of
     partitions by topic; ottla responds to each entry.
