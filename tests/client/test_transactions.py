@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 
 from harness.requests import create_topic
+from harness.waiting import eventually
 from harness.wire import connect
 from ottla.broker import Broker, BrokerConfig
 from ottla.broker.requests.handlers import api_versions
@@ -16,6 +17,7 @@ from ottla.client import (
     Consumer,
     ConsumerError,
     ErrorCode,
+    GroupConfig,
     KafkaError,
     Producer,
     ProducerFencedError,
@@ -299,6 +301,36 @@ async def test_offsets_of_a_member_that_was_removed_are_rejected(broker, topic, 
         async with Consumer(broker.address, group="g") as consumer:
             committed = await consumer.committed(TopicPartition(topic, 0))
     assert committed[TopicPartition(topic, 0)].offset == 1
+
+
+async def test_a_rebalance_that_did_not_wait_fails_the_transaction(broker, topic):
+    async with Producer(broker.address) as plain:
+        await plain.send_many(topic, [ProducerRecord(b"1", partition=0)] * 5)
+    options = {
+        "group": "g",
+        "auto_commit": None,
+        "group_config": GroupConfig(processing_timeout=0, heartbeat_interval=0.05),
+    }
+    async with (
+        Producer(broker.address, transactional_id="a") as producer,
+        Consumer(broker.address, topic, **options) as first,
+    ):
+        await producer.begin_transaction()
+        (records,) = (await first.getmany()).values()
+        await producer.send_many("copies", [record.value for record in records])
+        async with Consumer(broker.address, topic, **options) as second:
+            await eventually(lambda: first.assignment and second.assignment, 30)
+            # It is a member, and its generation is current; but another one reads the records.
+            assert first.group_metadata.generation_id == second.group_metadata.generation_id
+            with pytest.raises(KafkaError, match="was revoked after records were delivered"):
+                await producer.commit_offsets(first)
+            with pytest.raises(AbortableTransactionError):
+                await producer.commit_transaction()
+            await producer.abort_transaction()
+            first.seek_to_committed()
+            async with producer.transaction() as transaction:
+                await transaction.commit_offsets(first)
+    assert await read(broker, "copies") == []
 
 
 def test_blocking_producer(ottla_session_broker):
