@@ -7,12 +7,13 @@
 Each service is a consumer group that reads one topic and writes its responses to another. It
 demonstrates:
 
-- Commit after processing: a service commits when its responses are acknowledged. If it is killed,
-  nothing is lost: the next member with the partition processes the uncommitted records again.
-- Deduplication: before it processes a partition, a service reads the responses already written.
+- Exactly once: the responses of a service and the offsets of what it has read are one transaction.
+  If it is killed, the next one with its transactional id aborts what was open, and processes the
+  same records again; nobody has seen the responses.
 - Compensation: there is no transaction across services. A rejected payment is an event like any
   other, and the order service cancels the order because of it.
-- Poison pills: records that cannot be decoded go to a dead-letter topic, and processing continues.
+- Poison pills: records that cannot be decoded go to a dead-letter topic, in the same transaction,
+  and processing continues.
 - Static membership: a restarted service gets its partitions back without a rebalance.
 
     python examples/saga.py
@@ -22,17 +23,19 @@ demonstrates:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 from uuid import uuid4
 
 import click
 
 from ottla.client import (
+    AbortableTransactionError,
     Admin,
     ClientError,
     Consumer,
     ConsumerRecord,
+    DeadlineError,
     ErrorCode,
     KafkaError,
     Producer,
@@ -81,58 +84,58 @@ class Service(NamedTuple):
     respond: Callable[[Event], str | None]
 
 
-async def serve(service: Service, bootstrap: str, producer: Producer, dead_letters: str) -> None:
+async def serve(service: Service, bootstrap: str, dead_letters: str) -> None:
     """Respond to events until cancelled; a response goes to the same partition number."""
-    responded: dict[int, set[bytes]] = {}
-
-    async def load_responses(assigned: frozenset[TopicPartition]) -> None:
-        for _topic, partition in assigned:
-            output = TopicPartition(service.writes, partition)
-            responded[partition] = {record.key async for record in read_to_end(bootstrap, output)}
 
     async def send_to_dead_letters(record: ConsumerRecord, error: Exception) -> None:
         source = f"{record.topic}-{record.partition} at offset {record.offset}"
         headers = {"from": source.encode(), "error": repr(error).encode()}
-        await producer.send(dead_letters, record.value, key=record.key, headers=headers)
+        await producer.enqueue(dead_letters, record.value, key=record.key, headers=headers)
         click.echo(f"{service.group}: sent {source} to dead letters: {error!r}")
 
-    async with Consumer(
-        bootstrap,
-        service.reads,
-        group=service.group,
-        instance_id=f"{service.group}-1",
-        auto_commit=None,
-        value_deserializer=decode_event,
-        on_bad_record=send_to_dead_letters,
-        on_assigned=load_responses,
-    ) as consumer:
+    async with (
+        Producer(bootstrap, transactional_id=f"{service.group}-1") as producer,
+        Consumer(
+            bootstrap,
+            service.reads,
+            group=service.group,
+            instance_id=f"{service.group}-1",
+            auto_commit=None,
+            isolation="read_committed",
+            value_deserializer=decode_event,
+            on_bad_record=send_to_dead_letters,
+        ) as consumer,
+    ):
         while True:
-            pending = []
-            for (_topic, partition), records in (await consumer.getmany(0.2, 20)).items():
-                for record in records:
-                    status = service.respond(record.value)
-                    if status is None or record.key in responded[partition]:
-                        continue
-                    responded[partition].add(record.key)
-                    data = serialize_json(record.value._replace(status=status)._asdict())
-                    pending.append(
-                        await producer.enqueue(
-                            service.writes, data, key=record.key, partition=partition
-                        )
-                    )
-                    click.echo(f"{service.group}: order {record.value.order}: {status}")
-            await asyncio.gather(*pending)
-            await consumer.commit()  # also after an empty poll, for records sent to dead letters
+            try:
+                # Responses, dead letters and the offsets of what was read: all, or none of them.
+                async with producer.transaction(consumer):
+                    polled = await consumer.getmany(0.2, 20)
+                    await respond(service, polled, producer)
+            except (AbortableTransactionError, DeadlineError) as error:
+                click.echo(f"{service.group}: once more: {error}")
 
 
-async def read_to_end(bootstrap: str, tp: TopicPartition) -> AsyncIterator[ConsumerRecord]:
-    """Yield all records of a partition up to its current end."""
-    async with Consumer(bootstrap) as consumer:
-        consumer.assign([tp])
-        end = (await consumer.end_offsets())[tp]
-        while await consumer.position(tp) < end:
-            for record in (await consumer.getmany(1.0)).get(tp, []):
-                yield record
+async def respond(
+    service: Service, polled: Mapping[TopicPartition, list[ConsumerRecord]], producer: Producer
+) -> None:
+    """Respond to events."""
+    for tp, records in polled.items():
+        for record in records:
+            status = service.respond(record.value)
+            if status is not None:
+                data = serialize_json(record.value._replace(status=status)._asdict())
+                await producer.enqueue(service.writes, data, key=record.key, partition=tp.partition)
+                click.echo(f"{service.group}: order {record.value.order}: {status}")
+
+
+async def count_records(bootstrap: str, topic: str) -> int:
+    """Count the committed records of a topic: offsets include the markers of transactions."""
+    async with Consumer(bootstrap, topic, isolation="read_committed") as consumer:
+        count = 0
+        while any((await consumer.lag()).values()):
+            count += sum(map(len, (await consumer.getmany(0.2)).values()))
+        return count
 
 
 async def place_orders(producer: Producer, topic: str, count: int) -> None:
@@ -148,7 +151,8 @@ async def is_settled(admin: Admin, services: list[Service]) -> bool:
     """Whether all services have committed their topics; checked in the order events flow."""
     for service in services:
         committed = await admin.list_group_offsets(service.group)
-        for tp, end in (await admin.end_offsets(service.reads)).items():
+        ends = await admin.end_offsets(service.reads, isolation="read_committed")
+        for tp, end in ends.items():
             if end and (tp not in committed or committed[tp].offset < end):
                 return False
     return True
@@ -173,8 +177,7 @@ async def run(bootstrap: str, prefix: str, orders: int) -> None:
                     raise
         async with asyncio.TaskGroup() as tasks:
             running = [
-                tasks.create_task(serve(service, bootstrap, producer, dead_letters))
-                for service in services
+                tasks.create_task(serve(service, bootstrap, dead_letters)) for service in services
             ]
             await place_orders(producer, placed, orders)
             while not await is_settled(admin, services):
@@ -182,7 +185,7 @@ async def run(bootstrap: str, prefix: str, orders: int) -> None:
             for task in running:
                 task.cancel()
         for topic in topics:
-            click.echo(f"{sum((await admin.end_offsets(topic)).values()):6} {topic}")
+            click.echo(f"{await count_records(bootstrap, topic):6} {topic}")
 
 
 @click.command(help=(__doc__ or "").replace("\n\n", "\n\n\b\n"))

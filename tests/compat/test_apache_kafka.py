@@ -13,6 +13,7 @@ from harness.apache_kafka import ApacheKafka
 from harness.command import Command
 from harness.waiting import eventually
 from ottla.client import (
+    AbortableTransactionError,
     Admin,
     BatchConfig,
     ClientConfig,
@@ -21,6 +22,7 @@ from ottla.client import (
     GroupConfig,
     KafkaError,
     Producer,
+    ProducerFencedError,
     ProducerRecord,
     RetryConfig,
     TopicPartition,
@@ -299,3 +301,88 @@ async def test_a_broker_crash_loses_duplicates_and_reorders_nothing(kafka, topic
 
     assert [metadata.offset for metadata in results] == list(range(1, 3001))
     assert [record.value for record in consumed] == sent
+
+
+async def committed_values(kafka: ApacheKafka, *topics: str) -> list[bytes]:
+    """Return what a read_committed consumer reads up to the last stable offset."""
+    async with Consumer(
+        kafka.address, *topics, isolation="read_committed", client=CLIENT
+    ) as consumer:
+        values = []
+        while any((await consumer.lag()).values()):
+            for records in (await consumer.getmany(timeout=0.2)).values():
+                values += [record.value for record in records]
+    return sorted(values)
+
+
+async def test_transactions_commit_abort_and_fence(kafka, topic, admin):
+    transactional_id = f"id-{topic}"
+    async with (
+        Producer(kafka.address, transactional_id=transactional_id, client=CLIENT) as producer,
+        Producer(kafka.address, transactional_id=transactional_id, client=CLIENT) as newer,
+        Consumer(
+            kafka.address, topic, group=f"g-{topic}", auto_commit=None, client=CLIENT
+        ) as consumer,
+    ):
+        epochs = []
+        for number in range(3):
+            async with producer.transaction():
+                await producer.send_many(topic, [b"%d" % number] * 10)
+            epochs.append(producer.producer_epoch)
+        assert epochs[0] < epochs[1] < epochs[2]  # transaction.version 2
+        for _ in range(2):
+            await producer.begin_transaction()
+            await producer.send(topic, b"aborted")
+            await producer.abort_transaction()
+        async with producer.transaction(consumer):
+            values = []
+            while len(values) < 30:
+                for records in (await consumer.getmany(timeout=5)).values():
+                    values += [record for record in records if record.value != b"aborted"]
+            await producer.send(topic, b"copied")
+        assert any((await consumer.committed()).values())
+
+        await producer.begin_transaction()
+        await producer.send(topic, b"fenced")
+        await newer.start()
+        with pytest.raises((ProducerFencedError, AbortableTransactionError)):
+            await producer.commit_transaction()
+        async with newer.transaction():
+            await newer.send(topic, b"new")
+        with pytest.raises(ProducerFencedError):
+            await producer.abort_transaction()
+        await newer.begin_transaction()
+        await newer.send(topic, b"detached")
+        detached = await newer.detach()
+    for _ in range(2):
+        await admin.end_transaction(*detached[:3], commit=True)
+    expected = [b"%d" % number for number in range(3) for _ in range(10)]
+    assert await committed_values(kafka, topic) == sorted(
+        [*expected, b"copied", b"new", b"detached"]
+    )
+
+
+async def test_transactions_are_administered(kafka, topic, admin, tmp_path):
+    transactional_id = f"id-{topic}"
+    run = Command(kafka.address, str(tmp_path))
+    async with Producer(
+        kafka.address, transactional_id=transactional_id, client=CLIENT
+    ) as open_one:
+        await open_one.begin_transaction()
+        await open_one.send(topic, b"open", partition=1)
+        listed = await asyncio.to_thread(run.json, "txn", "list", "--state", "Ongoing")
+        assert transactional_id in [row["transactional_id"] for row in listed]
+        (row,) = await asyncio.to_thread(run.json, "txn", "describe", transactional_id)
+        assert row["partitions"] == [{"topic": topic, "partition": 1}]
+        (producer,) = (await admin.describe_producers(TopicPartition(topic, 1)))[
+            TopicPartition(topic, 1)
+        ]
+        assert producer.producer_id == open_one.producer_id
+        assert producer.transaction_start_offset == 0
+        found = await asyncio.to_thread(run.json, "txn", "hanging", topic, "--older-than", "0s")
+        assert found == []
+        # A marker without the coordinator, as for a transaction that hangs.
+        await admin.abort_transaction(TopicPartition(topic, 1), producer)
+        (row,) = await asyncio.to_thread(run.json, "txn", "abort", transactional_id, "--yes")
+        assert row["outcome"] == "aborted"
+    assert await committed_values(kafka, topic) == []

@@ -11,12 +11,11 @@ from statistics import fmean
 from uuid import uuid4
 
 import pytest
-from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer
 from confluent_kafka import TopicPartition as ConfluentPartition
 
 from ottla.client import TopicPartition
 from ottla.client.blocking import Admin
-from ottla.client.blocking import Consumer as Reader
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 TIMEOUT_SECONDS = 60
@@ -95,19 +94,26 @@ def read(broker):
     """Return all records of a topic up to its current end."""
 
     def everything(topic):
-        configs = {"group.id": "unused", "fetch.wait.max.ms": 10}
+        configs = {
+            "group.id": "unused",
+            "fetch.wait.max.ms": 10,
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+        }
         consumer = Consumer({"bootstrap.servers": broker.bootstrap, **configs})
         try:
             partitions = consumer.list_topics(topic).topics[topic].partitions
-            assigned = [
-                ConfluentPartition(topic, number, OFFSET_BEGINNING) for number in partitions
-            ]
-            ends = [consumer.get_watermark_offsets(tp) for tp in assigned]
-            consumer.assign(assigned)
-            count = sum(end - begin for begin, end in ends)
-            found = consumer.consume(count, TIMEOUT_SECONDS) if count else []
-            assert len(found) == count
-            assert not any(record.error() for record in found)
+            consumer.assign(
+                [ConfluentPartition(topic, number, OFFSET_BEGINNING) for number in partitions]
+            )
+            found, ended = [], set()
+            while len(ended) < len(partitions):
+                for record in consumer.consume(10_000, 0.1):
+                    if record.error() is None:
+                        found.append(record)
+                    else:
+                        assert record.error().code() == KafkaError._PARTITION_EOF
+                        ended.add(record.partition())
             return found
         finally:
             consumer.close()
@@ -180,10 +186,9 @@ class TestSaga:
             assert answers["cancellations"] == dict.fromkeys(rejected, "cancelled")
 
             letters = read(f"{prefix}.dead-letters")
-            # Who was killed may have buried one, and not have said so.
-            assert {(one.key(), one.value()) for one in letters} == {
+            assert Counter((one.key(), one.value()) for one in letters) == Counter(
                 (one.key(), one.value()) for one in nonsense
-            }
+            )
             assert {dict(one.headers())["from"].decode() for one in letters} == {
                 f"{one.topic()}-{one.partition()} at offset {one.offset()}" for one in nonsense
             }
@@ -199,26 +204,6 @@ class TestSaga:
 
         run("saga", "--prefix", prefix, "--orders", 20)
         assert len(check(placed=57, dead=3)) == 3
-
-    def test_duplicate_commands_are_answered_once(self, broker, run, check, prefix):
-        run("saga", "--prefix", prefix, "--orders", 20)
-        for group, topic in (("payment", "orders"), ("notification", "payments")):
-            with Reader(
-                broker.bootstrap,
-                f"{prefix}.{topic}",
-                group=f"{prefix}.{group}",
-                instance_id=f"{prefix}.{group}-1",
-                auto_commit=None,
-            ) as member:
-                while not member.assignment:
-                    time.sleep(0.01)
-                for tp in member.assignment:
-                    member.seek(tp, 0)
-                member.commit(dict.fromkeys(member.assignment, 0))
-
-        run("saga", "--prefix", prefix, "--orders", 0)
-
-        assert len(check(placed=19, dead=1)) == 2
 
     def test_a_killed_service_is_resumed_by_the_next(self, start, run, read, check, prefix):
         first = start("saga", "--prefix", prefix, "--orders", 1000)
