@@ -5,7 +5,8 @@ a file in the format of Kafka's server.properties (see `kafka_properties`), the 
 `cluster_file`), the defaults. Errors name the variable, or the file and line.
 
 An unknown environment variable is a warning: others set variables too. Kubernetes injects
-`OTTLA_PORT=tcp://…` and more into each container, if a Service is named `ottla`.
+`OTTLA_PORT=tcp://…` and more into each container, if a Service is named `ottla`; these get one
+warning.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ Warn = Callable[[str], None]
 
 _VARIABLE_PREFIX = "OTTLA_"
 # Variables of the command line's client commands, which may be set where a broker starts.
-_CLIENT_VARIABLES = ("OTTLA_BOOTSTRAP", "OTTLA_PROFILE")
+_CLIENT_VARIABLES = ("OTTLA_BOOTSTRAP", "OTTLA_PROFILE", "OTTLA_ETCD")
 # Variables of the services of a Kubernetes namespace, as of those of linked containers.
 _SERVICE_VARIABLE = re.compile(
     r"OTTLA_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_PROTO|_PORT|_ADDR)?)?)"
@@ -61,16 +62,20 @@ def environment_variable(name: str) -> str:
 def _read_environment(environ: Mapping[str, str], warn: Warn) -> dict[str, str]:
     names = {environment_variable(name): name for name in BROKER_CONFIGS}
     configs = {}
+    of_services = []
     for variable, text in environ.items():
         if variable in names:
             _check(names[variable], text, source=variable)
             configs[names[variable]] = text
-        elif (
-            variable.startswith(_VARIABLE_PREFIX)
-            and variable not in _CLIENT_VARIABLES
-            and not _SERVICE_VARIABLE.fullmatch(variable)
-        ):
+        elif _SERVICE_VARIABLE.fullmatch(variable):
+            of_services.append(variable)
+        elif variable.startswith(_VARIABLE_PREFIX) and variable not in _CLIENT_VARIABLES:
             warn(f"Ignored an environment variable: {unknown_config(variable, names)}")
+    if of_services:
+        warn(
+            "Ignored environment variables that Kubernetes sets for a Service (no config; the"
+            f" address is OTTLA_LISTENERS): {', '.join(sorted(of_services))}"
+        )
     return configs
 
 

@@ -112,6 +112,16 @@ def test_flags_set_configs(daemon):
     }
 
 
+def test_port_is_short_for_a_listener_on_loopback(daemon):
+    assert run("broker", "start", "--port", "19093").exit_code == 0
+    assert daemon.config.static_configs == {"listeners": "PLAINTEXT://127.0.0.1:19093"}
+
+    both = run("broker", "start", "--port", "19093", "--listen", "0.0.0.0:9092")
+    assert both.exit_code == 2
+    assert "Conflicting values for listeners: --port PLAINTEXT://127.0.0.1:19093" in both.output
+    assert run("broker", "start", "--port", "65536").exit_code == 2
+
+
 def test_precedence_of_flags_environment_and_file(daemon, tmp_path):
     file = tmp_path / "server.properties"
     file.write_text("broker.id=1\nnum.partitions=1\nfetch.max.bytes=1111\n")
@@ -123,7 +133,7 @@ def test_precedence_of_flags_environment_and_file(daemon, tmp_path):
     assert (config.broker_id, config.num_partitions, config.fetch_max_bytes) == (3, 2, 1111)
 
 
-def test_unknown_variables_warn_and_those_of_kubernetes_are_ignored(daemon):
+def test_unknown_variables_and_those_of_kubernetes_are_ignored_with_a_warning(daemon):
     injected = {
         "OTTLA_PORT": "tcp://10.0.0.1:9092",
         "OTTLA_SERVICE_HOST": "10.0.0.1",
@@ -140,8 +150,10 @@ def test_unknown_variables_warn_and_those_of_kubernetes_are_ignored(daemon):
 
     assert done.exit_code == 0, done.output
     assert daemon.config == BrokerConfig()
-    (warning,) = daemon.warnings
-    assert "OTTLA_NUM_PARTITION; did you mean OTTLA_NUM_PARTITIONS?" in warning
+    unknown, of_services = daemon.warnings
+    assert "OTTLA_NUM_PARTITION; did you mean OTTLA_NUM_PARTITIONS?" in unknown
+    assert of_services.startswith("Ignored environment variables that Kubernetes sets for a Servi")
+    assert of_services.split(": ")[1].split(", ") == sorted(injected)
 
 
 def test_without_flags_configs_have_their_defaults(daemon):
