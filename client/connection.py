@@ -99,7 +99,8 @@ class BrokerConnection(asyncio.BufferedProtocol):
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(config.timeouts.connect):
-                # Slow name servers and dropped packets would otherwise be a silent wait.
+                # Slow name servers, dropped packets and servers of other protocols would otherwise
+                # be a silent wait.
                 timer = loop.call_later(
                     _SLOW_CONNECT_SECONDS,
                     logger.warning,
@@ -110,13 +111,13 @@ class BrokerConnection(asyncio.BufferedProtocol):
                     _transport, connection = await loop.create_connection(
                         lambda: cls(config, address), host, port
                     )
+                    try:
+                        await connection._fetch_api_versions()
+                    except BaseException:
+                        connection.close()
+                        raise
                 finally:
                     timer.cancel()
-                try:
-                    await connection._fetch_api_versions()
-                except BaseException:
-                    connection.close()
-                    raise
         except TimeoutError:
             reason = f"{address} did not respond within {config.timeouts.connect:g} s"
             raise ConnectionLostError(reason) from None

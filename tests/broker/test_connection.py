@@ -26,6 +26,8 @@ from harness.wire import (
 )
 from ottla.broker import Broker, BrokerConfig
 from ottla.broker.net import server
+from ottla.broker.observability import logging as logging_module
+from ottla.broker.observability.logging import RateLimiter
 from ottla.broker.requests.dispatch import SUPPORTED_APIS
 from ottla.protocol.api.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from ottla.protocol.codec import decode_response, encode_request
@@ -255,6 +257,24 @@ async def test_a_malformed_request_closes_only_its_connection(tmp_path):
                 assert await client.is_closed()
 
         assert (await bystander.request(API_VERSIONS, 0)).error_code == 0
+
+
+@pytest.mark.parametrize(
+    ("first_bytes", "protocol"),
+    [(b"GET / HTTP/1.1\r\n\r\n", "HTTP"), (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc", "TLS")],
+)
+async def test_a_client_with_another_protocol_is_named_in_the_log(
+    tmp_path, caplog, monkeypatch, first_bytes, protocol
+):
+    # Tests before this one may have used up what is logged in ten seconds.
+    monkeypatch.setattr(logging_module, "_RATE_LIMITER", RateLimiter(10, window_seconds=10))
+    async with a_broker(tmp_path) as broker, connect(broker) as client:
+        client.writer.write(first_bytes)
+        assert await client.is_closed()
+
+    (record,) = [one for one in caplog.records if one.message == "Connection closed"]
+    assert record.levelname == "WARNING"
+    assert f"the peer speaks {protocol}, not the Kafka protocol" in str(vars(record))
 
 
 @on_both_loops

@@ -1,6 +1,8 @@
 """The connection to a broker: responses in order, and clear errors."""
 
 import asyncio
+import socket
+import threading
 from contextlib import asynccontextmanager
 
 import pytest
@@ -16,6 +18,7 @@ from ottla.client.errors import (
     KafkaError,
     UnsupportedError,
 )
+from ottla.client.producer.producer import Producer
 from ottla.protocol.api.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from ottla.protocol.api.heartbeat import HeartbeatRequest, HeartbeatResponse
 from ottla.protocol.api.metadata import (
@@ -265,6 +268,66 @@ async def test_a_peer_that_speaks_http_is_named():
     async with a_server(talk) as port:
         with pytest.raises(ConnectionLostError, match="speaks HTTP, not the Kafka protocol"):
             await BrokerConnection.open("127.0.0.1", port, QUICK)
+
+
+def warnings_in(caplog):
+    return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+
+
+@pytest.mark.parametrize("host", ["name.invalid", "127.0.0.1"])
+async def test_a_failed_connect_is_logged_at_once(host, caplog, monkeypatch):
+    def look_up(name, port, *_args, **_options):
+        if name == "name.invalid":
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (name, port))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    config = ClientConfig(timeouts=TimeoutConfig(operation=30))
+    reason = "Connection refused" if host == "127.0.0.1" else "Name or service not known"
+
+    producer = Producer(f"{host}:1", client=config)
+    starting = asyncio.create_task(producer.start())
+    await eventually(lambda: warnings_in(caplog))
+    starting.cancel()
+    await asyncio.wait([starting])
+
+    # Once, not with each attempt, and long before the operation fails.
+    assert warnings_in(caplog) == [f"Cannot connect to {host}:1: {reason}; retrying"]
+
+
+async def test_a_slow_name_server_is_logged(caplog, monkeypatch):
+    answer = threading.Event()
+
+    def look_up(*_args, **_options):
+        answer.wait()
+        raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    opening = asyncio.create_task(BrokerConnection.open("slow.invalid", 9092, ClientConfig()))
+    try:
+        await eventually(lambda: warnings_in(caplog))
+    finally:
+        answer.set()
+    with pytest.raises(ConnectionLostError, match="Temporary failure in name resolution"):
+        await opening
+
+    assert warnings_in(caplog) == ["No answer from slow.invalid:9092 yet; still connecting"]
+
+
+async def test_a_peer_that_accepts_and_says_nothing_is_logged(caplog):
+    is_logged = asyncio.Event()
+
+    async def talk(reader, writer):
+        await is_logged.wait()
+
+    async with a_server(talk) as port:
+        opening = asyncio.create_task(BrokerConnection.open("127.0.0.1", port, ClientConfig()))
+        await eventually(lambda: warnings_in(caplog))
+        is_logged.set()
+        with pytest.raises(ConnectionLostError, match="closed the connection"):
+            await opening
+
+    assert warnings_in(caplog) == [f"No answer from 127.0.0.1:{port} yet; still connecting"]
 
 
 async def test_a_broker_without_api_versions_v3():
