@@ -41,10 +41,9 @@ class AvailablePartitions:
     def check(self) -> None:
         """Raise Failure if a partition is missing."""
         if self.missing:
-            count = output.counted(len(self.requested), "partition")
-            raise Failure(
-                f"{len(self.missing)} of {count} not available; show brokers: ottla cluster"
-                " describe",
+            raise unavailable(
+                len(self.missing),
+                len(self.requested),
                 Exit.PARTIAL if self.ends else Exit.UNREACHABLE,
             )
 
@@ -63,19 +62,34 @@ class AvailablePartitions:
             return admin.end_offsets(*partitions, isolation=isolation)  # type: ignore[arg-type]
         except PartialError as error:
             for tp, reason in error.failed.items():
-                self._miss(tp, _reason(reason))
+                self._miss(tp, reason_of(reason))
             return {tp: found.offset for tp, found in error.done.items() if tp not in self.missing}
         except (ConnectionLostError, DeadlineError, RetriableError) as error:
             for tp in partitions:
-                self._miss(tp, _reason(error))
+                self._miss(tp, reason_of(error))
             return {}
 
     def _miss(self, tp: TopicPartition, reason: str) -> None:
         self.missing[tp] = reason
-        output.note(f"warning: partition {tp.partition} of {tp.topic} is not available: {reason}")
+        warn_of(tp, reason)
 
 
-def _reason(error: Exception) -> str:
+def warn_of(tp: TopicPartition, reason: str) -> None:
+    """Print a warning about a partition."""
+    output.note(f"warning: partition {tp.partition} of {tp.topic} is not available: {reason}")
+
+
+def unavailable(missing: int, total: int, code: Exit) -> Failure:
+    """Return the error of a command that had some partitions, or none."""
+    return Failure(
+        f"{missing} of {output.counted(total, 'partition')} not available; show brokers: ottla"
+        " cluster describe",
+        code,
+    )
+
+
+def reason_of(error: Exception) -> str:
+    """Return why a partition is not available, without advice."""
     cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
     failure = failure_of(cause)
     return (failure.message if failure is not None else str(cause)).split(";")[0]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from . import output
+from .available import reason_of, unavailable, warn_of
 from .completion import complete_groups
 from .errors import Exit, Failure
 from .outcomes import Outcomes
@@ -17,6 +18,7 @@ from .topic import confirm, yes_option
 
 if TYPE_CHECKING:
     from ottla.client.admin import GroupDescription, MemberDescription, PartitionLag
+    from ottla.client.blocking import Admin
     from ottla.client.types import TopicPartition
 
 group_argument = click.argument("group", shell_complete=complete_groups)
@@ -92,7 +94,11 @@ def describe_groups(
                 for name, found in outcomes.attempt(admin.describe_groups).items()
                 if found
             }
-            lags = {name: admin.group_lag(name) for name in descriptions}
+            missing = 0
+            lags = {}
+            for name in descriptions:
+                lags[name], failed = _lag(admin, name)
+                missing += failed
             if watch and not as_json and sys.stdout.isatty():
                 click.clear()
             if as_json:
@@ -102,9 +108,23 @@ def describe_groups(
                     _print_description(description, lags[name])
             if not watch or not descriptions:
                 outcomes.finish()
+                if missing:
+                    raise unavailable(missing, sum(map(len, lags.values())), Exit.PARTIAL)
                 return
             sys.stdout.flush()
             time.sleep(interval)
+
+
+def _lag(admin: Admin, group: str) -> tuple[dict[TopicPartition, PartitionLag], int]:
+    """Return the lag of a group, and the number of partitions whose leader does not answer."""
+    from ottla.client.admin import PartialError
+
+    try:
+        return admin.group_lag(group), 0
+    except PartialError as error:
+        for tp, reason in error.failed.items():
+            warn_of(tp, reason_of(reason))
+        return error.done, len(error.failed)
 
 
 def _total(lags: dict[TopicPartition, PartitionLag]) -> int:

@@ -112,11 +112,13 @@ POSITION = PositionType()
 
 def parse_time(text: str) -> int | None:
     """Return milliseconds since the epoch, or None. A time without a zone is local."""
-    if match := _AGO.fullmatch(text):
-        seconds = float(match["number"]) * _UNIT_SECONDS[match["unit"]]
-        return int((time.time() - seconds) * 1000)
     if re.fullmatch("@[0-9]+", text):
         return int(text[1:])
+    # As in rpk: @2026-11-16, @-15m.
+    text = text.removeprefix("@")
+    if match := _AGO.fullmatch(text.removeprefix("-")):
+        seconds = float(match["number"]) * _UNIT_SECONDS[match["unit"]]
+        return int((time.time() - seconds) * 1000)
     try:
         return int(datetime.fromisoformat(text).timestamp() * 1000)
     except (ValueError, OverflowError):

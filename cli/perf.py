@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from . import output
+from .available import AvailablePartitions
 from .completion import complete_topics
 from .produce import ACKS, ACKS_HELP, CODECS, prepare_topic
 from .record_reader import Bounds, between
@@ -141,11 +142,15 @@ def perf_consume(target: Target, topic: str, records: int | None, as_json: bool)
         ottla perf consume bench
     """
     with target.admin() as admin:
-        starts, ends = admin.beginning_offsets(topic), admin.end_offsets(topic)
+        described = admin.describe_topics(topic)
+        available = AvailablePartitions(admin, described, described[topic].topic_partitions)
+    starts, ends = available.starts, available.ends
     bounds: Bounds = {tp: (starts[tp], ends[tp]) for tp in ends}
     total = sum(ends[tp] - starts[tp] for tp in ends)
-    count, size, seconds = asyncio.run(_consume(target, bounds, records or total))
-    _print_throughput(count, size, seconds, as_json)
+    if ends or not available.missing:
+        count, size, seconds = asyncio.run(_consume(target, bounds, records or total))
+        _print_throughput(count, size, seconds, as_json)
+    available.check()
 
 
 async def _consume(target: Target, bounds: Bounds, max_records: int) -> tuple[int, int, float]:

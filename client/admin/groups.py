@@ -30,7 +30,7 @@ from ..offsets import commit_offsets, fetch_committed_offsets, group_by_topic, v
 from ..types import OffsetAndMetadata, TopicPartition
 from .brokers import BrokersAdmin
 from .offsets import OffsetsAdmin
-from .requests import Outcome, no_such_group, outcome
+from .requests import Outcome, PartialError, no_such_group, outcome
 from .results import GroupDescription, GroupListing, MemberDescription, PartitionLag
 
 _CONSUMER = "consumer"
@@ -163,7 +163,11 @@ class GroupsAdmin(OffsetsAdmin, BrokersAdmin):
         await self._each(tps, attempt, f"deleting offsets of {group}")
 
     async def group_lag(self, group: str) -> dict[TopicPartition, PartitionLag]:
-        """Return the lag of a group, for some committed and some assigned partitions."""
+        """Return the lag of a group, for its committed and assigned partitions.
+
+        If end offsets cannot be looked up, because a broker is down, it raises PartialError: `done`
+        has all partitions then, those of `failed` without an end offset.
+        """
         committed = await self.list_group_offsets(group)
         try:
             members = (await self.describe_groups(group))[group].members
@@ -173,8 +177,8 @@ class GroupsAdmin(OffsetsAdmin, BrokersAdmin):
             members = ()
         assigned = {tp for member in members for tp in member.assignment}
         tps = sorted({*committed, *assigned})
-        ends = await self._end_offsets_of_existing(tps)
-        return {
+        ends, failed = await self._end_offsets_of_existing(tps)
+        lags = {
             tp: PartitionLag(
                 committed[tp].offset if tp in committed else None,
                 ends.get(tp),
@@ -182,6 +186,9 @@ class GroupsAdmin(OffsetsAdmin, BrokersAdmin):
             )
             for tp in tps
         }
+        if failed:
+            raise PartialError(failed, lags)
+        return lags
 
     async def _coordinators(self, groups: Iterable[str]) -> dict[str, Outcome[int]]:
         """Return the coordinator of each group, or the error of some lookup."""

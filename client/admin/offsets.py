@@ -14,7 +14,7 @@ from ottla.protocol.api.delete_records import (
 )
 from ottla.protocol.errors import ErrorCode, KafkaError, RefreshError
 
-from ..errors import error_of
+from ..errors import ClientError, error_of
 from ..offsets import group_by_topic, kafka_error, list_offsets
 from ..types import EARLIEST, LATEST, OffsetAndTimestamp, TopicPartition
 from .requests import AdminRequests, Outcome, PartialError, V
@@ -104,19 +104,17 @@ class OffsetsAdmin(AdminRequests):
 
     async def _end_offsets_of_existing(
         self, tps: Iterable[TopicPartition]
-    ) -> Mapping[TopicPartition, int]:
-        """Return the end offsets of those partitions that exist."""
+    ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, Exception]]:
+        """Return the end offsets of those partitions that exist, and the errors of others."""
+        tps = list(tps)
         try:
-            return await self._offsets_at(tps, LATEST)
+            return await self._offsets_at(tps, LATEST), {}
         except PartialError as error:
-            for reason in error.failed.values():
-                if not _is_unknown(reason):
-                    raise reason from error
-            return {tp: one.offset for tp, one in error.done.items()}
-        except KafkaError as error:
-            if not _is_unknown(error):
-                raise
-            return {}
+            ends = {tp: one.offset for tp, one in error.done.items()}
+            failed = error.failed
+        except (KafkaError, ClientError) as error:
+            ends, failed = {}, dict.fromkeys(tps, error)
+        return ends, {tp: reason for tp, reason in failed.items() if not _is_unknown(reason)}
 
     async def _expand_topics(
         self, partitions: Iterable[str | TopicPartition]

@@ -1,5 +1,6 @@
 """Commands while one broker of three is down: what the others have is served."""
 
+import json
 import time
 
 import pytest
@@ -20,6 +21,12 @@ def test_commands_serve_the_partitions_of_the_live_brokers(tmp_path):
         # Not the broker that the command connects to.
         (lost,) = [one["partition"] for one in described if one["leader"] == 2]
         left = sorted({0, 1, 2} - {lost})
+        run("consume", "t", "--group", "g", "--exit-at-end")
+        # The group must be readable: its coordinator must live.
+        if run.json("group", "describe", "g")[0]["coordinator"] == 2:
+            for name in ("h", "i", "j", "k"):
+                run("group", "clone", "g", name)
+        group = next(one["group"] for one in run.json("group", "list") if one["coordinator"] != 2)
         cluster[2].kill()
 
         # At once, while the others still think it is alive.
@@ -29,6 +36,19 @@ def test_commands_serve_the_partitions_of_the_live_brokers(tmp_path):
         assert len(warnings) == 1, done.stderr
         assert warnings[0].startswith(f"warning: partition {lost} of t is not available: ")
         assert done.stderr.splitlines()[-1].startswith("error: 1 of 3 partitions not available")
+        assert done.exit_code == 9
+
+        done = run.run("group", "describe", group, "--timeout", "1")
+        rows = [line.split() for line in done.stdout.splitlines()]
+        (row,) = [row for row in rows if row[:2] == ["t", str(lost)]]
+        assert row[2:5] == ["1", "-", "-"]
+        assert f"warning: partition {lost} of t is not available: " in done.stderr
+        assert "error: 1 of 3 partitions not available" in done.stderr
+        assert done.exit_code == 9
+
+        done = run.run("perf", "consume", "t", "--timeout", "1", "--json")
+        assert json.loads(done.stdout)["records"] == 2
+        assert f"warning: partition {lost} of t is not available: " in done.stderr
         assert done.exit_code == 9
 
         deadline = time.monotonic() + 60

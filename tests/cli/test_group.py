@@ -73,6 +73,8 @@ def test_a_group_with_members_is_described_and_cannot_be_reset_or_deleted(run, g
         (["--to", "1"], {0: 1, 1: 0}),
         (["--to", "-1"], {0: 2, 1: 0}),
         (["--to", "@0"], {0: 0, 1: 0}),
+        (["--from", "start"], {0: 0, 1: 0}),
+        (["--from", "@-1h"], {0: 0, 1: 0}),
         (["--by", "-1"], {0: 1, 1: 0}),
         (["--by", "99"], {0: 3, 1: 0}),
     ],

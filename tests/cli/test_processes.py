@@ -85,6 +85,29 @@ def test_ctrl_c_stops_produce_and_consume(start, run, topic):
         assert b"error" not in process.stderr.read()
 
 
+def test_group_describe_watches_until_ctrl_c(start, run, topic):
+    run("produce", topic, "-q", "-p", "0", stdin="a\n")
+    run("consume", topic, "--group", topic, "--exit-at-end")
+    watch = start("group", "describe", topic, "--watch", "--interval", "0.05")
+
+    def next_end():
+        """Return the end offset of partition 0 in the next table."""
+        for line in watch.stdout:
+            if line.split()[:2] == [topic.encode(), b"0"]:
+                return int(line.split()[3])
+        return None
+
+    assert (next_end(), next_end()) == (1, 1)
+    run("produce", topic, "-q", "-p", "0", stdin="b\n")
+    while next_end() != 2:
+        assert watch.poll() is None
+    watch.send_signal(signal.SIGINT)
+
+    watch.stdout.read()
+    assert watch.wait(PATIENCE_SECONDS) == 130
+    assert watch.stderr.read() == b""
+
+
 def test_a_closed_pipe_exits_with_the_broken_pipe_code(start, run, topic):
     run("perf", "produce", topic, "--records", "20000")
 

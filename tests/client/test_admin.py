@@ -236,9 +236,9 @@ async def test_lag_of_a_deleted_topic(admin, broker, topic, name):
     await admin.alter_group_offsets(group, {tps[0]: 0})
 
     ends = await admin._end_offsets_of_existing(tps[:2])
-    assert ends == {tps[0]: 0}
+    assert ends == ({tps[0]: 0}, {})
     await admin.delete_topics(deleted)
-    assert await admin._end_offsets_of_existing(tps[2:]) == {}
+    assert await admin._end_offsets_of_existing(tps[2:]) == ({}, {})
 
 
 async def test_a_group_with_members_is_described_and_cannot_be_changed(admin, broker, topic, name):
