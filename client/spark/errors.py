@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class OptionError(ValueError):
     """An option or column is invalid, unknown or missing."""
@@ -23,3 +27,16 @@ class DataLossError(Exception):
             f"{reason}. {cause}."
             " Set the option failOnDataLoss=false to continue with the records that exist"
         )
+
+
+@contextmanager
+def options_reported() -> Iterator[None]:
+    """Have Spark report an OptionError as one line, without the traceback of its worker.
+
+    The worker that Spark calls the source in formats the exception, asks this variable, and exits.
+    """
+    try:
+        yield
+    except OptionError:
+        os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+        raise

@@ -11,6 +11,7 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from ..types import LATEST
 from .broker_client import BrokerClient, broker_client
+from .errors import options_reported
 from .filters import PushedFilters, push_down
 from .options import ConnectionOptions, FetchOptions, ReadOptions
 from .planning import LookUp, Offsets, PartitionRange, ranges_of, resolve_end, resolve_start, split
@@ -33,6 +34,7 @@ class BatchReader(DataSourceReader):
         self._columns = columns
         self._filters = PushedFilters()
 
+    @options_reported()
     def partitions(self) -> Sequence[InputPartition]:
         """Plan the tasks."""
         with broker_client(self._options.connection) as client:

@@ -15,7 +15,6 @@ import logging
 import os
 import sys
 from collections.abc import Mapping
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from .runtime import check_pyspark, find_java
@@ -62,8 +61,7 @@ def register(spark: SparkSession) -> SparkSession:
     from .source import OttlaSource  # noqa: PLC0415
 
     spark.conf.set(_PUSHDOWN, "true")
-    if find_spec("pyspark_ottla") is None:
-        # Otherwise Spark has found it: to register it again would log a warning.
+    if not _is_registered(spark, OttlaSource.name()):
         spark.dataSource.register(OttlaSource)
     for name, value in _AT_START.items():
         if spark.conf.get(name, "false") != value:
@@ -71,6 +69,18 @@ def register(spark: SparkSession) -> SparkSession:
                 "set %s=%s when the session is built: short tasks are faster", name, value
             )
     return spark
+
+
+def _is_registered(spark: SparkSession, name: str) -> bool:
+    """Whether Spark has the format: it finds pyspark_ottla.py if its Python workers do.
+
+    To register it again would log a warning. Workers may run another interpreter, and do not find
+    modules of editable installations, so only Spark knows.
+    """
+    session = getattr(spark, "_jsparkSession", None)  # None: Spark Connect
+    if session is None:
+        return False
+    return bool(session.sessionState().dataSourceManager().dataSourceExists(name))
 
 
 def lag(progress: Any) -> dict[str, int]:

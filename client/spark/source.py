@@ -5,11 +5,11 @@ from __future__ import annotations
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from .errors import OptionError
+from .errors import OptionError, options_reported
 from .options import check_names, read_options, wants_headers, wants_pushdown, write_options
 from .reader import BatchReader, PushdownReader
 from .schema import check_sink, chosen_columns, source_schema
-from .stream import StreamReader
+from .stream import InvalidStreamReader, StreamReader
 from .writer import BatchWriter, StreamWriter
 
 
@@ -26,11 +26,13 @@ class OttlaSource(DataSource):
         """Return the name of the format."""
         return "ottla"
 
+    @options_reported()
     def schema(self) -> StructType:
         """Return the columns."""
         check_names(self.options)
         return source_schema(has_headers=wants_headers(self.options))
 
+    @options_reported()
     def reader(self, schema: StructType) -> BatchReader:
         """Return a batch reader."""
         options = read_options(self.options, is_stream=False)
@@ -39,8 +41,12 @@ class OttlaSource(DataSource):
 
     def streamReader(self, schema: StructType) -> StreamReader:
         """Return a streaming reader."""
-        return StreamReader(read_options(self.options, is_stream=True), self._columns(schema))
+        try:
+            return StreamReader(read_options(self.options, is_stream=True), self._columns(schema))
+        except OptionError as error:
+            return InvalidStreamReader(error)
 
+    @options_reported()
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         """Return a batch writer."""
         if overwrite:
@@ -49,6 +55,7 @@ class OttlaSource(DataSource):
         check_sink(schema, options.topic, include_timestamps=options.include_timestamps)
         return BatchWriter(options)
 
+    @options_reported()
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: ARG002
         """Return a streaming writer; complete mode writes the whole result with each batch."""
         options = write_options(self.options)

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import logging
 import math
+import os
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -28,7 +30,7 @@ from pyspark.sql.streaming.datasource import (
 from ..errors import ClientError, KafkaError
 from ..types import LATEST
 from .broker_client import BrokerClient, broker_client
-from .errors import DataLossError
+from .errors import DataLossError, OptionError, options_reported
 from .options import ReadOptions
 from .planning import (
     LookUp,
@@ -69,6 +71,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # Planning.
 
+    @options_reported()
     def initialOffset(self) -> dict[str, Any]:
         """Return the starting offsets of a new query."""
         options = self._options
@@ -137,7 +140,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._commit_to_group(client, from_json(end))
 
     def stop(self) -> None:
-        """Do nothing: connections end with the process."""
+        """End the process if Spark has closed its socket, as it does when a query ends.
+
+        Spark's worker would try to report that to Spark, fail, and print a traceback.
+        """
+        if isinstance(sys.exc_info()[1], EOFError):
+            os._exit(0)
 
     # Reading.
 
@@ -172,3 +180,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._next_commit_at = time.monotonic() + _COMMIT_PAUSE_SECONDS
         else:
             self._committed = offsets
+
+
+class InvalidStreamReader(StreamReader):
+    """Raises the error of its options with the first call.
+
+    Spark's worker replaces an error that `OttlaSource.streamReader` raises by one of its own.
+    """
+
+    def __init__(self, error: OptionError) -> None:
+        self._error = error
+
+    @property
+    def _options(self) -> ReadOptions:  # type: ignore[override]
+        with options_reported():
+            raise self._error

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql.datasource import (
+    DataSourceRegistration,
     EqualTo,
     GreaterThan,
     GreaterThanOrEqual,
@@ -22,7 +23,9 @@ from harness.daemon import Daemon, free_port
 from harness.servers import close_server
 from ottla.client import TopicPartition
 from ottla.client.blocking import Admin, Producer
+from ottla.client.spark import register
 from ottla.client.spark.filters import PushedFilters, push_down
+from ottla.client.spark.session import _is_registered
 
 KAFKA_COLUMNS = (
     "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,"
@@ -182,9 +185,13 @@ def test_a_view_in_sql(spark, bootstrap, make_topic, fill):
         ({"subscribe": "no-such-topic"}, "Unknown topic no-such-topic"),
     ],
 )
-def test_an_invalid_option_is_named(reader, options, message):
-    with pytest.raises(PySparkException, match=message):
+def test_an_invalid_option_is_reported_in_the_first_line(reader, options, message):
+    with pytest.raises(PySparkException) as caught:
         reader(**options).load().count()
+
+    lines = str(caught.value).splitlines()
+    assert message in lines[0]
+    assert not any(line.startswith("Traceback") for line in lines)
 
 
 def test_data_loss_fails_a_batch_unless_fail_on_data_loss_is_false(reader, make_topic, fill, admin):
@@ -344,3 +351,13 @@ def test_without_pushdown_everything_is_fetched_and_a_dataframe_can_be_reused(sp
     assert frame.count() == 200
     one, other = frame.filter("partition = 0"), frame.filter("partition = 1 AND offset < 5")
     assert one.union(other).count() == 105
+
+
+def test_a_format_that_spark_has_found_is_not_registered_again(spark, monkeypatch):
+    assert _is_registered(spark, "ottla")
+    assert not _is_registered(spark, "no-such-format")
+    monkeypatch.setattr(
+        DataSourceRegistration, "register", lambda *_: pytest.fail("registered again")
+    )
+
+    register(spark)

@@ -5,7 +5,7 @@ import time
 import uuid
 
 import pytest
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import PySparkException, StreamingQueryException
 
 from ottla.client import TopicPartition
 from ottla.client.spark import lag
@@ -125,3 +125,14 @@ def test_data_loss_fails_a_query_unless_fail_on_data_loss_is_false(
 def test_an_invalid_option_is_named(stream):
     with pytest.raises(Exception, match="did you mean maxOffsetsPerTrigger"):
         stream(subscribe="t", maxOffsetPerTrigger="5").load().writeStream.format("noop").start()
+
+
+def test_an_option_that_a_stream_does_not_have_is_reported_in_one_line(stream):
+    frame = stream(subscribe="t", endingOffsets="latest").load()
+
+    with pytest.raises(PySparkException) as caught:
+        frame.writeStream.format("noop").start().awaitTermination(60)
+
+    text = str(caught.value)
+    assert "OptionError: Option endingOffsets does not apply to a streaming read" in text
+    assert "Traceback" not in text
