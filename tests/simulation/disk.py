@@ -25,6 +25,7 @@ from ottla.storage.errors import LogOfflineError, OffsetOutOfRangeError, Storage
 from ottla.storage.leader_epochs import LeaderEpochs
 from ottla.storage.log import LogAppendInfo
 from ottla.storage.partition_metadata import PartitionMetadata
+from ottla.storage.producer_memory import ProducerMemory
 from ottla.storage.validation import split
 
 
@@ -226,6 +227,7 @@ class SimulatedLogDirectory:
         self.logs: dict[str, SimulatedLog] = {}
         self.reports: dict[str, Any] = {}
         self.failed: dict[str, Exception] = {}
+        self.producer_memory = ProducerMemory()
         self.flusher = SimulatedFlusher(self)
 
     def descriptor_limit(self) -> int:
