@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from ottla.storage.disk import Disk
 from ottla.storage.errors import DataDirectoryError, StorageError
-from ottla.storage.logdir import LoadProgress, LogDirectory, read_cluster_id
+from ottla.storage.logdir import LoadProgress, LogDirectory, new_cluster_id, read_cluster_id
 
 from .cluster.controller import Controller
 from .cluster.membership import ClusterMembership
@@ -43,6 +43,10 @@ if TYPE_CHECKING:
     from .cluster.broker_channels import BrokerChannels
     from .cluster.forwarding import ControllerChannel
     from .cluster.metadata_follower import MetadataFollower
+    from .cluster.store.metadata_store import MetadataStore
+    from .cluster.store_follower import StoreFollower
+    from .cluster.store_heartbeat import StoreHeartbeat
+    from .cluster.store_registration import StoreRegistration
     from .observability.prometheus import Exporter
 
 logger = logging.getLogger(__name__)
@@ -58,13 +62,16 @@ class Broker:
         config: BrokerConfig | None = None,
         *,
         disk: Disk | None = None,
+        store: MetadataStore | None = None,
         on_config_change: Callable[[BrokerConfig], None] = lambda _config: None,
     ) -> None:
         #: The effective config: static and dynamic configs.
         self.config = config or BrokerConfig()
         self._disk = disk
         self._on_config_change = on_config_change
-        self.cluster = ClusterMembership(self.config)
+        #: The metadata store; None in a static cluster. Tests may pass one.
+        self.store = store
+        self.cluster = self._membership()
         self.metrics = Metrics()
         self.memory = MemoryAccount(lambda: self.config.broker_memory_max_bytes)
         self.fetch_sessions = FetchSessionCache(self.memory.fits)
@@ -90,6 +97,10 @@ class Broker:
         self.controller_channel: ControllerChannel
         self.producer_ids: ProducerIdManager
         self._metadata_follower: MetadataFollower | None = None
+        #: With a metadata store.
+        self.store_follower: StoreFollower
+        self.store_registration: StoreRegistration
+        self._store_heartbeat: StoreHeartbeat
         self._exporter: Exporter | None = None
         self.housekeeping = Housekeeping(self)
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -122,6 +133,8 @@ class Broker:
     @property
     def failed(self) -> asyncio.Future[DataDirectoryError] | None:
         """Completed with an error if this broker must not run any longer; None on a controller."""
+        if self.store is not None:
+            return self.store_follower.failed
         return None if self._metadata_follower is None else self._metadata_follower.failed
 
     @staticmethod
@@ -148,7 +161,9 @@ class Broker:
             undo.callback(self.logs.abandon)
             self.memory.count_producers(self.logs.producer_memory)
             self.disk_space = DiskSpace(Path(config.log_dir), self.logs.disk)
-            if self.cluster.is_controller and len(self.cluster.broker_ids) > 1:
+            if self.store is not None:
+                undo.push_async_callback(self.store.close)
+            elif self.cluster.is_controller and len(self.cluster.broker_ids) > 1:
                 # A single broker does not need it.
                 from .cluster.rival_controller import check_no_rival  # noqa: PLC0415
 
@@ -157,13 +172,10 @@ class Broker:
                 config, self.logs, self._apply_config, self.groups, self.transactions
             )
             await self.topics.load(progress)
-            self.controller = Controller(self.topics, self.cluster)
-            if self._metadata_follower is not None:
-                undo.callback(self.controller_channel.close)
-                undo.push_async_callback(self._metadata_follower.stop)
-                await self._follow_controller(self._metadata_follower)
+            if self.store is not None:
+                await self._start_with_store(self.store, undo)
             else:
-                await self.controller.start()
+                await self._start_static(undo)
             self.producer_ids = self._producer_id_manager()
             undo.push_async_callback(self.producer_ids.stop)
             self._exporter = self._start_exporter()
@@ -175,6 +187,82 @@ class Broker:
         self.start_task(self.groups.load())
         self.start_task(self.transactions.load())
 
+    def _membership(self) -> ClusterMembership:
+        if self.store is None and not self.config.cluster_store:
+            return ClusterMembership(self.config)
+        from .cluster.store_membership import StoreMembership  # noqa: PLC0415  # Only needed here.
+
+        return StoreMembership(self.config)
+
+    async def _start_static(self, undo: AsyncExitStack) -> None:
+        """Follow the controller of a static cluster, or be it."""
+        if self.topics.image.store_position is not None:
+            raise DataDirectoryError(
+                "The data directory belongs to a cluster with a metadata store: set cluster.store"
+            )
+        self.controller = Controller(self.topics, self.cluster)
+        if self._metadata_follower is not None:
+            undo.callback(self.controller_channel.close)
+            undo.push_async_callback(self._metadata_follower.stop)
+            await self._follow_controller(self._metadata_follower)
+        else:
+            await self.controller.start()
+
+    async def _start_with_store(self, store: MetadataStore, undo: AsyncExitStack) -> None:
+        """Follow the metadata store and register in it, or start without it after a while."""
+        # A static cluster does not need these.
+        from .cluster.store_controller import StoreController  # noqa: PLC0415
+        from .cluster.store_forwarding import StoreControllerChannel  # noqa: PLC0415
+        from .cluster.store_heartbeat import StoreHeartbeat  # noqa: PLC0415
+        from .cluster.store_membership import StoreMembership  # noqa: PLC0415
+        from .cluster.store_registration import StoreRegistration  # noqa: PLC0415
+
+        cluster, follower = self.cluster, self.store_follower
+        assert isinstance(cluster, StoreMembership)
+        cluster.use_image(self.topics.image)
+        registration = self.store_registration = StoreRegistration(
+            store, follower, self.id, cluster.incarnation, cluster.session_seconds
+        )
+        self.controller_channel = StoreControllerChannel(cluster, follower)
+        controller = StoreController(self.topics, cluster, store, follower)
+        self.controller = controller
+        self._store_heartbeat = StoreHeartbeat(cluster, follower, registration, self.channels)
+        for close in (self._store_heartbeat.stop, follower.stop, controller.stop):
+            undo.push_async_callback(close)
+        undo.push_async_callback(registration.stop)
+        undo.callback(self.controller_channel.close)
+        follower.start(self.topics, self.cluster_id)
+        listeners = dict(address.split("://", 1) for address in self.server.advertised)
+        registration.start(self.topics, listeners, self.config.broker_rack or None)
+        await controller.start()
+        self._store_heartbeat.start()
+        await self._wait_until_registered(self.config.controller_wait_ms / 1000)
+
+    async def _wait_until_registered(self, seconds: float) -> None:
+        registration, follower = self.store_registration, self.store_follower
+        loop = asyncio.get_running_loop()
+        registered = loop.create_task(registration.registered.wait())
+        deadline = loop.time() + seconds
+        try:
+            while not registered.done():
+                done, _pending = await asyncio.wait(
+                    (registered, follower.failed),
+                    timeout=min(0.5, max(deadline - loop.time(), 0.05)),
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+                if follower.failed.done():
+                    raise follower.failed.result()
+                # Another process may have this broker's id: do not serve before that is known.
+                is_blocked = registration.is_waiting_for_rival
+                if not done and not is_blocked and loop.time() >= deadline:
+                    logger.warning(
+                        "metadata store does not answer: serving the last known metadata"
+                    )
+                    await self._start_unregistered_leader_epoch()
+                    break
+        finally:
+            registered.cancel()
+
     async def _follow_controller(self, follower: MetadataFollower) -> None:
         """Register with the controller and catch up, or start without it after a while."""
         from .cluster.registration import BrokerRegistrar  # noqa: PLC0415  # Only needed here.
@@ -184,10 +272,13 @@ class Broker:
         wait_seconds = self.config.controller_wait_ms / 1000
         await follower.start(self.topics, registrar, self.cluster_id, wait_seconds)
         if not registrar.was_registered:
-            try:
-                await self.topics.start_unregistered_leader_epoch(self.cluster.incarnation)
-            except (OSError, StorageError) as error:
-                logger.error("leader epoch could not be written", extra={"reason": str(error)})
+            await self._start_unregistered_leader_epoch()
+
+    async def _start_unregistered_leader_epoch(self) -> None:
+        try:
+            await self.topics.start_unregistered_leader_epoch(self.cluster.incarnation)
+        except (OSError, StorageError) as error:
+            logger.error("leader epoch could not be written", extra={"reason": str(error)})
 
     def _start_exporter(self) -> Exporter | None:
         """Start the Prometheus endpoint, if it is configured. Raises ConfigError or OSError."""
@@ -210,6 +301,8 @@ class Broker:
     async def _find_cluster_id(self) -> str | None:
         """Return the configured cluster id, or the controller's for a new data directory."""
         config = self.config
+        if self.store is not None or config.cluster_store:
+            return await self._find_cluster_id_in_store()
         if not self.cluster.is_controller:
             # A single broker does not need these.
             from .cluster.forwarding import ControllerChannel  # noqa: PLC0415
@@ -221,9 +314,36 @@ class Broker:
                 return await self._metadata_follower.find_cluster_id()
         return config.cluster_id or None
 
+    async def _find_cluster_id_in_store(self) -> str:
+        """Return the cluster id in the store, which gets one if it has none.
+
+        A broker that has a data directory can start without the store.
+        """
+        from .cluster.store_follower import StoreFollower  # noqa: PLC0415  # Only needed here.
+
+        config = self.config
+        if self.store is None:
+            self.store = _open_store(config)
+        self.store_follower = StoreFollower(self.store, self.id)
+        known = read_cluster_id(Path(config.log_dir))
+        if known is None:
+            proposed = config.cluster_id or new_cluster_id()
+            cluster_id = await self.store_follower.join_cluster(proposed)
+        else:
+            cluster_id = await self.store_follower.find_cluster_id() or known
+        if config.cluster_id not in ("", cluster_id):
+            raise DataDirectoryError(
+                f"The metadata store belongs to cluster {cluster_id}; cluster.id is"
+                f" {config.cluster_id}"
+            )
+        return cluster_id
+
     def _producer_id_manager(self) -> ProducerIdManager:
         if self._metadata_follower is None:
-            return ProducerIdManager(self.controller.allocate_producer_ids)
+            manager = ProducerIdManager(self.controller.allocate_producer_ids)
+            if self.store is not None:
+                manager.prefetch()
+            return manager
         manager = ProducerIdManager(self.controller_channel.allocate_producer_ids)
         manager.prefetch()
         return manager
@@ -240,8 +360,10 @@ class Broker:
         if self._channels is not None:
             self._channels.close()
         await self.producer_ids.stop()
-        if self._metadata_follower is not None:
+        if self._metadata_follower is not None or self.store is not None:
             self.controller_channel.close()
+        if self.store is not None:
+            await self._stop_store(self.store)
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=timeout_seconds)
         for task in self._tasks:
@@ -251,6 +373,15 @@ class Broker:
         if self._exporter is not None:
             await asyncio.to_thread(self._exporter.close)
         await asyncio.to_thread(self.logs.close)
+
+    async def _stop_store(self, store: MetadataStore) -> None:
+        """Give up the registration, and stop following."""
+        await self._store_heartbeat.stop()
+        controller: Any = self.controller
+        await controller.stop()
+        await self.store_registration.stop()
+        await self.store_follower.stop()
+        await store.close()
 
     def _apply_config(self, config: BrokerConfig) -> None:
         self.config = self.server.config = config
@@ -283,3 +414,21 @@ class Broker:
         _traceback: TracebackType | None,
     ) -> None:
         await self.stop()
+
+
+def _open_store(config: BrokerConfig) -> MetadataStore:
+    """Return the configured metadata store. Raises ConfigError."""
+    try:
+        # Optional, and slow to import.
+        from .cluster.store.etcd_store import EtcdStore  # noqa: PLC0415
+    except ImportError:
+        raise ConfigError("cluster.store requires aiohttp: pip install 'ottla[etcd]'") from None
+    from .cluster.store.store_url import StoreCredentials, parse_store_url  # noqa: PLC0415
+
+    credentials = StoreCredentials(
+        config.cluster_store_username,
+        config.cluster_store_password_file,
+        config.cluster_store_ssl_truststore_location,
+        config.cluster_store_ssl_keystore_location,
+    )
+    return EtcdStore.open(parse_store_url(config.cluster_store), credentials)

@@ -11,6 +11,13 @@ only the last record of each key counts, and compaction keeps the log short:
     producer-ids         {"next": …}           all ids below it may be allocated
     controller           {"next": …, "epoch": …, "id": …, "directory": …}     on a follower only
 
+With a metadata store, its entries are the records, and the log is a copy of them. Registrations
+vanish with their leases, and say more; there are no controller epochs of this log:
+
+    registration/<id>    {…, "listeners": {…}, "rack": …, "state": …, "lossy": …}
+    active-controller    {"broker": …, "epoch": …}
+    store                {"id": …, "revision": …, "directory": …}     how far the log is a copy
+
 `replay` is the only method that changes the image: with each record that was appended, and with
 all records of the log when a broker starts.
 
@@ -60,6 +67,13 @@ MAX_EPOCHS = 1000
 #: The id of epochs that have none: those of logs written before there were epochs.
 NO_ID = UUID(int=0)
 _POSITION_KEY = b"controller"
+_STORE_POSITION_KEY = b"store"
+#: The key of the metadata store that the controller holds with its lease.
+CONTROLLER_KEY = b"active-controller"
+#: Kinds of records that a metadata store has, too.
+_STORE_KINDS = frozenset(
+    {"topic", "deleted-topic", "broker", "registration", "producer-ids", CONTROLLER_KEY.decode()}
+)
 
 
 class TopicPartition(NamedTuple):
@@ -111,6 +125,26 @@ class BrokerRegistration(NamedTuple):
     leader_epoch: int
     #: The data directory of a follower; another one means that all logs of this one are lost.
     directory: UUID | None = None
+    #: The advertised address of each listener, as host:port; only with a metadata store.
+    listeners: Mapping[str, str] = {}
+    rack: str | None = None
+    state: str = "up"
+    #: Whether the broker may have lost records with its last restart.
+    is_lossy: bool = False
+
+
+class ActiveController(NamedTuple):
+    """The broker that holds the controller key of the metadata store."""
+
+    broker_id: int
+    epoch: int
+
+
+class StorePosition(NamedTuple):
+    """Of which metadata store the log is a copy, and up to which revision."""
+
+    store_id: str
+    revision: int
 
 
 class ControllerEpoch(NamedTuple):
@@ -147,6 +181,9 @@ class MetadataImage:
         self.position: MetadataPosition | None = None
         #: On a follower: the id of the data directory.
         self.directory: UUID | None = None
+        #: With a metadata store: the controller, and the end of the copy.
+        self.active_controller: ActiveController | None = None
+        self.store_position: StorePosition | None = None
         #: Partitions of all topics.
         self.partition_count = 0
         # Topic names by collision key.
@@ -162,8 +199,10 @@ class MetadataImage:
             self.deleted_topics.pop(UUID(name), None)
             if content is not None:
                 self.deleted_topics[UUID(name)] = content["name"]
-        elif kind == "registration" and content is not None:
-            self.registrations[int(name)] = _parse_registration(content)
+        elif kind == "registration":
+            self.registrations.pop(int(name), None)
+            if content is not None:
+                self.registrations[int(name)] = _parse_registration(content)
         elif kind == "epoch":
             self.epochs.pop(int(name), None)
             if content is not None:
@@ -174,6 +213,13 @@ class MetadataImage:
             self.next_producer_id = max(self.next_producer_id, content["next"])
         elif kind == "controller":
             self._replay_position(content)
+        elif key == CONTROLLER_KEY:
+            self.active_controller = (
+                None if content is None else ActiveController(content["broker"], content["epoch"])
+            )
+        elif key == _STORE_POSITION_KEY and content is not None:
+            self.store_position = StorePosition(content["id"], content["revision"])
+            self.directory = UUID(content["directory"])
 
     def records(self) -> Iterator[KeyValue]:
         """Yield the records of a snapshot of the image, without the position."""
@@ -186,6 +232,8 @@ class MetadataImage:
             yield registration_record(broker_id, registration)
         for epoch, content in self.epochs.items():
             yield epoch_record(epoch, content)
+        if self.active_controller is not None:
+            yield controller_record(self.active_controller)
         yield producer_ids_record(self.next_producer_id)
 
     def contains(self, position: MetadataPosition, end_offset: int) -> bool:
@@ -292,7 +340,34 @@ def _parse_registration(content: Any) -> BrokerRegistration:
         content["epoch"],
         content["leader_epoch"],
         UUID(directory) if directory else None,
+        content.get("listeners", {}),
+        content.get("rack"),
+        content.get("state", "up"),
+        content.get("lossy", False),
     )
+
+
+def store_record(key: bytes, value: bytes, create_revision: int) -> KeyValue | None:
+    """Return an entry of the metadata store as a record; None if the image has no such kind.
+
+    The epochs of brokers and of the controller are the create revisions of their keys.
+    """
+    kind = key.decode().partition("/")[0]
+    if kind not in _STORE_KINDS:
+        return None
+    if kind == "registration":
+        content = {**json.loads(value), "epoch": create_revision}
+        broker_id = int(key.decode().partition("/")[2])
+        return registration_record(broker_id, _parse_registration(content))
+    if key == CONTROLLER_KEY:
+        broker_id = json.loads(value)["broker"]
+        return controller_record(ActiveController(broker_id, create_revision))
+    return key, value
+
+
+def is_store_key(key: bytes) -> bool:
+    """Whether a record of the image is an entry of the metadata store."""
+    return key.decode().partition("/")[0] in _STORE_KINDS
 
 
 def topic_record(topic: Topic) -> KeyValue:
@@ -314,13 +389,35 @@ def deleted_topic_record(topic_id: UUID, name: str) -> KeyValue:
 def registration_record(broker_id: int, registration: BrokerRegistration) -> KeyValue:
     """Return the record of the latest start of a broker."""
     directory = registration.directory
-    content = {
+    content: dict[str, Any] = {
         "incarnation": str(registration.incarnation),
         "epoch": registration.broker_epoch,
         "leader_epoch": registration.leader_epoch,
         "directory": None if directory is None else str(directory),
     }
+    if registration.listeners:
+        content |= {
+            "listeners": dict(registration.listeners),
+            "rack": registration.rack,
+            "state": registration.state,
+            "lossy": registration.is_lossy,
+        }
     return f"registration/{broker_id}".encode(), _json(content)
+
+
+def controller_record(controller: ActiveController) -> KeyValue:
+    """Return the record of the broker that is the controller."""
+    return CONTROLLER_KEY, _json({"broker": controller.broker_id, "epoch": controller.epoch})
+
+
+def store_position_record(position: StorePosition, directory: UUID) -> KeyValue:
+    """Return the record of how far the log is a copy of the metadata store."""
+    content = {
+        "id": position.store_id,
+        "revision": position.revision,
+        "directory": str(directory),
+    }
+    return _STORE_POSITION_KEY, _json(content)
 
 
 def epoch_record(number: int, epoch: ControllerEpoch) -> KeyValue:
@@ -333,9 +430,12 @@ def broker_record(broker_id: int, configs: Mapping[str, str]) -> KeyValue:
     return f"broker/{broker_id}".encode(), _json({"configs": dict(configs)})
 
 
-def producer_ids_record(next_id: int) -> KeyValue:
+def producer_ids_record(next_id: int, allocated_by: UUID | None = None) -> KeyValue:
     """Return the record that allocates all producer ids below `next_id`."""
-    return b"producer-ids", _json({"next": next_id})
+    content: dict[str, Any] = {"next": next_id}
+    if allocated_by is not None:
+        content["by"] = str(allocated_by)
+    return b"producer-ids", _json(content)
 
 
 def position_record(position: MetadataPosition, directory: UUID) -> KeyValue:

@@ -121,6 +121,7 @@ DESCRIBE_CLUSTER = Api(60, "DescribeCluster", Versions(0, 2, 0))
 DESCRIBE_PRODUCERS = Api(61, "DescribeProducers", Versions(0, 0, 0))
 # Between brokers only, as AllocateProducerIds.
 BROKER_REGISTRATION = Api(62, "BrokerRegistration", Versions(0, 0, 0))
+BROKER_HEARTBEAT = Api(63, "BrokerHeartbeat", Versions(0, 0, 0))
 DESCRIBE_TRANSACTIONS = Api(65, "DescribeTransactions", Versions(0, 0, 0))
 LIST_TRANSACTIONS = Api(66, "ListTransactions", Versions(0, 1, 0))
 ALLOCATE_PRODUCER_IDS = Api(67, "AllocateProducerIds", Versions(0, 0, 0))

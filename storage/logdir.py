@@ -388,7 +388,7 @@ class LogDirectory:
         meta = _read_meta(self.path)
         version = FORMAT_VERSION
         if cluster_id is None:
-            cluster_id = meta["cluster_id"] if meta else _new_cluster_id()
+            cluster_id = meta["cluster_id"] if meta else new_cluster_id()
         expected: dict[str, Any] = {
             "format_version": FORMAT_VERSION,
             "cluster_id": cluster_id,
@@ -438,7 +438,7 @@ def _read_meta(path: Path) -> dict[str, Any] | None:
     return meta
 
 
-def _new_cluster_id() -> str:
+def new_cluster_id() -> str:
     """Return a random id in Kafka's form: 22 characters, without a leading '-'."""
     while (text := base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")).startswith(
         "-"

@@ -270,8 +270,12 @@ class Controller:
                 return errors
             try:
                 end_offset = await self._commit_topics(list(accepted.values()))
-            except (OSError, StorageError) as disk_error:
-                return [disk_error if error is None else error for error in errors]
+            except (OSError, StorageError, ApiError) as failure:
+                # Several transactions of a store: some may have succeeded.
+                return [
+                    failure if error is None and topic.id not in self._image.topics_by_id else error
+                    for topic, error in zip(topics, errors, strict=True)
+                ]
         await self._cluster.wait_for_metadata(end_offset)
         return errors
 

@@ -34,6 +34,7 @@ from ..requests.errors import ApiError, error_message_of
 
 if TYPE_CHECKING:
     from ..broker import Broker
+    from ..net.listeners import Endpoint
     from ..requests.dispatch import RequestContext
     from .membership import ClusterMembership
     from .registration import BrokerRegistrar
@@ -56,19 +57,16 @@ class ControllerChannel:
         #: Registers connections; set when the broker starts.
         self.registrar: BrokerRegistrar | None = None
         self._connection: BrokerConnection | None = None
+        self._endpoint: Endpoint | None = None
         self._broker_epoch = -1
         self._connect_lock = asyncio.Lock()
 
     async def send(self, request: Message, response: type[M], *, version: int | None = None) -> M:
         """Send a request and return the response. Raises ApiError if the controller is down."""
-        timeout_ms: int = getattr(request, "timeout_ms", 0)
-        timeout_seconds = _DEFAULT_TIMEOUT_SECONDS
-        if timeout_ms > 0:
-            timeout_seconds = min(timeout_ms / 1000, _MAX_TIMEOUT_SECONDS) + _GRACE_SECONDS
         try:
             connection = await self._connected()
             return await connection.send(
-                request, response, timeout=timeout_seconds, max_version=version
+                request, response, timeout=request_timeout_seconds(request), max_version=version
             )
         except (ClientError, KafkaError, ApiError) as error:
             raise self._unavailable(error) from error
@@ -102,9 +100,14 @@ class ControllerChannel:
 
     async def _connected(self) -> BrokerConnection:
         async with self._connect_lock:
+            endpoint = self._cluster.controller_endpoint
+            if endpoint != self._endpoint:
+                # With a metadata store, the controller changes.
+                self.close()
+                self._connection = None
             if self._connection is None or not self._connection.is_open:
-                endpoint = self._cluster.controller_endpoint
                 connection = await BrokerConnection.open(endpoint.host, endpoint.port, self._config)
+                self._endpoint = endpoint
                 try:
                     if self.registrar is not None:
                         response = await self.registrar.register(connection)
@@ -114,6 +117,14 @@ class ControllerChannel:
                     raise
                 self._connection = connection
             return self._connection
+
+
+def request_timeout_seconds(request: Message) -> float:
+    """Return how long to wait for the controller: the client's timeout, and a little more."""
+    timeout_ms: int = getattr(request, "timeout_ms", 0)
+    if timeout_ms <= 0:
+        return _DEFAULT_TIMEOUT_SECONDS
+    return min(timeout_ms / 1000, _MAX_TIMEOUT_SECONDS) + _GRACE_SECONDS
 
 
 def client_config(broker_id: int) -> ClientConfig:
@@ -128,8 +139,8 @@ async def forward(broker: Broker, context: RequestContext, request: Message) -> 
             raise ApiError(
                 ErrorCode.NOT_CONTROLLER,
                 f"{context.client_id} expects broker {broker.id} to be the controller, but it is"
-                f" broker {broker.cluster.controller_id}: cluster.brokers must be the same on all"
-                " brokers",
+                f" broker {broker.cluster.controller_id}"
+                + ("" if broker.store else ": cluster.brokers must be the same on all brokers"),
             )
         return await broker.controller_channel.send(
             request, context.api.response, version=context.version

@@ -35,25 +35,36 @@ class ClusterMembership:
     def __init__(self, config: BrokerConfig) -> None:
         self._cluster_file = config.cluster_file
         self.broker_id = config.broker_id
-        #: All brokers, alive or not.
-        self.broker_ids = self._cluster_file.broker_ids or (self.broker_id,)
-        self.controller_id = min(self.broker_ids)
-        self.is_controller = self.broker_id == self.controller_id
+        self._static_ids = self._cluster_file.broker_ids or (self.broker_id,)
+        is_controller = self.broker_id == min(self._static_ids)
         self._config = config
         #: After this time without a heartbeat a broker is considered down.
-        self.session_seconds = config.broker_session_timeout_ms / 1000
-        other_ids = [broker_id for broker_id in self.broker_ids if broker_id != self.broker_id]
+        self.session_seconds = config.session_timeout_ms / 1000
+        other_ids = [broker_id for broker_id in self._static_ids if broker_id != self.broker_id]
         #: The sessions of the other brokers, on the controller; empty elsewhere.
-        self.liveness = BrokerLiveness(
-            other_ids if self.is_controller else (), self.session_seconds
-        )
+        self.liveness = BrokerLiveness(other_ids if is_controller else (), self.session_seconds)
         #: The processes of the other brokers, on the controller.
         self.sessions = BrokerSessions(self.liveness)
         #: The id of this process.
         self.incarnation = uuid4()
         # The controller's latest answer, elsewhere.
-        self._reported_alive = frozenset(self.broker_ids)
+        self._reported_alive = frozenset(self._static_ids)
         self._reported_at = time.monotonic()
+
+    @property
+    def broker_ids(self) -> tuple[int, ...]:
+        """The ids of all brokers, alive or not, sorted."""
+        return self._static_ids
+
+    @property
+    def controller_id(self) -> int:
+        """The id of the controller."""
+        return self._static_ids[0]
+
+    @property
+    def is_controller(self) -> bool:
+        """Whether this broker is the controller."""
+        return self.broker_id == self.controller_id
 
     @property
     def alive(self) -> frozenset[int]:
@@ -82,11 +93,13 @@ class ClusterMembership:
         """Return the address of a broker for other brokers."""
         return self._cluster_file.brokers[broker_id][self._config.inter_broker_listener]
 
-    def nodes(self, context: RequestContext) -> list[Node]:
-        """Return the live brokers, with their addresses for the client of a request."""
+    def nodes(self, context: RequestContext, *, with_fenced: bool = False) -> list[Node]:
+        """Return the live brokers, or all, with their addresses for the client of a request."""
         alive = self.alive
         return [
-            self.node(broker_id, context) for broker_id in self.broker_ids if broker_id in alive
+            self.node(broker_id, context)
+            for broker_id in self.broker_ids
+            if with_fenced or broker_id in alive
         ]
 
     def node(self, broker_id: int, context: RequestContext) -> Node:

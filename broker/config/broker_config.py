@@ -28,6 +28,7 @@ from ottla.protocol.configdef import (
 from ottla.storage.config import TOPIC_CONFIGS, LogConfig
 
 from ..cluster.cluster_file import ClusterFile, parse_cluster_brokers
+from ..cluster.store.store_url import parse_store_url
 from ..net.listeners import (
     Endpoint,
     Listener,
@@ -45,6 +46,9 @@ NO_LIMIT = sys.float_info.max
 _MINUTE_MS = 60 * 1000
 _DAY_MS = 24 * 60 * _MINUTE_MS
 _MIB = 1024 * 1024
+#: Room for two requests that fail at members of the store, and for an election there.
+_STORE_SESSION_TIMEOUT_MS = 6000
+_MIN_STORE_SESSION_TIMEOUT_MS = 2000
 
 # The broker config that holds the default of each topic config.
 _TOPIC_DEFAULTS = {
@@ -117,12 +121,40 @@ class BrokerConfig:
     inter_broker_listener_name: str = config_key(
         "",
         "Listener used for communication between brokers. If empty, the first one in"
-        " cluster.brokers.",
+        " cluster.brokers, or, with cluster.store, in listeners.",
         is_dynamic=False,
+    )
+    cluster_store: str = config_key(
+        "",
+        "Metadata store of the cluster: etcd://HOST:PORT,…/NAME, or etcds:// over TLS. NAME is the"
+        " name of this cluster in the store. Brokers register there instead of in cluster.brokers.",
+        is_dynamic=False,
+    )
+    cluster_store_username: str = config_key(
+        "", "User of the metadata store. If empty, no authentication.", is_dynamic=False
+    )
+    cluster_store_password_file: str = config_key(
+        "", "File with the password of cluster.store.username.", is_dynamic=False
+    )
+    cluster_store_ssl_truststore_location: str = config_key(
+        "",
+        "PEM file with the certificates that sign those of the metadata store. If empty, those of"
+        " the operating system.",
+        is_dynamic=False,
+    )
+    cluster_store_ssl_keystore_location: str = config_key(
+        "",
+        "PEM file with the certificate chain and the private key of this broker as a client of the"
+        " metadata store.",
+        is_dynamic=False,
+    )
+    broker_rack: str = config_key(
+        "", "Rack of this broker, as reported to clients; needs cluster.store.", is_dynamic=False
     )
     broker_session_timeout_ms: int = config_key(
         3000,
-        "Time without a heartbeat after which the controller considers a broker down.",
+        "Time without a heartbeat after which the controller considers a broker down; with"
+        " cluster.store the time of the broker's lease, 6000 by default and 2000 at least.",
         low=100,
         high=INT_MAX,
         is_dynamic=False,
@@ -499,6 +531,18 @@ class BrokerConfig:
         return any(name in (static, target_of(static)) for static in self.static_configs)
 
     @property
+    def is_clustered(self) -> bool:
+        """Whether this broker is one of several, or may become it."""
+        return bool(self.cluster_brokers or self.cluster_store)
+
+    @property
+    def session_timeout_ms(self) -> int:
+        """The session timeout of brokers; longer with a store, which may fail over itself."""
+        if self.cluster_store and not self.is_static("broker.session.timeout.ms"):
+            return _STORE_SESSION_TIMEOUT_MS
+        return self.broker_session_timeout_ms
+
+    @property
     def cluster_file(self) -> ClusterFile:
         """The brokers in `cluster.brokers`; empty for a single broker."""
         return parse_cluster_brokers(self.cluster_brokers)
@@ -523,7 +567,7 @@ class BrokerConfig:
     def clamps_replication_factor(self) -> bool:
         """Whether a replication factor above 1 is replaced by 1; see replication.factor.policy."""
         if self.replication_factor_policy == "auto":
-            return not self.cluster_brokers and all(
+            return not self.is_clustered and all(
                 is_loopback(listener.host) for listener in self.parsed_listeners
             )
         return self.replication_factor_policy == "clamp"
@@ -539,6 +583,8 @@ class BrokerConfig:
     @property
     def inter_broker_listener(self) -> str:
         """The name of the listener used between brokers."""
+        if self.cluster_store:
+            return self.inter_broker_listener_name or self.parsed_listeners[0].name
         names = self.cluster_file.brokers[self.broker_id]
         return self.inter_broker_listener_name or next(iter(names))
 
@@ -557,6 +603,9 @@ class BrokerConfig:
             ) from None
 
     def _check_listeners(self) -> None:
+        if self.cluster_store:
+            self._check_store()
+            return
         if not self.cluster_brokers:
             parse_listeners(self.listeners, self.advertised_listeners)
             return
@@ -583,6 +632,31 @@ class BrokerConfig:
                 f"Invalid value {self.listeners} for listeners: cluster.brokers has the listeners"
                 f" {names} for broker {self.broker_id}"
             )
+
+    def _check_store(self) -> None:
+        parse_store_url(self.cluster_store)
+        if self.cluster_brokers:
+            raise ConfigError(
+                "cluster.brokers cannot be set with cluster.store: brokers register in the store"
+            )
+        if self.broker_session_timeout_ms < _MIN_STORE_SESSION_TIMEOUT_MS:
+            raise ConfigError(
+                f"Invalid value {self.broker_session_timeout_ms} for broker.session.timeout.ms: the"
+                f" minimum with cluster.store is {_MIN_STORE_SESSION_TIMEOUT_MS}"
+            )
+        listeners = self.parsed_listeners
+        names = [listener.name for listener in listeners]
+        if self.inter_broker_listener not in names:
+            raise ConfigError(
+                f"Invalid value {self.inter_broker_listener} for inter.broker.listener.name:"
+                f" expected one of {', '.join(names)}"
+            )
+        for listener in listeners:
+            if listener.advertised_host is None:
+                raise ConfigError(
+                    f"Listener {listener.name} binds all interfaces: with cluster.store it needs an"
+                    " address in advertised.listeners"
+                )
 
 
 _BROKER_ONLY = config_keys(BrokerConfig)

@@ -55,7 +55,7 @@ _HARMLESS_PREFIXES = (
 )
 _HARMLESS = {
     *("auto.include.jmx.reporter", "auto.leader.rebalance.enable", "broker.id.generation.enable"),
-    *("broker.rack", "compression.gzip.level", "compression.lz4.level", "compression.zstd.level"),
+    *("compression.gzip.level", "compression.lz4.level", "compression.zstd.level"),
     *("create.topic.policy.class.name", "alter.config.policy.class.name"),
     *(
         "group.max.heartbeat.interval.ms",

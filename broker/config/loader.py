@@ -26,7 +26,7 @@ from .time_units import merge_configs
 Warn = Callable[[str], None]
 
 _VARIABLE_PREFIX = "OTTLA_"
-# Variables of the command line's client commands, which may be set where a broker starts.
+# Variables of other commands and of tests, which may be set where a broker starts.
 _CLIENT_VARIABLES = ("OTTLA_BOOTSTRAP", "OTTLA_PROFILE", "OTTLA_ETCD")
 # Variables of the services of a Kubernetes namespace, as of those of linked containers.
 _SERVICE_VARIABLE = re.compile(

@@ -28,10 +28,12 @@ from ottla.coord.metadata_image import (
     KeyValue,
     MetadataImage,
     MetadataPosition,
+    StorePosition,
     Topic,
     parse_topic_record,
     position_record,
     registration_record,
+    store_position_record,
     topic_tombstone,
 )
 from ottla.protocol.configdef import ConfigError
@@ -253,6 +255,24 @@ class Topics:
 
         With `is_directory_lost`, new topics are those of an earlier data directory of this broker.
         """
+        await self._prepare_copied(records, is_directory_lost)
+        self.metadata_log.start_epoch(position.epoch)
+        await self.commit([*records, position_record(position, directory)])
+
+    async def commit_from_store(
+        self,
+        records: Sequence[KeyValue],
+        position: StorePosition,
+        directory: UUID,
+        *,
+        is_directory_lost: bool = False,
+    ) -> None:
+        """Commit entries of the metadata store, up to `position`."""
+        await self._prepare_copied(records, is_directory_lost)
+        await self.commit([*records, store_position_record(position, directory)])
+
+    async def _prepare_copied(self, records: Sequence[KeyValue], is_directory_lost: bool) -> None:
+        """Remove and create logs as the topics in records that were committed elsewhere require."""
         latest = dict(filter(None, map(parse_topic_record, records)))
         # A topic that was deleted and created again has the same log names: remove the old logs
         # first.
@@ -269,8 +289,6 @@ class Topics:
         await self._create_logs_of_each(
             [topic for topic in latest.values() if topic is not None], is_lost=is_directory_lost
         )
-        self.metadata_log.start_epoch(position.epoch)
-        await self.commit([*records, position_record(position, directory)])
 
     async def create_logs(self, topics: Sequence[Topic], *, is_lost: bool = False) -> None:
         """Create the logs that topics need on this broker: all or none. Raises OSError."""

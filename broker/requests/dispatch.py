@@ -86,6 +86,7 @@ SUPPORTED_APIS = {
         registry.DESCRIBE_CLUSTER,
         registry.DESCRIBE_PRODUCERS,
         registry.BROKER_REGISTRATION,
+        registry.BROKER_HEARTBEAT,
         registry.DESCRIBE_TRANSACTIONS,
         registry.LIST_TRANSACTIONS,
         registry.ALLOCATE_PRODUCER_IDS,
@@ -298,13 +299,22 @@ class Dispatcher:
             raise DecodeError(f"{count} array elements exceed the limit of {max_count}", api.name)
 
     def _load_handler(self, api: Api) -> Handler:
-        if not self._broker.cluster.is_controller:
-            from ..cluster.forwarding import FORWARDED, forward  # noqa: PLC0415  # Only needed here.
-
-            if api.key in FORWARDED:
-                return forward
         handler: Handler = import_module(f".handlers.{api.module_name}", __package__).handle
-        return handler
+        cluster = self._broker.cluster
+        if cluster.is_controller and not self._broker.config.cluster_store:
+            return handler
+        from ..cluster.forwarding import FORWARDED, forward  # noqa: PLC0415  # Only needed here.
+
+        if api.key not in FORWARDED:
+            return handler
+
+        def handle_or_forward(
+            broker: Broker, context: RequestContext, request: Any
+        ) -> HandlerResult:
+            # With a metadata store, the controller changes.
+            return (handler if cluster.is_controller else forward)(broker, context, request)
+
+        return handle_or_forward
 
     async def _await_response(
         self,

@@ -26,8 +26,9 @@ from typing import Any, Self
 
 import pytest
 
-from harness.daemon import HOST, TIMEOUT_SECONDS, free_ports
+from harness.daemon import HOST, TIMEOUT_SECONDS, Cluster, Daemon, free_ports
 from ottla.cli.local_etcd import INSTALL_HINT, etcd_command, find_etcd
+from ottla.client.blocking.admin import Admin
 
 
 def etcd_program() -> Path:
@@ -36,6 +37,28 @@ def etcd_program() -> Path:
     if program is None:
         pytest.skip(f"no etcd: {INSTALL_HINT}")
     return program
+
+
+class StoreCluster(Cluster):
+    """Brokers 0 to n - 1 that register in a metadata store."""
+
+    def __init__(self, folder: Path, url: str, count: int = 3, *arguments: str) -> None:
+        super().__init__(folder, 0)
+        self.brokers = [
+            Daemon(
+                folder / f"broker-{number}",
+                *("--id", str(number), "--set", f"cluster.store={url}", *arguments),
+            )
+            for number in range(count)
+        ]
+
+    def controller(self) -> Daemon:
+        """Return the controller, as any broker says."""
+        running = next(broker for broker in self if broker.is_running)
+        with Admin(running.address) as admin:
+            controller = admin.describe_cluster().controller
+        assert controller is not None
+        return self[controller]
 
 
 class EtcdMember:

@@ -74,7 +74,7 @@ async def _register(
 def check_inter_broker_listener(broker: Broker, context: RequestContext) -> None:
     """Raise ApiError unless a request came over the inter-broker listener of a cluster."""
     config = broker.config
-    if not config.cluster_brokers or (
+    if not config.is_clustered or (
         context.connection.listener.name != config.inter_broker_listener
     ):
         raise ApiError(

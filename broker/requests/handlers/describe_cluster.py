@@ -44,11 +44,7 @@ def handle(
         CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_REQUESTED
     )
     cluster, alive = broker.cluster, broker.cluster.alive
-    nodes = (
-        [cluster.node(broker_id, context) for broker_id in cluster.broker_ids]
-        if request.include_fenced_brokers
-        else cluster.nodes(context)
-    )
+    nodes = cluster.nodes(context, with_fenced=request.include_fenced_brokers)
     return DescribeClusterResponse(
         cluster_id=broker.cluster_id,
         controller_id=broker.cluster.advertised_controller_id,

@@ -84,7 +84,7 @@ async def handle(
 
 def check_cluster_action(broker: Broker, context: RequestContext) -> None:
     """Raise ApiError unless a request comes from a broker, as far as that can be known."""
-    if broker.config.cluster_brokers:
+    if broker.config.is_clustered:
         check_inter_broker_listener(broker, context)
 
 

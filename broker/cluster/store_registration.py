@@ -1,0 +1,314 @@
+"""The registration of this broker in the metadata store, and its lease.
+
+The registration is a key with a lease: it vanishes if the lease is not kept alive. Keepalives are
+sent by the event loop itself, so that a loop that hangs loses its lease. The create revision of the
+key is the broker epoch. A broker that has lost its lease registers again, in a new epoch, fenced;
+the controller unfences it.
+
+**Fence time.** A lease lives at least its time from when the last successful keepalive was *sent*.
+A little before that, this broker must assume that others are elected (`within_fence_time`). The
+clock counts the time that a machine is suspended. Nothing that must not be lost may depend on it:
+the clock of a frozen virtual machine stands still.
+
+A key with the id of this broker that another process holds is waited for. If the holder used the
+same data directory, it has ended, because the directory is locked: its key is removed at once.
+
+Each registered broker that sees no controller tries to become it, with the same lease.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import math
+import random
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from ottla.client.config import RetryConfig
+from ottla.coord.metadata_image import CONTROLLER_KEY
+from ottla.storage.errors import DataDirectoryError
+
+from .store.metadata_store import (
+    CreateRevision,
+    Delete,
+    Entry,
+    LeaseExpiredError,
+    MetadataStore,
+    ModRevision,
+    Put,
+    StoreError,
+    StoreUnavailableError,
+)
+
+if TYPE_CHECKING:
+    from ..partitions.topics import Topics
+    from .store_follower import StoreFollower
+
+logger = logging.getLogger(__name__)
+
+_RETRY = RetryConfig(backoff=0.1, max_backoff=1.0)
+#: Keepalives in the time of a lease; a failover of the store must fit between two.
+_KEEP_ALIVES_PER_LEASE = 6
+#: Pause between two keepalives that failed, each at another member.
+_NEXT_MEMBER_SECONDS = 0.1
+
+
+def boot_time() -> float:
+    """Return a clock that also counts the time that the machine was suspended."""
+    if hasattr(time, "CLOCK_BOOTTIME"):
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+    return time.monotonic()
+
+
+class StoreRegistration:
+    """Keeps this broker registered until it is stopped."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        follower: StoreFollower,
+        broker_id: int,
+        incarnation: UUID,
+        session_seconds: float,
+        clock: Callable[[], float] = boot_time,
+    ) -> None:
+        self._store = store
+        self._follower = follower
+        self._broker_id = broker_id
+        self._incarnation = incarnation
+        self._session_seconds = session_seconds
+        self._clock = clock
+        self._key = b"registration/%d" % broker_id
+        self._last_key = b"last-registration/%d" % broker_id
+        self._topics: Topics
+        self._listeners: Mapping[str, str]
+        self._rack: str | None = None
+        self._lease_id: int | None = None
+        #: The create revision of the registration; -1 while there is none.
+        self.broker_epoch = -1
+        #: Whether this broker may have lost records with its last restart; until it is unfenced.
+        self.is_lossy = False
+        self._fence_at = -math.inf
+        #: Set when this broker is registered, and its image says so.
+        self.registered = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._first_refusal: float | None = None
+
+    @property
+    def is_waiting_for_rival(self) -> bool:
+        """Whether another process has the id of this broker, and may have ended."""
+        return self._first_refusal is not None
+
+    @property
+    def is_fenced(self) -> bool:
+        """Whether the controller has not unfenced this broker since it registered last."""
+        registration = self._topics.image.registrations.get(self._broker_id)
+        return (
+            self.broker_epoch < 0
+            or registration is None
+            or registration.broker_epoch != self.broker_epoch
+            or registration.state == "fenced"
+        )
+
+    def within_fence_time(self) -> bool:
+        """Whether nobody else can have been elected because of this broker's lease."""
+        return self._clock() < self._fence_at
+
+    def start(self, topics: Topics, listeners: Mapping[str, str], rack: str | None = None) -> None:
+        """Register as soon as the follower has caught up, and stay registered."""
+        self._topics, self._listeners, self._rack = topics, listeners, rack
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(self._run()), loop.create_task(self._contend())]
+
+    async def stop(self) -> None:
+        """End the lease: the registration vanishes, and so does the controller key."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._fence_at = -math.inf
+        if self._lease_id is not None:
+            try:
+                async with asyncio.timeout(1.0):
+                    await self._store.revoke_lease(self._lease_id)
+            except (StoreError, TimeoutError) as error:
+                logger.warning("lease could not be revoked", extra={"reason": str(error)})
+
+    async def _run(self) -> None:
+        failures = 0
+        while True:
+            try:
+                await self._follower.caught_up.wait()
+                await self._register()
+                failures = 0
+                await self._keep_alive()
+            except LeaseExpiredError as error:
+                logger.warning(
+                    "registration has expired: registering again",
+                    extra={"broker_epoch": self.broker_epoch, "reason": str(error)},
+                )
+            except DataDirectoryError as error:
+                self._fail(error)
+                return
+            except StoreError as error:
+                level = logging.DEBUG if failures else logging.WARNING
+                logger.log(level, "broker is not registered", extra={"reason": str(error)})
+            except Exception:
+                logger.exception("registration failed")
+            self.broker_epoch = -1
+            self.registered.clear()
+            await asyncio.sleep(_RETRY.delay(failures, random.random()))  # noqa: S311
+            failures += 1
+
+    async def _register(self) -> None:
+        """Register in a new epoch, fenced. Raises DataDirectoryError, StoreError."""
+        entries = (await self._store.load(self._key)).entries
+        current = entries.get(self._key)
+        if current is not None:
+            await self._remove(current)
+        self._first_refusal = None
+        last = (await self._store.load(self._last_key)).entries.get(self._last_key)
+        leader_epoch = self._next_leader_epoch(last)
+        sent_at = self._clock()
+        self._lease_id = lease_id = await self._store.grant_lease(math.ceil(self._session_seconds))
+        self.is_lossy = self.is_lossy or self._follower.is_directory_lost
+        value = {
+            "incarnation": str(self._incarnation),
+            "leader_epoch": leader_epoch,
+            "directory": str(self._follower.directory),
+            "listeners": dict(self._listeners),
+            "rack": self._rack,
+            "state": "fenced",
+            "lossy": self.is_lossy,
+            "lease": lease_id,
+        }
+        kept = {"directory": str(self._follower.directory), "leader_epoch": leader_epoch}
+        result = await self._store.transact(
+            [
+                ModRevision(self._key, 0),
+                ModRevision(self._last_key, last.mod_revision if last else 0),
+            ],
+            [Put(self._key, _json(value), lease_id), Put(self._last_key, _json(kept))],
+        )
+        if not result.succeeded:
+            raise StoreError(f"Broker {self._broker_id} was registered by another process")
+        self.broker_epoch = result.revision
+        self._fence_at = self._fence_after(sent_at)
+        await self._follower.wait_for_revision(result.revision)
+        # Not before the image has everything: this broker leads only what it leads from now on.
+        self._topics.start_leader_epoch(leader_epoch)
+        self.registered.set()
+        logger.info("registered", extra={"broker_epoch": self.broker_epoch})
+
+    async def _remove(self, current: Entry) -> None:
+        """Remove the registration of an earlier process. Raises StoreError if it may be alive."""
+        content = json.loads(current.value)
+        is_own = content["incarnation"] == str(self._incarnation)
+        if is_own or content["directory"] == str(self._follower.directory):
+            # The directory is locked by this process: nobody else uses it.
+            result = await self._store.transact(
+                [ModRevision(self._key, current.mod_revision)], [Delete(self._key)]
+            )
+            if result.succeeded:
+                return
+            raise StoreError(f"The registration of broker {self._broker_id} has changed")
+        now = asyncio.get_running_loop().time()
+        if self._first_refusal is None:
+            self._first_refusal = now
+        addresses = ", ".join(content.get("listeners", {}).values())
+        reason = (
+            f"Broker id {self._broker_id} is in use by another process, at {addresses}: stop it, or"
+            " give this one an id of its own"
+        )
+        if now - self._first_refusal > 2 * self._session_seconds:
+            raise DataDirectoryError(reason)
+        raise StoreUnavailableError(reason)
+
+    def _next_leader_epoch(self, last: Entry | None) -> int:
+        used = -1 if last is None else json.loads(last.value)["leader_epoch"]
+        return max(self._topics.next_leader_epoch(), used + 1)
+
+    async def _keep_alive(self) -> None:
+        """Keep the lease alive until it is lost. Raises LeaseExpiredError, StoreError."""
+        assert self._lease_id is not None
+        interval = self._session_seconds / _KEEP_ALIVES_PER_LEASE
+        while True:
+            await asyncio.sleep(interval)
+            self._check_image()
+            while True:
+                sent_at = self._clock()
+                try:
+                    await self._store.keep_alive(self._lease_id)
+                    break
+                except StoreUnavailableError as error:
+                    logger.debug("keepalive failed", extra={"reason": str(error)})
+                    await asyncio.sleep(_NEXT_MEMBER_SECONDS)
+            self._fence_at = self._fence_after(sent_at)
+
+    def _check_image(self) -> None:
+        """Raise LeaseExpiredError if the store has no registration of this epoch any longer."""
+        if self._follower.revision < self.broker_epoch:
+            return
+        revisions = self._follower.revisions.get(self._key)
+        if revisions is None or revisions[0] != self.broker_epoch:
+            raise LeaseExpiredError("the registration was removed")
+        if not self.is_fenced:
+            self.is_lossy = False
+
+    def _fence_after(self, sent_at: float) -> float:
+        interval = self._session_seconds / _KEEP_ALIVES_PER_LEASE
+        return sent_at + self._session_seconds - interval
+
+    def _fail(self, error: DataDirectoryError) -> None:
+        logger.error("this broker cannot run", extra={"reason": str(error)})
+        if not self._follower.failed.done():
+            self._follower.failed.set_result(error)
+
+    async def _contend(self) -> None:
+        """Try to become the controller whenever there is none."""
+        while True:
+            await self.registered.wait()
+            seen = self._follower.revision
+            if self._topics.image.active_controller is None:
+                try:
+                    await self._claim()
+                except StoreError as error:
+                    logger.debug("no controller", extra={"reason": str(error)})
+                    await asyncio.sleep(_RETRY.delay(0, random.random()))  # noqa: S311
+                except Exception:
+                    logger.exception("claiming the controller key failed")
+                    await asyncio.sleep(1.0)
+                continue
+            await self._follower.wait_for_revision(seen + 1)
+
+    async def _claim(self) -> None:
+        assert self._lease_id is not None
+        result = await self._store.transact(
+            [
+                ModRevision(CONTROLLER_KEY, 0),
+                # Not with the lease of an earlier registration.
+                CreateRevision(self._key, self.broker_epoch),
+            ],
+            [
+                Put(
+                    CONTROLLER_KEY,
+                    _json({"broker": self._broker_id, "broker_epoch": self.broker_epoch}),
+                    self._lease_id,
+                )
+            ],
+        )
+        entry = result.current.get(CONTROLLER_KEY)
+        if result.succeeded:
+            await self._follower.wait_for_revision(result.revision)
+            logger.info("this broker is the controller", extra={"epoch": result.revision})
+        elif entry is not None:
+            await self._follower.wait_for_revision(entry.mod_revision)
+        else:
+            raise StoreError("This broker is not registered any longer")
+
+
+def _json(content: Mapping[str, Any]) -> bytes:
+    return json.dumps(content, separators=(",", ":")).encode()
