@@ -88,6 +88,8 @@ class RewrittenLog:
     #: As long as the log has this segment, sealed, it has everything that the pass relied on.
     guard: Segment
     is_abandoned: bool = False
+    #: Whether all segments are in place, and the first dirty offset is being written.
+    is_committed: bool = False
 
 
 def rewrite(

@@ -1,7 +1,8 @@
 """Compaction: of each key the last record stays, and no offset ever changes.
 
-A pass has three steps. `plan` and the commit belong to the log's thread; `cleaner.rewrite`, which
-does the work, reads files through descriptors of its own and may run in another thread:
+A pass has three steps. `plan` belongs to the log's thread, as does the commit but for its waits for
+the disk; `cleaner.rewrite`, which does the work, reads files through descriptors of its own and may
+run in another thread:
 
     plan     selects sealed segments that are durable and old enough, if enough of them is dirty,
              that is, not seen by an earlier pass. The file `compacted-offset` has the first dirty
@@ -33,7 +34,6 @@ from ottla.protocol.configdef import LONG_MAX
 
 from .cleaner import (
     CLEANED_SUFFIX,
-    CleanedSegment,
     CompactionPlan,
     RewrittenLog,
     remove_cleaned_files,
@@ -97,28 +97,176 @@ def plan(log: Log, now_ms: int) -> CompactionPlan | None:
     )
 
 
+class Commit:
+    """One step of a commit. `write` waits for the disk, and may run in a thread.
+
+    `next_commit` before it and `finish` after it, whether it failed or not, belong to the log's
+    thread. Reads in the meantime use the old file, which stays open.
+    """
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+
+    def write(self) -> None:
+        """Change the files. Raises OSError."""
+        raise NotImplementedError
+
+    def finish(self) -> None:
+        """Make the log follow its files."""
+        raise NotImplementedError
+
+
 def commit_next_segment(log: Log, rewritten: RewrittenLog) -> bool:
     """Put the next rewritten segment in place; return whether there is more to do.
 
-    Sets `is_abandoned` if the log has changed too much in the meantime. Each segment waits twice
-    for the device, so that an event loop can do other work in between. Raises OSError; the log is
-    then offline, unless there was only no space.
+    Waits for the disk; `next_commit` does the same in steps. Raises OSError; the log is then
+    offline, unless there was only no space.
+    """
+    commit = next_commit(log, rewritten)
+    if commit is None:
+        return False
+    try:
+        commit.write()
+    finally:
+        commit.finish()
+    return not isinstance(commit, _FirstDirtyOffset)
+
+
+def next_commit(log: Log, rewritten: RewrittenLog) -> Commit | None:
+    """Return the next step of a commit; None if there is no more to do.
+
+    Sets `is_abandoned` if the log has changed too much in the meantime.
     """
     if log.offline_reason is not None or rewritten.guard not in log.segments[:-1]:
         # It was truncated or deleted, and with it perhaps the records that replace others.
         remove_cleaned_files(log.disk, rewritten.plan.segments)
         rewritten.is_abandoned = True
-        return False
-    try:
-        if rewritten.cleaned:
-            _put_in_place(log, rewritten, rewritten.cleaned.popleft())
-            return True
-    except OSError as error:
-        log.fail(error)
-        raise
-    if rewritten.stats.first_dirty_offset > rewritten.plan.first_dirty_offset:
-        _write_first_dirty_offset(log, rewritten.stats.first_dirty_offset)
-    return False
+        return None
+    while rewritten.cleaned:
+        cleaned = rewritten.cleaned.popleft()
+        segment = cleaned.segment
+        if segment not in log.segments:
+            remove_cleaned_files(log.disk, [segment])  # Deleted by retention.
+        elif cleaned.is_empty and segment is not log.segments[0]:
+            rewritten.stats.segments_removed += 1
+            rewritten.stats.bytes_after -= cleaned.size
+            return _Removal(log, rewritten, segment)
+        elif cleaned.has_changed:
+            return _Replacement(log, rewritten, segment)
+    first_dirty_offset = rewritten.stats.first_dirty_offset
+    if first_dirty_offset > rewritten.plan.first_dirty_offset and not rewritten.is_committed:
+        rewritten.is_committed = True
+        return _FirstDirtyOffset(log, first_dirty_offset)
+    return None
+
+
+class _FirstDirtyOffset(Commit):
+    """Writes where the next pass starts."""
+
+    def __init__(self, log: Log, offset: int) -> None:
+        super().__init__(log)
+        self._offset = offset
+        self._truncation_count = log.truncation_count
+
+    def write(self) -> None:
+        log = self._log
+        try:
+            log.disk.replace_file(log.directory / CLEANER_OFFSET_FILE, str(self._offset).encode())
+        except OSError as error:
+            # If there is only no space, the next pass has more work, and no harm is done.
+            if error.errno not in NO_SPACE_ERRORS:
+                log.fail(error)
+            raise
+
+    def finish(self) -> None:
+        if self._log.truncation_count != self._truncation_count:
+            self._log.disk.unlink(self._log.directory / CLEANER_OFFSET_FILE)
+
+
+class _Replacement(Commit):
+    """Replaces the files of a segment by the new ones.
+
+    At any moment the log file is the old or the new one. While the indexes might belong to the
+    other, there are none. The old transaction index is good for both: it may list transactions
+    that have no records any more.
+    """
+
+    def __init__(self, log: Log, rewritten: RewrittenLog, old: Segment) -> None:
+        super().__init__(log)
+        self._rewritten = rewritten
+        self._old = old
+        self._last_append_ms = old.last_append_time()
+        self._new: Segment | None = None
+        old.pin()
+
+    def write(self) -> None:
+        log, old, disk = self._log, self._old, self._log.disk
+        with log.segments.deletion_lock:
+            if old.is_dropped:  # By retention, or DeleteRecords.
+                remove_cleaned_files(disk, [old])
+                return
+            try:
+                old.keep_indexes()
+                for suffix in INDEX_SUFFIXES:
+                    disk.unlink(old.path(suffix))
+                log.sync_directory()
+                disk.rename(old.path(".log" + CLEANED_SUFFIX), old.path(".log"))
+                log.sync_directory()
+                for suffix in INDEX_SUFFIXES:
+                    disk.rename(old.path(suffix + CLEANED_SUFFIX), old.path(suffix))
+                transactions = old.path(TRANSACTION_INDEX_SUFFIX)
+                try:
+                    disk.rename(old.path(TRANSACTION_INDEX_SUFFIX + CLEANED_SUFFIX), transactions)
+                except FileNotFoundError:
+                    disk.unlink(transactions)
+            except OSError as error:
+                log.fail(error)
+                raise
+            finally:
+                # Whatever failed: positions in the old file may be wrong for the one that is there
+                # now.
+                new = Segment(log.directory, old.base_offset, log.files)
+                size = new.path(".log").stat().st_size
+                new.load(size, old.next_offset, log.config.index_interval_bytes)
+                new.last_append_ms = self._last_append_ms
+                self._new = new
+
+    def finish(self) -> None:
+        old, new, segments = self._old, self._new, self._log.segments
+        old.drop()
+        if new is None or old not in segments:
+            return  # It was deleted in the meantime.
+        segments.replace([old], new)
+        if old is self._rewritten.guard:
+            self._rewritten.guard = new
+
+
+class _Removal(Commit):
+    """Removes an empty segment; the one before it covers its offsets too."""
+
+    def __init__(self, log: Log, rewritten: RewrittenLog, segment: Segment) -> None:
+        super().__init__(log)
+        self._segment = segment
+        before = log.segments[log.segments.index(segment) - 1]
+        log.segments.replace([before, segment], before)
+        segment.drop()
+        if segment is rewritten.guard:
+            rewritten.guard = before
+
+    def write(self) -> None:
+        log, segment = self._log, self._segment
+        try:
+            with log.segments.deletion_lock:
+                remove_cleaned_files(log.disk, [segment])
+                for suffix in (*ALL_INDEX_SUFFIXES, ".log"):
+                    log.disk.unlink(segment.path(suffix))
+                log.sync_directory()
+        except OSError as error:
+            log.fail(error)
+            raise
+
+    def finish(self) -> None:
+        """Nothing: the segment is not part of the log since before `write`."""
 
 
 def _read_first_dirty_offset(log: Log) -> int:
@@ -134,16 +282,6 @@ def _read_first_dirty_offset(log: Log) -> int:
         logger.warning("Log %s: %s is damaged, ignoring it", name, CLEANER_OFFSET_FILE)
         return 0
     return offset
-
-
-def _write_first_dirty_offset(log: Log, offset: int) -> None:
-    try:
-        log.disk.replace_file(log.directory / CLEANER_OFFSET_FILE, str(offset).encode())
-    except OSError as error:
-        # If there is only no space, the next pass has more work, and no harm is done.
-        if error.errno not in NO_SPACE_ERRORS:
-            log.fail(error)
-        raise
 
 
 def _first_timestamp(segment: Segment, position: int = 0) -> int:
@@ -163,65 +301,3 @@ def _position_of(segment: Segment, offset: int) -> int:
         return 0
     batch = segment.find(offset)
     return segment.size if batch is None else batch.position
-
-
-def _put_in_place(log: Log, rewritten: RewrittenLog, cleaned: CleanedSegment) -> None:
-    segment, stats = cleaned.segment, rewritten.stats
-    if segment not in log.segments:
-        remove_cleaned_files(log.disk, [segment])  # Deleted by retention.
-        return
-    if cleaned.is_empty and segment is not log.segments[0]:
-        new = _remove(log, segment)
-        stats.segments_removed += 1
-        stats.bytes_after -= cleaned.size
-    elif cleaned.has_changed:
-        new = _replace(log, segment)
-    else:
-        return
-    if segment is rewritten.guard:
-        rewritten.guard = new
-
-
-def _replace(log: Log, old: Segment) -> Segment:
-    """Replace the files of a segment by the new ones.
-
-    At any moment the log file is the old or the new one. While the indexes might belong to the
-    other, there are none. The old transaction index is good for both: it may list transactions
-    that have no records any more.
-    """
-    disk = log.disk
-    last_append_ms = old.last_append_time()
-    old.drop()  # From here on, a flush of it in another thread may fail.
-    try:
-        for suffix in INDEX_SUFFIXES:
-            disk.unlink(old.path(suffix))
-        log.sync_directory()
-        disk.rename(old.path(".log" + CLEANED_SUFFIX), old.path(".log"))
-        log.sync_directory()
-        for suffix in INDEX_SUFFIXES:
-            disk.rename(old.path(suffix + CLEANED_SUFFIX), old.path(suffix))
-        transactions = old.path(TRANSACTION_INDEX_SUFFIX)
-        try:
-            disk.rename(old.path(TRANSACTION_INDEX_SUFFIX + CLEANED_SUFFIX), transactions)
-        except FileNotFoundError:
-            disk.unlink(transactions)
-    finally:
-        # Whatever failed: positions in the old file may be wrong for the file that is there now.
-        new = Segment(log.directory, old.base_offset, log.files)
-        size = new.path(".log").stat().st_size
-        new.load(size, old.next_offset, log.config.index_interval_bytes)
-        new.last_append_ms = last_append_ms
-        log.segments.replace([old], new)
-    return new
-
-
-def _remove(log: Log, segment: Segment) -> Segment:
-    """Remove an empty segment; the one before it covers its offsets too, and is returned."""
-    before = log.segments[log.segments.index(segment) - 1]
-    log.segments.replace([before, segment], before)
-    segment.drop()
-    remove_cleaned_files(log.disk, [segment])
-    for suffix in (*ALL_INDEX_SUFFIXES, ".log"):
-        log.disk.unlink(segment.path(suffix))
-    log.sync_directory()
-    return before

@@ -114,11 +114,13 @@ class Log:
         #: Called before a truncation, with `recovery_point` already lowered.
         self.before_truncation: Callable[[], None] = lambda: None
         self._shape_when_opened: tuple[int, ...] = ()
-        # A flush that began before a truncation says nothing about records appended after it.
-        self._truncation_count = 0
+        #: Truncations so far. A flush that began before one says nothing about records appended
+        #: after it.
+        self.truncation_count = 0
         # Linux reports a failed writeback once per open file. One flush at a time, so that nobody
         # gets a success from an fsync whose predecessor has just consumed the error.
         self._flush_lock = threading.Lock()
+        self._start_offset_lock = threading.Lock()
         self._recovery_point_lock = threading.Lock()
 
     def __repr__(self) -> str:
@@ -358,13 +360,14 @@ class Log:
         found = self.segments.find(offset)
         end = offset if found is None else min(offset, found[1].base_offset)
         with self._recovery_point_lock:
-            self._truncation_count += 1
+            self.truncation_count += 1
             self.recovery_point = min(self.recovery_point, end)
         self.before_truncation()
         # Compaction has not seen what will be appended at these offsets next.
         self.disk.unlink(self.directory / CLEANER_OFFSET_FILE)
         while len(self.segments) > 1 and self.active_segment.base_offset >= offset:
-            self.segments.delete(len(self.segments) - 1)
+            self.segments.remove(len(self.segments) - 1)
+        self.segments.rename_removed()  # New segments may get the same names.
         segment = self.active_segment
         batch = segment.find(offset)
         self._truncate_active_segment(segment.size if batch is None else batch.position)
@@ -398,11 +401,27 @@ class Log:
         return snapshot
 
     def delete_records_before(self, offset: int) -> None:
-        """Advance the log start offset to `offset`, and delete segments before it."""
+        """Advance the log start offset to `offset`, and delete segments before it.
+
+        Waits for the disk; `write_start_offset`, `advance_start_offset` and `rename_removed` do the
+        same in steps.
+        """
         if not self.start_offset <= offset <= self.end_offset:
             raise OffsetOutOfRangeError(offset, self.start_offset, self.end_offset)
-        self.save_start_offset(offset)
-        self._delete_segments_before_start()
+        self.write_start_offset(offset)
+        self.advance_start_offset(offset)
+        self.segments.rename_removed()
+
+    def write_start_offset(self, offset: int) -> None:
+        """Write a log start offset durably, for the next start. May be called in a thread."""
+        with self._start_offset_lock:
+            self._check_online()
+            self.replace_file(LOG_START_OFFSET_FILE, str(offset).encode())
+
+    def advance_start_offset(self, offset: int) -> None:
+        """Advance the log start offset, and remove the segments before it, in memory alone."""
+        self.start_offset = max(self.start_offset, offset)
+        self._remove_segments_before_start()
 
     def save_start_offset(self, offset: int) -> None:
         """Set the log start offset, durably; it need not be the base offset of a segment."""
@@ -410,7 +429,20 @@ class Log:
         self.start_offset = offset
 
     def apply_retention(self, now_ms: int) -> int:
-        """Delete segments beyond retention.ms and retention.bytes; return how many."""
+        """Delete segments beyond retention.ms and retention.bytes; return how many.
+
+        Waits for the disk; `remove_expired_segments` and `purge_deleted_segments` do the same in
+        steps.
+        """
+        count = self.remove_expired_segments(now_ms)
+        self.segments.rename_removed()
+        return count
+
+    def remove_expired_segments(self, now_ms: int) -> int:
+        """Remove the segments that retention deletes; return how many.
+
+        `purge_deleted_segments` renames and unlinks their files.
+        """
         if should_roll_for_retention(self._summaries()[-1], self.config, now_ms):
             self.roll()
         count = count_deletable(self._summaries(), self.config, now_ms)
@@ -420,8 +452,14 @@ class Log:
         count = min(count, count_deletable(self._summaries(), self.config, now_ms))
         if count:
             self.start_offset = max(self.start_offset, self.segments[count].base_offset)
-            self._delete_segments_before_start()
+        # A crash may have left segments of deleted records.
+        self._remove_segments_before_start()
         return count
+
+    def unverified_segments(self, now_ms: int) -> list[Segment]:
+        """Return the segments that `apply_retention` would verify: it may delete them."""
+        count = count_deletable(self._summaries(), self.config, now_ms)
+        return [s for s in self.segments[:count] if not s.is_max_timestamp_verified]
 
     @property
     def has_deleted_segments(self) -> bool:
@@ -448,7 +486,7 @@ class Log:
 
     def _flush(self) -> int:
         self._check_online()
-        end, truncation_count = self.end_offset, self._truncation_count
+        end, truncation_count = self.end_offset, self.truncation_count
         try:
             self._leader_epoch_checkpoint.flush(self.leader_epochs)
         except OSError as error:
@@ -463,7 +501,7 @@ class Log:
         # Another fsync, of the directory or of a checkpoint, may have failed in the meantime.
         self._check_online()
         with self._recovery_point_lock:
-            if truncation_count == self._truncation_count:
+            if truncation_count == self.truncation_count:
                 self.recovery_point = max(self.recovery_point, end)
             return self.recovery_point
 
@@ -499,12 +537,23 @@ class Log:
             self.take_offline(str(error))
         return LogOfflineError(f"Log {self.directory.name} is offline: {error}")
 
+    def wait_for_writers(self) -> None:
+        """Wait until no thread writes to the directory of an offline log, so that it can be moved.
+
+        A new log may get the same path.
+        """
+        for lock in (self._flush_lock, self._start_offset_lock, self.segments.deletion_lock):
+            with lock:
+                pass
+
     def take_offline(self, reason: str) -> None:
         """Refuse appends and flushes until the log is opened again."""
         self.offline_reason = reason
 
     def close(self) -> None:
         """Write what a clean start needs, and close all files."""
+        if self.offline_reason is None:
+            self.segments.rename_removed()
         if self.offline_reason is None and not self.is_unchanged():
             self.active_segment.write_indexes()
             self.producer_snapshots.write(
@@ -572,7 +621,7 @@ class Log:
 
     def _shape(self) -> tuple[int, ...]:
         # After a truncation, appends may lead back to the same sizes and offsets.
-        changes = (self._truncation_count, self.start_offset, *self.segments.base_offsets)
+        changes = (self.truncation_count, self.start_offset, *self.segments.base_offsets)
         return (*changes, self.active_segment.size, self.end_offset)
 
     def _check_online(self) -> None:
@@ -640,12 +689,12 @@ class Log:
                     "Log %s: leader epoch %d not saved: %s", self.directory.name, epoch, error
                 )
 
-    def _delete_segments_before_start(self) -> None:
+    def _remove_segments_before_start(self) -> None:
         segments = self.segments
         while len(segments) > 1 and segments[1].base_offset <= self.start_offset:
-            segments.delete(0)
+            segments.remove(0)
         if self.leader_epochs.trim_start(self.start_offset):
-            self._leader_epoch_checkpoint.write(self.leader_epochs)
+            self._leader_epoch_checkpoint.is_dirty = True  # For the next flush.
 
     def _truncate_active_segment(self, size: int) -> None:
         """Copy the first `size` bytes of the active segment to a file that replaces its file."""

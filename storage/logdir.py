@@ -213,6 +213,9 @@ class LogDirectory:
         Until file.delete.delay.ms have passed, an operator can undo the deletion.
         """
         log = self._take(name)
+        if log.offline_reason is None:
+            log.take_offline("the log was deleted")
+        log.wait_for_writers()
         for segment in log.segments:
             segment.drop()
         parent = self._move_to_new_parent(log.directory, DELETED_SUFFIX).parent

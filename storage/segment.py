@@ -88,7 +88,9 @@ class Segment:
         # The batch that was appended last, which is what most consumers ask for.
         self._last_batch: tuple[int, int, int, int, int] | None = None
         self._is_sealed = False
-        self._is_dropped = False
+        #: Whether it was deleted or replaced.
+        self.is_dropped = False
+        self._is_pinned = False
         # While a thread syncs the file, its descriptor must not be closed: the number could be
         # reused, and the error of another file be consumed.
         self._sync_lock = threading.Lock()
@@ -285,6 +287,26 @@ class Segment:
             if not self._has_timestamp(self.max_timestamp, relative_offset):
                 self._repair_indexes()
 
+    def probe_max_timestamp(self) -> tuple[int, int]:
+        """Return the verified max timestamp of a sealed segment, and the offset of its batch.
+
+        Reads the files through descriptors of its own, and repairs the indexes if they are wrong;
+        meant for a thread. `set_max_timestamp` follows.
+        """
+        probe = Segment(self.directory, self.base_offset, OpenFiles(self._disk))
+        try:
+            probe.load(self.size, self.next_offset, _REBUILD_INTERVAL_BYTES)
+            probe.verify_max_timestamp()
+            return probe.max_timestamp, probe.offset_of_max_timestamp
+        finally:
+            probe.close()
+
+    def set_max_timestamp(self, max_timestamp: int, offset: int) -> None:
+        """Use the result of `probe_max_timestamp`."""
+        self.max_timestamp, self.offset_of_max_timestamp = max_timestamp, offset
+        self.is_max_timestamp_verified = True
+        self.indexes.unmap()
+
     def last_append_time(self) -> int:
         """Return when the last record was appended, or when the file was changed since (ms)."""
         if self.last_append_ms < 0:
@@ -298,7 +320,7 @@ class Segment:
     def is_in_page_cache(self, start: int, stop: int) -> bool:
         """Whether a range is probably in the page cache: it is at the positions probed."""
         # Unflushed data is in the page cache, and a dropped segment can no longer be loaded.
-        if start >= self.flushed_size or self._is_dropped:
+        if start >= self.flushed_size or self.is_dropped:
             return True
         fd, is_cached = self._open(), self._disk.is_cached
         steps = range(start, stop, _PAGE_CACHE_STEP_BYTES)
@@ -337,7 +359,7 @@ class Segment:
                 self.indexes.flush()
                 self.transactions.flush()
         except OSError:
-            if self._is_dropped:
+            if self.is_dropped:
                 return  # Deleted in the meantime: nobody needs it.
             raise
         finally:
@@ -406,9 +428,22 @@ class Segment:
         self.next_offset = self.base_offset
         self.max_timestamp = -1
 
+    def pin(self) -> None:
+        """Keep the file open: another one is about to get its name."""
+        self._open()
+        self._is_pinned = True
+
+    def keep_indexes(self) -> None:
+        """Keep the indexes of a pinned segment in memory. May be called in a thread."""
+        try:
+            self._unseal()
+        except FileNotFoundError:
+            self._repair_indexes()
+            self._unseal()
+
     def release(self) -> bool:
         """Close the files if everything is durable. Views that readers hold stay valid."""
-        if self.is_dirty:
+        if self.is_dirty or self._is_pinned:
             return False
         self._close()
         return True
@@ -420,7 +455,7 @@ class Segment:
 
     def drop(self) -> None:
         """Close the files of a segment that is being deleted, flushed or not."""
-        self._is_dropped = True
+        self.is_dropped = True
         self.close()
 
     def has_views(self) -> bool:

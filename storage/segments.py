@@ -1,12 +1,15 @@
 """The segments of one log, in offset order. The last one is the active segment.
 
-A segment is deleted in two steps, because a reader may still send from its map: its files are
-renamed to `….deleted` at once, and unlinked when no reader holds a view of them.
+A segment is deleted in three steps. It is removed from the sequence at once. Its files are renamed
+to `….deleted`, and unlinked when no reader holds a view of them, because a reader may still send
+from its map; both wait for the disk, and may be done in a thread.
 """
 
 from __future__ import annotations
 
+import threading
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -34,7 +37,11 @@ class LogSegments(Sequence[Segment]):
         self._disk = files.disk
         self._segments: list[Segment] = []
         self._base_offsets: list[int] = []
+        # Removed from the sequence, under their own names and renamed.
+        self._removed: deque[Segment] = deque()
         self._deleted: list[Segment] = []
+        #: Held by threads that rename or remove files of sealed segments.
+        self.deletion_lock = threading.Lock()
         #: Whether files were created or renamed since the last `flush`.
         self.has_unflushed_names = False
 
@@ -61,7 +68,7 @@ class LogSegments(Sequence[Segment]):
     @property
     def has_deleted(self) -> bool:
         """Whether files of deleted segments remain to be unlinked."""
-        return bool(self._deleted)
+        return bool(self._removed or self._deleted)
 
     def find(self, offset: int) -> tuple[Segment, BatchPosition] | None:
         """Return the batch that contains an offset, or else the first one after it."""
@@ -102,28 +109,42 @@ class LogSegments(Sequence[Segment]):
         self._base_offsets[first : first + len(old)] = [new.base_offset]
         self.active = self._segments[-1]
 
-    def delete(self, index: int) -> None:
-        """Remove a segment and rename its files; `purge_deleted` unlinks them."""
+    def remove(self, index: int) -> None:
+        """Remove a segment from the sequence; `rename_removed` and `purge_deleted` follow."""
         segment = self._segments[index]
-        self._disk.rename(segment.path(".log"), segment.path(".log" + DELETED_SUFFIX))
         del self._segments[index]
         del self._base_offsets[index]
         self.active = self._segments[-1]
-        self.has_unflushed_names = True
         segment.drop()
-        self._deleted.append(segment)
-        for suffix in ALL_INDEX_SUFFIXES:
-            # The active segment has its indexes in memory; without a log they mean nothing.
-            with suppress(OSError):
-                self._disk.rename(segment.path(suffix), segment.path(suffix + DELETED_SUFFIX))
+        self._removed.append(segment)
+
+    def rename_removed(self) -> None:
+        """Rename the files of removed segments. May be called in a thread. Raises OSError.
+
+        In the order of their removal: a crash leaves no hole in the log.
+        """
+        with self.deletion_lock:
+            while self._removed:
+                segment = self._removed[0]
+                self._disk.rename(segment.path(".log"), segment.path(".log" + DELETED_SUFFIX))
+                self.has_unflushed_names = True
+                self._deleted.append(segment)
+                self._removed.popleft()
+                for suffix in ALL_INDEX_SUFFIXES:
+                    # The active segment has its indexes in memory; without a log they mean nothing.
+                    deleted = segment.path(suffix + DELETED_SUFFIX)
+                    with suppress(OSError):
+                        self._disk.rename(segment.path(suffix), deleted)
 
     def purge_deleted(self) -> int:
         """Unlink the files of deleted segments that no reader uses; return how many remain."""
-        for segment in list(self._deleted):
-            if not segment.has_views():
-                for suffix in (".log", *ALL_INDEX_SUFFIXES):
-                    self._disk.unlink(segment.path(suffix + DELETED_SUFFIX))
-                self._deleted.remove(segment)
+        self.rename_removed()
+        with self.deletion_lock:
+            for segment in list(self._deleted):
+                if not segment.has_views():
+                    for suffix in (".log", *ALL_INDEX_SUFFIXES):
+                        self._disk.unlink(segment.path(suffix + DELETED_SUFFIX))
+                    self._deleted.remove(segment)
         return len(self._deleted)
 
     def flush(self) -> None:
@@ -143,7 +164,7 @@ class LogSegments(Sequence[Segment]):
 
     def close(self) -> None:
         """Close all files."""
-        for segment in [*self._segments, *self._deleted]:
+        for segment in [*self._segments, *self._removed, *self._deleted]:
             segment.close()
 
     def _dirty(self) -> list[Segment]:

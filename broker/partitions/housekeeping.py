@@ -1,8 +1,8 @@
 """Periodic maintenance: retention, flushes, checkpoints, compaction, scrubbing, expiration.
 
 Each job has its own loop, so that a long compaction does not delay a flush. Work on a log is done
-in the event loop, one log at a time, giving way to other tasks in between; fsync and rewriting
-block on the disk and run in threads. A job that fails is logged and runs again.
+in the event loop, one log at a time, giving way to other tasks in between; fsync, renaming and
+rewriting block on the disk and run in threads. A job that fails is logged and runs again.
 """
 
 from __future__ import annotations
@@ -93,7 +93,10 @@ class Housekeeping:
         for log in self._logs():
             with _isolated(log):
                 if log.offline_reason is None and log.config.deletes:
-                    deleted = log.apply_retention(self._broker.now_ms())
+                    for segment in log.unverified_segments(self._broker.now_ms()):
+                        verified = await asyncio.to_thread(segment.probe_max_timestamp)
+                        segment.set_max_timestamp(*verified)
+                    deleted = log.remove_expired_segments(self._broker.now_ms())
                     if deleted:
                         logger.info(
                             "deleted segments by retention",
@@ -176,8 +179,11 @@ class Housekeeping:
                 stop=self._stop_cleaner,
             ),
         )
-        while compaction.commit_next_segment(log, rewritten):
-            await asyncio.sleep(0)
+        while (commit := compaction.next_commit(log, rewritten)) is not None:
+            try:
+                await asyncio.to_thread(commit.write)
+            finally:
+                commit.finish()
         if not rewritten.is_abandoned:
             logger.info("compacted", extra={"log": log.directory.name, **asdict(rewritten.stats)})
 

@@ -47,6 +47,7 @@ class Partition:
         "_unflushed",
         "accepted_epoch",
         "acks_all_means_fsync",
+        "deletion_lock",
         "high_watermark",
         "index",
         "is_fsynced",
@@ -72,6 +73,8 @@ class Partition:
         self._loop = asyncio.get_running_loop()
         self._unflushed: deque[tuple[int, FlushCallback]] = deque()
         self._is_flushing = False
+        #: Held while records are deleted on request.
+        self.deletion_lock = asyncio.Lock()
         self._read_config()
         #: The offset below which records are visible to consumers.
         self.high_watermark = log.recovery_point if self.is_fsynced else log.end_offset

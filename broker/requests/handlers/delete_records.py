@@ -1,6 +1,9 @@
 """DeleteRecords: advance the log start offset of partitions.
 
 An offset at or below the log start offset is no error: those records are deleted already.
+
+The new offset is written durably by a thread first; then it takes effect, and the files of deleted
+segments are renamed, by a thread too.
 """
 
 from __future__ import annotations
@@ -35,20 +38,18 @@ async def handle(
     for topic in request.topics:
         results = []
         for partition in topic.partitions:
-            results.append(_delete(broker, topic.name, partition))
-            # Each deletion fsyncs, on the event loop's thread, to which logs are confined. Serve
-            # other connections in between.
-            await asyncio.sleep(0)
+            results.append(await _delete(broker, topic.name, partition))
+            await asyncio.sleep(0)  # Serve other connections in between.
         topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=results))
     return DeleteRecordsResponse(topics=topics)
 
 
-def _delete(
+async def _delete(
     broker: Broker, topic: str, request: DeleteRecordsPartition
 ) -> DeleteRecordsPartitionResult:
     index = request.partition_index
     try:
-        low_watermark = _delete_before(broker, topic, index, request.offset)
+        low_watermark = await _delete_before(broker, topic, index, request.offset)
     except EXPECTED_ERRORS as error:
         return DeleteRecordsPartitionResult(
             partition_index=index, low_watermark=-1, error_code=error_code_of(error)
@@ -56,7 +57,7 @@ def _delete(
     return DeleteRecordsPartitionResult(partition_index=index, low_watermark=low_watermark)
 
 
-def _delete_before(broker: Broker, topic: str, index: int, offset: int) -> int:
+async def _delete_before(broker: Broker, topic: str, index: int, offset: int) -> int:
     """Delete the records before an offset; return the new log start offset. Raises ApiError."""
     if topic in INTERNAL_TOPICS:
         raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION)
@@ -69,6 +70,12 @@ def _delete_before(broker: Broker, topic: str, index: int, offset: int) -> int:
         offset = high_watermark
     if not 0 <= offset <= high_watermark:
         raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
-    if offset > log.start_offset:
-        log.delete_records_before(offset)
+    if offset <= log.start_offset:
+        return log.start_offset
+    async with partition.deletion_lock:
+        # The file must not go back to an offset before that of another request.
+        if offset > log.start_offset:
+            await asyncio.to_thread(log.write_start_offset, offset)
+            log.advance_start_offset(offset)
+            await asyncio.to_thread(log.segments.rename_removed)
     return log.start_offset
