@@ -14,7 +14,7 @@ from ottla.protocol.registry import PRODUCE
 
 from ..observability.logging import log_limited
 from .connection import NEVER, Connection
-from .flow import Budget
+from .flow import CHECK_SECONDS, Budget
 from .listeners import format_host
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ class Server:
         self.budget = Budget(
             lambda: self.config.queued_max_request_bytes,
             lambda: self.config.socket_request_max_bytes,
+            self._start_checking_budget,
         )
         #: The address of each listener, as host:port.
         self.addresses: list[str] = []
@@ -62,6 +63,7 @@ class Server:
         self._writing: set[Connection] = set()
         self._all_closed = asyncio.Event()
         self._check_timer: asyncio.TimerHandle | None = None
+        self._budget_timer: asyncio.TimerHandle | None = None
         self._next_idle_check = 0.0
 
     def bind(self, listeners: Sequence[Listener]) -> None:
@@ -123,6 +125,8 @@ class Server:
             server.close()
         if self._check_timer is not None:
             self._check_timer.cancel()
+        if self._budget_timer is not None:
+            self._budget_timer.cancel()
         self._broker.wake_all()
         for connection in list(self._connections):
             connection.drain()
@@ -220,8 +224,6 @@ class Server:
                 self._reading.discard(connection)
             elif connection.read_deadline < now:
                 self._abort(connection, "stalled", "The request was not received in time")
-        for charge in self.budget.stalled():
-            charge.abort()
         for connection in list(self._writing):
             if connection.write_deadline == NEVER:
                 self._writing.discard(connection)
@@ -231,6 +233,19 @@ class Server:
                 self._abort(connection, "stalled", "The client does not read its responses")
         if now >= self._next_idle_check:
             self._close_idle(now)
+
+    def _start_checking_budget(self) -> None:
+        if self._budget_timer is None:
+            loop = asyncio.get_running_loop()
+            self._budget_timer = loop.call_later(CHECK_SECONDS, self._check_budget)
+
+    def _check_budget(self) -> None:
+        """Close connections that others wait for; called repeatedly while others wait."""
+        self._budget_timer = None
+        for charge in self.budget.stalled():
+            charge.abort()
+        if self.budget.waiting_count:
+            self._start_checking_budget()
 
     def _close_idle(self, now: float) -> None:
         max_idle_seconds = self.config.connections_max_idle_ms / 1000

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.broker.net.flow import _MAX_SLOW_CHECKS, Budget
+from ottla.broker.net.flow import _MAX_SLOW_CHECKS, _MIN_BYTES_PER_CHECK, Budget
 
 MIB = 1024 * 1024
 LIMIT, MAX_REQUEST = 256 * MIB, 100 * MIB
@@ -59,7 +59,7 @@ def test_medium_requests_are_read_while_large_ones_fill_the_budget():
         request.receive(80 * MIB)
     assert [request.is_waiting for request in large] == [False, True, True, True, True]
 
-    medium = [Request(budget, MIB) for _ in range(60)]
+    medium = [Request(budget, MIB) for _ in range(55)]
     for request in medium:
         request.receive(MIB)
 
@@ -112,6 +112,29 @@ def test_a_slow_request_is_aborted_only_while_others_wait():
         slow.receive(1)
         assert budget.stalled() == []
     assert budget.stalled() == [slow.charge]
+
+
+def test_a_request_that_takes_long_is_aborted_only_while_others_wait():
+    budget = a_budget()
+    steady = [Request(budget, MIB) for _ in range(63)]
+    for request in steady:
+        request.receive(MIB - 100 * 1024)
+    other = Request(budget, MIB)
+    other.receive(MIB)
+    assert other.is_waiting
+    # The eight oldest are read, each just fast enough, and all the others wait.
+    aborted = []
+    while not aborted:
+        for request in steady[8:]:
+            request.is_waiting or request.receive(1)
+        for request in steady[:8]:
+            request.receive(_MIN_BYTES_PER_CHECK)
+        aborted = budget.stalled()
+    assert aborted == [request.charge for request in steady[:8]]
+    assert steady[0].received < 2 * MIB
+    for request in steady[:8]:
+        request.end()
+    assert not other.is_waiting
 
 
 def test_the_limit_may_change_at_runtime():

@@ -27,6 +27,7 @@ from ottla.protocol.api.find_coordinator import FindCoordinatorRequest
 from ottla.protocol.api.init_producer_id import InitProducerIdRequest
 from ottla.protocol.api.join_group import JoinGroupResponse
 from ottla.protocol.api.metadata import MetadataRequest, MetadataRequestTopic
+from ottla.protocol.api.produce import ProduceResponse
 from ottla.protocol.codec import decode_response
 from ottla.protocol.errors import ErrorCode
 
@@ -71,6 +72,29 @@ def test_partial_requests_that_fill_the_budget_do_not_block_a_bystander(tmp_path
                 # A large request is received once those that stall were closed.
                 request = produce_request(a_batch(value=bytes(12 * MIB)))
                 assert error_codes(bystander.request(request, 9)) == [0]
+
+
+@pytest.mark.real_time
+def test_requests_that_send_a_few_bytes_at_a_time_do_not_block_a_bystander(tmp_path):
+    """They are of the size that has a reserve, almost complete, and never quite silent."""
+    limits = ("socket.request.max.bytes=4194304", "queued.max.request.bytes=16777216")
+    with Daemon(tmp_path, "--set", limits[0], "--set", limits[1]) as broker:
+        create_topic(broker, "t", max_message_bytes=str(4 * MIB))
+        start = struct.pack(">ihhi", MIB - 100, PRODUCE_KEY, 9, 1) + bytes(MIB - 64 * 1024)
+        with ExitStack() as stack:
+            clients = open_connections(broker, stack, 8, start)
+            with BlockingWireClient(broker) as bystander:
+                bystander.send(frame_of(produce_request(a_batch(value=bytes(512 * 1024))), 9))
+                started = time.monotonic()
+                while not select.select([bystander._socket], [], [], 0.2)[0]:
+                    for client in list(clients):
+                        try:
+                            client.send(b"x")
+                        except OSError:
+                            clients.remove(client)
+                    assert time.monotonic() - started < 15
+                response = decode_response(ProduceResponse, 9, bystander.frame())[1]
+                assert error_codes(response) == [0]
 
 
 # Memory of groups and parked fetches.
