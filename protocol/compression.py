@@ -29,6 +29,17 @@ _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK_BYTES = 32 * 1024
 _SIZE = struct.Struct(">i")
 
+_LZ4_MAGIC = b"\x04\x22\x4d\x18"
+#: Magic, flags, block descriptor and a checksum of the header.
+_LZ4_HEADER = struct.Struct("<4sBBB")
+_LZ4_BLOCK_SIZE = struct.Struct("<I")
+#: Version, independent blocks, reserved, dictionary id: the first two are required.
+_LZ4_FLAGS = 0b1110_0011
+_LZ4_REQUIRED_FLAGS = 0b0110_0000
+_LZ4_BLOCK_CHECKSUM = 0b0001_0000
+_LZ4_CONTENT_SIZE = 0b0000_1000
+_LZ4_CONTENT_CHECKSUM = 0b0000_0100
+
 # Output buffer of the first attempt. Batches of log lines and JSON compress to a tenth.
 _FIRST_TRY_RATIO = 16
 _FIRST_TRY_BYTES = 64 * 1024
@@ -81,6 +92,34 @@ def decompress(codec: Compression, data: Buffer, max_bytes: int) -> Buffer:
             return _decompress_within(max_bytes, cramjam.lz4.decompress_into, data)
         case Compression.ZSTD:
             return _decompress_within(max_bytes, cramjam.zstd.decompress_into, data)
+
+
+def check_lz4_frame(data: Buffer) -> None:
+    """Raise DecompressionError unless LZ4 data is one frame, of independent blocks.
+
+    Codecs also decompress linked blocks, and frames in a row; but the Java client reads no linked
+    blocks, and clients stop after the first frame, so that no consumer would get past the batch.
+    """
+    size = len(data)
+    if size < _LZ4_HEADER.size or data[:4] != _LZ4_MAGIC:
+        raise DecompressionError("not an lz4 frame")
+    flags = data[4]
+    if flags & _LZ4_FLAGS != _LZ4_REQUIRED_FLAGS:
+        raise DecompressionError(
+            f"lz4 frame with flags {flags:#04x}: version 1 with independent blocks is required"
+        )
+    position = _LZ4_HEADER.size + (8 if flags & _LZ4_CONTENT_SIZE else 0)
+    checksum_bytes = 4 if flags & _LZ4_BLOCK_CHECKSUM else 0
+    while position + 4 <= size:
+        (block,) = _LZ4_BLOCK_SIZE.unpack_from(data, position)
+        position += 4
+        if block == 0:
+            position += 4 if flags & _LZ4_CONTENT_CHECKSUM else 0
+            if position != size:
+                raise DecompressionError(f"lz4 frame of {position} bytes in {size} bytes")
+            return
+        position += (block & 0x7FFFFFFF) + checksum_bytes
+    raise DecompressionError("lz4 frame ends early")
 
 
 def _decompress_within(

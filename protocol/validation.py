@@ -23,7 +23,8 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from . import compiled
-from .batch import MAX_DECOMPRESSED_BYTES, RecordBatch
+from .batch import HEADER_BYTES, MAX_DECOMPRESSED_BYTES, RecordBatch
+from .compression import Compression, DecompressionError, check_lz4_frame
 from .errors import BatchError, ErrorCode
 from .records import MIN_RECORD_BYTES, Buffer
 
@@ -96,6 +97,11 @@ def validate_batch(
     header must be valid already; see `RecordBatch.validate_produced`.
     """
     try:
+        if batch.compression is Compression.LZ4:
+            try:
+                check_lz4_frame(batch.view[HEADER_BYTES:])
+            except DecompressionError as error:
+                raise BatchError(str(error), ErrorCode.INVALID_RECORD) from error
         payload = batch.payload(max_bytes)
     except BatchError as error:
         # The CRC matches, so that is what the producer sent: it need not try again.

@@ -1,7 +1,9 @@
 """Validation of produced records: what is rejected, and what the result says."""
 
+import cramjam
 import pytest
 
+from harness.raw_batches import raw_batch
 from ottla.protocol import compiled
 from ottla.protocol.batch import Record, RecordBatch, build_batch
 from ottla.protocol.compression import Compression, compress
@@ -175,3 +177,37 @@ def test_decompression_is_limited():
     assert validate_batch(batch, ANY_TIME, max_bytes=60_000).invalid_count == 0
     with pytest.raises(BatchError, match="at most 40000 bytes"):
         validate_batch(batch, ANY_TIME, max_bytes=40_000)
+
+
+def lz4_frame(data, **options):
+    codec = cramjam.lz4.Compressor(0, **{"block_linked": False, **options})
+    codec.compress(data)
+    return bytes(memoryview(codec.finish()))
+
+
+FIRST, SECOND = a_record(), a_record(0, 1)
+
+
+@pytest.mark.parametrize("options", [{}, {"content_checksum": True}, {"content_checksum": False}])
+def test_one_lz4_frame_is_accepted(options):
+    payload = lz4_frame(FIRST + a_record(0, 1, value=_varint(200_000) + bytes(200_000)))
+    batch = RecordBatch(raw_batch(payload, 2, codec=Compression.LZ4))
+    assert validate_batch(batch, ANY_TIME).max_timestamp == NOW
+    batch = RecordBatch(raw_batch(lz4_frame(FIRST, **options), codec=Compression.LZ4))
+    assert validate_batch(batch, ANY_TIME).max_timestamp == NOW
+
+
+@pytest.mark.parametrize(
+    ("payload", "count"),
+    [
+        pytest.param(lz4_frame(FIRST) + lz4_frame(SECOND), 2, id="two frames"),
+        pytest.param(lz4_frame(FIRST) + lz4_frame(b""), 1, id="an empty frame behind"),
+        pytest.param(lz4_frame(FIRST, block_linked=True), 1, id="linked blocks"),
+        pytest.param(lz4_frame(FIRST)[:-4], 1, id="no end mark"),
+        pytest.param(b"\x50\x2a\x4d\x18\4\0\0\0skip" + lz4_frame(FIRST), 1, id="skippable frame"),
+    ],
+)
+def test_lz4_that_java_or_librdkafka_cannot_read_is_rejected(payload, count):
+    with pytest.raises(BatchError) as caught:
+        validate_batch(RecordBatch(raw_batch(payload, count, codec=Compression.LZ4)), ANY_TIME)
+    assert caught.value.code == ErrorCode.INVALID_RECORD
