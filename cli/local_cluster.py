@@ -2,6 +2,7 @@
 
     <folder>/cluster.toml     the cluster file, rewritten at every start
     <folder>/broker-0/ …      the data directory of each broker
+    <folder>/etcd/            the data of the metadata store, with --replicated; no cluster file
 
 Each broker is an ordinary `ottla broker start`, so one that has exited can be restarted by hand.
 """
@@ -27,10 +28,13 @@ from ottla.client.config import ClientConfig
 from ottla.client.connection import BrokerConnection
 from ottla.client.errors import ClientError, KafkaError
 
+from .local_etcd import etcd_command
+
 _HOST = "127.0.0.1"
 # Set per broker or by the cluster file, so neither flags nor the environment may set them.
 _RESERVED = (
     "broker.id",
+    "cluster.store",
     "log.dir",
     "listeners",
     "advertised.listeners",
@@ -41,8 +45,12 @@ _POLL_SECONDS = 0.05
 _CHUNK_BYTES = 64 * 1024
 _INTERRUPTED = 128 + signal.SIGINT
 
-#: Prints a log line of the broker with this id, or, if it is None, a message about the cluster.
-PrintLine = Callable[[int | None, str], None]
+#: Prints a log line of a broker (its id) or of "etcd", or, with None, a message about the cluster.
+PrintLine = Callable[[int | str | None, str], None]
+
+_ETCD = "etcd"
+_ETCD_SECONDS = 30.0
+_STORE_NAME = "local"
 
 
 class NotStartedError(Exception):
@@ -57,6 +65,23 @@ class Plan:
     count: int
     first_port: int
     configs: Mapping[str, str] = field(default_factory=dict)
+    #: The etcd program, for a cluster with a metadata store.
+    etcd: Path | None = None
+
+    @property
+    def etcd_ports(self) -> tuple[int, int]:
+        """The ports of etcd for brokers and for other members: those after the last broker's."""
+        return self.first_port + self.count, self.first_port + self.count + 1
+
+    @property
+    def store(self) -> str:
+        """The value of `cluster.store`."""
+        return f"etcd://{_HOST}:{self.etcd_ports[0]}/{_STORE_NAME}"
+
+    def etcd_command(self) -> list[str]:
+        """Return the command that starts etcd."""
+        assert self.etcd is not None
+        return etcd_command(self.etcd, self.folder / _ETCD, *self.etcd_ports)
 
     @property
     def addresses(self) -> list[Endpoint]:
@@ -73,9 +98,13 @@ class Plan:
         """Return the arguments of `ottla` that start a broker."""
         file, data = str(self.folder / "cluster.toml"), str(self._data_of(number))
         config_flags = [word for pair in self.configs.items() for word in ("--set", "=".join(pair))]
+        cluster = ["--cluster", file]
+        if self.etcd is not None:
+            address = self.bootstrap_servers[number]
+            cluster = ["--listen", address, "--set", f"cluster.store={self.store}"]
         return [
             *("broker", "start", "--id", str(number)),
-            *("--cluster", file, "--data-dir", data, *config_flags),
+            *(*cluster, "--data-dir", data, *config_flags),
         ]
 
     def environ(self, environ: Mapping[str, str]) -> dict[str, str]:
@@ -90,17 +119,25 @@ class Plan:
                 raise ConfigError(
                     f"Config {name} cannot be set here: each broker has its own value"
                 )
-        if self.addresses[-1].port > 65535:
+        last_port = self.addresses[-1].port if self.etcd is None else self.etcd_ports[1]
+        if last_port > 65535:
             raise ConfigError(
-                f"{self.count} ports from {self.first_port} on exceed the last port, 65535"
+                f"{last_port - self.first_port + 1} ports from {self.first_port} on exceed the last"
+                " port, 65535"
             )
         load_broker_config(self.configs, self.environ(environ))
         self._check_folder()
         for address in self.addresses:
             _check_free(address)
+        if self.etcd is not None:
+            for port in self.etcd_ports:
+                _check_free(Endpoint(_ETCD, _HOST, port))
 
     def write(self) -> None:
-        """Write the cluster file. Raises OSError."""
+        """Write the cluster file, unless there is a metadata store. Raises OSError."""
+        if self.etcd is not None:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            return
         brokers = [
             f'\n[[brokers]]\nid = {number}\naddress = "{address}"\n'
             for number, address in enumerate(self.bootstrap_servers)
@@ -118,6 +155,12 @@ class Plan:
                 f"{self.folder} is the data directory of a single broker; use another --data-dir"
             )
         existing = {path.parent for path in self.folder.glob("broker-*/meta.json")}
+        if existing and (self.folder / _ETCD).exists() != (self.etcd is not None):
+            how = "without" if self.etcd is not None else "with"
+            raise NotStartedError(
+                f"{self.folder} has a cluster that was started {how} --replicated; start it so, or"
+                " use another --data-dir"
+            )
         excluded = existing - {self._data_of(number) for number in range(self.count)}
         if excluded:
             names = ", ".join(sorted(path.name for path in excluded))
@@ -135,6 +178,8 @@ class LocalCluster:
         self._print_line = print_line
         self._processes: list[Process] = []
         self._watches: list[asyncio.Task[None]] = []
+        self._etcd: Process | None = None
+        self._etcd_watch: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
         #: Whether the brokers were killed by a second signal.
         self.was_killed = False
@@ -144,6 +189,8 @@ class LocalCluster:
 
         Raises NotStartedError if a broker exits; the others are stopped then.
         """
+        if self._plan.etcd is not None:
+            await self._start_etcd()
         for number in range(self._plan.count):
             await self._start_one(number, environ)
         all_up = asyncio.create_task(_wait_until_up(self._plan.addresses))
@@ -175,11 +222,43 @@ class LocalCluster:
         for process in self._processes:
             if process.returncode is None:
                 process.send_signal(signal.SIGKILL if self.was_killed else signal.SIGTERM)
+        if self.was_killed and self._etcd is not None and self._etcd.returncode is None:
+            self._etcd.kill()
 
     async def wait(self) -> bool:
-        """Wait until all brokers have exited; return whether all exited with code 0."""
+        """Wait until all brokers have exited; return whether all exited with code 0.
+
+        etcd is stopped last: brokers give up their registrations in it.
+        """
         await asyncio.gather(*self._watches)
+        if self._etcd is not None and self._etcd_watch is not None:
+            self._stopping.set()
+            if self._etcd.returncode is None:
+                self._etcd.terminate()
+            await self._etcd_watch
         return all(process.returncode == 0 for process in self._processes)
+
+    async def _start_etcd(self) -> None:
+        """Start etcd and wait until it answers. Raises NotStartedError."""
+        self._etcd = await asyncio.create_subprocess_exec(
+            *self._plan.etcd_command(), stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, process_group=0
+        )
+        self._etcd_watch = asyncio.create_task(self._watch(_ETCD, self._etcd))
+        port = self._plan.etcd_ports[0]
+        try:
+            async with asyncio.timeout(_ETCD_SECONDS):
+                while self._etcd.returncode is None:
+                    try:
+                        _reader, writer = await asyncio.open_connection(_HOST, port)
+                    except OSError:
+                        await asyncio.sleep(_POLL_SECONDS)
+                    else:
+                        writer.close()
+                        return
+        except TimeoutError:
+            self._etcd.kill()
+        await self._etcd_watch
+        raise NotStartedError(f"etcd did not start: {shlex.join(self._plan.etcd_command())}")
 
     async def _start_one(self, number: int, environ: Mapping[str, str]) -> None:
         if self._stopping.is_set():
@@ -198,8 +277,8 @@ class LocalCluster:
         if self._stopping.is_set():
             process.terminate()
 
-    async def _watch(self, number: int, process: Process) -> None:
-        """Print the log lines of a broker until it exits."""
+    async def _watch(self, number: int | str, process: Process) -> None:
+        """Print the log lines of a broker, or of etcd, until it exits."""
         assert process.stdout is not None
         remainder = b""
         while data := await process.stdout.read(_CHUNK_BYTES):
@@ -211,8 +290,11 @@ class LocalCluster:
         code = await process.wait()
         if not self._stopping.is_set():
             how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-            command = shlex.join(["ottla", *self._plan.command(number)])
-            text = f"broker-{number} exited ({how}); to restart it: {command}"
+            if isinstance(number, int):
+                name, words = f"broker-{number}", ["ottla", *self._plan.command(number)]
+            else:
+                name, words = number, self._plan.etcd_command()
+            text = f"{name} exited ({how}); to restart it: {shlex.join(words)}"
             self.print_or_stop(self._print_line, None, text)
 
 

@@ -17,6 +17,7 @@ import pytest
 from click.testing import CliRunner
 
 from harness.daemon import HOST, Daemon, free_ports
+from harness.etcd import etcd_program
 from ottla.__main__ import ottla
 from ottla.client.blocking import Admin, Consumer, Producer
 
@@ -39,7 +40,7 @@ class Up:
         self.data = folder / "data"
         self.log = folder / "log"
         self.count = count
-        self.port = free_ports(count)
+        self.port = free_ports(count + 2)  # etcd has the last two
         location = ("--port", str(self.port), "--data-dir", str(self.data))
         self.arguments = ["-m", "ottla", "cluster", "up", "--brokers", str(count), *location]
         self.arguments += arguments
@@ -78,6 +79,13 @@ class Up:
             if int(parent) == self.process.pid and ["--id", str(number)] == words[5:7]:
                 return int(pid)
         raise AssertionError(f"no process of broker-{number}")
+
+    def children(self):
+        """Return the processes of brokers and of etcd."""
+        for line in subprocess.check_output(["ps", "-A", "-o", "pid=,ppid="]).splitlines():
+            pid, parent = map(int, line.split())
+            if parent == self.process.pid:
+                yield pid
 
     def end(self):
         code = self.process.wait(TIMEOUT_SECONDS)
@@ -118,9 +126,9 @@ def up(tmp_path):
     for command in commands:
         if command.process is not None:
             if command.process.poll() is None:
-                for number in range(command.count):
-                    with suppress(AssertionError, ProcessLookupError):
-                        os.kill(command.pid_of(number), signal.SIGKILL)
+                for pid in command.children():
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
                 command.process.kill()
             command.end()
         if command.log.exists():
@@ -160,6 +168,34 @@ def test_the_cluster_stops_cleanly_and_restarts_with_its_data(up):
     cluster.start().wait_until_up()
     assert values(cluster.bootstrap, "t", 6) == [b"%d" % partition for partition in range(6)]
     assert cluster.stop(signal.SIGTERM) == 0
+
+
+def test_another_broker_becomes_the_controller_of_a_replicated_cluster(up):
+    etcd_program()  # or skips
+    cluster = up("--replicated", "--set", "broker.session.timeout.ms=2000").start().wait_until_up()
+    with Admin(cluster.bootstrap) as admin:
+        admin.create_topic("before", partitions=3)
+        controller = admin.describe_cluster().controller
+    os.kill(cluster.pid_of(controller), signal.SIGKILL)
+    others = [f"{HOST}:{cluster.port + number}" for number in range(3) if number != controller]
+    with Admin(others) as admin:
+        admin.create_topic("after")
+        assert admin.describe_cluster().controller != controller
+    assert cluster.stop() == 1  # a broker was killed
+    assert f"broker-{controller} exited (SIGKILL); to restart it: ottla broker start" in (
+        cluster.output()
+    )
+    assert "cluster.store=etcd://" in cluster.output()
+    assert cluster.is_gone()
+
+    cluster.start().wait_until_up()
+    with Admin(cluster.bootstrap) as admin:
+        assert {topic.name for topic in admin.list_topics()} == {"before", "after"}
+    assert cluster.stop() == 0
+    arguments = ["cluster", "up", "--port", str(cluster.port), "--data-dir", str(cluster.data)]
+    refused = CliRunner().invoke(ottla, arguments)
+    assert refused.exit_code == 1
+    assert "was started with --replicated" in refused.output
 
 
 def test_on_a_terminal_output_is_coloured_and_ctrl_c_stops(up):
