@@ -205,15 +205,17 @@ async def test_features_of_api_versions(client, version):
 
 _OK, _BUMP = "ok", "bump"
 END_TXN_CELLS = {
-    # v4 commit, v4 abort, v5 commit, v5 abort, v5 commit one behind, v5 abort one behind
-    State.EMPTY: (48, 48, 48, _BUMP, 90, 90),
-    State.ONGOING: (_OK, _OK, _BUMP, _BUMP, 90, 90),
-    State.PREPARE_COMMIT: (51, 48, 90, 90, 51, 48),
-    State.PREPARE_ABORT: (48, 51, 90, 90, 48, 51),
-    State.COMPLETE_COMMIT: (_OK, 48, 48, _BUMP, _OK, 48),
-    State.COMPLETE_ABORT: (48, _OK, 48, _BUMP, 48, _OK),
+    # v4 commit, v4 abort, v5 commit, v5 abort, and the same one epoch behind
+    State.EMPTY: (48, 48, 48, _BUMP, 90, 90, 90, 90),
+    State.ONGOING: (_OK, _OK, _BUMP, _BUMP, 90, 90, 90, 90),
+    State.PREPARE_COMMIT: (51, 48, 90, 90, 90, 90, 51, 48),
+    State.PREPARE_ABORT: (48, 51, 90, 90, 90, 90, 48, 51),
+    State.COMPLETE_COMMIT: (_OK, 48, 48, _BUMP, 90, 90, _OK, 48),
+    State.COMPLETE_ABORT: (48, _OK, 48, _BUMP, 90, 90, 48, _OK),
 }
-COLUMNS = [(4, True, 0), (4, False, 0), (5, True, 0), (5, False, 0), (5, True, 1), (5, False, 1)]
+COLUMNS = [
+    (version, commit, behind) for behind in (0, 1) for version in (4, 5) for commit in (True, False)
+]
 
 
 @pytest.mark.parametrize(
@@ -264,9 +266,10 @@ async def test_a_fenced_epoch_by_version(client, topic, producer, version):
     await producer.init()
     await producer.init()
     producer_id, epoch = producer.id, producer.epoch
-    for wrong in (epoch - 2, epoch + 5):
+    for wrong in (epoch - 1, epoch - 2, epoch + 5):
         producer.epoch = wrong
         assert await producer.end(version=version) == fenced
+        assert await producer.end(version=version, commit=False) == fenced
         if version in ADD_PARTITIONS_TO_TXN.advertised:
             assert await producer.add((topic, 0), version=version) == fenced
         if version in ADD_OFFSETS_TO_TXN.versions:
@@ -285,9 +288,15 @@ async def test_an_id_that_was_never_initialized(client, topic):
     producer = TransactionalProducer(client, f"never-{next(NAMES)}")
     producer.id, producer.epoch = 1, 0
 
-    assert await producer.end() == E.INVALID_PRODUCER_ID_MAPPING
-    assert await producer.add((topic, 0)) == E.INVALID_PRODUCER_ID_MAPPING
-    assert await producer.add_offsets("g") == E.INVALID_PRODUCER_ID_MAPPING
+    for version in END_TXN.versions:
+        for commit in (True, False):
+            code = await producer.end(version=version, commit=commit)
+            assert code == E.INVALID_PRODUCER_ID_MAPPING
+    for version in ADD_PARTITIONS_TO_TXN.advertised:
+        assert await producer.add((topic, 0), version=version) == E.INVALID_PRODUCER_ID_MAPPING
+    for version in ADD_OFFSETS_TO_TXN.versions:
+        code = await producer.add_offsets("g", version=version)
+        assert code == E.INVALID_PRODUCER_ID_MAPPING
     assert (await describe(client, producer.transactional_id)).error_code == 105
 
 
@@ -317,7 +326,7 @@ async def test_partitions_that_are_in_already_cost_no_record(broker, topic, prod
 
 @pytest.mark.parametrize(
     ("version", "code"),
-    [(3, 48), (10, 48), (11, 120), (12, 0)],
+    [(3, 48), (10, 48), (11, 120), (12, 0), (13, 0)],
 )
 async def test_produce_to_a_partition_that_was_not_added(client, topic, producer, version, code):
     """Row 7."""
@@ -331,8 +340,9 @@ async def test_produce_to_a_partition_that_was_not_added(client, topic, producer
 async def test_a_transactional_batch_without_a_transactional_id(topic, producer):
     """Row 8."""
     assert await producer.add((topic, 0)) == E.NONE
-    code = await producer.produce(topic, named=False)
-    assert code == E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    for version in (3, 11, 12, 13):
+        code = await producer.produce(topic, named=False, version=version)
+        assert code == E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
 
 async def test_two_producer_ids_in_one_request(client, topic, producer):
@@ -382,7 +392,9 @@ async def test_a_second_instance_fences_the_first(client, topic, producer, end_v
     assert (await producer.try_end(version=5)).error_code == E.INVALID_TXN_STATE
     assert await init(client, transactional_id) == (E.NONE, producer.id, epoch + 2)
 
-    assert await producer.produce(topic) == E.INVALID_PRODUCER_EPOCH
+    for version in (3, 10, 11, 12, 13):
+        assert await producer.produce(topic, version=version) == E.INVALID_PRODUCER_EPOCH
+        assert await producer.produce(topic, 1, version=version) == E.INVALID_PRODUCER_EPOCH
     fenced = E.PRODUCER_FENCED if end_version >= 2 else E.INVALID_PRODUCER_EPOCH
     assert await producer.end(version=end_version) == fenced
     assert await producer.add((topic, 0)) == E.PRODUCER_FENCED
@@ -474,6 +486,14 @@ async def test_init_with_another_epoch(client, producer, version, code):
     ]:
         answer = await init(client, producer.transactional_id, expected, version=version)
         assert answer == (code, -1, -1)
+
+
+@pytest.mark.parametrize("version", [3, 5])
+async def test_init_with_half_of_a_producer(client, producer, version):
+    for half in [(producer.id, -1), (-1, producer.epoch)]:
+        answer = await init(client, producer.transactional_id, half, version=version)
+        assert answer == (E.INVALID_REQUEST, -1, -1)
+    assert (await describe(client, producer.transactional_id)).producer_epoch == producer.epoch
 
 
 async def test_init_of_an_unknown_id_ignores_the_epoch(client):
@@ -624,8 +644,13 @@ async def test_markers_of_an_older_coordinator_or_producer(client, topic, produc
     assert await producer.produce(topic) == E.NONE
     current = (producer.id, producer.epoch)
 
-    assert await write_markers(client, tp, producer=current, coordinator_epoch=7) == [E.NONE]
-    assert await write_markers(client, tp, producer=current, coordinator_epoch=7) == [E.NONE]
+    for end_offset in (2, 3):  # The second one is appended too, and changes nothing else.
+        assert await write_markers(client, tp, producer=current, coordinator_epoch=7) == [E.NONE]
+        (data,) = fetched_partitions(
+            await client.request(fetch_request(0, topic=topic, isolation_level=1))
+        )
+        assert (data.high_watermark, data.last_stable_offset) == (end_offset, end_offset)
+        assert [entry.first_offset for entry in data.aborted_transactions] == [0]
     older = await write_markers(client, tp, producer=current, coordinator_epoch=6)
     assert older == [E.TRANSACTION_COORDINATOR_FENCED]
     stale = (producer.id, producer.epoch - 1)
@@ -750,12 +775,22 @@ async def test_transactions_survive_a_restart(tmp_path):
         broker.transactions.markers.stop()
         assert await decided.end() == E.NONE
         assert metadata_of(broker, decided).state is State.PREPARE_COMMIT
+        # Row 14.
+        assert await decided.end() == E.CONCURRENT_TRANSACTIONS
+        assert await decided.end(commit=False) == E.INVALID_TXN_STATE
+        before = await describe(client, open_one.transactional_id)
+        (data,) = fetched_partitions(await client.request(fetch_request(0, isolation_level=1)))
+        stable_offset = data.last_stable_offset
 
     async with broker_and_client(tmp_path) as (broker, client):
         open_one.client = decided.client = client
         await until_complete(client, decided)
         assert await decided.end() == E.NONE
-        assert metadata_of(broker, open_one).state is State.ONGOING
+        after = await describe(client, open_one.transactional_id)
+        assert after == before
+        assert after.transaction_state == "Ongoing"
+        (data,) = fetched_partitions(await client.request(fetch_request(0, isolation_level=1)))
+        assert data.last_stable_offset == stable_offset == 0
         # The open transaction is the first one in the log.
         assert await values(client, "t") == []
         assert await fetched(client, group, tp) == (20 + decided.id, E.NONE)
@@ -764,6 +799,29 @@ async def test_transactions_survive_a_restart(tmp_path):
         assert await open_one.end(commit=False) == E.NONE
         assert await values(client, "t") == [b"decided"]
         assert await fetched(client, group, tp, stable=True) == (20 + decided.id, E.NONE)
+
+
+async def test_a_timeout_counts_from_before_a_restart(tmp_path):
+    """Row 33."""
+    async with broker_and_client(tmp_path) as (_broker, client):
+        await create_topic(client, "t")
+        await find_coordinator(client, "any")
+        producer = TransactionalProducer(client, "short")
+        await producer.init(timeout_ms=100)
+        assert await producer.produce("t", version=12) == E.NONE
+        begun = (await describe(client, "short")).transaction_start_time_ms
+
+    async with broker_and_client(tmp_path) as (broker, client):
+        await eventually(lambda: not broker.transactions.is_loading)
+        assert (await describe(client, "short")).transaction_start_time_ms == begun
+
+        async def is_past():
+            return broker.now_ms() > begun + 100
+
+        await eventually(is_past)
+        broker.transactions.abort_timed_out()
+        await until_complete(client, producer)
+        assert await values(client, "t") == []
 
 
 async def test_pending_offsets_survive_a_restart(tmp_path):
