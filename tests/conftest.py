@@ -40,12 +40,17 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add --failures-to."""
+    """Add --failures-to, and the options of compat/test_transfers.py."""
     parser.addoption(
         "--failures-to",
         type=Path,
         help="Write a line for each failed test: `real_time` or `other`, and its node id.",
     )
+    parser.addoption(
+        "--transfers", type=int, help="Orders of each client in compat/test_transfers.py."
+    )
+    parser.addoption("--transfers-clients", help="Clients in compat/test_transfers.py: a,b.")
+    parser.addoption("--transfers-seed", type=int, help="Seed of compat/test_transfers.py.")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
