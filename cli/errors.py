@@ -60,12 +60,8 @@ _BY_ERROR_CODE = {
     "TRANSACTIONAL_ID_NOT_FOUND": (Exit.NOT_FOUND, "list transactional ids: ottla txn list"),
     "RESOURCE_NOT_FOUND": (Exit.NOT_FOUND, "list brokers: ottla cluster describe"),
     "OFFSET_OUT_OF_RANGE": (Exit.NOT_FOUND, "show offsets: ottla topic offsets TOPIC"),
-    "TOPIC_ALREADY_EXISTS": (
-        Exit.EXISTS,
-        "use another name, or --if-not-exists",
-    ),
+    "TOPIC_ALREADY_EXISTS": (Exit.EXISTS, "use another name"),
     "NON_EMPTY_GROUP": (Exit.REJECTED, "show its members: ottla group describe GROUP"),
-    "INVALID_CONFIG": (Exit.REJECTED, "list its configs: ottla config describe topic TOPIC --all"),
     "KAFKA_STORAGE_ERROR": (Exit.REJECTED, _DISK_ADVICE),
     "MESSAGE_TOO_LARGE": (
         Exit.REJECTED,
@@ -101,6 +97,7 @@ def failure_of(error: Exception) -> Failure | None:
 
     if isinstance(error, KafkaError):
         code, advice = _BY_ERROR_CODE.get(error.code.name, (Exit.REJECTED, ""))
+        advice = _advice_by_command(error.code.name) or advice
         return Failure(_join(error.detail or error.code.message, advice), code)
     if isinstance(error, ClientError):
         return _client_failure(error)
@@ -112,6 +109,19 @@ def failure_of(error: Exception) -> Failure | None:
         name = f"{error.filename}: " if error.filename else ""
         return Failure(f"{name}{error.strerror or error}")
     return None
+
+
+def _advice_by_command(code_name: str) -> str:
+    """Return advice that depends on the command that runs: what it suggests must work there."""
+    context = click.get_current_context(silent=True)
+    params = {} if context is None else context.params
+    if code_name == "TOPIC_ALREADY_EXISTS" and "if_not_exists" in params:
+        return "use another name, or --if-not-exists"
+    name = params.get("name") or params.get("topic")
+    if code_name == "INVALID_CONFIG" and name:
+        kind = params.get("kind", "topic")
+        return f"list its configs: ottla config describe {kind} {name} --all"
+    return ""
 
 
 def _client_failure(error: Exception) -> Failure:
