@@ -1,6 +1,7 @@
 """ottla.testing.RunningBroker: produce, read, assert, stop and start, with any client."""
 
 import asyncio
+import re
 import socket
 import threading
 from pathlib import Path
@@ -127,6 +128,16 @@ def test_reads_wait_for_records_of_another_thread(ottla_broker):
 SHORT_TIMEOUT = {"timeout": 0.1}
 
 
+def test_a_failed_assertion_tells_the_time_that_has_passed(ottla_broker):
+    ottla_broker.produce("t", "a")
+
+    with pytest.raises(AssertionError) as caught:
+        ottla_broker.assert_values("t", "b", timeout=600)  # the number of records is right
+
+    (seconds,) = re.findall(r"expected values after ([0-9.]+) s", str(caught.value))
+    assert float(seconds) < 600
+
+
 def test_failed_assertions_show_the_actual_records(ottla_broker):
     ottla_broker.produce("t", "a", "b", key="k")
     ottla_broker.create_topic("wide", partitions=2)
@@ -140,8 +151,9 @@ def test_failed_assertions_show_the_actual_records(ottla_broker):
             method(*arguments, **SHORT_TIMEOUT)
         return str(caught.value)
 
-    assert failure_of(ottla_broker.assert_values, "t", "a", "c", "c").splitlines() == [
-        "'t' does not have the expected values after 0.1 s",
+    first, *lines = failure_of(ottla_broker.assert_values, "t", "a", "c", "c").splitlines()
+    assert re.fullmatch(r"'t' does not have the expected values after \d+\.\d s", first)
+    assert lines == [
         "  missing: b'c'",
         "  missing: b'c'",
         "  unexpected: b'b'",
