@@ -53,8 +53,9 @@ class Committer:
         self._positions = positions
         self._delivery = delivery
         self._interval = interval
-        # Partitions that were revoked after records were delivered that no commit covers.
-        self._revoked_uncommitted: set[TopicPartition] = set()
+        # The positions of partitions that were revoked after records were delivered that no commit
+        # covers.
+        self._revoked_uncommitted: dict[TopicPartition, int] = {}
 
     async def run(self) -> None:
         """Commit consumed offsets at each interval."""
@@ -127,7 +128,9 @@ class Committer:
 
     def unassign(self, partitions: Iterable[AssignedPartition]) -> None:
         """Remember which of these partitions have records that were not committed."""
-        self._revoked_uncommitted.update(one.tp for one in partitions if one.has_uncommitted)
+        self._revoked_uncommitted.update(
+            {one.tp: one.position for one in partitions if one.has_uncommitted}
+        )
 
     def rewind(self) -> None:
         """Forget what was delivered and not committed: it is delivered again."""
@@ -155,12 +158,17 @@ class Committer:
             )
         self._delivery.update_position()
         offsets = self._positions.offsets_to_commit(include_processing=True)
-        return self.group_metadata(), offsets
+        # Without offsets there is nothing that only a member may do.
+        group = self.group_metadata() if offsets else ConsumerGroupMetadata(self.group)
+        return group, offsets
 
     def mark_transaction_committed(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata]
     ) -> None:
         """Store offsets that a transaction has committed."""
+        for tp, one in offsets.items():
+            if self._revoked_uncommitted.get(tp) == one.offset:
+                del self._revoked_uncommitted[tp]  # revoked after its offset was sent
         self._positions.mark_committed((tp, one.offset) for tp, one in offsets.items())
         # Delivered records are consumed now: a rebalance may wait for this.
         self._delivery.processing_ended.set()

@@ -336,6 +336,9 @@ class Producer(Generic[K, V]):
         committed, if it is still assigned to it. Or the offsets of the next records, with the
         `group` that they are for: its id, or `Consumer.group_metadata`, with which the coordinator
         rejects a member that was removed from the group.
+
+        Raises AbortableTransactionError if the offsets cannot be committed: a partition was revoked
+        after its records were delivered, or the consumer is not a member any more.
         """
         transactions = self._require_transactions()
         on_committed: Callable[[], None] | None = None
@@ -353,6 +356,7 @@ class Producer(Generic[K, V]):
                 group, offsets = source.transaction_offsets()
             except KafkaError as error:
                 transactions.fail(error)
+                transactions.state.check_open()  # raises
                 raise
             on_committed = partial(source.mark_transaction_committed, offsets)
         if isinstance(group, str):
