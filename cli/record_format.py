@@ -43,7 +43,11 @@ class Row(NamedTuple):
 
 def parse_json(line: bytes) -> Row:
     """Parse a JSON row. Raises ValueError."""
-    row = json.loads(line)
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError as error:
+        # Its own message speaks of line 1, which is the row.
+        raise ValueError(f"invalid JSON at column {error.colno}: {error.msg}") from None
     if not isinstance(row, dict):
         raise ValueError('expected a JSON object such as {"key": "k", "value": "v"}')
     if unknown := row.keys() - _KNOWN - _IGNORED:

@@ -87,7 +87,7 @@ def test_json_rows_round_trip(run, topic):
     ("row", "message_part"),
     [
         ("7", "expected a JSON object"),
-        ("{", "Expecting property name"),
+        ("{", "invalid JSON at column 2: Expecting property name"),
         ('{"key": "k"}', "value is missing; use null for a tombstone"),
         ('{"value": 1, "vlaue": 2}', "unknown keys vlaue; allowed: headers, key"),
         ('{"value_base64": "?"}', "value_base64: "),
