@@ -38,8 +38,9 @@ _API_VERSIONS_VERSION = 3
 # TLS read as a size of 352 MB.
 _API_VERSIONS_MAX_BYTES = 256 * 1024
 
-# A connect that takes longer is logged.
-_SLOW_CONNECT_SECONDS = 0.8
+# A connect that takes longer than these ticks is logged.
+_TICK_SECONDS = 0.2
+_SLOW_CONNECT_TICKS = 4
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +69,36 @@ class _InFlightRequest:
         """Stop the timeout: there is a response, or there will be none."""
         if self.timer is not None:
             self.timer.cancel()
+
+
+class _ConnectWatch:
+    """Logs once that a peer has not answered yet.
+
+    Ticks that come late do not count: the program has blocked the event loop meanwhile, and an
+    answer may wait in the socket.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, address: str) -> None:
+        self._loop = loop
+        self._address = address
+        self._ticks = 0
+        self._arm()
+
+    def cancel(self) -> None:
+        """Stop: the peer has answered, or the attempt has failed."""
+        self._timer.cancel()
+
+    def _arm(self) -> None:
+        self._due = self._loop.time() + _TICK_SECONDS
+        self._timer = self._loop.call_at(self._due, self._tick)
+
+    def _tick(self) -> None:
+        if self._loop.time() < self._due + _TICK_SECONDS / 2:
+            self._ticks += 1
+        if self._ticks < _SLOW_CONNECT_TICKS:
+            self._arm()
+        else:
+            logger.warning("No answer from %s yet; still connecting", self._address)
 
 
 class BrokerConnection(asyncio.BufferedProtocol):
@@ -101,12 +132,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
             async with asyncio.timeout(config.timeouts.connect):
                 # Slow name servers, dropped packets and servers of other protocols would otherwise
                 # be a silent wait.
-                timer = loop.call_later(
-                    _SLOW_CONNECT_SECONDS,
-                    logger.warning,
-                    "No answer from %s yet; still connecting",
-                    address,
-                )
+                watch = _ConnectWatch(loop, address)
                 try:
                     _transport, connection = await loop.create_connection(
                         lambda: cls(config, address), host, port
@@ -117,7 +143,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
                         connection.close()
                         raise
                 finally:
-                    timer.cancel()
+                    watch.cancel()
         except TimeoutError:
             reason = f"{address} did not respond within {config.timeouts.connect:g} s"
             raise ConnectionLostError(reason) from None

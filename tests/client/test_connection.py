@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import threading
+import time
 from contextlib import asynccontextmanager
 
 import pytest
@@ -312,6 +313,18 @@ async def test_a_slow_name_server_is_logged(caplog, monkeypatch):
         await opening
 
     assert warnings_in(caplog) == ["No answer from slow.invalid:9092 yet; still connecting"]
+
+
+async def test_a_program_that_blocks_the_loop_is_not_taken_for_a_slow_peer(caplog):
+    async with ScriptedCluster() as stage:
+        opening = asyncio.create_task(
+            BrokerConnection.open("127.0.0.1", stage.nodes[0].port, ClientConfig())
+        )
+        await asyncio.sleep(0)
+        time.sleep(1)  # longer than a slow connect
+        (await opening).close()
+
+    assert warnings_in(caplog) == []
 
 
 async def test_a_peer_that_accepts_and_says_nothing_is_logged(caplog):
