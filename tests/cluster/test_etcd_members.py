@@ -96,6 +96,7 @@ async def test_another_member_takes_over(etcd: EtcdCluster, fault: str, name: st
         async with aclosing(store.watch(revision)) as watch:
             await put(writer, b"a", b"1")
             assert (await anext(watch)).entries[0].value == b"1"
+            following = asyncio.ensure_future(anext(watch))
             lost = member_in_use(etcd, store)
             getattr(lost, fault)()
             await keep_alive(store, lease_id)
@@ -106,7 +107,22 @@ async def test_another_member_takes_over(etcd: EtcdCluster, fault: str, name: st
                 [ModRevision(b"a", current.mod_revision)], [Put(b"a", b"2")]
             )
             assert result.succeeded
-            assert (await anext(watch)).entries[0].value == b"2"
+            assert (await following).entries[0].value == b"2"
+
+
+async def test_a_watch_leaves_a_member_that_others_have_left(etcd: EtcdCluster, name: str) -> None:
+    """The member serves the watch; it is given up because of another request."""
+    async with asyncio.timeout(30), connected(*etcd.addresses, name=name) as store:
+        revision = await put(store, b"a", b"0")
+        async with aclosing(store.watch(revision)) as watch:
+            following = asyncio.ensure_future(anext(watch))
+            await put(store, b"a", b"1")
+            await following
+            following = asyncio.ensure_future(anext(watch))
+            await asyncio.sleep(0)
+            await store._client.leave_member("a request failed")
+            await put(store, b"a", b"2")
+            assert (await following).entries[0].value == b"2"
 
 
 async def test_a_transaction_at_a_member_that_hangs_takes_effect_once(

@@ -17,13 +17,15 @@ import asyncio
 import json
 import random
 import ssl
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import aiohttp
 
 from .metadata_store import OtherStoreError, StoreError, StoreUnavailableError
+
+T = TypeVar("T")
 
 #: No answer for this long: try another member. A lease has room for two of these.
 REQUEST_SECONDS = 1.5
@@ -88,6 +90,20 @@ class _Member:
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=REQUEST_SECONDS),
             headers={"Content-Type": "application/json"},
         )
+        # Completed with the reason when the member is given up: closing a session does not wake
+        # those who read from it.
+        self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    async def unless_lost(self, request: Coroutine[Any, Any, T]) -> T:
+        """Return the result of a request. Raises MemberLostError if the member is given up."""
+        task = asyncio.get_running_loop().create_task(request)
+        try:
+            await asyncio.wait((task, self.lost), return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                return task.result()
+        finally:
+            task.cancel()
+        raise MemberLostError(f"etcd at {self.url}: {self.lost.result()}", was_sent=True)
 
 
 class EtcdClient:
@@ -169,6 +185,7 @@ class EtcdClient:
         """Close all connections."""
         self.is_closed = True
         if self._member is not None:
+            self._member.lost.set_result("closed")
             await self._member.session.close()
             self._member = None
 
@@ -185,21 +202,24 @@ class EtcdClient:
         if self._member is member:
             self._member = None
             self._index = (self._index + 1) % len(self._urls)
-            # Ends the watches and all other requests at this member.
+            member.lost.set_result(reason)
             await member.session.close()
         return MemberLostError(f"etcd at {member.url}: {reason}", was_sent=was_sent)
 
     async def _post(
         self, member: _Member, path: str, body: Mapping[str, Any], headers: Mapping[str, str]
     ) -> dict[str, Any]:
-        try:
+        async def exchange() -> tuple[int, bytes]:
             async with (
                 asyncio.timeout(self._request_seconds),
                 member.session.post(
                     member.url + path, data=json.dumps(body), headers=headers
                 ) as response,
             ):
-                status, text = response.status, await response.read()
+                return response.status, await response.read()
+
+        try:
+            status, text = await member.unless_lost(exchange())
         except aiohttp.ClientConnectorError as error:
             raise await self._leave(member, str(error), was_sent=False) from error
         except TimeoutError as error:
@@ -218,27 +238,35 @@ class EtcdClient:
     ) -> AsyncGenerator[dict[str, Any]]:
         # Without a leader the stream ends; by default it would be silent.
         headers = {**await self._headers(member), "Grpc-Metadata-hasleader": "true"}
-        try:
-            async with member.session.post(
+        response: aiohttp.ClientResponse | None = None
+
+        async def send() -> aiohttp.ClientResponse:
+            return await member.session.post(
                 member.url + path, data=json.dumps(body), headers=headers
-            ) as response:
-                if response.status != 200:
-                    content = _parse(await response.read())
-                    status = response.status
-                    raise await self._error(member, content or {"message": f"HTTP status {status}"})
-                buffer = bytearray()
-                async for data in response.content.iter_any():
-                    buffer += data
-                    *lines, rest = buffer.split(b"\n")
-                    buffer = bytearray(rest)
-                    if len(buffer) > MAX_MESSAGE_BYTES:
-                        raise await self._leave(member, "a message is too large")
-                    for line in lines:
-                        message = _parse(line)
-                        if message is not None:
-                            yield message
+            )
+
+        try:
+            response = await member.unless_lost(send())
+            if response.status != 200:
+                content = _parse(await member.unless_lost(response.read()))
+                status = response.status
+                raise await self._error(member, content or {"message": f"HTTP status {status}"})
+            buffer = bytearray()
+            while data := await member.unless_lost(response.content.readany()):
+                buffer += data
+                *lines, rest = buffer.split(b"\n")
+                buffer = bytearray(rest)
+                if len(buffer) > MAX_MESSAGE_BYTES:
+                    raise await self._leave(member, "a message is too large")
+                for line in lines:
+                    message = _parse(line)
+                    if message is not None:
+                        yield message
         except (aiohttp.ClientError, OSError, RuntimeError) as error:
             raise await self._leave(member, str(error) or type(error).__name__) from error
+        finally:
+            if response is not None:
+                response.close()
         raise await self._leave(member, "the stream has ended")
 
     async def _headers(self, member: _Member) -> dict[str, str]:
