@@ -63,12 +63,12 @@ class Disk:
     def is_cached(self, fd: int, position: int) -> bool:
         """Whether the byte at this position can be read without waiting for the device.
 
-        False where the system cannot tell.
+        False where the system cannot tell, and beyond the end of the file.
         """
         if _NOWAIT is None:
             return False
         try:
-            return os.preadv(fd, [bytearray(1)], position, _NOWAIT) >= 0
+            return os.preadv(fd, [bytearray(1)], position, _NOWAIT) > 0
         except OSError:
             return False
 
@@ -90,8 +90,11 @@ class Disk:
             return False
 
     def map(self, fd: int, size: int) -> mmap.mmap:
-        """Map a file for reading."""
-        return mmap.mmap(fd, size, access=mmap.ACCESS_READ)
+        """Map a file for reading. Raises OSError if it is shorter than `size`, too."""
+        try:
+            return mmap.mmap(fd, size, access=mmap.ACCESS_READ)
+        except ValueError as error:
+            raise OSError(errno.EIO, f"the file is shorter than {size} bytes") from error
 
     def next_data(self, fd: int, position: int, end: int) -> int:
         """Return the first position from `position` on that is not in a hole; else `end`."""

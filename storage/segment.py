@@ -16,6 +16,7 @@ read with pread.
 
 from __future__ import annotations
 
+import errno
 import logging
 import mmap
 import threading
@@ -329,7 +330,10 @@ class Segment:
         )
 
     def load_into_page_cache(self, start: int, stop: int) -> None:
-        """Read a range into the page cache. May be called in a thread: it waits for the device."""
+        """Read a range into the page cache. May be called in a thread: it waits for the device.
+
+        Raises OSError, also if the file ends before the range: sending it would fail.
+        """
         try:
             fd = self._disk.open(self.path(".log"))
         except FileNotFoundError:
@@ -337,7 +341,12 @@ class Segment:
         try:
             buffer = memoryview(bytearray(_PAGE_CACHE_STEP_BYTES))
             for position in range(start, stop, len(buffer)):
-                self._disk.read_into(fd, buffer[: stop - position], position)
+                part = buffer[: stop - position]
+                if self._disk.read_into(fd, part, position) == len(part):
+                    continue
+                if not self.is_dropped and not self._is_pinned:
+                    raise OSError(errno.EIO, f"the file ends before position {stop}")
+                return  # Another file has its name: what was mapped is whole.
         finally:
             self._disk.close(fd)
 

@@ -1,16 +1,21 @@
 """Disk failures: producers get errors, nothing unwritten is acknowledged, other topics go on."""
 
 import errno
+import os
 import threading
 from contextlib import asynccontextmanager
 
-from harness.brokers import add_topic
+import pytest
+
+from harness.brokers import add_topic, broker_and_client, partition_of
 from harness.logs import a_batch
+from harness.requests import create_topic, produce_batch
 from harness.waiting import eventually
 from harness.wire import (
     connect,
     fetch_request,
     fetched_partitions,
+    offsets_of,
     produce_request,
     produce_results,
 )
@@ -132,3 +137,24 @@ async def test_a_failed_log_prevents_the_clean_shutdown_marker(tmp_path):
         await produced(client, "bad", acks=-1)
 
     assert not (tmp_path / "clean-shutdown").exists()
+
+
+@pytest.mark.parametrize("when", ["while it is mapped", "before it is opened"])
+async def test_a_segment_whose_file_was_truncated_fails_its_partition_alone(tmp_path, when):
+    async with broker_and_client(tmp_path) as (broker, client):
+        await create_topic(client, "t", 2, segment_bytes="20000")
+        for partition in (0, 1):
+            for _ in range(12):
+                await produce_batch(client, "t", value=bytes(3000), partition=partition)
+        path = partition_of(broker).log.segments[0].path(".log")
+        if when == "while it is mapped":
+            assert fetched_partitions(await client.request(fetch_request(0, 0), 12))[0].records
+        else:
+            partition_of(broker).log.flush()
+            partition_of(broker).log.segments.release_files()
+        os.truncate(path, 7000)
+
+        damaged, whole = fetched_partitions(await client.request(fetch_request(0, 0), 12))
+
+        assert (damaged.error_code, len(damaged.records)) == (ErrorCode.KAFKA_STORAGE_ERROR, 0)
+        assert (whole.error_code, offsets_of(whole)) == (ErrorCode.NONE, list(range(6)))
