@@ -113,9 +113,13 @@ class Group:
 
     def die(self) -> None:
         """End, without members: the group was removed from its shard."""
+        self.forget_pending_members()
+        self._become(GroupState.DEAD)
+
+    def forget_pending_members(self) -> None:
+        """Forget the member ids that were handed out and not used yet."""
         for member_id in list(self.pending):
             self._remove_pending(member_id)
-        self._become(GroupState.DEAD)
 
     def _record(self, now: Now, assignments: Mapping[str, bytes] | None = None) -> GroupRecord:
         """Return the record of this generation, with `assignments` if they are new."""

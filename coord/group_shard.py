@@ -82,6 +82,8 @@ class GroupShard:
         self._group_sizes: dict[str, int] = {}
         #: Groups with members, or with member ids that were handed out.
         self.with_members: set[str] = set()
+        # Those of them that have only pending members, oldest first.
+        self._pending_only: dict[str, None] = {}
         #: Whether the log was replayed, so that requests can be handled.
         self.is_active = False
         self.groups: dict[str, Group] = {}
@@ -193,6 +195,7 @@ class GroupShard:
         if self.groups.pop(group_id, None) is not None:
             self.size_bytes -= self._group_sizes.pop(group_id)
             self.with_members.discard(group_id)
+            self._pending_only.pop(group_id, None)
 
     def _resize(self, group: Group) -> None:
         """Update the memory of a group after its members have changed."""
@@ -205,6 +208,23 @@ class GroupShard:
             self.with_members.add(group.id)
         else:
             self.with_members.discard(group.id)
+        if group.pending and not group.members:
+            self._pending_only[group.id] = None
+        else:
+            self._pending_only.pop(group.id, None)
+
+    def _forget_pending_members(self) -> bool:
+        """Forget the pending members of the oldest group without others; False if there is none.
+
+        They are ids that were handed out and not used. A client that comes late gets another one.
+        """
+        for group_id in self._pending_only:
+            group = self.groups[group_id]
+            group.forget_pending_members()
+            self._drop_if_unused(group)
+            self._resize(group)
+            return True
+        return False
 
     # Membership.
 
@@ -215,7 +235,11 @@ class GroupShard:
         group = self.groups.get(group_id)
         if group is None and join.member_id:
             return [Reply(token, join_error(ErrorCode.UNKNOWN_MEMBER_ID, join.member_id))]
-        if group_id not in self.with_members and self._count_groups() >= self._config.max_groups:
+        if (
+            group_id not in self.with_members
+            and self._count_groups() >= self._config.max_groups
+            and not self._forget_pending_members()
+        ):
             return [Reply(token, join_error(ErrorCode.GROUP_MAX_SIZE_REACHED, join.member_id))]
         member = None if group is None else group.members.get(join.member_id)
         growth_bytes = member_bytes(join.protocols, join.client_id) - (

@@ -48,6 +48,9 @@ _PARTITION_BYTES = 192
 
 #: Ids of a shard that one check removes, so that it does not block the event loop for long.
 _MAX_EXPIRED = 1000
+#: When there is no memory, transactional ids are removed after this time.
+_UNUSED_MS = 60 * 1000
+_IDLE_MS = 60 * 60 * 1000
 
 _NO_PRODUCER = Producer(NONE, NONE)
 
@@ -469,13 +472,25 @@ class TransactionShard:
     def remove_expired(self, now: Now) -> list[Effect]:
         """Remove the transactional ids that were not used for transactional.id.expiration.ms."""
         before_ms = now.time_ms - self.config.id_expiration_ms
+        return self._remove_idle(before_ms, before_ms)
+
+    def remove_idle(self, now: Now) -> list[Effect]:
+        """Remove transactional ids that are not in use, because there is no memory for others.
+
+        Those that never had a transaction after a minute, others after an hour. Their producers
+        have to initialize again.
+        """
+        return self._remove_idle(now.time_ms - _UNUSED_MS, now.time_ms - _IDLE_MS)
+
+    def _remove_idle(self, unused_before_ms: int, used_before_ms: int) -> list[Effect]:
         effects: list[Effect] = []
         for transaction in self.transactions.values():
             metadata = transaction.metadata
             if (
                 metadata is None
                 or transaction.pending is not None
-                or metadata.last_update_ms > before_ms
+                or metadata.last_update_ms
+                > (unused_before_ms if metadata.state is State.EMPTY else used_before_ms)
                 or metadata.state is State.ONGOING
                 or metadata.state.is_prepared
             ):

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+#: Memory that is to be free: about that of one more transactional id, or group.
+_SPARE_BYTES = 4096
+
 
 class TransactionCoordinator(Coordinator[TransactionShard]):
     """The transactional ids that this broker coordinates."""
@@ -59,6 +62,12 @@ class TransactionCoordinator(Coordinator[TransactionShard]):
         """Remove the transactional ids that were not used for a long time."""
         for runtime in self.shards.values():
             runtime.run(runtime.shard.remove_expired(current_time()))
+
+    def remove_idle(self) -> None:
+        """Remove transactional ids that are not in use, if broker.memory.max.bytes is exhausted."""
+        if not self._broker.memory.fits(_SPARE_BYTES):
+            for runtime in self.shards.values():
+                runtime.run(runtime.shard.remove_idle(current_time()))
 
     # Queries.
 

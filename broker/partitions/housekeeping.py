@@ -37,6 +37,8 @@ _MIN_PAUSE_SECONDS = 0.01
 _PURGE_INTERVAL_MS = 1000
 #: How often opening a log is tried again that had no space for its recovery.
 _REOPEN_INTERVAL_MS = 1000
+#: How often it is checked whether broker.memory.max.bytes is exhausted.
+_EVICTION_INTERVAL_MS = 1000
 #: How often it is checked whether a pass of the scrubber is due.
 _SCRUB_CHECK_MS = 1000
 #: How often a full log directory is written to.
@@ -73,6 +75,7 @@ class Housekeeping:
             self.abort_timed_out_transactions: lambda: (
                 self._broker.config.transaction_abort_timed_out_transaction_cleanup_interval_ms
             ),
+            self.evict_transactional_ids: lambda: _EVICTION_INTERVAL_MS,
             self.expire_transactional_ids: lambda: (
                 self._broker.config.transaction_remove_expired_transaction_cleanup_interval_ms
             ),
@@ -157,6 +160,10 @@ class Housekeeping:
     async def abort_timed_out_transactions(self) -> None:
         """Abort the transactions that are open for longer than their timeout."""
         self._broker.transactions.abort_timed_out()
+
+    async def evict_transactional_ids(self) -> None:
+        """Remove transactional ids that are not in use, if there is no memory for others."""
+        self._broker.transactions.remove_idle()
 
     async def expire_transactional_ids(self) -> None:
         """Remove transactional ids after transactional.id.expiration.ms."""

@@ -14,7 +14,7 @@ import pytest_asyncio
 from harness import group_requests
 from harness.brokers import broker_and_client
 from harness.logs import a_batch
-from harness.requests import create_topic, try_delete_topic
+from harness.requests import create_topic, try_alter_configs, try_delete_topic
 from harness.transaction_requests import (
     TransactionalProducer,
     describe,
@@ -701,6 +701,25 @@ async def test_an_idle_id_expires(broker, client, topic, producer):
     )
     assert (code, epoch) == (E.NONE, 0)
     assert producer_id != producer.id
+
+
+async def test_an_unused_id_is_removed_when_memory_is_exhausted(broker, client, producer):
+    """Housekeeping does it: without room, other producers and groups would be refused."""
+    put_state(broker, producer, last_update_ms=broker.now_ms() - 61_000)
+    await broker.housekeeping.evict_transactional_ids()
+    assert (await describe(client, producer.transactional_id)).error_code == E.NONE
+
+    async def is_gone():
+        code = (await describe(client, producer.transactional_id)).error_code
+        return code == E.TRANSACTIONAL_ID_NOT_FOUND
+
+    exhausted, usual = "1024", str(broker.config.broker_memory_max_bytes)
+    name = "broker.memory.max.bytes"
+    assert (await try_alter_configs(client, 4, str(broker.id), {name: exhausted}))[0] == E.NONE
+    try:
+        await eventually(is_gone)
+    finally:
+        await try_alter_configs(client, 4, str(broker.id), {name: usual})
 
 
 # Between brokers.

@@ -78,11 +78,21 @@ def test_several_members_that_leave_get_a_result_each():
     assert stage.state is GroupState.EMPTY
 
 
+def test_ids_that_were_not_used_make_room_for_new_groups():
+    stage = a_stage(max_groups=2)
+    a_member(stage, group_id="one")
+    for group_id in ("two", "three", "four"):
+        assert stage.join("bert", version=4, group_id=group_id).code == "MEMBER_ID_REQUIRED"
+
+    assert stage.shard.with_members == {"one", "four"}
+    assert set(stage.shard.groups) == {"one", "four"}
+
+
 def test_max_groups_limits_the_groups_with_members():
     stage = a_stage(max_groups=2)
     a_member(stage, group_id="one")
     stage.commit("somebody", NO_MEMBER, {("orders", 0): 1}, group_id="two")
-    assert stage.join("bert", version=4, group_id="two").code == "MEMBER_ID_REQUIRED"
+    a_member(stage, group_id="two")
 
     assert stage.join("anna", group_id="three").code == "GROUP_MAX_SIZE_REACHED"
     accepted = stage.commit("somebody", NO_MEMBER, {("orders", 0): 1}, group_id="three")

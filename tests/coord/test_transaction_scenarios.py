@@ -10,7 +10,7 @@ Actions, all of them about one transactional id:
     anna adds t-0 t-1                    also: in version 2
     anna commits; anna aborts            also: in version 2; with epoch 3
     markers are written                  also: to t-0
-    3s pass; timeouts are checked; expiration is checked
+    3s pass; timeouts are checked; expiration is checked; memory is exhausted
     appends are held; an append completes; an append fails; appends resume
     the epoch is 32766
     the shard is reloaded                from the log alone
@@ -117,6 +117,9 @@ class ScenarioRunner:
     def check_expiration(self) -> None:
         self.stage.check_expiration()
 
+    def check_idle_ids(self) -> None:
+        self.stage.check_idle_ids()
+
     def hold(self) -> None:
         self.stage.holds = True
 
@@ -173,6 +176,7 @@ ACTIONS = [
     (r"(\d+)(ms|s|min|d) pass", ScenarioRunner.pass_time),
     (r"timeouts are checked", ScenarioRunner.check_timeouts),
     (r"expiration is checked", ScenarioRunner.check_expiration),
+    (r"memory is exhausted", ScenarioRunner.check_idle_ids),
     (r"appends are held", ScenarioRunner.hold),
     (r"an append completes", ScenarioRunner.complete),
     (r"an append fails", ScenarioRunner.fail),

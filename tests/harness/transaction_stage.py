@@ -135,6 +135,9 @@ class TransactionStage:
     def check_expiration(self) -> None:
         self.run(self.shard.remove_expired(self.now))
 
+    def check_idle_ids(self) -> None:
+        self.run(self.shard.remove_idle(self.now))
+
     def complete_append(self, code: ErrorCode = ErrorCode.NONE) -> None:
         """Complete the oldest append that is held."""
         self._complete(self.held.popleft(), code)
