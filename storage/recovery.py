@@ -24,6 +24,7 @@ from .producer_states import ProducerStates
 from .segment import Segment
 from .segment_recovery import RecoveryReport, SegmentRecovery
 from .segments import DELETED_SUFFIX
+from .transaction_index import AbortedTransaction
 
 logger = logging.getLogger(__name__)
 
@@ -107,6 +108,8 @@ def _recover(log: Log, recovery_point: int, report: RecoveryReport) -> None:
             first = index
             break
     _rebuild_transaction_indexes(log, segments[:first])
+    if first and segments[first].base_offset == recovery_point:
+        _check_last_transaction_index(log, segments[:first])
     expected_offset = segments[first].base_offset if segments else 0
     # From before the segments that are read again, so that their markers are replayed.
     snapshot = log.restore_producer_states(expected_offset, segments[:first])
@@ -135,14 +138,34 @@ def _rebuild_transaction_indexes(log: Log, segments: Sequence[Segment]) -> None:
     logger.warning("Log %s: a transaction index is damaged, rebuilding all", log.directory.name)
     states = ProducerStates()
     for segment in segments:
-        aborted = []
-        for position in segment.batches():
-            batch = RecordBatch(segment.read(position.position, position.size))
+        segment.transactions.replace(_aborted_transactions(segment, states))
+        segment.transactions.write()
+
+
+def _check_last_transaction_index(log: Log, segments: Sequence[Segment]) -> None:
+    """Compare the transaction index of the last of these segments with its markers.
+
+    A segment that ends at the recovery point may have been sealed after that flush. Its other
+    indexes are noticed when they are missing; a transaction index may be missing rightly.
+    """
+    segment = segments[-1]
+    log.restore_producer_states(segment.base_offset, segments[:-1])
+    aborted = _aborted_transactions(segment, log.producer_states)
+    if aborted != segment.transactions.entries():
+        segment.transactions.replace(aborted)
+        segment.transactions.write()
+
+
+def _aborted_transactions(segment: Segment, states: ProducerStates) -> list[AbortedTransaction]:
+    """Apply the batches of a segment to producer states; return the transactions it aborts."""
+    aborted = []
+    for position in segment.batches():
+        batch = RecordBatch(segment.read(position.position, position.size))
+        if batch.producer_id >= 0:
             transaction = states.update(batch, batch.base_offset, -1)
             if transaction is not None:
                 aborted.append(transaction)
-        segment.transactions.replace(aborted)
-        segment.transactions.write()
+    return aborted
 
 
 def _estimate_first_append(log: Log) -> None:

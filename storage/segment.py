@@ -394,8 +394,9 @@ class Segment:
         if self._file_size != self.size:  # Keeps the time of the last change.
             self._disk.resize(self._open(), self.size)
             self._file_size = self.size
-        self.indexes.write()
+        # First: a flush in another thread covers them when the indexes are dirty.
         self.transactions.write()
+        self.indexes.write()
 
     def load(self, size: int, next_offset: int | None, index_interval_bytes: int) -> None:
         """Load a segment that was closed cleanly.

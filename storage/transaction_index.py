@@ -101,10 +101,11 @@ class TransactionIndex:
         self._entries = None
         try:
             size = self._path.stat().st_size
+            self._has_file = True
         except FileNotFoundError:
             size = 0
+            self._has_file = False
         self.count = -(-size // _ENTRY.size)
-        self._has_file = size > 0
 
     def load(self) -> None:
         """Read the file into memory, to append to it."""
@@ -122,7 +123,7 @@ class TransactionIndex:
     def fits(self, base_offset: int, next_offset: int) -> bool:
         """Whether the file can be that of a segment with these offsets."""
         if not self.count:
-            return True
+            return not self._has_file  # a power cut may leave an empty file
         try:
             data = self._disk.read_file(self._path)
         except FileNotFoundError:

@@ -37,7 +37,7 @@ def a_batch(
 def a_log(path: Path, *, files: OpenFiles | None = None, **config: Any) -> Log:
     """A log of small segments, opened as after a clean shutdown."""
     fields = {"segment_bytes": 2000, "index_interval_bytes": 200} | config
-    return open_log(path / "t-0", LogConfig(**fields), files or OpenFiles())[0]
+    return open_log(path / "t-0", LogConfig(**fields), OpenFiles() if files is None else files)[0]
 
 
 def append(log: Log, count: int = 1, *, times: int = 1, **batch: Any) -> LogAppendInfo:

@@ -4,7 +4,7 @@ import struct
 
 import pytest
 
-from harness.logs import NOW, a_log
+from harness.logs import NOW, NoSyncDisk, a_log
 from ottla.protocol.batch import (
     BatchError,
     EndTxnMarker,
@@ -381,7 +381,7 @@ def test_the_file_has_kafkas_format(tmp_path):
     assert struct.unpack(">hqqqq", files[1].read_bytes()) == (0, 2, 1, 5, 2)
 
 
-@pytest.mark.parametrize("damage", [b"", b"\0" * 33, b"\0" * 34, b"\0\1" + b"\0" * 32])
+@pytest.mark.parametrize("damage", [b"", b"x", b"\0" * 33, b"\0" * 34, b"\0\1" + b"\0" * 32])
 @pytest.mark.parametrize("restart", [crashed, reopened])
 def test_an_index_that_does_not_fit_is_rebuilt(tmp_path, damage, restart):
     log = a_log(tmp_path)
@@ -390,11 +390,54 @@ def test_an_index_that_does_not_fit_is_rebuilt(tmp_path, damage, restart):
     log.close()
     log = open_log(log.directory, log.config, OpenFiles())[0]
     path = log.segments[0].path(".txnindex")
-    path.write_bytes(path.read_bytes() + damage if len(damage) == 33 else damage or b"x")
+    path.write_bytes(path.read_bytes() + damage if len(damage) == 33 else damage)
 
     again = restart(log)
 
     assert aborted(again) == ABORTED
+
+
+def test_the_index_of_a_segment_that_was_sealed_after_the_last_flush_is_rebuilt(tmp_path):
+    log = a_log(tmp_path)
+    a_history(log)
+    log.flush()
+    log.roll()
+    # A power cut loses what was not fsynced.
+    log.segments[1].path(".txnindex").unlink()
+
+    again = crashed(log)
+
+    assert aborted(again) == ABORTED
+
+
+class FlushingDisk(NoSyncDisk):
+    """Flushes a log after each rename, as the flusher may at any moment."""
+
+    log = None
+
+    def __init__(self):
+        self.synced = set()
+
+    def rename(self, source, target):
+        super().rename(source, target)
+        if target.suffix in (".index", ".timeindex", ".txnindex") and self.log is not None:
+            self.log.flush()
+
+    def sync_path(self, path):
+        self.synced.add(path)
+
+
+def test_a_flush_during_a_roll_does_not_forget_the_index(tmp_path):
+    disk = FlushingDisk()
+    log = a_log(tmp_path, files=OpenFiles(disk))
+    a_history(log)
+    disk.log = log
+    log.roll()
+    disk.log = None
+
+    log.flush()
+
+    assert log.segments[1].path(".txnindex") in disk.synced
 
 
 @pytest.mark.parametrize("offset", range(8))
