@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from ..cluster import Cluster
 from ..errors import (
+    AbortableTransactionError,
     ClientError,
     DeadlineError,
     ErrorCode,
@@ -111,7 +112,12 @@ class TransactionManager:
             if self.state.state is TransactionState.ABORTING:
                 await self._abort()
             elif self.state.state is TransactionState.COMMITTING:
-                await self._commit()
+                try:
+                    await self._commit()
+                except AbortableTransactionError:
+                    # It had timed out. The caller learns that, and can begin the next one.
+                    await self._abort()
+                    raise
             if self.state.state is TransactionState.UNINITIALIZED:
                 await self._initialize()
             self.state.check(TransactionEvent.BEGIN)

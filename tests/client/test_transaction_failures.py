@@ -129,11 +129,36 @@ async def test_a_broker_is_killed_between_the_steps_of_a_transaction(broker):
     ]
 
 
+IMPATIENT = ClientConfig(
+    retry=QUICK.retry, timeouts=TimeoutConfig(connect=1, request=1, operation=1)
+)
+
+
+async def test_a_commit_that_comes_too_late_is_reported_by_the_next_transaction(broker):
+    async with Producer(
+        broker.address, transactional_id="id", transaction_timeout=0.2, client=IMPATIENT
+    ) as producer:
+        await producer.begin_transaction()
+        await producer.send("orders", b"1")
+        await asyncio.to_thread(broker.kill)
+        with pytest.raises(DeadlineError, match="may or may not be committed"):
+            await producer.commit_transaction()
+        await asyncio.to_thread(broker.start)
+        async with Admin(broker.address) as admin:
+            await eventually(lambda: is_aborted(admin), SECONDS)
+        with pytest.raises(AbortableTransactionError):
+            await producer.begin_transaction()
+        async with producer.transaction():
+            await producer.send("orders", b"2")
+    assert await asyncio.to_thread(committed_values, broker.address, "orders") == [b"2"]
+
+
+async def is_aborted(admin):
+    return (await admin.describe_transactions("id"))["id"].state == "CompleteAbort"
+
+
 async def test_an_unknown_outcome_is_found_out_later(broker):
-    impatient = ClientConfig(
-        retry=QUICK.retry, timeouts=TimeoutConfig(connect=1, request=1, operation=1)
-    )
-    async with Producer(broker.address, transactional_id="id", client=impatient) as producer:
+    async with Producer(broker.address, transactional_id="id", client=IMPATIENT) as producer:
         await producer.begin_transaction()
         await producer.send("orders", b"1")
         broker.pause()
@@ -153,14 +178,10 @@ async def test_a_transaction_that_times_out_is_aborted_and_the_producer_goes_on(
         a_producer(broker.address, transaction_timeout=0.2) as producer,
         Admin(broker.address) as admin,
     ):
-
-        async def is_aborted():
-            return (await admin.describe_transactions("id"))["id"].state == "CompleteAbort"
-
         for end in (producer.commit_transaction, lambda: producer.send("orders", b"late")):
             await producer.begin_transaction()
             await producer.send("orders", b"1")
-            await eventually(is_aborted, SECONDS)
+            await eventually(lambda: is_aborted(admin), SECONDS)
             with pytest.raises((AbortableTransactionError, KafkaError)):
                 await end()
             with pytest.raises(AbortableTransactionError):
