@@ -8,6 +8,8 @@ reads are warm. Contenders take turns; "bare" does the same I/O and nothing else
 - append: `Log.append`, with its CRC check, against a loop of os.pwrite; and pwrite after a CRC
 - read: `Log.read` and a send of the slice, against sends of equal slices of one mmap
 - recovery: a scan of 256 MiB in batches of 16 KiB, against a CRC over the same reads
+- checks: the scrubber's pass over a log, against a CRC over the same reads; and the validation of
+  records, by codec, against the CRC of their batch
 - growth: append, roll and read with N, 10 N and 100 N batches in the log
 - load: opening up to 10,000 logs of one small batch, after a clean shutdown, in a new process
 """
@@ -37,13 +39,16 @@ from benchmark import (
     run_parts,
 )
 from imports import measure
-from ottla.protocol.batch import HEADER_BYTES, Record, build_batch
+from ottla.protocol.batch import HEADER_BYTES, Record, RecordBatch, build_batch
+from ottla.protocol.compression import Compression
+from ottla.protocol.validation import validate_batch
 from ottla.storage.config import LogConfig
 from ottla.storage.disk import Disk
 from ottla.storage.files import OpenFiles
 from ottla.storage.log import Log
 from ottla.storage.logdir import LogDirectory
 from ottla.storage.recovery import open_log
+from ottla.storage.scrub import list_segments, verify_segment
 
 NOW_MS = 1_700_000_000_000
 CONFIG = LogConfig(max_message_bytes=2 * MIB)
@@ -56,6 +61,8 @@ APPENDS: dict[int, tuple[int, float | None]] = {
 }
 RECOVERY_READ_BYTES = 256 * KIB  # as in the scan
 GROWTH_BATCHES = 2_000
+#: Of a batch of 16 KiB, with values of 100 bytes.
+CHECKED_RECORDS = 150
 GROWTH_SEGMENT_BYTES = 256 * KIB
 
 
@@ -330,6 +337,49 @@ def bench_recovery(directory: Path, plan: Plan) -> dict[str, Any]:
     return {"bytes": size, "seconds": seconds}
 
 
+# -- checks ----------------------------------------------------------------------------------------
+
+
+def bench_checks(directory: Path, plan: Plan) -> dict[str, Any]:
+    """Measure the scrubber, and the validation of produced records."""
+    progress("checks")
+    log = open_at(directory / "checks-0")
+    fill(log, 16 * KIB, plan.read_bytes)
+    log.close()
+    segments, disk, size = list_segments(log.directory), PageCache(), log.size
+
+    def scrub() -> float:
+        start = time.process_time()
+        assert not any(verify_segment(segment, disk) for segment in segments)
+        return time.process_time() - start
+
+    def bare() -> float:
+        view = memoryview(bytearray(RECOVERY_READ_BYTES))
+        start = time.process_time()
+        with open(segments[0].path, "rb", buffering=0) as file:
+            while got := file.readinto(view):
+                crc32c(view[:got])
+        return time.process_time() - start
+
+    seconds = take_turns({"scrub": scrub, "bare": bare}, plan.rounds)
+    shutil.rmtree(log.directory)
+    rows = [Record(n, NOW_MS + n, None, b"%0100d" % n) for n in range(CHECKED_RECORDS)]
+    batches = {
+        codec.name.lower(): RecordBatch(build_batch(rows, compression=codec))
+        for codec in Compression
+    }
+    validations: dict[str, Callable[[], object]] = {
+        name: lambda batch=batch: validate_batch(batch, (0, 2 * NOW_MS))
+        for name, batch in batches.items()
+    }
+    validations["CRC alone"] = lambda: crc32c(batches["none"].view[21:])
+    calls = best_seconds(validations, is_quick=plan.is_quick)
+    return {
+        "scrub": {"bytes": size, "cpu_seconds": seconds},
+        "record_seconds": {name: elapsed / CHECKED_RECORDS for name, elapsed in calls.items()},
+    }
+
+
 # -- many logs, and a long one ---------------------------------------------------------------------
 
 
@@ -398,6 +448,7 @@ PARTS: dict[str, Callable[[Path, Plan], Any]] = {
     "append": bench_append,
     "read": bench_read,
     "recovery": bench_recovery,
+    "checks": bench_checks,
     "growth": bench_growth,
     "load": bench_load,
 }
