@@ -195,7 +195,8 @@ class StoreController(Controller):
             return await self._store.transact(compares, operations)
         except UnknownOutcomeError as error:
             raise ApiError(
-                ErrorCode.REQUEST_TIMED_OUT, f"The outcome of the change is unknown: {error}"
+                ErrorCode.REQUEST_TIMED_OUT,
+                f"The metadata store did not answer, the change may have been made: {error}",
             ) from error
         except StoreError as error:
             raise ApiError(
