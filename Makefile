@@ -41,7 +41,7 @@ bench: venv ## run every benchmark (up to 20 minutes); writes docs/benchmarks.md
 chaos: venv ## inject faults under load; prints a table. CHAOS="--rows 1,7-9 --seed 5 --cycles 100"
 	PYTHONPATH=tests .venv/bin/python -m chaos run $(CHAOS)
 
-sim: venv ## simulate clusters with faults on virtual clocks. SIM="--seed 5 --minutes 10"
+sim: venv ## simulate clusters with faults on virtual clocks. SIM="--minutes 10", or one seed: SIM="--seed 5"
 	PYTHONPATH=tests .venv/bin/python -m simulation $(SIM)
 
 model: venv ## walk the model of the replication protocol at random. MODEL="--seed 5 --minutes 10"

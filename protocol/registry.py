@@ -30,7 +30,7 @@ class Api:
     #: The last version that ApiVersions advertises, if it is not the last that is supported.
     advertised_until: int | None = None
 
-    @property
+    @cached_property
     def advertised(self) -> Versions:
         """The versions that ApiVersions advertises to clients."""
         first, last = self.advertised_since, self.advertised_until

@@ -24,6 +24,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,7 @@ class ClusterFile:
         )
 
 
+@lru_cache(4)
 def parse_cluster_brokers(text: str) -> ClusterFile:
     """Parse `cluster.brokers`. Raises ConfigError."""
     brokers: dict[int, dict[str, Endpoint]] = {}

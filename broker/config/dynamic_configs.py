@@ -81,7 +81,9 @@ class ConfigDescriber:
 
     def __init__(self, config: BrokerConfig) -> None:
         self._config = config
-        self._static = BrokerConfig.of(config.static_configs)
+        # Parsing all configs again takes a millisecond.
+        has_overrides = bool(config.dynamic_configs)
+        self._static = BrokerConfig.of(config.static_configs) if has_overrides else config
         self._inherited = {
             key.topic_name: list(self._synonyms(key))
             for key in BROKER_CONFIGS.values()

@@ -217,15 +217,17 @@ class Topics:
     async def start_unregistered_leader_epoch(self, incarnation: UUID) -> None:
         """Start the next leader epoch while the controller is down.
 
-        The other brokers do not know it, and refer clients here with the last one they know.
+        The other brokers do not know it, and refer clients here with the last one they know. Raises
+        OSError or StorageError if it could not be stored; it is started nevertheless, and the next
+        start finds it in the logs that were appended to.
         """
         registration = self.image.registrations.get(self.config.broker_id)
         accepted = 0 if registration is None else registration.leader_epoch
         epoch = self.next_leader_epoch()
+        self.start_leader_epoch(epoch, min(accepted, epoch))
         if registration is not None:
             registration = registration._replace(incarnation=incarnation, leader_epoch=epoch)
             await self.commit([registration_record(self.config.broker_id, registration)])
-        self.start_leader_epoch(epoch, min(accepted, epoch))
 
     def _update_leader_epochs(self) -> None:
         epochs = {
@@ -401,7 +403,8 @@ class Topics:
     def _apply_dynamic_configs(self) -> None:
         dynamic_configs = self.image.broker_configs.get(self.config.broker_id, {})
         try:
-            self.config = self.static_config.with_overrides(dynamic_configs)
+            static = self.static_config
+            self.config = static.with_overrides(dynamic_configs) if dynamic_configs else static
         except ConfigError as error:
             logger.error(
                 "dynamic configs are ignored: they contradict the static configs",

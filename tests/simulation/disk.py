@@ -2,13 +2,19 @@
 
 A `StoredLog` is what the device and the page cache have; it outlives the process. A crash of the
 process loses nothing. A power cut loses a random part of what was not fsynced, whole batches from
-the end: recovery removes a torn one. Names of directories are durable at once, as the storage
+the end: recovery removes a torn one.
+
+A disk fails in three ways. A failed fsync takes its log offline, until the next start, with what
+was not fsynced left in the page cache. A write that fails in the middle is undone, or, if that
+fails, too, takes the log offline; the next start removes what it left. A full disk refuses appends
+and new logs, until there is space. Names of directories are durable at once, as the storage
 layer fsyncs directories before it returns. Segments, indexes and recovery have tests of their own.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
@@ -19,7 +25,7 @@ from typing import Any
 from uuid import UUID
 
 from ottla.coord.metadata_image import OFFSETS_TOPIC
-from ottla.protocol.batch import RecordBatch
+from ottla.protocol.batch import RecordBatch, build_control_batch
 from ottla.storage.config import LogConfig
 from ottla.storage.errors import LogOfflineError, OffsetOutOfRangeError, StorageError
 from ottla.storage.leader_epochs import LeaderEpochs
@@ -38,6 +44,10 @@ class StoredLog:
         self.end_offset = 0
         self.durable = 0
         self.metadata = PartitionMetadata()
+        #: The process that has appended in a leader epoch, and epochs in which several have: for
+        #: the checks; this is on no disk.
+        self.leaders: dict[int, int] = {}
+        self.shared_epochs: set[int] = set()
 
     def keep(self, count: int) -> None:
         """Remove all batches but the first `count`."""
@@ -55,6 +65,20 @@ class StoredDirectory:
         self.set_aside: list[StoredLog] = []
         self.deleted_names: list[tuple[str, StoredLog]] = []
         self.cluster_id: str | None = None
+        self.process_count = 0
+        self.is_full = False
+        #: How many of the next operations fail.
+        self.failing_fsyncs = 0
+        self.failing_writes = 0
+
+    def repair(self) -> None:
+        """Have operations succeed again."""
+        self.is_full = False
+        self.failing_fsyncs = self.failing_writes = 0
+
+    def check_space(self) -> None:
+        if self.is_full:
+            raise OSError(errno.ENOSPC, "No space left on device")
 
     def cut_power(self, random: Random) -> None:
         """Lose a random part of what is not durable."""
@@ -95,12 +119,21 @@ class SimulatedLog:
     """An open log, with the interface of `storage.log.Log`."""
 
     has_deleted_segments = False
-    first_unstable_offset = None  # The clients have no transactions.
+    first_unstable_offset = None  # Nobody reads with read_committed.
     start_offset = 0
 
-    def __init__(self, name: str, stored: StoredLog, config: LogConfig) -> None:
+    def __init__(
+        self,
+        name: str,
+        stored: StoredLog,
+        config: LogConfig,
+        disk: StoredDirectory,
+        process_number: int,
+    ) -> None:
+        self.process_number = process_number
         self.directory = Path(name)
         self.stored = stored
+        self.disk = disk
         self.config = config
         self.leader_epochs = LeaderEpochs()
         for data in stored.batches:
@@ -131,13 +164,42 @@ class SimulatedLog:
         view = memoryview(bytearray(data))
         return self.append_batches(view, split(view), leader_epoch=leader_epoch, now_ms=now_ms)
 
+    def append_marker(
+        self,
+        *,
+        producer_id: int,
+        producer_epoch: int,
+        coordinator_epoch: int,
+        is_commit: bool,
+        transaction_version: int,
+        leader_epoch: int,
+        now_ms: int,
+    ) -> LogAppendInfo:
+        marker = build_control_batch(
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            coordinator_epoch=coordinator_epoch,
+            is_commit=is_commit,
+            timestamp=now_ms,
+        )
+        return self.append(marker, leader_epoch=leader_epoch, now_ms=now_ms)
+
     def append_batches(
         self, view: memoryview, batches: Sequence[RecordBatch], *, leader_epoch: int, **_: Any
     ) -> LogAppendInfo:
         self._check_online()
+        self.disk.check_space()
+        if self.disk.failing_writes:
+            self.disk.failing_writes -= 1
+            if self.disk.failing_writes % 2:
+                self.take_offline("a torn write could not be undone")
+            raise OSError(errno.EIO, "Input/output error")
         stored, (batch,) = self.stored, batches
         base_offset = stored.end_offset
         batch.assign(base_offset, leader_epoch)
+        leader = stored.leaders.setdefault(leader_epoch, self.process_number)
+        if leader != self.process_number:
+            stored.shared_epochs.add(leader_epoch)
         if leader_epoch > self.leader_epochs.current:
             self.leader_epochs.assign(leader_epoch, base_offset)
         stored.batches.append(bytes(view))
@@ -200,8 +262,9 @@ class SimulatedFlusher:
 
         def complete() -> None:
             try:
-                if self._directory.fails():
-                    log.take_offline("simulated I/O error")
+                if log.disk.failing_fsyncs:
+                    log.disk.failing_fsyncs -= 1
+                    log.take_offline("fsync failed")
                 future.set_result(log.flush(count, end_offset))
             except StorageError as error:
                 future.set_exception(error)
@@ -217,11 +280,14 @@ class SimulatedLogDirectory:
     disks: Mapping[str, StoredDirectory] = {}
     random = Random()
     has_deleted = False
+    without_space: Sequence[str] = ()
 
     def __init__(
         self, path: Path, *, cluster_id: str | None, broker_id: int, disk: Any = None
     ) -> None:
         self.stored = self.disks[str(path)]
+        self.stored.process_count += 1
+        self.process_number = self.stored.process_count
         self.stored.cluster_id = self.cluster_id = cluster_id or self.stored.cluster_id or "sim"
         self.disk = self
         self.logs: dict[str, SimulatedLog] = {}
@@ -233,12 +299,18 @@ class SimulatedLogDirectory:
     def descriptor_limit(self) -> int:
         return 65_536
 
-    def fails(self) -> bool:
-        return False
+    def write_file(self, _path: Path, _data: bytes, *, durable: bool) -> None:
+        self.stored.check_space()
+
+    def unlink(self, _path: Path) -> None:
+        pass
+
+    def _open(self, name: str, stored: StoredLog, config: LogConfig) -> SimulatedLog:
+        return SimulatedLog(name, stored, config, self.stored, self.process_number)
 
     def load_first(self, name: str, config: LogConfig) -> SimulatedLog:
         stored = self.stored.logs.setdefault(name, StoredLog())
-        log = self.logs[name] = SimulatedLog(name, stored, config)
+        log = self.logs[name] = self._open(name, stored, config)
         return log
 
     def load(
@@ -246,16 +318,17 @@ class SimulatedLogDirectory:
     ) -> None:
         for name, stored in self.stored.logs.items():
             if name not in self.logs:
-                self.logs[name] = SimulatedLog(name, stored, configs.get(name, default))
+                self.logs[name] = self._open(name, stored, configs.get(name, default))
 
     def create_all(
         self, configs: Mapping[str, LogConfig], metadata: Mapping[str, PartitionMetadata]
     ) -> list[SimulatedLog]:
+        self.stored.check_space()
         for name, config in configs.items():
             log = self.logs.get(name)
             if log is None:
                 stored = self.stored.logs[name] = StoredLog()
-                log = self.logs[name] = SimulatedLog(name, stored, config)
+                log = self.logs[name] = self._open(name, stored, config)
                 stored.metadata = metadata[name]
             elif name in metadata and log.topic_id != metadata[name].topic_id:
                 if log.end_offset > 0:

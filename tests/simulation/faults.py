@@ -63,29 +63,61 @@ def jump_clock(world: World) -> None:
     machine.process.clock_offset = machine.clock_offset
 
 
-def back_up_controller(world: World) -> None:
-    """Copy the controller's disk."""
-    world.backup = world.controller.disk.copy()
-
-
 def lose_controller(world: World) -> None:
-    """In one of four worlds: wipe the controller's disk, or restore an older copy of it."""
-    if world.seed % 4 or world.is_controller_lost:
+    """Wipe the controller's disk, or restore an older copy of it."""
+    if world.random.random() < 0.4:
+        _replace_controller_disk(world, StoredDirectory(), "controller's disk wiped")
+        return
+    backup = world.controller.disk.copy()
+    world.note("controller's disk copied")
+    delay = world.random.random() * 0.8
+    note = "controller's disk replaced by the copy"
+    world.loop.call_later(delay, _replace_controller_disk, world, backup, note)
+
+
+def _replace_controller_disk(world: World, disk: StoredDirectory, note: str) -> None:
+    if world.is_controller_lost or world.is_recovering:
         return
     world.controller.kill()
-    world.history.lost_groups.update(
-        member.group for member in world.members if member.coordinator == world.controller.broker_id
-    )
+    controller_id = world.controller.broker_id
+    world.history.lost |= {
+        *(member.group for member in world.members if member.coordinator == controller_id),
+        *(one.transactional_id for one in world.transactors if one.coordinator == controller_id),
+    }
     for machine in world.machines.values():
         if machine.is_serving and machine.broker is not None:
             world.history.controller_lost(machine.broker_id, machine.broker.topics.image)
     world.is_controller_lost = True
-    backup, world.backup = world.backup, None
-    world.controller.disk = backup or StoredDirectory()
-    world.note("controller restored from a copy" if backup else "controller's disk wiped")
+    world.controller.disk = disk
+    world.note(note)
+    if world.random.random() < 0.7:
+        world.controller.start()
+
+
+def fail_fsyncs(world: World) -> None:
+    """Have the next fsyncs of a machine fail."""
+    machine = world.random.choice(list(world.machines.values()))
+    machine.disk.failing_fsyncs = world.random.randint(1, 2)
+
+
+def tear_writes(world: World) -> None:
+    """Have the next writes of a machine fail in the middle."""
+    machine = world.random.choice(list(world.machines.values()))
+    machine.disk.failing_writes = world.random.randint(1, 3)
+
+
+def fill_disk(world: World) -> None:
+    """Fill the disk of a machine, or free space on all."""
+    disks = [machine.disk for machine in world.machines.values()]
+    if any(disk.is_full for disk in disks):
+        for disk in disks:
+            disk.is_full = False
+    else:
+        world.random.choice(disks).is_full = True
 
 
 FAULTS = (
     *(nothing, crash, crash, cut_power, restart, restart, restart, partition, heal, heal),
-    *(slow_network, reset_connection, jump_clock, back_up_controller, lose_controller),
+    *(slow_network, reset_connection, jump_clock),
+    *(fail_fsyncs, tear_writes, fill_disk, fill_disk),
 )

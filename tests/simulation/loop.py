@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import heapq
 from collections.abc import Callable, Coroutine
+from heapq import heappop, heappush
+from itertools import count
 from random import Random
 from typing import Any
 
@@ -45,8 +46,13 @@ class VirtualLoop(asyncio.BaseEventLoop):
         #: Runs of callbacks, as a measure of work.
         self.steps = 0
         self._now = 1000.0
+        #: Timers by time, and by the order in which they were set: tuples compare faster.
+        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._timer_numbers = count()
         self._tasks: list[asyncio.Task[Any]] = []
         self._is_finished = False
+        #: What callbacks raised: asyncio would log it, and go on.
+        self.errors: list[BaseException] = []
         self.set_exception_handler(lambda _loop, _context: None)
 
     def time(self) -> float:
@@ -71,43 +77,52 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """End the simulation: nothing that is freed from now on has an effect."""
         self._is_finished = True
         self._ready.clear()
-        self._scheduled.clear()
+        self._timers.clear()
         self._tasks.clear()
         self.close()
 
     # Called by asyncio.
 
     def _run_once(self) -> None:
-        scheduled, ready = self._scheduled, self._ready
-        while scheduled and scheduled[0]._cancelled:
-            heapq.heappop(scheduled)._scheduled = False
-        if not ready:
-            assert scheduled, "nothing will ever happen"
-            self._now = max(self._now, scheduled[0]._when)
-        while scheduled and scheduled[0]._when <= self._now:
-            handle = heapq.heappop(scheduled)
-            handle._scheduled = False
-            ready.append(handle)
-        for _ in range(len(ready)):
-            handle = ready.popleft()
-            if handle._cancelled:
-                continue
-            process = handle._context.get(CURRENT)
-            if process is None or process.is_alive:
-                self.steps += 1
-                handle._run()
+        """Run until the loop is stopped: more than asyncio asks for, to save its overhead."""
+        timers, ready = self._timers, self._ready
+        while not self._stopping:
+            if not ready:
+                while timers[0][2]._cancelled:
+                    heappop(timers)
+                self._now = max(self._now, timers[0][0])
+            now = self._now
+            while timers and timers[0][0] <= now:
+                timer = heappop(timers)[2]
+                if not timer._cancelled:
+                    ready.append(timer)
+            for _ in range(len(ready)):
+                handle = ready.popleft()
+                if handle._cancelled:
+                    continue
+                process = handle._context.get(CURRENT)
+                if process is None or process.is_alive:
+                    self.steps += 1
+                    try:
+                        handle._context.run(handle._callback, *handle._args)
+                    except (SystemExit, KeyboardInterrupt):
+                        raise
+                    except BaseException as error:  # noqa: BLE001
+                        self.errors.append(error)
 
     def call_soon(self, callback: Any, *args: Any, context: Any = None) -> asyncio.Handle:
-        if self._is_finished:
-            return asyncio.Handle(callback, args, self, context)
-        return super().call_soon(callback, *args, context=context)
+        handle = asyncio.Handle(callback, args, self, context)
+        if not self._is_finished:
+            self._ready.append(handle)
+        return handle
 
     def call_at(
         self, when: float, callback: Any, *args: Any, context: Any = None
     ) -> asyncio.TimerHandle:
-        if self._is_finished:
-            return asyncio.TimerHandle(when, callback, args, self, context)
-        return super().call_at(when, callback, *args, context=context)
+        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        if not self._is_finished:
+            heappush(self._timers, (when, next(self._timer_numbers), timer))
+        return timer
 
     def call_soon_threadsafe(
         self, callback: Any, *args: Any, context: Any = None

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 from ottla.broker.cluster import controller
@@ -15,15 +15,33 @@ from ottla.coord import group
 from ottla.coord.group_shard import GroupShard
 from ottla.coord.metadata_image import MetadataImage
 from ottla.coord.records import OffsetRecord
+from ottla.coord.transaction_records import TransactionRecord
+from ottla.coord.transaction_states import TransactionState
+
+from .checks import Invariant
 
 _append = ShardRuntime._append
 _when_flushed = Partition.when_flushed
 _next_leader_epoch = Topics.next_leader_epoch
 
 
-def _append_no_offsets(runtime: ShardRuntime, append: Any) -> Any:
+def _append_no_offsets(runtime: ShardRuntime[Any], append: Any) -> Any:
     if isinstance(append.records[0], OffsetRecord):
-        return runtime._appended(append)
+        return runtime._replay(0, append)
+    return _append(runtime, append)
+
+
+def _append_no_decisions(runtime: ShardRuntime[Any], append: Any) -> Any:
+    record = append.records[0]
+    undecided = (TransactionState.EMPTY, TransactionState.ONGOING)
+    if isinstance(record, TransactionRecord) and record.metadata.state not in undecided:
+        return runtime._replay(0, append)
+    return _append(runtime, append)
+
+
+def _append_no_producers(runtime: ShardRuntime[Any], append: Any) -> Any:
+    if isinstance(append.records[0], TransactionRecord):
+        return runtime._replay(0, append)
     return _append(runtime, append)
 
 
@@ -48,33 +66,73 @@ def _whole_assignment(of_group: Any, _member: Any) -> Any:
 
 _sync_response = group.sync_response
 
-#: The attribute that is replaced, and by what.
-MUTATIONS: dict[str, tuple[Any, str, Any]] = {
-    "followers compare only lengths": (
-        MetadataImage,
-        "contains",
-        lambda _image, position, end_offset: position.offset <= end_offset,
+
+def _delete_log(topics: Topics, name: str, _topic_id: Any = None) -> None:
+    topics._logs.delete(name)
+
+
+class Mutation(NamedTuple):
+    """A bug, as attributes to replace, and what it must be seen to violate."""
+
+    violates: Invariant
+    patches: Sequence[tuple[Any, str, Any]]
+    #: Whether it takes a controller that has lost its disk.
+    loses_controller: bool = False
+
+
+_COMPARES_LENGTHS = (
+    MetadataImage,
+    "contains",
+    lambda _image, position, end_offset: position.offset <= end_offset,
+)
+_CHECKS_NO_POSITION = (controller.Controller, "_check_position", lambda _controller, _request: None)
+
+MUTATIONS: dict[str, Mutation] = {
+    "followers compare only lengths": Mutation(
+        Invariant.METADATA_LOG, [_COMPARES_LENGTHS], loses_controller=True
     ),
-    "a follower's position is not checked": (
-        controller.Controller,
-        "_check_position",
-        lambda _controller, _request: None,
+    "a follower's position is not checked": Mutation(
+        Invariant.METADATA_LOG, [_CHECKS_NO_POSITION], loses_controller=True
     ),
-    "producer ids are not skipped at start": (controller, "_MAX_SKIPPED_PRODUCER_IDS", 1),
-    "a commit is acked before it is stored": (ShardRuntime, "_append", _append_no_offsets),
-    "a topic is acked before it is fsynced": (Partition, "when_flushed", _flushed_at_once),
-    "a restart keeps the leader epoch": (
-        Topics,
-        "next_leader_epoch",
-        lambda topics: max(_next_leader_epoch(topics) - 1, 0),
+    "followers delete what the controller does not have": Mutation(
+        Invariant.DATA_STAYS,
+        [_COMPARES_LENGTHS, _CHECKS_NO_POSITION, (Topics, "_remove_log", _delete_log)],
+        loses_controller=True,
     ),
-    "members get each other's assignments": (group, "sync_response", _whole_assignment),
-    "sessions and rebalances never expire": (GroupShard, "expire", _expire_nothing),
+    "producer ids are not skipped at start": Mutation(
+        Invariant.PRODUCER_IDS,
+        [(controller, "_MAX_SKIPPED_PRODUCER_IDS", 1)],
+        loses_controller=True,
+    ),
+    "a commit is acked before it is stored": Mutation(
+        Invariant.OFFSETS, [(ShardRuntime, "_append", _append_no_offsets)]
+    ),
+    "a topic is acked before it is fsynced": Mutation(
+        Invariant.TOPICS_STAY, [(Partition, "when_flushed", _flushed_at_once)]
+    ),
+    "a restart keeps the leader epoch": Mutation(
+        Invariant.LEADERS,
+        [(Topics, "next_leader_epoch", lambda topics: max(_next_leader_epoch(topics) - 1, 0))],
+    ),
+    "members get each other's assignments": Mutation(
+        Invariant.ASSIGNMENTS, [(group, "sync_response", _whole_assignment)]
+    ),
+    "a producer is acked before its id is stored": Mutation(
+        Invariant.PRODUCER_EPOCHS, [(ShardRuntime, "_append", _append_no_producers)]
+    ),
+    "a decision is acked before it is stored": Mutation(
+        Invariant.DECISIONS, [(ShardRuntime, "_append", _append_no_decisions)]
+    ),
+    "sessions and rebalances never expire": Mutation(
+        Invariant.PROGRESS, [(GroupShard, "expire", _expire_nothing)]
+    ),
 }
 
 
 @contextmanager
 def mutated(name: str) -> Iterator[None]:
     """Run with one of the mutations."""
-    with patch.object(*MUTATIONS[name]):
+    with ExitStack() as stack:
+        for target, attribute, value in MUTATIONS[name].patches:
+            stack.enter_context(patch.object(target, attribute, value))
         yield

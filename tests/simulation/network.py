@@ -173,7 +173,7 @@ class SimulatedTransport(asyncio.Transport):
             self._transmit(self._held.popleft())
 
     def _call_soon(self, callback: Any, *args: Any) -> None:
-        self._network.loop.call_soon(callback, *args, context=self.process.context.copy())
+        self._network.loop.call_soon(callback, *args, context=self.process.context)
 
     def _send(self, data: bytes | None) -> None:
         """Receive bytes of the peer, or None for the end of the stream, after a delay."""
@@ -185,9 +185,7 @@ class SimulatedTransport(asyncio.Transport):
     def _transmit(self, data: bytes | None) -> None:
         network = self._network
         self._last_arrival = max(network.loop.time() + network.delay(), self._last_arrival)
-        network.loop.call_at(
-            self._last_arrival, self._arrive, data, context=self.process.context.copy()
-        )
+        network.loop.call_at(self._last_arrival, self._arrive, data, context=self.process.context)
 
     def _arrive(self, data: bytes | None) -> None:
         self._arrived.append(data)

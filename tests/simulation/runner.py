@@ -6,30 +6,45 @@ import gc
 import time
 from collections.abc import Iterator
 from itertools import count
+from typing import NamedTuple
 
-from .checks import Violation
+from .checks import Invariant, Violation
 from .world import World
 
 
-def run_seed(seed: int) -> str | None:
-    """Run a seed; return the violation and what led to it, or None."""
-    world = World(seed)
+class Failure(NamedTuple):
+    """A seed that violates an invariant; its text is what led to it."""
+
+    seed: int
+    invariant: Invariant
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def run_seed(seed: int, **options: bool) -> Failure | None:
+    """Run a seed; return how it failed, or None. The options are those of `World`."""
+    world = World(seed, **options)
     try:
         world.run()
     except Violation as violation:
         events = "\n".join(world.events)
-        return f"seed {seed}: {violation}\n{events}\nReplay: make sim SIM='--seed {seed} --count 1'"
+        text = f"seed {seed}: {violation}\n{events}\nReplay: make sim SIM='--seed {seed}'"
+        return Failure(seed, violation.invariant, text)
     return None
 
 
-def run_seeds(first: int, seconds: float, max_count: int | None = None) -> Iterator[str | None]:
-    """Run seeds from `first` on, for a time; yield the violation of each, or None."""
+def run_seeds(
+    first: int, seconds: float, max_count: int | None = None, **options: bool
+) -> Iterator[Failure | None]:
+    """Run seeds from `first` on, for a time; yield the failure of each, or None."""
     gc.freeze()  # Each seed ends with a collection, which then looks only at what it left.
     try:
         end = time.perf_counter() + seconds
         for number in count():
             if time.perf_counter() > end or number == max_count:
                 return
-            yield run_seed(first + number)
+            yield run_seed(first + number, **options)
     finally:
         gc.unfreeze()

@@ -11,7 +11,8 @@ import secrets
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
 from random import Random
 from typing import Any
 from unittest.mock import patch
@@ -21,20 +22,39 @@ from ottla.broker.broker import Broker
 from ottla.broker.cluster.liveness import BrokerLiveness
 from ottla.broker.config.broker_config import BrokerConfig
 from ottla.broker.net import server as server_module
+from ottla.broker.requests.dispatch import SUPPORTED_APIS
+from ottla.client.connection import BrokerConnection
 from ottla.storage.errors import DataDirectoryError
 
-from .checks import History, Violation
-from .clients import Admin, Member
+from .checks import History, Invariant, Violation
+from .clients import CLIENT_ERRORS, TOPIC, Admin, Member, Transactor
 from .disk import SimulatedLogDirectory, StoredDirectory
-from .faults import FAULTS
+from .faults import FAULTS, lose_controller
 from .loop import Process, VirtualLoop
 from .network import Network, SimulatedSocket
 
-BROKER_IDS = [1, 2, 3]
 CONTROLLER = 1
-GROUPS = ["g1", "g2"]
-_FAULT_SECONDS = 20.0
+_START_SECONDS = 5.0
 _RECOVERY_SECONDS = 60.0
+_LOST_SECONDS = 2.0
+#: Between two faults.
+_MAX_PAUSE_SECONDS = 1.0
+
+
+@cache
+def _config(broker_id: int, broker_ids: tuple[int, ...]) -> BrokerConfig:
+    return BrokerConfig(
+        broker_id=broker_id,
+        log_dir=f"10.0.0.{broker_id}",
+        cluster_id="simulation",
+        cluster_brokers=",".join(f"{one}@10.0.0.{one}:9092" for one in broker_ids),
+        broker_session_timeout_ms=1000,
+        controller_wait_ms=1000,
+        offsets_topic_num_partitions=3,
+        transaction_state_log_num_partitions=3,
+        group_initial_rebalance_delay_ms=20,
+        group_min_session_timeout_ms=1000,
+    )
 
 
 class Machine:
@@ -60,17 +80,7 @@ class Machine:
         self.world.loop.spawn(self.process, self._run(self.process))
 
     async def _run(self, process: Process) -> None:
-        brokers = ",".join(f"{broker_id}@10.0.0.{broker_id}:9092" for broker_id in BROKER_IDS)
-        config = BrokerConfig(
-            broker_id=self.broker_id,
-            log_dir=self.host,
-            cluster_id="simulation",
-            cluster_brokers=brokers,
-            broker_session_timeout_ms=3000,
-            controller_wait_ms=2000,
-            offsets_topic_num_partitions=6,
-            group_initial_rebalance_delay_ms=100,
-        )
+        config = _config(self.broker_id, tuple(self.world.machines))
         self.broker = broker = Broker(config)
         try:
             await broker.start()
@@ -88,6 +98,12 @@ class Machine:
             if process.is_alive:
                 self.kill()
 
+    @property
+    def has_offline_logs(self) -> bool:
+        """Whether a disk error has taken a log offline, so that the broker has to be restarted."""
+        logs = self.broker.logs.logs.values() if self.is_serving and self.broker else ()
+        return any(log.offline_reason is not None for log in logs)
+
     def kill(self, *, power_cut: bool = False) -> None:
         """End the process at once; a power cut loses what was not fsynced."""
         if not self.process.is_alive:
@@ -96,34 +112,39 @@ class Machine:
         self.is_serving = False
         if power_cut:
             self.disk.cut_power(self.world.random)
-        self.world.network.reset_connections(self.process, 3.0 if power_cut else 0.0)
+        self.world.network.reset_connections(self.process, 1.0 if power_cut else 0.0)
 
 
 class World:
     """One run: machines, clients, and the faults between them."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, loses_controller: bool = False) -> None:
         self.seed = seed
+        self._loses_controller = loses_controller
         self.random = Random(seed)
         self.loop = VirtualLoop(Random(self.random.random()))
         self.network = self.loop.network = Network(self.loop, Random(self.random.random()))
         self.history = History()
         self.disks: dict[str, StoredDirectory] = {}
-        self.machines = {broker_id: Machine(self, broker_id) for broker_id in BROKER_IDS}
+        # Worlds differ in what there is, so that each is small, and all together have everything.
+        broker_ids = [1, 2] if self.random.random() < 0.75 else [1, 2, 3]
+        self.machines = {broker_id: Machine(self, broker_id) for broker_id in broker_ids}
         self.controller = self.machines[CONTROLLER]
         #: Whether the controller has lost metadata: it must not be followed.
         self.is_controller_lost = False
-        self.backup: StoredDirectory | None = None
+        self.is_recovering = False
         self.events: list[str] = []
         self._clients: list[asyncio.Task[Any]] = []
-        process = Process("10.0.1.1")
-        self.admin = Admin(BROKER_IDS, self.history, Random(self.random.random()))
-        self.members = [
-            Member(group, BROKER_IDS, self.history, Random(self.random.random()))
-            for group in GROUPS
-            for _ in range(2)
-        ]
-        self.client_process = process
+        self.client_process = Process("10.0.1.1")
+
+        def client_options() -> tuple[list[int], History, Random]:
+            return broker_ids, self.history, Random(self.random.random())
+
+        self.admin = Admin(*client_options())
+        groups = self.random.choice((["g1"], ["g1"], ["g1", "g1"], ["g1", "g2"]))
+        self.members = [Member(group, *client_options()) for group in groups]
+        ids = ["x1"] if self.random.random() < 0.3 else []
+        self.transactors = [Transactor(one, *client_options()) for one in ids]
 
     def note(self, event: str) -> None:
         """Record an event, for whoever looks at a violation."""
@@ -148,49 +169,57 @@ class World:
         gc.collect()
 
     async def _run(self) -> None:
+        # The controller first, so that the others need not try again.
         for machine in self.machines.values():
             machine.start()
-        await asyncio.sleep(1.0)
+            await asyncio.sleep(0.02)
         await self._spawn_until_done(self._create_first_topic())
-        for client in (self.admin, *self.members):
+        for client in (self.admin, *self.members, *self.transactors):
             self._clients.append(self.loop.spawn(self.client_process, client.run()))
-        end = self.loop.time() + _FAULT_SECONDS
-        while self.loop.time() < end:
-            await asyncio.sleep(self.random.random() * 4)
+        count = self.random.randint(3, 8)
+        # Little is promised about a cluster that has lost it: only in some worlds.
+        is_lost = self.random.random() < 0.2 or self._loses_controller
+        lost_at = self.random.randrange(count) if is_lost else None
+        for number in range(count):
+            await asyncio.sleep(self.random.random() ** 2 * _MAX_PAUSE_SECONDS)
             self._check()
-            fault = self.random.choice(FAULTS)
+            fault = lose_controller if number == lost_at else self.random.choice(FAULTS)
             self.note(f"fault: {fault.__name__}")
             fault(self)
             self._check()
         await self._recover()
 
     async def _create_first_topic(self) -> None:
-        while not await self.admin.create("t"):
-            await asyncio.sleep(0.2)
+        while True:
+            with suppress(*CLIENT_ERRORS):
+                is_serving = all(machine.is_serving for machine in self.machines.values())
+                if is_serving and await self.admin.create(TOPIC):
+                    return
+            await asyncio.sleep(0.02)
 
     async def _spawn_until_done(self, coroutine: Any) -> None:
-        await asyncio.wait_for(self.loop.spawn(self.client_process, coroutine), 30)
+        await asyncio.wait_for(self.loop.spawn(self.client_process, coroutine), _START_SECONDS)
 
     async def _recover(self) -> None:
         """End all faults; the cluster must come to rest, and groups make progress."""
         self.note("recovery")
+        self.is_recovering = True
         self.network.heal()
         self.network.max_delay = 0.005
         for machine in self.machines.values():
-            if not machine.process.is_alive:
-                machine.start()
-        end = self.loop.time() + _RECOVERY_SECONDS
+            machine.disk.repair()
+        self._restart_failed()
+        # Without the metadata that it has lost, a cluster does not come to rest.
+        seconds = _LOST_SECONDS if self.is_controller_lost else _RECOVERY_SECONDS
+        end = self.loop.time() + seconds
         before, is_done = self.history.commit_count, False
         while self.loop.time() < end and not is_done:
-            await asyncio.sleep(1.0)
+            await asyncio.sleep(0.1)
             self._check()
-            # A broker that refused to start, because of the session of its previous process.
-            for machine in self.machines.values():
-                if not machine.process.is_alive:
-                    machine.start()
+            self._restart_failed()
             is_done = (
                 all(member.is_stable for member in self.members)
-                and self.history.commit_count > before + 20
+                and self.history.commit_count > before
                 and all(machine.is_serving for machine in self.machines.values())
                 and self._is_metadata_complete()
             )
@@ -198,10 +227,23 @@ class World:
             unstable = [member.group for member in self.members if not member.is_stable]
             self._check_metadata()
             raise Violation(
+                Invariant.PROGRESS,
                 f"no progress after the faults: members of {unstable} not stable,"
-                f" {self.history.commit_count - before} commits"
+                f" {self.history.commit_count - before} commits",
             )
         self._check_metadata()
+
+    def _restart_failed(self) -> None:
+        """Do what an operator does.
+
+        Start the brokers that are down, also because of the session of their previous process, and
+        restart those with logs that a disk error took offline.
+        """
+        for machine in self.machines.values():
+            if machine.has_offline_logs:
+                machine.kill()
+            if not machine.process.is_alive:
+                machine.start()
 
     def _live(self) -> Iterator[Machine]:
         return (machine for machine in self.machines.values() if machine.is_serving)
@@ -231,20 +273,16 @@ class World:
         for task in self._clients:
             if task.done():
                 task.result()
-        for machine in self._live():
-            broker = machine.broker
-            assert broker is not None
-            if machine is not self.controller or not self.is_controller_lost:
-                self.history.leads(
-                    machine.broker_id, broker.topics.leader_epoch, broker.cluster.incarnation
-                )
-        self.history.check_disks(
-            {
-                machine.broker_id: machine.disk
-                for machine in self.machines.values()
-                if not (self.is_controller_lost and machine is self.controller)
-            }
-        )
+        disks = {
+            machine.broker_id: machine.disk
+            for machine in self.machines.values()
+            if not (self.is_controller_lost and machine is self.controller)
+        }
+        if self.controller.is_serving and not self.is_controller_lost:
+            assert self.controller.broker is not None
+            self.history.check_topics(CONTROLLER, self.controller.broker.topics.image)
+        self.history.check_leaders(disks)
+        self.history.check_disks(disks)
 
 
 @contextmanager
@@ -263,6 +301,7 @@ def simulated(world: World) -> Iterator[None]:
             (server_module, "socket", _SocketModule),
             (broker_module, "LogDirectory", SimulatedLogDirectory),
             (broker_module, "read_cluster_id", lambda _path: "simulation"),
+            (BrokerConnection, "_fetch_api_versions", _know_api_versions),
             (sys, "unraisablehook", lambda _error: None),
         ):
             stack.enter_context(patch.object(target, name, value))
@@ -274,6 +313,17 @@ def simulated(world: World) -> Iterator[None]:
         gc.disable()
         stack.callback(gc.enable)
         yield
+
+
+async def _know_api_versions(connection: BrokerConnection) -> None:
+    """Save a request per connection, and the largest response of all."""
+    connection.versions = _VERSIONS
+    connection._framer.max_bytes = connection._config.max_response_bytes
+
+
+_VERSIONS = {
+    key: (api.advertised.first, api.advertised.last) for key, api in SUPPORTED_APIS.items()
+}
 
 
 class _SocketModule:

@@ -6,6 +6,7 @@ A request of an unknown version gets a response of version 0 (KIP-511).
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import TYPE_CHECKING
 
 from ottla.protocol.api.api_versions import (
@@ -49,12 +50,7 @@ def handle(
         code = ErrorCode.NONE
     return ApiVersionsResponse(
         error_code=code,
-        api_keys=[
-            ApiVersion(
-                api_key=key, min_version=api.advertised.first, max_version=api.advertised.last
-            )
-            for key, api in sorted(SUPPORTED_APIS.items())
-        ],
+        api_keys=_api_keys(),
         supported_features=[
             SupportedFeatureKey(name=name, min_version=0, max_version=level)
             for name, level in _FEATURES.items()
@@ -67,3 +63,12 @@ def handle(
             for name, level in _FEATURES.items()
         ],
     )
+
+
+@cache
+def _api_keys() -> list[ApiVersion]:
+    """Return the versions of all APIs: the same for every connection."""
+    return [
+        ApiVersion(api_key=key, min_version=api.advertised.first, max_version=api.advertised.last)
+        for key, api in sorted(SUPPORTED_APIS.items())
+    ]
