@@ -266,9 +266,6 @@ class Group:
     def _check_join(self, join: Join) -> None:
         if self.state is GroupState.DEAD:
             raise GroupError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        low, high = self.config.min_session_timeout_ms, self.config.max_session_timeout_ms
-        if not low <= join.session_timeout_ms <= high:
-            raise GroupError(ErrorCode.INVALID_SESSION_TIMEOUT)
         if not join.protocol_type or not join.protocols:
             raise GroupError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         if self.members and join.protocol_type != self.protocol_type:
@@ -391,7 +388,10 @@ class Group:
         self._become(GroupState.PREPARING_REBALANCE)
         timeout_ms = self.membership.rebalance_timeout_ms
         delay_ms = min(self.config.initial_rebalance_delay_ms, timeout_ms)
-        if was_empty and delay_ms > 0:
+        if was_empty and delay_ms == 0:
+            # Like the end of a longer delay: pending member ids are not waited for.
+            return effects + self._complete_join(now)
+        if was_empty:
             # The first members of a group join one after another: one rebalance for all of them.
             self._delay_left_ms = timeout_ms - delay_ms
             self._has_new_member = False

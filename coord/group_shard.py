@@ -232,6 +232,14 @@ class GroupShard:
         """Handle JoinGroup."""
         if not group_id:
             return [Reply(token, join_error(ErrorCode.INVALID_GROUP_ID, join.member_id))]
+        limits = self._config.group
+        if not (
+            limits.min_session_timeout_ms
+            <= join.session_timeout_ms
+            <= limits.max_session_timeout_ms
+        ):
+            code = ErrorCode.INVALID_SESSION_TIMEOUT
+            return [Reply(token, join_error(code, join.member_id))]
         group = self.groups.get(group_id)
         if group is None and join.member_id:
             return [Reply(token, join_error(ErrorCode.UNKNOWN_MEMBER_ID, join.member_id))]

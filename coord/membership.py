@@ -67,10 +67,12 @@ class Membership:
             self._static.pop(member.instance_id, None)
 
     def check_join(self, join: Join, max_size: int) -> None:
-        """Raise GroupError if no protocol suits all members, or if the group is full."""
+        """Raise GroupError if no protocol suits all members, or if the group is full.
+
+        A member that joins again has to keep one of its protocols, as in Kafka.
+        """
         names = {name for name, _metadata in join.protocols}
-        others = [member for member in self.members.values() if member.id != join.member_id]
-        if others and not names & _common_protocols(others):
+        if self.members and not names & _common_protocols(self.members.values()):
             raise GroupError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         is_known = (
             join.member_id in self.members

@@ -327,6 +327,8 @@ class TransactionShard:
         def reply(code: ErrorCode) -> list[Effect]:
             return [Reply(token, ProducerResult(code))]
 
+        if not transactional_id:
+            return reply(ErrorCode.INVALID_REQUEST)
         transaction = self.transactions.get(transactional_id)
         metadata = None if transaction is None else transaction.metadata
         if transaction is None or metadata is None:
@@ -523,7 +525,9 @@ class TransactionShard:
         transaction = self.transactions.get(transactional_id, _UNKNOWN)
         metadata = transaction.metadata or _UNKNOWN_METADATA
         code = ErrorCode.NONE
-        if metadata is _UNKNOWN_METADATA or metadata.producer_id != producer.id:
+        if not transactional_id:
+            code = ErrorCode.INVALID_REQUEST
+        elif metadata is _UNKNOWN_METADATA or metadata.producer_id != producer.id:
             code = ErrorCode.INVALID_PRODUCER_ID_MAPPING
         elif metadata.producer_epoch != producer.epoch:
             code = ErrorCode.PRODUCER_FENCED

@@ -76,13 +76,16 @@ class FetchSession:
             yield topic, partition
 
     def update(self, request: FetchRequest) -> None:
-        """Add, change and forget partitions as a request says."""
+        """Add, change and forget partitions as a request says.
+
+        The first request of a session lists its partitions, and has nothing to forget.
+        """
         for topic in request.topics:
             name = self._key_of(topic)
             for partition in topic.partitions:
                 kept = _without_tags(partition) if partition.unknown_tagged_fields else partition
                 self._partitions[name, partition.partition] = kept
-        for forgotten in request.forgotten_topics_data:
+        for forgotten in request.forgotten_topics_data if request.session_epoch != OPEN else ():
             name = self._key_of(forgotten)
             for index in forgotten.partitions:
                 self._partitions.pop((name, index), None)

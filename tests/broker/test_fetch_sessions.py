@@ -138,6 +138,16 @@ async def test_partitions_are_added_and_forgotten(tmp_path):
         ]
 
 
+async def test_the_first_request_of_a_session_forgets_nothing(tmp_path):
+    async with a_broker(tmp_path) as broker, connect(broker) as client:
+        request = incremental_request(0, 0, partition(0, 0), forgotten=[0])
+
+        opened = await client.request(request, NEWEST)
+
+        assert opened.session_id > 0
+        assert indexes(opened) == [0]
+
+
 async def test_a_changed_high_watermark_or_log_start_is_returned_without_records(tmp_path):
     async with a_broker(tmp_path) as broker, connect(broker) as client:
         await append(client, 0, 2)

@@ -178,6 +178,13 @@ async def test_invalid_acks_are_refused_for_each_partition(tmp_path, acks):
         assert partition_of(broker).log.end_offset == 0
 
 
+async def test_a_partition_is_looked_up_before_acks_are_checked(tmp_path):
+    async with a_broker(tmp_path) as broker, connect(broker) as client:
+        response = await client.request(produce_request(a_batch(), topic="missing", acks=2), 9)
+
+        assert error_codes(response) == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+
+
 @pytest.mark.parametrize(
     ("topic", "index"),
     [("nowhere", 0), ("t", 2), ("t", -1), ("t", 2**31 - 1), ("", 0), ("__cluster_metadata", 0)],

@@ -300,6 +300,24 @@ async def test_an_id_that_was_never_initialized(client, topic):
     assert (await describe(client, producer.transactional_id)).error_code == 105
 
 
+async def test_an_empty_transactional_id(client, topic):
+    producer = TransactionalProducer(client, "")
+    producer.id, producer.epoch = 1, 0
+
+    assert await producer.end() == E.INVALID_REQUEST
+    assert await producer.add((topic, 0)) == E.INVALID_REQUEST
+    assert await producer.add_offsets("g") == E.INVALID_REQUEST
+    assert await producer.commit_offset("g", (topic, 0), 1) == E.INVALID_REQUEST
+
+
+@pytest.mark.parametrize("version", [4, 5])
+async def test_offsets_of_an_unknown_topic_begin_no_transaction(client, producer, version):
+    code = await producer.commit_offset("g", ("missing", 0), 1, version=version)
+
+    assert code == E.UNKNOWN_TOPIC_OR_PARTITION
+    assert (await describe(client, producer.transactional_id)).transaction_state == "Empty"
+
+
 async def test_an_unknown_topic_keeps_all_partitions_out(client, topic, producer):
     """Row 4."""
     codes = await producer.try_add((topic, 0), ("missing", 0), (topic, 7))

@@ -31,6 +31,7 @@ from rich.table import Table
 
 from chaos.network import degrade
 from chaos.proxy import Proxy
+from chaos.runner import SEED, random_seed
 from chaos.testbed import Run, Testbed, bugs_of
 from harness.attack import FALSE_LENGTHS, append, mutated, open_connections
 from harness.daemon import Daemon, anonymous_mib, open_files, process_stat
@@ -329,13 +330,13 @@ class Soak:
 
 @click.command()
 @click.option("--minutes", default=60.0, show_default=True, help="Duration.")
-@click.option("--seed", default=1, show_default=True, help="Random seed.")
+@click.option("--seed", type=int, envvar=SEED, help=f"Random seed, or {SEED}. [default: random]")
 @click.option("--per-second", default=60.0, show_default=True, help="Records per second.")
 @click.option("--brokers", default=1, show_default=True, help="Number of brokers.")
 @click.option("--out", type=Path, default=Path("soak.csv"), show_default=True)
 @click.option("--dir", "base", type=Path, help="Working directory. [default: a temporary one]")
 def soak(
-    minutes: float, seed: int, per_second: float, brokers: int, out: Path, base: Path | None
+    minutes: float, seed: int | None, per_second: float, brokers: int, out: Path, base: Path | None
 ) -> None:
     """Run a broker under load with faults, and check that its resources do not grow.
 
@@ -346,8 +347,10 @@ def soak(
     lost.
     """
     folder = Path(tempfile.mkdtemp(prefix="ottla-soak-", dir=base))
+    seed = random_seed() if seed is None else seed
     work = Soak(folder, minutes * 60, seed=seed, per_second=per_second, brokers=brokers)
     console = Console(width=None if sys.stdout.isatty() else 140)
+    console.print(f"seed {seed}")
     names = [field.name for field in fields(Sample)]
     with out.open("w", newline="") as file:
         writer = csv.writer(file)

@@ -137,6 +137,12 @@ def test_session_timeouts_outside_the_limits_are_refused(session_ms):
     assert stage.shard.groups == {}
 
 
+def test_a_session_timeout_is_checked_before_the_group_is_looked_up():
+    stage = a_stage(min_session_timeout_ms=10, max_session_timeout_ms=20)
+
+    assert stage.join("anna", "no-such-member", session_ms=9).code == "INVALID_SESSION_TIMEOUT"
+
+
 @pytest.mark.parametrize("session_ms", [10, 20])
 def test_session_timeouts_at_the_limits_are_accepted(session_ms):
     stage = a_stage(min_session_timeout_ms=10, max_session_timeout_ms=20)

@@ -47,7 +47,7 @@ JoinGroup                     Empty       Delay       Preparing   Completing  St
   new, static                 waits→P     waits       waits       waits→P     waits→P     dead
   new, other protocol         waits→P     protocol    protocol    protocol    protocol    dead
   new, other type             waits→P     protocol    protocol    protocol    protocol    dead
-  new, session too short      session     session     session     session     session     dead
+  new, session too short      session     session     session     session     session     session
   pending                     waits→P     waits       waits       waits→P     waits→P     dead
   unknown id                  unknown     unknown     unknown     unknown     unknown     dead
   leader, unchanged           unknown     waits       waits       ok          waits→P     dead

@@ -37,8 +37,9 @@ _ARRAYS_LEFT_OUT = frozenset(("api_keys", "supported_features", "finalized_featu
 _IDENTITY = (
     *("name", "topic", "key", "group_id", "resource_type", "resource_name", "member_id"),
     *("partition_index", "partition", "index", "node_id", "broker_id", "batch_index"),
-    *("producer_id", "topic_id", "error_code"),
+    *("transactional_id", "producer_id", "topic_id", "error_code"),
 )
+_PARTITIONS = ("partitions", "partition_responses", "results_by_partition")
 _OF_OTHERS = ("barrier", "__")
 _NOW_WITHIN_MS = 3_600_000
 
@@ -117,28 +118,28 @@ def _value(name: str, value: Any, bindings: Bindings, prefix: str) -> Any:
     return bindings.symbol_of(value, "topic id" if isinstance(value, UUID) else "member")
 
 
-_TOPIC_FIELDS = {"name", "topic", "topic_id", "partitions", "partition_responses"}
-
-
 def _merged(elements: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Merge topics of the same name and id; leave out those with neither partitions nor an error.
 
     A request may name a topic twice, or without partitions. Kafka responds with a map of
     partitions by topic; ottla responds to each entry.
     """
-    merged: dict[tuple[Any, Any], dict[str, Any]] = {}
+    merged: dict[Any, dict[str, Any]] = {}
     for element in elements:
-        name = element.get("name", element.get("topic")), element.get("topic_id")
-        key = next((key for key in ("partitions", "partition_responses") if key in element), None)
-        if key is None or "error_code" in element or element.keys() - _TOPIC_FIELDS:
+        name = element.get("name", element.get("topic"))
+        key = next((key for key in _PARTITIONS if key in element), None)
+        others = element.keys() - {"name", "topic", "topic_id"}
+        if key is None or others != {key}:
             return elements
         if element[key]:
-            merged.setdefault(name, element | {key: []})[key].extend(element[key])
+            identity = (name, element.get("topic_id"))
+            merged.setdefault(identity, element | {key: []})[key].extend(element[key])
     return list(merged.values())
 
 
 def _is_of_others(element: dict[str, Any], prefix: str) -> bool:
-    name = next((element[key] for key in ("name", "topic", "group_id") if key in element), None)
+    keys = ("name", "topic", "group_id", "transactional_id")
+    name = next((element[key] for key in keys if key in element), None)
     return isinstance(name, str) and (
         name.startswith(_OF_OTHERS) or (name[:1] == "d" and "-" in name and prefix not in name)
     )
@@ -215,5 +216,7 @@ def _walk_lists(path: str, left: list[Any], right: list[Any]) -> Iterator[tuple[
 def _label(element: Any, position: int) -> str:
     if not isinstance(element, dict):
         return str(position)
-    names = [element[key] for key in _IDENTITY if key in element and key != "error_code"]
+    # The id of a topic with a name is a field like others.
+    left_out = ("error_code", "topic_id") if element.get("name") else ("error_code",)
+    names = [element[key] for key in _IDENTITY if key in element and key not in left_out]
     return "/".join(str(name) for name in names[:3]) if names else str(position)

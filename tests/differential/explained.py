@@ -6,11 +6,15 @@ docs/behaviour.md lists the reasons under "Differences from Apache Kafka".
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from differential.compare import Difference
+from differential.world import Ref
+from ottla.protocol.errors import ErrorCode
 from ottla.protocol.primitives import NIL_UUID
+from ottla.storage.config import TOPIC_CONFIGS
 
 
 def _always(_difference: Difference, _request: Any) -> bool:
@@ -24,41 +28,88 @@ class Explanation(NamedTuple):
     field: str
     reason: str
     applies: Callable[[Difference, Any], bool] = _always
+    #: The same, for what depends on the requests before it in the sequence.
+    applies_after: Callable[[Difference, Any, Sequence[Any]], bool] | None = None
     #: Whether the brokers are in different states from here on: the sequence ends.
     diverges: bool = False
 
 
-def _names_twice(difference: Difference, request: Any) -> bool:
-    """Whether a request names a topic, partition, group, resource or config more than once."""
-    if request.api.name in ("Heartbeat", "JoinGroup", "SyncGroup"):
+def _is_named_twice(difference: Difference, request: Any) -> bool:
+    """Whether a difference is about something that a request names more than once.
+
+    Where Kafka fails the whole request for it, each difference is.
+    """
+    counts = Counter(_named(request))
+    twice = {name for name, count in counts.items() if count > 1}
+    if not twice:
         return False
+    if "[" not in difference.path or _is_failed(difference.kafka):
+        return True
+    return any(
+        all(
+            re.search(rf"[\[/]{re.escape(str(part))}(#\d+)?[\]/]", difference.path)
+            for part in name.in_path
+        )
+        for name in twice
+    )
+
+
+class _Named(NamedTuple):
+    """Something that a request names."""
+
+    identity: tuple[Any, ...]
+    #: What of it is in the path of a difference.
+    in_path: tuple[Any, ...]
+
+
+def _is_failed(value: Any) -> bool:
+    """Whether a value is, or has, the error INVALID_REQUEST."""
+    if isinstance(value, dict):
+        return value.get("error_code") == ErrorCode.INVALID_REQUEST
+    return bool(value == ErrorCode.INVALID_REQUEST)
+
+
+def _named(request: Any) -> Iterator[_Named]:
+    """Yield what a request is about: names, with partitions and configs where it has them."""
     topics = next((getattr(request, n) for n in _TOPICS if getattr(request, n, None)), ())
-    named: list[Any] = []
     for topic in topics:
-        name = getattr(topic, "name", getattr(topic, "topic", topic))
-        if request.api.name in ("Fetch", "Produce") and difference.version >= _WITH_TOPIC_IDS:
-            name = topic.topic_id
-        partitions = next((getattr(topic, n) for n in _PARTITIONS if hasattr(topic, n)), None)
-        if partitions is None:
-            named.append(name)
-        else:
-            named += [(name, _index(partition)) for partition in partitions]
-        named += [(name, "config", config.name) for config in getattr(topic, "configs", ())]
+        yield from _named_in_topic(topic)
     for resource in getattr(request, "resources", ()):
-        named.append((resource.resource_type, resource.resource_name))
+        identity = (resource.resource_type, resource.resource_name)
+        yield _Named(identity, identity)
+        for config in getattr(resource, "configs", ()):
+            yield _Named((*identity, config.name), identity)
     for group in getattr(request, "groups", ()):
         if not isinstance(group, str):
-            named.append(group.group_id)
+            yield _Named((group.group_id,), (group.group_id,))
             for topic in group.topics or ():
-                named += [(topic.name, index) for index in topic.partition_indexes]
-    for group in getattr(request, "groups_names", ()):
-        named.append(group)
-    return len(named) != len(set(map(repr, named)))
+                yield from _named_in_topic(topic)
+    for name in ("groups", "groups_names", "coordinator_keys", "transactional_ids"):
+        for value in getattr(request, name, ()):
+            if isinstance(value, str):
+                yield _Named((value,), (value,))
+
+
+def _named_in_topic(topic: Any) -> Iterator[_Named]:
+    name = getattr(topic, "name", getattr(topic, "topic", topic))
+    if not name and hasattr(topic, "topic_id"):
+        name = topic.topic_id
+        if hasattr(topic, "name") and not hasattr(topic, "partition_data"):  # DeleteTopics
+            name = getattr(name, "key", name)
+    partitions = next((getattr(topic, n) for n in _PARTITIONS if hasattr(topic, n)), None)
+    if partitions is None:
+        yield _Named((name,), (name,))
+    else:
+        for partition in partitions:
+            identity = (name, _index(partition))
+            yield _Named(identity, identity)
+    for config in getattr(topic, "configs", ()):
+        yield _Named((name, "config", config.name), (name,))
 
 
 #: The first version of Fetch and Produce that has topic ids instead of names.
 _WITH_TOPIC_IDS = 13
-_TOPICS = ("topics", "topic_data", "topic_names")
+_TOPICS = ("topics", "topic_data", "topic_names", "v3_and_below_topics")
 _PARTITIONS = ("partitions", "partition_data", "partition_indexes")
 
 
@@ -79,29 +130,66 @@ def _has_empty_group(_difference: Difference, request: Any) -> bool:
 
 def _creates_topics(difference: Difference, request: Any) -> bool:
     return bool(request.allow_auto_topic_creation) and (
-        difference.kafka in (3, 5, "absent") or difference.ottla == "absent"
+        difference.kafka in (3, 5, "absent", NIL_UUID) or difference.ottla == "absent"
     )
 
 
-def _sees_empty_group(difference: Difference, _request: Any) -> bool:
-    """Whether Kafka has an empty group where ottla has none."""
+#: What requests see of a group: nothing, or an empty one.
+_NO_GROUP_OR_EMPTY = {
+    "DescribeGroups": ("Dead", "Empty"),
+    "DeleteGroups": (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.NONE),
+    "OffsetDelete": (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.NONE),
+    "OffsetCommit": (ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID),
+    "TxnOffsetCommit": (ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID),
+}
+#: Version 9 of OffsetCommit responds GROUP_ID_NOT_FOUND.
+_FIRST_COMMIT_VERSION_WITH_GROUP_ID_NOT_FOUND = 9
+
+
+def _sees_empty_group(difference: Difference, request: Any, earlier: Sequence[Any]) -> bool:
+    """Whether a request is about a group that an earlier one left empty in Kafka."""
+    group = getattr(request, "group_id", None)
+    if group is None:  # It names several: the path has the one.
+        matched = re.search(r"\[([^\]/]*)", difference.path)
+        group = matched and matched[1]
+    if not any(
+        other.api.name in ("JoinGroup", "OffsetCommit", "TxnOffsetCommit")
+        and other.group_id == group
+        for other in earlier
+    ):
+        return False
+    values = (difference.ottla, difference.kafka)
     if difference.api == "ListGroups":
-        return difference.ottla == "absent" and "'protocol_type': ''" in repr(difference.kafka)
-    return (difference.api, difference.ottla, difference.kafka) in (
-        ("DescribeGroups", "Dead", "Empty"),
-        ("DeleteGroups", 69, 0),  # GROUP_ID_NOT_FOUND
-        ("JoinGroup", 25, 26),  # UNKNOWN_MEMBER_ID, INVALID_SESSION_TIMEOUT
-    )
+        is_empty = isinstance(difference.kafka, dict) and difference.kafka["protocol_type"] == ""
+        return difference.ottla == "absent" and is_empty
+    if (
+        difference.api == "OffsetCommit"
+        and difference.version >= _FIRST_COMMIT_VERSION_WITH_GROUP_ID_NOT_FOUND
+    ):
+        return values == (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNKNOWN_MEMBER_ID)
+    if difference.api == "OffsetDelete" and difference.field == "topics":
+        return difference.ottla == "absent"  # The whole request has failed.
+    if difference.api == "DescribeGroups":
+        return values in (("Dead", "Empty"), ("Empty", "Dead"))
+    return values == _NO_GROUP_OR_EMPTY.get(difference.api)
 
 
 def _has_no_producer_epoch(_difference: Difference, request: Any) -> bool:
     return any(
-        partition.records.producer is not None and partition.records.epoch < 0
+        partition.records.producer is not None and partition.records.epoch == -1
         for topic in request.topic_data
         for partition in topic.partition_data
     )
 
 
+_DELETE, _SUBTRACT = 1, 3
+_MAX_TOPIC_NAME_LENGTH = 249
+_TRANSACTION_ERRORS = {
+    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+    ErrorCode.INVALID_PRODUCER_EPOCH,
+    ErrorCode.INVALID_TXN_STATE,
+    ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+}
 _ADMIN_ERRORS = {3, 17, 36, 37, 38, 39, 40, 42}
 _FIXED_CONFIGS = ("compression.type", "min.insync.replicas")
 
@@ -110,6 +198,16 @@ def _sets_fixed_config(_difference: Difference, request: Any) -> bool:
     resources = getattr(request, "resources", None) or getattr(request, "topics", ())
     return any(
         config.name in _FIXED_CONFIGS for resource in resources for config in resource.configs
+    )
+
+
+def _empties_cleanup_policy(_difference: Difference, request: Any) -> bool:
+    resources = getattr(request, "resources", None) or getattr(request, "topics", ())
+    return any(
+        config.name == "cleanup.policy"
+        and (not config.value or getattr(config, "config_operation", 0) == _SUBTRACT)
+        for resource in resources
+        for config in resource.configs
     )
 
 
@@ -146,7 +244,7 @@ EXPLANATIONS: list[Explanation] = [
         "A topic, partition, group, resource or config that a request names twice: ottla responds"
         " to each entry or rejects the second; Kafka's maps keep one of them, or fail the whole"
         " request.",
-        _names_twice,
+        _is_named_twice,
         diverges=True,
     ),
     Explanation(
@@ -191,6 +289,21 @@ EXPLANATIONS: list[Explanation] = [
         lambda difference, _: difference.kafka == 3,
     ),
     Explanation(
+        "CreateTopics",
+        r"topics\.topic_id",
+        "CreateTopics that only validates returns no topic id; Kafka returns one that nothing has.",
+        lambda difference, request: request.validate_only and difference.ottla == NIL_UUID,
+    ),
+    Explanation(
+        "DescribeConfigs",
+        r"results\.configs\.(value|config_source)",
+        "Internal topics have configs of their own: other segment sizes, and compression.type is"
+        " not set.",
+        lambda difference, _: bool(
+            re.search(r"/__.*\[(segment\.bytes|compression\.type)\]", difference.path)
+        ),
+    ),
+    Explanation(
         "JoinGroup",
         "protocol_name",
         "JoinGroup that fails has an empty protocol name in all versions; Kafka's is null since"
@@ -198,19 +311,23 @@ EXPLANATIONS: list[Explanation] = [
         lambda difference, _: (difference.ottla, difference.kafka) == ("", None),
     ),
     Explanation(
-        "DescribeGroups|ListGroups|DeleteGroups|JoinGroup",
+        "DescribeGroups|ListGroups|DeleteGroups|OffsetDelete|OffsetCommit|TxnOffsetCommit",
         ".*",
-        "JoinGroup with an unknown member id creates no group; Kafka keeps an empty one, which"
-        " later requests see.",
-        _sees_empty_group,
+        "A JoinGroup that is rejected, or a commit of which no offset is accepted, creates no"
+        " group; Kafka keeps an empty one, which some later requests see.",
+        applies_after=_sees_empty_group,
         diverges=True,
     ),
     Explanation(
         "JoinGroup",
-        ".*",
-        "The only member of a group may change all its protocols; in Kafka it has to leave first.",
-        lambda difference, _: difference.kafka in (23, "", -1, None, "absent"),
-        diverges=True,
+        "error_code|member_id",
+        "A static member that joins with the member id of a dynamic one is UNKNOWN_MEMBER_ID; Kafka"
+        " fails unexpectedly.",
+        lambda difference, request: (
+            request.group_instance_id is not None
+            and isinstance(request.member_id, Ref)
+            and difference.kafka in (ErrorCode.UNKNOWN_SERVER_ERROR, "")
+        ),
     ),
     Explanation(
         "CreateTopics|AlterConfigs|IncrementalAlterConfigs|CreatePartitions",
@@ -233,6 +350,26 @@ EXPLANATIONS: list[Explanation] = [
         "retention.bytes below -1 is rejected; Kafka takes it for unlimited.",
         lambda _, request: "name='retention.bytes', value='-2'" in repr(request),
         diverges=True,
+    ),
+    Explanation(
+        "CreateTopics|AlterConfigs|IncrementalAlterConfigs",
+        r".*",
+        "cleanup.policy names at least one policy; Kafka accepts none.",
+        _empties_cleanup_policy,
+        diverges=True,
+    ),
+    Explanation(
+        "IncrementalAlterConfigs",
+        r"responses\.error_code",
+        "IncrementalAlterConfigs that deletes an unknown config fails; Kafka ignores it.",
+        lambda difference, request: (
+            (difference.ottla, difference.kafka) == (ErrorCode.INVALID_CONFIG, ErrorCode.NONE)
+            and any(
+                config.name not in TOPIC_CONFIGS and config.config_operation == _DELETE
+                for resource in request.resources
+                for config in resource.configs
+            )
+        ),
     ),
     Explanation(
         "DescribeConfigs|AlterConfigs|IncrementalAlterConfigs",
@@ -266,11 +403,38 @@ EXPLANATIONS: list[Explanation] = [
         ),
     ),
     Explanation(
+        "DescribeTopicPartitions",
+        ".*",
+        "An empty topic name in a DescribeTopicPartitions is invalid, and fails alone; Kafka fails"
+        " the whole request unexpectedly.",
+        lambda _, request: any(not topic.name for topic in request.topics),
+    ),
+    Explanation(
+        "Produce",
+        r"responses\.partition_responses\.error_code",
+        "A transactional batch that is wrong in several ways gets one of the errors; which one"
+        " depends on the order of checks.",
+        lambda difference, request: (
+            request.transactional_id is not None
+            and {difference.ottla, difference.kafka} <= _TRANSACTION_ERRORS
+        ),
+    ),
+    Explanation(
         "Fetch",
         "session_id",
         "A fetch session without partitions is not created.",
         lambda difference, request: (
             difference.ottla == 0 and not any(topic.partitions for topic in request.topics)
+        ),
+        diverges=True,
+    ),
+    Explanation(
+        "Fetch",
+        "session_id",
+        "A fetch session with a topic name of more than 249 characters is not created.",
+        lambda difference, request: (
+            difference.ottla == 0
+            and any(len(topic.topic) > _MAX_TOPIC_NAME_LENGTH for topic in request.topics)
         ),
         diverges=True,
     ),
@@ -339,15 +503,6 @@ EXPLANATIONS: list[Explanation] = [
     ),
     Explanation(
         "Produce",
-        ".*error_code",
-        "Invalid acks fail a Produce before its partitions are looked up; Kafka looks them up"
-        " first.",
-        lambda difference, request: (
-            request.acks not in (-1, 0, 1) and (difference.ottla, difference.kafka) == (21, 3)
-        ),
-    ),
-    Explanation(
-        "Produce",
         r"responses\.partition_responses\.(record_errors|log_start_offset)",
         "A rejected batch: Kafka returns the log start offset with some errors, ottla -1.",
         lambda difference, _: difference.ottla in (-1, "absent"),
@@ -355,13 +510,20 @@ EXPLANATIONS: list[Explanation] = [
 ]
 
 
-def explanation_of(difference: Difference, request: Any) -> Explanation | None:
-    """Return the explanation of a difference, if there is one."""
+def explanation_of(
+    difference: Difference, request: Any, earlier: Sequence[Any] = ()
+) -> Explanation | None:
+    """Return the explanation of a difference, if there is one.
+
+    `earlier` has the requests before this one in the sequence.
+    """
     for explanation in EXPLANATIONS:
+        after = explanation.applies_after
         if (
             re.fullmatch(explanation.api, difference.api)
             and re.fullmatch(explanation.field, difference.field)
             and explanation.applies(difference, request)
+            and (after is None or after(difference, request, earlier))
         ):
             return explanation
     return None

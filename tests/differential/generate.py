@@ -56,7 +56,25 @@ _ADMIN = (
     registry.DELETE_RECORDS,
     registry.API_VERSIONS,
 )
-THEMES: Sequence[Sequence[Api]] = (_LOG, _GROUPS, _ADMIN, (*_LOG, *_GROUPS, *_ADMIN))
+_TRANSACTIONS = (
+    *(registry.INIT_PRODUCER_ID,) * 4,
+    *(registry.ADD_PARTITIONS_TO_TXN,) * 3,
+    *(registry.PRODUCE,) * 4,
+    *(registry.ADD_OFFSETS_TO_TXN,) * 2,
+    *(registry.TXN_OFFSET_COMMIT,) * 3,
+    *(registry.END_TXN,) * 4,
+    *(registry.FETCH,) * 2,
+    *(registry.LIST_OFFSETS,) * 2,
+    *(registry.DESCRIBE_TRANSACTIONS,) * 2,
+    registry.LIST_TRANSACTIONS,
+    registry.OFFSET_FETCH,
+    registry.DESCRIBE_PRODUCERS,
+    registry.FIND_COORDINATOR,
+)
+THEMES: Sequence[Sequence[Api]] = (
+    *(_LOG, _GROUPS, _ADMIN, _TRANSACTIONS),
+    (*_LOG, *_GROUPS, *_ADMIN, *_TRANSACTIONS),
+)
 
 #: Requests after which Apache Kafka's brokers lag behind its controller: sent alone.
 CHANGES_METADATA = frozenset(
@@ -68,6 +86,17 @@ CHANGES_METADATA = frozenset(
         registry.ALTER_CONFIGS,
         registry.INCREMENTAL_ALTER_CONFIGS,
         registry.METADATA,
+    )
+)
+#: Requests after which a transaction may be on its way to another state: sent alone.
+CHANGES_TRANSACTIONS = frozenset(
+    api.key
+    for api in (
+        registry.INIT_PRODUCER_ID,
+        registry.ADD_PARTITIONS_TO_TXN,
+        registry.ADD_OFFSETS_TO_TXN,
+        registry.TXN_OFFSET_COMMIT,
+        registry.END_TXN,
     )
 )
 #: Requests that may wait for those of other connections: sent alone.
@@ -99,8 +128,8 @@ class Step(NamedTuple):
 def generate(seed: int, prefix: str) -> list[Step]:
     """Return the sequence of a seed: 5 to 20 requests, on one to three connections."""
     rng = random.Random(seed)
-    generator = Generator(World(prefix, rng), rng)
     apis, connections = rng.choice(THEMES), rng.randint(1, 3)
+    generator = Generator(World(prefix, rng), rng, has_transactions=apis is THEMES[3])
     steps: list[Step] = []
     remaining = rng.randint(5, 20)
     while remaining > 0:
@@ -118,9 +147,11 @@ def generate(seed: int, prefix: str) -> list[Step]:
 
 def _may_share(call: Call) -> bool:
     key = call.request.api.key
-    return key not in CHANGES_METADATA and key not in MAY_PARK and not call.damage
+    alone = CHANGES_METADATA | CHANGES_TRANSACTIONS | MAY_PARK
+    return key not in alone and not call.damage
 
 
+_COMMIT_GENERATION = "generation_id_or_member_epoch"
 _INT32 = (0, 1, -1, -2, 2**31 - 1, -(2**31))
 _INT64 = (0, 1, -1, -2, 2**63 - 1, -(2**63))
 CONFIGS: dict[str, Sequence[str]] = {
@@ -141,9 +172,11 @@ CONFIGS: dict[str, Sequence[str]] = {
 class Generator:
     """Fills requests, field by field."""
 
-    def __init__(self, world: World, rng: random.Random) -> None:
+    def __init__(self, world: World, rng: random.Random, *, has_transactions: bool = False) -> None:
         self._world = world
         self._rng = rng
+        #: Whether most producers are transactional, and consumers read what is committed.
+        self._has_transactions = has_transactions
         self._config = ""
         self._domains: dict[str, Callable[[], Any]] = {
             "topic": world.topic,
@@ -168,7 +201,11 @@ class Generator:
             "member_epoch": self._mostly(-1, 0, 5),
             "timeout_ms": self._mostly(5000, 30_000),
             "acks": self._mostly(-1, 1, 0, 2, -2),
-            "transactional_id": self._mostly(None, "", weight=0.97),
+            "v3_and_below_transactional_id": world.transactional_id,
+            "transactional_ids": world.transactional_id,
+            "state_filters": self._one_of("Ongoing", "Empty", "CompleteCommit", "nonsense"),
+            "producer_id_filters": self._one_of(Ref("producer", f"{world.prefix}-x"), 999_999),
+            "duration_filter": self._mostly(-1, 0, 3_600_000),
             "transaction_timeout_ms": self._mostly(60_000, 0, -1),
             "producer_id": self._mostly(-1, 0, 999_999),
             "producer_epoch": self._mostly(-1, 0, 5),
@@ -177,7 +214,7 @@ class Generator:
             "min_bytes": self._mostly(1, 0, -1, 2**31 - 1),
             "max_bytes": self._mostly(1_000_000, 0, 1, 150, -1, 2**31 - 1),
             "partition_max_bytes": self._mostly(1_000_000, 0, 1, 100, -1),
-            "isolation_level": self._mostly(0, 1, 2),
+            "isolation_level": self._mostly(0, 1, 2, weight=0.4 if has_transactions else 0.9),
             "session_id": self._mostly(0, Ref("session", "last"), 12345, weight=0.5),
             "session_epoch": self._one_of(-1, -1, -1, 0, 0, 1, 1, 2, 3, -2),
             "fetch_offset": self._one_of(0, 0, 0, 1, 2, 3, 5, -1, 1000, 2**63 - 1),
@@ -220,12 +257,17 @@ class Generator:
         }
 
     def call(self, api: Api) -> Call:
-        version = self._rng.choice(list(api.versions))
+        # Later versions of AddPartitionsToTxn are for brokers only.
+        version = self._rng.choice(range(api.versions.first, api.advertised.last + 1))
         request = self._message(api.request, version)
         damage = ""
         if self._rng.random() < 0.01:
             damage = self._rng.choice(("truncated", "trailing bytes", "version", "api key"))
         return Call(request, version, damage)
+
+    def _transactional_id(self) -> str | None:
+        weight = 0.85 if self._has_transactions else 0.03
+        return self._world.transactional_id() if self._rng.random() < weight else None
 
     def _one_of(self, *values: Any) -> Callable[[], Any]:
         return lambda: self._rng.choice(values)
@@ -249,9 +291,9 @@ class Generator:
             if spec.exists_in(version)
         }
         message: Any = kind(**fields)
-        return self._adjusted(message)
+        return self._adjusted(message, version)
 
-    def _adjusted(self, message: Any) -> Any:
+    def _adjusted(self, message: Any, version: int) -> Any:
         """Make fields agree that have to, for requests to get beyond the first check."""
         fields = {name: getattr(message, name) for name in message.fields}
         name = type(message).__name__
@@ -274,9 +316,12 @@ class Generator:
             if name == "JoinGroupRequest":
                 # Kafka does not respond to a member that lists a protocol twice.
                 fields["protocols"] = list({p.name: p for p in message.protocols}.values())
-        elif name == "OffsetCommitRequest":
+        elif name == "ProduceRequest":
+            fields |= self._transactional(message)
+        elif name in ("OffsetCommitRequest", "TxnOffsetCommitRequest"):
+            generation = "generation_id" if "generation_id" in fields else _COMMIT_GENERATION
             if self._rng.random() < 0.5:
-                fields |= {"member_id": "", "generation_id_or_member_epoch": -1}
+                fields |= {"member_id": "", generation: -1}
             else:
                 fields["member_id"] = self._member_of(message.group_id)
         elif name == "CreatableTopic" and message.assignments and self._rng.random() < 0.8:
@@ -287,13 +332,48 @@ class Generator:
                 if message.resource_type == 2
                 else self._rng.choice(("99", "abc", "-1"))
             )
+            # Kafka lets clients alter its internal topics, which all sequences use.
+            if name == "AlterConfigsResource" and fields["resource_name"].startswith("__"):
+                fields["resource_name"] = "."
+        self._set_producer(fields)
         if "generation_id" in fields or name == "OffsetCommitRequest":
-            field = (
-                "generation_id" if "generation_id" in fields else "generation_id_or_member_epoch"
-            )
+            field = "generation_id" if "generation_id" in fields else _COMMIT_GENERATION
             if fields[field] == 1:
                 fields[field] = Ref("generation", message.group_id)
-        return type(message)(**fields)
+        specs = message.fields
+        return type(message)(**{n: v for n, v in fields.items() if specs[n].exists_in(version)})
+
+    def _set_producer(self, fields: dict[str, Any]) -> None:
+        """Have a transactional request name the producer that its transactional id has."""
+        for prefix in ("", "v3_and_below_"):
+            transactional_id = fields.get(f"{prefix}transactional_id")
+            # InitProducerId mostly names none.
+            weight = 0.3 if "transaction_timeout_ms" in fields else 0.93
+            if (
+                transactional_id is not None
+                and f"{prefix}producer_id" in fields
+                and self._rng.random() < weight
+            ):
+                fields[f"{prefix}producer_id"] = Ref("producer", transactional_id)
+                fields[f"{prefix}producer_epoch"] = Ref("epoch", transactional_id)
+
+    def _transactional(self, message: Any) -> dict[str, Any]:
+        """Return the topics of a Produce with the batches of its transactional producer."""
+        transactional_id = message.transactional_id
+        if transactional_id is None or self._rng.random() < 0.1:
+            return {}
+        for topic in message.topic_data:
+            for partition in topic.partition_data:
+                key = (transactional_id, str(topic.name or topic.topic_id), partition.index)
+                sequence = self._world.next_sequence.get(key, 0)
+                self._world.next_sequence[key] = sequence + partition.records.count
+                partition.records = partition.records._replace(
+                    producer=Ref("producer", transactional_id),
+                    epoch=Ref("epoch", transactional_id),
+                    sequence=sequence if self._rng.random() < 0.9 else 0,
+                    transactional=self._rng.random() < 0.95,
+                )
+        return {}
 
     def _member_of(self, group: str) -> Any:
         if self._rng.random() < 0.92:
@@ -341,6 +421,9 @@ class Generator:
             return self._world.topic()
         if name == "value":
             return self._config_value()
+        if name == "transactional_id":
+            is_optional = kind in ("InitProducerIdRequest", "ProduceRequest")
+            return self._transactional_id() if is_optional else self._world.transactional_id()
         if name == "member_id":
             return self._world.member()
         if name in ("generation_id", "generation_id_or_member_epoch"):

@@ -18,7 +18,14 @@ from typing import Any, NamedTuple
 
 from differential.compare import CLOSED, NO_RESPONSE, PARKED, Difference, differences, normalise
 from differential.explained import Explanation, explanation_of
-from differential.generate import CHANGES_METADATA, MAY_PARK, Call, Step, generate
+from differential.generate import (
+    CHANGES_METADATA,
+    CHANGES_TRANSACTIONS,
+    MAY_PARK,
+    Call,
+    Step,
+    generate,
+)
 from differential.world import Bindings
 from harness.apache_kafka import ApacheKafka
 from harness.daemon import HOST, Daemon
@@ -26,6 +33,7 @@ from ottla.protocol.api.api_versions import ApiVersionsRequest
 from ottla.protocol.api.create_topics import CreatableTopic, CreateTopicsRequest
 from ottla.protocol.api.delete_topics import DeleteTopicsRequest
 from ottla.protocol.api.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from ottla.protocol.api.describe_transactions import DescribeTransactionsRequest
 from ottla.protocol.api.find_coordinator import FindCoordinatorRequest
 from ottla.protocol.api.incremental_alter_configs import (
     AlterableConfig,
@@ -166,7 +174,7 @@ class Side:
         try:
             response = decode_response(api.response, call.version, frame)[1]
         except DecodeError as error:
-            return f"undecodable: {error}"
+            return "undecodable" if call.damage else f"undecodable: {error}"
         self.bindings.learn(call.request, response)
         return response
 
@@ -269,7 +277,9 @@ class Pair:
                     return False
                 if all(number in side.outcomes for side in sides):
                     compared.add(number)
-                    findings.extend(self._compare(number, calls[number], prefix, sides))
+                    earlier = [calls[n].request for n in sorted(calls) if n < number]
+                    found = self._compare(number, calls[number], prefix, sides, earlier)
+                    findings.extend(found)
             return not any(
                 finding.explanation is None or finding.explanation.diverges for finding in findings
             )
@@ -287,8 +297,11 @@ class Pair:
                 _poll_parked(sides, connection)
             if not compare():
                 break
-            if step.calls[0].request.api.key in CHANGES_METADATA:
+            key = step.calls[0].request.api.key
+            if key in CHANGES_METADATA:
                 self._settle(sides[1], step.calls[0])
+            if key in CHANGES_TRANSACTIONS:
+                _settle_transactions(sides, prefix)
         for side in sides:
             for connection, pending in side.pending.items():
                 if pending:
@@ -299,12 +312,18 @@ class Pair:
         return Report(seed, steps, kept, findings, len(calls))
 
     def _compare(
-        self, number: int, call: Call, prefix: str, sides: tuple[Side, Side]
+        self,
+        number: int,
+        call: Call,
+        prefix: str,
+        sides: tuple[Side, Side],
+        earlier: Sequence[Any],
     ) -> Iterator[Finding]:
         trees = [normalise(side.outcomes[number], side.bindings, prefix) for side in sides]
         api = call.request.api.name
         for difference in differences(api, call.version, *trees):
-            yield Finding(number, call, difference, explanation_of(difference, call.request))
+            explanation = explanation_of(difference, call.request, earlier)
+            yield Finding(number, call, difference, explanation)
 
     def _wait(self, sides: tuple[Side, Side], step: Step) -> None:
         """Wait until both brokers have responded, or neither has in a while."""
@@ -379,14 +398,31 @@ def _creation(topics: Sequence[tuple[str, int]]) -> CreateTopicsRequest:
 def _wait_for_coordinator(side: Side) -> None:
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
-        found = side.request(FindCoordinatorRequest(key="g"), 2)
+        found = [side.request(FindCoordinatorRequest(key="g", key_type=t), 2) for t in (0, 1)]
         fetched = side.request(OffsetFetchRequest(group_id="g", topics=None), 5)
-        # Kafka has no producer ids at first.
-        producer = side.request(InitProducerIdRequest(transactional_id=None), 4)
-        if not found.error_code and not fetched.error_code and not producer.error_code:
+        # Kafka has no producer ids, and no topic for transactions, at first.
+        producers = [
+            side.request(
+                InitProducerIdRequest(transactional_id=t, transaction_timeout_ms=60_000), 4
+            )
+            for t in (None, "barrier")
+        ]
+        if not any(response.error_code for response in (*found, fetched, *producers)):
             return
         time.sleep(0.1)
     raise AssertionError("There is no group coordinator")
+
+
+def _settle_transactions(sides: tuple[Side, Side], prefix: str) -> None:
+    """Wait until the markers of all decided transactions are written."""
+    request = DescribeTransactionsRequest(transactional_ids=[f"{prefix}-x", f"{prefix}-y"])
+    for side in sides:
+        deadline = time.monotonic() + TIMEOUT_SECONDS
+        while any(
+            state.transaction_state.startswith("Prepare")
+            for state in side.request(request, 0).transaction_states
+        ):
+            assert time.monotonic() < deadline, "A transaction is not completed"
 
 
 def _wait_for_creation(kafka: Side, request: MetadataRequest) -> None:

@@ -43,8 +43,9 @@ class BatchSpec(NamedTuple):
     time_ms: int = TIME_MS
     compression: int = 0
     producer: Ref | None = None
-    epoch: int = 0
+    epoch: int | Ref = 0
     sequence: int = 0
+    transactional: bool = False
     damage: str = ""
 
     def __repr__(self) -> str:
@@ -66,8 +67,9 @@ class BatchSpec(NamedTuple):
         if self.producer is not None:
             producer = {
                 "producer_id": bindings.value_of(self.producer),
-                "producer_epoch": self.epoch,
+                "producer_epoch": bindings.resolve(self.epoch),
                 "base_sequence": self.sequence,
+                "transactional": self.transactional,
             }
         batch = build_batch(records, compression=Compression(self.compression), **producer)
         return self._damaged(batch)
@@ -95,7 +97,14 @@ DAMAGES = (
     *("null", "empty", "crc", "magic 1", "magic 3"),
     *("truncated", "length", "two batches", "trailing bytes"),
 )
-_UNBOUND = {"member": "", "topic id": NIL_UUID, "producer": 999_999, "session": 0, "generation": 1}
+_UNBOUND = {
+    "member": "",
+    "topic id": NIL_UUID,
+    "producer": 999_999,
+    "session": 0,
+    "generation": 1,
+    "epoch": 0,
+}
 
 
 class Bindings:
@@ -140,6 +149,10 @@ class Bindings:
             for topic in response.topics:
                 if topic.name is not None and getattr(topic, "topic_id", NIL_UUID) != NIL_UUID:
                     self.bind(Ref("topic id", topic.name), topic.topic_id)
+        elif name == "DeleteTopicsRequest":
+            for topic in response.responses:
+                if topic.name is not None and topic.topic_id != NIL_UUID:
+                    self.bind(Ref("topic id", topic.name), topic.topic_id)
         elif name == "JoinGroupRequest":
             if response.member_id:
                 is_named = isinstance(request.member_id, Ref)
@@ -147,6 +160,10 @@ class Bindings:
                 self.bind(request.member_id if is_named else unnamed, response.member_id)
             if response.generation_id > 0:
                 self.bind(Ref("generation", request.group_id), response.generation_id)
+        elif name in ("InitProducerIdRequest", "EndTxnRequest") and request.transactional_id:
+            if response.error_code == 0 and response.producer_id >= 0:
+                self.bind(Ref("producer", request.transactional_id), response.producer_id)
+                self.bind(Ref("epoch", request.transactional_id), response.producer_epoch)
         elif name == "InitProducerIdRequest" and response.error_code == 0:
             self.bind(Ref("producer", str(self._producers)), response.producer_id)
             self._producers += 1
@@ -166,6 +183,7 @@ class World:
         self.topics: Sequence[tuple[str, int]] = ((f"{prefix}-a", 1), (f"{prefix}-b", 3))
         self.new_topics = (f"{prefix}-c", f"{prefix}-d")
         self.groups = (f"{prefix}-g", f"{prefix}-h")
+        self.transactional_ids = (f"{prefix}-x", f"{prefix}-y")
         self.next_sequence: dict[tuple[str, str, int], int] = {}
 
     def topic(self) -> str:
@@ -189,6 +207,12 @@ class World:
 
     def group(self) -> str:
         return self.rng.choice(self.groups) if self.rng.random() < 0.95 else ""
+
+    def transactional_id(self) -> str:
+        chance = self.rng.random()
+        if chance < 0.97:
+            return self.transactional_ids[0 if chance < 0.75 else 1]
+        return self.rng.choice(("", f"{self.prefix}-unknown"))
 
     def member(self) -> Any:
         if self.rng.random() < 0.9:

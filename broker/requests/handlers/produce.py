@@ -129,7 +129,7 @@ async def _validate_in_thread(
     for topic in request.topic_data:
         for data in topic.partition_data:
             try:
-                partition = _find(broker, context, request, topic.name, data.index)
+                partition = _find(broker, context, topic.name, data.index)
                 batch = _parse(data.records, context.version, request.transactional_id)
             except EXPECTED_ERRORS as error:
                 results.append(error.with_traceback(None))
@@ -251,7 +251,7 @@ def _produce_code(code: ErrorCode, version: int) -> ErrorCode:
         return code if is_known else ErrorCode.INVALID_TXN_STATE
     if code is ErrorCode.PRODUCER_FENCED:
         return ErrorCode.INVALID_PRODUCER_EPOCH
-    if code is ErrorCode.INVALID_PRODUCER_ID_MAPPING:
+    if code in (ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.INVALID_REQUEST):
         return code
     if code is ErrorCode.CONCURRENT_TRANSACTIONS and version >= _FIRST_VERSION_THAT_ADDS_PARTITIONS:
         return code
@@ -290,14 +290,20 @@ def _append(
         for data in topic.partition_data:
             index = data.index
             try:
-                batch = None
-                if validated is not None:
-                    batch = _batch_of(next(validated))
-                partition = _find(broker, context, request, name, index)
+                result = None if validated is None else next(validated)
+                if isinstance(result, ApiError):
+                    raise result
+                partition = _find(broker, context, name, index)
+                if result is None:
+                    result = _parse(data.records, context.version, request.transactional_id)
                 if unverified is not None and (name, index) in unverified:
                     raise ApiError(unverified[TopicPartition(name, index)])
-                if batch is None:
-                    batch = _parse(data.records, context.version, request.transactional_id)
+                if acks not in (0, 1, _ACKS_ALL):
+                    raise ApiError(ErrorCode.INVALID_REQUIRED_ACKS)
+                if isinstance(result, Exception):
+                    raise result
+                batch = result
+                if validated is None:
                     config = partition.log.config
                     validate_header(batch, config)
                     if validates_records:
@@ -360,18 +366,8 @@ def _endpoints(
     return [NodeEndpoint(node_id=node.id, host=node.host, port=node.port) for node in nodes]
 
 
-def _batch_of(result: RecordBatch | Exception) -> RecordBatch:
-    if isinstance(result, Exception):
-        raise result
-    return result
-
-
-def _find(
-    broker: Broker, context: RequestContext, request: ProduceRequest, topic: str, index: int
-) -> Partition:
+def _find(broker: Broker, context: RequestContext, topic: str, index: int) -> Partition:
     """Return a partition that a request may append to. Raises ApiError."""
-    if request.acks not in (0, 1, _ACKS_ALL):
-        raise ApiError(ErrorCode.INVALID_REQUIRED_ACKS)
     if not topic and context.version >= _FIRST_VERSION_WITH_TOPIC_IDS:
         raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
     partition = broker.topics.find(topic, index)

@@ -38,16 +38,21 @@ async def handle(
     group_id = request.group_id
     if not group_id:
         return _response(request, {}, ErrorCode.INVALID_GROUP_ID)
+    offsets = _offsets_of_existing_partitions(broker, request)
+    if not offsets:
+        return _response(request, {})  # Nothing is added to the transaction.
+    if not request.transactional_id:
+        return _response(request, dict.fromkeys(offsets, ErrorCode.INVALID_REQUEST))
     producer = Producer(request.producer_id, request.producer_epoch)
     with broker.transactions.verifications.guard(producer.id) as guard:
         code = await _verify(broker, context, request, producer, guard)
+        offsets = _offsets_of_existing_partitions(broker, request)
         if code is not ErrorCode.NONE:
-            return _response(request, {}, code)
+            return _response(request, dict.fromkeys(offsets, code))
         # Verified and appended in one step.
         identity = MemberIdentity(
             request.member_id, request.group_instance_id, request.generation_id
         )
-        offsets = _offsets_of_existing_partitions(broker, request)
         result = broker.groups.submit(
             group_id,
             lambda shard, token, _now: shard.commit_in_transaction(
@@ -57,7 +62,7 @@ async def handle(
                 offsets,
                 lambda codes: Reply(token, _response(request, codes)),
             ),
-            lambda code: _response(request, {}, code),
+            lambda code: _response(request, dict.fromkeys(offsets, code)),
         )
     return await result if isinstance(result, asyncio.Future) else result
 
