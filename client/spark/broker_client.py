@@ -164,6 +164,8 @@ def broker_client(connection: ConnectionOptions) -> Iterator[BrokerClient]:
         # Requests may be in flight.
         client.close()
         raise
+    if (other := _idle.pop(connection, None)) is not None:
+        other.close()  # two were lent at a time
     _idle[connection] = client
     while len(_idle) > _MAX_IDLE_CLIENTS:
         _idle.pop(next(iter(_idle))).close()

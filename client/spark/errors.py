@@ -29,6 +29,18 @@ class DataLossError(Exception):
         )
 
 
+class ProgressError(Exception):
+    """The progress topic of an exactly-once sink has records that are not its own."""
+
+
+class FencedError(Exception):
+    """Another run of the same query has taken over, so this one cannot commit."""
+
+
+class LostRowsError(Exception):
+    """Transactions with rows of a batch were aborted, and the rows do not exist any more."""
+
+
 @contextmanager
 def options_reported() -> Iterator[None]:
     """Have Spark report an OptionError as one line, without the traceback of its worker.

@@ -17,7 +17,7 @@ _PROTECTED = {
     "value.deserializer": "values are bytes: cast them in the query",
     "key.serializer": "keys are strings or bytes: cast them in the query",
     "value.serializer": "values are strings or bytes: cast them in the query",
-    "transactional.id": "the sink does not support transactions",
+    "transactional.id": "use exactlyOnce and transactionalIdPrefix",
 }
 _SECURITY = ("sasl.", "ssl.")
 _SUPPORTED = {
@@ -43,6 +43,7 @@ _SUPPORTED = {
     "retry.backoff.ms",
     "security.protocol",
     "socket.connection.setup.timeout.ms",
+    "transaction.timeout.ms",
 }
 # They tune what this client does not have, or does anyway.
 _IGNORED = {

@@ -28,8 +28,10 @@ from .values import (
     parse_duration_ms,
     parse_flag,
     parse_names,
+    parse_number,
     parse_offsets,
     parse_pattern,
+    parse_prefix,
     parse_seconds,
     parse_text,
     parse_time,
@@ -105,6 +107,17 @@ class ReadOptions:
 
 
 @dataclass(frozen=True)
+class ExactlyOnceOptions:
+    """How rows are written exactly once."""
+
+    #: The start of all transactional ids, and of the name of the progress topic.
+    prefix: str
+    #: The identity of a batch write: one that was committed is not written again.
+    batch_id: int | None = None
+    transaction_timeout: float = 15 * _MINUTE_MS / 1000
+
+
+@dataclass(frozen=True)
 class WriteOptions:
     """The options of a writer; `producer` are arguments of `ottla.client.Producer`."""
 
@@ -113,6 +126,8 @@ class WriteOptions:
     include_timestamps: bool
     producer: Mapping[str, Any]
     batch: BatchConfig
+    #: None is at least once.
+    exactly_once: ExactlyOnceOptions | None = None
 
 
 _BATCH = [
@@ -145,7 +160,8 @@ _READ = [
     "subscribe",
     "subscribePattern",
 ]
-_WRITE = ["includeHeaders", "includeTimestamp", "topic"]
+_WRITE = ["exactlyOnce", "includeHeaders", "includeTimestamp", "topic", "transactionalIdPrefix"]
+_BATCH_WRITE = ["batchId"]
 # Spark passes these to every streaming sink.
 _STREAMING_SINK = {"checkpointlocation", "queryname"}
 
@@ -182,10 +198,12 @@ def read_options(options: Mapping[str, str], *, is_stream: bool) -> ReadOptions:
     )
 
 
-def write_options(options: Mapping[str, str]) -> WriteOptions:
+def write_options(options: Mapping[str, str], *, is_stream: bool = False) -> WriteOptions:
     """Parse the options of a sink. Raises OptionError."""
     kept = {name: text for name, text in options.items() if name.lower() not in _STREAMING_SINK}
-    values = _OptionValues(kept, _WRITE, _READ, "a write")
+    usage = "a streaming write" if is_stream else "a write"
+    known, others = (_WRITE, _BATCH_WRITE) if is_stream else (_WRITE + _BATCH_WRITE, [])
+    values = _OptionValues(kept, known, _READ + others, usage)
     values.get("includeHeaders", parse_flag)  # a headers column is always written
     producer = {
         "acks": values.kafka("acks", parse_acks),
@@ -200,6 +218,31 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
         include_timestamps=values.get("includeTimestamp", parse_flag) or False,
         producer=_without_none(producer),
         batch=_batch_config(values),
+        exactly_once=_exactly_once(values, producer),
+    )
+
+
+def _exactly_once(values: _OptionValues, producer: Mapping[str, Any]) -> ExactlyOnceOptions | None:
+    if not values.get("exactlyOnce", parse_flag):
+        for name in ("transactionalIdPrefix", "batchId"):
+            if values.has(name):
+                raise OptionError(f"Option {name} requires exactlyOnce=true")
+        return None
+    if producer["acks"] not in ("all", None) or producer["idempotent"] is False:
+        raise OptionError(
+            "exactlyOnce=true requires kafka.acks=all and kafka.enable.idempotence=true"
+        )
+    prefix = values.get("transactionalIdPrefix", parse_prefix)
+    if prefix is None:
+        raise OptionError(
+            "exactlyOnce=true requires transactionalIdPrefix: a name that no other query has, and"
+            " that stays the same when this one is restarted"
+        )
+    default = ExactlyOnceOptions(prefix)
+    return ExactlyOnceOptions(
+        prefix,
+        values.get("batchId", parse_number),
+        values.kafka("transaction.timeout.ms", parse_seconds) or default.transaction_timeout,
     )
 
 

@@ -66,7 +66,14 @@ def read_range(
     Raises DataLossError if some do not exist any more, unless failOnDataLoss is false.
     """
     with broker_client(connection) as client:
-        yield from _RangeReader(client, offsets, options).batches()
+        yield from read_range_with(client, offsets, options)
+
+
+def read_range_with(
+    client: BrokerClient, offsets: PartitionRange, options: FetchOptions
+) -> Iterator[pa.RecordBatch]:
+    """Like `read_range`, with a client of the caller."""
+    return _RangeReader(client, offsets, options).batches()
 
 
 class _Fetched(NamedTuple):

@@ -6,6 +6,7 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from .errors import OptionError, options_reported
+from .exactly_once import ExactlyOnceBatchWriter, ExactlyOnceStreamWriter
 from .options import check_names, read_options, wants_headers, wants_pushdown, write_options
 from .reader import BatchReader, PushdownReader
 from .schema import check_sink, chosen_columns, source_schema
@@ -47,20 +48,24 @@ class OttlaSource(DataSource):
             return InvalidStreamReader(error)
 
     @options_reported()
-    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter | ExactlyOnceBatchWriter:
         """Return a batch writer."""
         if overwrite:
             raise OptionError("A topic cannot be overwritten: use mode('append')")
         options = write_options(self.options)
         check_sink(schema, options.topic, include_timestamps=options.include_timestamps)
-        return BatchWriter(options)
+        return ExactlyOnceBatchWriter(options) if options.exactly_once else BatchWriter(options)
 
     @options_reported()
-    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: ARG002
+    def streamWriter(
+        self,
+        schema: StructType,
+        overwrite: bool,  # noqa: ARG002
+    ) -> StreamWriter | ExactlyOnceStreamWriter:
         """Return a streaming writer; complete mode writes the whole result with each batch."""
-        options = write_options(self.options)
+        options = write_options(self.options, is_stream=True)
         check_sink(schema, options.topic, include_timestamps=options.include_timestamps)
-        return StreamWriter(options)
+        return ExactlyOnceStreamWriter(options) if options.exactly_once else StreamWriter(options)
 
     def _columns(self, schema: StructType) -> list[str] | None:
         has_headers = wants_headers(self.options)

@@ -12,6 +12,7 @@ from ..cluster import parse_addresses
 from ..types import EARLIEST, LATEST, TopicPartition
 
 _ENDS = {"earliest": EARLIEST, "latest": LATEST}
+_PREFIX = re.compile(r"[a-zA-Z0-9._-]{1,200}")
 _DURATION = re.compile(r"(\d+)\s*([a-z]*)")
 _UNITS_MS = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
@@ -41,6 +42,20 @@ def parse_count(text: str) -> int:
     if not _is_number(text) or int(text) < 1:
         raise ValueError("must be a positive integer")
     return int(text)
+
+
+def parse_number(text: str) -> int:
+    """Parse an integer that is not negative."""
+    if not _is_number(text):
+        raise ValueError("must be an integer, 0 or more")
+    return int(text)
+
+
+def parse_prefix(text: str) -> str:
+    """Parse the start of transactional ids, which is also that of a topic name."""
+    if not _PREFIX.fullmatch(text):
+        raise ValueError("must be 1 to 200 of a-z, A-Z, 0-9, '.', '_' and '-'")
+    return text
 
 
 def parse_seconds(text: str) -> float:

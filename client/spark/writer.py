@@ -1,9 +1,10 @@
 """The sink: Arrow batches of rows, and one producer per task.
 
 The producer is idempotent: what it sends again is written once. A task that fails has written part
-of its rows, and Spark runs it again: these rows are written twice, as with Spark's own sink. Only a
-transaction could prevent that. Buffering all rows before writing would not: if computing the rows
-fails midway, the iterator just ends early, and Spark does not report it to a Python sink.
+of its rows, and Spark runs it again: these rows are written twice, as with Spark's own sink, unless
+they are written in transactions: see `exactly_once`. Buffering all rows before writing would not
+help: if computing the rows fails midway, the iterator just ends early, and Spark does not report it
+to a Python sink.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pyspark.sql.datasource import (
 )
 
 from ..blocking import Producer
+from ..producer.bulk import OffsetRange
 from .errors import IncompleteWriteError
 from .options import WriteOptions
 
@@ -58,7 +60,19 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 def write_all(batches: Iterable[pa.RecordBatch], options: WriteOptions) -> Written:
     """Send all rows, and wait until they are acknowledged."""
-    connection, topic = options.connection, options.topic
+    connection = options.connection
+    with Producer(
+        connection.bootstrap, client=connection.client, batch=options.batch, **options.producer
+    ) as producer:
+        parts = send_all(producer, batches, options)
+    return Written(sum(part.record_count for part in parts))
+
+
+def send_all(
+    producer: Producer, batches: Iterable[pa.RecordBatch], options: WriteOptions
+) -> list[OffsetRange]:
+    """Send all rows with a producer, and return their offsets when they are acknowledged."""
+    topic = options.topic
     columns = (*_COLUMNS, "timestamp") if options.include_timestamps else _COLUMNS
     records = 0
 
@@ -68,21 +82,18 @@ def write_all(batches: Iterable[pa.RecordBatch], options: WriteOptions) -> Writt
             records += batch.num_rows
             yield batch
 
-    with Producer(
-        connection.bootstrap, client=connection.client, batch=options.batch, **options.producer
-    ) as producer:
-        if topic is not None:
-            # Batches are sent without waiting for the previous ones.
-            parts = producer.send_arrow(topic, (_select(columns, batch) for batch in counted()))
-        else:
-            parts = []
-            for batch in counted():
-                for name, rows in by_topic(batch):
-                    parts += producer.send_arrow(name, _select(columns, rows))
+    if topic is not None:
+        # Batches are sent without waiting for the previous ones.
+        parts = producer.send_arrow(topic, (_select(columns, batch) for batch in counted()))
+    else:
+        parts = []
+        for batch in counted():
+            for name, rows in by_topic(batch):
+                parts += producer.send_arrow(name, _select(columns, rows))
     written = sum(part.record_count for part in parts)
     if written != records:
         raise IncompleteWriteError(f"The task has {records} rows, but {written} were acknowledged")
-    return Written(records)
+    return parts
 
 
 def by_topic(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:

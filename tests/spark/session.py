@@ -12,12 +12,12 @@ _QUIET = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properti
 _QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
-def a_session(folder: Path) -> Any:
+def a_session(folder: Path, master: str = "local[2]") -> Any:
     """Start a session that writes into a folder. Raises RuntimeError without a Java."""
     options = f"{_QUIET} {_QUICK} -Dderby.system.home={folder}"
     return register(
         builder()
-        .master("local[2]")
+        .master(master)
         .appName("ottla-tests")
         .config("spark.driver.extraJavaOptions", options)
         .config("spark.sql.warehouse.dir", str(folder))

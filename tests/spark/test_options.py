@@ -8,6 +8,7 @@ import pytest
 from ottla.client import BatchConfig, TopicPartition
 from ottla.client.spark import OptionError, kafka_keys, options
 from ottla.client.spark.options import (
+    ExactlyOnceOptions,
     OffsetBound,
     SplitOptions,
     TopicSelection,
@@ -244,6 +245,48 @@ def test_invalid_options_of_a_sink_are_named(extra, message):
         write_options({**HERE, **extra})
 
 
+def test_options_of_an_exactly_once_sink():
+    options = write_options(
+        {
+            **HERE,
+            "exactlyOnce": "true",
+            "transactionalIdPrefix": "rides",
+            "batchId": "7",
+            "kafka.transaction.timeout.ms": "90000",
+        }
+    )
+
+    assert options.exactly_once == ExactlyOnceOptions("rides", 7, 90.0)
+    assert write_options(HERE).exactly_once is None
+    with pytest.raises(OptionError, match="batchId does not apply to a streaming write"):
+        write_options({**HERE, "batchId": "7"}, is_stream=True)
+
+
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        ({"exactlyOnce": "true"}, "exactlyOnce=true requires transactionalIdPrefix: a name"),
+        ({"transactionalIdPrefix": "rides"}, "transactionalIdPrefix requires exactlyOnce=true"),
+        ({"batchId": "1"}, "batchId requires exactlyOnce=true"),
+        (
+            {"exactlyOnce": "true", "transactionalIdPrefix": "a/b"},
+            "'a/b' of option transactionalIdPrefix: must be 1 to 200",
+        ),
+        (
+            {"exactlyOnce": "true", "transactionalIdPrefix": "a", "kafka.acks": "1"},
+            "requires kafka.acks=all",
+        ),
+        (
+            {"exactlyOnce": "true", "transactionalIdPrefix": "a", "batchId": "-1"},
+            "'-1' of option batchId: must be an integer",
+        ),
+    ],
+)
+def test_invalid_options_of_an_exactly_once_sink_are_named(extra, message):
+    with pytest.raises(OptionError, match=message):
+        write_options({**HERE, **extra})
+
+
 def test_topics_and_bootstrap_servers_are_required():
     with pytest.raises(OptionError, match=r"one of subscribe.*none is set"):
         read_options(HERE, is_stream=False)
@@ -253,7 +296,13 @@ def test_topics_and_bootstrap_servers_are_required():
 
 def test_every_option_is_documented():
     page = (Path(__file__).resolve().parents[2] / "docs" / "spark.md").read_text()
-    names = [*options._READ, *options._BATCH, *options._STREAM, *options._WRITE]
+    names = [
+        *options._READ,
+        *options._BATCH,
+        *options._STREAM,
+        *options._WRITE,
+        *options._BATCH_WRITE,
+    ]
 
     for name in names:
         assert f"`{name}`" in page, name
