@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
+import subprocess
 from base64 import b64encode
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
@@ -276,6 +278,69 @@ async def test_tls_verifies_the_certificate(tmp_path: Path) -> None:
         await store.close()
         store = EtcdStore.open(url)
         with pytest.raises(StoreUnavailableError, match="certificate verify failed"):
+            await store.keep_alive(1)
+        await store.close()
+
+
+def certificate(folder: Path, name: str, issuer: Path | None = None) -> Path:
+    """Write a certificate and its key to one PEM file; without an issuer, it is an authority.
+
+    A file with the suffix .crt beside it has the certificate alone.
+    """
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("no openssl on the path")
+    path, key = folder / f"{name}.pem", folder / f"{name}.key"
+    # etcd's gateway is a client of etcd itself, with the certificate of the server.
+    extensions = ["basicConstraints=critical,CA:TRUE", "keyUsage=critical,keyCertSign"]
+    if issuer is not None:
+        extensions = [
+            *("basicConstraints=critical,CA:FALSE", "extendedKeyUsage=serverAuth,clientAuth"),
+            "subjectAltName=IP:127.0.0.1",
+        ]
+    command = [openssl, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
+    command += [
+        "-nodes",
+        "-days",
+        "2",
+        "-subj",
+        f"/CN={name}",
+        "-keyout",
+        str(key),
+        "-out",
+        str(path),
+    ]
+    command += [word for extension in extensions for word in ("-addext", extension)]
+    if issuer is not None:
+        command += ["-CA", str(issuer), "-CAkey", str(issuer)]
+    subprocess.run(command, check=True, capture_output=True)
+    alone = path.read_bytes()
+    path.with_suffix(".crt").write_bytes(alone)
+    path.write_bytes(alone + key.read_bytes())
+    return path
+
+
+async def test_tls_with_a_client_certificate(tmp_path: Path) -> None:
+    authority = certificate(tmp_path, "authority")
+    server = certificate(tmp_path, "server", authority)
+    client = certificate(tmp_path, "client", authority)
+    arguments = ["--cert-file", str(server), "--key-file", str(server), "--client-cert-auth"]
+    etcd = EtcdCluster(
+        tmp_path,
+        1,
+        *arguments,
+        "--trusted-ca-file",
+        str(authority.with_suffix(".crt")),
+        scheme="https",
+    )
+    etcd[0].client_certificate = client
+    with etcd:
+        url = parse_store_url(etcd.url.replace("etcd://", "etcds://"))
+        store = EtcdStore.open(url, StoreCredentials("", "", str(authority), str(client)))
+        assert (await store.load()).entries == {}
+        await store.close()
+        store = EtcdStore.open(url, StoreCredentials(truststore=str(authority)))
+        with pytest.raises(StoreUnavailableError):
             await store.keep_alive(1)
         await store.close()
 

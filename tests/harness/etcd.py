@@ -70,6 +70,8 @@ class EtcdMember:
         self.port = int(url.rpartition(":")[2])
         self.data = folder
         self.log = folder.with_suffix(".log")
+        #: A PEM file with the certificate and key that this member asks its clients for.
+        self.client_certificate: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -119,6 +121,8 @@ class EtcdMember:
         request = urllib.request.Request(self._url + path, json.dumps(body).encode(), method="POST")
         # The certificate is etcd's own.
         context = ssl._create_unverified_context()
+        if self.client_certificate is not None:
+            context.load_cert_chain(self.client_certificate)
         with urllib.request.urlopen(request, timeout=10, context=context) as response:
             content: dict[str, Any] = json.loads(response.read())
         return content
