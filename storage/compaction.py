@@ -68,6 +68,8 @@ def plan(log: Log, now_ms: int) -> CompactionPlan | None:
         end_offset = following.base_offset
         if end_offset > log.recovery_point or segment.flushed_size < segment.size:
             break
+        if log.high_watermark is not None and end_offset > log.high_watermark:
+            break  # A follower may have to truncate it.
         if unstable_offset is not None and unstable_offset <= segment.base_offset:
             break
         if end_offset > first_dirty_offset:

@@ -122,14 +122,15 @@ class LogConfig:
     )
     min_insync_replicas: int = config_key(
         1,
-        "Minimum number of in-sync replicas for a produce request with acks=all.",
+        "Minimum number of in-sync replicas for a produce request with acks=all, and for records to"
+        " become visible; a partition with fewer replicas needs all of them. 2 by default with"
+        " cluster.store.",
+        low=1,
         high=INT_MAX,
-        fixed_because="a partition has one replica",
     )
     unclean_leader_election_enable: bool = config_key(
         False,
-        "Whether a replica outside the ISR may become leader, losing records.",
-        fixed_because="a partition has one replica",
+        "Whether a replica outside the ISR may become leader, losing records, if no other can.",
     )
     preallocate: bool = config_key(
         False,

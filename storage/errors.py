@@ -11,6 +11,7 @@
     │   └── InvalidProducerEpochError
     ├── InvalidTxnStateError       a batch outside the transaction that its producer has open
     ├── TransactionCoordinatorFencedError  a marker of an older transaction coordinator
+    ├── DivergedBatchError         a fetched batch that does not follow the log of a follower
     ├── LogOfflineError            the disk failed this log: no appends until it is opened again
     ├── CompactionStoppedError     a compaction was asked to stop
     └── DataDirectoryError         the data directory is locked, foreign, damaged or incompatible
@@ -85,6 +86,10 @@ class InvalidTxnStateError(StorageError):
 
 class TransactionCoordinatorFencedError(StorageError):
     """A marker of a transaction coordinator that another one has replaced."""
+
+
+class DivergedBatchError(StorageError):
+    """A fetched batch that does not follow the log of a follower."""
 
 
 class LogOfflineError(StorageError):

@@ -11,7 +11,11 @@ What is promised:
 
 Three offsets, start ≤ recovery point ≤ end: the log start offset, the first offset that may not be
 durable, and the log end offset, which the next record gets. Everything except `flush` and
-`purge_deleted_segments` belongs to one thread: in the broker, the event loop.
+`purge_deleted_segments` belongs to one thread: in the broker, the event loop. `truncate` may be
+called in another one, if nobody uses the log meanwhile: see `is_truncating`.
+
+The log of a follower has the batches of its leader, with the leader's offsets and epochs
+(`append_as_follower`).
 """
 
 from __future__ import annotations
@@ -30,7 +34,12 @@ from ottla.protocol.batch import RecordBatch, build_control_batch
 from .checkpoints import LeaderEpochCheckpoint, ProducerSnapshots
 from .config import LogConfig
 from .disk import NO_SPACE_ERRORS, Buffer, read_json
-from .errors import LogOfflineError, OffsetOutOfRangeError, SequenceError
+from .errors import (
+    DivergedBatchError,
+    LogOfflineError,
+    OffsetOutOfRangeError,
+    SequenceError,
+)
 from .files import OpenFiles
 from .index import TIME_ENTRY_BYTES
 from .leader_epochs import LeaderEpochs
@@ -94,9 +103,15 @@ class Log:
         self.disk = files.disk
         self.segments = LogSegments(directory, files)
         self.producer_states = ProducerStates()
-        # With durability=fsync: first and last offset of transactions whose marker may not be
-        # durable, so that consumers do not see it.
-        self._unflushed_transactions: deque[tuple[int, int]] = deque()
+        # First and last offset of transactions whose marker may not be below the high watermark, so
+        # that consumers do not see it.
+        self._unseen_markers: deque[tuple[int, int]] = deque()
+        #: With several replicas: the offset below which records are committed; None with one.
+        self.high_watermark: int | None = None
+        #: Whether a thread truncates the log: nobody else may use it.
+        self.is_truncating = False
+        #: Whether a thread replaces the files of compacted segments: no truncation may start.
+        self.is_committing = False
         self.producer_snapshots = ProducerSnapshots(directory, self.disk)
         self.leader_epochs = LeaderEpochs()
         self._leader_epoch_checkpoint = LeaderEpochCheckpoint(directory, self.disk)
@@ -160,11 +175,12 @@ class Log:
         It is open, or its marker is not yet below the high watermark.
         """
         first = self.producer_states.first_open_offset
-        unflushed = self._unflushed_transactions
-        if unflushed:
-            while unflushed and unflushed[0][1] < self.recovery_point:
-                unflushed.popleft()
-            for first_offset, _marker_offset in unflushed:
+        unseen = self._unseen_markers
+        if unseen:
+            visible = self.recovery_point if self.high_watermark is None else self.high_watermark
+            while unseen and unseen[0][1] < visible:
+                unseen.popleft()
+            for first_offset, _marker_offset in unseen:
                 first = first_offset if first is None else min(first, first_offset)
         return first
 
@@ -224,7 +240,6 @@ class Log:
                 return duplicate
         if is_validated is (self.validated_from is None):
             self._set_validated(is_validated)
-        config = self.config
         append_time = now_ms if self._has_append_time else -1
         self._roll_if_needed(len(view), batches[-1], now_ms)
         segment = self.segments.active
@@ -236,6 +251,13 @@ class Log:
             offset += batch.last_offset_delta + 1
         if leader_epoch > self.leader_epochs.current:
             self._start_leader_epoch(leader_epoch, base_offset)
+        self._write(segment, view, batches, now_ms)
+        return LogAppendInfo(base_offset, offset - 1, append_time)
+
+    def _write(
+        self, segment: Segment, view: memoryview, batches: Sequence[RecordBatch], now_ms: int
+    ) -> None:
+        config = self.config
         try:
             segment.append(view, batches, config.index_interval_bytes, config.segment_bytes)
         except OSError as error:
@@ -247,10 +269,55 @@ class Log:
         segment.last_append_ms = now_ms
         for batch in batches:
             if batch.producer_id >= 0:
+                if batch.is_control and (self._is_fsynced or self.high_watermark is not None):
+                    first_offset = self.producer_states.txn_start_offset(batch.producer_id)
+                    if first_offset is not None:
+                        self._unseen_markers.append((first_offset, batch.base_offset))
                 aborted = self.producer_states.update(batch, batch.base_offset, now_ms)
                 if aborted is not None:
                     segment.transactions.add(aborted)
-        return LogAppendInfo(base_offset, offset - 1, append_time)
+
+    def append_as_follower(self, data: Buffer, now_ms: int) -> None:
+        """Append batches that were fetched from the leader, unchanged.
+
+        Their offsets may have gaps, which compaction leaves. Raises BatchError and
+        DivergedBatchError before anything of a batch is written; OSError if the disk failed. The
+        batches before that one stay.
+        """
+        self._check_online()
+        view = memoryview(data)
+        start = end = 0
+        chunk: list[RecordBatch] = []
+        for batch in split(view):
+            batch.validate()
+            next_offset = chunk[-1].next_offset if chunk else self.end_offset
+            epoch = chunk[-1].partition_leader_epoch if chunk else self.leader_epochs.current
+            if batch.base_offset < next_offset or batch.partition_leader_epoch < epoch:
+                self._append_chunk(view[start:end], chunk, now_ms)
+                raise DivergedBatchError(
+                    f"Batch at offset {batch.base_offset} in epoch {batch.partition_leader_epoch}"
+                    f" does not follow offset {next_offset} in epoch {epoch}"
+                )
+            is_new_epoch = chunk and batch.partition_leader_epoch != epoch
+            if is_new_epoch or end + batch.size - start > self.config.segment_bytes:
+                self._append_chunk(view[start:end], chunk, now_ms)
+                start, chunk = end, []
+            chunk.append(batch)
+            end += batch.size
+        self._append_chunk(view[start:end], chunk, now_ms)
+
+    def _append_chunk(self, view: memoryview, batches: Sequence[RecordBatch], now_ms: int) -> None:
+        """Append batches of one leader epoch as they are."""
+        if not batches:
+            return
+        if self.validated_from is None:
+            self._set_validated(is_validated=True)  # By the leader.
+        self._roll_if_needed(len(view), batches[-1], now_ms)
+        segment = self.segments.active
+        epoch = batches[0].partition_leader_epoch
+        if epoch > self.leader_epochs.current:
+            self._start_leader_epoch(epoch, batches[0].base_offset)
+        self._write(segment, view, batches, now_ms)
 
     def append_marker(
         self,
@@ -277,17 +344,13 @@ class Log:
             is_commit=is_commit,
             timestamp=now_ms,
         )
-        first_offset = states.txn_start_offset(producer_id)
-        appended = self.append_batches(
+        return self.append_batches(
             memoryview(marker),
             (RecordBatch(marker),),
             leader_epoch=leader_epoch,
             now_ms=now_ms,
             checks_sequences=False,
         )
-        if first_offset is not None and self._is_fsynced:
-            self._unflushed_transactions.append((first_offset, appended.base_offset))
-        return appended
 
     def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
         """Return the aborted transactions with data in a range of offsets, by first offset."""
@@ -375,11 +438,33 @@ class Log:
             self.save_start_offset(self.end_offset)
         self.producer_snapshots.remove_after(self.end_offset)
         self.restore_producer_states(self.end_offset, self.segments)
-        unflushed = self._unflushed_transactions
-        while unflushed and unflushed[-1][1] >= self.end_offset:
-            unflushed.pop()
+        unseen = self._unseen_markers
+        while unseen and unseen[-1][1] >= self.end_offset:
+            unseen.pop()
         self.leader_epochs.truncate(self.end_offset)
         self._leader_epoch_checkpoint.write(self.leader_epochs)
+
+    def restart_at(self, offset: int) -> None:
+        """Remove everything, and go on at an offset: a follower's leader has no earlier records."""
+        self._check_online()
+        with self._recovery_point_lock:
+            self.truncation_count += 1
+            self.recovery_point = 0
+        self.before_truncation()
+        self.disk.unlink(self.directory / CLEANER_OFFSET_FILE)
+        assert offset > self.end_offset
+        self.segments.create(offset)
+        while len(self.segments) > 1:
+            self.segments.remove(0)
+        self.segments.rename_removed()
+        self.save_start_offset(offset)
+        self.producer_snapshots.remove_after(-1)
+        self.restore_producer_states(offset, self.segments)
+        self._unseen_markers.clear()
+        self.leader_epochs = LeaderEpochs()
+        self._leader_epoch_checkpoint.write(self.leader_epochs)
+        with self._recovery_point_lock:
+            self.recovery_point = offset
 
     def restore_producer_states(self, offset: int, segments: Sequence[Segment]) -> int:
         """Restore the producer states from the last snapshot at or before an offset.
@@ -450,6 +535,9 @@ class Log:
         for segment in self.segments[:count]:
             segment.verify_max_timestamp()
         count = min(count, count_deletable(self._summaries(), self.config, now_ms))
+        if self.high_watermark is not None:
+            while count and self.segments[count].base_offset > self.high_watermark:
+                count -= 1
         if count:
             self.start_offset = max(self.start_offset, self.segments[count].base_offset)
         # A crash may have left segments of deleted records.

@@ -2,8 +2,10 @@
 
     <data>/meta.json           format version, cluster id and broker id
     <data>/lock                locked while a process uses the directory
+    <data>/boot-id             the boot of the machine in which the directory was last used
     <data>/clean-shutdown      exists only after a clean shutdown; removed first thing at start
     <data>/recovery-point      for each log, the offset up to which everything is durable
+    <data>/high-watermark      for each replicated log, the offset up to which it is committed
     <data>/<topic>-<partition>/     the logs
 
     <data>/<…>.deleted/        the log of a deleted topic, until file.delete.delay.ms have passed
@@ -49,6 +51,10 @@ _READABLE_VERSIONS = (1, FORMAT_VERSION)
 _META_FILE = "meta.json"
 _CLEAN_SHUTDOWN_FILE = "clean-shutdown"
 _RECOVERY_POINT_FILE = "recovery-point"
+_HIGH_WATERMARK_FILE = "high-watermark"
+_BOOT_ID_FILE = "boot-id"
+#: Linux: a random id of the current boot. Elsewhere any unclean start counts as a new boot.
+_SYSTEM_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _THREADS = 4
 _STRAY_SUFFIX = ".stray"
 _LOG_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}-\d{1,10}")
@@ -93,7 +99,9 @@ class LogDirectory:
             raise
         self.flusher = Flusher()
         self._recovery_points: dict[str, int] = {}
+        self._high_watermarks: dict[str, int] = {}
         self._was_clean = False
+        self._is_new_boot = False
         self._is_prepared = False
 
     def load_first(self, name: str, config: LogConfig) -> Log:
@@ -138,6 +146,16 @@ class LogDirectory:
                     logger.exception("Log %s cannot be opened, leaving it alone", name)
                     self.failed[name] = error
                 progress(done, len(names))
+
+    @property
+    def may_have_lost_records(self) -> bool:
+        """Whether records that were in the page cache may be lost.
+
+        A process that was killed leaves the page cache whole; a machine that was booted since does
+        not. Damaged batches were set aside in any case.
+        """
+        was_damaged = any(report.damaged_ranges for report in self.reports.values())
+        return was_damaged or (not self._was_clean and self._is_new_boot)
 
     @property
     def without_space(self) -> list[str]:
@@ -279,6 +297,30 @@ class LogDirectory:
                     logger.warning("Log %s: flush failed: %s", log.directory.name, error)
         self._write_recovery_points()
 
+    def read_high_watermarks(self) -> dict[str, int]:
+        """Return the high watermarks of the replicated logs, as of the last checkpoint."""
+        path = self.path / _HIGH_WATERMARK_FILE
+        try:
+            return read_json(path) or {}
+        except ValueError:
+            logger.warning("%s is damaged: high watermarks start at the log start offsets", path)
+            return {}
+
+    def checkpoint_high_watermarks(self) -> None:
+        """Write the high watermarks of the replicated logs. May be called in a thread.
+
+        Without an fsync: an older one is only less than what is committed.
+        """
+        high_watermarks = {
+            name: log.high_watermark
+            for name, log in list(self.logs.items())
+            if log.high_watermark is not None
+        }
+        if high_watermarks != self._high_watermarks:
+            content = json.dumps(high_watermarks).encode()
+            self.disk.replace_file(self.path / _HIGH_WATERMARK_FILE, content, durable=False)
+            self._high_watermarks = high_watermarks
+
     def close(self) -> None:
         """Shut down: flush everything, and write the clean-shutdown marker last."""
         self.flusher.stop()
@@ -289,6 +331,7 @@ class LogDirectory:
             closed = list(pool.map(self._close, self.logs.items()))
         is_clean = not self.failed and all(closed)
         try:
+            self.checkpoint_high_watermarks()
             self._write_recovery_points()
             if is_clean:
                 self.disk.replace_file(self.path / _CLEAN_SHUTDOWN_FILE, b"")
@@ -341,6 +384,7 @@ class LogDirectory:
         if self._was_clean:
             self.disk.unlink(self.path / _CLEAN_SHUTDOWN_FILE)
             self.disk.sync_directory(self.path)
+        self._is_new_boot = self._note_boot()
         self._recovery_points = self._read_recovery_points()
         for name in self.disk.names(self.path):
             if name.endswith(".tmp"):
@@ -348,6 +392,24 @@ class LogDirectory:
         for name in self._directories():
             if name.endswith(DELETED_SUFFIX):
                 self._deleted[self.path / name] = math.inf
+
+    def _note_boot(self) -> bool:
+        """Note the boot of the machine; return whether it is another one than before."""
+        path = self.path / _BOOT_ID_FILE
+        try:
+            current = _SYSTEM_BOOT_ID.read_text().strip()
+        except OSError:
+            current = ""
+        try:
+            noted = path.read_text().strip()
+        except FileNotFoundError:
+            noted = ""
+        is_new = any(_LOG_NAME.fullmatch(name) for name in self._directories()) and (
+            not current or noted != current
+        )
+        if noted != current:
+            self.disk.replace_file(path, current.encode())
+        return is_new
 
     def _check_no_records_lost(self, name: str) -> None:
         """Raise DataDirectoryError if durable records of a log are missing.
