@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from .cluster.broker_channels import BrokerChannels
     from .cluster.forwarding import ControllerChannel
     from .cluster.metadata_follower import MetadataFollower
+    from .cluster.replica_manager import ReplicaManager
     from .cluster.store.metadata_store import MetadataStore
     from .cluster.store_follower import StoreFollower
     from .cluster.store_heartbeat import StoreHeartbeat
@@ -101,6 +102,8 @@ class Broker:
         self.store_follower: StoreFollower
         self.store_registration: StoreRegistration
         self._store_heartbeat: StoreHeartbeat
+        #: Replicates partitions, with a metadata store.
+        self.replicas: ReplicaManager | None = None
         self._exporter: Exporter | None = None
         self.housekeeping = Housekeeping(self)
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -211,6 +214,7 @@ class Broker:
     async def _start_with_store(self, store: MetadataStore, undo: AsyncExitStack) -> None:
         """Follow the metadata store and register in it, or start without it after a while."""
         # A static cluster does not need these.
+        from .cluster.replica_manager import ReplicaManager  # noqa: PLC0415
         from .cluster.store_controller import StoreController  # noqa: PLC0415
         from .cluster.store_forwarding import StoreControllerChannel  # noqa: PLC0415
         from .cluster.store_heartbeat import StoreHeartbeat  # noqa: PLC0415
@@ -224,13 +228,18 @@ class Broker:
             store, follower, self.id, cluster.incarnation, cluster.session_seconds
         )
         self.controller_channel = StoreControllerChannel(cluster, follower)
-        controller = StoreController(self.topics, cluster, store, follower)
+        controller = StoreController(self.topics, cluster, store, follower, self.metrics)
         self.controller = controller
         self._store_heartbeat = StoreHeartbeat(cluster, follower, registration, self.channels)
         for close in (self._store_heartbeat.stop, follower.stop, controller.stop):
             undo.push_async_callback(close)
         undo.push_async_callback(registration.stop)
         undo.callback(self.controller_channel.close)
+        self.topics.incarnation = cluster.incarnation
+        registration.is_lossy = self.logs.may_have_lost_records or self.topics.has_lost_replicas
+        self.replicas = ReplicaManager(self)
+        undo.push_async_callback(self.replicas.stop)
+        self.replicas.start()
         follower.start(self.topics, self.cluster_id)
         listeners = dict(address.split("://", 1) for address in self.server.advertised)
         registration.start(self.topics, listeners, self.config.broker_rack or None)
@@ -350,6 +359,8 @@ class Broker:
 
     async def stop(self) -> None:
         """Complete in-flight requests, flush all logs, and mark the data directory clean."""
+        if self.replicas is not None:
+            await self.replicas.hand_over()
         await self.housekeeping.stop()
         if self._metadata_follower is not None:
             await self._metadata_follower.stop()
@@ -376,6 +387,8 @@ class Broker:
 
     async def _stop_store(self, store: MetadataStore) -> None:
         """Give up the registration, and stop following."""
+        if self.replicas is not None:
+            await self.replicas.stop()
         await self._store_heartbeat.stop()
         controller: Any = self.controller
         await controller.stop()

@@ -4,6 +4,7 @@ The image is replayed from the metadata log. A record holds the complete state o
 only the last record of each key counts, and compaction keeps the log short:
 
     topic/<name>         {"id": …, "replicas": [[0], …], "configs": {…}}     tombstone: removed
+    partition/<topic id>/<n>   the state of a replicated partition: see partition_state.py
     deleted-topic/<id>   {"name": …}           the topic was deleted, its data may be too
     broker/<id>          {"configs": {…}}      dynamic configs of the broker
     registration/<id>    {"incarnation": …, "epoch": …, "leader_epoch": …, "directory": …}
@@ -42,6 +43,8 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from .partition_state import PartitionState
+
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 #: Characters of an invalid topic name that an error message quotes.
 _MAX_QUOTED_NAME = 60
@@ -72,7 +75,15 @@ _STORE_POSITION_KEY = b"store"
 CONTROLLER_KEY = b"active-controller"
 #: Kinds of records that a metadata store has, too.
 _STORE_KINDS = frozenset(
-    {"topic", "deleted-topic", "broker", "registration", "producer-ids", CONTROLLER_KEY.decode()}
+    {
+        "topic",
+        "partition",
+        "deleted-topic",
+        "broker",
+        "registration",
+        "producer-ids",
+        CONTROLLER_KEY.decode(),
+    }
 )
 
 
@@ -89,10 +100,11 @@ class InvalidTopicError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic. `replicas` has the broker ids of each partition, the leader first.
+    """A topic. `replicas` has the broker ids of each partition, the preferred leader first.
 
-    A partition has one replica, so that its leader never changes. Its leader epoch is that of the
-    leader's registration, and rises with each start of the leader.
+    A partition without a state has one replica, so that its leader never changes. Its leader epoch
+    is that of the leader's registration, and rises with each start of the leader. The replicas of a
+    partition with a state are those of the state.
     """
 
     name: str
@@ -168,6 +180,8 @@ class MetadataImage:
     def __init__(self) -> None:
         self.topics: dict[str, Topic] = {}
         self.topics_by_id: dict[UUID, Topic] = {}
+        #: The states of replicated partitions, by topic id and index.
+        self.partition_states: dict[UUID, dict[int, PartitionState]] = {}
         #: Names of deleted topics by id, oldest first.
         self.deleted_topics: dict[UUID, str] = {}
         self.registrations: dict[int, BrokerRegistration] = {}
@@ -195,6 +209,8 @@ class MetadataImage:
         content = None if value is None else json.loads(value)
         if kind == "topic":
             self._replay_topic(name, content)
+        elif kind == "partition":
+            self._replay_partition_state(name, content)
         elif kind == "deleted-topic":
             self.deleted_topics.pop(UUID(name), None)
             if content is not None:
@@ -224,6 +240,9 @@ class MetadataImage:
     def records(self) -> Iterator[KeyValue]:
         """Yield the records of a snapshot of the image, without the position."""
         yield from map(topic_record, self.topics.values())
+        for topic_id, states in self.partition_states.items():
+            for index, state in states.items():
+                yield partition_record(topic_id, index, state)
         for topic_id, name in self.deleted_topics.items():
             yield deleted_topic_record(topic_id, name)
         for broker_id, configs in self.broker_configs.items():
@@ -278,9 +297,26 @@ class MetadataImage:
     def deletion_records(self, topic: Topic) -> list[KeyValue]:
         """Return the records that delete a topic and its data, and forget the oldest deletion."""
         records = [topic_tombstone(topic.name), deleted_topic_record(topic.id, topic.name)]
+        states = self.partition_states.get(topic.id, ())
+        records += [(partition_key(topic.id, index), None) for index in states]
         if len(self.deleted_topics) >= MAX_DELETED_TOPICS:
             records.append((f"deleted-topic/{next(iter(self.deleted_topics))}".encode(), None))
         return records
+
+    def partition_state(self, topic: Topic, index: int) -> PartitionState | None:
+        """Return the state of a replicated partition; None if its only replica leads it."""
+        states = self.partition_states.get(topic.id)
+        return None if states is None else states.get(index)
+
+    def replicas_of(self, topic: Topic, index: int) -> tuple[int, ...]:
+        """Return the replicas of a partition."""
+        state = self.partition_state(topic, index)
+        return topic.replicas[index] if state is None else state.replicas
+
+    def leader_of(self, topic: Topic, index: int) -> int:
+        """Return the leader of a partition; NO_LEADER if it has none."""
+        state = self.partition_state(topic, index)
+        return topic.replicas[index][0] if state is None else state.leader
 
     def has_partition(self, topic_name: str, index: int) -> bool:
         """Whether a partition exists."""
@@ -302,6 +338,15 @@ class MetadataImage:
             self.position = MetadataPosition(content.get("epoch", 0), epoch_id, content["next"])
             self.directory = UUID(content["directory"]) if content.get("directory") else None
 
+    def _replay_partition_state(self, name: str, content: Any) -> None:
+        topic_id, _, index = name.partition("/")
+        states = self.partition_states.setdefault(UUID(topic_id), {})
+        states.pop(int(index), None)
+        if content is not None:
+            states[int(index)] = PartitionState.from_content(content)
+        if not states:
+            del self.partition_states[UUID(topic_id)]
+
     def _replay_topic(self, name: str, content: Any) -> None:
         previous = self.topics.pop(name, None)
         if previous is not None:
@@ -314,6 +359,25 @@ class MetadataImage:
         self.topics[name] = self.topics_by_id[topic.id] = topic
         self.partition_count += len(topic.replicas)
         self._names_by_key[collision_key(name)] = name
+
+
+def parse_partition_key(key: bytes) -> tuple[UUID, int] | None:
+    """Parse the key of a partition's state; None for keys of other kinds."""
+    kind, _, name = key.decode().partition("/")
+    if kind != "partition":
+        return None
+    topic_id, _, index = name.partition("/")
+    return UUID(topic_id), int(index)
+
+
+def partition_key(topic_id: UUID, index: int) -> bytes:
+    """Return the key of a partition's state."""
+    return f"partition/{topic_id}/{index}".encode()
+
+
+def partition_record(topic_id: UUID, index: int, state: PartitionState) -> KeyValue:
+    """Return the record of a partition's state."""
+    return partition_key(topic_id, index), state.to_json()
 
 
 def parse_topic_record(record: KeyValue) -> tuple[str, Topic | None] | None:

@@ -6,13 +6,26 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 
-def assign_replicas(count: int, brokers: Sequence[int], start: int) -> tuple[tuple[int, ...], ...]:
-    """Return the replicas of `count` new partitions: one each, round-robin.
+def assign_replicas(
+    count: int, brokers: Sequence[int], start: int, factor: int = 1
+) -> tuple[tuple[int, ...], ...]:
+    """Return the replicas of `count` new partitions, on distinct brokers, the leader first.
 
-    `start` is any number, which selects the first broker. With the number of existing partitions,
-    round-robin continues from topic to topic.
+    Leaders are assigned round-robin. `start` is any number, which selects the first broker. With
+    the number of existing partitions, round-robin continues from topic to topic. The distance of
+    the followers from their leader changes with each round: the partitions of a broker that fails
+    get leaders on all others.
     """
-    return tuple((brokers[(start + index) % len(brokers)],) for index in range(count))
+    if factor == 1:
+        return tuple((brokers[(start + index) % len(brokers)],) for index in range(count))
+    size = len(brokers)
+    assigned = []
+    for index in range(start, start + count):
+        distances = ((index // size + follower) % (size - 1) + 1 for follower in range(factor - 1))
+        assigned.append(
+            (brokers[index % size], *(brokers[(index + distance) % size] for distance in distances))
+        )
+    return tuple(assigned)
 
 
 @lru_cache(maxsize=10_000)

@@ -200,11 +200,12 @@ class Controller:
         partition_count: int,
         configs: Mapping[str, str],
         replicas: Sequence[Sequence[int]] | None = None,
+        replication_factor: int | None = None,
     ) -> Topic:
         """Return a new topic to create. Raises ApiError, InvalidTopicError or ConfigError."""
         self._check_new_topic(name, partition_count)
         self._topics.topic_config(configs)
-        assigned = self._assign_replicas(partition_count, replicas)
+        assigned = self._assign_replicas(partition_count, replicas, replication_factor)
         return Topic(name, _random_topic_id(), assigned, dict(configs))
 
     def plan_internal_topic(
@@ -227,7 +228,8 @@ class Controller:
             )
         new_count = partition_count - current_count
         self._check_partition_limit(new_count)
-        return topic.with_partitions(self._assign_replicas(new_count, replicas))
+        factor = len(topic.replicas[0])
+        return topic.with_partitions(self._assign_replicas(new_count, replicas, factor))
 
     async def plan_and_create_topics(
         self, names: Iterable[str], plan: Callable[[str], Topic], *, validate_only: bool = False
@@ -335,7 +337,10 @@ class Controller:
         return await self._commit([topic_record(topic) for topic in topics])
 
     def _assign_replicas(
-        self, partition_count: int, replicas: Sequence[Sequence[int]] | None
+        self,
+        partition_count: int,
+        replicas: Sequence[Sequence[int]] | None,
+        _replication_factor: int | None = None,
     ) -> tuple[tuple[int, ...], ...]:
         if replicas is not None:
             return tuple(tuple(broker_ids) for broker_ids in replicas)

@@ -11,21 +11,27 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from ottla.coord.election import initial_state
 from ottla.coord.metadata_image import (
     CONTROLLER_KEY,
     KeyValue,
     Topic,
+    parse_topic_record,
+    partition_key,
+    partition_record,
     producer_ids_record,
     registration_record,
     topic_record,
 )
+from ottla.coord.placement import assign_replicas
 from ottla.protocol.errors import ErrorCode
 
 from ..requests.errors import EXPECTED_ERRORS, ApiError
 from .controller import PRODUCER_IDS_PER_BLOCK, Controller
+from .elections import PlannedElection, log_elections, plan_elections, plan_preferred_elections
 from .store.metadata_store import (
     KEEP_LEASE,
     Compare,
@@ -41,6 +47,7 @@ from .store.metadata_store import (
 )
 
 if TYPE_CHECKING:
+    from ..observability.metrics import Metrics
     from ..partitions.topics import Topics
     from .store_follower import StoreFollower
     from .store_membership import StoreMembership
@@ -49,8 +56,10 @@ logger = logging.getLogger(__name__)
 
 #: A transaction has room for two compares of each, and for that of the controller key.
 _RECORDS_PER_TRANSACTION = 60
+#: One compare of each.
+_STATES_PER_TRANSACTION = 120
 _PRODUCER_IDS_KEY = b"producer-ids"
-_RETRY_SECONDS = 0.5
+_RETRY_SECONDS = 0.1
 
 
 class StoreController(Controller):
@@ -62,21 +71,24 @@ class StoreController(Controller):
         cluster: StoreMembership,
         store: MetadataStore,
         follower: StoreFollower,
+        metrics: Metrics,
     ) -> None:
         super().__init__(topics, cluster)
+        self._metrics = metrics
         self._store = store
         self._follower = follower
-        self._task: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
         """Watch the registrations while this broker is the controller."""
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(self._run()), loop.create_task(self._rebalance())]
 
     async def stop(self) -> None:
         """Stop."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def allocate_producer_ids(self) -> range:
         """Allocate a block of producer ids; every broker does it by itself. Raises ApiError."""
@@ -96,6 +108,37 @@ class StoreController(Controller):
             entry = result.current[_PRODUCER_IDS_KEY]
             revision = 0 if entry is None else entry.mod_revision
             first = first if entry is None else max(json.loads(entry.value)["next"], 1)
+
+    def plan_internal_topic(
+        self, name: str, partition_count: int, configs: Mapping[str, str]
+    ) -> Topic:
+        """Return an internal topic to create, with as many replicas as any."""
+        return self.plan_topic(name, partition_count, configs)
+
+    def _assign_replicas(
+        self,
+        partition_count: int,
+        replicas: Sequence[Sequence[int]] | None,
+        replication_factor: int | None = None,
+    ) -> tuple[tuple[int, ...], ...]:
+        if replicas is not None:
+            return super()._assign_replicas(partition_count, replicas)
+        brokers = sorted(self._placeable())
+        factor = replication_factor
+        if factor is None:
+            factor = min(self._topics.config.new_topic_replication_factor, len(brokers))
+        if not 1 <= factor <= len(brokers):
+            raise ApiError(
+                ErrorCode.INVALID_REPLICATION_FACTOR,
+                f"Invalid replication factor {factor}: {len(brokers)} brokers are alive",
+            )
+        return assign_replicas(partition_count, brokers, self._image.partition_count, factor)
+
+    def _placeable(self) -> set[int]:
+        """Return the brokers that new replicas can be placed on."""
+        return {
+            broker_id for broker_id, one in self._image.registrations.items() if one.state == "up"
+        }
 
     async def unfence(self, broker_id: int) -> None:
         """Let a registered broker serve: its state becomes `up`."""
@@ -118,7 +161,7 @@ class StoreController(Controller):
             seen = self._follower.revision
             try:
                 if self._cluster.is_controller:
-                    await self._unfence_all()
+                    await self._elect_and_unfence()
             except EXPECTED_ERRORS as error:
                 logger.debug("brokers could not be unfenced", extra={"reason": str(error)})
                 await asyncio.sleep(_RETRY_SECONDS)
@@ -129,29 +172,118 @@ class StoreController(Controller):
                 continue
             await self._follower.wait_for_revision(seen + 1)
 
-    async def _unfence_all(self) -> None:
-        for broker_id, registration in list(self._image.registrations.items()):
-            if registration.state == "fenced":
+    async def _rebalance(self) -> None:
+        """Elect the preferred leaders from time to time, so that leadership is spread again."""
+        while True:
+            await asyncio.sleep(self._topics.config.leader_imbalance_check_interval_seconds)
+            try:
+                if self._cluster.is_controller and self._topics.config.auto_leader_rebalance_enable:
+                    await self.elect_preferred_leaders()
+            except EXPECTED_ERRORS as error:
+                logger.debug("leaders were not rebalanced", extra={"reason": str(error)})
+            except Exception:
+                logger.exception("rebalancing leaders failed")
+
+    async def elect_preferred_leaders(self) -> None:
+        """Elect the first replica of each partition, if it is in sync. Raises ApiError."""
+        planned = plan_preferred_elections(self._image)
+        for start in range(0, len(planned), _STATES_PER_TRANSACTION):
+            await self._store_states(planned[start : start + _STATES_PER_TRANSACTION])
+
+    async def _elect_and_unfence(self) -> None:
+        """Elect leaders as the registrations require, then let the brokers serve that came back.
+
+        A broker that came back is unfenced only after all its partitions have states that take its
+        restart into account: it has left the ISRs if it may have lost records, and leads in new
+        epochs only.
+        """
+        fenced = {
+            broker_id: one.broker_epoch
+            for broker_id, one in self._image.registrations.items()
+            if one.state == "fenced"
+        }
+        planned = plan_elections(self._image, self._min_isr_of, self._is_unclean_enabled)
+        for start in range(0, len(planned), _STATES_PER_TRANSACTION):
+            await self._store_states(planned[start : start + _STATES_PER_TRANSACTION])
+            await asyncio.sleep(0)
+        await self._remove_orphans()
+        for broker_id, broker_epoch in fenced.items():
+            registration = self._image.registrations.get(broker_id)
+            if registration is not None and registration.broker_epoch == broker_epoch:
                 await self.unfence(broker_id)
+
+    async def _store_states(self, planned: Sequence[PlannedElection]) -> None:
+        await self._transact(
+            _operations(partition_record(one.topic.id, one.index, one.after) for one in planned)
+        )
+        for one in planned:
+            if one.after.leader != one.before.leader:
+                kind = "none"
+                if one.after.has_leader:
+                    kind = "unclean" if one.after.is_recovering else "clean"
+                self._metrics.elections[kind] += 1
+        log_elections(planned)
+
+    def _min_isr_of(self, topic: Topic) -> int:
+        return self._topics.config_of(topic).min_insync_replicas
+
+    def _is_unclean_enabled(self, topic: Topic) -> bool:
+        return self._topics.config_of(topic).unclean_leader_election_enable
+
+    async def _remove_orphans(self) -> None:
+        """Remove the states of deleted topics that an earlier controller has left."""
+        orphans: list[KeyValue] = [
+            (partition_key(topic_id, index), None)
+            for topic_id, states in self._image.partition_states.items()
+            if topic_id in self._image.deleted_topics
+            for index in states
+        ]
+        if orphans:
+            await self._commit(orphans)
 
     async def _start_epoch(self) -> None:
         """Do nothing: the epoch of the controller is that of its key."""
 
     async def _commit(self, records: Sequence[KeyValue]) -> int:
-        """Commit a change that fits into a transaction; return its revision."""
-        return await self._transact(_operations(records))
+        """Commit a change; return its revision. A large one takes several transactions, in order.
+
+        Its first records make it true; the others remove what it leaves behind.
+        """
+        revision = 0
+        for start in range(0, len(records), _STATES_PER_TRANSACTION):
+            chunk = records[start : start + _STATES_PER_TRANSACTION]
+            revision = await self._transact(_operations(chunk))
+        return revision
 
     async def _commit_topics(self, topics: Sequence[Topic]) -> int:
         """Create or change topics, as many in each transaction as it has room for."""
         # Create the logs first: a full disk fails the request and leaves no topic.
         await self._topics.create_logs(topics)
+        # The states of a topic come first: its own record is the moment of its creation.
+        records = [record for topic in topics for record in self._records_of(topic)]
         revision = 0
-        for start in range(0, len(topics), _RECORDS_PER_TRANSACTION):
-            chunk = topics[start : start + _RECORDS_PER_TRANSACTION]
+        for start in range(0, len(records), _RECORDS_PER_TRANSACTION):
+            chunk = records[start : start + _RECORDS_PER_TRANSACTION]
             # A transaction that arrives late, after a deletion, must not create the topic again.
-            not_deleted = [ModRevision(f"deleted-topic/{topic.id}".encode(), 0) for topic in chunk]
-            revision = await self._transact(_operations(map(topic_record, chunk)), not_deleted)
+            named = [topic for key, value in chunk for topic in [parse_topic_record((key, value))]]
+            not_deleted = [
+                ModRevision(f"deleted-topic/{topic[1].id}".encode(), 0)
+                for topic in named
+                if topic is not None and topic[1] is not None
+            ]
+            revision = await self._transact(_operations(chunk), not_deleted)
         return revision
+
+    def _records_of(self, topic: Topic) -> list[KeyValue]:
+        """Return the states of a topic's new partitions, and the topic."""
+        known = self._image.partition_states.get(topic.id, {})
+        alive = self._placeable()
+        states = [
+            partition_record(topic.id, index, initial_state(replicas, alive))
+            for index, replicas in enumerate(topic.replicas)
+            if index not in known
+        ]
+        return [*states, topic_record(topic)]
 
     async def _transact(
         self, operations: Sequence[Operation], compares: Sequence[Compare] = ()
@@ -212,5 +344,5 @@ class StoreController(Controller):
         )
 
 
-def _operations(records: Sequence[KeyValue] | map[KeyValue]) -> list[Operation]:
+def _operations(records: Iterable[KeyValue]) -> list[Operation]:
     return [Delete(key) if value is None else Put(key, value) for key, value in records]

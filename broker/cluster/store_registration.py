@@ -33,6 +33,7 @@ from ottla.coord.metadata_image import CONTROLLER_KEY
 from ottla.storage.errors import DataDirectoryError
 
 from .store.metadata_store import (
+    KEEP_LEASE,
     CreateRevision,
     Delete,
     Entry,
@@ -123,6 +124,19 @@ class StoreRegistration:
         self._topics, self._listeners, self._rack = topics, listeners, rack
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(self._run()), loop.create_task(self._contend())]
+
+    async def leave(self) -> None:
+        """Announce that this broker stops: others are elected, and it joins no ISR."""
+        if self._lease_id is None or self.broker_epoch < 0:
+            return
+        entry = (await self._store.load(self._key)).entries.get(self._key)
+        if entry is None or entry.create_revision != self.broker_epoch:
+            return
+        content = {**json.loads(entry.value), "state": "leaving"}
+        await self._store.transact(
+            [ModRevision(self._key, entry.mod_revision)],
+            [Put(self._key, _json(content), KEEP_LEASE)],
+        )
 
     async def stop(self) -> None:
         """End the lease: the registration vanishes, and so does the controller key."""

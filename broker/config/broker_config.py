@@ -49,6 +49,9 @@ _MIB = 1024 * 1024
 #: Room for two requests that fail at members of the store, and for an election there.
 _STORE_SESSION_TIMEOUT_MS = 6000
 _MIN_STORE_SESSION_TIMEOUT_MS = 2000
+#: Defaults with a metadata store: the loss of any one broker loses nothing and stops nothing.
+_STORE_REPLICATION_FACTOR = 3
+_STORE_MIN_ISR = 2
 
 # The broker config that holds the default of each topic config.
 _TOPIC_DEFAULTS = {
@@ -172,7 +175,8 @@ class BrokerConfig:
     )
     default_replication_factor: int = config_key(
         1,
-        "Default replication factor of a new topic. Above 1, see replication.factor.policy.",
+        "Default replication factor of a new topic. With cluster.store it is 3 by default, or the"
+        " number of live brokers if that is less. Without, see replication.factor.policy.",
         low=1,
         high=2**15 - 1,
         is_dynamic=False,
@@ -185,6 +189,42 @@ class BrokerConfig:
         " assignments are never clamped.",
         choices=("auto", "clamp", "reject"),
         is_dynamic=False,
+    )
+    replica_lag_time_max_ms: int = config_key(
+        10_000,
+        "Time without catching up with the leader after which a follower leaves the ISR.",
+        low=100,
+        high=INT_MAX,
+    )
+    replica_fetch_wait_max_ms: int = config_key(
+        500, "Maximum time that a fetch of a follower waits for new records.", low=1, high=INT_MAX
+    )
+    replica_fetch_max_bytes: int = config_key(
+        1024 * 1024,
+        "Maximum bytes per partition in a response to a follower; the first batch may be larger.",
+        low=1,
+        high=INT_MAX,
+    )
+    replica_fetch_response_max_bytes: int = config_key(
+        10 * 1024 * 1024, "Maximum bytes of a response to a follower.", low=1, high=INT_MAX
+    )
+    replica_socket_timeout_ms: int = config_key(
+        3000,
+        "Time beyond replica.fetch.wait.max.ms after which a fetch of a follower fails.",
+        low=100,
+        high=INT_MAX,
+    )
+    auto_leader_rebalance_enable: bool = config_key(
+        True, "Whether preferred leaders are elected from time to time; with cluster.store."
+    )
+    leader_imbalance_check_interval_seconds: int = config_key(
+        300, "Interval at which preferred leaders are elected.", low=1, high=INT_MAX
+    )
+    controlled_shutdown_max_wait_ms: int = config_key(
+        5000,
+        "Maximum time that a broker that stops waits until others lead its partitions.",
+        low=0,
+        high=INT_MAX,
     )
     auto_create_topics_enable: bool = config_key(
         True, "Whether a topic is created when a client requests metadata of an unknown topic."
@@ -501,6 +541,8 @@ class BrokerConfig:
             for name, value in to_milliseconds(values).items()
             if name in _TOPIC_DEFAULTS
         }
+        if values.get("cluster.store"):
+            topic_fields.setdefault("min_insync_replicas", _STORE_MIN_ISR)
         config = cls(**fields, topic_defaults=LogConfig(**topic_fields))
         config._set_sources(configs)
         return config
@@ -572,8 +614,17 @@ class BrokerConfig:
             )
         return self.replication_factor_policy == "clamp"
 
+    @property
+    def new_topic_replication_factor(self) -> int:
+        """The replication factor of a topic that does not say; with a store, at most."""
+        if self.cluster_store and not self.is_static("default.replication.factor"):
+            return _STORE_REPLICATION_FACTOR
+        return self.default_replication_factor
+
     def check_replication_factor(self, name: str, factor: int) -> None:
         """Raise ConfigError if a config has a replication factor that this broker rejects."""
+        if self.cluster_store:
+            return
         if factor > 1 and not self.clamps_replication_factor:
             raise ConfigError(
                 f"Invalid value {factor} for {name}: a partition has one replica; use 1, or"

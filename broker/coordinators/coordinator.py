@@ -127,7 +127,8 @@ class Coordinator(ABC, Generic[S]):
         topic = self._topic
         if topic is None:
             return -1
-        return topic.replicas[coordinator_partition(key, len(topic.replicas))][0]
+        index = coordinator_partition(key, len(topic.replicas))
+        return self._broker.topics.image.leader_of(topic, index)
 
     def partition_index_of(self, key: str) -> int:
         """Return the partition of a key; -1 while the topic does not exist."""
@@ -193,14 +194,21 @@ class Coordinator(ABC, Generic[S]):
         """Serve the shards of a new topic: there is nothing to load."""
         if topic.name == self.topic_name:
             for index, partition in self._led_partitions().items():
-                if partition is not None:
+                if partition is not None and partition.log.end_offset > 0:
+                    self._broker.start_task(self.load_shard(index))
+                elif partition is not None:
                     self.shards[index] = self._new_runtime(partition)
                     self.shards[index].activate()
 
     def partition_opened(self, topic: Topic, index: int) -> None:
-        """Load the shard of a partition whose log could not be opened before."""
+        """Load the shard of a partition that this broker leads from now on."""
         if topic.name == self.topic_name:
             self._broker.start_task(self.load_shard(index))
+
+    def partition_closed(self, topic: Topic, index: int) -> None:
+        """Unload the shard of a partition that another broker leads from now on."""
+        if topic.name == self.topic_name:
+            self.unload_shard(index)
 
     def topic_deleted(self, topic: Topic) -> None:
         """Unload the shards of a deleted topic."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.coord.effects import Producer, SendMarkers
 from ottla.coord.metadata_image import OFFSETS_TOPIC, TopicPartition
+from ottla.coord.partition_state import NO_LEADER
 from ottla.protocol.api.write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerTopic,
@@ -124,8 +125,10 @@ class MarkerSender:
             if topic is None or not 0 <= due.tp.partition < len(topic.replicas):
                 self._report(due.runtime, due.marker, (due.tp,))  # The topic was deleted.
                 continue
-            leader_id = topic.replicas[due.tp.partition][0]
-            if leader_id == broker.id:
+            leader_id = broker.topics.image.leader_of(topic, due.tp.partition)
+            if leader_id == NO_LEADER:
+                self._completed(due, ErrorCode.LEADER_NOT_AVAILABLE)
+            elif leader_id == broker.id:
                 write_marker(broker, due.tp, _marker(due), partial(self._completed, due))
             else:
                 self._due.setdefault(leader_id, []).append(due)

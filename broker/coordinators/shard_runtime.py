@@ -262,10 +262,13 @@ class ShardRuntime(Generic[S]):
     def _replay_when_durable(
         self, base_offset: int, last_offset: int, appended: Append | _AppendedMarker
     ) -> list[Effect]:
-        if not self.partition.acks_all_means_fsync and not self._in_flight:
+        partition = self.partition
+        if not partition.acks_all_waits and not self._in_flight:
             return self._replay(base_offset, appended)
         self._in_flight.append((base_offset, last_offset, appended))
-        self.partition.when_flushed(last_offset, lambda error: self._flushed(last_offset, error))
+        # What is in flight is waited for, also if durability was lowered meanwhile.
+        wait = partition.when_committed if partition.acks_all_waits else partition.when_flushed
+        wait(last_offset, lambda error: self._flushed(last_offset, error))
         return []
 
     def _flushed(self, offset: int, error: Exception | None) -> None:

@@ -63,6 +63,12 @@ class Metrics:
         self.failures: Counter[tuple[str, str]] = Counter()
         #: Connections by outcome: accepted, refused, idle, stalled, malformed.
         self.connections: Counter[str] = Counter()
+        #: Changes of the ISR by this leader: shrunk, expanded.
+        self.isr_changes: Counter[str] = Counter()
+        #: Leaders that this controller has elected: clean, unclean, none (no replica is eligible).
+        self.elections: Counter[str] = Counter()
+        #: Fetches of this broker's replicas from their leaders.
+        self.replica_fetch_seconds = Histogram()
         self.bytes_received = 0
         self.bytes_sent = 0
 

@@ -71,6 +71,8 @@ class _BrokerCollector(Collector):
         yield from self._memory()
         yield from self._disk()
         yield from self._partitions()
+        if self._broker.replicas is not None:
+            yield from self._replication()
         yield from self._scrubber()
         yield from self._groups()
         yield from self._transactions()
@@ -174,6 +176,63 @@ class _BrokerCollector(Collector):
         yield GaugeMetricFamily(
             "ottla_offline_partitions", "Partitions whose log is offline.", offline
         )
+
+    def _replication(self) -> Iterator[Metric]:
+        broker, metrics = self._broker, self._broker.metrics
+        led = [one for one in list(broker.topics.online_partitions()) if one.state is not None]
+        states = [one.state for one in led if one.state is not None]
+        yield GaugeMetricFamily(
+            "ottla_under_replicated_partitions",
+            "Led partitions with replicas that are not in sync.",
+            sum(state.is_under_replicated for state in states),
+        )
+        yield GaugeMetricFamily(
+            "ottla_under_min_isr_partitions",
+            "Led partitions with fewer in-sync replicas than min.insync.replicas.",
+            sum(one.is_under_min_isr for one in led),
+        )
+        yield GaugeMetricFamily(
+            "ottla_leaderless_partitions",
+            "Partitions of the cluster without a leader.",
+            sum(
+                not state.has_leader
+                for of_topic in list(broker.topics.image.partition_states.values())
+                for state in list(of_topic.values())
+            ),
+        )
+        lag = GaugeMetricFamily(
+            "ottla_replica_lag_records",
+            "Records of a led partition that a follower does not have, as of its last fetch.",
+            labels=[*_PARTITION_LABELS, "broker"],
+        )
+        for partition in led:
+            if partition.progress is not None:
+                for broker_id, fetch in list(partition.progress.fetches.items()):
+                    labels = [partition.topic, str(partition.index), str(broker_id)]
+                    lag.add_metric(labels, partition.log.end_offset - fetch.end_offset)
+        yield lag
+        changes = CounterMetricFamily(
+            "ottla_isr_changes", "Changes of the ISR of led partitions.", labels=["change"]
+        )
+        for change, count in list(metrics.isr_changes.items()):
+            changes.add_metric([change], count)
+        yield changes
+        elections = CounterMetricFamily(
+            "ottla_elections",
+            "Leaders elected by this broker as the controller: clean, unclean, or none.",
+            labels=["outcome"],
+        )
+        for outcome, count in list(metrics.elections.items()):
+            elections.add_metric([outcome], count)
+        yield elections
+        fetches = HistogramMetricFamily(
+            "ottla_replica_fetch_duration_seconds",
+            "Time of the fetches of this broker's replicas, with the wait for records.",
+        )
+        histogram = metrics.replica_fetch_seconds
+        counts = zip(_BUCKET_LABELS, map(float, accumulate(histogram.counts)), strict=True)
+        fetches.add_metric([], list(counts), histogram.sum)
+        yield fetches
 
     def _scrubber(self) -> Iterator[Metric]:
         scrubber = self._broker.housekeeping.scrubber

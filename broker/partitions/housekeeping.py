@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+#: How often a compaction looks whether a truncation has let go of the log.
+_TRUNCATION_CHECK_SECONDS = 0.01
 #: Pause between two runs of a job, however short its interval is.
 _MIN_PAUSE_SECONDS = 0.01
 #: How often the directories of deleted logs are looked at.
@@ -186,11 +188,18 @@ class Housekeeping:
                 stop=self._stop_cleaner,
             ),
         )
-        while (commit := compaction.next_commit(log, rewritten)) is not None:
+        while True:
+            while log.is_truncating:
+                await asyncio.sleep(_TRUNCATION_CHECK_SECONDS)
+            commit = compaction.next_commit(log, rewritten)
+            if commit is None:
+                break
+            log.is_committing = True
             try:
                 await asyncio.to_thread(commit.write)
             finally:
                 commit.finish()
+                log.is_committing = False
         if not rewritten.is_abandoned:
             logger.info("compacted", extra={"log": log.directory.name, **asdict(rewritten.stats)})
 
@@ -210,7 +219,7 @@ class Housekeeping:
                 logger.exception("housekeeping failed", extra={"job": job.__name__})
 
     def _logs(self) -> list[Log]:
-        return list(self._broker.logs.logs.values())
+        return [log for log in self._broker.logs.logs.values() if not log.is_truncating]
 
 
 @contextmanager

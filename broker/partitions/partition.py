@@ -1,23 +1,34 @@
-"""A partition that this broker leads: its log, its high watermark and its delayed fetches.
+"""A replica of a partition: its log, its role, its high watermark and its delayed fetches.
+
+A partition without a state is led by its only replica. With a `PartitionState`, this broker leads
+it, follows the leader, or does neither (`Role`).
 
 What an ack promises is the topic's `durability` (see storage/config.py). `append` returns when the
 records are in the page cache; `when_flushed` calls back when they are fsynced, and `when_committed`
 when acks=all is kept.
 
-Consumers see records below the high watermark, which never goes back. It follows the log end
-offset; with durability=fsync, the log's recovery point. Consumers with isolation level
-read_committed see only records below the last stable offset: the first offset of a transaction
-without a visible marker.
+Consumers see records below the high watermark, which never goes back. With one replica it follows
+the log end offset; with durability=fsync, the log's recovery point. With several, it is the lowest
+of these among the in-sync replicas, as far as the leader knows: a follower's fetch offset is its
+end, and with durability=fsync a follower fsyncs before it fetches. Then acks=all means that all
+in-sync replicas have the records, and the leader alone fsyncs nothing.
+
+Consumers with isolation level read_committed see only records below the last stable offset: the
+first offset of a transaction without a visible marker.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import Future
+from enum import Enum
 
+from ottla.coord.election import effective_min_isr
+from ottla.coord.follower_progress import FollowerProgress
 from ottla.coord.metadata_image import INTERNAL_TOPICS
+from ottla.coord.partition_state import PartitionState
 from ottla.protocol.batch import MARKER_BYTES, RecordBatch, split_batches
 from ottla.protocol.errors import ErrorCode
 from ottla.storage.config import LogConfig
@@ -27,33 +38,49 @@ from ottla.storage.flusher import Flusher
 from ottla.storage.log import Log, LogAppendInfo, LogSlice
 from ottla.storage.transaction_index import AbortedTransaction
 
-from ..requests.errors import ApiError
+from ..requests.errors import ApiError, NotLeaderError
 from ..requests.waiters import Waiter
 
 #: Read size of `batches`.
 _BLOCK_BYTES = 256 * 1024
 
-#: Called when the records are fsynced, or with the error that prevented it.
+#: Called when the records are fsynced or committed, or with the error that prevented it.
 FlushCallback = Callable[[Exception | None], None]
+
+
+class Role(Enum):
+    """What this broker does with a partition."""
+
+    LEADER = "leader"
+    FOLLOWER = "follower"
+    #: There is no leader, or this broker may not act on what it knows.
+    OFFLINE = "offline"
 
 
 class Partition:
     """One partition and its leader state."""
 
     __slots__ = (
+        "_acks",
         "_flusher",
         "_is_flushing",
         "_loop",
+        "_uncommitted",
         "_unflushed",
         "accepted_epoch",
-        "acks_all_means_fsync",
+        "acks_all_waits",
         "deletion_lock",
         "high_watermark",
         "index",
         "is_fsynced",
         "is_internal",
+        "is_under_min_isr",
         "leader_epoch",
         "log",
+        "progress",
+        "replica_waiters",
+        "role",
+        "state",
         "topic",
         "waiters",
     )
@@ -67,14 +94,27 @@ class Partition:
         self.is_internal = topic in INTERNAL_TOPICS
         self.log = log
         self.set_leader_epoch(leader_epoch)
-        #: In the order in which they came.
+        self.role = Role.LEADER
+        #: The stored state; None if the partition cannot have other replicas.
+        self.state: PartitionState | None = None
+        #: On the leader of several replicas: what it knows of its followers.
+        self.progress: FollowerProgress | None = None
+        #: Whether there are too few in-sync replicas for acks=all.
+        self.is_under_min_isr = False
+        #: Delayed fetches of consumers, in the order in which they came.
         self.waiters: dict[Waiter, None] = {}
+        #: Delayed fetches of followers, which also get what is not committed.
+        self.replica_waiters: dict[Waiter, None] = {}
         self._flusher = flusher
         self._loop = asyncio.get_running_loop()
         self._unflushed: deque[tuple[int, FlushCallback]] = deque()
         self._is_flushing = False
         #: Held while records are deleted on request.
         self.deletion_lock = asyncio.Lock()
+        # Last offset and size of appends above the high watermark.
+        self._uncommitted: deque[tuple[int, int]] = deque()
+        # What waits for the high watermark, with the offset that it must pass.
+        self._acks: deque[tuple[int, FlushCallback]] = deque()
         self._read_config()
         #: The offset below which records are visible to consumers.
         self.high_watermark = log.recovery_point if self.is_fsynced else log.end_offset
@@ -139,6 +179,84 @@ class Partition:
         self._read_config()
         self._advance_high_watermark()
 
+    # Roles.
+
+    def lead(self, state: PartitionState, broker_id: int, now_ms: int) -> None:
+        """Lead in the leader epoch of a state, or follow a newer state of the same epoch."""
+        is_new_epoch = self.role is not Role.LEADER or self.leader_epoch != state.leader_epoch
+        self.state = state
+        if is_new_epoch or self.progress is None:
+            self._fail_acks(state)
+            self.role = Role.LEADER
+            self.set_leader_epoch(state.leader_epoch)
+            self._uncommitted.clear()
+            self.progress = None
+            if len(state.replicas) > 1:
+                self.progress = FollowerProgress(state, broker_id, self.log.end_offset, now_ms)
+                self.log.high_watermark = self.high_watermark
+            else:
+                self.log.high_watermark = None
+        else:
+            self.progress.set_state(state)
+        self._read_config()
+        self._advance_high_watermark()
+        if self.is_under_min_isr and self._acks:
+            self._fail_acks(state)
+
+    def follow(self, state: PartitionState, *, is_active: bool) -> None:
+        """Follow the leader of a state, if it has one; wait if not, or if not `is_active`."""
+        if self.role is Role.LEADER or (
+            self.state is not None and self.state.leader_epoch != state.leader_epoch
+        ):
+            self.wake_all()
+        self.role = Role.FOLLOWER if state.has_leader and is_active else Role.OFFLINE
+        self.state = state
+        self.progress = None
+        self.leader_epoch = self.accepted_epoch = state.leader_epoch
+        self.is_under_min_isr = False
+        self.log.high_watermark = self.high_watermark
+        self._uncommitted.clear()
+        self._fail_acks(state)
+
+    def set_high_watermark(self, offset: int) -> None:
+        """Set the high watermark of a follower: the leader's, as far as the log goes."""
+        offset = min(offset, self.log.end_offset)
+        if offset > self.high_watermark:
+            self.high_watermark = self.log.high_watermark = offset
+
+    def restore_high_watermark(self, offset: int) -> None:
+        """Set the high watermark after a start, or after the log has been truncated."""
+        offset = max(min(offset, self.log.end_offset), self.log.start_offset)
+        self.high_watermark = self.log.high_watermark = offset
+
+    @property
+    def is_high_watermark_known(self) -> bool:
+        """Whether the high watermark is not below that of earlier leaders.
+
+        A new leader learns of it when its followers have everything of earlier epochs.
+        """
+        progress = self.progress
+        return progress is None or self.high_watermark >= progress.epoch_start_offset
+
+    def record_fetch(self, broker_id: int, broker_epoch: int, offset: int, now_ms: int) -> None:
+        """Record that a follower has everything before `offset`; see `FollowerProgress`."""
+        if self.progress is not None:
+            self.progress.record_fetch(
+                broker_id,
+                broker_epoch,
+                offset,
+                leader_end_offset=self.log.end_offset,
+                now_ms=now_ms,
+            )
+            self._advance_high_watermark()
+
+    def begin_expansion(self, added: Mapping[int, int]) -> None:
+        """Count followers as in sync while their addition to the ISR is being stored."""
+        if self.progress is not None:
+            self.progress.begin_expansion(added)
+
+    # Appends.
+
     def append(self, records: Buffer, now_ms: int) -> LogAppendInfo:
         """Append a batch of the broker's own records, which are not validated.
 
@@ -172,7 +290,9 @@ class Partition:
             leader_epoch=self.leader_epoch,
             now_ms=now_ms,
         )
-        if self.is_fsynced:
+        if self.progress is not None:
+            self._on_append(appended, MARKER_BYTES)
+        elif self.is_fsynced:
             self.when_flushed(appended.last_offset, lambda _error: self._notify_marker())
         else:
             self.high_watermark = appended.last_offset + 1
@@ -206,6 +326,10 @@ class Partition:
     def read(self, offset: int, max_bytes: int) -> LogSlice:
         """Read whole batches below the high watermark; see `Log.read`."""
         return self.log.read(offset, max_bytes, self.high_watermark)
+
+    def read_as_follower(self, offset: int, max_bytes: int) -> LogSlice:
+        """Read whole batches for a follower, up to the log end offset."""
+        return self.log.read(offset, max_bytes)
 
     def read_committed(
         self, offset: int, max_bytes: int
@@ -243,24 +367,48 @@ class Partition:
 
     def when_committed(self, offset: int, callback: FlushCallback) -> None:
         """Call `callback` when acks=all is kept for the record at `offset`, maybe at once."""
-        if self.acks_all_means_fsync:
+        if self.progress is not None:
+            if self.high_watermark > offset:
+                callback(None)
+            else:
+                self._acks.append((offset, callback))
+        elif self.acks_all_waits:
             self.when_flushed(offset, callback)
         else:
             callback(None)
 
     def wake_all(self) -> None:
-        """Complete all delayed fetches: the topic is deleted, or the broker stops."""
-        for waiter in self.waiters:
+        """Complete all delayed fetches: they cannot get what they wait for here."""
+        for waiter in (*self.waiters, *self.replica_waiters):
             waiter.wake()
 
     def _read_config(self) -> None:
         durability = self.log.config.durability
         self.is_fsynced = durability == "fsync"
-        self.acks_all_means_fsync = durability != "page-cache"
+        self.acks_all_waits = durability != "page-cache" or self.progress is not None
+        self.is_under_min_isr = (
+            self.progress is not None
+            and self.state is not None
+            and len(self.state.isr) < effective_min_isr(self.state, self.min_isr)
+        )
+
+    @property
+    def min_isr(self) -> int:
+        """The topic's min.insync.replicas."""
+        return self.log.config.min_insync_replicas
 
     def _on_append(self, appended: LogAppendInfo, size_bytes: int) -> None:
         """Advance the high watermark and notify delayed fetches, at once or after the fsync."""
         if appended.is_duplicate:
+            return
+        if self.progress is not None:
+            self._uncommitted.append((appended.last_offset, size_bytes))
+            for waiter in self.replica_waiters:
+                waiter.appended(size_bytes)
+            if self.is_fsynced:
+                self.when_flushed(appended.last_offset, _ignore)
+            else:
+                self._advance_high_watermark()
             return
         if self.is_fsynced:
             self.when_flushed(appended.last_offset, lambda _error: self._notify(size_bytes))
@@ -271,7 +419,44 @@ class Partition:
 
     def _advance_high_watermark(self) -> None:
         end_offset = self.log.recovery_point if self.is_fsynced else self.log.end_offset
-        self.high_watermark = max(self.high_watermark, end_offset)
+        if self.progress is not None:
+            self._advance_with_followers(self.progress, end_offset)
+        elif self.role is Role.LEADER:
+            self.high_watermark = max(self.high_watermark, end_offset)
+
+    def _advance_with_followers(self, progress: FollowerProgress, end_offset: int) -> None:
+        high_watermark = progress.high_watermark(self.high_watermark, end_offset, self.min_isr)
+        if high_watermark == self.high_watermark:
+            return
+        self.high_watermark = self.log.high_watermark = high_watermark
+        size_bytes = 0
+        uncommitted, acks = self._uncommitted, self._acks
+        while uncommitted and uncommitted[0][0] < high_watermark:
+            size_bytes += uncommitted.popleft()[1]
+        for waiter in self.waiters:
+            # What an earlier leader has appended is not counted, and a marker may be among it.
+            if waiter.is_committed or not size_bytes:
+                waiter.check()
+            else:
+                waiter.appended(size_bytes)
+        while acks and acks[0][0] < high_watermark:
+            acks.popleft()[1](None)
+
+    def _fail_acks(self, state: PartitionState) -> None:
+        """Fail all that waits for the high watermark: it may not come here any more."""
+        waiting, self._acks = self._acks, deque()
+        if not waiting:
+            return
+        error: ApiError
+        if self.role is Role.LEADER and state.leader_epoch == self.leader_epoch:
+            error = ApiError(
+                ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+                f"{len(state.isr)} replicas are in sync: min.insync.replicas is {self.min_isr}",
+            )
+        else:
+            error = NotLeaderError(state.leader, state.leader_epoch)
+        for _offset, callback in waiting:
+            callback(error)
 
     def _notify(self, size_bytes: int) -> None:
         is_stable = self.log.first_unstable_offset is None
@@ -321,3 +506,7 @@ class Partition:
         waiting, self._unflushed = self._unflushed, deque()
         for _offset, callback in waiting:
             callback(error)
+
+
+def _ignore(_error: Exception | None) -> None:
+    """Do nothing: the high watermark advances with the flush by itself."""

@@ -1,4 +1,4 @@
-"""The topics of the cluster, and the partitions that this broker leads.
+"""The topics of the cluster, and the partitions that this broker leads or follows.
 
 The metadata image holds the topics. It changes only by records of the metadata log, which are
 flushed before they are applied. The controller decides on the records (`commit`); the other brokers
@@ -13,13 +13,17 @@ errors. A start deletes the logs of deleted topics, if a crash left them.
 A log is deleted only if the image has the deletion of its topic's id. If its topic is merely
 missing from the image, it is set aside, with an error in the broker's log.
 
-All partitions that a broker leads have the same leader epoch, which rises with each start.
+All partitions without a state that a broker leads have the same leader epoch, which rises with
+each start. With a state (see `coord/partition_state.py`), a broker leads or follows as the state
+says, and only after the controller has unfenced its registration: a broker that has just started
+does not know whether a state that names it as the leader is its own.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 from uuid import UUID
@@ -30,12 +34,14 @@ from ottla.coord.metadata_image import (
     MetadataPosition,
     StorePosition,
     Topic,
+    parse_partition_key,
     parse_topic_record,
     position_record,
     registration_record,
     store_position_record,
     topic_tombstone,
 )
+from ottla.coord.partition_state import PartitionState
 from ottla.protocol.configdef import ConfigError
 from ottla.protocol.errors import ErrorCode
 from ottla.storage.config import LogConfig
@@ -47,7 +53,7 @@ from ottla.storage.partition_metadata import PartitionMetadata
 from ..cluster.metadata_log import LOG_NAME, MetadataLog
 from ..config.broker_config import BrokerConfig
 from ..requests.errors import ApiError, NotLeaderError
-from .partition import Partition
+from .partition import Partition, Role
 
 logger = logging.getLogger(__name__)
 
@@ -65,14 +71,27 @@ class TopicListener(Protocol):
         """Handle a new topic, whose partitions are open."""
 
     def partition_opened(self, topic: Topic, index: int) -> None:
-        """Handle a partition that was offline since the start, and is open now."""
+        """Handle a partition that this broker leads from now on."""
+
+    def partition_closed(self, topic: Topic, index: int) -> None:
+        """Handle a partition that this broker no longer leads."""
 
     def topic_deleted(self, topic: Topic) -> None:
         """Handle the deletion of a topic, whose partitions are closed."""
 
 
+class ReplicaListener(Protocol):
+    """Notified of the roles of replicated partitions."""
+
+    def role_changed(self, partition: Partition) -> None:
+        """Handle a partition whose role, leader or state has changed."""
+
+    def replica_closed(self, partition: Partition) -> None:
+        """Handle a partition of which this broker has no replica any more."""
+
+
 class Topics:
-    """All topics, and the partitions of them that this broker leads."""
+    """All topics, and the partitions of them that this broker leads or follows."""
 
     def __init__(
         self,
@@ -95,10 +114,19 @@ class Topics:
         self._on_config_change = on_config_change
         self._listeners = listeners
         self._logs = logs
-        # By topic and index. None: the partition is offline, its log could not be opened.
+        # Led partitions by topic and index. None: its log could not be opened.
         self._partitions: dict[str, dict[int, Partition | None]] = {}
         # The same, by topic id.
         self._partitions_by_id: dict[UUID, dict[int, Partition | None]] = {}
+        # Replicated partitions that this broker does not lead.
+        self._followed: dict[tuple[str, int], Partition] = {}
+        #: The id of this process, with which it registers.
+        self.incarnation: UUID | None = None
+        self.replica_listener: ReplicaListener | None = None
+        #: Whether logs of replicated partitions were missing at the start.
+        self.has_lost_replicas = False
+        # As of the start.
+        self._high_watermarks: Mapping[str, int] = {}
 
     async def load(self, progress: LoadProgress = lambda _done, _all: None) -> None:
         """Replay the metadata log and open all logs. Raises DataDirectoryError."""
@@ -120,6 +148,7 @@ class Topics:
             if name not in self._logs.logs and name not in self._logs.failed
         ]
         self._create_logs(topics, lost=frozenset(missing) - replaced)
+        self._high_watermarks = self._logs.read_high_watermarks()
         for topic in topics:
             self._open_partitions(topic)
         self.leader_epoch = self._accepted_epoch = self.next_leader_epoch()
@@ -152,7 +181,39 @@ class Topics:
 
     def leads(self, topic: Topic, index: int) -> bool:
         """Whether this broker leads a partition."""
-        return self.config.broker_id in topic.replicas[index]
+        state = self.image.partition_state(topic, index)
+        if state is None:
+            return self.config.broker_id in topic.replicas[index]
+        return state.leader == self.config.broker_id and self.is_active
+
+    def has_replica(self, topic: Topic, index: int) -> bool:
+        """Whether this broker has a replica of a partition."""
+        return self.config.broker_id in self.image.replicas_of(topic, index)
+
+    @property
+    def is_active(self) -> bool:
+        """Whether this broker may lead and follow replicated partitions.
+
+        The controller has unfenced the registration of this very process.
+        """
+        registration = self.image.registrations.get(self.config.broker_id)
+        return (
+            registration is not None
+            and registration.incarnation == self.incarnation
+            and registration.state in ("up", "leaving")
+        )
+
+    def followed(self, name: str, index: int) -> Partition | None:
+        """Return a replicated partition that this broker does not lead; None if there is none."""
+        return self._followed.get((name, index))
+
+    def replicated_partitions(self) -> list[Partition]:
+        """Return every open partition that has a state."""
+        return [
+            partition
+            for partition in (*self.online_partitions(), *self._followed.values())
+            if partition.state is not None
+        ]
 
     def led_partitions(self, topic: Topic) -> Mapping[int, Partition | None]:
         """Return the partitions of a topic that this broker leads; None for an offline one."""
@@ -195,6 +256,9 @@ class Topics:
         topic = self.image.topics.get(name)
         if topic is None or not 0 <= index < len(topic.replicas):
             return ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        state = self.image.partition_state(topic, index)
+        if state is not None:
+            return NotLeaderError(state.leader, state.leader_epoch)
         leader_id = topic.replicas[index][0]
         return NotLeaderError(leader_id, dict(self.leader_epochs).get(leader_id, 0))
 
@@ -203,7 +267,11 @@ class Topics:
     def next_leader_epoch(self) -> int:
         """Return a leader epoch above all that this broker ever used, as far as it knows."""
         registration = self.image.registrations.get(self.config.broker_id)
-        epochs = [partition.log.leader_epochs.current for partition in self.online_partitions()]
+        epochs = [
+            partition.log.leader_epochs.current
+            for partition in self.online_partitions()
+            if partition.state is None
+        ]
         return max([-1 if registration is None else registration.leader_epoch, *epochs]) + 1
 
     def start_leader_epoch(self, epoch: int, accepted_epoch: int | None = None) -> None:
@@ -211,7 +279,8 @@ class Topics:
         self.leader_epoch = epoch
         self._accepted_epoch = epoch if accepted_epoch is None else accepted_epoch
         for partition in self.online_partitions():
-            partition.set_leader_epoch(epoch, self._accepted_epoch)
+            if partition.state is None:
+                partition.set_leader_epoch(epoch, self._accepted_epoch)
         self._update_leader_epochs()
 
     async def start_unregistered_leader_epoch(self, incarnation: UUID) -> None:
@@ -317,9 +386,14 @@ class Topics:
                 log.segments.close()  # The topic was deleted or changed: the next start decides.
                 continue
             self._logs.add_opened(name, log, report)
-            self._partitions[topic_name][int(index)] = self._new_partition(topic, int(index), log)
-            for listener in self._listeners:
-                listener.partition_opened(topic, int(index))
+            state = self.image.partition_state(topic, int(index))
+            if state is not None:
+                self._update_role(topic, int(index), state)
+            else:
+                partition = self._new_partition(topic, int(index), log)
+                self._partitions[topic_name][int(index)] = partition
+                for listener in self._listeners:
+                    listener.partition_opened(topic, int(index))
             logger.info("partition is online: its log could be opened", extra={"log": name})
 
     async def _apply(self, records: Sequence[KeyValue]) -> None:
@@ -327,6 +401,7 @@ class Topics:
         # The last record of a topic counts.
         latest = dict(filter(None, map(parse_topic_record, records)))
         changed = [topic for topic in latest.values() if topic is not None]
+        was_active = self.is_active
         before = {name: self.image.topics[name] for name in latest if name in self.image.topics}
         removed = [topic for name, topic in before.items() if latest[name] is None]
         # No await until partitions, configs and listeners agree with the image.
@@ -338,12 +413,14 @@ class Topics:
             for listener in self._listeners:
                 listener.topic_deleted(topic)
         for topic in changed:
-            self._open_partitions(topic)
-            if topic.name not in before:
+            is_new = topic.name not in before
+            self._open_partitions(topic, notifies=not is_new)
+            if is_new:
                 for listener in self._listeners:
                     listener.topic_created(topic)
             elif before[topic.name].configs != topic.configs:
                 self._configure_partitions(topic)
+        self._update_roles(records, all_of_them=self.is_active != was_active)
         if self.image.broker_configs.get(self.config.broker_id, {}) != self.config.dynamic_configs:
             self._apply_dynamic_configs()
             for topic in self.image.topics.values():
@@ -368,14 +445,99 @@ class Topics:
                         extra={"topic": topic.name, "reason": str(error)},
                     )
 
-    def _open_partitions(self, topic: Topic) -> None:
-        """Open the led partitions of a topic that are not open."""
+    def _open_partitions(self, topic: Topic, *, notifies: bool = False) -> None:
+        """Open the partitions of a topic that are not open."""
         partitions = self._partitions.setdefault(topic.name, {})
         self._partitions_by_id[topic.id] = partitions
         for index in range(len(topic.replicas)):
-            if index not in partitions and self.leads(topic, index):
+            state = self.image.partition_state(topic, index)
+            if state is not None:
+                self._update_role(topic, index, state, notifies=notifies)
+            elif index not in partitions and self.leads(topic, index):
                 log = self._logs.logs.get(_log_name(topic.name, index))
                 partitions[index] = None if log is None else self._new_partition(topic, index, log)
+
+    # Roles.
+
+    def _update_roles(self, records: Iterable[KeyValue], *, all_of_them: bool) -> None:
+        """Make partitions lead and follow as their states say."""
+        keys: Iterable[tuple[UUID, int]]
+        if all_of_them:
+            states = self.image.partition_states.items()
+            keys = [(topic_id, index) for topic_id, of_topic in states for index in of_topic]
+        else:
+            keys = filter(None, (parse_partition_key(key) for key, _value in records))
+        for topic_id, index in keys:
+            topic = self.image.topics_by_id.get(topic_id)
+            if topic is not None and index < len(topic.replicas):
+                state = self.image.partition_state(topic, index)
+                if state is not None:
+                    self._update_role(topic, index, state)
+
+    def apply_state(self, topic: Topic, index: int, state: PartitionState) -> None:
+        """Apply a state that this broker has just stored, before its record arrives."""
+        if self.image.topics_by_id.get(topic.id) is not None:
+            self._update_role(topic, index, state)
+
+    def _update_role(
+        self, topic: Topic, index: int, state: PartitionState, *, notifies: bool = True
+    ) -> None:
+        led = self._partitions[topic.name]
+        key = (topic.name, index)
+        broker_id = self.config.broker_id
+        partition = led.get(index) or self._followed.get(key)
+        if broker_id not in state.replicas:
+            if partition is not None:
+                self._close_replica(topic, index, partition)
+            return
+        if partition is None:
+            partition = self._open_replica(topic, index)
+            if partition is None:
+                return
+        if partition.state is not None and (
+            partition.state.partition_epoch > state.partition_epoch
+        ):
+            state = partition.state
+        was_led = index in led
+        is_led = state.leader == broker_id and self.is_active and not partition.log.is_truncating
+        if is_led:
+            self._followed.pop(key, None)
+            led[index] = partition
+            partition.lead(state, broker_id, int(time.monotonic() * 1000))
+        else:
+            led.pop(index, None)
+            self._followed[key] = partition
+            partition.follow(state, is_active=self.is_active)
+        if self.replica_listener is not None:
+            self.replica_listener.role_changed(partition)
+        if notifies and is_led is not was_led:
+            for listener in self._listeners:
+                if is_led:
+                    listener.partition_opened(topic, index)
+                else:
+                    listener.partition_closed(topic, index)
+
+    def _open_replica(self, topic: Topic, index: int) -> Partition | None:
+        name = _log_name(topic.name, index)
+        log = self._logs.logs.get(name)
+        if log is None:
+            return None
+        partition = Partition(topic.name, index, log, self._logs.flusher)
+        partition.role = Role.OFFLINE
+        partition.restore_high_watermark(self._high_watermarks.get(name, 0))
+        return partition
+
+    def _close_replica(self, topic: Topic, index: int, partition: Partition) -> None:
+        """Close the partition of a replica that was moved to other brokers."""
+        was_led = self._partitions[topic.name].pop(index, None) is not None
+        self._followed.pop((topic.name, index), None)
+        assert partition.state is not None
+        partition.follow(partition.state, is_active=False)
+        if self.replica_listener is not None:
+            self.replica_listener.replica_closed(partition)
+        if was_led:
+            for listener in self._listeners:
+                listener.partition_closed(topic, index)
 
     def _new_partition(self, topic: Topic, index: int, log: Log) -> Partition:
         partition = Partition(topic.name, index, log, self._logs.flusher)
@@ -385,8 +547,14 @@ class Topics:
     def _close_partitions(self, topic: Topic) -> None:
         """Close the partitions of a deleted topic, and wake the requests that wait for them."""
         del self._partitions_by_id[topic.id]
-        for partition in self._partitions.pop(topic.name).values():
+        followed = [key for key in self._followed if key[0] == topic.name]
+        for partition in (
+            *self._partitions.pop(topic.name).values(),
+            *map(self._followed.pop, followed),
+        ):
             if partition is not None:
+                if self.replica_listener is not None:
+                    self.replica_listener.replica_closed(partition)
                 # Housekeeping skips it from now on, and a flush under way may fail: the directory
                 # is about to be deleted, and a new one of the same name may follow.
                 partition.log.take_offline("the topic was deleted")
@@ -396,7 +564,8 @@ class Topics:
 
     def _configure_partitions(self, topic: Topic) -> None:
         config = self.config_of(topic)
-        for partition in self._partitions[topic.name].values():
+        followed = [partition for key, partition in self._followed.items() if key[0] == topic.name]
+        for partition in (*self._partitions[topic.name].values(), *followed):
             if partition is not None:
                 partition.set_config(config)
 
@@ -426,7 +595,7 @@ class Topics:
 
     def _log_names(self, topic: Topic) -> Iterator[str]:
         for index in range(len(topic.replicas)):
-            if self.leads(topic, index):
+            if self.has_replica(topic, index):
                 yield _log_name(topic.name, index)
 
     def _partition_metadata(self, topics: Iterable[Topic]) -> dict[str, UUID]:
@@ -444,6 +613,7 @@ class Topics:
     def _create_logs(self, topics: Iterable[Topic], lost: Collection[str]) -> None:
         """Create the logs that topics need on this broker; those in `lost` existed before."""
         topics = list(topics)
+        lost = self._without_replicated(topics, lost)
         metadata = {
             name: PartitionMetadata(topic_id, name in lost)
             for name, topic_id in self._partition_metadata(topics).items()
@@ -461,6 +631,25 @@ class Topics:
                     "first": min(lost),
                 },
             )
+
+    def _without_replicated(self, topics: Iterable[Topic], lost: Collection[str]) -> set[str]:
+        """Return the lost logs that have no other replica; log how many have one.
+
+        Those are copied from their leaders, with the states of producers.
+        """
+        replicated = {
+            _log_name(topic.name, index)
+            for topic in topics
+            for index in range(len(topic.replicas))
+            if len(self.image.replicas_of(topic, index)) > 1
+        }.intersection(lost)
+        if replicated:
+            self.has_lost_replicas = True
+            logger.warning(
+                "replicas are missing: copying them from their leaders",
+                extra={"partitions": len(replicated), "first": min(replicated)},
+            )
+        return set(lost) - replicated
 
     def _remove_stray_logs(self) -> set[str]:
         """Remove the logs that belong to no topic of the image; return their names."""

@@ -100,7 +100,12 @@ class FetchSession:
         """Whether a partition belongs in an incremental response; if so, record it as sent."""
         key = (topic, data.partition_index)
         offsets = (data.high_watermark, data.log_start_offset)
-        if not data.records and not data.error_code and self._sent.get(key) == offsets:
+        if (
+            not data.records
+            and not data.error_code
+            and data.diverging_epoch.epoch < 0
+            and self._sent.get(key) == offsets
+        ):
             return False
         self._sent[key] = offsets
         if self.uses_topic_ids and not data.error_code:

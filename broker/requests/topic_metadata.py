@@ -6,6 +6,7 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.coord.metadata_image import Topic, check_topic_name
+from ottla.coord.partition_state import PartitionState
 from ottla.protocol.errors import ErrorCode
 
 from .errors import ApiError
@@ -25,6 +26,21 @@ class PartitionMetadata(NamedTuple):
     isr_nodes: tuple[int, ...]
     offline_replicas: tuple[int, ...]
 
+    @classmethod
+    def of_state(
+        cls, index: int, state: PartitionState, alive: Container[int]
+    ) -> PartitionMetadata:
+        """Return the metadata of a replicated partition."""
+        return cls(
+            ErrorCode.NONE if state.has_leader else ErrorCode.LEADER_NOT_AVAILABLE,
+            index,
+            state.leader,
+            state.leader_epoch,
+            state.replicas,
+            state.isr,
+            tuple(broker_id for broker_id in state.replicas if broker_id not in alive),
+        )
+
 
 def find_topic(broker: Broker, name: str) -> Topic:
     """Return a topic by its name. Raises InvalidTopicError or ApiError if there is none."""
@@ -39,6 +55,16 @@ def offline_partitions(broker: Broker, topic: Topic) -> frozenset[int]:
     """Return the partitions of a topic that this broker leads and whose logs failed to open."""
     led = broker.topics.led_partitions(topic)
     return frozenset(index for index, partition in led.items() if partition is None)
+
+
+def replicated_partitions(
+    broker: Broker, topic: Topic, alive: Container[int]
+) -> Iterator[PartitionMetadata]:
+    """Yield the metadata of each partition of a topic whose partitions have states."""
+    states = broker.topics.image.partition_states[topic.id]
+    for index in range(len(topic.replicas)):
+        if index in states:
+            yield PartitionMetadata.of_state(index, states[index], alive)
 
 
 def partition_metadata(

@@ -21,6 +21,7 @@ class Waiter:
 
     __slots__ = (
         "_fire",
+        "_is_replica",
         "_is_scheduled",
         "_loop",
         "_missing_bytes",
@@ -38,6 +39,7 @@ class Waiter:
         fire: Callable[[], None],
         *,
         is_committed: bool = False,
+        is_replica: bool = False,
     ) -> None:
         self._partitions = partitions
         self._missing_bytes = missing_bytes
@@ -47,11 +49,13 @@ class Waiter:
         self.is_committed = is_committed
         #: Whether it fires because of its timeout, or because nothing is to be waited for any more.
         self.was_forced = False
+        # Whether it waits for appends, and not for the high watermark.
+        self._is_replica = is_replica
         self._is_scheduled = False
         self._loop = asyncio.get_running_loop()
         self._timer = self._loop.call_later(seconds, self.wake)
         for partition in partitions:
-            partition.waiters[self] = None
+            (partition.replica_waiters if is_replica else partition.waiters)[self] = None
 
     def appended(self, size_bytes: int) -> None:
         """Count appended bytes; fire soon if they are enough."""
@@ -83,7 +87,8 @@ class Waiter:
     def _unregister(self) -> None:
         self._timer.cancel()
         for partition in self._partitions:
-            partition.waiters.pop(self, None)
+            waiters = partition.replica_waiters if self._is_replica else partition.waiters
+            waiters.pop(self, None)
 
 
 def _do_nothing() -> None:

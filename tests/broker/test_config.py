@@ -93,7 +93,7 @@ def test_an_error_in_the_environment_names_the_variable():
         ("log.segment.bytes", "1", "Invalid value 1 for log.segment.bytes: the minimum is 1024"),
         ("auto.create.topics.enable", "yes", "expected type bool, allowed: true, false"),
         ("default.replication.factor", "0", "the minimum is 1"),
-        ("min.insync.replicas", "2", "only 1 is supported: a partition has one replica"),
+        ("min.insync.replicas", "0", "the minimum is 1"),
         ("compression.type", "zstd", "only producer is supported"),
         ("log.level", "LOUD", "expected one of DEBUG, INFO, WARNING, ERROR"),
         ("broker.id", "-1", "Invalid value -1 for broker.id: the minimum is 0"),

@@ -223,7 +223,7 @@ async def test_replica_assignments_to_the_only_broker(tmp_path):
         ([("retention.ms", "soon")], ErrorCode.INVALID_CONFIG, "'soon'"),
         ([("retention.ms", "-2")], ErrorCode.INVALID_CONFIG, "the minimum is -1"),
         ([("cleanup.policy", "burn")], ErrorCode.INVALID_CONFIG, "compact"),
-        ([("min.insync.replicas", "2")], ErrorCode.INVALID_CONFIG, "one replica"),
+        ([("min.insync.replicas", "0")], ErrorCode.INVALID_CONFIG, "the minimum is 1"),
         ([("retention.ms", None)], ErrorCode.INVALID_CONFIG, "no value"),
         (
             [("retention.ms", "1"), ("retention.ms", "2")],

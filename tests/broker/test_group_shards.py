@@ -113,7 +113,7 @@ async def test_members_that_wait_when_their_shard_is_unloaded_get_not_coordinato
 
 async def test_a_commit_in_flight_when_its_shard_is_unloaded_gets_not_coordinator(tmp_path):
     async with a_coordinator(tmp_path) as (broker, _client):
-        broker.topics.find(OFFSETS_TOPIC, shard_index(FIRST)).acks_all_means_fsync = True
+        broker.topics.find(OFFSETS_TOPIC, shard_index(FIRST)).acks_all_waits = True
         response = commit(broker, FIRST, 5)
         assert not response.done()
 
@@ -183,9 +183,9 @@ async def test_memory_counts_the_groups_of_all_shards(tmp_path):
 async def test_commits_complete_in_log_order_when_durability_is_lowered_meanwhile(tmp_path):
     async with a_coordinator(tmp_path) as (broker, _client):
         partition = broker.topics.find(OFFSETS_TOPIC, shard_index(FIRST))
-        partition.acks_all_means_fsync = True
+        partition.acks_all_waits = True
         earlier = commit(broker, FIRST, 1)
-        partition.acks_all_means_fsync = False
+        partition.acks_all_waits = False
         later = commit(broker, FIRST, 2)
 
         assert not earlier.done()

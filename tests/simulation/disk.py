@@ -120,6 +120,9 @@ class SimulatedLog:
 
     has_deleted_segments = False
     first_unstable_offset = None  # Nobody reads with read_committed.
+    high_watermark = None  # Partitions have one replica.
+    is_truncating = False
+    is_committing = False
     start_offset = 0
 
     def __init__(
@@ -319,6 +322,11 @@ class SimulatedLogDirectory:
         for name, stored in self.stored.logs.items():
             if name not in self.logs:
                 self.logs[name] = self._open(name, stored, configs.get(name, default))
+
+    may_have_lost_records = False
+
+    def read_high_watermarks(self) -> dict[str, int]:
+        return {}
 
     def create_all(
         self, configs: Mapping[str, LogConfig], metadata: Mapping[str, PartitionMetadata]

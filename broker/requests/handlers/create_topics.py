@@ -85,6 +85,12 @@ def _plan(broker: Broker, topic: CreatableTopic) -> Topic:
             )
         replicas = _assigned_replicas(broker, topic.assignments)
         return broker.controller.plan_topic(topic.name, len(replicas), configs, replicas)
+    if broker.store is not None:
+        count = broker.config.num_partitions if count == _DEFAULT else count
+        requested = None if factor == _DEFAULT else factor
+        return broker.controller.plan_topic(
+            topic.name, count, configs, replication_factor=requested
+        )
     if factor not in (_DEFAULT, 1) and not (factor > 1 and broker.config.clamps_replication_factor):
         advice = "; replication.factor.policy=clamp creates the topic with 1" if factor > 1 else ""
         raise ApiError(
@@ -133,8 +139,25 @@ def _assigned_replicas(
 
 
 def check_replicas(broker: Broker, replicas: Sequence[Sequence[int]]) -> None:
-    """Raise ApiError unless each partition is assigned to one broker of the cluster."""
+    """Raise ApiError unless each partition is assigned to one broker of the cluster.
+
+    With a metadata store: to as many distinct brokers as the first one.
+    """
     broker_ids = broker.cluster.broker_ids
+    if broker.store is not None:
+        for assigned in replicas:
+            if (
+                len(assigned) != len(replicas[0])
+                or len(set(assigned)) != len(assigned)
+                or not assigned
+                or not set(assigned) <= set(broker_ids)
+            ):
+                raise ApiError(
+                    ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                    f"Invalid replicas {list(assigned)[:10]}: expected {len(replicas[0])} distinct"
+                    f" brokers of {', '.join(map(str, broker_ids))}",
+                )
+        return
     for assigned in replicas:
         if len(assigned) != 1 or assigned[0] not in broker_ids:
             raise ApiError(

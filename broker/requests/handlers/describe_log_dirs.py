@@ -65,7 +65,7 @@ def _partitions(
     broker: Broker, name: str, indexes: Iterable[int]
 ) -> list[DescribeLogDirsPartition]:
     led = broker.topics.led_partitions(broker.topics.image.topics[name])
-    partitions = (led.get(index) for index in indexes)
+    partitions = (led.get(index) or broker.topics.followed(name, index) for index in indexes)
     return [
         DescribeLogDirsPartition(partition_index=partition.index, partition_size=partition.log.size)
         for partition in partitions

@@ -20,7 +20,12 @@ from ottla.protocol.errors import ErrorCode
 
 from ..authorized_operations import TOPIC_OPERATIONS
 from ..errors import EXPECTED_ERRORS, error_code_of
-from ..topic_metadata import find_topic, offline_partitions, partition_metadata
+from ..topic_metadata import (
+    find_topic,
+    offline_partitions,
+    partition_metadata,
+    replicated_partitions,
+)
 
 if TYPE_CHECKING:
     from ...broker import Broker
@@ -85,19 +90,25 @@ def _describe(
             name=name,
             topic_authorized_operations=TOPIC_OPERATIONS,
         )
-    partitions = partition_metadata(
-        topic.replicas,
-        broker.cluster.alive,
-        offline_partitions(broker, topic),
-        dict(broker.topics.leader_epochs),
-    )
+    states = broker.topics.image.partition_states.get(topic.id, {})
+    if states:
+        partitions = replicated_partitions(broker, topic, broker.cluster.alive)
+    else:
+        partitions = partition_metadata(
+            topic.replicas,
+            broker.cluster.alive,
+            offline_partitions(broker, topic),
+            dict(broker.topics.leader_epochs),
+        )
     return DescribeTopicPartitionsResponseTopic(
         name=name,
         topic_id=topic.id,
         is_internal=topic.is_internal,
         partitions=[
             DescribeTopicPartitionsResponsePartition(
-                **partition._asdict(), eligible_leader_replicas=(), last_known_elr=()
+                **partition._asdict(),
+                eligible_leader_replicas=(states[partition.partition_index].elr if states else ()),
+                last_known_elr=(),
             )
             for partition in islice(partitions, start, start + max_partitions)
         ],

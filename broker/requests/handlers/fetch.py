@@ -70,9 +70,15 @@ def handle(
     session = None
     replica_id = _replica_id(context.version, request)
     if replica_id not in _CONSUMER_IDS:
-        if not broker.cluster.sessions.is_registered(replica_id, context.connection):
+        if broker.replicas is not None:
+            try:
+                broker.replicas.check_follower(context, request.replica_state)
+            except ApiError as error:
+                return FetchResponse(error_code=error.code)
+        elif not broker.cluster.sessions.is_registered(replica_id, context.connection):
             return _refuse_replica(context.version, request)
-        _record_follower_offset(broker, context.version, request)
+        else:
+            _record_follower_offset(broker, context.version, request)
     # Most clients send (0, -1): no session.
     if request.session_id or request.session_epoch != CLOSE:
         max_sessions = broker.config.max_incremental_fetch_session_cache_slots
@@ -89,7 +95,7 @@ def handle(
             return FetchResponse(error_code=error.code)
     if _is_large(request, session):
         return _read_large_and_respond(broker, context, request, session)
-    result = _read(broker, context.version, request, session)
+    result = _read(broker, context.version, request, session, is_first=True)
     delayed = _park(broker, context, request, session, result)
     if delayed is not None:
         return delayed
@@ -131,7 +137,7 @@ async def _read_large_and_respond(
     broker: Broker, context: RequestContext, request: FetchRequest, session: FetchSession | None
 ) -> _Result:
     """Read very many partitions in slices, and then proceed as with few."""
-    result = await _read_in_slices(broker, context.version, request, session)
+    result = await _read_in_slices(broker, context.version, request, session, is_first=True)
     # No broker has more partitions than that: do not wait for those that are named repeatedly.
     may_wait = len(result.partitions) <= broker.config.broker_max_partitions
     if may_wait and context.connection.is_open:
@@ -152,10 +158,20 @@ def _replica_id(version: int, request: FetchRequest) -> int:
 class _ReadResult:
     """What one read of all partitions of a request returned."""
 
-    __slots__ = ("data", "has_error", "partitions", "remaining_bytes", "size_bytes", "slices")
+    __slots__ = (
+        "data",
+        "has_error",
+        "is_first",
+        "partitions",
+        "remaining_bytes",
+        "size_bytes",
+        "slices",
+    )
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self, max_bytes: int, *, is_first: bool) -> None:
         self.remaining_bytes = max_bytes
+        #: Whether the request is read for the first time, and not after a wait.
+        self.is_first = is_first
         #: The response of each partition, with its topic.
         self.data: list[tuple[TopicKey, PartitionData]] = []
         #: The partitions that were read without an error.
@@ -184,20 +200,33 @@ class _ReadResult:
 
 
 def _read(
-    broker: Broker, version: int, request: FetchRequest, session: FetchSession | None
+    broker: Broker,
+    version: int,
+    request: FetchRequest,
+    session: FetchSession | None,
+    *,
+    is_first: bool = False,
 ) -> _ReadResult:
-    """Read each partition, up to its own limit and the limit of the response."""
-    result = _ReadResult(min(request.max_bytes, broker.config.fetch_max_bytes))
+    """Read each partition, up to its own limit and the limit of the response.
+
+    The first read of a follower's request acknowledges what the follower has.
+    """
+    result = _ReadResult(min(request.max_bytes, broker.config.fetch_max_bytes), is_first=is_first)
     wanted = _partitions_of(version, request) if session is None else session.partitions()
     _read_slice(broker, version, request, session, wanted, result)
     return result
 
 
 async def _read_in_slices(
-    broker: Broker, version: int, request: FetchRequest, session: FetchSession | None
+    broker: Broker,
+    version: int,
+    request: FetchRequest,
+    session: FetchSession | None,
+    *,
+    is_first: bool = False,
 ) -> _ReadResult:
     """Read as `_read` does, and serve other connections in between."""
-    result = _ReadResult(min(request.max_bytes, broker.config.fetch_max_bytes))
+    result = _ReadResult(min(request.max_bytes, broker.config.fetch_max_bytes), is_first=is_first)
     # Another request of the session may change it.
     wanted = _partitions_of(version, request) if session is None else list(session.partitions())
     async for wanted_in_slice in in_slices(wanted):
@@ -222,7 +251,10 @@ def _read_slice(
     for topic, fetched in wanted:
         index = fetched.partition
         try:
-            partition = find(topic, index) if is_consumer else _find_for_follower(broker, topic)
+            if is_consumer:
+                partition = find(topic, index)
+            else:
+                partition = _find_for_follower(broker, topic, index)
             partition.check_epoch(fetched.current_leader_epoch)
             if fetched.last_fetched_epoch >= 0 and (diverging := _divergence(partition, fetched)):
                 result.has_error = True  # Not one for the client, but an answer at once.
@@ -237,14 +269,23 @@ def _read_slice(
                     )
                     for transaction in transactions
                 ]
-            else:
+            elif is_consumer or broker.replicas is None:
                 log_slice = partition.read(fetched.fetch_offset, max_bytes)
+            else:
+                log_slice = partition.read_as_follower(fetched.fetch_offset, max_bytes)
+                if result.is_first:
+                    broker.replicas.record_fetch(
+                        partition, request.replica_state, fetched.fetch_offset
+                    )
         except EXPECTED_ERRORS as error:
             result.has_error = True
             if session is not None and session.has_found(topic, index):
                 error = _session_error(broker, topic, error)
             leader = _current_leader(broker, topic, index, error, version)
-            data.append((topic, _error_data(index, error, leader)))
+            start_offset = -1
+            if not is_consumer and isinstance(error, OffsetOutOfRangeError):
+                start_offset = partition.log.start_offset
+            data.append((topic, _error_data(index, error, leader, start_offset)))
             continue
         result.partitions.append(partition)
         records = log_slice.view
@@ -363,13 +404,17 @@ def _current_leader(
 
 
 def _error_data(
-    index: int, error: Exception, leader: LeaderIdAndEpoch | None = None
+    index: int,
+    error: Exception,
+    leader: LeaderIdAndEpoch | None = None,
+    log_start_offset: int = -1,
 ) -> PartitionData:
     code = error_code_of(error)
     return PartitionData(
         partition_index=index,
         error_code=code,
         high_watermark=-1,
+        log_start_offset=log_start_offset,
         current_leader=leader or LeaderIdAndEpoch(),
         # As Kafka: null only if the partition was found.
         aborted_transactions=() if code in _NOT_FOUND else None,
@@ -392,6 +437,10 @@ class _DelayedFetch:
         self._request = request
         self._session = session
         self._is_committed = request.isolation_level == _READ_COMMITTED
+        self._is_replica = (
+            broker.replicas is not None
+            and _replica_id(context.version, request) not in _CONSUMER_IDS
+        )
         self._loop = asyncio.get_running_loop()
         self._future: asyncio.Future[FetchResponse] = self._loop.create_future()
 
@@ -424,6 +473,7 @@ class _DelayedFetch:
             self._deadline - self._loop.time(),
             self._complete,
             is_committed=self._is_committed,
+            is_replica=self._is_replica,
         )
 
     def load_into_page_cache(self, result: _ReadResult) -> asyncio.Future[FetchResponse]:
@@ -511,8 +561,10 @@ def _key_of(version: int, topic: FetchTopic) -> TopicKey:
     return topic.topic if version <= LAST_VERSION_WITH_TOPIC_NAMES else topic.topic_id
 
 
-def _find_for_follower(broker: Broker, topic: TopicKey) -> Partition:
-    """Return the partition of the metadata log, the only one that other brokers replicate."""
+def _find_for_follower(broker: Broker, topic: TopicKey, index: int) -> Partition:
+    """Return a partition that other brokers replicate: in a static cluster, the metadata log."""
+    if broker.replicas is not None and isinstance(topic, UUID):
+        return broker.topics.find_by_id(topic, index)
     if topic not in _METADATA_LOG:
         raise ApiError(
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

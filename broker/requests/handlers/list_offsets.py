@@ -175,6 +175,11 @@ def _known_offset(
 ) -> TimestampAndOffset | None:
     """Return the offset for a timestamp with a special meaning; None if it is to be looked up."""
     if timestamp == OffsetSpec.LATEST:
+        if not partition.is_high_watermark_known:
+            raise ApiError(
+                ErrorCode.OFFSET_NOT_AVAILABLE,
+                "The high watermark is not known yet",
+            )
         return TimestampAndOffset(_end_offset(partition, is_committed), _NO_TIMESTAMP)
     if timestamp in (OffsetSpec.EARLIEST, OffsetSpec.EARLIEST_LOCAL):
         return TimestampAndOffset(partition.log.start_offset, _NO_TIMESTAMP)

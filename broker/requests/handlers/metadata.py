@@ -32,7 +32,12 @@ from ottla.protocol.primitives import NIL_UUID
 
 from ..authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED, TOPIC_OPERATIONS
 from ..errors import EXPECTED_ERRORS, ApiError, error_code_of
-from ..topic_metadata import find_topic, offline_partitions, partition_metadata
+from ..topic_metadata import (
+    find_topic,
+    offline_partitions,
+    partition_metadata,
+    replicated_partitions,
+)
 from .create_topics import log_clamped_factor
 
 if TYPE_CHECKING:
@@ -204,16 +209,23 @@ def _describe(
             name=topic.name,
             topic_id=topic.id,
             is_internal=topic.is_internal,
-            partitions=_partitions(
-                topic.replicas,
-                alive,
-                offline_partitions(broker, topic),
-                broker.topics.leader_epochs,
-            ),
+            partitions=_partitions_of(broker, topic, alive),
             topic_authorized_operations=operations,
         )
         for topic in topics
     ]
+
+
+def _partitions_of(
+    broker: Broker, topic: Topic, alive: frozenset[int]
+) -> Sequence[MetadataResponsePartition]:
+    if topic.id in broker.topics.image.partition_states:
+        return [
+            MetadataResponsePartition(**partition._asdict())
+            for partition in replicated_partitions(broker, topic, alive)
+        ]
+    offline = offline_partitions(broker, topic)
+    return _partitions(topic.replicas, alive, offline, broker.topics.leader_epochs)
 
 
 @lru_cache(maxsize=16)

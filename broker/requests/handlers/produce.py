@@ -302,6 +302,8 @@ def _append(
                     raise ApiError(ErrorCode.INVALID_REQUIRED_ACKS)
                 if isinstance(result, Exception):
                     raise result
+                if partition.progress is not None:
+                    _check_replicas(broker, partition, acks)
                 batch = result
                 if validated is None:
                     config = partition.log.config
@@ -339,10 +341,12 @@ def _append(
             )
             responses.append(response)
             if acks != 0 and (
-                partition.is_fsynced or (acks == _ACKS_ALL and partition.acks_all_means_fsync)
+                partition.is_fsynced or (acks == _ACKS_ALL and partition.acks_all_waits)
             ):
                 if delayed is None:
-                    delayed = _DelayedProduce(request.timeout_ms, broker.disk_space)
+                    delayed = _DelayedProduce(
+                        request.timeout_ms, broker.disk_space, context.version
+                    )
                 wait = partition.when_committed if acks == _ACKS_ALL else partition.when_flushed
                 delayed.wait_for(wait, appended.last_offset, responses)
         topics.append(
@@ -356,6 +360,18 @@ def _append(
     endpoints = _endpoints(broker, context, leaders) if leaders else ()
     produce_response = ProduceResponse(responses=topics, node_endpoints=endpoints)
     return produce_response if delayed is None else delayed.respond_with(produce_response)
+
+
+def _check_replicas(broker: Broker, partition: Partition, acks: int) -> None:
+    """Raise ApiError if the replicas of a partition cannot keep what an ack promises."""
+    if acks == _ACKS_ALL:
+        if partition.is_under_min_isr:
+            raise ApiError(
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+                f"Too few in-sync replicas: min.insync.replicas is {partition.min_isr}",
+            )
+    elif broker.replicas is not None and not broker.replicas.may_append(partition):
+        raise NotLeaderError(-1, partition.leader_epoch)
 
 
 def _endpoints(
@@ -421,11 +437,12 @@ def _error_response(index: int, error: Exception, version: int) -> PartitionProd
 
 
 class _DelayedProduce:
-    """A response that waits for fsync, at most for the timeout of the request."""
+    """A response that waits for fsync or the replicas, at most for the timeout of the request."""
 
-    def __init__(self, timeout_ms: int, disk_space: DiskSpace) -> None:
+    def __init__(self, timeout_ms: int, disk_space: DiskSpace, version: int) -> None:
         loop = asyncio.get_running_loop()
         self._disk_space = disk_space
+        self._version = version
         self._future: asyncio.Future[ProduceResponse] = loop.create_future()
         self._timer = loop.call_later(max(timeout_ms, 0) / 1000, self._time_out)
         self._waiting: dict[int, tuple[list[PartitionProduceResponse], int]] = {}
@@ -444,7 +461,8 @@ class _DelayedProduce:
         def flushed(error: Exception | None) -> None:
             waiting = self._waiting.pop(number, None)
             if error is not None and waiting is not None:
-                self._disk_space.count(error)
+                if not isinstance(error, ApiError):
+                    self._disk_space.count(error)
                 self._fail(*waiting, error)
             self._complete_if_done()
 
@@ -457,7 +475,10 @@ class _DelayedProduce:
         return self._future
 
     def _time_out(self) -> None:
-        error = ApiError(ErrorCode.REQUEST_TIMED_OUT, "Not fsynced within the request's timeout")
+        error = ApiError(
+            ErrorCode.REQUEST_TIMED_OUT,
+            "Not fsynced, or not replicated, within the request's timeout",
+        )
         for responses, index in self._waiting.values():
             self._fail(responses, index, error)
         self._waiting.clear()
@@ -466,8 +487,7 @@ class _DelayedProduce:
     def _fail(
         self, responses: list[PartitionProduceResponse], index: int, error: Exception
     ) -> None:
-        # Version 0: an fsync error never comes with another leader.
-        responses[index] = _error_response(responses[index].index, error, 0)
+        responses[index] = _error_response(responses[index].index, error, self._version)
 
     def _complete_if_done(self) -> None:
         if self._response is None or self._waiting:

@@ -1,0 +1,415 @@
+"""Replica fetchers: copy the partitions that this broker follows from their leaders.
+
+There is one fetcher per leader, with one connection, one fetch session and one request at a time.
+A fetch acknowledges everything before its offset, so a response counts only if the partition still
+follows in the leader epoch of the request, and its log still ends where the request says.
+
+A follower whose last records are not in its leader's log learns so from the response (the diverging
+epoch), truncates its log and fetches again, as often as it takes. It never truncates below its high
+watermark, unless an unclean election says that committed records are lost: a correct leader never
+asks for it, and what is asked for by an incorrect one stays on this disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, NamedTuple
+from uuid import UUID
+
+from ottla.client.config import RetryConfig
+from ottla.client.connection import BrokerConnection
+from ottla.client.errors import ClientError
+from ottla.protocol.api.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ForgottenTopic,
+    PartitionData,
+    ReplicaState,
+)
+from ottla.protocol.errors import BatchError, ErrorCode, KafkaError
+from ottla.storage.errors import StorageError
+
+from ..partitions.partition import Partition, Role
+from ..requests.errors import ApiError
+from .forwarding import client_config
+
+if TYPE_CHECKING:
+    from .replica_manager import ReplicaManager
+
+logger = logging.getLogger(__name__)
+
+#: The first version with the epoch of the follower.
+_FETCH_VERSION = 17
+_RETRY = RetryConfig(backoff=0.05, max_backoff=1.0)
+#: Pause of a partition whose leader answered with an error: one of the two has old metadata.
+_PARTITION_BACKOFF_SECONDS = 0.05
+#: Pause of a partition that could not be appended to: the disk may have space later.
+_FAILURE_BACKOFF_SECONDS = 1.0
+#: How often a truncation looks whether a compaction has let go of the log.
+_COMMIT_CHECK_SECONDS = 0.01
+#: After this much, other tasks get their turn.
+_BYTES_PER_YIELD = 1024 * 1024
+_SESSION_ERRORS = (
+    ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+    ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+    ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+)
+_NO_SESSION = 0
+_NEW_SESSION_EPOCH = 0
+
+#: A partition by topic id and index.
+PartitionKey = tuple[UUID, int]
+
+
+class _Fetch(NamedTuple):
+    """What is asked for a partition; also what the fetch session of the leader has."""
+
+    leader_epoch: int
+    offset: int
+    last_epoch: int
+    start_offset: int
+
+
+class _Followed:
+    """A partition that is fetched."""
+
+    def __init__(self, partition: Partition) -> None:
+        self.partition = partition
+        self.retry_at = 0.0
+        #: Whether the last response could not be appended.
+        self.has_failed = False
+        #: Whether it is not fetched any more.
+        self.is_failed = False
+
+    def next_fetch(self) -> _Fetch:
+        log, state = self.partition.log, self.partition.state
+        assert state is not None
+        return _Fetch(
+            state.leader_epoch, log.end_offset, log.leader_epochs.current, log.start_offset
+        )
+
+
+class ReplicaFetcher:
+    """Fetches all partitions that one broker leads, and this one follows."""
+
+    def __init__(self, manager: ReplicaManager, leader_id: int) -> None:
+        self._manager = manager
+        self._leader_id = leader_id
+        self._partitions: dict[PartitionKey, _Followed] = {}
+        self._changed = asyncio.Event()
+        self._client_config = client_config(manager.broker_id)
+        self._session_id = _NO_SESSION
+        self._session_epoch = _NEW_SESSION_EPOCH
+        # What the session has.
+        self._sent: dict[PartitionKey, _Fetch] = {}
+        self._connection: BrokerConnection | None = None
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def __len__(self) -> int:
+        return len(self._partitions)
+
+    def has(self, key: PartitionKey, partition: Partition) -> bool:
+        """Whether a partition is fetched."""
+        followed = self._partitions.get(key)
+        return followed is not None and followed.partition is partition
+
+    def add(self, key: PartitionKey, partition: Partition) -> None:
+        """Fetch a partition from now on."""
+        followed = self._partitions.get(key)
+        if followed is None or followed.partition is not partition:
+            self._partitions[key] = _Followed(partition)
+        else:
+            followed.retry_at, followed.is_failed = 0.0, False
+        self._changed.set()
+
+    def remove(self, key: PartitionKey) -> None:
+        """Fetch a partition no longer; a response under way does not count."""
+        if self._partitions.pop(key, None) is not None:
+            self._changed.set()
+
+    async def stop(self) -> None:
+        """Stop; a truncation under way completes first."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        failures = 0
+        while True:
+            while not self._partitions:
+                self._changed.clear()
+                await self._changed.wait()
+            try:
+                await self._fetch()
+                failures = 0
+            except (ClientError, KafkaError, ApiError, OSError) as error:
+                self._disconnect()
+                # Warn once, not for each attempt.
+                level = logging.DEBUG if failures else logging.WARNING
+                logger.log(
+                    level,
+                    "leader is unreachable",
+                    extra={"leader": self._leader_id, "reason": str(error)},
+                )
+                await asyncio.sleep(_RETRY.delay(failures, random.random()))  # noqa: S311
+                failures += 1
+            except asyncio.CancelledError:
+                self._disconnect()
+                raise
+            except Exception:
+                self._disconnect()
+                logger.exception("replica fetcher failed", extra={"leader": self._leader_id})
+                await asyncio.sleep(1.0)
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        self._reset_session()
+
+    def _reset_session(self) -> None:
+        self._session_id, self._session_epoch = _NO_SESSION, _NEW_SESSION_EPOCH
+        self._sent = {}
+
+    async def _fetch(self) -> None:
+        """Send one request, and handle its response."""
+        if self._connection is None or not self._connection.is_open:
+            self._disconnect()
+            endpoint = self._manager.endpoint_of(self._leader_id)
+            self._connection = await BrokerConnection.open(
+                endpoint.host, endpoint.port, self._client_config
+            )
+        wanted = self._wanted()
+        if not wanted:
+            self._changed.clear()
+            delay = min((one.retry_at for one in self._partitions.values()), default=0.0)
+            await self._pause(max(delay - time.monotonic(), 0.001))
+            return
+        request = self._request(wanted)
+        config = self._manager.config
+        started = time.perf_counter()
+        response = await self._connection.send(
+            request,
+            FetchResponse,
+            version=_FETCH_VERSION,
+            timeout=(config.replica_socket_timeout_ms + config.replica_fetch_wait_max_ms) / 1000,
+        )
+        self._manager.metrics.replica_fetch_seconds.observe(time.perf_counter() - started)
+        if response.error_code:
+            code = ErrorCode.of(response.error_code)
+            self._reset_session()
+            if code not in _SESSION_ERRORS:
+                raise ApiError(code, f"Fetch failed: {code.message}")
+            return
+        self._session_id = response.session_id
+        if self._session_id == _NO_SESSION:
+            self._reset_session()
+        else:
+            self._session_epoch += 1
+            self._sent = wanted
+        await self._handle(response, wanted)
+
+    async def _pause(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._changed.wait()
+        except TimeoutError:
+            pass
+
+    def _wanted(self) -> dict[PartitionKey, _Fetch]:
+        now = time.monotonic()
+        return {
+            key: followed.next_fetch()
+            for key, followed in self._partitions.items()
+            if followed.retry_at <= now
+            and not followed.is_failed
+            and followed.partition.role is Role.FOLLOWER
+        }
+
+    def _request(self, wanted: dict[PartitionKey, _Fetch]) -> FetchRequest:
+        """Return the request for what differs from the session."""
+        config = self._manager.config
+        topics: dict[UUID, list[FetchPartition]] = {}
+        for (topic_id, index), fetch in wanted.items():
+            if self._sent.get((topic_id, index)) == fetch:
+                continue
+            topics.setdefault(topic_id, []).append(
+                FetchPartition(
+                    partition=index,
+                    current_leader_epoch=fetch.leader_epoch,
+                    fetch_offset=fetch.offset,
+                    last_fetched_epoch=fetch.last_epoch,
+                    log_start_offset=fetch.start_offset,
+                    partition_max_bytes=config.replica_fetch_max_bytes,
+                )
+            )
+        forgotten: dict[UUID, list[int]] = {}
+        for topic_id, index in self._sent.keys() - wanted.keys():
+            forgotten.setdefault(topic_id, []).append(index)
+        return FetchRequest(
+            replica_state=ReplicaState(
+                replica_id=self._manager.broker_id, replica_epoch=self._manager.broker_epoch
+            ),
+            max_wait_ms=config.replica_fetch_wait_max_ms,
+            min_bytes=1,
+            max_bytes=config.replica_fetch_response_max_bytes,
+            session_id=self._session_id,
+            session_epoch=self._session_epoch,
+            topics=[
+                FetchTopic(topic_id=topic_id, partitions=partitions)
+                for topic_id, partitions in topics.items()
+            ],
+            forgotten_topics_data=[
+                ForgottenTopic(topic_id=topic_id, partitions=indexes)
+                for topic_id, indexes in forgotten.items()
+            ],
+        )
+
+    async def _handle(self, response: FetchResponse, wanted: dict[PartitionKey, _Fetch]) -> None:
+        handled_bytes = 0
+        to_flush: list[Partition] = []
+        for topic in response.responses:
+            for data in topic.partitions:
+                key = (topic.topic_id, data.partition_index)
+                followed, fetch = self._partitions.get(key), wanted.get(key)
+                # Only an answer to what this partition would ask for now.
+                if followed is None or fetch is None or followed.next_fetch() != fetch:
+                    continue
+                if followed.partition.role is not Role.FOLLOWER:
+                    continue
+                try:
+                    await self._handle_partition(key, followed, data)
+                except (OSError, StorageError, BatchError) as error:
+                    self._retry_later(followed, error)
+                    self._manager.refresh_role(key)
+                    continue
+                if not data.error_code:
+                    followed.has_failed = False
+                if data.records and followed.partition.is_fsynced:
+                    to_flush.append(followed.partition)
+                handled_bytes += len(data.records or b"")
+                if handled_bytes > _BYTES_PER_YIELD:
+                    handled_bytes = 0
+                    await asyncio.sleep(0)
+        await self._flush(to_flush)
+
+    async def _flush(self, partitions: Iterable[Partition]) -> None:
+        """Fsync what was appended: the next fetch acknowledges it."""
+        flushes = [asyncio.wrap_future(self._manager.flush(one)) for one in partitions]
+        if flushes:
+            await asyncio.gather(*flushes, return_exceptions=True)
+
+    async def _handle_partition(
+        self, key: PartitionKey, followed: _Followed, data: PartitionData
+    ) -> None:
+        partition = followed.partition
+        log = partition.log
+        if data.error_code:
+            await self._handle_error(key, followed, data)
+        elif data.diverging_epoch.epoch >= 0:
+            diverging = data.diverging_epoch
+            offset = log.leader_epochs.truncation_offset(
+                diverging.epoch, diverging.end_offset, log.end_offset
+            )
+            await self._truncate(key, followed, offset)
+        else:
+            if data.records:
+                log.append_as_follower(data.records, self._manager.now_ms())
+            partition.set_high_watermark(data.high_watermark)
+            offset = min(data.log_start_offset, partition.high_watermark)
+            if offset > log.start_offset:
+                await asyncio.to_thread(log.write_start_offset, offset)
+                log.advance_start_offset(offset)
+
+    async def _handle_error(
+        self, key: PartitionKey, followed: _Followed, data: PartitionData
+    ) -> None:
+        partition, code = followed.partition, ErrorCode.of(data.error_code)
+        end_offset = partition.log.end_offset
+        if code is ErrorCode.OFFSET_OUT_OF_RANGE and data.log_start_offset > end_offset:
+            logger.warning(
+                "the leader has deleted what this replica does not have: starting anew",
+                extra={"partition": repr(partition), "offset": data.log_start_offset},
+            )
+            start_offset = data.log_start_offset
+            if await self._in_thread(partition, lambda: partition.log.restart_at(start_offset)):
+                partition.restore_high_watermark(start_offset)
+                self._manager.refresh_role(key)
+            return
+        if code is ErrorCode.OFFSET_OUT_OF_RANGE:
+            # Longer than the leader's log, without a known epoch: nothing of it is the leader's.
+            await self._truncate(key, followed, partition.log.start_offset)
+            return
+        logger.debug(
+            "fetch of a partition failed",
+            extra={"partition": repr(partition), "leader": self._leader_id, "error": code.name},
+        )
+        followed.retry_at = time.monotonic() + _PARTITION_BACKOFF_SECONDS
+
+    async def _truncate(self, key: PartitionKey, followed: _Followed, offset: int) -> None:
+        partition = followed.partition
+        state = partition.state
+        assert state is not None
+        if offset < partition.high_watermark and not state.is_recovering:
+            self._fail(
+                followed,
+                "refused to truncate committed records: the leader does not have them",
+                f"the leader's log diverges at offset {offset}, and the high watermark is"
+                f" {partition.high_watermark}",
+            )
+            return
+        logger.info(
+            "truncating",
+            extra={
+                "partition": repr(partition),
+                "offset": offset,
+                "records": partition.log.end_offset - offset,
+                "leader_epoch": state.leader_epoch,
+            },
+        )
+        if await self._in_thread(partition, lambda: partition.log.truncate(offset)):
+            if partition.high_watermark > partition.log.end_offset:
+                partition.restore_high_watermark(partition.log.end_offset)
+            self._manager.refresh_role(key)
+
+    @staticmethod
+    async def _in_thread(partition: Partition, change: Callable[[], None]) -> bool:
+        """Change a log in a thread, which may take a second; nobody else uses it meanwhile.
+
+        Returns False, with nothing done, if the partition has changed before that could start.
+        """
+        log = partition.log
+        expected = (partition.state, partition.role, log.end_offset)
+        while log.is_committing:
+            await asyncio.sleep(_COMMIT_CHECK_SECONDS)
+        if (partition.state, partition.role, log.end_offset) != expected:
+            return False  # The next fetch tells what is to be done now.
+        log.is_truncating = True
+        task = asyncio.get_running_loop().run_in_executor(None, change)
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            await asyncio.wait((task,))
+            raise
+        finally:
+            log.is_truncating = False
+        return True
+
+    def _retry_later(self, followed: _Followed, error: Exception) -> None:
+        """Pause a partition that could not be appended to; log it when that begins."""
+        followed.retry_at = time.monotonic() + _FAILURE_BACKOFF_SECONDS
+        if not followed.has_failed:
+            followed.has_failed = True
+            logger.error(
+                "partition cannot be replicated",
+                extra={"partition": repr(followed.partition), "reason": str(error)},
+            )
+
+    def _fail(self, followed: _Followed, message: str, reason: str) -> None:
+        followed.is_failed = True
+        logger.error(message, extra={"partition": repr(followed.partition), "reason": reason})

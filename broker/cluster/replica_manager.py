@@ -1,0 +1,372 @@
+"""The replicas of this broker: who fetches from whom, and who is in sync.
+
+As a follower: one `ReplicaFetcher` per leader. As a leader: followers that lag leave the ISR, and
+those that have caught up join it. Each change is a transaction of the metadata store that compares
+the state it follows from, and for a follower that joins, the registration that its fetch carried: a
+broker that has restarted since then may have lost what it had.
+
+Until the outcome of a transaction is known, the stricter of both states counts, and the transaction
+is sent again: its compare lets it take effect once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TYPE_CHECKING
+
+from ottla.coord.election import expand, shrink
+from ottla.coord.metadata_image import Topic, partition_key
+from ottla.coord.partition_state import PartitionState
+from ottla.protocol.errors import ErrorCode
+
+from ..partitions.partition import Partition, Role
+from ..requests.errors import ApiError
+from ..requests.handlers.broker_registration import check_inter_broker_listener
+from .replica_fetcher import PartitionKey, ReplicaFetcher
+from .store.metadata_store import Compare, Entry, ModRevision, Put, StoreError, UnknownOutcomeError
+
+if TYPE_CHECKING:
+    from ottla.protocol.api.fetch import ReplicaState
+
+    from ..broker import Broker
+    from ..config.broker_config import BrokerConfig
+    from ..net.listeners import Endpoint
+    from ..observability.metrics import Metrics
+    from ..requests.dispatch import RequestContext
+
+logger = logging.getLogger(__name__)
+
+_RETRY_SECONDS = 0.2
+_CHECKPOINT_SECONDS = 5.0
+#: Partitions that are looked at before other tasks get their turn.
+_PARTITIONS_PER_YIELD = 500
+
+
+class ReplicaManager:
+    """Replicates the partitions of a cluster with a metadata store."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._fetchers: dict[int, ReplicaFetcher] = {}
+        # The leader that each followed partition is fetched from.
+        self._leaders: dict[PartitionKey, int] = {}
+        # Partitions whose ISR is being changed.
+        self._changing: dict[PartitionKey, asyncio.Task[None]] = {}
+        # The revisions of states that this broker has stored or read, before they are replayed.
+        self._revisions: dict[PartitionKey, int] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        assert broker.store is not None
+        self._store = broker.store
+
+    def start(self) -> None:
+        """Begin to follow and to lead, as the states say."""
+        self._broker.topics.replica_listener = self
+        for partition in self._broker.topics.replicated_partitions():
+            self.role_changed(partition)
+        loop = asyncio.get_running_loop()
+        self._tasks = [
+            loop.create_task(self._repeat(self._shrink_isrs, self._lag_check_seconds)),
+            loop.create_task(self._repeat(self._checkpoint, lambda: _CHECKPOINT_SECONDS)),
+        ]
+
+    async def hand_over(self) -> None:
+        """Let others lead what this broker leads, if they can, before it stops."""
+        deadline = time.monotonic() + self.config.controlled_shutdown_max_wait_ms / 1000
+        if not self._has_partitions_to_hand_over():
+            return
+        started = time.monotonic()
+        follower = self._broker.store_follower
+        try:
+            async with asyncio.timeout_at(
+                asyncio.get_running_loop().time() + deadline - time.monotonic()
+            ):
+                await self._broker.store_registration.leave()
+                while self._has_partitions_to_hand_over():
+                    await follower.wait_for_revision(follower.revision + 1)
+        except (StoreError, TimeoutError) as error:
+            logger.warning(
+                "controlled shutdown failed: partitions are without a leader for a while",
+                extra={"reason": str(error) or "timeout"},
+            )
+            return
+        milliseconds = round((time.monotonic() - started) * 1000)
+        logger.info("handed over all leaderships", extra={"milliseconds": milliseconds})
+
+    def _has_partitions_to_hand_over(self) -> bool:
+        return any(
+            partition.state is not None and len(partition.state.isr) > 1
+            for partition in self._broker.topics.online_partitions()
+        )
+
+    def may_append(self, partition: Partition) -> bool:
+        """Whether an append that does not wait for followers is safe from a successor.
+
+        Within the fence time of its lease, nobody else can have been elected in this broker's
+        place. After it, only if every follower in the ISR still fetches in this epoch, and no
+        broker outside of it is eligible: one of these would be the successor.
+        """
+        registration = self._broker.store_registration
+        if registration.within_fence_time():
+            return True
+        state, progress = partition.state, partition.progress
+        if state is None or progress is None or state.elr:
+            return state is not None and not state.elr
+        earliest_ms = int((time.monotonic() - self._broker.cluster.session_seconds) * 1000)
+        fetches = progress.fetches
+        return all(
+            broker_id in fetches and fetches[broker_id].fetched_at_ms >= earliest_ms
+            for broker_id in state.isr
+            if broker_id != self.broker_id
+        )
+
+    async def stop(self) -> None:
+        """Stop fetching, and changing ISRs."""
+        self._broker.topics.replica_listener = None
+        tasks = [*self._tasks, *self._changing.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*(fetcher.stop() for fetcher in self._fetchers.values()))
+
+    # What fetchers need.
+
+    @property
+    def config(self) -> BrokerConfig:
+        """The effective config of the broker."""
+        return self._broker.config
+
+    @property
+    def metrics(self) -> Metrics:
+        """The metrics of the broker."""
+        return self._broker.metrics
+
+    @property
+    def broker_id(self) -> int:
+        """The id of this broker."""
+        return self._broker.id
+
+    @property
+    def broker_epoch(self) -> int:
+        """The epoch of this broker's registration."""
+        return self._broker.store_registration.broker_epoch
+
+    def now_ms(self) -> int:
+        """Return the wall clock in milliseconds."""
+        return self._broker.now_ms()
+
+    def endpoint_of(self, broker_id: int) -> Endpoint:
+        """Return the address of a broker for other brokers. Raises ApiError if it is down."""
+        return self._broker.cluster.endpoint_of(broker_id)
+
+    def flush(self, partition: Partition) -> Future[int]:
+        """Fsync a log, as all flushes of a running broker."""
+        return self._broker.logs.flusher.flush(partition.log)
+
+    # Roles.
+
+    def role_changed(self, partition: Partition) -> None:
+        """Fetch a partition from its leader, or no longer."""
+        key = self._key_of(partition)
+        if key is None:
+            return
+        state = partition.state
+        leader = state.leader if state and partition.role is Role.FOLLOWER else None
+        previous = self._leaders.get(key)
+        if previous is not None and previous != leader:
+            self._fetchers[previous].remove(key)
+            del self._leaders[key]
+        if leader is None or leader == self.broker_id:
+            return
+        if leader not in self._fetchers:
+            self._fetchers[leader] = ReplicaFetcher(self, leader)
+        self._leaders[key] = leader
+        self._fetchers[leader].add(key, partition)
+
+    def replica_closed(self, partition: Partition) -> None:
+        """Fetch a partition no longer: it was deleted or moved."""
+        # Its topic may be gone from the image.
+        for key, leader in list(self._leaders.items()):
+            if self._fetchers[leader].has(key, partition):
+                self._fetchers[leader].remove(key)
+                del self._leaders[key]
+
+    def refresh_role(self, key: PartitionKey) -> None:
+        """Apply the state of a partition, which could not be applied while it was truncated."""
+        topic = self._broker.topics.image.topics_by_id.get(key[0])
+        if topic is None:
+            return
+        state = self._broker.topics.image.partition_state(topic, key[1])
+        if state is not None:
+            self._broker.topics.apply_state(topic, key[1], state)
+
+    def _key_of(self, partition: Partition) -> PartitionKey | None:
+        topic = self._broker.topics.image.topics.get(partition.topic)
+        return None if topic is None else (topic.id, partition.index)
+
+    # Followers of this leader.
+
+    def check_follower(self, context: RequestContext, replica: ReplicaState) -> None:
+        """Raise ApiError unless a fetch comes from a registered broker, in its current epoch."""
+        check_inter_broker_listener(self._broker, context)
+        registration = self._broker.topics.image.registrations.get(replica.replica_id)
+        if registration is None or registration.broker_epoch != replica.replica_epoch:
+            raise ApiError(ErrorCode.STALE_BROKER_EPOCH)
+
+    def record_fetch(self, partition: Partition, replica: ReplicaState, offset: int) -> None:
+        """Record what a follower has; it may join the ISR now."""
+        partition.record_fetch(
+            replica.replica_id, replica.replica_epoch, offset, int(time.monotonic() * 1000)
+        )
+        state = partition.state
+        if state is not None and replica.replica_id not in state.isr:
+            self._expand_isr(partition)
+
+    def _expand_isr(self, partition: Partition) -> None:
+        progress, key = partition.progress, self._key_of(partition)
+        if progress is None or key is None or key in self._changing:
+            return
+        caught_up = progress.caught_up(partition.high_watermark)
+        registrations = self._broker.topics.image.registrations
+        revisions = self._broker.store_follower.revisions
+        added: dict[int, int] = {}
+        compares: list[Compare] = []
+        for broker_id, broker_epoch in caught_up.items():
+            registration = registrations.get(broker_id)
+            registration_key = b"registration/%d" % broker_id
+            create_revision, mod_revision = revisions.get(registration_key, (0, 0))
+            if (
+                registration is not None
+                and registration.state == "up"
+                and registration.broker_epoch == create_revision == broker_epoch
+            ):
+                added[broker_id] = broker_epoch
+                compares.append(ModRevision(registration_key, mod_revision))
+        if added:
+            partition.begin_expansion(added)
+            assert partition.state is not None
+            after = expand(partition.state, added, partition.min_isr)
+            self._start_change(key, partition, after, compares, "ISR expanded")
+
+    async def _shrink_isrs(self) -> None:
+        now_ms = int(time.monotonic() * 1000)
+        max_lag_ms = self.config.replica_lag_time_max_ms
+        for number, partition in enumerate(list(self._broker.topics.online_partitions()), start=1):
+            progress = partition.progress
+            if progress is not None and (lagging := progress.lagging(now_ms, max_lag_ms)):
+                key = self._key_of(partition)
+                if key is not None and key not in self._changing:
+                    assert partition.state is not None
+                    after = shrink(partition.state, lagging, partition.min_isr)
+                    self._start_change(key, partition, after, (), "ISR shrunk")
+            if number % _PARTITIONS_PER_YIELD == 0:
+                await asyncio.sleep(0)
+
+    def _lag_check_seconds(self) -> float:
+        return self.config.replica_lag_time_max_ms / 2000
+
+    # Changes.
+
+    def _start_change(
+        self,
+        key: PartitionKey,
+        partition: Partition,
+        after: PartitionState,
+        compares: tuple[Compare, ...] | list[Compare],
+        message: str,
+    ) -> None:
+        task = asyncio.get_running_loop().create_task(
+            self._change(key, partition, after, compares, message)
+        )
+        self._changing[key] = task
+        task.add_done_callback(lambda _task: self._changing.pop(key, None))
+
+    async def _change(
+        self,
+        key: PartitionKey,
+        partition: Partition,
+        after: PartitionState,
+        compares: tuple[Compare, ...] | list[Compare],
+        message: str,
+    ) -> None:
+        """Store the next state of a partition that this broker leads, if it is still the next."""
+        before = partition.state
+        assert before is not None
+        store_key = partition_key(*key)
+        revision = self._revision(key, store_key)
+        while partition.state is before and partition.role is Role.LEADER:
+            try:
+                result = await self._store.transact(
+                    [ModRevision(store_key, revision), *compares],
+                    [Put(store_key, after.to_json())],
+                )
+            except UnknownOutcomeError:
+                # It may be stored, or be stored later: until that is known, both states count.
+                await asyncio.sleep(_RETRY_SECONDS)
+                continue
+            except StoreError as error:
+                logger.debug(
+                    "ISR could not be changed",
+                    extra={"partition": repr(partition), "reason": str(error)},
+                )
+                await asyncio.sleep(_RETRY_SECONDS)
+                continue
+            topic = self._broker.topics.image.topics_by_id.get(key[0])
+            if topic is None:
+                return
+            if result.succeeded:
+                self._revisions[key] = result.revision
+                self.metrics.isr_changes[message.rpartition(" ")[2]] += 1
+                logger.info(
+                    message,
+                    extra={
+                        "partition": repr(partition),
+                        "isr": ",".join(map(str, after.isr)),
+                        "before": ",".join(map(str, before.isr)),
+                    },
+                )
+                self._broker.topics.apply_state(topic, key[1], after)
+                return
+            self._apply_current(topic, key, partition, result.current[store_key])
+            return
+
+    def _apply_current(
+        self, topic: Topic, key: PartitionKey, partition: Partition, entry: Entry | None
+    ) -> None:
+        """Follow the stored state after a failed compare."""
+        if entry is None:
+            return  # The topic was deleted.
+        current = PartitionState.from_json(entry.value)
+        self._revisions[key] = max(self._revisions.get(key, 0), entry.mod_revision)
+        if partition.state is not None and current.partition_epoch == (
+            partition.state.partition_epoch
+        ):
+            # The state is the same: a registration has changed.
+            partition.begin_expansion({})
+        else:
+            self._broker.topics.apply_state(topic, key[1], current)
+
+    def _revision(self, key: PartitionKey, store_key: bytes) -> int:
+        """Return the revision of the state that a partition has."""
+        replayed = self._broker.store_follower.revisions.get(store_key, (0, 0))[1]
+        return max(replayed, self._revisions.get(key, 0))
+
+    # Timers.
+
+    async def _checkpoint(self) -> None:
+        await asyncio.to_thread(self._broker.logs.checkpoint_high_watermarks)
+
+    async def _repeat(
+        self, job: Callable[[], object], interval_seconds: Callable[[], float]
+    ) -> None:
+        while True:
+            await asyncio.sleep(interval_seconds())
+            try:
+                result = job()
+                if asyncio.iscoroutine(result):
+                    await result
+            except Exception:
+                logger.exception("replica manager failed")
