@@ -43,15 +43,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from struct import unpack_from
 from typing import Any
+from uuid import UUID
 
 import corpus
 from driving import SASL_PASSWORD, SASL_USER
 
 from ottla.protocol.api.api_versions import ApiVersion, ApiVersionsResponse
+from ottla.protocol.api.metadata import MetadataResponse
 from ottla.protocol.api.produce import ProduceRequest
 from ottla.protocol.codec import decode_request, decode_response, encode_request, encode_response
 from ottla.protocol.errors import DecodeError, ErrorCode
-from ottla.protocol.registry import API_VERSIONS, APIS, PRODUCE, Api
+from ottla.protocol.registry import API_VERSIONS, APIS, METADATA, PRODUCE, Api
 from ottla.protocol.schema import Message
 
 HERE = Path(__file__).parent
@@ -90,6 +92,8 @@ class Recording:
     def __init__(self) -> None:
         self.frames: defaultdict[FrameKind, set[bytes]] = defaultdict(set)
         self.batches: dict[str, bytes] = {}
+        # Since version 13, Produce has topic ids; Metadata responses have the names.
+        self._names: dict[UUID, str] = {}
 
     def request(self, frame: bytes) -> PendingRequest | None:
         """Record a request; return None if it has no response."""
@@ -111,11 +115,15 @@ class Recording:
         """Record a response."""
         if request.api is not None:
             self.frames[FrameKind(request.api.name, request.version, "response")].add(frame)
+        if request.api is METADATA:
+            _correlation_id, body = decode_response(MetadataResponse, request.version, frame)
+            self._names.update({topic.topic_id: topic.name or "" for topic in body.topics})
 
     def _record_batches(self, request: ProduceRequest) -> None:
         for topic in request.topic_data:
-            if topic.name.startswith(corpus.TOPIC_PREFIX):
-                codec = topic.name.removeprefix(corpus.TOPIC_PREFIX)
+            name = topic.name or self._names.get(topic.topic_id, "")
+            if name.startswith(corpus.TOPIC_PREFIX):
+                codec = name.removeprefix(corpus.TOPIC_PREFIX)
                 for partition in topic.partition_data:
                     self.batches.setdefault(codec, bytes(partition.records or b""))
 
