@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 
 import pytest
 
 from harness.daemon import Cluster, shown_on_failure
-from harness.transfers.job import Transfers, installed_clients
+from harness.transfers.job import BATCH_SIZE, Transfers, installed_clients
+from ottla.client import Admin
 
 pytestmark = pytest.mark.real_time
 
@@ -36,5 +38,15 @@ def test_every_client_transfers_exactly_once(request, tmp_path, brokers):
     with Cluster(tmp_path, brokers, *flags) as cluster, shown_on_failure(request, cluster.brokers):
         transfers = Transfers(cluster, clients, count, seed, tmp_path)
         transfers.run(worker_kills=kills, broker_kills=kills * (1 + brokers // 2))
-        for job in transfers.jobs:
-            print(f"{job.client}: {job.kills} workers killed, {job.exits} ended")
+        epochs = asyncio.run(producer_epochs(cluster.bootstrap, transfers.jobs))
+    for job in transfers.jobs:
+        print(f"{job.client}: {job.kills} workers killed, {job.exits} ended")
+        if job.client in ("java", "ottla"):
+            # Transaction protocol 2: each transaction has an epoch.
+            assert epochs[job.group] >= count // BATCH_SIZE
+
+
+async def producer_epochs(bootstrap, jobs):
+    async with Admin(bootstrap) as admin:
+        described = await admin.describe_transactions(*(job.group for job in jobs))
+    return {name: one.producer_epoch for name, one in described.items()}

@@ -15,9 +15,11 @@ import random
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +63,16 @@ def installed_clients() -> list[str]:
     return clients
 
 
+@cache
+def _compiled(libs: str) -> tempfile.TemporaryDirectory[str]:
+    """Compile the worker in Java, once for all tests."""
+    classes = tempfile.TemporaryDirectory()
+    source = str(HERE / "TransferWorker.java")
+    command = ["javac", "-cp", f"{libs}/*", "-d", classes.name, source]
+    subprocess.run(command, check=True, timeout=TIMEOUT_SECONDS)
+    return classes
+
+
 class TransferJob:
     """The job of one client. `legs` are the committed records so far."""
 
@@ -80,7 +92,6 @@ class TransferJob:
             "batch_size": BATCH_SIZE,
             "abort_ratio": ABORT_RATIO,
         }
-        self._classes = folder / f"classes-{client}"
         self._worker: subprocess.Popen[bytes] | None = None
         #: Workers that were killed, and that ended by themselves.
         self.kills = 0
@@ -90,13 +101,6 @@ class TransferJob:
     def applied(self) -> int:
         """The number of orders of which both records are committed."""
         return sum(number > 1 for number in Counter(leg[0] for leg in self.legs).values())
-
-    def compile(self) -> None:
-        """Compile the worker, if it is one in Java."""
-        if self.client.startswith("java"):
-            source = HERE / "TransferWorker.java"
-            command = ["javac", "-cp", f"{self._libs()}/*", "-d", str(self._classes), str(source)]
-            subprocess.run(command, check=True, timeout=TIMEOUT_SECONDS)
 
     def keep_running(self) -> None:
         """Start a worker if there is none."""
@@ -139,7 +143,7 @@ class TransferJob:
         if self.client == "kafkajs":
             return ["node", str(HERE / "kafkajs_worker.js"), fields]
         if self.client.startswith("java"):
-            classpath = f"{self._classes}:{self._libs()}/*"
+            classpath = f"{_compiled(self._libs()).name}:{self._libs()}/*"
             arguments = [str(value) for value in self._fields.values()]
             return [*JAVA, "-cp", classpath, "TransferWorker", *arguments]
         return [sys.executable, str(HERE / "worker.py"), self.client, fields]
@@ -211,7 +215,6 @@ class Transfers:
             future.result(TIMEOUT_SECONDS)
         producer = confluent_kafka.Producer({"bootstrap.servers": self.cluster.bootstrap})
         for job in self.jobs:
-            job.compile()
             for number in range(job.count):
                 (_, payer, amount), (_, receiver, _) = legs_of(number)
                 order = {"order": number, "from": payer, "to": receiver, "amount": -amount}

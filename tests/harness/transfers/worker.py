@@ -12,13 +12,17 @@ The workers in other languages do the same (TransferWorker.java, kafkajs_worker.
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import json
 import random
 import sys
 from collections.abc import Iterator
 from typing import Any
 
-TIMEOUT_SECONDS = 20.0
+TIMEOUT_SECONDS = 15.0
+#: A worker that hangs for this long prints where, and ends. When a broker was killed, librdkafka's
+#: send_offsets_to_transaction may hang, and ignores its timeout (librdkafka issues 5456, 5511).
+HANG_SECONDS = 20.0
 
 
 class Job:
@@ -32,6 +36,10 @@ class Job:
         self.partitions: int = fields["partitions"]
         self.batch_size: int = fields["batch_size"]
         self._abort_ratio: float = fields["abort_ratio"]
+
+    def alive(self) -> None:
+        """Report progress."""
+        faulthandler.dump_traceback_later(HANG_SECONDS, exit=True)
 
     def aborts(self) -> bool:
         return random.random() < self._abort_ratio
@@ -81,6 +89,7 @@ def run_confluent(job: Job) -> None:
         )
         is_aborted = False
         while not is_aborted:
+            job.alive()
             messages = [m for m in consumer.consume(job.batch_size, 0.2) if m.error() is None]
             if not messages:
                 continue
@@ -132,6 +141,7 @@ def run_kafka_python(job: Job) -> None:
             consumer.seek(tp, consumer.committed(tp) or 0)
         is_aborted = False
         while not is_aborted:
+            job.alive()
             polled = consumer.poll(timeout_ms=200, max_records=job.batch_size)
             if not polled:
                 continue
@@ -175,6 +185,7 @@ async def run_aiokafka(job: Job) -> None:
             consumer.seek(tp, await consumer.committed(tp) or 0)
         is_aborted = False
         while not is_aborted:
+            job.alive()
             polled = await consumer.getmany(timeout_ms=200, max_records=job.batch_size)
             if not polled:
                 continue
@@ -213,6 +224,7 @@ async def run_ottla(job: Job) -> None:
     ):
         consumer.assign([TopicPartition(job.orders, index) for index in range(job.partitions)])
         while True:
+            job.alive()
             try:
                 async with producer.transaction(consumer):
                     polled = await consumer.getmany(0.2, job.batch_size)
@@ -228,6 +240,7 @@ async def run_ottla(job: Job) -> None:
 def main() -> None:
     client, fields = sys.argv[1:]
     job = Job(json.loads(fields))
+    job.alive()
     if client == "confluent":
         run_confluent(job)
     elif client == "kafka-python":
