@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from ottla.protocol.errors import DecodeError
 from ottla.protocol.schema import Buffer, Message
 
-from ..requests.dispatch import OVERLAPPING
+from ..requests.dispatch import OVERLAPPING, SLICED
 
 if TYPE_CHECKING:
     from ..observability.metrics import Metrics
@@ -121,18 +121,26 @@ class RequestPipeline:
     ) -> list[Buffer] | asyncio.Future[Any] | None:
         """Handle a large request; return its encoded response, or a future that only waits."""
         dispatcher, connection = self._dispatcher, context.connection
-        try:
-            context, body = await dispatcher.decode_in_thread(
-                frame, connection, context.received_at
-            )
-        except DecodeError as error:
-            connection.close(str(error))
-            return None
-        finally:
-            decoded.set_result(None)
-        if not connection.is_open:
-            return None
-        response = dispatcher.handle(context, body)
+        async with dispatcher.large_request_lock:
+            try:
+                context, body = await dispatcher.decode_in_thread(
+                    frame, connection, context.received_at
+                )
+            except DecodeError as error:
+                connection.close(str(error))
+                return None
+            finally:
+                decoded.set_result(None)
+            if not connection.is_open:
+                return None
+            response = dispatcher.handle(context, body)
+            del body
+            if context.api.key in SLICED:
+                if isinstance(response, asyncio.Task):
+                    await asyncio.wait([response])
+                    response = dispatcher.result(context, response)
+                if isinstance(response, Message):
+                    return await dispatcher.encode_in_thread(context, response)
         while isinstance(response, asyncio.Future):
             if context.api.key in OVERLAPPING and not isinstance(response, asyncio.Task):
                 if not context.connection.is_open:

@@ -98,6 +98,11 @@ SUPPORTED_APIS = {
 #: Fetch that waits for records, and a Produce whose records are appended and wait for a flush.
 OVERLAPPING = frozenset((registry.PRODUCE.key, registry.FETCH.key))
 
+#: The APIs whose large requests are handled in slices, without waiting for anything else.
+SLICED = frozenset(
+    (registry.FETCH.key, registry.OFFSET_FOR_LEADER_EPOCH.key, registry.OFFSET_FETCH.key)
+)
+
 #: Characters of a client id in the log; it may have 32,767.
 _MAX_LOGGED_CLIENT_ID = 128
 #: Smaller requests cannot name enough topics or partitions to block the event loop for long.
@@ -170,6 +175,9 @@ class Dispatcher:
         # A single thread: threads that compute take turns with the event loop's, and the more of
         # them there are, the longer it waits.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="decoder")
+        #: Held while a large request is decoded, and handled if that takes slices. A decoded
+        #: request may take ten times the memory of its frame: one at a time.
+        self.large_request_lock = asyncio.Lock()
 
     def close(self) -> None:
         """End the thread."""

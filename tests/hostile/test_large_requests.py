@@ -1,10 +1,12 @@
 """Requests that name as many elements as they may do not hold up other connections."""
 
+from contextlib import ExitStack
+
 import pytest
 
-from harness.attack import append, create_topic
+from harness.attack import append, create_topic, open_connections, unharmed
 from harness.bystander import Bystanders
-from harness.daemon import Daemon
+from harness.daemon import Daemon, peak_mib
 from harness.wire import BlockingWireClient, frame_of
 from ottla.protocol.api import fetch, list_offsets, offset_for_leader_epoch, write_txn_markers
 
@@ -66,3 +68,14 @@ def test_large_requests_do_not_hold_up_a_bystander(broker, tmp_path):
             client.send(frame)
             assert len(client.frame()) > COUNT
     bystanders.result().check_latency()
+
+
+def test_large_fetches_of_many_clients_are_decoded_one_at_a_time(broker):
+    """A decoded request takes ten times the memory of its frame."""
+    frame = large_fetch(max_wait_ms=0, min_bytes=1)
+    with unharmed(broker, growth_mib=110), ExitStack() as stack:
+        before = peak_mib(broker)
+        clients = open_connections(broker, stack, 3, frame)
+        for client in clients:
+            assert len(client.frame()) > COUNT
+        assert peak_mib(broker) - before < 110
