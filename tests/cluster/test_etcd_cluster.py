@@ -191,9 +191,8 @@ async def test_an_etcd_without_its_data_is_refused(
         assert "kvs" not in etcd[0].post("/v3/kv/range", everything)
 
 
-@pytest.mark.parametrize("fault", ["kill", "pause"])
 async def test_leases_survive_a_failover_of_etcd(
-    request: pytest.FixtureRequest, tmp_path: Path, fault: str
+    request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     with (
         EtcdCluster(tmp_path / "etcd", 3) as etcd,
@@ -203,10 +202,10 @@ async def test_leases_survive_a_failover_of_etcd(
         await until_alive(cluster[0], 0, 1)
         controller = cluster.controller()
         lost = etcd.leader()
-        getattr(lost, fault)()
+        lost.pause()
         # Whichever members the brokers used: the request waits for the new leader of etcd.
         assert await try_create_topic(cluster[0], "meanwhile", 2) == OK
-        lost.resume() if fault == "pause" else lost.start()
+        lost.resume()
         etcd.wait_until_writable()
         assert await try_create_topic(cluster[1], "afterwards", 2) == OK
         assert cluster.controller() is controller
