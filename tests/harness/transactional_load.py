@@ -46,6 +46,7 @@ ABORTED = 0.2
 #: Longer than any fault, so that an open transaction is not aborted by its coordinator.
 TRANSACTION_SECONDS = 60
 CALL_SECONDS = 5
+OFFSETS_SECONDS = 15
 
 
 class _Transactions:
@@ -116,7 +117,10 @@ class TransactionalLibrdkafka(ThreadWorker):
             try:
                 self._play(producer, transaction)
             except KafkaException as error:
-                if not error.args[0].fatal() and not error.args[0].code() == ConfluentError._STATE:
+                is_stuck = (
+                    error.args[0].retriable() or error.args[0].code() == ConfluentError._STATE
+                )
+                if not error.args[0].fatal() and not is_stuck:
                     raise
                 self._transactions.unknown(transaction)
                 producer = self._open()
@@ -149,7 +153,11 @@ class TransactionalLibrdkafka(ThreadWorker):
                 )
             offset = ConfluentPartition(self._topic, 0, transaction.offset)
             metadata = self._consumer.consumer_group_metadata()
-            self._call(lambda t: producer.send_offsets_to_transaction([offset], metadata, t))
+            # librdkafka may wait for ever here (its issue 5456).
+            self._call(
+                lambda t: producer.send_offsets_to_transaction([offset], metadata, t),
+                seconds=OFFSETS_SECONDS,
+            )
             if not self._transactions.is_to_abort():
                 self._call(producer.commit_transaction)
                 self._transactions.committed(transaction)
@@ -161,9 +169,9 @@ class TransactionalLibrdkafka(ThreadWorker):
         self._transactions.aborted(transaction)
 
     @staticmethod
-    def _call(function: Callable[[float], Any]) -> None:
+    def _call(function: Callable[[float], Any], seconds: float = TIMEOUT_SECONDS) -> None:
         """Call a transactional function again and again, as librdkafka asks for."""
-        deadline = time.monotonic() + TIMEOUT_SECONDS
+        deadline = time.monotonic() + seconds
         while True:
             try:
                 function(CALL_SECONDS)
