@@ -1,6 +1,6 @@
 """Spark reads and writes topics: the ottla source and sink compared with Spark's Kafka connector.
 
-    python bench/spark.py [--quick] [--records N] [--connector DIR] [--dir DIR]
+    python bench/spark.py [--quick] [--only PART …] [--records N] [--connector DIR] [--dir DIR]
 
 All use the same ottla broker, in one session with two cores, with records of 100 bytes in six
 partitions. Contenders take turns, and the best round of each one counts; the first round only warms
@@ -64,6 +64,7 @@ class Plan:
     batches: int
 
 
+PARTS = ("read", "write", "batches")
 FULL = Plan(records=5_000_000, written=1_000_000, rounds=4, batches=40)
 QUICK = Plan(records=500_000, written=100_000, rounds=2, batches=8)
 
@@ -333,7 +334,12 @@ def session(jars: list[Path], directory: Path) -> Any:
 
 def main() -> None:
     """Measure all parts."""
-    parser = command_line(__doc__, quick="one minute instead of five", disk="1 GiB")
+    parser = command_line(
+        __doc__,
+        quick="one minute instead of five",
+        parts=["read", "write", "batches"],
+        disk="1 GiB",
+    )
     parser.add_argument("--records", type=int, help="number of records to read")
     parser.add_argument("--connector", type=Path, help="directory of the jars of Spark's connector")
     options = parser.parse_args()

@@ -10,6 +10,7 @@ consumer with isolation level read_committed sees it.
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import signal
@@ -73,16 +74,26 @@ class KillRun:
             admin.create_topic(self.target, partitions=SOURCE_PARTITIONS)
         self.add_rows()
 
-    def run(self, kills: int, victims: tuple[str, ...], timeouts_ms: tuple[int, ...]) -> None:
+    def run(
+        self,
+        kills: int,
+        victims: tuple[str, ...],
+        timeouts_ms: tuple[int, ...],
+        seconds: float = math.inf,
+    ) -> None:
         """Kill something `kills` times, each time after the query has made progress."""
+        deadline = time.monotonic() + seconds
         try:
             for number in range(kills):
+                if time.monotonic() > deadline:
+                    break
                 victim = victims[number % len(victims)]
                 moment = self.random.choice(("any time", "rows", "commit"))
                 self.start_driver(timeouts_ms)
                 self.wait_for_change(self.progress)
                 self.wait_for(moment)
                 self.kill(victim)
+                self.report(f"{number + 1} of {kills}: {victim}, {moment}")
                 self.figures.kills[f"{victim}, {moment}"] += 1
         except BaseException:
             self.stop_driver()
@@ -107,6 +118,11 @@ class KillRun:
         assert not missing, f"{len(missing)} rows are missing: {missing[:10]}"
         assert not repeated, f"{len(repeated)} rows are there more than once: {repeated}"
         assert len(counts) == self.figures.rows
+
+    def report(self, event: str) -> None:
+        """Write an event to the log, between the lines of the drivers."""
+        with self.log.open("a") as log:
+            log.write(f"{time.strftime('%H:%M:%S')} killed {event}\n")
 
     # The driver.
 
@@ -266,10 +282,11 @@ def read_committed(bootstrap: str, topic: str, isolation: str = "read_committed"
 
 @click.command()
 @click.option("--kills", default=50, show_default=True)
+@click.option("--minutes", default=60.0, show_default=True, help="No more kills after that.")
 @click.option("--brokers", default=1, show_default=True)
 @click.option("--master", default="local-cluster[2,1,1024]", show_default=True)
 @click.option("--seed", type=int, help="Random by default.")
-def main(kills: int, brokers: int, master: str, seed: int | None) -> None:
+def main(kills: int, minutes: float, brokers: int, master: str, seed: int | None) -> None:
     """Kill processes of an exactly-once query at random points."""
     seed = random.SystemRandom().randrange(2**32) if seed is None else seed
     click.echo(f"seed {seed}")
@@ -283,7 +300,7 @@ def main(kills: int, brokers: int, master: str, seed: int | None) -> None:
     started = time.monotonic()
     with Cluster(folder, brokers, "--set", interval) as cluster:
         run = KillRun(cluster, folder / "query", seed=seed, master=master)
-        _report(run, lambda: run.run(kills, tuple(victims), timeouts_ms))
+        _report(run, lambda: run.run(kills, tuple(victims), timeouts_ms, minutes * 60))
         _report(run, lambda: run.finish(timeouts_ms))
         run.check()
     figures = run.figures

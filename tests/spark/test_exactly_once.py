@@ -137,6 +137,7 @@ def test_a_batch_write_with_an_id_is_written_once(spark, exactly_once, bootstrap
 
 
 @pytest.mark.real_time
+@pytest.mark.timeout(900)  # drivers start slowly on a busy machine
 def test_each_row_is_visible_once_when_processes_are_killed(
     brokers, stream, exactly_once, tmp_path
 ):
