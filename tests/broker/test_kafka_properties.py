@@ -121,6 +121,8 @@ def test_a_daemon_starts_with_the_shipped_file_beside_a_kubernetes_service(tmp_p
         daemon.kill()
 
     warnings = [line for line in lines if " WARNING " in line]
-    assert len(warnings) == 2, lines
+    assert len(warnings) == 3, lines
     assert "did you mean OTTLA_NUM_PARTITIONS?" in warnings[0]
-    assert "num.network.threads, num.io.threads" in warnings[1]
+    assert "Kubernetes" in warnings[1]
+    assert "OTTLA_PORT" in warnings[1]
+    assert "num.network.threads, num.io.threads" in warnings[2]
