@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -26,15 +27,23 @@ def cluster() -> None:
 def describe_cluster(target: Target, as_json: bool) -> None:
     """Show the brokers and the controller.
 
+    A broker is down if it is fenced, or if it has replicas of partitions and is not registered.
+
     \b
         ottla cluster describe --bootstrap logs.example.org:9092
     """
     with target.admin() as admin:
         description = admin.describe_cluster()
         topics = admin.list_topics(internal=True)
-    leaders = [partition.leader for topic in topics for partition in topic.partitions]
-    keys = ("broker", "host", "port", "rack", "state", "is_controller", "partitions_led")
-    rows = [
+    partitions = [partition for topic in topics for partition in topic.partitions]
+    led = Counter(partition.leader for partition in partitions)
+    replicas = Counter(broker for partition in partitions for broker in partition.replicas)
+    in_sync = Counter(broker for partition in partitions for broker in partition.isr)
+    keys = (
+        *("broker", "host", "port", "rack", "state", "is_controller"),
+        *("partitions_led", "replicas", "in_sync"),
+    )
+    rows: list[tuple[int | str | bool | None, ...]] = [
         (
             broker.id,
             broker.host,
@@ -42,17 +51,25 @@ def describe_cluster(target: Target, as_json: bool) -> None:
             broker.rack,
             "up" if broker.is_alive else "down",
             broker.is_controller,
-            leaders.count(broker.id),
+            led[broker.id],
+            replicas[broker.id],
+            in_sync[broker.id],
         )
         for broker in description.brokers
     ]
+    # With a metadata store, a broker that is down has no registration.
+    for broker_id in sorted(replicas.keys() - {broker.id for broker in description.brokers}):
+        rows.append(
+            (broker_id, None, None, None, "down", False, 0, replicas[broker_id], in_sync[broker_id])
+        )
     summary = {
         "cluster_id": description.cluster_id,
         "controller": description.controller,
         "topics": sum(not topic.is_internal for topic in topics),
         "internal_topics": sum(topic.is_internal for topic in topics),
-        "partitions": len(leaders),
-        "partitions_without_leader": leaders.count(-1),
+        "partitions": len(partitions),
+        "partitions_without_leader": led[-1],
+        "under_replicated_partitions": sum(one.is_under_replicated for one in partitions),
     }
     if as_json:
         brokers = [dict(zip(keys, row, strict=True)) for row in rows]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,7 +18,13 @@ from .outcomes import Outcomes
 from .target import Target, connected, json_option
 
 if TYPE_CHECKING:
-    from ottla.client.admin import ConfigEntry, CreatedTopic, ReplicaLogDir, TopicDescription
+    from ottla.client.admin import (
+        ConfigEntry,
+        CreatedTopic,
+        PartitionDescription,
+        ReplicaLogDir,
+        TopicDescription,
+    )
     from ottla.client.types import TopicPartition
 
 topic_argument = click.argument("topic", shell_complete=complete_topics)
@@ -153,7 +160,13 @@ def create_topics(
 
 
 @topic.command("describe")
-@topics_argument
+@click.argument("topics", metavar="[TOPIC]...", nargs=-1, shell_complete=complete_topics)
+@click.option(
+    "--under-replicated",
+    is_flag=True,
+    help="Show only partitions with replicas that are not in sync.",
+)
+@click.option("--offline", is_flag=True, help="Show only partitions without a leader.")
 @click.option(
     "--all", "show_all", is_flag=True, help="Include configs that have their default value."
 )
@@ -161,22 +174,53 @@ def create_topics(
 @json_option
 @connected
 def describe_topics(
-    target: Target, topics: tuple[str, ...], show_all: bool, log_dirs: bool, as_json: bool
+    target: Target,
+    topics: tuple[str, ...],
+    under_replicated: bool,
+    offline: bool,
+    show_all: bool,
+    log_dirs: bool,
+    as_json: bool,
 ) -> None:
-    """Show partitions, leaders, offsets and configs of topics.
+    """Show partitions, replicas, offsets and configs of topics.
+
+    ISR are the in-sync replicas, ELR those besides them that may lead without losing records.
+    Without TOPIC, --under-replicated and --offline look at all topics.
 
     \b
         ottla topic describe orders
+        ottla topic describe --under-replicated
     """
-    outcomes = Outcomes("topic", topics)
+    is_filtered = under_replicated or offline
+    if not topics and not is_filtered:
+        raise click.UsageError("Missing argument 'TOPIC...'.")
+
+    def is_shown(partition: PartitionDescription) -> bool:
+        return (under_replicated and partition.is_under_replicated) or (
+            offline and partition.is_offline
+        )
+
     with target.admin() as admin:
-        descriptions = {
-            name: found for name, found in outcomes.attempt(admin.describe_topics).items() if found
-        }
+        if not topics:
+            topics = tuple(
+                topic.name
+                for topic in admin.list_topics(internal=True)
+                if any(map(is_shown, topic.partitions))
+            )
+        outcomes = Outcomes("topic", topics)
+        found = outcomes.attempt(admin.describe_topics) if topics else {}
+        whole = {name: topic for name, topic in found.items() if topic}
+        descriptions = whole
+        if is_filtered:
+            descriptions = {
+                name: replace(topic, partitions=shown_partitions)
+                for name, topic in whole.items()
+                if (shown_partitions := tuple(filter(is_shown, topic.partitions)))
+            }
         configs = admin.describe_topic_configs(*descriptions) if descriptions else {}
         available = AvailablePartitions(
             admin,
-            descriptions,
+            whole,
             [tp for topic in descriptions.values() for tp in topic.topic_partitions],
         )
         starts, ends = available.starts, available.ends
@@ -238,6 +282,7 @@ def _described_json(
                 "leader_epoch": partition.leader_epoch,
                 "replicas": partition.replicas,
                 "isr": partition.isr,
+                "elr": partition.elr,
                 "start": starts.get(tp),
                 "end": ends.get(tp),
             }
@@ -255,14 +300,15 @@ def _print_description(
 ) -> None:
     output.print_facts({"topic": topic.name, "id": str(topic.id)})
     output.print_table(
-        ("partition", "leader", "epoch", "replicas", "in sync", "start", "end", "offsets"),
+        ("partition", "leader", "epoch", "replicas", "isr", "elr", "start", "end", "offsets"),
         (
             (
                 partition.partition,
                 partition.leader if partition.leader >= 0 else None,
                 partition.leader_epoch,
                 partition.replicas,
-                partition.isr,
+                partition.isr or None,
+                partition.elr or None,
                 starts.get(tp),
                 ends.get(tp),
                 ends[tp] - starts[tp] if tp in ends else None,

@@ -94,6 +94,10 @@ class StoreRegistration:
         #: Whether this broker may have lost records with its last restart; until it is unfenced.
         self.is_lossy = False
         self._fence_at = -math.inf
+        #: Whether the store answered the last keepalive.
+        self.is_store_reachable = False
+        #: Keepalives that the store did not answer.
+        self.failed_keep_alives = 0
         #: Set when this broker is registered, and its image says so.
         self.registered = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -211,6 +215,7 @@ class StoreRegistration:
             raise StoreError(f"Broker {self._broker_id} was registered by another process")
         self.broker_epoch = result.revision
         self._fence_at = self._fence_after(sent_at)
+        self.is_store_reachable = True
         await self._follower.wait_for_revision(result.revision)
         # Not before the image has everything: this broker leads only what it leads from now on.
         self._topics.start_leader_epoch(leader_epoch)
@@ -259,7 +264,10 @@ class StoreRegistration:
                     break
                 except StoreUnavailableError as error:
                     logger.debug("keepalive failed", extra={"reason": str(error)})
+                    self.is_store_reachable = False
+                    self.failed_keep_alives += 1
                     await asyncio.sleep(_NEXT_MEMBER_SECONDS)
+            self.is_store_reachable = True
             self._fence_at = self._fence_after(sent_at)
 
     def _check_image(self) -> None:

@@ -72,6 +72,7 @@ class _BrokerCollector(Collector):
         yield from self._disk()
         yield from self._partitions()
         if self._broker.replicas is not None:
+            yield from self._metadata_store()
             yield from self._replication()
         yield from self._scrubber()
         yield from self._groups()
@@ -175,6 +176,29 @@ class _BrokerCollector(Collector):
         yield from (start_offsets, end_offsets, sizes)
         yield GaugeMetricFamily(
             "ottla_offline_partitions", "Partitions whose log is offline.", offline
+        )
+
+    def _metadata_store(self) -> Iterator[Metric]:
+        broker, registration = self._broker, self._broker.store_registration
+        yield GaugeMetricFamily(
+            "ottla_metadata_store_reachable",
+            "1 if the metadata store answered the last keepalive of this broker.",
+            registration.is_store_reachable,
+        )
+        yield CounterMetricFamily(
+            "ottla_metadata_store_failed_keepalives",
+            "Keepalives of this broker that the metadata store did not answer.",
+            registration.failed_keep_alives,
+        )
+        yield GaugeMetricFamily(
+            "ottla_broker_fenced",
+            "1 while the controller has not unfenced this broker.",
+            registration.is_fenced,
+        )
+        yield GaugeMetricFamily(
+            "ottla_active_controller",
+            "1 on the broker that is the controller; the sum over all brokers must be 1.",
+            broker.cluster.is_controller,
         )
 
     def _replication(self) -> Iterator[Metric]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 from ottla.protocol.api.create_partitions import (
@@ -20,6 +20,7 @@ from ottla.protocol.api.create_topics import (
 )
 from ottla.protocol.api.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
 from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.registry import DESCRIBE_TOPIC_PARTITIONS
 
 from ..cluster import TopicInfo
 from ..errors import error_of
@@ -61,6 +62,18 @@ class PartitionDescription:
     leader_epoch: int
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
+    #: The eligible leader replicas (KIP-966). `describe_topics` returns them, `list_topics` does not.
+    elr: tuple[int, ...] = ()
+
+    @property
+    def is_under_replicated(self) -> bool:
+        """Whether replicas are missing from the ISR."""
+        return len(self.isr) < len(self.replicas)
+
+    @property
+    def is_offline(self) -> bool:
+        """Whether the partition has no leader."""
+        return self.leader < 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +113,52 @@ class TopicsAdmin(AdminRequests):
         """Return topics with their partitions, by name."""
 
         async def attempt(pending: list[str]) -> Mapping[str, Outcome[TopicDescription]]:
-            return {
+            described = {
                 name: _topic_error(info) or _described(info)
                 for name, info in (await self._look_up(pending)).items()
             }
+            # Others have no eligible leaders besides their ISR, and are most.
+            partial = [
+                name
+                for name, topic in described.items()
+                if isinstance(topic, TopicDescription)
+                and any(one.is_under_replicated for one in topic.partitions)
+            ]
+            elrs = await self._eligible_leaders(partial)
+            return {
+                name: _with_elrs(topic, elrs) if isinstance(topic, TopicDescription) else topic
+                for name, topic in described.items()
+            }
 
         return await self._each(names, attempt, "describing topics")
+
+    async def _eligible_leaders(self, names: Sequence[str]) -> dict[TopicPartition, Sequence[int]]:
+        """Return the ELR of each partition of topics; nothing if the broker does not know it."""
+        elrs: dict[TopicPartition, Sequence[int]] = {}
+        if not names:
+            return elrs
+        # Listing topics does not need it.
+        from ottla.protocol.api.describe_topic_partitions import (  # noqa: PLC0415
+            DescribeTopicPartitionsRequest,
+            DescribeTopicPartitionsResponse,
+            TopicRequest,
+        )
+
+        connection = await self._cluster.connect(-1)
+        if DESCRIBE_TOPIC_PARTITIONS.key not in connection.versions:
+            return elrs
+        request = DescribeTopicPartitionsRequest(topics=[TopicRequest(name=name) for name in names])
+        while True:
+            response = await self._cluster.send_to_any(request, DescribeTopicPartitionsResponse)
+            for topic in response.topics:
+                for partition in topic.partitions:
+                    tp = TopicPartition(topic.name or "", partition.partition_index)
+                    elrs[tp] = partition.eligible_leader_replicas or ()
+            if response.next_cursor is None:
+                return elrs
+            request = DescribeTopicPartitionsRequest(
+                topics=request.topics, cursor=response.next_cursor
+            )
 
     async def create_topic(
         self,
@@ -212,6 +265,18 @@ def _described(info: TopicInfo) -> TopicDescription:
         tuple(
             PartitionDescription(index, one.leader, one.leader_epoch, one.replicas, one.isr)
             for index, one in enumerate(info.partitions)
+        ),
+    )
+
+
+def _with_elrs(
+    topic: TopicDescription, elrs: Mapping[TopicPartition, Sequence[int]]
+) -> TopicDescription:
+    return replace(
+        topic,
+        partitions=tuple(
+            replace(partition, elr=tuple(elrs.get(tp, ())))
+            for tp, partition in zip(topic.topic_partitions, topic.partitions, strict=True)
         ),
     )
 

@@ -14,10 +14,11 @@ def test_cluster_describe_lists_brokers_and_counts_topics(run, topic):
     everything = run.json("topic", "list", "--internal")
     assert found["topics"] + found["internal_topics"] == len(everything)
     assert found["topics"] == len(run.json("topic", "list"))
-    assert found["partitions_without_leader"] == 0
+    assert found["partitions_without_leader"] == found["under_replicated_partitions"] == 0
+    assert one["replicas"] == one["in_sync"] == found["partitions"]
     assert found["partitions"] == one["partitions_led"] >= 2
     assert re.search(
-        r"^ +0 +127.0.0.1 +\d+ +- +up +yes +\d+$", run("cluster", "describe"), re.MULTILINE
+        r"^ +0 +127.0.0.1 +\d+ +- +up +yes +\d+ +\d+ +\d+$", run("cluster", "describe"), re.MULTILINE
     )
 
 

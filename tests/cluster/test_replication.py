@@ -7,9 +7,11 @@ import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
+from harness.command import Command
 from harness.logs import NOW, a_batch
 from harness.requests import (
     create_topics_request,
@@ -447,6 +449,75 @@ async def test_a_transaction_is_committed_by_another_coordinator(cluster: Replic
         while len(found) < 3:
             found.add((await anext(aiter(consumer))).value)
     assert found == {b"first", b"second", b"third"}
+
+
+async def test_operators_see_replicas_and_brokers(cluster: Replicas, tmp_path: Path) -> None:
+    await cluster.create("t", 3)
+    await cluster.create("u", factor=2)
+    for index in range(3):
+        await cluster.until_in_sync("t", index)
+    home = str(tmp_path / "home")
+
+    async def run(*arguments: str) -> Any:
+        return await asyncio.to_thread(Command(cluster.any.address, home).json, *arguments)
+
+    assert await run("topic", "describe", "--under-replicated", "--offline") == []
+    before = await run("cluster", "describe")
+    assert [one["state"] for one in before["brokers"]] == ["up"] * 3
+    assert before["controller"] in (0, 1, 2)
+    (whole,) = await run("topic", "describe", "t")
+    for index, row in enumerate(whole["partitions"]):
+        state = cluster.state("t", index)
+        assert (row["leader"], row["leader_epoch"]) == (state.leader, state.leader_epoch)
+        assert (tuple(row["replicas"]), tuple(row["isr"])) == (state.replicas, state.isr)
+        assert row["elr"] == []
+
+    await cluster.stop(1)
+    # Below min.insync.replicas, replicas that leave stay eligible.
+    await cluster.stop(2)
+    survivor = cluster.brokers[0].topics.image
+    await eventually(
+        lambda: all(one.leader == 0 for one in survivor.partition_states[UUID(whole["id"])].values())
+    )
+    (found,) = await run("topic", "describe", "t", "--under-replicated")
+    for index, row in enumerate(found["partitions"]):
+        state = cluster.state("t", index)
+        assert (row["leader"], row["isr"]) == (0, [0])
+        assert tuple(row["elr"]) == state.elr != ()
+    after = await run("cluster", "describe")
+    assert [(one["broker"], one["state"]) for one in after["brokers"]] == [
+        (0, "up"),
+        (1, "down"),
+        (2, "down"),
+    ]
+    assert after["controller"] == 0
+    assert after["under_replicated_partitions"] >= 3
+    # The replicas of u may all be down.
+    offline = await run("topic", "describe", "--offline")
+    leaderless = [] if cluster.state("u").has_leader else ["u"]
+    assert [one["topic"] for one in offline] == leaderless
+
+
+async def test_metrics_of_the_metadata_store(cluster: Replicas) -> None:
+    broker = cluster.brokers[0]
+
+    def sample(name: str, *brokers: Broker) -> float:
+        return sum(
+            sample.value
+            for one in brokers or (broker,)
+            for metric in _BrokerCollector(one).collect()
+            for sample in metric.samples
+            if sample.name == name
+        )
+
+    assert sample("ottla_metadata_store_reachable") == 1
+    assert sample("ottla_broker_fenced") == 0
+    assert sample("ottla_active_controller", *cluster.brokers.values()) == 1
+    cluster.stores[0].disconnect()
+    await eventually(lambda: sample("ottla_metadata_store_reachable") == 0)
+    assert sample("ottla_metadata_store_failed_keepalives_total") >= 1
+    cluster.stores[0].connect()
+    await eventually(lambda: sample("ottla_metadata_store_reachable") == 1)
 
 
 async def test_metrics_of_replication(cluster: Replicas) -> None:
