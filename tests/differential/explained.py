@@ -191,7 +191,7 @@ _TRANSACTION_ERRORS = {
     ErrorCode.INVALID_PRODUCER_ID_MAPPING,
 }
 _ADMIN_ERRORS = {3, 17, 36, 37, 38, 39, 40, 42}
-_FIXED_CONFIGS = ("compression.type", "min.insync.replicas")
+_FIXED_CONFIGS = ("compression.type",)
 
 
 def _sets_fixed_config(_difference: Difference, request: Any) -> bool:
@@ -278,8 +278,7 @@ EXPLANATIONS: list[Explanation] = [
     Explanation(
         "DescribeConfigs|CreateTopics",
         r"(results|topics)\.configs\.read_only",
-        "Topic configs that can have one value only are read-only: compression.type=producer,"
-        " min.insync.replicas=1.",
+        "Topic configs that can have one value only are read-only: compression.type=producer.",
     ),
     Explanation(
         "DescribeConfigs|CreateTopics",
@@ -339,8 +338,8 @@ EXPLANATIONS: list[Explanation] = [
     Explanation(
         "CreateTopics|AlterConfigs|IncrementalAlterConfigs",
         ".*",
-        "Topic configs that can have one value only are rejected with any other: compression.type,"
-        " min.insync.replicas; Kafka accepts them.",
+        "Topic configs that can have one value only are rejected with any other: compression.type;"
+        " Kafka accepts them.",
         _sets_fixed_config,
         diverges=True,
     ),
