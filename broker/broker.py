@@ -236,6 +236,7 @@ class Broker:
         undo.push_async_callback(registration.stop)
         undo.callback(self.controller_channel.close)
         self.topics.incarnation = cluster.incarnation
+        self.topics.registered_epoch = lambda: registration.broker_epoch
         registration.is_lossy = self.logs.may_have_lost_records or self.topics.has_lost_replicas
         self.replicas = ReplicaManager(self)
         undo.push_async_callback(self.replicas.stop)
@@ -247,10 +248,16 @@ class Broker:
         self._store_heartbeat.start()
         await self._wait_until_registered(self.config.controller_wait_ms / 1000)
 
+    async def _unfenced(self) -> None:
+        """Wait until this broker is registered, and the controller lets it serve."""
+        await self.store_registration.registered.wait()
+        while self.store_registration.is_fenced:
+            await self.store_follower.wait_for_revision(self.store_follower.revision + 1)
+
     async def _wait_until_registered(self, seconds: float) -> None:
         registration, follower = self.store_registration, self.store_follower
         loop = asyncio.get_running_loop()
-        registered = loop.create_task(registration.registered.wait())
+        registered = loop.create_task(self._unfenced())
         deadline = loop.time() + seconds
         try:
             while not registered.done():
@@ -263,6 +270,8 @@ class Broker:
                     raise follower.failed.result()
                 # Another process may have this broker's id: do not serve before that is known.
                 is_blocked = registration.is_waiting_for_rival
+                if loop.time() >= deadline and registration.registered.is_set():
+                    break  # There is no controller at the moment; the next one unfences it.
                 if not done and not is_blocked and loop.time() >= deadline:
                     logger.warning(
                         "metadata store does not answer: serving the last known metadata"

@@ -123,7 +123,8 @@ class StoreController(Controller):
     ) -> tuple[tuple[int, ...], ...]:
         if replicas is not None:
             return super()._assign_replicas(partition_count, replicas)
-        brokers = sorted(self._placeable())
+        # A broker that is still fenced is about to serve.
+        brokers = sorted(self._in_state("up", "fenced"))
         factor = replication_factor
         if factor is None:
             factor = min(self._topics.config.new_topic_replication_factor, len(brokers))
@@ -134,11 +135,10 @@ class StoreController(Controller):
             )
         return assign_replicas(partition_count, brokers, self._image.partition_count, factor)
 
-    def _placeable(self) -> set[int]:
-        """Return the brokers that new replicas can be placed on."""
-        return {
-            broker_id for broker_id, one in self._image.registrations.items() if one.state == "up"
-        }
+    def _in_state(self, *states: str) -> set[int]:
+        """Return the brokers whose registrations are in one of these states."""
+        registrations = self._image.registrations
+        return {broker_id for broker_id, one in registrations.items() if one.state in states}
 
     async def unfence(self, broker_id: int) -> None:
         """Let a registered broker serve: its state becomes `up`."""
@@ -277,7 +277,7 @@ class StoreController(Controller):
     def _records_of(self, topic: Topic) -> list[KeyValue]:
         """Return the states of a topic's new partitions, and the topic."""
         known = self._image.partition_states.get(topic.id, {})
-        alive = self._placeable()
+        alive = self._in_state("up")
         states = [
             partition_record(topic.id, index, initial_state(replicas, alive))
             for index, replicas in enumerate(topic.replicas)

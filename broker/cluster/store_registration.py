@@ -219,6 +219,7 @@ class StoreRegistration:
         await self._follower.wait_for_revision(result.revision)
         # Not before the image has everything: this broker leads only what it leads from now on.
         self._topics.start_leader_epoch(leader_epoch)
+        self._topics.update_roles()  # The controller may have been faster than this answer.
         self.registered.set()
         logger.info("registered", extra={"broker_epoch": self.broker_epoch})
 

@@ -122,6 +122,10 @@ class Topics:
         self._followed: dict[tuple[str, int], Partition] = {}
         #: The id of this process, with which it registers.
         self.incarnation: UUID | None = None
+        #: Returns the epoch of the registration that this process has made; -1 if it has none.
+        self.registered_epoch: Callable[[], int] = lambda: -1
+        # What the roles were last updated for.
+        self._activity = (False, False)
         self.replica_listener: ReplicaListener | None = None
         #: Whether logs of replicated partitions were missing at the start.
         self.has_lost_replicas = False
@@ -184,7 +188,7 @@ class Topics:
         state = self.image.partition_state(topic, index)
         if state is None:
             return self.config.broker_id in topic.replicas[index]
-        return state.leader == self.config.broker_id and self.is_active
+        return state.leader == self.config.broker_id and self._may_act(state)
 
     def has_replica(self, topic: Topic, index: int) -> bool:
         """Whether this broker has a replica of a partition."""
@@ -194,14 +198,29 @@ class Topics:
     def is_active(self) -> bool:
         """Whether this broker may lead and follow replicated partitions.
 
-        The controller has unfenced the registration of this very process.
+        The controller has unfenced the registration that this very process has made. A broker that
+        started while the store is down has none: others may lead by now.
         """
+        registration = self.image.registrations.get(self.config.broker_id)
+        return (
+            registration is not None
+            and registration.broker_epoch == self.registered_epoch()
+            and self._is_own_registration
+        )
+
+    @property
+    def _is_own_registration(self) -> bool:
+        """Whether the registration is that of this process, which it may only have taken over."""
         registration = self.image.registrations.get(self.config.broker_id)
         return (
             registration is not None
             and registration.incarnation == self.incarnation
             and registration.state in ("up", "leaving")
         )
+
+    def _may_act(self, state: PartitionState) -> bool:
+        """Whether this broker may do what a state says. The only replica cannot be replaced."""
+        return self.is_active if len(state.replicas) > 1 else self._is_own_registration
 
     def followed(self, name: str, index: int) -> Partition | None:
         """Return a replicated partition that this broker does not lead; None if there is none."""
@@ -401,7 +420,6 @@ class Topics:
         # The last record of a topic counts.
         latest = dict(filter(None, map(parse_topic_record, records)))
         changed = [topic for topic in latest.values() if topic is not None]
-        was_active = self.is_active
         before = {name: self.image.topics[name] for name in latest if name in self.image.topics}
         removed = [topic for name, topic in before.items() if latest[name] is None]
         # No await until partitions, configs and listeners agree with the image.
@@ -420,7 +438,7 @@ class Topics:
                     listener.topic_created(topic)
             elif before[topic.name].configs != topic.configs:
                 self._configure_partitions(topic)
-        self._update_roles(records, all_of_them=self.is_active != was_active)
+        self.update_roles(records)
         if self.image.broker_configs.get(self.config.broker_id, {}) != self.config.dynamic_configs:
             self._apply_dynamic_configs()
             for topic in self.image.topics.values():
@@ -459,10 +477,15 @@ class Topics:
 
     # Roles.
 
-    def _update_roles(self, records: Iterable[KeyValue], *, all_of_them: bool) -> None:
-        """Make partitions lead and follow as their states say."""
+    def update_roles(self, records: Iterable[KeyValue] = ()) -> None:
+        """Make partitions lead and follow as their states say.
+
+        Those that are among `records`, and all if this broker may act now, or no longer.
+        """
+        activity = (self.is_active, self._is_own_registration)
         keys: Iterable[tuple[UUID, int]]
-        if all_of_them:
+        if activity != self._activity:
+            self._activity = activity
             states = self.image.partition_states.items()
             keys = [(topic_id, index) for topic_id, of_topic in states for index in of_topic]
         else:
@@ -499,7 +522,8 @@ class Topics:
         ):
             state = partition.state
         was_led = index in led
-        is_led = state.leader == broker_id and self.is_active and not partition.log.is_truncating
+        may_act = self._may_act(state)
+        is_led = state.leader == broker_id and may_act and not partition.log.is_truncating
         if is_led:
             self._followed.pop(key, None)
             led[index] = partition
@@ -507,7 +531,7 @@ class Topics:
         else:
             led.pop(index, None)
             self._followed[key] = partition
-            partition.follow(state, is_active=self.is_active)
+            partition.follow(state, is_active=may_act)
         if self.replica_listener is not None:
             self.replica_listener.role_changed(partition)
         if notifies and is_led is not was_led:

@@ -46,7 +46,7 @@ class Replicas:
         self.brokers: dict[int, Broker] = {}
         self.stores: dict[int, MemoryStore] = {}
 
-    async def start(self, *broker_ids: int) -> None:
+    async def start(self, *broker_ids: int, is_connected: bool = True) -> None:
         for broker_id in broker_ids:
             config = BrokerConfig.of(
                 {
@@ -62,9 +62,13 @@ class Replicas:
                 }
             )
             self.stores[broker_id] = MemoryStore(self.server)
+            if not is_connected:
+                self.stores[broker_id].disconnect()
             broker = Broker(config, store=self.stores[broker_id])
             await broker.start()
             self.brokers[broker_id] = broker
+        if not is_connected:
+            return
         await eventually(
             lambda: all(one.cluster.alive >= {*self.brokers} for one in self.brokers.values())
         )
@@ -375,15 +379,37 @@ async def test_the_store_is_away(cluster: Replicas) -> None:
     assert await values(cluster, "t", 5) == [b"%d" % number for number in range(5)]
 
 
+async def test_a_broker_that_starts_without_the_store_leads_nothing_that_others_may_lead(
+    cluster: Replicas,
+) -> None:
+    await cluster.create("t")
+    await cluster.create("alone", factor=1)
+    await produce(cluster, "t")
+    await produce(cluster, "alone")
+    leader = cluster.state("t").leader
+    alone = cluster.state("alone").leader
+    await cluster.stop(leader)
+    await eventually(lambda: cluster.state("t").leader not in (leader, -1))
+    await produce(cluster, "t")
+    cluster.configs["controller.wait.ms"] = "200"
+    await cluster.start(leader, is_connected=False)
+    topics = cluster.brokers[leader].topics
+    # Its metadata may be old, and name it as the leader.
+    assert not topics.led_partitions(topics.image.topics["t"])
+    assert bool(topics.led_partitions(topics.image.topics["alone"])) is (alone == leader)
+    cluster.stores[leader].connect()
+    await cluster.until_in_sync("t")
+    assert cluster.replica(leader, "t").log.end_offset == 2
+
+
 async def test_a_new_leader_does_not_guess_the_end(cluster: Replicas) -> None:
     await cluster.create("t")
     await produce(cluster, "t", 2)
     await cluster.until_in_sync("t")
     leader = cluster.leader("t")
     partition = leader.topics.find("t", 0)
-    partition.high_watermark = 1
     assert partition.progress is not None
-    partition.progress.epoch_start_offset = 2
+    partition.progress.epoch_start_offset = 3
     answer = await offset_for_time(leader, "t", LATEST)
     assert answer.error_code == ErrorCode.OFFSET_NOT_AVAILABLE
 
