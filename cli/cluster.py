@@ -58,10 +58,10 @@ def describe_cluster(target: Target, as_json: bool) -> None:
         for broker in description.brokers
     ]
     # With a metadata store, a broker that is down has no registration.
-    for broker_id in sorted(replicas.keys() - {broker.id for broker in description.brokers}):
-        rows.append(
-            (broker_id, None, None, None, "down", False, 0, replicas[broker_id], in_sync[broker_id])
-        )
+    rows += [
+        (broker_id, None, None, None, "down", False, 0, replicas[broker_id], in_sync[broker_id])
+        for broker_id in sorted(replicas.keys() - {broker.id for broker in description.brokers})
+    ]
     summary = {
         "cluster_id": description.cluster_id,
         "controller": description.controller,

@@ -62,7 +62,7 @@ class PartitionDescription:
     leader_epoch: int
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
-    #: The eligible leader replicas (KIP-966). `describe_topics` returns them, `list_topics` does not.
+    #: The eligible leader replicas (KIP-966); `describe_topics` returns them, not `list_topics`.
     elr: tuple[int, ...] = ()
 
     @property

@@ -18,7 +18,9 @@ def test_cluster_describe_lists_brokers_and_counts_topics(run, topic):
     assert one["replicas"] == one["in_sync"] == found["partitions"]
     assert found["partitions"] == one["partitions_led"] >= 2
     assert re.search(
-        r"^ +0 +127.0.0.1 +\d+ +- +up +yes +\d+ +\d+ +\d+$", run("cluster", "describe"), re.MULTILINE
+        r"^ +0 +127.0.0.1 +\d+ +- +up +yes +\d+ +\d+ +\d+$",
+        run("cluster", "describe"),
+        re.MULTILINE,
     )
 
 

@@ -503,7 +503,9 @@ async def test_operators_see_replicas_and_brokers(cluster: Replicas, tmp_path: P
     await cluster.stop(2)
     survivor = cluster.brokers[0].topics.image
     await eventually(
-        lambda: all(one.leader == 0 for one in survivor.partition_states[UUID(whole["id"])].values())
+        lambda: all(
+            one.leader == 0 for one in survivor.partition_states[UUID(whole["id"])].values()
+        )
     )
     (found,) = await run("topic", "describe", "t", "--under-replicated")
     for index, row in enumerate(found["partitions"]):
