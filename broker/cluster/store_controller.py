@@ -11,7 +11,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ottla.coord.election import initial_state
@@ -60,6 +62,21 @@ _RECORDS_PER_TRANSACTION = 60
 _STATES_PER_TRANSACTION = 120
 _PRODUCER_IDS_KEY = b"producer-ids"
 _RETRY_SECONDS = 0.1
+#: How often a request that waits for brokers looks whether it still has to.
+_CHECK_SECONDS = 0.5
+_LAST_REGISTRATION = b"last-registration/"
+
+
+class BrokersAwaitedError(ApiError):
+    """Too few brokers for the replicas of a topic, and others are about to return."""
+
+    def __init__(self, factor: int, alive: int, awaited: Collection[int]) -> None:
+        missing = ", ".join(map(str, sorted(awaited)))
+        super().__init__(
+            ErrorCode.REQUEST_TIMED_OUT,
+            f"Replication factor {factor}: {alive} brokers are alive, and {missing} not yet; try"
+            " again",
+        )
 
 
 class StoreController(Controller):
@@ -78,6 +95,11 @@ class StoreController(Controller):
         self._store = store
         self._follower = follower
         self._tasks: list[asyncio.Task[None]] = []
+        # The epoch of this broker's registration, and when it was seen first.
+        self._own_epoch = -1
+        self._registered_at = -math.inf
+        # All brokers that had been registered by then.
+        self._registered_before: set[int] = set()
 
     async def start(self) -> None:
         """Watch the registrations while this broker is the controller."""
@@ -125,9 +147,13 @@ class StoreController(Controller):
             return super()._assign_replicas(partition_count, replicas)
         # A broker that is still fenced is about to serve.
         brokers = sorted(self._in_state("up", "fenced"))
+        awaited = self._awaited()
         factor = replication_factor
         if factor is None:
-            factor = min(self._topics.config.new_topic_replication_factor, len(brokers))
+            available = len(brokers) + len(awaited)
+            factor = min(self._topics.config.new_topic_replication_factor, available)
+        if len(brokers) < factor <= len(brokers) + len(awaited):
+            raise BrokersAwaitedError(factor, len(brokers), awaited)
         if not 1 <= factor <= len(brokers):
             raise ApiError(
                 ErrorCode.INVALID_REPLICATION_FACTOR,
@@ -139,6 +165,46 @@ class StoreController(Controller):
         """Return the brokers whose registrations are in one of these states."""
         registrations = self._image.registrations
         return {broker_id for broker_id, one in registrations.items() if one.state in states}
+
+    def _awaited(self) -> set[int]:
+        """Return the brokers that will probably register in a moment.
+
+        Just after this broker has registered, those are all that were registered before: if the
+        store was away for long, all leases have ended, and all brokers register again.
+        """
+        self._note_own_registration()
+        now = asyncio.get_running_loop().time()
+        if now >= self._registered_at + self._cluster.session_seconds:
+            return set()
+        return self._registered_before - self._image.registrations.keys()
+
+    def _note_own_registration(self) -> None:
+        registration = self._image.registrations.get(self._cluster.broker_id)
+        broker_epoch = -1 if registration is None else registration.broker_epoch
+        if broker_epoch == self._own_epoch:
+            return
+        self._own_epoch = broker_epoch
+        self._registered_at = asyncio.get_running_loop().time()
+        self._registered_before = {
+            int(key.removeprefix(_LAST_REGISTRATION))
+            for key in self._follower.revisions
+            if key.startswith(_LAST_REGISTRATION)
+        }
+
+    async def plan_and_create_topics(
+        self, names: Iterable[str], plan: Callable[[str], Topic], *, validate_only: bool = False
+    ) -> dict[str, Topic | Exception]:
+        """Plan topics and create them, after a wait for brokers that are about to return."""
+        names = list(names)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._cluster.session_seconds):
+                while self._awaited() and _lacks_brokers(names, plan):
+                    with suppress(TimeoutError):
+                        await asyncio.wait_for(
+                            self._follower.wait_for_revision(self._follower.revision + 1),
+                            _CHECK_SECONDS,
+                        )
+        return await super().plan_and_create_topics(names, plan, validate_only=validate_only)
 
     async def unfence(self, broker_id: int) -> None:
         """Let a registered broker serve: its state becomes `up`."""
@@ -159,6 +225,7 @@ class StoreController(Controller):
     async def _run(self) -> None:
         while True:
             seen = self._follower.revision
+            self._note_own_registration()
             try:
                 if self._cluster.is_controller:
                     await self._elect_and_unfence()
@@ -342,6 +409,18 @@ class StoreController(Controller):
         return ApiError(
             ErrorCode.NOT_CONTROLLER, f"Broker {self._cluster.broker_id} is not the controller"
         )
+
+
+def _lacks_brokers(names: Iterable[str], plan: Callable[[str], Topic]) -> bool:
+    """Whether a topic cannot be planned until brokers return."""
+    for name in names:
+        try:
+            plan(name)
+        except BrokersAwaitedError:
+            return True
+        except EXPECTED_ERRORS:
+            continue
+    return False
 
 
 def _operations(records: Iterable[KeyValue]) -> list[Operation]:

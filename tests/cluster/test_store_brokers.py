@@ -19,6 +19,7 @@ from ottla.broker.cluster.store_controller import StoreController
 from ottla.broker.requests.errors import ApiError
 from ottla.coord.metadata_image import CONTROLLER_KEY
 from ottla.protocol.api.broker_heartbeat import BrokerHeartbeatRequest
+from ottla.protocol.api.create_topics import CreatableTopic, CreateTopicsRequest
 from ottla.protocol.api.delete_topics import DeleteTopicsRequest
 from ottla.protocol.api.metadata import MetadataRequest
 from ottla.protocol.errors import ErrorCode
@@ -76,13 +77,13 @@ async def server() -> MemoryStoreServer:
 
 @asynccontextmanager
 async def machines(
-    server: MemoryStoreServer, folder: Path, count: int
+    server: MemoryStoreServer, folder: Path, count: int, **configs: Any
 ) -> AsyncIterator[list[Machine]]:
     async with AsyncExitStack() as stack, asyncio.timeout(60):
         started = []
         for broker_id in range(count):
             machine = Machine(server, folder, broker_id)
-            await machine.start()
+            await machine.start(**configs)
             stack.push_async_callback(lambda machine=machine: machine.broker.stop())
             started.append(machine)
         await eventually(lambda: all(len(alive(one)) == count for one in started))
@@ -183,6 +184,54 @@ async def test_the_fence_time_ends_before_the_lease(server, tmp_path):
         for seconds, is_within in ((4.9, True), (5.1, False)):
             registration._clock = lambda seconds=seconds: sent_at + seconds
             assert registration.within_fence_time() is is_within
+
+
+def three_replicas(name: str) -> CreateTopicsRequest:
+    topic = CreatableTopic(
+        name=name, num_partitions=1, replication_factor=3, assignments=[], configs=[]
+    )
+    return CreateTopicsRequest(topics=[topic], timeout_ms=10_000)
+
+
+async def lose_all_leases(brokers: list[Machine]) -> Machine:
+    """End all leases, as a long pause of the store does; return the one that is back first."""
+    first, *others = brokers
+    for machine in brokers:
+        machine.store.disconnect()
+        machine.expire()
+    first.store.connect()
+    await eventually(lambda: first.broker.cluster.is_controller and alive(first) == {first.id})
+    assert not any(alive(first) & {other.id} for other in others)
+    return first
+
+
+async def test_a_topic_waits_for_brokers_that_register_again(server, tmp_path):
+    async with machines(server, tmp_path, 3) as brokers:
+        first = await lose_all_leases(brokers)
+        creation = asyncio.ensure_future(send_request(first.broker, three_replicas("t"), 7))
+        for machine in brokers[1:]:
+            machine.store.connect()
+        (result,) = (await creation).topics
+        assert (result.error_code, result.error_message) == (ErrorCode.NONE, None)
+        replicas = first.broker.topics.image.topics["t"].replicas
+        assert {*replicas[0]} == {0, 1, 2}
+
+
+async def test_a_topic_is_to_be_created_again_while_brokers_are_awaited(server, tmp_path):
+    async with machines(server, tmp_path, 3, broker_session_timeout_ms=2000) as brokers:
+        first = await lose_all_leases(brokers)
+        with pytest.raises(ApiError, match="1 brokers are alive, and 1, 2 not yet") as raised:
+            first.controller.plan_topic("t", 1, {}, replication_factor=3)
+        assert raised.value.code is ErrorCode.REQUEST_TIMED_OUT
+        # The default factor is not that of the one broker that is back.
+        with pytest.raises(ApiError, match="Replication factor 3"):
+            first.controller.plan_topic("t", 1, {})
+        # They did not return: they are down.
+        (result,) = (await send_request(first.broker, three_replicas("t"), 7)).topics
+        assert result.error_code == ErrorCode.INVALID_REPLICATION_FACTOR
+        assert first.controller.plan_topic("t", 1, {}).replicas == ((first.id,),)
+        for machine in brokers[1:]:
+            machine.store.connect()
 
 
 async def test_an_answer_that_is_lost_creates_a_topic_once(server, tmp_path):
