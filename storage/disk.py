@@ -56,6 +56,20 @@ class Disk:
         """Read up to `size` bytes; fewer at the end of the file."""
         return os.pread(fd, size, position)
 
+    def read_if_cached(self, fd: int, size: int, position: int) -> bytes | None:
+        """Read `size` bytes if that does not wait for the device; None if it would.
+
+        None where the system cannot tell, and if the file ends before.
+        """
+        if _NOWAIT is None:
+            return None
+        buffer = bytearray(size)
+        try:
+            is_whole = os.preadv(fd, [buffer], position, _NOWAIT) == size
+        except OSError:
+            return None
+        return bytes(buffer) if is_whole else None
+
     def read_into(self, fd: int, buffer: bytearray | memoryview, position: int) -> int:
         """Read into a buffer, and return the number of bytes read."""
         return os.preadv(fd, [buffer], position)

@@ -32,6 +32,7 @@ from .disk import Buffer
 from .errors import StorageError
 from .files import OpenFiles
 from .index import OffsetIndex
+from .read_mode import READ_MODE, ColdReadError, check_may_wait
 from .segment_indexes import SegmentIndexes
 from .timestamp_search import IndexHint, SegmentSearch
 from .transaction_index import TRANSACTION_INDEX_SUFFIX, TransactionIndex
@@ -60,7 +61,7 @@ class BatchPosition(NamedTuple):
 
 
 class Segment:
-    """Batches from `base_offset` on. Not thread-safe, except for `flush`."""
+    """Batches from `base_offset` on. Not thread-safe, except for `flush` and `reader`."""
 
     def __init__(self, directory: Path, base_offset: int, files: OpenFiles) -> None:
         self.directory = directory
@@ -193,7 +194,34 @@ class Segment:
 
     def read(self, start: int, size: int) -> bytes:
         """Read bytes for Python to look at."""
-        return self._disk.read(self._open(), min(size, self.size - start), start)
+        size = min(size, self.size - start)
+        if READ_MODE.may_wait:
+            return self._disk.read(self._open(), size, start)
+        data = self._disk.read_if_cached(self._open(), size, start)
+        if data is None:
+            raise ColdReadError
+        return data
+
+    def reader(self) -> Segment:
+        """Return a copy with descriptors of its own, for a thread to read what there is now."""
+        reader = Segment(self.directory, self.base_offset, OpenFiles(self._disk))
+        reader._is_sealed = self._is_sealed  # First: the rest no longer changes then.
+        reader.set_durable_size(self.size)
+        reader.next_offset = self.next_offset
+        reader.max_timestamp = self.max_timestamp
+        reader.offset_of_max_timestamp = self.offset_of_max_timestamp
+        reader.indexes.share(self.indexes)
+        return reader
+
+    @property
+    def is_readable_by_path(self) -> bool:
+        """Whether its files have their names, which a `reader` needs."""
+        return not self.is_dropped and not self._is_pinned
+
+    @property
+    def accepts_indexes(self) -> bool:
+        """Whether indexes that were loaded in a thread may be used."""
+        return self._is_sealed and self.is_readable_by_path
 
     def batches(self, position: int = 0) -> Iterator[BatchPosition]:
         """Yield the batches from a position on, at which one must start. Raises StorageError."""
@@ -204,7 +232,7 @@ class Segment:
         last = self._last_batch
         if last is not None and offset >= last[2]:
             return BatchPosition(*last) if offset <= last[3] else None
-        index = self._offset_index()
+        index = self.offset_index()
         entry = index.entry_at_or_before_offset(offset - self.base_offset)
         for batch in self._scan_from_entry(entry):
             if batch[3] >= offset:
@@ -223,7 +251,7 @@ class Segment:
         is_all_visible = self.next_offset <= end_offset
         if is_all_visible and self.size <= limit:
             return self.size
-        index = self._offset_index()
+        index = self.offset_index()
         entry = index.entry_at_or_before_position(limit)
         if not is_all_visible:
             entry = min(entry, index.entry_at_or_before_offset(end_offset - self.base_offset))
@@ -235,7 +263,7 @@ class Segment:
 
     def offset_at(self, position: int) -> int:
         """Return the base offset of the batch at a position, or the next offset at the end."""
-        entry = self._offset_index().entry_at_or_before_position(position)
+        entry = self.offset_index().entry_at_or_before_position(position)
         for batch in self._scan_from_entry(entry):
             if batch[0] >= position:
                 return batch[2]
@@ -243,7 +271,7 @@ class Segment:
 
     def has_valid_end(self) -> bool:
         """Whether the last indexed batch, and those after it, are where they should be."""
-        entry = self._offset_index().entry_at_or_before_position(self.size)
+        entry = self.offset_index().entry_at_or_before_position(self.size)
         try:
             for batch in self.batches(entry[1]):
                 if batch.last_offset >= self.next_offset or batch.base_offset < self.base_offset:
@@ -252,14 +280,18 @@ class Segment:
             return False
         return True
 
+    def is_older(self, timestamp: int) -> bool:
+        """Whether all records are known to be older."""
+        return self.max_timestamp < timestamp and self.is_max_timestamp_verified
+
     def search(self, timestamp: int, start_offset: int) -> SegmentSearch | None:
         """Return a search for the first record from an offset on that is not older; None if none.
 
         It uses what the indexes say, and verifies it.
         """
-        is_too_old = self.max_timestamp < timestamp
-        if is_too_old and self.is_max_timestamp_verified:
+        if self.is_older(timestamp):
             return None
+        is_too_old = self.max_timestamp < timestamp
         if is_too_old:
             entry = (self.max_timestamp, self.offset_of_max_timestamp - self.base_offset)
         else:
@@ -516,15 +548,16 @@ class Segment:
             yield position, size, base_offset, base_offset + last_offset_delta, max_timestamp
             position = next_position
 
-    def _offset_index(self) -> OffsetIndex:
+    def offset_index(self) -> OffsetIndex:
         """Return the offset index; that of a sealed segment is rebuilt if it does not fit."""
         indexes = self.indexes
-        if indexes.is_loaded():
+        offsets = indexes.loaded_offsets
+        if offsets is None:
+            position = indexes.offsets.entry_at_or_before_offset(2**32)[1]
+            if position >= self.size > 0 or self.size - position > _MAX_UNINDEXED_BYTES:
+                self._repair_indexes()
             return indexes.offsets
-        position = indexes.offsets.entry_at_or_before_offset(2**32)[1]
-        if position >= self.size > 0 or self.size - position > _MAX_UNINDEXED_BYTES:
-            self._repair_indexes()
-        return indexes.offsets
+        return offsets
 
     def _scan_from_entry(self, entry: tuple[int, int]) -> Iterator[tuple[int, int, int, int, int]]:
         """Scan from an entry of the offset index on; from the first batch if the entry is wrong."""
@@ -561,6 +594,7 @@ class Segment:
 
     def _repair_indexes(self) -> None:
         """Rebuild both indexes: one entry is wrong, so others may be."""
+        check_may_wait()
         name = self.path(".index").relative_to(self.directory.parent)
         logger.warning("%s is damaged, rebuilding it", name)
         next_offset, max_timestamp = self.next_offset, self.max_timestamp

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from .disk import Buffer, Disk
 from .index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, OffsetIndex, TimeIndex
+from .read_mode import check_may_wait
 
 INDEX_SUFFIXES = (".index", ".timeindex")
 _OFFSET_SUFFIX, _TIME_SUFFIX = INDEX_SUFFIXES
@@ -86,9 +87,34 @@ class SegmentIndexes:
         self._offsets = self._times = None
         INDEX_CACHE.forget(self)
 
-    def is_loaded(self) -> bool:
-        """Whether the offset index is in memory."""
-        return self._offsets is not None
+    @property
+    def loaded_offsets(self) -> OffsetIndex | None:
+        """The offset index if it is in memory."""
+        return self._offsets
+
+    @property
+    def loaded_times(self) -> TimeIndex | None:
+        """The time index if it is in memory."""
+        return self._times
+
+    def are_loaded(self) -> bool:
+        """Whether both indexes are in memory."""
+        return self._offsets is not None and self._times is not None
+
+    def share(self, other: SegmentIndexes) -> None:
+        """Use what the indexes of another object for the same files have in memory.
+
+        A thread may look up entries while others are appended.
+        """
+        self._offsets, self._times = other._offsets, other._times
+
+    def replace(self, offsets: OffsetIndex | None, times: TimeIndex | None) -> None:
+        """Use indexes of a sealed segment that were read or rebuilt elsewhere; None keeps one."""
+        offsets = self._offsets if offsets is None else offsets
+        times = self._times if times is None else times
+        INDEX_CACHE.forget(self)
+        INDEX_CACHE.add(self, sum(len(i.entries) for i in (offsets, times) if i is not None))
+        self._offsets, self._times = offsets, times
 
     def write(self) -> None:
         """Write both files, without an fsync; see `flush`."""
@@ -141,6 +167,7 @@ class SegmentIndexes:
 
     def _read(self, suffix: str, entry_bytes: int) -> bytes:
         """Read an index of a sealed segment; only whole entries, none if it is missing."""
+        check_may_wait()
         try:
             data = self._disk.read_file(self.path(suffix))
         except FileNotFoundError:

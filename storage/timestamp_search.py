@@ -31,6 +31,7 @@ from ottla.protocol.batch import (
 from ottla.protocol.errors import BatchError
 from ottla.protocol.validation import INT64_MIN
 
+from .cold_reads import ColdIndexes
 from .disk import Disk
 from .errors import StorageError
 
@@ -64,6 +65,12 @@ class TimestampAndOffset(NamedTuple):
 def find_timestamp(log: Log, timestamp: int) -> Steps[TimestampAndOffset | None]:
     """Find the first record of a log whose timestamp is at least `timestamp`."""
     for segment in list(log.segments):
+        if segment.is_older(timestamp):
+            continue
+        if not segment.indexes.are_loaded():
+            indexes = ColdIndexes(segment)
+            yield indexes.load
+            indexes.install()
         search = segment.search(timestamp, log.start_offset)
         if search is None:
             continue

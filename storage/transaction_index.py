@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .disk import Buffer, Disk
+from .read_mode import check_may_wait
 from .segment_indexes import INDEX_CACHE
 
 TRANSACTION_INDEX_SUFFIX = ".txnindex"
@@ -70,21 +71,29 @@ class TransactionIndex:
 
     def find(self, start_offset: int, end_offset: int) -> tuple[list[AbortedTransaction], bool]:
         """Return the entries with data in a range of offsets, and whether later ones have none."""
-        data = self._read()
-        low, high = 0, len(data) // _ENTRY.size
-        while low < high:
-            middle = (low + high) // 2
-            if _ENTRY.unpack_from(data, middle * _ENTRY.size)[3] < start_offset:
-                low = middle + 1
-            else:
-                high = middle
-        found = []
-        for row in _ENTRY.iter_unpack(memoryview(data)[low * _ENTRY.size :]):
-            if row[2] < end_offset:
-                found.append(AbortedTransaction(*row[1:]))
-            if row[4] >= end_offset:
-                return found, True
-        return found, False
+        return find_aborted(self._read(), start_offset, end_offset)
+
+    def loaded_entries(self) -> bytes | None:
+        """Return a copy of the entries if they are in memory. May be called in a thread."""
+        entries = self._entries
+        return None if entries is None else bytes(entries)
+
+    def read_file(self) -> bytes:
+        """Read the entries of a sealed segment; none if the file is missing.
+
+        May be called in a thread, which leaves what is in memory as it is; see `set_entries`.
+        """
+        try:
+            data = self._disk.read_file(self._path)
+        except FileNotFoundError:
+            data = b""
+        return data[: len(data) // _ENTRY.size * _ENTRY.size]
+
+    def set_entries(self, entries: bytes) -> None:
+        """Use the result of `read_file`."""
+        if self._entries is None:
+            self._entries = entries
+            INDEX_CACHE.add(self, len(entries))
 
     def replace(self, transactions: list[AbortedTransaction]) -> None:
         """Replace all entries."""
@@ -164,13 +173,30 @@ class TransactionIndex:
     def _read(self) -> Buffer:
         entries = self._entries
         if entries is None:
-            try:
-                data = self._disk.read_file(self._path)
-            except FileNotFoundError:
-                data = b""
-            entries = self._entries = data[: len(data) // _ENTRY.size * _ENTRY.size]
+            check_may_wait()
+            entries = self._entries = self.read_file()
             INDEX_CACHE.add(self, len(entries))
         return entries
 
     def _forget(self) -> None:
         INDEX_CACHE.forget(self)
+
+
+def find_aborted(
+    data: Buffer, start_offset: int, end_offset: int
+) -> tuple[list[AbortedTransaction], bool]:
+    """Return the entries with data in a range of offsets, and whether later ones have none."""
+    low, high = 0, len(data) // _ENTRY.size
+    while low < high:
+        middle = (low + high) // 2
+        if _ENTRY.unpack_from(data, middle * _ENTRY.size)[3] < start_offset:
+            low = middle + 1
+        else:
+            high = middle
+    found = []
+    for row in _ENTRY.iter_unpack(memoryview(data)[low * _ENTRY.size :]):
+        if row[2] < end_offset:
+            found.append(AbortedTransaction(*row[1:]))
+        if row[4] >= end_offset:
+            return found, True
+    return found, False

@@ -31,11 +31,13 @@ from ottla.coord.metadata_image import INTERNAL_TOPICS
 from ottla.coord.partition_state import PartitionState
 from ottla.protocol.batch import MARKER_BYTES, RecordBatch, split_batches
 from ottla.protocol.errors import ErrorCode
+from ottla.storage.cold_reads import ColdRead
 from ottla.storage.config import LogConfig
 from ottla.storage.disk import Buffer
 from ottla.storage.errors import LogOfflineError, StorageError
 from ottla.storage.flusher import Flusher
 from ottla.storage.log import Log, LogAppendInfo, LogSlice
+from ottla.storage.read_mode import NO_WAITING, ColdReadError
 from ottla.storage.transaction_index import AbortedTransaction
 
 from ..requests.errors import ApiError, NotLeaderError
@@ -339,10 +341,23 @@ class Partition:
         log_slice = log.read(offset, max_bytes, self.last_stable_offset)
         return log_slice, log.aborted_transactions_in(log_slice, offset) if log_slice.view else []
 
+    def cold_read(
+        self, offset: int, max_bytes: int, *, is_committed: bool = False, is_replica: bool = False
+    ) -> ColdRead:
+        """Return what a thread does for a read that raised ColdReadError."""
+        end_offset = self.last_stable_offset if is_committed else self.high_watermark
+        return ColdRead(
+            self.log,
+            offset,
+            max_bytes,
+            self.log.end_offset if is_replica else end_offset,
+            with_transactions=is_committed,
+        )
+
     async def batches(self) -> AsyncIterator[RecordBatch]:
         """Yield all batches of the log, giving way to other tasks after each block."""
         offset = self.log.start_offset
-        while (log_slice := self.log.read(offset, _BLOCK_BYTES)).view:
+        while (log_slice := await self._read_block(offset)).view:
             if not log_slice.is_in_page_cache():
                 await asyncio.to_thread(log_slice.load_into_page_cache)
                 log_slice = self.log.read(
@@ -354,6 +369,16 @@ class Partition:
                 yield batch
                 offset = batch.next_offset
             await asyncio.sleep(0)
+
+    async def _read_block(self, offset: int) -> LogSlice:
+        try:
+            with NO_WAITING:
+                return self.log.read(offset, _BLOCK_BYTES)
+        except ColdReadError:
+            cold_read = self.cold_read(offset, _BLOCK_BYTES, is_replica=True)
+            await asyncio.to_thread(cold_read.load)
+            cold_read.install()
+            return self.log.read(offset, _BLOCK_BYTES)
 
     def when_flushed(self, offset: int, callback: FlushCallback) -> None:
         """Call `callback` when the record at `offset` is fsynced, which may be at once."""

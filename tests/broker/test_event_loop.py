@@ -1,6 +1,8 @@
 """Nothing that waits for the disk runs on the event loop's thread, except appends and rolls."""
 
 import asyncio
+import errno
+import os
 import threading
 from collections import Counter
 from contextlib import asynccontextmanager
@@ -8,18 +10,29 @@ from contextlib import asynccontextmanager
 import pytest
 
 from harness.brokers import add_topic, partition_of
-from harness.logs import NOW
+from harness.logs import NOW, a_batch
 from harness.requests import create_topic, offset_for_time, produce_batch
-from harness.wire import batches_of, connect, fetch_request, fetched_partitions, offsets_of
+from harness.waiting import eventually
+from harness.wire import (
+    batches_of,
+    connect,
+    error_codes,
+    fetch_request,
+    fetched_partitions,
+    offsets_of,
+)
 from ottla.broker import Broker, BrokerConfig
 from ottla.protocol.api.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
     DeleteRecordsTopic,
 )
+from ottla.protocol.errors import ErrorCode
 from ottla.storage.disk import Disk
 
 EARLIEST = -2
+PAGE = 4096
+READ_COMMITTED = 1
 
 
 class ThreadsDisk(Disk):
@@ -55,9 +68,46 @@ class ThreadsDisk(Disk):
         return super().read_file(path, position)
 
 
+class PageCacheDisk(ThreadsDisk):
+    """Also counts reads outside of the page cache, which is empty when `is_counting` is set."""
+
+    def __init__(self):
+        super().__init__()
+        self._pages = set()
+
+    def _range(self, fd, size, position):
+        file = os.fstat(fd).st_ino
+        return {(file, page) for page in range(position // PAGE, -(-(position + size) // PAGE))}
+
+    def _load(self, fd, size, position):
+        if self.is_counting:
+            pages = self._range(fd, size, position)
+            if pages - self._pages:
+                self._count("read", position)
+            self._pages |= pages
+
+    def read(self, fd, size, position):
+        self._load(fd, size, position)
+        return super().read(fd, size, position)
+
+    def read_into(self, fd, buffer, position):
+        self._load(fd, len(buffer), position)
+        return super().read_into(fd, buffer, position)
+
+    def read_if_cached(self, fd, size, position):
+        if self.is_counting and self._range(fd, size, position) - self._pages:
+            return None
+        return super().read_if_cached(fd, size, position)
+
+    def is_cached(self, fd, position):
+        if self.is_counting and self._range(fd, 1, position) - self._pages:
+            return False
+        return super().is_cached(fd, position)
+
+
 @asynccontextmanager
-async def a_broker(path, **configs):
-    disk = ThreadsDisk()
+async def a_broker(path, disk=None, **configs):
+    disk = disk or ThreadsDisk()
     config = BrokerConfig(log_dir=str(path), listeners="PLAINTEXT://127.0.0.1:0", **configs)
     async with Broker(config, disk=disk) as broker, connect(broker) as client:
         yield broker, client, disk
@@ -224,3 +274,208 @@ async def test_a_segment_that_is_deleted_during_a_commit_stays_deleted(tmp_path,
             segment.base_offset for segment in log.segments
         ]
         assert await read_all(client, 5) == [6, 7]
+
+
+# Reads of what is not in memory.
+
+BATCHES = 60
+
+
+async def fill_indexed_segments(client):
+    """Fill sealed segments of some batches, with an index entry for each batch but the first."""
+    configs = {"segment_bytes": "16384", "index_interval_bytes": "1"}
+    await create_topic(client, "t", partitions=2, **configs)
+    for number in range(BATCHES):
+        await produce_batch(client, "t", value=bytes(700), time=NOW + number)
+    await produce_batch(client, "t", partition=1)
+
+
+@pytest.fixture
+async def filled(tmp_path):
+    """The path of a broker's data, after a clean shutdown: no index is in memory."""
+    async with a_broker(tmp_path) as (broker, client, _disk):
+        await fill_indexed_segments(client)
+        assert len(partition_of(broker).log.segments) == 3
+    return tmp_path
+
+
+async def test_fetch_reads_indexes_in_a_thread(filled):
+    async with a_broker(filled) as (_broker, client, disk):
+        disk.is_counting = True
+        found = await read_all(client)
+        last = await read_all(client, 15)
+        disk.is_counting = False
+
+        assert found == list(range(BATCHES))
+        assert last == list(range(15, BATCHES))
+        assert not disk.calls
+
+
+async def test_fetch_keeps_the_indexes_that_a_thread_has_read(filled, monkeypatch):
+    async with a_broker(filled) as (_broker, client, disk):
+        await read_all(client, 15)
+        reads = []
+        monkeypatch.setattr(disk, "read_file", lambda path, _position=0: reads.append(path) or b"")
+
+        assert await read_all(client, 15) == list(range(15, BATCHES))
+
+        assert reads == []
+
+
+@pytest.mark.parametrize("damage", ["wrong", "missing"])
+async def test_fetch_rebuilds_indexes_in_a_thread(filled, damage, monkeypatch, caplog):
+    monkeypatch.setattr("ottla.storage.segment._MAX_UNINDEXED_BYTES", 4096)
+    async with a_broker(filled) as (broker, client, disk):
+        segment = partition_of(broker).log.segments[0]
+        path = segment.path(".index")
+        content = path.read_bytes()
+        last = segment.next_offset - 1
+        path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]) if damage == "wrong" else b"")
+
+        disk.is_counting = True
+        found = await read_all(client, last)
+        disk.is_counting = False
+
+        assert found == list(range(last, BATCHES))
+        assert not disk.calls
+        # Entries of a rebuilt index are as far apart as by default.
+        assert 0 < len(path.read_bytes()) < len(content)
+        caplog.clear()
+        assert await read_all(client, last) == list(range(last, BATCHES))
+        assert not [message for message in caplog.messages if "rebuilding" in message]
+
+
+async def test_fetch_reads_batch_headers_outside_of_the_page_cache_in_a_thread(filled):
+    async with a_broker(filled, PageCacheDisk()) as (_broker, client, disk):
+        disk.is_counting = True
+        for offset in (0, 17, BATCHES - 10):  # The last one is in the active segment.
+            request = fetch_request(offset, partition_max_bytes=3000)
+            (data,) = fetched_partitions(await client.request(request, 12))
+            assert offsets_of(data) == list(range(offset, offset + 3))
+        disk.is_counting = False
+
+        assert not disk.calls
+
+
+async def test_fetch_reads_aborted_transactions_in_a_thread(tmp_path):
+    async with a_broker(tmp_path) as (broker, client, _disk):
+        await create_topic(client, "t", segment_bytes="4096")
+        log = partition_of(broker).log
+        for producer_id in range(8):
+            batch = a_batch(
+                value=bytes(700),
+                producer_id=producer_id,
+                producer_epoch=0,
+                base_sequence=0,
+                transactional=True,
+            )
+            log.append(batch, leader_epoch=0, now_ms=NOW)
+            log.append_marker(
+                producer_id=producer_id,
+                producer_epoch=0,
+                coordinator_epoch=0,
+                is_commit=False,
+                transaction_version=1,
+                leader_epoch=0,
+                now_ms=NOW,
+            )
+        assert len(log.segments) > 1
+    async with a_broker(tmp_path) as (broker, client, disk):
+        disk.is_counting = True
+        request = fetch_request(2, isolation_level=READ_COMMITTED, partition_max_bytes=2000)
+        (data,) = fetched_partitions(await client.request(request, 12))
+        disk.is_counting = False
+
+        aborted = [(found.producer_id, found.first_offset) for found in data.aborted_transactions]
+        assert aborted == [(1, 2), (2, 4)]
+        assert not disk.calls
+
+
+async def test_list_offsets_reads_indexes_in_a_thread(filled):
+    async with a_broker(filled) as (_broker, client, disk):
+        disk.is_counting = True
+        found = [(await offset_for_time(client, "t", NOW + number)).offset for number in (5, 30)]
+        disk.is_counting = False
+
+        assert found == [5, 30]
+        assert not disk.calls
+
+
+async def test_a_long_poll_reads_indexes_in_a_thread_again(filled):
+    async with a_broker(filled) as (broker, client, disk):
+        disk.is_counting = True
+        client.send(fetch_request(15, min_bytes=16_000, max_wait_ms=60_000), 12)
+        await eventually(lambda: partition_of(broker).waiters)
+        partition_of(broker).log.segments.release_files()
+        async with connect(broker) as other:
+            await produce_batch(other, "t", value=bytes(14_000))
+        (data,) = fetched_partitions(await client.response())
+        disk.is_counting = False
+
+        assert offsets_of(data)[0] == 15
+        assert not [call for call in disk.calls if call[0] == "read_file"]
+
+
+async def test_a_fetch_that_waits_for_an_index_precedes_the_next_request(filled, monkeypatch):
+    async with a_broker(filled) as (broker, client, disk):
+        entered, gate = threading.Event(), threading.Event()
+
+        def wait_at_index(path, position=0):
+            if path.suffix == ".index":
+                entered.set()
+                assert gate.wait(20)
+            return Disk.read_file(disk, path, position)
+
+        monkeypatch.setattr(disk, "read_file", wait_at_index)
+        partition = DeleteRecordsPartition(partition_index=0, offset=BATCHES)
+        topic = DeleteRecordsTopic(name="t", partitions=[partition])
+        client.send(fetch_request(15), 12)
+        client.send(DeleteRecordsRequest(topics=[topic]), 2)
+        assert await asyncio.to_thread(entered.wait, 20)
+        async with connect(broker) as other:
+            assert (await offset_for_time(other, "t", EARLIEST)).offset == 0
+        gate.set()
+        (data,) = fetched_partitions(await client.response())
+
+        assert offsets_of(data)[0] == 15
+        assert (await client.response()).topics[0].partitions[0].low_watermark == BATCHES
+
+
+async def test_an_index_that_cannot_be_read_is_an_error_of_its_partition(filled, monkeypatch):
+    async with a_broker(filled) as (_broker, client, disk):
+
+        def fail_at_index(path, position=0):
+            if path.suffix == ".index":
+                raise OSError(errno.EIO, "Input/output error")
+            return Disk.read_file(disk, path, position)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(disk, "read_file", fail_at_index)
+            response = await client.request(fetch_request(15, 0), 12)
+
+        assert error_codes(response) == [ErrorCode.KAFKA_STORAGE_ERROR, 0]
+        assert offsets_of(fetched_partitions(response)[1]) == [0]
+        assert await read_all(client, 15) == list(range(15, BATCHES))
+
+
+async def test_a_segment_that_is_deleted_while_its_index_is_read_is_out_of_range(
+    filled, monkeypatch
+):
+    async with a_broker(filled) as (broker, client, disk):
+        entered, gate = threading.Event(), threading.Event()
+
+        def wait_at_index(path, position=0):
+            if path.suffix == ".index":
+                entered.set()
+                assert gate.wait(20)
+            return Disk.read_file(disk, path, position)
+
+        monkeypatch.setattr(disk, "read_file", wait_at_index)
+        client.send(fetch_request(15), 12)
+        assert await asyncio.to_thread(entered.wait, 20)
+        log = partition_of(broker).log
+        log.advance_start_offset(BATCHES - 1)
+        await asyncio.to_thread(log.purge_deleted_segments)
+        gate.set()
+
+        assert error_codes(await client.response()) == [ErrorCode.OFFSET_OUT_OF_RANGE]

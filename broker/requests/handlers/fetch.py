@@ -8,7 +8,8 @@ with a list of the transactions among them that were aborted.
 From version 13 on topics have ids instead of names: `TopicKey` is what the version has.
 
 Records are views of mapped segments, passed to the socket without a copy. Pages that are not in the
-page cache are read by a thread first, so that the event loop never waits for the disk.
+page cache are read by a thread first, so that the event loop never waits for the disk. So are
+indexes that are not in memory, and batch headers; the fetch has not taken effect before.
 
 A request with very many partitions is read in slices, between which other connections are served.
 It takes effect when the last slice was read, so no request of its connection is started before.
@@ -17,8 +18,8 @@ It takes effect when the last slice was read, so no request of its connection is
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from uuid import UUID
 
 from ottla.coord.metadata_image import METADATA_TOPIC, METADATA_TOPIC_ID
@@ -37,8 +38,10 @@ from ottla.protocol.api.fetch import (
     PartitionData,
 )
 from ottla.protocol.errors import ErrorCode
+from ottla.storage.cold_reads import ColdRead
 from ottla.storage.errors import OffsetOutOfRangeError
 from ottla.storage.log import LogSlice
+from ottla.storage.read_mode import NO_WAITING, ColdReadError
 
 from ..errors import EXPECTED_ERRORS, ApiError, NotLeaderError, error_code_of
 from ..fetch_sessions import CLOSE, OPEN, FetchSession, TopicKey
@@ -96,6 +99,8 @@ def handle(
     if _is_large(request, session):
         return _read_large_and_respond(broker, context, request, session)
     result = _read(broker, context.version, request, session, is_first=True)
+    if result.cold is not None:
+        return _read_cold_and_respond(broker, context, request, session, result)
     delayed = _park(broker, context, request, session, result)
     if delayed is not None:
         return delayed
@@ -138,6 +143,28 @@ async def _read_large_and_respond(
 ) -> _Result:
     """Read very many partitions in slices, and then proceed as with few."""
     result = await _read_in_slices(broker, context.version, request, session, is_first=True)
+    return await _park_or_respond(broker, context, request, session, result)
+
+
+async def _read_cold_and_respond(
+    broker: Broker,
+    context: RequestContext,
+    request: FetchRequest,
+    session: FetchSession | None,
+    result: _ReadResult,
+) -> _Result:
+    """Go on with a read that would have waited for the disk, and then proceed as with others."""
+    await _read_cold(broker, context.version, request, session, result)
+    return await _park_or_respond(broker, context, request, session, result)
+
+
+async def _park_or_respond(
+    broker: Broker,
+    context: RequestContext,
+    request: FetchRequest,
+    session: FetchSession | None,
+    result: _ReadResult,
+) -> _Result:
     # No broker has more partitions than that: do not wait for those that are named repeatedly.
     may_wait = len(result.partitions) <= broker.config.broker_max_partitions
     if may_wait and context.connection.is_open:
@@ -155,10 +182,21 @@ def _replica_id(version: int, request: FetchRequest) -> int:
     return request.replica_state.replica_id
 
 
+class _ColdPartition(NamedTuple):
+    """Where a read stopped, because it would have waited for the disk."""
+
+    topic: TopicKey
+    fetched: FetchPartition
+    read: ColdRead
+    #: What remains to be read after it.
+    remaining: Sequence[tuple[TopicKey, FetchPartition]]
+
+
 class _ReadResult:
     """What one read of all partitions of a request returned."""
 
     __slots__ = (
+        "cold",
         "data",
         "has_error",
         "is_first",
@@ -180,6 +218,8 @@ class _ReadResult:
         self.slices: list[tuple[int, LogSlice]] = []
         self.size_bytes = 0
         self.has_error = False
+        #: Where the read stopped; None if it is complete.
+        self.cold: _ColdPartition | None = None
 
     def is_in_page_cache(self) -> bool:
         """Whether all records are in the page cache."""
@@ -209,11 +249,13 @@ def _read(
 ) -> _ReadResult:
     """Read each partition, up to its own limit and the limit of the response.
 
+    Stops where it would wait for the disk, with `cold` of the result: `_read_cold` goes on.
     The first read of a follower's request acknowledges what the follower has.
     """
     result = _ReadResult(min(request.max_bytes, broker.config.fetch_max_bytes), is_first=is_first)
     wanted = _partitions_of(version, request) if session is None else session.partitions()
-    _read_slice(broker, version, request, session, wanted, result)
+    with NO_WAITING:
+        _read_slice(broker, version, request, session, iter(wanted), result)
     return result
 
 
@@ -225,13 +267,39 @@ async def _read_in_slices(
     *,
     is_first: bool = False,
 ) -> _ReadResult:
-    """Read as `_read` does, and serve other connections in between."""
+    """Read all partitions, and serve other connections in between."""
     result = _ReadResult(min(request.max_bytes, broker.config.fetch_max_bytes), is_first=is_first)
     # Another request of the session may change it.
     wanted = _partitions_of(version, request) if session is None else list(session.partitions())
     async for wanted_in_slice in in_slices(wanted):
-        _read_slice(broker, version, request, session, wanted_in_slice, result)
+        with NO_WAITING:
+            _read_slice(broker, version, request, session, iter(wanted_in_slice), result)
+        await _read_cold(broker, version, request, session, result)
     return result
+
+
+async def _read_cold(
+    broker: Broker,
+    version: int,
+    request: FetchRequest,
+    session: FetchSession | None,
+    result: _ReadResult,
+) -> None:
+    """Go on where a read stopped: a thread loads what is missing for a partition."""
+    while result.cold is not None:
+        topic, fetched, cold_read, remaining = result.cold
+        result.cold = None
+        try:
+            await asyncio.to_thread(cold_read.load)
+        except EXPECTED_ERRORS as error:
+            cold_read.install()  # It may have rebuilt an index all the same.
+            result.has_error = True
+            result.data.append((topic, _error_data(fetched.partition, error)))
+        else:
+            cold_read.install()
+            _read_slice(broker, version, request, session, iter([(topic, fetched)]), result)
+        with NO_WAITING:
+            _read_slice(broker, version, request, session, iter(remaining), result)
 
 
 def _read_slice(
@@ -239,10 +307,10 @@ def _read_slice(
     version: int,
     request: FetchRequest,
     session: FetchSession | None,
-    wanted: Iterable[tuple[TopicKey, FetchPartition]],
+    wanted: Iterator[tuple[TopicKey, FetchPartition]],
     result: _ReadResult,
 ) -> None:
-    """Read partitions, and add them to a result."""
+    """Read partitions, and add them to a result, up to one that would wait for the disk."""
     data = result.data
     find = _finder(broker, version)
     is_consumer = _replica_id(version, request) in _CONSUMER_IDS
@@ -277,6 +345,19 @@ def _read_slice(
                     broker.replicas.record_fetch(
                         partition, request.replica_state, fetched.fetch_offset
                     )
+        except ColdReadError:
+            if result.remaining_bytes > 0 or not result.size_bytes:
+                cold_read = partition.cold_read(
+                    fetched.fetch_offset,
+                    max_bytes,
+                    is_committed=is_committed,
+                    is_replica=not is_consumer and broker.replicas is not None,
+                )
+                result.cold = _ColdPartition(topic, fetched, cold_read, list(wanted))
+                return
+            # The response is full: it is not worth the wait.
+            log_slice = LogSlice(memoryview(b""), partition.log.active_segment, 0)
+            aborted = [] if is_committed else None
         except EXPECTED_ERRORS as error:
             result.has_error = True
             if session is not None and session.has_found(topic, index):
@@ -485,10 +566,13 @@ class _DelayedFetch:
         if self._future.done():
             return
         if _is_large(self._request, self._session):
-            self._broker.start_task(self._complete_large())
+            self._broker.start_task(self._complete_slowly())
             return
         try:
             result = _read(self._broker, self._context.version, self._request, self._session)
+            if result.cold is not None:
+                self._broker.start_task(self._complete_slowly(result))
+                return
             if self._must_wait_longer(result):
                 return
             if result.is_in_page_cache():
@@ -498,11 +582,14 @@ class _DelayedFetch:
         except Exception as error:  # noqa: BLE001  # Reported where the future is awaited.
             self._future.set_exception(error)
 
-    async def _complete_large(self) -> None:
+    async def _complete_slowly(self, result: _ReadResult | None = None) -> None:
+        """Read in slices, or go on with a read that would have waited for the disk."""
+        arguments = self._broker, self._context.version, self._request, self._session
         try:
-            result = await _read_in_slices(
-                self._broker, self._context.version, self._request, self._session
-            )
+            if result is None:
+                result = await _read_in_slices(*arguments)
+            else:
+                await _read_cold(*arguments, result)
         except Exception as error:  # noqa: BLE001  # Reported where the future is awaited.
             if not self._future.done():
                 self._future.set_exception(error)
