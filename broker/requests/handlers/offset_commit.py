@@ -21,6 +21,8 @@ from ottla.protocol.api.offset_commit import (
 from ottla.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
+    from ottla.protocol.api.txn_offset_commit import TxnOffsetCommitRequest
+
     from ...broker import Broker
     from ..dispatch import RequestContext
 
@@ -37,7 +39,7 @@ def handle(
     identity = MemberIdentity(
         request.member_id, request.group_instance_id, request.generation_id_or_member_epoch
     )
-    offsets = _offsets_of_existing_partitions(broker, request)
+    offsets = offsets_of_existing_partitions(broker, request)
     return broker.groups.submit(
         group_id,
         lambda shard, token, now: shard.commit(
@@ -52,9 +54,10 @@ def handle(
     )
 
 
-def _offsets_of_existing_partitions(
-    broker: Broker, request: OffsetCommitRequest
+def offsets_of_existing_partitions(
+    broker: Broker, request: OffsetCommitRequest | TxnOffsetCommitRequest
 ) -> dict[TopicPartition, CommittedOffset]:
+    """Return the offsets to commit, without those of partitions that do not exist."""
     time_ms = broker.now_ms()
     image = broker.topics.image
     return {

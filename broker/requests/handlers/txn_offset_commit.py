@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from ottla.coord.effects import Producer, Reply
 from ottla.coord.group_shard import MemberIdentity, PartitionErrors
 from ottla.coord.metadata_image import OFFSETS_TOPIC, TopicPartition
-from ottla.coord.records import CommittedOffset
 from ottla.protocol.api.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
@@ -20,6 +19,8 @@ from ottla.protocol.api.txn_offset_commit import (
     TxnOffsetCommitResponseTopic,
 )
 from ottla.protocol.errors import ErrorCode
+
+from .offset_commit import offsets_of_existing_partitions
 
 if TYPE_CHECKING:
     from ...broker import Broker
@@ -38,7 +39,7 @@ async def handle(
     group_id = request.group_id
     if not group_id:
         return _response(request, {}, ErrorCode.INVALID_GROUP_ID)
-    offsets = _offsets_of_existing_partitions(broker, request)
+    offsets = offsets_of_existing_partitions(broker, request)
     if not offsets:
         return _response(request, {})  # Nothing is added to the transaction.
     if not request.transactional_id:
@@ -46,7 +47,7 @@ async def handle(
     producer = Producer(request.producer_id, request.producer_epoch)
     with broker.transactions.verifications.guard(producer.id) as guard:
         code = await _verify(broker, context, request, producer, guard)
-        offsets = _offsets_of_existing_partitions(broker, request)
+        offsets = offsets_of_existing_partitions(broker, request)
         if code is not ErrorCode.NONE:
             return _response(request, dict.fromkeys(offsets, code))
         # Verified and appended in one step.
@@ -108,25 +109,6 @@ def _commit_code(code: ErrorCode, version: int) -> ErrorCode:
     if code in (ErrorCode.NONE, ErrorCode.INVALID_PRODUCER_ID_MAPPING):
         return code
     return ErrorCode.COORDINATOR_NOT_AVAILABLE
-
-
-def _offsets_of_existing_partitions(
-    broker: Broker, request: TxnOffsetCommitRequest
-) -> dict[TopicPartition, CommittedOffset]:
-    time_ms = broker.now_ms()
-    image = broker.topics.image
-    return {
-        TopicPartition(topic.name, partition.partition_index): CommittedOffset(
-            partition.committed_offset,
-            partition.committed_leader_epoch,
-            partition.committed_metadata or "",
-            time_ms,
-            image.topics[topic.name].id,
-        )
-        for topic in request.topics
-        for partition in topic.partitions
-        if image.has_partition(topic.name, partition.partition_index)
-    }
 
 
 def _response(
