@@ -155,6 +155,13 @@ class FaultyDisk(Disk):
         faults.inject("open", str(path), "after")
         return fd
 
+    def read_if_cached(self, fd: int, size: int, position: int) -> bytes | None:
+        try:
+            faults.inject("read", self.name_of(fd), "before")
+        except OSError:
+            return None  # The caller reads again where it may wait.
+        return super().read_if_cached(fd, size, position)
+
     def name_of(self, file: int | Path) -> str:
         return self._names.get(file, "") if isinstance(file, int) else str(file)
 

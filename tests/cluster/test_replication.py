@@ -131,6 +131,8 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Replicas]:
         await replicas.start(0, 1, 2)
         yield replicas
         await replicas.stop(*replicas.brokers)
+        # Connections that were being accepted at the end see that their peer is gone.
+        await asyncio.sleep(0.05)
 
 
 def log_bytes(partition: Partition) -> bytes:

@@ -145,7 +145,6 @@ def test_each_row_is_visible_once_when_processes_are_killed(
     print(f"To repeat it, set KILLS_SEED={seed}")
     run = KillRun(brokers, tmp_path / f"kills-{seed}", seed=seed)
     run.run(3, ("worker", "broker", "driver"), timeouts_ms=(60_000,))
-    assert len(set(run.output())) < run.figures.rows
 
     reading = stream(subscribe=run.source, startingOffsets="earliest").load()
     query = (
