@@ -57,6 +57,10 @@ class Connection:
             position = end
         del self._received[:position]
 
+    def skip(self) -> int:
+        """Wait for bytes, and return how many responses they complete; their content is dropped."""
+        return sum(1 for _ in self.receive())
+
     def close(self) -> None:
         """Close the connection."""
         self.socket.close()
@@ -74,7 +78,12 @@ def connections(*ports: int) -> Iterator[list[Connection]]:
 
 def frame(request: Message) -> bytes:
     """Encode a request in its latest version, including its size."""
-    return b"".join(encode_request(request, _version_of(request), 1, "bench"))
+    return encode(request, _version_of(request))
+
+
+def encode(request: Message, version: int) -> bytes:
+    """Encode a request, including its size."""
+    return b"".join(encode_request(request, version, 1, "bench"))
 
 
 def _version_of(request: Message) -> int:
