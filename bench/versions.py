@@ -120,6 +120,7 @@ def main() -> None:
     """Measure each load with each checkout."""
     parser = command_line(__doc__, quick="fewer rounds", disk="8 GB")
     parser.add_argument("checkouts", nargs="+", type=Path)
+    parser.add_argument("--only", help="only the loads whose name contains this")
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--slice-seconds", type=float, default=0.25)
     options = parser.parse_args()
@@ -143,6 +144,8 @@ def main() -> None:
             servers.append(server)
             connections.append(connection)
         for name, load in loads().items():
+            if options.only and options.only not in name:
+                continue
             progress(name)
             build = fetch_frame if load.acks is None else produce_frame
             frames = [build(load, partition) for partition in range(PARTITIONS)]

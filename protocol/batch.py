@@ -187,6 +187,11 @@ class RecordBatch:
         return Compression(self.attributes & _CODEC)
 
     @property
+    def is_compressed(self) -> bool:
+        """Whether the records are compressed."""
+        return bool(self.attributes & _CODEC)
+
+    @property
     def has_append_time(self) -> bool:
         """Whether every record has `max_timestamp`, the broker's time (LogAppendTime)."""
         return bool(self.attributes & _APPEND_TIME)

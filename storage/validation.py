@@ -8,7 +8,7 @@ records, it is corrected in the batch: indexes and retention then rely on header
 from __future__ import annotations
 
 from ottla.protocol.batch import MAX_DECOMPRESSED_BYTES, RecordBatch
-from ottla.protocol.validation import INT64_MAX, INT64_MIN, MAX_LISTED_RECORDS, validate_batch
+from ottla.protocol.validation import INT64_MAX, MAX_LISTED_RECORDS, validate_batch
 
 from .config import LogConfig
 from .disk import Buffer
@@ -86,9 +86,9 @@ def _permitted_timestamps(config: LogConfig, now_ms: int) -> tuple[int, int] | N
     """Return the earliest and the latest permitted timestamp; None with LogAppendTime."""
     if config.message_timestamp_type == "LogAppendTime":
         return None
-    # Kafka rejects timestamps whose distance from now is beyond 64 bits, too.
-    earliest = max(now_ms - config.message_timestamp_before_max_ms, INT64_MIN + now_ms)
-    return earliest, min(now_ms + config.message_timestamp_after_max_ms, INT64_MAX)
+    latest = now_ms + config.message_timestamp_after_max_ms
+    # The default of both is the largest 64-bit number.
+    return now_ms - config.message_timestamp_before_max_ms, min(latest, INT64_MAX)
 
 
 def _out_of_range(

@@ -201,7 +201,9 @@ class Connection(asyncio.BufferedProtocol):
     def _handle_frames(self) -> bool:
         """Handle complete frames, up to the in-flight limit; return whether to read on."""
         framer, turn_end = self._framer, perf_counter() + _TURN_SECONDS
-        while not self._pipeline.is_blocked():
+        pipeline = self._pipeline
+        is_blocked = pipeline.is_blocked()
+        while not is_blocked:
             try:
                 frame = framer.next_frame()
             except DecodeError as error:
@@ -213,13 +215,14 @@ class Connection(asyncio.BufferedProtocol):
             charge, self._charge = self._charge, None
             decoding = None
             try:
-                decoding = self._pipeline.handle(frame, self)
+                decoding = pipeline.handle(frame, self)
             finally:
                 if charge is not None:
                     _close_after(charge, decoding)
-            if not framer.unparsed_bytes and self._pipeline.is_blocked() and not self._is_closing:
+            is_blocked = pipeline.is_blocked()
+            if not framer.unparsed_bytes and is_blocked and not self._is_closing:
                 return True  # Read on, to notice a disconnect. What arrives waits.
-            if not self._may_read():
+            if is_blocked or not self._may_read():
                 break
             if not framer.unparsed_bytes:
                 return True

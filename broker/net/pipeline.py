@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from ottla.protocol.errors import DecodeError
 from ottla.protocol.schema import Buffer, Message
 
-from ..requests.dispatch import OVERLAPPING, SLICED
+from ..requests.dispatch import LARGE_BYTES, OVERLAPPING, SLICED
 
 if TYPE_CHECKING:
     from ..observability.metrics import Metrics
@@ -89,9 +89,10 @@ class RequestPipeline:
         Returns a future if the frame is large: it is complete when the frame was decoded.
         """
         received_at = perf_counter()
-        large = self._dispatcher.large_request(frame, connection, received_at)
-        if large is not None:
-            return self._handle_large(large, frame)
+        if len(frame) > LARGE_BYTES:
+            large = self._dispatcher.large_request(frame, connection, received_at)
+            if large is not None:
+                return self._handle_large(large, frame)
         try:
             context, body = self._dispatcher.decode(frame, connection, received_at)
         except DecodeError as error:
@@ -214,9 +215,9 @@ class RequestPipeline:
         self._on_progress()
 
     def _send(self, context: RequestContext, response: Message) -> None:
-        if self._transport.is_closing():
-            return
-        self._send_parts(self._dispatcher.encode(context, response))
+        if not self._transport.is_closing():
+            parts = self._dispatcher.encode(context, response)
+            self._metrics.bytes_sent += self._send_queue.send(parts)
 
     def _send_parts(self, parts: list[Buffer]) -> None:
         if not self._transport.is_closing():

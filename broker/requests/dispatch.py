@@ -186,12 +186,10 @@ class Dispatcher:
     def large_request(
         self, frame: Buffer, connection: Connection, received_at: float
     ) -> RequestContext | None:
-        """Return the context of a request that is to be decoded in a thread; None if it is not.
+        """Return the context of a request above LARGE_BYTES that is to be decoded in a thread.
 
-        The client id is not known yet.
+        The client id is not known yet. Returns None if it is to be decoded at once.
         """
-        if len(frame) <= LARGE_BYTES:
-            return None
         key, version, correlation_id = _HEADER_START.unpack_from(frame)
         api = SUPPORTED_APIS.get(key)
         if api is None or api is registry.PRODUCE:
