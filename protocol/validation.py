@@ -137,9 +137,7 @@ def validate_records(
             if len(result) == 2:
                 raise _malformed(Part(result[0]), result[1])
             return _new_tuple(ValidatedRecords, result)
-    return validate_in_python(
-        payload, count, base_timestamp, timestamps, requires_keys, max_listed
-    )
+    return validate_in_python(payload, count, base_timestamp, timestamps, requires_keys, max_listed)
 
 
 def validate_in_python(

@@ -23,6 +23,7 @@ from contextlib import suppress
 from time import perf_counter
 from typing import TYPE_CHECKING, cast
 
+from ottla.coord.principal import ANONYMOUS, KafkaPrincipal
 from ottla.protocol.errors import DecodeError
 from ottla.protocol.frame import Framer
 
@@ -61,6 +62,8 @@ class Connection(asyncio.BufferedProtocol):
         self._pipeline: RequestPipeline
         self.listener = listener
         self.peer = "?"
+        #: Who the client has authenticated as.
+        self.principal: KafkaPrincipal = ANONYMOUS
         self.last_active = self._clock()
         #: When the request or the response in progress counts as stalled.
         self.read_deadline = NEVER
@@ -90,6 +93,11 @@ class Connection(asyncio.BufferedProtocol):
             local_host, local_port = self._transport.get_extra_info("sockname")[:2]
             return host or local_host, port or local_port
         return host, port
+
+    @property
+    def client_host(self) -> str:
+        """The client's IP address."""
+        return self.peer
 
     @property
     def is_open(self) -> bool:

@@ -42,6 +42,8 @@ from ..observability.logging import log_limited
 from .errors import EXPECTED_ERRORS, error_code_of
 
 if TYPE_CHECKING:
+    from ottla.coord.principal import KafkaPrincipal
+
     from ..broker import Broker
     from ..net.connection import Connection
     from ..observability.metrics import Histogram
@@ -144,6 +146,16 @@ class RequestContext:
         #: As of `time.perf_counter`.
         self.received_at = received_at
 
+    @property
+    def principal(self) -> KafkaPrincipal:
+        """Who the request comes from."""
+        return self.connection.principal
+
+    @property
+    def client_host(self) -> str:
+        """The IP address that the request comes from."""
+        return self.connection.client_host
+
     def __repr__(self) -> str:
         return f"<{self.api.name} v{self.version} client_id={self._short_client_id()!r}>"
 
@@ -159,6 +171,36 @@ class RequestContext:
             "client_id": self._short_client_id(),
             "peer": self.connection.peer,
         }
+
+
+class ForwardedContext(RequestContext):
+    """A request that another broker forwards for its client: its principal and host count."""
+
+    __slots__ = ("_client_host", "_principal")
+
+    def __init__(
+        self, outer: RequestContext, inner: RequestContext, principal: KafkaPrincipal, host: str
+    ) -> None:
+        super().__init__(
+            inner.api,
+            inner.version,
+            inner.correlation_id,
+            inner.client_id,
+            outer.connection,
+            outer.received_at,
+        )
+        self._principal = principal
+        self._client_host = host
+
+    @property
+    def principal(self) -> KafkaPrincipal:
+        """The client of the other broker."""
+        return self._principal
+
+    @property
+    def client_host(self) -> str:
+        """The IP address of the client of the other broker."""
+        return self._client_host
 
 
 class Dispatcher:
