@@ -71,13 +71,13 @@ class ProducerSnapshots:
         #: Offsets of the snapshots, in order.
         self.offsets: list[int] = []
 
-    def write(self, offset: int, states: ProducerStates, segment_offset: int) -> None:
-        """Write the states at the log end offset, and remove old snapshots.
+    def write(self, offset: int, snapshot: bytes, segment_offset: int) -> None:
+        """Write a snapshot of the states at an offset, and remove old ones.
 
-        `segment_offset` is the base offset of the active segment from now on.
+        `segment_offset` is the base offset of the active segment at that offset.
         """
         # No fsync: it has a checksum, and recovery can start from an older one.
-        self._disk.replace_file(self._path(offset), states.snapshot(), durable=False)
+        self._disk.replace_file(self._path(offset), snapshot, durable=False)
         before = [known for known in self.offsets if known < offset]
         of_segments = [known for known in before if known <= segment_offset]
         kept = of_segments[-_KEPT_SNAPSHOTS_OF_SEGMENTS:]

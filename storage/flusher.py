@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from queue import SimpleQueue
 
 from .log import Log
@@ -24,8 +25,8 @@ class Flusher:
     def __init__(self, threads: int = _THREADS) -> None:
         #: Futures by log, for each log that is queued or being flushed.
         self._waiting: dict[Log, list[Future[int]]] = {}
-        #: Logs to flush; None ends a thread. A put wakes a thread with a single call.
-        self._queue: SimpleQueue[Log | None] = SimpleQueue()
+        #: What the threads do; None ends one of them. A put wakes a thread with a single call.
+        self._queue: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
         self._lock = threading.Lock()
         self._stopping = False
         self._threads = [
@@ -49,8 +50,13 @@ class Flusher:
                 waiting.append(future)
                 return future
             self._waiting[log] = [future]
-        self._queue.put(log)
+        self._queue.put(partial(self._flush, log))
         return future
+
+    def submit(self, job: Callable[[], object]) -> None:
+        """Call a function soon, in a thread, unless `stop` was called. It must not raise."""
+        if not self._stopping:
+            self._queue.put(job)
 
     def stop(self) -> None:
         """Finish all requested flushes, then end the threads."""
@@ -61,19 +67,22 @@ class Flusher:
             thread.join()
 
     def _run(self) -> None:
-        while (log := self._queue.get()) is not None:
-            with self._lock:
-                futures, self._waiting[log] = self._waiting[log], []
-            _resolve(futures, log.flush)
-            with self._lock:
-                # Requests that came during the flush wait for the next one.
-                must_flush_again = bool(self._waiting[log])
-                if not must_flush_again:
-                    del self._waiting[log]
-            if must_flush_again:
-                self._queue.put(log)
-            elif self._stopping:
-                self._end_threads_if_idle()
+        while (job := self._queue.get()) is not None:
+            job()
+
+    def _flush(self, log: Log) -> None:
+        with self._lock:
+            futures, self._waiting[log] = self._waiting[log], []
+        _resolve(futures, log.flush)
+        with self._lock:
+            # Requests that came during the flush wait for the next one.
+            must_flush_again = bool(self._waiting[log])
+            if not must_flush_again:
+                del self._waiting[log]
+        if must_flush_again:
+            self._queue.put(partial(self._flush, log))
+        elif self._stopping:
+            self._end_threads_if_idle()
 
     def _end_threads_if_idle(self) -> None:
         if not self._waiting:

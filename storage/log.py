@@ -10,9 +10,9 @@ What is promised:
   log.
 
 Three offsets, start ≤ recovery point ≤ end: the log start offset, the first offset that may not be
-durable, and the log end offset, which the next record gets. Everything except `flush` and
-`purge_deleted_segments` belongs to one thread: in the broker, the event loop. `truncate` may be
-called in another one, if nobody uses the log meanwhile: see `is_truncating`.
+durable, and the log end offset, which the next record gets. Everything except `flush`,
+`complete_rolls` and `purge_deleted_segments` belongs to one thread: in the broker, the event loop.
+`truncate` may be called in another one, if nobody uses the log meanwhile: see `is_truncating`.
 
 The log of a follower has the batches of its leader, with the leader's offsets and epochs
 (`append_as_follower`).
@@ -25,6 +25,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID
@@ -44,7 +45,7 @@ from .files import OpenFiles
 from .index import TIME_ENTRY_BYTES
 from .leader_epochs import LeaderEpochs
 from .partition_metadata import PartitionMetadata
-from .producer_states import ProducerStates
+from .producer_states import SNAPSHOT_PAUSE_SECONDS, ProducerSnapshot, ProducerStates
 from .retention import SegmentSummary, count_deletable, should_roll_for_retention
 from .segment import Segment
 from .segments import LogSegments
@@ -128,6 +129,13 @@ class Log:
         self.offline_reason: str | None = None
         #: Called before a truncation, with `recovery_point` already lowered.
         self.before_truncation: Callable[[], None] = lambda: None
+        #: Called after a roll.
+        self.after_roll: Callable[[], object] = self.try_to_complete_rolls
+        # Sealed segments whose indexes are to be written, and the producer states of a roll.
+        self._sealed: deque[Segment] = deque()
+        self._pending_snapshot: tuple[int, ProducerSnapshot] | None = None
+        self._sealed_lock = threading.Lock()
+        self._snapshot_lock = threading.Lock()
         self._shape_when_opened: tuple[int, ...] = ()
         #: Truncations so far. A flush that began before one says nothing about records appended
         #: after it.
@@ -402,13 +410,72 @@ class Log:
         return run_steps(find_max_timestamp(self))
 
     def roll(self) -> None:
-        """Seal the active segment and create the next one, unless it is empty."""
+        """Seal the active segment and create the next one, unless it is empty.
+
+        Its indexes and a snapshot of the producer states are left for `complete_rolls`. Raises
+        OSError, and then nothing has changed.
+        """
         active = self.active_segment
         if active.size == 0:
             return
-        active.seal()
-        self.producer_snapshots.write(self.end_offset, self.producer_states, self.end_offset)
-        self.segments.create(active.next_offset)
+        active.trim()
+        created = self.segments.create_file(active.next_offset)
+        self.seal_in_memory(active)
+        if self._pending_snapshot is None:
+            # While one is being written, the next one can wait for the next roll.
+            self._pending_snapshot = (active.next_offset, self.producer_states.snapshot())
+        self.segments.add(created)
+        self.after_roll()
+
+    def seal_in_memory(self, segment: Segment) -> None:
+        """Seal a segment, and leave its indexes for `complete_rolls`."""
+        segment.seal_in_memory()
+        self._sealed.append(segment)
+
+    @property
+    def has_unwritten(self) -> bool:
+        """Whether something is left for `complete_rolls`."""
+        return bool(self._sealed) or self._pending_snapshot is not None
+
+    def complete_rolls(self) -> None:
+        """Write the indexes and the snapshot that rolls have left. May be called in a thread.
+
+        Raises OSError, after which the next call tries again. Nothing is fsynced.
+        """
+        self._write_sealed()
+        with self._snapshot_lock:
+            snapshot = self._pending_snapshot
+            # Once it is offline, another log may have its directory.
+            if snapshot is not None and self.offline_reason is None:
+                offset, states = snapshot
+                content = states.encode(SNAPSHOT_PAUSE_SECONDS)
+                self.producer_snapshots.write(offset, content, offset)
+                self._pending_snapshot = None
+
+    def try_to_complete_rolls(self) -> None:
+        """Do the same, and leave it to the next flush and the next roll if it fails."""
+        try:
+            self.complete_rolls()
+        except OSError as error:
+            logger.warning("Log %s: indexes not written yet: %s", self.directory.name, error)
+
+    def _write_sealed(self) -> None:
+        """Write the indexes of segments that rolls have sealed.
+
+        A flush does it first: the segments below the recovery point have indexes that fit.
+        """
+        with self._sealed_lock:
+            sealed = self._sealed
+            while sealed and self.offline_reason is None:
+                self.segments.write_indexes(sealed[0])
+                sealed.popleft()
+
+    @property
+    def checkpointed_recovery_point(self) -> int:
+        """The recovery point, but not after a segment whose indexes were not written."""
+        with suppress(IndexError):  # A thread may have written them.
+            return min(self.recovery_point, self._sealed[0].base_offset)
+        return self.recovery_point
 
     def truncate(self, offset: int) -> None:
         """Remove all batches from the one that contains `offset` on.
@@ -422,6 +489,7 @@ class Log:
             raise OffsetOutOfRangeError(offset, self.start_offset, self.end_offset)
         found = self.segments.find(offset)
         end = offset if found is None else min(offset, found[1].base_offset)
+        self.complete_rolls()
         with self._recovery_point_lock:
             self.truncation_count += 1
             self.recovery_point = min(self.recovery_point, end)
@@ -447,6 +515,7 @@ class Log:
     def restart_at(self, offset: int) -> None:
         """Remove everything, and go on at an offset: a follower's leader has no earlier records."""
         self._check_online()
+        self.complete_rolls()
         with self._recovery_point_lock:
             self.truncation_count += 1
             self.recovery_point = 0
@@ -547,7 +616,12 @@ class Log:
     def unverified_segments(self, now_ms: int) -> list[Segment]:
         """Return the segments that `apply_retention` would verify: it may delete them."""
         count = count_deletable(self._summaries(), self.config, now_ms)
-        return [s for s in self.segments[:count] if not s.is_max_timestamp_verified]
+        return [
+            segment
+            for segment in self.segments[:count]
+            # Indexes that were not written yet are verified in memory, by `apply_retention`.
+            if not segment.is_max_timestamp_verified and not segment.indexes.is_unwritten
+        ]
 
     @property
     def has_deleted_segments(self) -> bool:
@@ -566,14 +640,15 @@ class Log:
 
         May be called in a thread; a second caller waits for the first. A failed fsync is final,
         because a second one would report success without the data being durable: the log goes
-        offline. The exception is a lack of space for the leader epoch checkpoint: that is an
-        OSError, and the next flush tries again.
+        offline. The exception is a lack of space for the leader epoch checkpoint or for indexes:
+        that is an OSError, and the next flush tries again.
         """
         with self._flush_lock:
             return self._flush()
 
     def _flush(self) -> int:
         self._check_online()
+        active = self.segments.active
         end, truncation_count = self.end_offset, self.truncation_count
         try:
             self._leader_epoch_checkpoint.flush(self.leader_epochs)
@@ -582,16 +657,28 @@ class Log:
             if error.errno in NO_SPACE_ERRORS:
                 raise
             raise self.fail(error) from error
-        try:
-            self.segments.flush()
-        except OSError as error:
-            raise self.fail(error) from error
+        self._flush_segments()
+        if self.segments.active is not active:
+            # It was sealed meanwhile, maybe with `end` as its end: its indexes belong to it.
+            self._flush_segments()
         # Another fsync, of the directory or of a checkpoint, may have failed in the meantime.
         self._check_online()
         with self._recovery_point_lock:
             if truncation_count == self.truncation_count:
                 self.recovery_point = max(self.recovery_point, end)
             return self.recovery_point
+
+    def _flush_segments(self) -> None:
+        try:
+            self._write_sealed()
+        except OSError as error:
+            if error.errno in NO_SPACE_ERRORS:
+                raise  # They are in memory; the next flush tries again.
+            raise self.fail(error) from error
+        try:
+            self.segments.flush()
+        except OSError as error:
+            raise self.fail(error) from error
 
     def sync_directory(self) -> None:
         """Make the names of the log's files durable; a failure takes the log offline."""
@@ -630,7 +717,13 @@ class Log:
 
         A new log may get the same path.
         """
-        for lock in (self._flush_lock, self._start_offset_lock, self.segments.deletion_lock):
+        for lock in (
+            self._flush_lock,
+            self._sealed_lock,
+            self._snapshot_lock,
+            self._start_offset_lock,
+            self.segments.deletion_lock,
+        ):
             with lock:
                 pass
 
@@ -643,9 +736,12 @@ class Log:
         if self.offline_reason is None:
             self.segments.rename_removed()
         if self.offline_reason is None and not self.is_unchanged():
+            self.complete_rolls()
+            self.active_segment.trim()
             self.active_segment.write_indexes()
+            snapshot = self.producer_states.snapshot().encode()
             self.producer_snapshots.write(
-                self.end_offset, self.producer_states, self.active_segment.base_offset
+                self.end_offset, snapshot, self.active_segment.base_offset
             )
             self.flush()
         self.segments.close()

@@ -26,6 +26,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,8 @@ class LogDirectory:
         self._deleted: dict[Path, float] = {}
         #: Logs that could not be opened, with the error.
         self.failed: dict[str, Exception] = {}
+        #: Those among them that serve reads: only their recovery had no space for its files.
+        self.read_only: dict[str, Log] = {}
         self.disk.make_directory(path)
         self._lock = self._take_lock()
         try:
@@ -112,7 +115,10 @@ class LogDirectory:
         """
         self._prepare()
         try:
-            self._add(name, *self._open(name, config))
+            log, report = self._open(name, config)
+            if report.space_error is not None:
+                raise report.space_error
+            self._add(name, log, report)
         except UNREADABLE_LOG_ERRORS as error:
             raise DataDirectoryError(f"{self.path / name} cannot be read: {error}") from error
         self.disk.sync_directory(self.path)
@@ -141,7 +147,12 @@ class LogDirectory:
             }
             for done, (name, future) in enumerate(opening.items(), start=1):
                 try:
-                    self._add(name, *future.result())
+                    log, report = future.result()
+                    if report.space_error is None:
+                        self._add(name, log, report)
+                    else:
+                        logger.error("Log %s is read-only: %s", name, log.offline_reason)
+                        self.read_only[name], self.failed[name] = log, report.space_error
                 except (OSError, *UNREADABLE_LOG_ERRORS) as error:
                     logger.exception("Log %s cannot be opened, leaving it alone", name)
                     self.failed[name] = error
@@ -167,13 +178,22 @@ class LogDirectory:
         ]
 
     def open_again(self, name: str, config: LogConfig) -> tuple[Log, RecoveryReport]:
-        """Open a log that could not be opened, for `add_opened`. Meant for a thread."""
+        """Open a log that could not be opened, for `add_opened`. Meant for a thread.
+
+        Raises what it raised before if there still is no space.
+        """
         with self.files.suspend_closing():
-            return self._open(name, config)
+            log, report = self._open(name, config)
+        if report.space_error is not None:
+            log.segments.close()
+            raise report.space_error
+        return log, report
 
     def add_opened(self, name: str, log: Log, report: RecoveryReport) -> None:
         """Add a log that `open_again` has opened."""
         del self.failed[name]
+        if (read_only := self.read_only.pop(name, None)) is not None:
+            read_only.segments.close()
         self._add(name, log, report)
 
     def create(self, name: str, config: LogConfig) -> Log:
@@ -287,7 +307,8 @@ class LogDirectory:
     def checkpoint_recovery_points(self) -> None:
         """Flush all logs, and write their recovery points. May be called in a thread."""
         for log in list(self.logs.values()):
-            if log.offline_reason is None and log.recovery_point < log.end_offset:
+            is_due = log.checkpointed_recovery_point < log.end_offset
+            if log.offline_reason is None and is_due:
                 try:
                     # By the flusher, like all flushes of a running broker.
                     self.flusher.flush(log).result()
@@ -329,6 +350,7 @@ class LogDirectory:
             ThreadPoolExecutor(_THREADS, thread_name_prefix="closer") as pool,
         ):
             closed = list(pool.map(self._close, self.logs.items()))
+        self._close_read_only()
         is_clean = not self.failed and all(closed)
         try:
             self.checkpoint_high_watermarks()
@@ -353,12 +375,18 @@ class LogDirectory:
         self.flusher.stop()
         for log in self.logs.values():
             log.segments.release_files()
+        self._close_read_only()
         self.disk.close(self._lock)
+
+    def _close_read_only(self) -> None:
+        for log in self.read_only.values():
+            log.segments.close()
 
     def _add(self, name: str, log: Log, report: RecoveryReport) -> None:
         # A recovery point beyond the end of a truncated log would exempt later batches from
         # recovery.
         log.before_truncation = self._write_recovery_points
+        log.after_roll = partial(self.flusher.submit, log.try_to_complete_rolls)
         log.producer_states.count_in(self.producer_memory)
         self.logs[name], self.reports[name] = log, report
 
@@ -482,7 +510,7 @@ class LogDirectory:
             return {}
 
     def _write_recovery_points(self) -> None:
-        points = {name: log.recovery_point for name, log in list(self.logs.items())}
+        points = {name: log.checkpointed_recovery_point for name, log in list(self.logs.items())}
         self.disk.replace_file(self.path / _RECOVERY_POINT_FILE, json.dumps(points).encode())
         self._recovery_points = points
 

@@ -37,8 +37,11 @@ written.
 from __future__ import annotations
 
 import struct
+import time
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from itertools import chain
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -76,6 +79,9 @@ _VERSION_WITH_RECORD_TIMESTAMPS = 1
 _FRAME = struct.Struct(">BI")
 _COUNT = struct.Struct(">I")
 _PRODUCER = struct.Struct(">qhiqqiqB")
+# A snapshot is encoded in a thread, which lets the event loop have the GIL after so many producers.
+_ENCODED_AT_ONCE = 256
+SNAPSHOT_PAUSE_SECONDS = 0.0005
 _PRODUCER_WITHOUT_TRANSACTION = struct.Struct(">qhiqqB")
 _BATCH = struct.Struct(">iiqq")
 
@@ -95,7 +101,11 @@ class ProducerState(NamedTuple):
 
 
 class _Producer:
-    """Batches are (first sequence, last sequence, base offset, append time), all of one epoch."""
+    """Batches are (first sequence, last sequence, base offset, append time), all of one epoch.
+
+    It belongs to the snapshots up to its `snapshot_count`, and is replaced by a copy when it is
+    updated after a later one.
+    """
 
     __slots__ = (
         "batches",
@@ -104,15 +114,82 @@ class _Producer:
         "last_append_ms",
         "last_offset",
         "next_sequence",
+        "snapshot_count",
     )
 
-    def __init__(self, epoch: int) -> None:
+    def __init__(self, epoch: int, snapshot_count: int) -> None:
         self.epoch = epoch
+        self.snapshot_count = snapshot_count
         self.batches: list[tuple[int, int, int, int]] = []
         self.next_sequence = _ANY_SEQUENCE
         self.last_append_ms = -1
         self.last_offset = -1
         self.coordinator_epoch = -1
+
+    def copy(self, snapshot_count: int) -> _Producer:
+        """Return a copy that belongs to no snapshot so far."""
+        copy = _Producer(self.epoch, snapshot_count)
+        copy.batches = self.batches[:]
+        copy.next_sequence = self.next_sequence
+        copy.last_append_ms = self.last_append_ms
+        copy.last_offset = self.last_offset
+        copy.coordinator_epoch = self.coordinator_epoch
+        return copy
+
+
+class ProducerSnapshot:
+    """All states at one moment, which later appends do not change."""
+
+    def __init__(
+        self,
+        producer_ids: Sequence[int],
+        producers: Sequence[_Producer],
+        open_transactions: Mapping[int, int],
+    ) -> None:
+        self._producer_ids = producer_ids
+        self._producers = producers
+        self._open_transactions = open_transactions
+
+    def encode(self, pause_seconds: float = 0) -> bytes:
+        """Return the content of the file; see `ProducerStates.restore`.
+
+        May be called in a thread, with a pause after every few producers: of a hundred thousand of
+        them, the whole takes a quarter of a second.
+        """
+        count = len(self._producers)
+        parts = [_COUNT.pack(count)]
+        for start in range(0, count, _ENCODED_AT_ONCE):
+            if start and pause_seconds:
+                time.sleep(pause_seconds)
+            parts.append(b"".join(self._encoded(slice(start, start + _ENCODED_AT_ONCE))))
+        crc = 0
+        for part in parts:
+            crc = crc32c(part, crc)
+        return b"".join((_FRAME.pack(_VERSION, crc), *parts))
+
+    def _encoded(self, part: slice) -> Iterator[bytes]:
+        first_open_offset = self._open_transactions.get
+        for producer_id, producer in zip(
+            self._producer_ids[part], self._producers[part], strict=True
+        ):
+            batches = producer.batches
+            yield _producer_with(len(batches)).pack(
+                producer_id,
+                producer.epoch,
+                producer.next_sequence,
+                producer.last_append_ms,
+                producer.last_offset,
+                producer.coordinator_epoch,
+                first_open_offset(producer_id, -1),
+                len(batches),
+                *chain.from_iterable(batches),
+            )
+
+
+@cache
+def _producer_with(batch_count: int) -> struct.Struct:
+    """Return the format of a producer and its batches."""
+    return struct.Struct(_PRODUCER.format + _BATCH.format[1:] * batch_count)
 
 
 class ProducerStates:
@@ -132,6 +209,7 @@ class ProducerStates:
         self._producers: OrderedDict[int, _Producer] = OrderedDict()
         # By producer id: the first offsets of open transactions, in ascending order.
         self._open_transactions: OrderedDict[int, int] = OrderedDict()
+        self._snapshot_count = 0
         #: Estimated memory of all states.
         self.size_bytes = 0
         # What counts the memory of all logs; None while this log is being opened, and once it is
@@ -294,6 +372,9 @@ class ProducerStates:
             is_new = True
         else:
             is_new = False
+            if producer.snapshot_count != self._snapshot_count:
+                producer = producer.copy(self._snapshot_count)
+                self._producers[producer_id] = producer
             self._producers.move_to_end(producer_id)
             if producer.epoch != batch.producer_epoch:
                 producer.epoch = batch.producer_epoch
@@ -338,25 +419,13 @@ class ProducerStates:
             if producer_id not in is_open:
                 self._forget(producer_id)
 
-    def snapshot(self) -> bytes:
-        """Encode all states for a snapshot file; see `restore`."""
-        parts = [_COUNT.pack(len(self._producers))]
-        for producer_id, producer in self._producers.items():
-            parts.append(
-                _PRODUCER.pack(
-                    producer_id,
-                    producer.epoch,
-                    producer.next_sequence,
-                    producer.last_append_ms,
-                    producer.last_offset,
-                    producer.coordinator_epoch,
-                    self._open_transactions.get(producer_id, -1),
-                    len(producer.batches),
-                )
-            )
-            parts += [_BATCH.pack(*batch) for batch in producer.batches]
-        body = b"".join(parts)
-        return _FRAME.pack(_VERSION, crc32c(body)) + body
+    def snapshot(self) -> ProducerSnapshot:
+        """Return all states as they are now, to encode them for a snapshot file."""
+        self._snapshot_count += 1
+        producers = self._producers
+        return ProducerSnapshot(
+            list(producers), list(producers.values()), dict(self._open_transactions)
+        )
 
     @classmethod
     def restore(
@@ -422,7 +491,7 @@ class ProducerStates:
         return AbortedTransaction(producer_id, first_offset, offset, stable)
 
     def _add(self, producer_id: int, epoch: int) -> _Producer:
-        producer = self._producers[producer_id] = _Producer(epoch)
+        producer = self._producers[producer_id] = _Producer(epoch, self._snapshot_count)
         self._count(PRODUCER_BYTES)
         if self._memory is not None:
             self._memory.logs[self] = None

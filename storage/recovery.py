@@ -68,6 +68,8 @@ def _load(log: Log, recovery_point: int | None, report: RecoveryReport) -> None:
         _load_clean(log)
     else:
         _recover(log, recovery_point, report)
+    if report.space_error is not None:
+        log.take_offline(f"no space to set damaged bytes aside: {report.space_error}")
     _estimate_first_append(log)
     if not log.segments:
         log.segments.create(log.start_offset)
@@ -170,8 +172,8 @@ def _aborted_transactions(segment: Segment, states: ProducerStates) -> list[Abor
 
 def _estimate_first_append(log: Log) -> None:
     """Estimate when the active segment got its first record, for segment.ms."""
-    if log.segments and log.active_segment.size:
-        first = next(log.active_segment.batches())
+    first = next(log.active_segment.batches(), None) if log.segments else None
+    if first is not None:
         modified_ms = int(log.active_segment.path(".log").stat().st_mtime * 1000)
         log.active_segment.first_append_ms = max(0, min(first.max_timestamp, modified_ms))
 

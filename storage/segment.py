@@ -21,7 +21,7 @@ import logging
 import mmap
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -48,6 +48,7 @@ _PAGE_CACHE_STEP_BYTES = 128 * 1024
 _REBUILD_INTERVAL_BYTES = 4096
 # An index whose last entry is so far from the end of a sealed segment was truncated.
 _MAX_UNINDEXED_BYTES = 8 * 1024 * 1024
+_NO_HOLES: Mapping[int, int] = {}
 
 
 class BatchPosition(NamedTuple):
@@ -77,7 +78,9 @@ class Segment:
         #: When the last record was appended, by the same clock; -1 if that was before the log was
         #: opened. See `last_append_time`.
         self.last_append_ms = -1
-        self._files = files
+        #: Where damaged bytes start and end; see damaged_segment.py.
+        self.holes: Mapping[int, int] = _NO_HOLES
+        self.files = files
         self._disk = files.disk
         self.indexes = SegmentIndexes(self.path(""), self._disk)
         #: The aborted transactions whose markers are in this segment.
@@ -116,7 +119,7 @@ class Segment:
     def create(self) -> None:
         """Create the log file."""
         self._fd = self._disk.open(self.path(".log"), create=True)
-        self._files.touch(self)
+        self.files.touch(self)
 
     def append(
         self,
@@ -189,7 +192,7 @@ class Segment:
             mapped = self._map = self._disk.map(fd, max(self._file_size, stop))
             self._map_reference = weakref.ref(mapped)
         else:
-            self._files.touch(self)
+            self.files.touch(self)
         return memoryview(mapped)[start:stop]
 
     def read(self, start: int, size: int) -> bytes:
@@ -307,6 +310,7 @@ class Segment:
             start_offset,
             hint,
             is_newer_unlikely=is_too_old,
+            holes=self.holes,
         )
 
     def verify_max_timestamp(self) -> None:
@@ -384,7 +388,8 @@ class Segment:
 
     def flush(self) -> None:
         """Wait until the present content is durable. May be called in a thread."""
-        size, with_indexes = self.size, self.indexes.is_dirty
+        size = self.size
+        with_indexes = self.indexes.is_dirty and not self.indexes.is_unwritten
         if not self.is_dirty:
             return
         with self._sync_lock:
@@ -415,18 +420,27 @@ class Segment:
 
     def seal(self) -> None:
         """End the segment: write the indexes, and truncate the file to its content."""
-        if self.max_timestamp >= 0:
-            relative_offset = self.offset_of_max_timestamp - self.base_offset
-            self.indexes.times.add(self.max_timestamp, relative_offset)
+        self.trim()
+        self._add_last_time_entry()
         self.write_indexes()
         self._is_sealed = True
 
-    def write_indexes(self) -> None:
-        """Write the indexes to their files, and truncate the log file to its content."""
+    def seal_in_memory(self) -> None:
+        """End the segment, whose file was trimmed; `write_indexes` follows, in any thread."""
+        self._add_last_time_entry()
+        # While they are dirty, the indexes stay in memory.
+        self.indexes.is_dirty = self.indexes.is_unwritten = True
+        self._is_sealed = True
+
+    def trim(self) -> None:
+        """Truncate the log file to its content."""
         if self._file_size != self.size:  # Keeps the time of the last change.
             self._disk.resize(self._open(), self.size)
             self._file_size = self.size
-        # First: a flush in another thread covers them when the indexes are dirty.
+
+    def write_indexes(self) -> None:
+        """Write the indexes to their files. May be called in a thread if it is sealed."""
+        # First: a flush in another thread covers them when the indexes were written.
         self.transactions.write()
         self.indexes.write()
 
@@ -493,7 +507,7 @@ class Segment:
     def close(self) -> None:
         """Close the files."""
         self._close()
-        self._files.forget(self)
+        self.files.forget(self)
 
     def drop(self) -> None:
         """Close the files of a segment that is being deleted, flushed or not."""
@@ -520,6 +534,11 @@ class Segment:
         for batch in self._scan(position):
             self.add_batch(*batch, self.size)
 
+    def _add_last_time_entry(self) -> None:
+        if self.max_timestamp >= 0:
+            relative_offset = self.offset_of_max_timestamp - self.base_offset
+            self.indexes.times.add(self.max_timestamp, relative_offset)
+
     def _unseal(self) -> None:
         """Make a sealed segment active again, after those that followed it were truncated."""
         self.indexes.load()
@@ -531,7 +550,12 @@ class Segment:
 
         Plain tuples, because reads skip many batches. `block` is what was already read there.
         """
-        start, end = position, self.size
+        return self._scan_between(position, self.size, block)
+
+    def _scan_between(
+        self, position: int, end: int, block: bytes = b""
+    ) -> Iterator[tuple[int, int, int, int, int]]:
+        start = position
         while position < end:
             at = position - start
             if at + HEADER_BYTES > len(block):
@@ -623,7 +647,7 @@ class Segment:
     def _open(self) -> int:
         if self._fd is None:
             self._fd = self._disk.open(self.path(".log"))
-        self._files.touch(self)
+        self.files.touch(self)
         return self._fd
 
     def _extend(self, fd: int, end: int, max_file_size: int) -> None:

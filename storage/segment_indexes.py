@@ -32,8 +32,10 @@ class SegmentIndexes:
         self._times: TimeIndex | None = TimeIndex(bytearray())
         #: Entries of the offset index; the time index has at most as many.
         self.entry_count = 0
-        #: Whether the files were written and not fsynced.
+        #: Whether the files may not be durable.
         self.is_dirty = False
+        #: Whether the segment was sealed, and the files were not written since.
+        self.is_unwritten = False
 
     def path(self, suffix: str) -> Path:
         """Return the path of a file of the segment."""
@@ -117,10 +119,11 @@ class SegmentIndexes:
         self._offsets, self._times = offsets, times
 
     def write(self) -> None:
-        """Write both files, without an fsync; see `flush`."""
+        """Write both files, without an fsync; see `flush`. May be called in a thread."""
         for suffix, entries in self._files():
             self._disk.replace_file(self.path(suffix), entries, durable=False)
         self.is_dirty = True
+        self.is_unwritten = False
 
     def write_durably(self, extension: str) -> None:
         """Write both files under names that end in `extension`, and fsync them."""

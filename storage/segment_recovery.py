@@ -34,6 +34,7 @@ from ottla.protocol.batch import (
     unpack_header,
 )
 
+from .damaged_segment import DamagedSegment
 from .disk import NO_SPACE_ERRORS, read_json
 from .log import Log
 from .segment import Segment
@@ -68,6 +69,8 @@ class RecoveryReport:
     scanned_bytes: int = 0
     truncated_bytes: int = 0
     damaged_ranges: list[DamagedRange] = field(default_factory=list)
+    #: Why damaged bytes could not be set aside: there is no space. The log only serves reads.
+    space_error: OSError | None = None
 
 
 def read_gaps(directory: Path) -> list[list[int]]:
@@ -129,7 +132,14 @@ class SegmentRecovery:
             self._damaged.append((start, next_batch))
             position = self._scan_from(next_batch)
         if self._damaged:
-            self._set_aside()
+            try:
+                self._set_aside()
+            except OSError as error:
+                if error.errno not in NO_SPACE_ERRORS:
+                    raise
+                self._report.space_error = error
+                self._skip_damaged()
+                return
         else:
             segment.size = self._end
         fd = disk.open(segment.path(".log"))
@@ -147,10 +157,10 @@ class SegmentRecovery:
                 segment.flush()
                 segment.close()
             except OSError as error:
-                # The indexes stay in memory, and the next start rebuilds them.
                 if error.errno not in NO_SPACE_ERRORS:
                     raise
                 logger.warning("%s: indexes not saved: %s", segment.path(".log"), error)
+                self._log.seal_in_memory(segment)
 
     def _scan_from(self, position: int) -> int:
         """Add good batches from a position on to the segment; return where they end."""
@@ -437,6 +447,7 @@ class SegmentRecovery:
         """Save the damaged bytes, and rewrite the segment without them."""
         segment, disk = self._segment, self._disk
         good, position = [], 0
+        ranges: list[DamagedRange] = []
         temporary = segment.path(".log.tmp")
         copies = [temporary]
         try:
@@ -444,7 +455,7 @@ class SegmentRecovery:
                 target = self._new_damaged_path(start)
                 copies.append(target)
                 self._copy([(start, stop)], target)
-                self._report.damaged_ranges.append(
+                ranges.append(
                     DamagedRange(segment.path(".log").name, start, stop - start, target.name)
                 )
                 good.append((position, start))
@@ -460,6 +471,7 @@ class SegmentRecovery:
                 with suppress(OSError):
                     disk.unlink(copy)
             raise
+        self._report.damaged_ranges += ranges
         segment.close()
         disk.rename(temporary, segment.path(".log"))
         disk.sync_directory(segment.directory)
@@ -467,6 +479,13 @@ class SegmentRecovery:
         segment.size = segment.flushed_size = segment.path(".log").stat().st_size
         for batch in segment.batches():
             segment.add_batch(*batch, self._log.config.index_interval_bytes)
+
+    def _skip_damaged(self) -> None:
+        """Leave the file as it is, for reads that skip what is damaged."""
+        interval = self._log.config.index_interval_bytes
+        self._segment.close()
+        damaged = DamagedSegment(self._segment, self._end, self._damaged, interval)
+        self._log.segments.replace([self._segment], damaged)
 
     def _save_gaps(self, path: Path) -> None:
         """Add the gaps between the offsets of the batches in a file to those of the log."""

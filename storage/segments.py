@@ -96,10 +96,14 @@ class LogSegments(Sequence[Segment]):
 
     def create(self, base_offset: int) -> None:
         """Create an empty segment, which becomes the active one."""
+        self.add(self.create_file(base_offset))
+
+    def create_file(self, base_offset: int) -> Segment:
+        """Create an empty segment that is to be added. Raises OSError."""
         segment = Segment(self._directory, base_offset, self._files)
         segment.create()
         self.has_unflushed_names = True
-        self.add(segment)
+        return segment
 
     def replace(self, old: Sequence[Segment], new: Segment) -> None:
         """Replace neighbouring segments by the one that now has their files."""
@@ -117,6 +121,15 @@ class LogSegments(Sequence[Segment]):
         self.active = self._segments[-1]
         segment.drop()
         self._removed.append(segment)
+
+    def write_indexes(self, segment: Segment) -> None:
+        """Write the indexes of a sealed segment, unless it is removed. May be called in a thread.
+
+        Raises OSError.
+        """
+        with self.deletion_lock:  # The files are renamed after that.
+            if not segment.is_dropped:
+                segment.write_indexes()
 
     def rename_removed(self) -> None:
         """Rename the files of removed segments. May be called in a thread. Raises OSError.

@@ -13,7 +13,7 @@ nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
@@ -104,7 +104,9 @@ def _max_timestamp_below(log: Log, limit: int) -> Steps[int]:
     max_timestamp = -1
     for segment in list(log.segments):
         path = segment.path(".log")
-        scan = _MaxTimestampScan(log.disk, path, segment.size, log.start_offset, limit)
+        scan = _MaxTimestampScan(
+            log.disk, path, segment.size, log.start_offset, limit, segment.holes
+        )
         while not scan.is_complete:
             yield scan.step
         max_timestamp = max(max_timestamp, scan.result)
@@ -165,10 +167,12 @@ class SegmentSearch:
         hint: IndexHint,
         *,
         is_newer_unlikely: bool,
+        holes: Mapping[int, int],
     ) -> None:
         self._disk = disk
         self._path = path
         self._size = size
+        self._holes = holes
         self._timestamp = timestamp
         self._start_offset = start_offset
         self._hint = hint
@@ -217,7 +221,7 @@ class SegmentSearch:
         if hint.timestamp == -1:
             return 0  # There is no entry.
         with suppress(StorageError):  # No batch at the position of the hint.
-            headers = _headers(self._disk, fd, self._path, self._size, hint.position)
+            headers = self._headers(fd, hint.position)
             first = next(headers, None)
             # At position 0, compaction may have removed the batch.
             is_right = hint.position == 0 or (first and first.base_offset == hint.indexed_offset)
@@ -233,7 +237,7 @@ class SegmentSearch:
     def _search(self, fd: int, max_decompressed_bytes: int) -> bool:
         end = perf_counter() + _STEP_SECONDS
         assert self._position is not None
-        for header in _headers(self._disk, fd, self._path, self._size, self._position):
+        for header in self._headers(fd, self._position):
             self._position = header.position
             if self._may_contain(header):
                 self._candidate = header
@@ -248,6 +252,9 @@ class SegmentSearch:
             if perf_counter() > end:
                 return False
         return True
+
+    def _headers(self, fd: int, position: int) -> Iterator[_Header]:
+        return _headers(self._disk, fd, self._path, self._size, position, self._holes)
 
     def _may_contain(self, header: _Header) -> bool:
         return (
@@ -280,10 +287,19 @@ class _MaxTimestampScan:
     Compaction may leave the largest timestamp to a batch without records.
     """
 
-    def __init__(self, disk: Disk, path: Path, size: int, start_offset: int, limit: int) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        path: Path,
+        size: int,
+        start_offset: int,
+        limit: int,
+        holes: Mapping[int, int],
+    ) -> None:
         self._disk = disk
         self._path = path
         self._size = size
+        self._holes = holes
         self._start_offset = start_offset
         self._limit = limit
         self._position = 0
@@ -299,7 +315,8 @@ class _MaxTimestampScan:
             return
         end = perf_counter() + _STEP_SECONDS
         try:
-            for header in _headers(self._disk, fd, self._path, self._size, self._position):
+            headers = _headers(self._disk, fd, self._path, self._size, self._position, self._holes)
+            for header in headers:
                 is_visible = header.record_count > 0 and header.last_offset >= self._start_offset
                 if is_visible and self.result < header.max_timestamp < self._limit:
                     self.result = header.max_timestamp
@@ -311,10 +328,15 @@ class _MaxTimestampScan:
         self.is_complete = True
 
 
-def _headers(disk: Disk, fd: int, path: Path, size: int, position: int) -> Iterator[_Header]:
+def _headers(
+    disk: Disk, fd: int, path: Path, size: int, position: int, holes: Mapping[int, int]
+) -> Iterator[_Header]:
     """Yield the headers of the batches from a position on. Raises StorageError."""
     block, start = b"", position
     while position < size:
+        if position in holes:
+            position, block = holes[position], b""
+            continue
         at = position - start
         if at + HEADER_BYTES > len(block):
             block, start, at = disk.read(fd, _SCAN_BYTES, position), position, 0

@@ -29,6 +29,7 @@ from typing import Protocol
 from uuid import UUID
 
 from ottla.coord.metadata_image import (
+    INTERNAL_TOPICS,
     KeyValue,
     MetadataImage,
     MetadataPosition,
@@ -410,7 +411,10 @@ class Topics:
                 self._update_role(topic, int(index), state)
             else:
                 partition = self._new_partition(topic, int(index), log)
+                read_only = self._partitions[topic_name].get(int(index))
                 self._partitions[topic_name][int(index)] = partition
+                if read_only is not None:
+                    read_only.wake_all()
                 for listener in self._listeners:
                     listener.partition_opened(topic, int(index))
             logger.info("partition is online: its log could be opened", extra={"log": name})
@@ -472,8 +476,16 @@ class Topics:
             if state is not None:
                 self._update_role(topic, index, state, notifies=notifies)
             elif index not in partitions and self.leads(topic, index):
-                log = self._logs.logs.get(_log_name(topic.name, index))
+                log = self._readable_log(topic, index)
                 partitions[index] = None if log is None else self._new_partition(topic, index, log)
+
+    def _readable_log(self, topic: Topic, index: int) -> Log | None:
+        """Return the log of a partition; one that only serves reads is for consumers."""
+        name = _log_name(topic.name, index)
+        log = self._logs.logs.get(name)
+        if log is None and topic.name not in INTERNAL_TOPICS:
+            log = self._logs.read_only.get(name)
+        return log
 
     # Roles.
 

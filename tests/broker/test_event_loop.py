@@ -1,4 +1,4 @@
-"""Nothing that waits for the disk runs on the event loop's thread, except appends and rolls."""
+"""Nothing that waits for the disk runs on the event loop's thread, except appends."""
 
 import asyncio
 import errno
@@ -27,8 +27,10 @@ from ottla.protocol.api.delete_records import (
     DeleteRecordsRequest,
     DeleteRecordsTopic,
 )
+from ottla.protocol.batch import RecordBatch
 from ottla.protocol.errors import ErrorCode
 from ottla.storage.disk import Disk
+from ottla.storage.producer_states import ProducerStates
 
 EARLIEST = -2
 PAGE = 4096
@@ -129,6 +131,64 @@ async def read_all(client, offset=0):
             return found
         found += offsets_of(data)
         offset = batches[-1].next_offset
+
+
+async def test_rolls_write_indexes_and_snapshots_in_a_thread(tmp_path):
+    async with a_broker(tmp_path) as (broker, client, disk):
+        await create_topic(client, "t", segment_bytes="1024", index_interval_bytes="1")
+        log = partition_of(broker).log
+
+        await produce_batch(client, "t")
+        disk.is_counting = True
+        for number in range(6):
+            await produce_batch(
+                client, "t", value=bytes(700), producer_id=7, producer_epoch=0, base_sequence=number
+            )
+            # One that is being written stands for the next ones, too.
+            await eventually(lambda: not log.has_unwritten)
+        disk.is_counting = False
+
+        assert not disk.calls
+        assert [segment.base_offset for segment in log.segments] == [0, 2, 3, 4, 5, 6]
+        for segment in log.segments[:-1]:
+            assert segment.path(".index").exists()
+            assert segment.path(".timeindex").stat().st_size > 0
+        snapshots = sorted(int(path.stem) for path in log.directory.glob("*.snapshot"))
+        assert snapshots == [5, 6]
+        assert await read_all(client) == [0, 1, 2, 3, 4, 5, 6]
+
+
+async def test_rolls_with_many_producers_do_not_stop_the_event_loop(tmp_path, monkeypatch):
+    async with a_broker(tmp_path) as (broker, client, disk):
+        await create_topic(client, "t", segment_bytes="1024")
+        log = partition_of(broker).log
+        for producer_id in range(2000):
+            batch = RecordBatch(a_batch(producer_id=producer_id, producer_epoch=0, base_sequence=0))
+            log.producer_states.update(batch, 0, NOW)
+        await produce_batch(client, "t", value=bytes(700))
+        entered, gate = threading.Event(), threading.Event()
+
+        def wait_at_snapshot(path, content, *, durable=True):
+            if path.suffix == ".snapshot":
+                entered.set()
+                assert gate.wait(20)
+            Disk.replace_file(disk, path, content, durable=durable)
+
+        monkeypatch.setattr(disk, "replace_file", wait_at_snapshot)
+        sent = {"producer_id": 1, "producer_epoch": 0}
+        await produce_batch(client, "t", value=bytes(700), **sent, base_sequence=1)
+        assert await asyncio.to_thread(entered.wait, 20)
+        # What is appended, and rolled, while the snapshot is being written is not in it.
+        await produce_batch(client, "t", value=bytes(700), **sent, base_sequence=2)
+        gate.set()
+        await eventually(lambda: not log.has_unwritten)
+
+        (snapshot,) = log.directory.glob("*.snapshot")
+        states = ProducerStates.restore(snapshot.read_bytes(), NOW)
+        assert int(snapshot.stem) == 1
+        assert {state.last_sequence for state in states} == {0}
+        assert len(states) == 2000
+        assert [segment.base_offset for segment in log.segments] == [0, 1, 2]
 
 
 async def test_records_are_deleted_by_a_thread(tmp_path):

@@ -103,14 +103,14 @@ def test_a_duplicate_matches_both_the_first_and_the_last_sequence():
 
 def test_check_does_not_change_state():
     states = states_after(a_batch(0))
-    before = states.snapshot()
+    before = states.snapshot().encode()
 
     states.check(a_batch(1))
     states.check(a_batch(0))
     states.check(a_batch(0, epoch=1))
     states.check(a_batch(0, producer_id=8))
 
-    assert states.snapshot() == before
+    assert states.snapshot().encode() == before
 
 
 @pytest.mark.parametrize("first", [0, 1, 5000, LAST_SEQUENCE])
@@ -304,10 +304,10 @@ def states_of_all_kinds():
 def test_a_snapshot_restores_all_states():
     states = states_of_all_kinds()
 
-    restored = ProducerStates.restore(states.snapshot(), NOW)
+    restored = ProducerStates.restore(states.snapshot().encode(), NOW)
 
     assert list(restored) == list(states)
-    assert restored.snapshot() == states.snapshot()
+    assert restored.snapshot().encode() == states.snapshot().encode()
     assert restored.check(a_batch(12, 2)) == 112
     assert restored.check(a_batch(15)) is None
     assert restored.check(a_batch(70, producer_id=9)) is None
@@ -316,7 +316,7 @@ def test_a_snapshot_restores_all_states():
 
 
 def test_an_empty_snapshot_restores_no_states():
-    assert len(ProducerStates.restore(ProducerStates().snapshot(), NOW)) == 0
+    assert len(ProducerStates.restore(ProducerStates().snapshot().encode(), NOW)) == 0
 
 
 def test_restore_keeps_the_order_of_use_and_the_limit():
@@ -324,11 +324,13 @@ def test_restore_keeps_the_order_of_use_and_the_limit():
         *[a_batch(0, producer_id=n) for n in (5, 1, 3)], a_batch(1, producer_id=5)
     )
 
-    assert producer_ids(ProducerStates.restore(states.snapshot(), NOW, max_producers=2)) == [3, 5]
+    assert producer_ids(
+        ProducerStates.restore(states.snapshot().encode(), NOW, max_producers=2)
+    ) == [3, 5]
 
 
 def test_any_flipped_bit_of_a_snapshot_is_detected():
-    snapshot = states_of_all_kinds().snapshot()
+    snapshot = states_of_all_kinds().snapshot().encode()
 
     for position in range(len(snapshot)):
         for bit in range(8):
@@ -339,7 +341,7 @@ def test_any_flipped_bit_of_a_snapshot_is_detected():
 
 
 def test_a_truncated_or_extended_snapshot_is_detected():
-    snapshot = states_of_all_kinds().snapshot()
+    snapshot = states_of_all_kinds().snapshot().encode()
 
     for damaged in (*(snapshot[:size] for size in range(len(snapshot))), snapshot + b"\0"):
         with pytest.raises(ValueError, match="Producer snapshot"):
@@ -348,7 +350,7 @@ def test_a_truncated_or_extended_snapshot_is_detected():
 
 @pytest.mark.parametrize(("count", "reason"), [(2, "ends early"), (0, "followed by 67 bytes")])
 def test_a_snapshot_with_a_valid_crc_and_a_wrong_count_is_rejected(count, reason):
-    snapshot = bytearray(states_after(a_batch(0)).snapshot())
+    snapshot = bytearray(states_after(a_batch(0)).snapshot().encode())
     snapshot[5:9] = count.to_bytes(4, "big")
     snapshot[1:5] = crc32c(snapshot[5:]).to_bytes(4, "big")
 
@@ -393,7 +395,7 @@ class Producer:
             self.acknowledged.add(number)
 
     def restart_broker(self):
-        self.states = ProducerStates.restore(self.states.snapshot(), NOW)
+        self.states = ProducerStates.restore(self.states.snapshot().encode(), NOW)
 
 
 @given(
@@ -468,7 +470,7 @@ def test_the_memory_follows_every_change():
     for number in range(40):
         producer_id, epoch = number % 5, number // 20
         states.update(a_batch(number, producer_id=producer_id, epoch=epoch), number, NOW)
-        restored = ProducerStates.restore(states.snapshot(), NOW)
+        restored = ProducerStates.restore(states.snapshot().encode(), NOW)
         assert memory.size_bytes == states.size_bytes == restored.size_bytes
     states.expire(NOW + DAY_MS, DAY_MS)
     assert memory.size_bytes == states.size_bytes == 0

@@ -301,7 +301,7 @@ def test_a_producer_with_an_open_transaction_is_never_forgotten():
         )
         states.update(RecordBatch(data), producer_id, NOW)
     assert sorted(state.producer_id for state in states) == [1, 2]
-    states = ProducerStates.restore(states.snapshot(), NOW, max_producers=1)
+    states = ProducerStates.restore(states.snapshot().encode(), NOW, max_producers=1)
     states.expire(2 * NOW, 1)
 
     assert states.first_open_offset == 1
@@ -410,34 +410,39 @@ def test_the_index_of_a_segment_that_was_sealed_after_the_last_flush_is_rebuilt(
     assert aborted(again) == ABORTED
 
 
-class FlushingDisk(NoSyncDisk):
-    """Flushes a log after each rename, as the flusher may at any moment."""
+class RollingDisk(NoSyncDisk):
+    """Rolls a log during its next fsync, as the event loop may do during a flush."""
 
     log = None
 
     def __init__(self):
         self.synced = set()
 
-    def rename(self, source, target):
-        super().rename(source, target)
-        if target.suffix in (".index", ".timeindex", ".txnindex") and self.log is not None:
-            self.log.flush()
+    def sync(self, fd, *, metadata=False):
+        if self.log is not None:
+            log, self.log = self.log, None
+            log.roll()
 
     def sync_path(self, path):
         self.synced.add(path)
 
 
-def test_a_flush_during_a_roll_does_not_forget_the_index(tmp_path):
-    disk = FlushingDisk()
+def test_a_flush_covers_the_indexes_of_a_segment_that_was_sealed_meanwhile(tmp_path):
+    disk = RollingDisk()
     log = a_log(tmp_path, files=OpenFiles(disk))
     a_history(log)
-    disk.log = log
-    log.roll()
-    disk.log = None
-
     log.flush()
+    log.after_roll = lambda: None
+    producer = Producer(log, 9)
+    producer.send()
+    producer.end(commit=False)
+    disk.synced.clear()
+    disk.log = log
 
-    assert log.segments[1].path(".txnindex") in disk.synced
+    assert log.flush() == log.end_offset == log.active_segment.base_offset
+
+    sealed = log.segments[-2]
+    assert {sealed.path(suffix) for suffix in (".index", ".timeindex", ".txnindex")} <= disk.synced
 
 
 @pytest.mark.parametrize("offset", range(8))
