@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from .consumer.fetched_data import BadRecordError, TruncatedError
     from .errors import (
         AbortableTransactionError,
+        AuthenticationError,
         BufferFullError,
         ClientError,
         ClosedError,
@@ -71,6 +72,7 @@ if TYPE_CHECKING:
         ProducerRecord,
         Transaction,
     )
+    from .security import SecurityConfig
     from .types import (
         ConsumerGroupMetadata,
         ConsumerRecord,
@@ -84,6 +86,7 @@ __all__ = [
     "AbortableTransactionError",
     "Admin",
     "ApiVersion",
+    "AuthenticationError",
     "BadRecordError",
     "BatchConfig",
     "BrokerDescription",
@@ -128,6 +131,7 @@ __all__ = [
     "ReplicaLogDir",
     "RetriableError",
     "RetryConfig",
+    "SecurityConfig",
     "SerializationError",
     "TimeoutConfig",
     "TopicDescription",
@@ -156,6 +160,7 @@ _MODULES = {
         *("BatchConfig", "DetachedTransaction", "OffsetRange", "Producer", "ProducerRecord"),
         "Transaction",
     ),
+    "security": ("SecurityConfig",),
     "types": (
         "ConsumerGroupMetadata",
         "OffsetAndMetadata",

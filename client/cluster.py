@@ -18,8 +18,8 @@ import logging
 import random
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from uuid import UUID
 
 from ottla.protocol.api.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
@@ -44,6 +44,9 @@ from .config import ClientConfig
 from .connection import BrokerConnection
 from .errors import ClientError, ClosedError, ConnectionLostError, DeadlineError
 from .types import TopicPartition
+
+if TYPE_CHECKING:
+    from .security import SecurityConfig
 
 M = TypeVar("M", bound=Message)
 T = TypeVar("T")
@@ -114,8 +117,15 @@ class _Unreachable:
 class Cluster:
     """A cluster, by its bootstrap servers: "host:port,host:port" or a list."""
 
-    def __init__(self, bootstrap: str | Sequence[str], config: ClientConfig | None = None) -> None:
+    def __init__(
+        self,
+        bootstrap: str | Sequence[str],
+        config: ClientConfig | None = None,
+        security: SecurityConfig | None = None,
+    ) -> None:
         self.config = config or ClientConfig()
+        if security is not None:
+            self.config = replace(self.config, security=security)
         self.metadata = Metadata()
         self._bootstrap = parse_addresses(bootstrap)
         self._connections: dict[tuple[Address, str], BrokerConnection] = {}
@@ -351,7 +361,10 @@ class Cluster:
     # Connections.
 
     async def connect(self, node_id: int, channel: str = "main") -> BrokerConnection:
-        """Return a connection to a node, or to any broker. Raises ConnectionLostError."""
+        """Return a connection to a node, or to any broker.
+
+        Raises ConnectionLostError and AuthenticationError.
+        """
         if node_id != _ANY:
             node = self.metadata.nodes.get(node_id)
             if node is None:

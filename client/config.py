@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .security import SecurityConfig
 
 #: Called after each request with the API, the node id, the seconds it took, and the error, if any.
 RequestHook = Callable[[str, int, float, Exception | None], None]
@@ -51,3 +55,5 @@ class ClientConfig:
     #: Whether a missing topic may be created, if the broker allows that.
     allow_auto_create: bool = True
     on_request: RequestHook | None = None
+    #: TLS and SASL; None: PLAINTEXT.
+    security: SecurityConfig | None = None

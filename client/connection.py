@@ -15,18 +15,30 @@ import struct
 from collections import deque
 from contextlib import suppress
 from itertools import count
-from typing import Any, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Self, TypeGuard, TypeVar, cast
 
 from ottla import __version__
 from ottla.protocol.api.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from ottla.protocol.codec import decode_response, encode_request
-from ottla.protocol.errors import DecodeError, ErrorCode, error_of
+from ottla.protocol.errors import DecodeError, ErrorCode, KafkaError, error_of
 from ottla.protocol.frame import Framer, OtherProtocolError
 from ottla.protocol.registry import Api
-from ottla.protocol.schema import Message
+from ottla.protocol.schema import Buffer, Message
 
 from .config import ClientConfig
-from .errors import ClosedError, ConnectionLostError, DeadlineError, UnsupportedError
+from .errors import (
+    AuthenticationError,
+    ClientError,
+    ClosedError,
+    ConnectionLostError,
+    DeadlineError,
+    UnsupportedError,
+)
+
+if TYPE_CHECKING:
+    import ssl
+
+    from .security import SecurityConfig
 
 M = TypeVar("M", bound=Message)
 
@@ -42,6 +54,8 @@ _API_VERSIONS_MAX_BYTES = 256 * 1024
 _TICK_SECONDS = 0.2
 _SLOW_CONNECT_TICKS = 4
 
+_OR_TLS = ", or set security_protocol to SSL or SASL_SSL"
+
 logger = logging.getLogger(__name__)
 
 
@@ -52,12 +66,11 @@ class _InFlightRequest:
 
     def __init__(
         self,
-        correlation_id: int,
         response: type[Message] | None,
         version: int,
         future: asyncio.Future[Any],
     ) -> None:
-        self.correlation_id = correlation_id
+        self.correlation_id = 0
         #: None: the future gets the frame, undecoded.
         self.response = response
         self.version = version
@@ -114,7 +127,12 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self.features: dict[str, int] = {}
         self._correlation_ids = count(1)
         self._requests: deque[_InFlightRequest] = deque()
-        self._lost: ClosedError | ConnectionLostError | None = None
+        self._lost: ClosedError | ConnectionLostError | AuthenticationError | None = None
+        #: Whether there was a response to anything but ApiVersions.
+        self._was_answered = False
+        #: Requests, and their bytes, that wait until the client has authenticated again.
+        self._held: list[tuple[list[Buffer], _InFlightRequest | None]] | None = None
+        self._reauthentication: asyncio.TimerHandle | asyncio.Task[None] | None = None
         self._writable = asyncio.Event()
         self._writable.set()
         self._framer = Framer(
@@ -125,20 +143,30 @@ class BrokerConnection(asyncio.BufferedProtocol):
 
     @classmethod
     async def open(cls, host: str, port: int, config: ClientConfig) -> Self:
-        """Connect, and fetch the API versions. Raises ConnectionLostError, DeadlineError."""
+        """Connect, fetch the API versions, and authenticate.
+
+        Raises ConnectionLostError and AuthenticationError.
+        """
         address = f"{host}:{port}"
         loop = asyncio.get_running_loop()
+        security = config.security
+        tls = None
         try:
             async with asyncio.timeout(config.timeouts.connect):
                 # Slow name servers, dropped packets and servers of other protocols would otherwise
                 # be a silent wait.
                 watch = _ConnectWatch(loop, address)
                 try:
+                    if security is not None and security.uses_tls:
+                        tls = await _tls_context(security)
                     _transport, connection = await loop.create_connection(
-                        lambda: cls(config, address), host, port
+                        lambda: cls(config, address), host, port, ssl=tls
                     )
                     try:
                         await connection._fetch_api_versions()
+                        if security is not None and security.uses_sasl:
+                            await connection._authenticate(security)
+                        connection._framer.max_bytes = config.max_response_bytes
                     except BaseException:
                         connection.close()
                         raise
@@ -148,6 +176,8 @@ class BrokerConnection(asyncio.BufferedProtocol):
             reason = f"{address} did not respond within {config.timeouts.connect:g} s"
             raise ConnectionLostError(reason) from None
         except (OSError, UnicodeError) as error:  # the latter for an invalid host name
+            if tls is not None and _is_from_handshake(error):
+                raise _handshake_error(address, error, security) from error
             raise ConnectionLostError(f"Cannot connect to {address}: {_reason(error)}") from error
         except DecodeError as error:
             raise ConnectionLostError(f"Malformed response from {address}: {error}") from error
@@ -160,6 +190,10 @@ class BrokerConnection(asyncio.BufferedProtocol):
     def is_open(self) -> bool:
         """Whether requests can be sent."""
         return self._lost is None
+
+    @property
+    def _uses_tls(self) -> bool:
+        return self._config.security is not None and self._config.security.uses_tls
 
     @property
     def in_flight(self) -> int:
@@ -212,9 +246,9 @@ class BrokerConnection(asyncio.BufferedProtocol):
         seconds = self._config.timeouts.request if timeout is None else timeout
         loop = asyncio.get_running_loop()
         future: asyncio.Future[M] = loop.create_future()
-        in_flight = _InFlightRequest(self._write(version, request), response, version, future)
+        in_flight = _InFlightRequest(response, version, future)
+        self._write(version, request, in_flight)
         in_flight.timer = loop.call_later(seconds, self._on_timeout, in_flight, seconds)
-        self._requests.append(in_flight)
         return future
 
     async def send_oneway(self, version: int, request: Message) -> None:
@@ -223,7 +257,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
             await self._wait_until_writable()
         self._write(version, request)
 
-    def close(self, reason: ConnectionLostError | None = None) -> None:
+    def close(self, reason: ConnectionLostError | AuthenticationError | None = None) -> None:
         """Close. Requests in flight fail with `reason`, or with ClosedError."""
         if self._lost is None:
             self._fail(reason or ClosedError(f"The connection to {self.address} was closed"))
@@ -239,9 +273,14 @@ class BrokerConnection(asyncio.BufferedProtocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         """Fail the requests in flight."""
-        if self._lost is None:
-            reason = f": {error}" if error else ""
-            self._fail(ConnectionLostError(f"{self.address} closed the connection{reason}"))
+        if self._lost is not None:
+            return
+        if error is not None and self._uses_tls and _is_from_handshake(error):
+            # A broker that rejects the client's certificate says so after the handshake.
+            self._fail(_handshake_error(self.address, error, self._config.security))
+            return
+        reason = f": {error}" if error else self._sasl_advice()
+        self._fail(ConnectionLostError(f"{self.address} closed the connection{reason}"))
 
     def pause_writing(self) -> None:
         """Have requests wait: the broker does not read."""
@@ -267,7 +306,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
             self.close(
                 ConnectionLostError(
                     f"{self.address} speaks {error.protocol}, not the Kafka protocol in plain text:"
-                    " check host and port"
+                    f" check host and port{_OR_TLS if error.protocol == 'TLS' else ''}"
                 )
             )
         except (DecodeError, ConnectionLostError) as error:
@@ -284,6 +323,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
                 f"correlation id {correlation_id}, expected {request.correlation_id}"
             )
         self._requests.popleft()
+        self._was_answered = bool(self.versions)
         request.cancel_timer()
         if request.future.done():
             return  # cancelled
@@ -305,16 +345,18 @@ class BrokerConnection(asyncio.BufferedProtocol):
             client_software_name="ottla", client_software_version=__version__
         )
         future: asyncio.Future[bytearray] = asyncio.get_running_loop().create_future()
-        correlation_id = self._write(_API_VERSIONS_VERSION, request)
-        self._requests.append(_InFlightRequest(correlation_id, None, _API_VERSIONS_VERSION, future))
+        self._write(
+            _API_VERSIONS_VERSION, request, _InFlightRequest(None, _API_VERSIONS_VERSION, future)
+        )
         try:
             frame = await future
         except ConnectionLostError as lost:
-            if "closed the connection" not in str(lost):
+            if "closed the connection" not in str(lost) or self._uses_tls:
                 raise
             # As a port with TLS does that does not answer plain text.
             raise ConnectionLostError(
                 f"{lost} before it answered: check that it is a plaintext listener of a broker"
+                f"{_OR_TLS}"
             ) from lost
         # A broker that does not support the version responds in version 0 with this error.
         is_unsupported = int.from_bytes(frame[4:6]) == ErrorCode.UNSUPPORTED_VERSION
@@ -329,7 +371,65 @@ class BrokerConnection(asyncio.BufferedProtocol):
             self.features = {
                 feature.name: feature.max_version_level for feature in response.finalized_features
             }
-        self._framer.max_bytes = self._config.max_response_bytes
+
+    # SASL.
+
+    def _sasl_advice(self) -> str:
+        """Return what may help if the broker closes a new connection without an answer."""
+        security = self._config.security
+        if self._was_answered or not self.versions or (security and security.uses_sasl):
+            return ""
+        protocol = "SASL_SSL" if self._uses_tls else "SASL_PLAINTEXT"
+        return (
+            " without an answer to the first request: the listener may require SASL:"
+            f" set security_protocol to {protocol}"
+        )
+
+    async def _authenticate(self, security: SecurityConfig) -> None:
+        from .authentication import authenticate, reauthentication_delay  # noqa: PLC0415
+
+        lifetime = await authenticate(security, self.address, self._send_unheld)
+        if lifetime is not None and self._lost is None:
+            self._reauthentication = asyncio.get_running_loop().call_later(
+                reauthentication_delay(lifetime), self._start_reauthentication, security
+            )
+
+    async def _send_unheld(
+        self, request: Message, response: type[Message], min_version: int
+    ) -> Message:
+        assert request.api is not None
+        version = self.version_for(request.api)
+        if version < min_version:
+            raise UnsupportedError(
+                f"{self.address} supports {request.api.name} up to version {version};"
+                f" the client needs {min_version}"
+            )
+        held, self._held = self._held, None
+        try:
+            future = self.send_nowait(version, request, response, self._config.timeouts.connect)
+        finally:
+            self._held = held
+        return await future
+
+    def _start_reauthentication(self, security: SecurityConfig) -> None:
+        if self._lost is None:
+            self._reauthentication = asyncio.create_task(self._reauthenticate(security))
+
+    async def _reauthenticate(self, security: SecurityConfig) -> None:
+        """Authenticate again. Other requests wait meanwhile: the broker would reject them."""
+        self._held = []
+        try:
+            await self._authenticate(security)
+        except (AuthenticationError, ConnectionLostError) as error:
+            self.close(error)
+        except (ClientError, KafkaError) as error:
+            self.close(ConnectionLostError(str(error)))
+        else:
+            held, self._held = self._held, None
+            for buffers, in_flight in held or ():
+                self._transport.writelines(buffers)
+                if in_flight is not None:
+                    self._requests.append(in_flight)
 
     async def _wait_until_writable(self, timeout: float | None = None) -> None:
         seconds = self._config.timeouts.request if timeout is None else timeout
@@ -341,14 +441,21 @@ class BrokerConnection(asyncio.BufferedProtocol):
             self.close(ConnectionLostError(reason))
             raise DeadlineError(reason) from None
 
-    def _write(self, version: int, request: Message) -> int:
+    def _write(
+        self, version: int, request: Message, in_flight: _InFlightRequest | None = None
+    ) -> None:
         if self._lost is not None:
             raise type(self._lost)(str(self._lost))
         correlation_id = next(self._correlation_ids) & 0x7FFFFFFF
-        self._transport.writelines(
-            encode_request(request, version, correlation_id, self._config.client_id)
-        )
-        return correlation_id
+        buffers = encode_request(request, version, correlation_id, self._config.client_id)
+        if in_flight is not None:
+            in_flight.correlation_id = correlation_id
+        if self._held is not None:
+            self._held.append((buffers, in_flight))
+            return
+        self._transport.writelines(buffers)
+        if in_flight is not None:
+            self._requests.append(in_flight)
 
     def _on_timeout(self, request: _InFlightRequest, seconds: float) -> None:
         if not request.future.done():
@@ -357,10 +464,15 @@ class BrokerConnection(asyncio.BufferedProtocol):
         # Responses come in order: all requests behind this one are late, too.
         self.close(ConnectionLostError(f"{self.address} does not respond"))
 
-    def _fail(self, error: ClosedError | ConnectionLostError) -> None:
+    def _fail(self, error: ClosedError | ConnectionLostError | AuthenticationError) -> None:
         self._lost = error
         self._writable.set()
         requests, self._requests = self._requests, deque()
+        if self._held is not None:
+            requests.extend(in_flight for _, in_flight in self._held if in_flight is not None)
+            self._held = None
+        if isinstance(self._reauthentication, asyncio.TimerHandle):
+            self._reauthentication.cancel()
         for request in requests:
             request.cancel_timer()
             if not request.future.done():
@@ -372,3 +484,24 @@ def _reason(error: OSError | UnicodeError) -> str:
     if isinstance(error, ConnectionError) and error.errno is not None:
         return os.strerror(error.errno)
     return str(getattr(error, "strerror", None) or error)
+
+
+async def _tls_context(security: SecurityConfig) -> ssl.SSLContext:
+    from .tls import client_context  # noqa: PLC0415  # only clients that use TLS need it
+
+    return await asyncio.to_thread(client_context, security)
+
+
+def _is_from_handshake(error: Exception) -> TypeGuard[OSError]:
+    import ssl  # noqa: PLC0415
+
+    return isinstance(error, ssl.SSLError | ConnectionResetError | ConnectionAbortedError)
+
+
+def _handshake_error(
+    address: str, error: OSError, security: SecurityConfig | None
+) -> ConnectionLostError | AuthenticationError:
+    from .tls import handshake_error  # noqa: PLC0415
+
+    assert security is not None
+    return handshake_error(address, error, has_certificate=security.has_certificate)

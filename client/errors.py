@@ -5,6 +5,7 @@
         └── RefreshError           a retry may succeed after a metadata refresh
     ClientError                    all other errors
     ├── ConnectionLostError        refused, reset, or a malformed response; retriable
+    ├── AuthenticationError        TLS or SASL failed for a reason that a retry does not change
     ├── DeadlineError              a timeout has passed; also a TimeoutError
     ├── UnsupportedError           the broker does not support an API, or the needed version of it
     ├── ClosedError                the producer, consumer or admin is closed
@@ -30,6 +31,7 @@ from ottla.protocol.errors import ErrorCode, KafkaError, RefreshError, Retriable
 
 __all__ = [
     "AbortableTransactionError",
+    "AuthenticationError",
     "BufferFullError",
     "ClientError",
     "ClosedError",
@@ -61,6 +63,10 @@ class ConnectionLostError(ClientError):
     """The connection was refused or reset, or a response was malformed."""
 
     retriable = True
+
+
+class AuthenticationError(ClientError):
+    """TLS or SASL failed: certificates, credentials or mechanism. A retry does not change that."""
 
 
 class DeadlineError(ClientError, TimeoutError):

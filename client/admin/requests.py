@@ -6,13 +6,16 @@ import asyncio
 import dataclasses
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
 
 from ottla.protocol.errors import ErrorCode, KafkaError
 
 from ..cluster import Cluster, needs_metadata_refresh
 from ..config import ClientConfig
 from ..errors import ClientError, DeadlineError, error_of
+
+if TYPE_CHECKING:
+    from ..security import SecurityConfig
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -45,11 +48,15 @@ class AdminRequests:
     """What all admin requests share."""
 
     def __init__(
-        self, bootstrap: str | Sequence[str], *, client: ClientConfig | None = None
+        self,
+        bootstrap: str | Sequence[str],
+        *,
+        client: ClientConfig | None = None,
+        security: SecurityConfig | None = None,
     ) -> None:
         # Describing a topic must not create it.
         config = dataclasses.replace(client or ClientConfig(), allow_auto_create=False)
-        self._cluster = Cluster(bootstrap, config)
+        self._cluster = Cluster(bootstrap, config, security)
 
     async def close(self) -> None:
         """Close all connections."""

@@ -35,6 +35,8 @@ from .transaction import ConsumerSnapshot, Transaction
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from ..security import SecurityConfig
+
 T = TypeVar("T")
 
 # Records that are taken from an iterator before they are sent.
@@ -107,6 +109,7 @@ class Producer(BlockingClient[_OrderedProducer[K, V]], Generic[K, V]):
         transaction_timeout: float = 60.0,
         batch: BatchConfig | None = None,
         client: ClientConfig | None = None,
+        security: SecurityConfig | None = None,
     ) -> None:
         # Not `signature_of`, as type checkers derive the types of keys and values from it.
         self._start(
@@ -122,6 +125,7 @@ class Producer(BlockingClient[_OrderedProducer[K, V]], Generic[K, V]):
                 transaction_timeout=transaction_timeout,
                 batch=batch,
                 client=client,
+                security=security,
             )
         )
 

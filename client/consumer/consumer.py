@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from ..arrow.decoder import ArrowDecoder
+    from ..security import SecurityConfig
 
 logger = logging.getLogger(__name__)
 
@@ -108,6 +109,7 @@ class Consumer:
         fetch: FetchConfig | None = None,
         group_config: GroupConfig | None = None,
         client: ClientConfig | None = None,
+        security: SecurityConfig | None = None,
     ) -> None:
         _check_choice("auto_offset_reset", auto_offset_reset, _RESETS)
         _check_choice("isolation", isolation, _ISOLATIONS)
@@ -119,7 +121,7 @@ class Consumer:
             raise ValueError(f"instance_id {instance_id!r} requires a group")
         self.group = group
         self._read_config = ReadConfig(group, _RESETS[auto_offset_reset], _ISOLATIONS[isolation])
-        self._cluster = Cluster(bootstrap, client)
+        self._cluster = Cluster(bootstrap, client, security)
         self._positions = Positions()
         self._delivery = Delivery(
             self._positions, key_deserializer, value_deserializer, self._wake_fetcher

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from ..consumer.consumer import Consumer
+    from ..security import SecurityConfig
 
 __all__ = [
     "BatchConfig",
@@ -100,6 +101,7 @@ class Producer(Generic[K, V]):
         transaction_timeout: float = 60.0,
         batch: BatchConfig | None = None,
         client: ClientConfig | None = None,
+        security: SecurityConfig | None = None,
     ) -> None:
         if acks not in _ACKS:
             raise ValueError(f"Invalid acks={acks!r}: expected 'all', 1 or 0")
@@ -115,7 +117,7 @@ class Producer(Generic[K, V]):
             raise ValueError(f"Invalid acks={acks!r}: idempotence requires acks='all'")
         if transactional_id is not None:
             _check_transactional(transactional_id, transaction_timeout, acks, idempotent)
-        self._cluster = Cluster(bootstrap, client)
+        self._cluster = Cluster(bootstrap, client, security)
         self._sender = Sender(
             self._cluster,
             batch or BatchConfig(),

@@ -8,7 +8,8 @@ from pathlib import Path
 from ottla import client
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "client.md").read_text()
-BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+# Without those that are marked, as they need something else.
+BLOCKS = re.findall(r"(?<!-->\n)```python\n(.*?)```", PAGE, re.DOTALL)
 
 
 def test_every_snippet_runs(ottla_broker, capsys):

@@ -44,6 +44,9 @@ group.min.session.timeout.ms=100
 class ApacheKafka:
     """One broker that can be started and killed repeatedly, on the same data and port."""
 
+    #: More arguments of `kafka-storage format`.
+    format_arguments: tuple[str, ...] = ()
+
     def __init__(self, folder: Path, **configs: str) -> None:
         self.log = folder / "kafka.log"
         self.port = free_port()
@@ -71,7 +74,7 @@ class ApacheKafka:
     def __enter__(self) -> Self:
         tool = ("kafka.tools.StorageTool", "format", "-t", "b3R0bGEtaXMtdGVzdGVkIQ")
         subprocess.run(
-            self._java(*tool, "-c", str(self._properties)),
+            self._java(*tool, "-c", str(self._properties), *self.format_arguments),
             capture_output=True,
             timeout=START_SECONDS,
             check=True,
