@@ -10,6 +10,8 @@ only the last record of each key counts, and compaction keeps the log short:
     registration/<id>    {"incarnation": …, "epoch": …, "leader_epoch": …, "directory": …}
     epoch/<n>            {"id": …, "end": …}   a controller epoch: one start of a controller
     producer-ids         {"next": …}           all ids below it may be allocated
+    acl/…                {}                    an ACL: see acls.py
+    quota/…              {…}                   the quotas of an entity: see quotas.py
     controller           {"next": …, "epoch": …, "id": …, "directory": …}     on a follower only
 
 With a metadata store, its entries are the records, and the log is a copy of them. Registrations
@@ -43,7 +45,9 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from .acls import Acls
 from .partition_state import PartitionState
+from .quotas import ClientQuotas
 
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 #: Characters of an invalid topic name that an error message quotes.
@@ -82,6 +86,8 @@ _STORE_KINDS = frozenset(
         "broker",
         "registration",
         "producer-ids",
+        "acl",
+        "quota",
         CONTROLLER_KEY.decode(),
     }
 )
@@ -200,6 +206,8 @@ class MetadataImage:
         self.store_position: StorePosition | None = None
         #: Partitions of all topics.
         self.partition_count = 0
+        self.acls = Acls()
+        self.quotas = ClientQuotas()
         # Topic names by collision key.
         self._names_by_key: dict[str, str] = {}
 
@@ -223,6 +231,10 @@ class MetadataImage:
             self.epochs.pop(int(name), None)
             if content is not None:
                 self.epochs[int(name)] = ControllerEpoch(UUID(content["id"]), content["end"])
+        elif kind == "acl":
+            self.acls.replay(name, content)
+        elif kind == "quota":
+            self.quotas.replay(name, content)
         elif kind == "broker":
             self.broker_configs[int(name)] = (content or {}).get("configs", {})
         elif kind == "producer-ids" and content is not None:
@@ -254,6 +266,8 @@ class MetadataImage:
         if self.active_controller is not None:
             yield controller_record(self.active_controller)
         yield producer_ids_record(self.next_producer_id)
+        yield from self.acls.records()
+        yield from self.quotas.records()
 
     def contains(self, position: MetadataPosition, end_offset: int) -> bool:
         """Whether the log of this image, which ends at `end_offset`, has all up to a position."""

@@ -77,7 +77,7 @@ def test_has_partition():
 
 
 def test_records_of_unknown_kinds_are_ignored():
-    assert replayed((b"acl/7", b"{}")).topics == {}
+    assert replayed((b"future/7", b"{}")).topics == {}
 
 
 def test_producer_id_0_is_never_allocated():
