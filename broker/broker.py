@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from .cluster.store_heartbeat import StoreHeartbeat
     from .cluster.store_registration import StoreRegistration
     from .observability.prometheus import Exporter
+    from .security.authorizer import Authorizer
 
 logger = logging.getLogger(__name__)
 
@@ -97,6 +98,8 @@ class Broker:
         #: To the controller, on all other brokers.
         self.controller_channel: ControllerChannel
         self.producer_ids: ProducerIdManager
+        #: Decides what clients may do; None if they may do everything.
+        self.authorizer: Authorizer | None = None
         self._metadata_follower: MetadataFollower | None = None
         #: With a metadata store.
         self.store_follower: StoreFollower
@@ -175,6 +178,7 @@ class Broker:
                 config, self.logs, self._apply_config, self.groups, self.transactions
             )
             await self.topics.load(progress)
+            self.authorizer = self._make_authorizer()
             if self.store is not None:
                 await self._start_with_store(self.store, undo)
             else:
@@ -297,6 +301,18 @@ class Broker:
             await self.topics.start_unregistered_leader_epoch(self.cluster.incarnation)
         except (OSError, StorageError) as error:
             logger.error("leader epoch could not be written", extra={"reason": str(error)})
+
+    def _make_authorizer(self) -> Authorizer | None:
+        config = self.config
+        if not config.authorizer_class_name:
+            return None
+        from .security.authorizer import Authorizer  # noqa: PLC0415  # Only needed here.
+
+        return Authorizer(
+            self.topics.image.acls,
+            config.super_user_principals,
+            allows_if_none=config.allow_everyone_if_no_acl_found,
+        )
 
     def _start_exporter(self) -> Exporter | None:
         """Start the Prometheus endpoint, if it is configured. Raises ConfigError or OSError."""

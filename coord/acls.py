@@ -24,11 +24,16 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from enum import IntEnum
 from typing import Any, NamedTuple
 
-#: The only name of a CLUSTER resource.
-CLUSTER_NAME = "kafka-cluster"
+from ottla.protocol.acls import (
+    CLUSTER_NAME,
+    AclOperation,
+    PatternType,
+    PermissionType,
+    ResourceType,
+)
+
 #: A literal name that matches every resource of its type.
 WILDCARD = "*"
 ANY_HOST = "*"
@@ -36,56 +41,6 @@ ANY_USER = "User:*"
 #: Bindings that a cluster may have.
 MAX_ACLS = 100_000
 KIND = "acl"
-
-
-class ResourceType(IntEnum):
-    """What ACLs protect; numbers of the wire protocol."""
-
-    ANY = 1
-    TOPIC = 2
-    GROUP = 3
-    CLUSTER = 4
-    TRANSACTIONAL_ID = 5
-    DELEGATION_TOKEN = 6
-    USER = 7
-
-
-class PatternType(IntEnum):
-    """How the name of a binding matches resources. ANY and MATCH are for filters only."""
-
-    ANY = 1
-    MATCH = 2
-    LITERAL = 3
-    PREFIXED = 4
-
-
-class AclOperation(IntEnum):
-    """Kafka's ACL operations; a set of them has one bit for each."""
-
-    ANY = 1
-    ALL = 2
-    READ = 3
-    WRITE = 4
-    CREATE = 5
-    DELETE = 6
-    ALTER = 7
-    DESCRIBE = 8
-    CLUSTER_ACTION = 9
-    DESCRIBE_CONFIGS = 10
-    ALTER_CONFIGS = 11
-    IDEMPOTENT_WRITE = 12
-    CREATE_TOKENS = 13
-    DESCRIBE_TOKENS = 14
-    TWO_PHASE_COMMIT = 15
-
-
-class PermissionType(IntEnum):
-    """Whether a binding allows or denies."""
-
-    ANY = 1
-    DENY = 2
-    ALLOW = 3
-
 
 #: The operations whose ALLOW implies that of another one.
 _IMPLIED_BY = {
@@ -266,12 +221,15 @@ class Acls:
             if length <= len(name):
                 yield from patterns.prefixed.get(name[:length], ())
 
+    def candidates(self, wanted: AclFilter) -> Iterable[AclBinding]:
+        """Return the bindings that a filter may match, each once."""
+        if wanted.resource_type is ResourceType.ANY or wanted.resource_name is None:
+            return self._bindings
+        return self.of_resource(wanted.resource_type, wanted.resource_name)
+
     def matching(self, wanted: AclFilter) -> list[AclBinding]:
         """Return the bindings that a filter matches."""
-        candidates: Iterable[AclBinding] = self._bindings
-        if wanted.resource_type is not ResourceType.ANY and wanted.resource_name is not None:
-            candidates = self.of_resource(wanted.resource_type, wanted.resource_name)
-        return [binding for binding in candidates if wanted.matches(binding)]
+        return list(filter(wanted.matches, self.candidates(wanted)))
 
     def decide(
         self,
@@ -299,6 +257,10 @@ class Acls:
             elif binding.operation in allowing:
                 is_allowed = True
         return is_allowed if has_any else allows_if_none
+
+    def decide_by_default(self, resource_type: ResourceType) -> bool:
+        """Whether there may be resources of a type for which no binding counts."""
+        return WILDCARD not in self._patterns[resource_type].literal
 
     def decide_any(
         self, principal: str, host: str, operation: AclOperation, resource_type: ResourceType

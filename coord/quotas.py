@@ -225,9 +225,7 @@ def _check_key(entity: QuotaEntity, key: str) -> None:
     allowed = _IP_KEYS if entity[0][0] == IP else _CLIENT_KEYS
     if key not in allowed:
         types = ", ".join(entity_type for entity_type, _name in entity)
-        raise InvalidQuotaError(
-            f"Unknown quota {key!r} for {types}: expected {', '.join(allowed)}"
-        )
+        raise InvalidQuotaError(f"Unknown quota {key!r} for {types}: expected {', '.join(allowed)}")
 
 
 def _check_value(key: str, value: float) -> None:

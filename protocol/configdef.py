@@ -56,7 +56,7 @@ class ConfigKey:
         if self.type == "bool":
             return "true, false"
         if self.low is None:
-            return ", ".join(self.choices)
+            return ", ".join(choice or "(empty)" for choice in self.choices)
         is_unbounded = self.high is None or self.high >= LONG_MAX
         return f"{self.low:,} or more" if is_unbounded else f"{self.low:,} to {self.high:,}"
 
@@ -79,7 +79,7 @@ class ConfigKey:
         if self.fixed_because and value != self.default_value:
             problem = f"only {self.default} is supported: {self.fixed_because}"
         elif self.choices and value not in self.choices:
-            problem = f"expected one of {', '.join(self.choices)}"
+            problem = f"expected one of {self.allowed}"
         elif self.low is not None and not value >= self.low:
             problem = f"the minimum is {self.low}"
         elif self.high is not None and not value <= self.high:

@@ -314,6 +314,15 @@ class Controller:
             end_offset = await self._commit([broker_record(broker_id, configs)])
         await self._cluster.wait_for_metadata(end_offset)
 
+    async def change(self, plan: Callable[[], Sequence[KeyValue]]) -> None:
+        """Commit the records that `plan` returns when no other change is under way."""
+        async with self._change_lock:
+            records = plan()
+            if not records:
+                return
+            end_offset = await self._commit(records)
+        await self._cluster.wait_for_metadata(end_offset)
+
     def validate_broker_configs(self, broker_id: int, change: ConfigChange) -> Mapping[str, str]:
         """Return the dynamic configs of a broker after a change. Raises ConfigError."""
         configs = change(self._image.broker_configs.get(broker_id, {}))

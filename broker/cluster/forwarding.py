@@ -17,9 +17,12 @@ from ottla.client.connection import BrokerConnection
 from ottla.client.errors import ClientError
 from ottla.protocol import registry
 from ottla.protocol.api import (
+    alter_client_quotas,
     alter_configs,
+    create_acls,
     create_partitions,
     create_topics,
+    delete_acls,
     delete_topics,
     incremental_alter_configs,
 )
@@ -210,11 +213,45 @@ def _alter_configs_error(
     return response(responses=results)
 
 
+def _create_acls_error(
+    request: create_acls.CreateAclsRequest, error: ApiError
+) -> create_acls.CreateAclsResponse:
+    result = create_acls.AclCreationResult(
+        error_code=error.code, error_message=error_message_of(error)
+    )
+    return create_acls.CreateAclsResponse(results=[result] * len(request.creations))
+
+
+def _delete_acls_error(
+    request: delete_acls.DeleteAclsRequest, error: ApiError
+) -> delete_acls.DeleteAclsResponse:
+    result = delete_acls.DeleteAclsFilterResult(
+        error_code=error.code, error_message=error_message_of(error)
+    )
+    return delete_acls.DeleteAclsResponse(filter_results=[result] * len(request.filters))
+
+
+def _alter_client_quotas_error(
+    request: alter_client_quotas.AlterClientQuotasRequest, error: ApiError
+) -> alter_client_quotas.AlterClientQuotasResponse:
+    return alter_client_quotas.AlterClientQuotasResponse(
+        entries=[
+            alter_client_quotas.AlterClientQuotasEntryResult(
+                error_code=error.code, error_message=error_message_of(error), entity=entry.entity
+            )
+            for entry in request.entries
+        ]
+    )
+
+
 #: The APIs that are forwarded, each with the function that builds its error response.
 FORWARDED: Mapping[int, Callable[[Any, ApiError], Message]] = {
     registry.CREATE_TOPICS.key: _create_topics_error,
     registry.DELETE_TOPICS.key: _delete_topics_error,
     registry.CREATE_PARTITIONS.key: _create_partitions_error,
+    registry.CREATE_ACLS.key: _create_acls_error,
+    registry.DELETE_ACLS.key: _delete_acls_error,
+    registry.ALTER_CLIENT_QUOTAS.key: _alter_client_quotas_error,
     registry.ALTER_CONFIGS.key: partial(_alter_configs_error, alter_configs.AlterConfigsResponse),
     registry.INCREMENTAL_ALTER_CONFIGS.key: partial(
         _alter_configs_error, incremental_alter_configs.IncrementalAlterConfigsResponse

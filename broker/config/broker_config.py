@@ -15,6 +15,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from ottla.coord.principal import KafkaPrincipal
 from ottla.protocol.configdef import (
     INT_MAX,
     ConfigError,
@@ -482,6 +483,26 @@ class BrokerConfig:
     shutdown_timeout_ms: int = config_key(
         10_000, "Maximum time for completing in-flight requests at shutdown.", low=0
     )
+    authorizer_class_name: str = config_key(
+        "",
+        "Authorizer that checks what clients may do: acl decides with the ACLs of the cluster;"
+        " Kafka's org.apache.kafka.metadata.authorizer.StandardAuthorizer is another name of it. If"
+        " empty, every client may do everything.",
+        choices=("", "acl", "org.apache.kafka.metadata.authorizer.StandardAuthorizer"),
+        is_dynamic=False,
+    )
+    super_users: str = config_key(
+        "",
+        "Semicolon-separated list of principals that may do everything, whatever the ACLs say:"
+        " User:admin;User:broker. The principal of the brokers belongs here, unless ACLs allow it"
+        " CLUSTER_ACTION on the cluster.",
+        is_dynamic=False,
+    )
+    allow_everyone_if_no_acl_found: bool = config_key(
+        False,
+        "Whether every client may use the resources that no ACL is about.",
+        is_dynamic=False,
+    )
     metrics_listener: str = config_key(
         "",
         "HOST:PORT of the Prometheus endpoint, as in 127.0.0.1:9404; empty disables it. Requires"
@@ -517,6 +538,7 @@ class BrokerConfig:
         self._check_listeners()
         self.check_replication_factor("default.replication.factor", self.default_replication_factor)
         _ = self.metrics_endpoint  # Raises ConfigError.
+        _ = self.super_user_principals  # Raises ConfigError.
         self._set_sources(
             {
                 key.name: self._text_of(key)
@@ -638,6 +660,17 @@ class BrokerConfig:
             return self.inter_broker_listener_name or self.parsed_listeners[0].name
         names = self.cluster_file.brokers[self.broker_id]
         return self.inter_broker_listener_name or next(iter(names))
+
+    @property
+    def super_user_principals(self) -> frozenset[KafkaPrincipal]:
+        """The principals that may do everything. Raises ConfigError."""
+        texts = filter(None, (text.strip() for text in self.super_users.split(";")))
+        try:
+            return frozenset(map(KafkaPrincipal.parse, texts))
+        except ValueError as error:
+            raise ConfigError(
+                f"Invalid value {self.super_users!r} for super.users: {error}"
+            ) from None
 
     @property
     def metrics_endpoint(self) -> Endpoint | None:

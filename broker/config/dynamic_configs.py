@@ -15,12 +15,15 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ottla.coord.metadata_image import Topic
+from ottla.protocol.acls import CLUSTER_NAME
+from ottla.protocol.acls import ResourceType as AclResourceType
 from ottla.protocol.api.alter_configs import AlterConfigsResourceResponse
 from ottla.protocol.configdef import ConfigError, ConfigKey, as_text, unknown_config
 from ottla.protocol.errors import ErrorCode
 from ottla.storage.config import TOPIC_CONFIGS
 
 from ..cluster.controller import ConfigChange
+from ..requests.authorization import ALTER_CONFIGS, CLUSTER, GROUP, TOPIC, check
 from ..requests.errors import EXPECTED_ERRORS, ApiError, error_code_of, error_message_of
 from ..requests.slices import SLICE_ELEMENTS
 from ..requests.topic_metadata import find_topic
@@ -28,6 +31,7 @@ from .broker_config import BROKER_CONFIGS, BrokerConfig, broker_config_key
 
 if TYPE_CHECKING:
     from ..broker import Broker
+    from ..requests.dispatch import RequestContext
 
 
 class ResourceType(IntEnum):
@@ -35,6 +39,10 @@ class ResourceType(IntEnum):
 
     TOPIC = 2
     BROKER = 4
+
+
+#: The resource type of group configs.
+_GROUP_CONFIGS = 32
 
 
 class ConfigSource(IntEnum):
@@ -145,7 +153,12 @@ class ConfigResource(NamedTuple):
 
 
 async def alter_configs(
-    broker: Broker, resources: Sequence[ConfigResource], *, replace: bool, validate_only: bool
+    broker: Broker,
+    context: RequestContext,
+    resources: Sequence[ConfigResource],
+    *,
+    replace: bool,
+    validate_only: bool,
 ) -> list[AlterConfigsResourceResponse]:
     """Alter the overrides of each resource; with `replace`, remove all others."""
     occurrences = Counter((resource_type, name) for resource_type, name, _edits in resources)
@@ -155,6 +168,7 @@ async def alter_configs(
             await asyncio.sleep(0)
         code, message = ErrorCode.NONE, None
         try:
+            check(broker, context, ALTER_CONFIGS, *protected_resource(resource_type, name))
             if occurrences[resource_type, name] > 1:
                 raise ApiError(
                     ErrorCode.INVALID_REQUEST, f"Duplicate resource {name!r} in the request"
@@ -296,6 +310,15 @@ def check_broker(resource_type: int, name: str, broker_ids: Collection[int]) -> 
         f"Unknown broker {name!r}: expected one of {', '.join(map(str, broker_ids))};"
         " cluster-wide defaults are not supported",
     )
+
+
+def protected_resource(resource_type: int, name: str) -> tuple[AclResourceType, str]:
+    """Return the resource whose ACLs protect the configs of a resource."""
+    if resource_type == ResourceType.TOPIC:
+        return TOPIC, name
+    if resource_type == _GROUP_CONFIGS:
+        return GROUP, name
+    return CLUSTER, CLUSTER_NAME
 
 
 def check_no_duplicates(names: Iterable[str]) -> None:

@@ -22,8 +22,8 @@ _PLAINTEXT = "PLAINTEXT"
 _SECURITY = re.compile(
     r"(ssl|sasl|listener\.name|delegation\.token|password\.encoder|zookeeper\.ssl|security\.providers)"
     r"(\..+|$)"
-    r"|authorizer\.class\.name|early\.start\.listeners|super\.users|principal\.builder\.class"
-    r"|allow\.everyone\.if\.no\.acl\.found|connections\.max\.reauth\.ms|zookeeper\.set\.acl"
+    r"|early\.start\.listeners|principal\.builder\.class"
+    r"|connections\.max\.reauth\.ms|zookeeper\.set\.acl"
     r"|connection\.failed\.authentication\.delay\.ms"
 )
 

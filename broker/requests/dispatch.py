@@ -78,6 +78,9 @@ SUPPORTED_APIS = {
         registry.END_TXN,
         registry.WRITE_TXN_MARKERS,
         registry.TXN_OFFSET_COMMIT,
+        registry.DESCRIBE_ACLS,
+        registry.CREATE_ACLS,
+        registry.DELETE_ACLS,
         registry.DESCRIBE_CONFIGS,
         registry.ALTER_CONFIGS,
         registry.DESCRIBE_LOG_DIRS,
@@ -85,6 +88,8 @@ SUPPORTED_APIS = {
         registry.DELETE_GROUPS,
         registry.INCREMENTAL_ALTER_CONFIGS,
         registry.OFFSET_DELETE,
+        registry.DESCRIBE_CLIENT_QUOTAS,
+        registry.ALTER_CLIENT_QUOTAS,
         registry.DESCRIBE_CLUSTER,
         registry.DESCRIBE_PRODUCERS,
         registry.BROKER_REGISTRATION,
@@ -348,6 +353,11 @@ class Dispatcher:
 
     def _load_handler(self, api: Api) -> Handler:
         handler: Handler = import_module(f".handlers.{api.module_name}", __package__).handle
+        authorizer = self._broker.authorizer
+        if authorizer is not None:
+            from .authorization import with_needs  # noqa: PLC0415  # Only needed here.
+
+            handler = with_needs(handler, authorizer, api)
         cluster = self._broker.cluster
         if cluster.is_controller and not self._broker.config.cluster_store:
             return handler

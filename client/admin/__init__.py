@@ -17,7 +17,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .acls import (
+        AclBinding,
+        AclFilter,
+        AclOperation,
+        PatternType,
+        PermissionType,
+        ResourceType,
+    )
     from .admin import Admin
+    from .quotas import QuotaEntity, QuotaName
     from .requests import PartialError
     from .results import (
         ApiVersion,
@@ -40,6 +49,9 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "AclBinding",
+    "AclFilter",
+    "AclOperation",
     "Admin",
     "ApiVersion",
     "BrokerDescription",
@@ -55,8 +67,13 @@ __all__ = [
     "PartialError",
     "PartitionDescription",
     "PartitionLag",
+    "PatternType",
+    "PermissionType",
     "ProducerState",
+    "QuotaEntity",
+    "QuotaName",
     "ReplicaLogDir",
+    "ResourceType",
     "TopicDescription",
     "TransactionDescription",
     "TransactionListing",
@@ -65,6 +82,14 @@ __all__ = [
 # The others are in results.
 _MODULE_OF = {
     "Admin": "admin",
+    **dict.fromkeys(
+        (
+            *("AclBinding", "AclFilter", "AclOperation"),
+            *("PatternType", "PermissionType", "ResourceType"),
+        ),
+        "acls",
+    ),
+    **dict.fromkeys(("QuotaEntity", "QuotaName"), "quotas"),
     "PartialError": "requests",
     **dict.fromkeys(
         ("CreatedTopic", "NewTopic", "PartitionDescription", "TopicDescription"), "topics"

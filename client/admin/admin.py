@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from .acls import AclsAdmin
 from .configs import ConfigsAdmin
 from .groups import GroupsAdmin
+from .quotas import QuotasAdmin
 from .topics import TopicsAdmin
 from .transactions import TransactionsAdmin
 
 
-class Admin(TopicsAdmin, ConfigsAdmin, GroupsAdmin, TransactionsAdmin):
+class Admin(TopicsAdmin, ConfigsAdmin, GroupsAdmin, TransactionsAdmin, AclsAdmin, QuotasAdmin):
     """Describes and changes a cluster. `bootstrap` is "host:port,…" or a list of such."""

@@ -109,7 +109,7 @@ class SourceWriter(ABC):
 
     def literal(self, value: object) -> str:
         """Return a default as source: a literal, or the name of a constant."""
-        if value is None or isinstance(value, int | str | bytes) or value == ():
+        if value is None or isinstance(value, int | float | str | bytes) or value == ():
             return repr(value)
         return self.constant(f"default_{type(value).__name__}", value)
 

@@ -69,8 +69,11 @@ def test_the_shipped_file_applies_and_one_line_names_what_is_ignored(load):
         ("ssl.keystore.location=/k", "server.properties:2: ssl.keystore.location is not supported"),
         ("sasl.enabled.mechanisms=PLAIN", "no TLS, authentication or ACLs"),
         ("listener.name.external.ssl.keystore.location=/k", "would run unprotected"),
-        ("authorizer.class.name=a.B", "authorizer.class.name is not supported"),
-        ("super.users=User:admin", "super.users is not supported"),
+        (
+            "authorizer.class.name=a.B",
+            "Invalid value a.B for authorizer.class.name: expected one of",
+        ),
+        ("principal.builder.class=a.B", "principal.builder.class is not supported"),
         ("security.inter.broker.protocol=SSL", "security.inter.broker.protocol SSL is not"),
         ("listeners=SASL_SSL://:9092", "security protocol SASL_SSL is not supported"),
         (

@@ -10,16 +10,13 @@ from ottla.coord.acls import (
     ACL_VALUE,
     AclBinding,
     AclFilter,
-    AclOperation,
     Acls,
     InvalidAclError,
-    PatternType,
-    PermissionType,
-    ResourceType,
     acl_key,
     check_binding,
 )
 from ottla.coord.metadata_image import MetadataImage
+from ottla.protocol.acls import AclOperation, PatternType, PermissionType, ResourceType
 
 TOPIC, GROUP = ResourceType.TOPIC, ResourceType.GROUP
 LITERAL, PREFIXED = PatternType.LITERAL, PatternType.PREFIXED
@@ -129,9 +126,7 @@ def test_a_decision_is_that_of_the_model(
     acls = acls_of(*created, deleted=deleted)
     remaining = [one for one in created if one not in deleted]
 
-    decision = acls.decide(
-        principal, host, operation, kind, name, allows_if_none=allows_if_none
-    )
+    decision = acls.decide(principal, host, operation, kind, name, allows_if_none=allows_if_none)
 
     assert decision == model_decision(
         remaining, principal, host, operation, kind, name, allows_if_none

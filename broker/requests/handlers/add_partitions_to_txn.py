@@ -25,6 +25,7 @@ from ottla.protocol.api.add_partitions_to_txn import (
 from ottla.protocol.errors import ErrorCode
 
 from ...coordinators.verification import PartitionErrors, Question, ask_here
+from ..authorization import DENIED, TOPIC, TRANSACTIONAL_ID, WRITE, allows
 from ..errors import ApiError
 from ..slices import in_slices
 from .add_offsets_to_txn import fenced_code
@@ -51,19 +52,31 @@ async def handle(
             answers = [_answer(broker, transaction) for transaction in transactions]
             results += await asyncio.gather(*answers)
         return AddPartitionsToTxnResponse(results_by_transaction=results)
-    codes = await _add(broker, context.version, request)
+    codes = await _add(broker, context, request)
     return AddPartitionsToTxnResponse(
         results_by_topic_v3_and_below=_results(request.v3_and_below_topics, codes)
     )
 
 
-async def _add(broker: Broker, version: int, request: AddPartitionsToTxnRequest) -> PartitionErrors:
+async def _add(
+    broker: Broker, context: RequestContext, request: AddPartitionsToTxnRequest
+) -> PartitionErrors:
     """Add the partitions of a producer's request: all or none."""
     codes: PartitionErrors = {}
+    transactional_id = request.v3_and_below_transactional_id
+    if not allows(broker, context, WRITE, TRANSACTIONAL_ID, transactional_id):
+        return {
+            TopicPartition(topic.name, index): DENIED[TRANSACTIONAL_ID]
+            for topic in request.v3_and_below_topics
+            for index in topic.partitions
+        }
     for topic in request.v3_and_below_topics:
+        is_denied = topic.name in INTERNAL_TOPICS or not allows(
+            broker, context, WRITE, TOPIC, topic.name
+        )
         for index in topic.partitions:
             tp = TopicPartition(topic.name, index)
-            if topic.name in INTERNAL_TOPICS:
+            if is_denied:
                 codes[tp] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             elif not broker.topics.image.has_partition(topic.name, index):
                 codes[tp] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -71,7 +84,6 @@ async def _add(broker: Broker, version: int, request: AddPartitionsToTxnRequest)
                 codes[tp] = ErrorCode.NONE
     if any(codes.values()):
         return {tp: code or ErrorCode.OPERATION_NOT_ATTEMPTED for tp, code in codes.items()}
-    transactional_id = request.v3_and_below_transactional_id
     producer = Producer(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
     result = broker.transactions.submit(
         transactional_id,
@@ -81,7 +93,7 @@ async def _add(broker: Broker, version: int, request: AddPartitionsToTxnRequest)
         ErrorCode,
     )
     code = await result if isinstance(result, asyncio.Future) else result
-    return dict.fromkeys(codes, fenced_code(code, version))
+    return dict.fromkeys(codes, fenced_code(code, context.version))
 
 
 async def _answer(

@@ -42,6 +42,7 @@ async def handle(
     ]
     results = await alter_configs(
         broker,
+        context,
         resources,
         replace=isinstance(request, AlterConfigsRequest),
         validate_only=request.validate_only,

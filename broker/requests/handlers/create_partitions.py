@@ -13,6 +13,7 @@ from ottla.protocol.api.create_partitions import (
 )
 from ottla.protocol.errors import ErrorCode
 
+from ..authorization import ALTER, TOPIC, check
 from ..errors import EXPECTED_ERRORS, ApiError, error_code_of, error_message_of
 from .create_topics import check_replicas
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 async def handle(
-    broker: Broker, _context: RequestContext, request: CreatePartitionsRequest
+    broker: Broker, context: RequestContext, request: CreatePartitionsRequest
 ) -> CreatePartitionsResponse:
     """Handle CreatePartitions."""
     counts = Counter(topic.name for topic in request.topics)
@@ -30,6 +31,7 @@ async def handle(
     for topic in {topic.name: topic for topic in request.topics}.values():
         code, message = ErrorCode.NONE, None
         try:
+            check(broker, context, ALTER, TOPIC, topic.name)
             if counts[topic.name] > 1:
                 raise ApiError(ErrorCode.INVALID_REQUEST, "Duplicate topic in the request")
             await _create(broker, topic, validate_only=request.validate_only)

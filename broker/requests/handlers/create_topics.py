@@ -20,6 +20,7 @@ from ottla.protocol.errors import ErrorCode
 from ottla.protocol.primitives import NIL_UUID
 
 from ...config.dynamic_configs import ConfigDescriber, check_no_duplicates
+from ..authorization import CLUSTER, CREATE, DENIED, DESCRIBE_CONFIGS, TOPIC, allows, check
 from ..errors import ApiError, error_code_of, error_message_of
 
 if TYPE_CHECKING:
@@ -40,7 +41,11 @@ async def handle(
     requested = {topic.name: topic for topic in request.topics}
     counts = Counter(topic.name for topic in request.topics)
 
+    may_create_all = allows(broker, context, CREATE, CLUSTER, logs=False)
+
     def plan(name: str) -> Topic:
+        if not may_create_all:
+            check(broker, context, CREATE, TOPIC, name)
         if counts[name] > 1:
             raise ApiError(ErrorCode.INVALID_REQUEST, "Duplicate topic in the request")
         return _plan(broker, requested[name])
@@ -60,7 +65,12 @@ async def handle(
         topics=[
             _error_result(name, result)
             if isinstance(result, Exception)
-            else _result(result, describer, is_created=not request.validate_only)
+            else _result(
+                result,
+                describer,
+                is_created=not request.validate_only,
+                is_described=allows(broker, context, DESCRIBE_CONFIGS, TOPIC, name, logs=False),
+            )
             for name, result in results.items()
         ]
     )
@@ -168,8 +178,15 @@ def check_replicas(broker: Broker, replicas: Sequence[Sequence[int]]) -> None:
 
 
 def _result(
-    topic: Topic, describer: ConfigDescriber | None, *, is_created: bool
+    topic: Topic, describer: ConfigDescriber | None, *, is_created: bool, is_described: bool
 ) -> CreatableTopicResult:
+    if not is_described:
+        return CreatableTopicResult(
+            name=topic.name,
+            topic_id=topic.id if is_created else NIL_UUID,
+            error_message=None,
+            topic_config_error_code=DENIED[TOPIC],
+        )
     return CreatableTopicResult(
         name=topic.name,
         topic_id=topic.id if is_created else NIL_UUID,

@@ -15,6 +15,8 @@ from ottla.protocol.api.delete_groups import (
 )
 from ottla.protocol.errors import ErrorCode
 
+from ..authorization import DELETE, DENIED, GROUP, allows
+
 if TYPE_CHECKING:
     from ottla.coord.group_shard import GroupShard
 
@@ -27,12 +29,15 @@ _GroupErrors = dict[str, ErrorCode]
 
 
 def handle(
-    broker: Broker, _context: RequestContext, request: DeleteGroupsRequest
+    broker: Broker, context: RequestContext, request: DeleteGroupsRequest
 ) -> Coroutine[Any, Any, DeleteGroupsResponse]:
     """Handle DeleteGroups: submit the groups of each shard, then wait for all of them."""
     codes: _GroupErrors = {}
     by_shard: defaultdict[ShardRuntime[GroupShard], list[str]] = defaultdict(list)
     for group_id in request.groups_names:
+        if not allows(broker, context, DELETE, GROUP, group_id):
+            codes[group_id] = DENIED[GROUP]
+            continue
         runtime = broker.groups.shard_of(group_id)
         if runtime is not None:
             by_shard[runtime].append(group_id)

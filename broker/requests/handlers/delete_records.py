@@ -21,6 +21,7 @@ from ottla.protocol.api.delete_records import (
 )
 from ottla.protocol.errors import ErrorCode
 
+from ..authorization import DELETE, TOPIC, check
 from ..errors import EXPECTED_ERRORS, ApiError, error_code_of
 
 if TYPE_CHECKING:
@@ -31,24 +32,25 @@ _HIGH_WATERMARK = -1
 
 
 async def handle(
-    broker: Broker, _context: RequestContext, request: DeleteRecordsRequest
+    broker: Broker, context: RequestContext, request: DeleteRecordsRequest
 ) -> DeleteRecordsResponse:
     """Handle DeleteRecords."""
     topics = []
     for topic in request.topics:
         results = []
         for partition in topic.partitions:
-            results.append(await _delete(broker, topic.name, partition))
+            results.append(await _delete(broker, context, topic.name, partition))
             await asyncio.sleep(0)  # Serve other connections in between.
         topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=results))
     return DeleteRecordsResponse(topics=topics)
 
 
 async def _delete(
-    broker: Broker, topic: str, request: DeleteRecordsPartition
+    broker: Broker, context: RequestContext, topic: str, request: DeleteRecordsPartition
 ) -> DeleteRecordsPartitionResult:
     index = request.partition_index
     try:
+        check(broker, context, DELETE, TOPIC, topic)
         low_watermark = await _delete_before(broker, topic, index, request.offset)
     except EXPECTED_ERRORS as error:
         return DeleteRecordsPartitionResult(

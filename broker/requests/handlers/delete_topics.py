@@ -19,6 +19,7 @@ from ottla.protocol.api.delete_topics import (
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.primitives import NIL_UUID
 
+from ..authorization import DELETE, DENIED, DESCRIBE, TOPIC, allows, check
 from ..errors import EXPECTED_ERRORS, ApiError, error_code_of, error_message_of
 
 if TYPE_CHECKING:
@@ -40,21 +41,29 @@ async def handle(
         topics = [(name, NIL_UUID) for name in request.topic_names]
     return DeleteTopicsResponse(
         responses=[
-            await _delete(broker, context.version, name, topic_id, is_duplicate=count > 1)
+            await _delete(broker, context, name, topic_id, is_duplicate=count > 1)
             for (name, topic_id), count in Counter(topics).items()
         ]
     )
 
 
 async def _delete(
-    broker: Broker, version: int, name: str | None, topic_id: UUID, *, is_duplicate: bool
+    broker: Broker,
+    context: RequestContext,
+    name: str | None,
+    topic_id: UUID,
+    *,
+    is_duplicate: bool,
 ) -> DeletableTopicResult:
     try:
-        _check_enabled(broker, version)
+        _check_enabled(broker, context.version)
         if is_duplicate:
             raise ApiError(ErrorCode.INVALID_REQUEST, "Duplicate topic in the request")
-        topic = _find(broker, name, topic_id)
+        topic = _find(broker, context, name, topic_id)
         name, topic_id = topic.name, topic.id
+        check(broker, context, DELETE, TOPIC, name)
+        if topic.is_internal:
+            raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} is an internal topic")
         await broker.controller.delete_topic(topic)
     except EXPECTED_ERRORS as error:
         return DeletableTopicResult(
@@ -75,17 +84,22 @@ def _check_enabled(broker: Broker, version: int) -> None:
         )
 
 
-def _find(broker: Broker, name: str | None, topic_id: UUID) -> Topic:
+def _find(broker: Broker, context: RequestContext, name: str | None, topic_id: UUID) -> Topic:
     image = broker.topics.image
     if (name is None) == (topic_id == NIL_UUID):
         raise ApiError(
             ErrorCode.INVALID_REQUEST, "A topic needs either a name or a topic id, not both"
         )
-    topic = image.topics_by_id.get(topic_id) if name is None else image.topics.get(name)
+    if name is not None:
+        check(broker, context, DELETE, TOPIC, name)
+        topic = image.topics.get(name)
+        if topic is None:
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return topic
+    topic = image.topics_by_id.get(topic_id)
     if topic is None:
-        raise ApiError(
-            ErrorCode.UNKNOWN_TOPIC_ID if name is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        )
-    if topic.is_internal:
-        raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic.name} is an internal topic")
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
+    # Who may not describe it does not learn the name of an id.
+    if not allows(broker, context, DESCRIBE, TOPIC, topic.name):
+        raise ApiError(DENIED[TOPIC])
     return topic

@@ -12,7 +12,7 @@ from ottla.protocol.api.describe_cluster import (
 )
 from ottla.protocol.errors import ErrorCode
 
-from ..authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED
+from ..authorization import CLUSTER, authorized_operations
 
 if TYPE_CHECKING:
     from ...broker import Broker
@@ -40,8 +40,8 @@ def handle(
             error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
             error_message=f"Unknown endpoint type {request.endpoint_type}",
         )
-    operations = (
-        CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_REQUESTED
+    operations = authorized_operations(
+        broker, context, CLUSTER, is_requested=request.include_cluster_authorized_operations
     )
     cluster, alive = broker.cluster, broker.cluster.alive
     nodes = cluster.nodes(context, with_fenced=request.include_fenced_brokers)

@@ -13,7 +13,14 @@ from ottla.protocol.api.describe_configs import (
     DescribeConfigsSynonym,
 )
 
-from ...config.dynamic_configs import ConfigDescriber, DescribedConfig, ResourceType, check_broker
+from ...config.dynamic_configs import (
+    ConfigDescriber,
+    DescribedConfig,
+    ResourceType,
+    check_broker,
+    protected_resource,
+)
+from ..authorization import DESCRIBE_CONFIGS, check
 from ..errors import EXPECTED_ERRORS, error_code_of, error_message_of
 from ..topic_metadata import find_topic
 
@@ -26,7 +33,7 @@ _TYPES = {"bool": 1, "string": 2, "int": 3, "long": 5, "double": 6, "list": 7}
 
 
 def handle(
-    broker: Broker, _context: RequestContext, request: DescribeConfigsRequest
+    broker: Broker, context: RequestContext, request: DescribeConfigsRequest
 ) -> DescribeConfigsResponse:
     """Handle DescribeConfigs."""
     describer = ConfigDescriber(broker.config)
@@ -42,6 +49,7 @@ def handle(
     results = []
     for resource_type, name, keys in resources:
         try:
+            check(broker, context, DESCRIBE_CONFIGS, *protected_resource(resource_type, name))
             configs = _describe(broker, describer, resource_type, name)
         except EXPECTED_ERRORS as error:
             results.append(

@@ -14,7 +14,7 @@ from ottla.protocol.api.describe_groups import (
 )
 from ottla.protocol.errors import ErrorCode
 
-from ..authorized_operations import GROUP_OPERATIONS, NOT_REQUESTED
+from ..authorization import DESCRIBE, GROUP, allows, authorized_operations
 
 if TYPE_CHECKING:
     from ...broker import Broker
@@ -22,16 +22,26 @@ if TYPE_CHECKING:
 
 
 def handle(
-    broker: Broker, _context: RequestContext, request: DescribeGroupsRequest
+    broker: Broker, context: RequestContext, request: DescribeGroupsRequest
 ) -> DescribeGroupsResponse:
     """Handle DescribeGroups."""
-    operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_REQUESTED
+    includes_operations = request.include_authorized_operations
     return DescribeGroupsResponse(
-        groups=[_describe(broker, group_id, operations) for group_id in request.groups]
+        groups=[
+            _describe(broker, context, group_id, includes_operations=includes_operations)
+            for group_id in request.groups
+        ]
     )
 
 
-def _describe(broker: Broker, group_id: str, operations: int) -> DescribedGroup:
+def _describe(
+    broker: Broker, context: RequestContext, group_id: str, *, includes_operations: bool
+) -> DescribedGroup:
+    if not allows(broker, context, DESCRIBE, GROUP, group_id):
+        return DescribedGroup(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED, group_id=group_id)
+    operations = authorized_operations(
+        broker, context, GROUP, group_id, is_requested=includes_operations
+    )
     code = broker.groups.check_existence(group_id) if group_id else ErrorCode.INVALID_GROUP_ID
     group = broker.groups.group(group_id)
     if group is None or code is not ErrorCode.NONE:

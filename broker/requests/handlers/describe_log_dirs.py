@@ -19,15 +19,23 @@ from ottla.protocol.api.describe_log_dirs import (
 )
 from ottla.protocol.errors import ErrorCode
 
+from ..authorization import CLUSTER, DENIED, DESCRIBE, allows
+
 if TYPE_CHECKING:
     from ...broker import Broker
     from ..dispatch import RequestContext
 
 
+_FIRST_WITH_ERROR_CODE = 3
+
+
 def handle(
-    broker: Broker, _context: RequestContext, request: DescribeLogDirsRequest
+    broker: Broker, context: RequestContext, request: DescribeLogDirsRequest
 ) -> DescribeLogDirsResponse:
     """Handle DescribeLogDirs."""
+    if not allows(broker, context, DESCRIBE, CLUSTER):
+        has_code = context.version >= _FIRST_WITH_ERROR_CODE
+        return DescribeLogDirsResponse(error_code=DENIED[CLUSTER] if has_code else ErrorCode.NONE)
     image = broker.topics.image
     requested: Mapping[str, Iterable[int]]
     if request.topics is None:

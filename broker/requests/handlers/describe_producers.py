@@ -13,6 +13,7 @@ from ottla.protocol.api.describe_producers import (
     TopicResponse,
 )
 
+from ..authorization import READ, TOPIC, check
 from ..errors import EXPECTED_ERRORS, error_code_of, error_message_of
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def handle(
-    broker: Broker, _context: RequestContext, request: DescribeProducersRequest
+    broker: Broker, context: RequestContext, request: DescribeProducersRequest
 ) -> DescribeProducersResponse:
     """Handle DescribeProducers."""
     # Deduplicated, since a response is far larger than a request.
@@ -31,15 +32,17 @@ def handle(
     return DescribeProducersResponse(
         topics=[
             TopicResponse(
-                name=name, partitions=[_describe(broker, name, index) for index in indexes]
+                name=name,
+                partitions=[_describe(broker, context, name, index) for index in indexes],
             )
             for name, indexes in requested.items()
         ]
     )
 
 
-def _describe(broker: Broker, topic: str, index: int) -> PartitionResponse:
+def _describe(broker: Broker, context: RequestContext, topic: str, index: int) -> PartitionResponse:
     try:
+        check(broker, context, READ, TOPIC, topic)
         check_topic_name(topic)
         partition = broker.topics.find(topic, index)
     except EXPECTED_ERRORS as error:

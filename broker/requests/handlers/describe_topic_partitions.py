@@ -18,7 +18,7 @@ from ottla.protocol.api.describe_topic_partitions import (
 )
 from ottla.protocol.errors import ErrorCode
 
-from ..authorized_operations import TOPIC_OPERATIONS
+from ..authorization import DESCRIBE, NOT_REQUESTED, TOPIC, allows, authorized_operations, check
 from ..errors import EXPECTED_ERRORS, error_code_of
 from ..topic_metadata import (
     find_topic,
@@ -33,11 +33,13 @@ if TYPE_CHECKING:
 
 
 def handle(
-    broker: Broker, _context: RequestContext, request: DescribeTopicPartitionsRequest
+    broker: Broker, context: RequestContext, request: DescribeTopicPartitionsRequest
 ) -> DescribeTopicPartitionsResponse:
     """Handle DescribeTopicPartitions."""
     image, cursor = broker.topics.image, request.cursor
-    names = {topic.name for topic in request.topics} or image.topics.keys()
+    names = {topic.name for topic in request.topics} or {
+        name for name in image.topics if allows(broker, context, DESCRIBE, TOPIC, name, logs=False)
+    }
     if cursor is not None and (
         cursor.partition_index < 0 or (request.topics and cursor.topic_name not in names)
     ):
@@ -62,7 +64,7 @@ def handle(
                 start = cursor.partition_index
         if remaining == 0:
             return _page(topics, Cursor(topic_name=name, partition_index=0))
-        topic = _describe(broker, name, start, remaining)
+        topic = _describe(broker, context, name, start, remaining)
         topics.append(topic)
         remaining -= len(topic.partitions)
         if topic.error_code == ErrorCode.NONE:
@@ -79,16 +81,17 @@ def _page(
 
 
 def _describe(
-    broker: Broker, name: str, start: int, max_partitions: int
+    broker: Broker, context: RequestContext, name: str, start: int, max_partitions: int
 ) -> DescribeTopicPartitionsResponseTopic:
     """Describe a topic and at most `max_partitions` of its partitions."""
+    operations = NOT_REQUESTED
     try:
+        check(broker, context, DESCRIBE, TOPIC, name)
+        operations = authorized_operations(broker, context, TOPIC, name)
         topic = find_topic(broker, name)
     except EXPECTED_ERRORS as error:
         return DescribeTopicPartitionsResponseTopic(
-            error_code=error_code_of(error),
-            name=name,
-            topic_authorized_operations=TOPIC_OPERATIONS,
+            error_code=error_code_of(error), name=name, topic_authorized_operations=operations
         )
     states = broker.topics.image.partition_states.get(topic.id, {})
     if states:
@@ -112,5 +115,5 @@ def _describe(
             )
             for partition in islice(partitions, start, start + max_partitions)
         ],
-        topic_authorized_operations=TOPIC_OPERATIONS,
+        topic_authorized_operations=operations,
     )

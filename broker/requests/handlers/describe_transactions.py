@@ -12,24 +12,30 @@ from ottla.protocol.api.describe_transactions import (
 )
 from ottla.protocol.errors import ErrorCode
 
+from ..authorization import DENIED, DESCRIBE, TOPIC, TRANSACTIONAL_ID, allows
+
 if TYPE_CHECKING:
     from ...broker import Broker
     from ..dispatch import RequestContext
 
 
 def handle(
-    broker: Broker, _context: RequestContext, request: DescribeTransactionsRequest
+    broker: Broker, context: RequestContext, request: DescribeTransactionsRequest
 ) -> DescribeTransactionsResponse:
     """Handle DescribeTransactions."""
     return DescribeTransactionsResponse(
         transaction_states=[
-            _describe(broker, transactional_id)
+            _describe(broker, context, transactional_id)
             for transactional_id in dict.fromkeys(request.transactional_ids)
         ]
     )
 
 
-def _describe(broker: Broker, transactional_id: str) -> TransactionState:
+def _describe(broker: Broker, context: RequestContext, transactional_id: str) -> TransactionState:
+    if not allows(broker, context, DESCRIBE, TRANSACTIONAL_ID, transactional_id):
+        return TransactionState(
+            error_code=DENIED[TRANSACTIONAL_ID], transactional_id=transactional_id
+        )
     code = ErrorCode.INVALID_REQUEST
     if transactional_id:
         code = broker.transactions.check(transactional_id)
@@ -41,7 +47,8 @@ def _describe(broker: Broker, transactional_id: str) -> TransactionState:
         return TransactionState(error_code=code, transactional_id=transactional_id)
     topics: dict[str, list[int]] = {}
     for topic, index in sorted(metadata.partitions):
-        topics.setdefault(topic, []).append(index)
+        if allows(broker, context, DESCRIBE, TOPIC, topic, logs=False):
+            topics.setdefault(topic, []).append(index)
     return TransactionState(
         transactional_id=transactional_id,
         transaction_state=metadata.state.label,

@@ -43,6 +43,7 @@ from ottla.storage.errors import OffsetOutOfRangeError
 from ottla.storage.log import LogSlice
 from ottla.storage.read_mode import NO_WAITING, ColdReadError
 
+from ..authorization import CLUSTER, CLUSTER_ACTION, DENIED, READ, TOPIC, allows, check
 from ..errors import EXPECTED_ERRORS, ApiError, NotLeaderError, error_code_of
 from ..fetch_sessions import CLOSE, OPEN, FetchSession, TopicKey
 from ..memory_account import fetch_request_bytes
@@ -73,6 +74,8 @@ def handle(
     session = None
     replica_id = _replica_id(context.version, request)
     if replica_id not in _CONSUMER_IDS:
+        if not allows(broker, context, CLUSTER_ACTION, CLUSTER):
+            return _refuse_replica(context.version, request, DENIED[TOPIC])
         if broker.replicas is not None:
             try:
                 broker.replicas.check_follower(context, request.replica_state)
@@ -98,7 +101,7 @@ def handle(
             return FetchResponse(error_code=error.code)
     if _is_large(request, session):
         return _read_large_and_respond(broker, context, request, session)
-    result = _read(broker, context.version, request, session, is_first=True)
+    result = _read(broker, context, request, session, is_first=True)
     if result.cold is not None:
         return _read_cold_and_respond(broker, context, request, session, result)
     delayed = _park(broker, context, request, session, result)
@@ -142,7 +145,7 @@ async def _read_large_and_respond(
     broker: Broker, context: RequestContext, request: FetchRequest, session: FetchSession | None
 ) -> _Result:
     """Read very many partitions in slices, and then proceed as with few."""
-    result = await _read_in_slices(broker, context.version, request, session, is_first=True)
+    result = await _read_in_slices(broker, context, request, session, is_first=True)
     return await _park_or_respond(broker, context, request, session, result)
 
 
@@ -154,7 +157,7 @@ async def _read_cold_and_respond(
     result: _ReadResult,
 ) -> _Result:
     """Go on with a read that would have waited for the disk, and then proceed as with others."""
-    await _read_cold(broker, context.version, request, session, result)
+    await _read_cold(broker, context, request, session, result)
     return await _park_or_respond(broker, context, request, session, result)
 
 
@@ -241,7 +244,7 @@ class _ReadResult:
 
 def _read(
     broker: Broker,
-    version: int,
+    context: RequestContext,
     request: FetchRequest,
     session: FetchSession | None,
     *,
@@ -253,15 +256,15 @@ def _read(
     The first read of a follower's request acknowledges what the follower has.
     """
     result = _ReadResult(min(request.max_bytes, broker.config.fetch_max_bytes), is_first=is_first)
-    wanted = _partitions_of(version, request) if session is None else session.partitions()
+    wanted = _partitions_of(context.version, request) if session is None else session.partitions()
     with NO_WAITING:
-        _read_slice(broker, version, request, session, iter(wanted), result)
+        _read_slice(broker, context, request, session, iter(wanted), result)
     return result
 
 
 async def _read_in_slices(
     broker: Broker,
-    version: int,
+    context: RequestContext,
     request: FetchRequest,
     session: FetchSession | None,
     *,
@@ -270,17 +273,19 @@ async def _read_in_slices(
     """Read all partitions, and serve other connections in between."""
     result = _ReadResult(min(request.max_bytes, broker.config.fetch_max_bytes), is_first=is_first)
     # Another request of the session may change it.
-    wanted = _partitions_of(version, request) if session is None else list(session.partitions())
+    wanted = (
+        _partitions_of(context.version, request) if session is None else list(session.partitions())
+    )
     async for wanted_in_slice in in_slices(wanted):
         with NO_WAITING:
-            _read_slice(broker, version, request, session, iter(wanted_in_slice), result)
-        await _read_cold(broker, version, request, session, result)
+            _read_slice(broker, context, request, session, iter(wanted_in_slice), result)
+        await _read_cold(broker, context, request, session, result)
     return result
 
 
 async def _read_cold(
     broker: Broker,
-    version: int,
+    context: RequestContext,
     request: FetchRequest,
     session: FetchSession | None,
     result: _ReadResult,
@@ -297,21 +302,22 @@ async def _read_cold(
             result.data.append((topic, _error_data(fetched.partition, error)))
         else:
             cold_read.install()
-            _read_slice(broker, version, request, session, iter([(topic, fetched)]), result)
+            _read_slice(broker, context, request, session, iter([(topic, fetched)]), result)
         with NO_WAITING:
-            _read_slice(broker, version, request, session, iter(remaining), result)
+            _read_slice(broker, context, request, session, iter(remaining), result)
 
 
 def _read_slice(
     broker: Broker,
-    version: int,
+    context: RequestContext,
     request: FetchRequest,
     session: FetchSession | None,
     wanted: Iterator[tuple[TopicKey, FetchPartition]],
     result: _ReadResult,
 ) -> None:
     """Read partitions, and add them to a result, up to one that would wait for the disk."""
-    data = result.data
+    data, version = result.data, context.version
+    authorizer = broker.authorizer
     find = _finder(broker, version)
     is_consumer = _replica_id(version, request) in _CONSUMER_IDS
     is_committed = is_consumer and request.isolation_level == _READ_COMMITTED
@@ -320,6 +326,8 @@ def _read_slice(
         index = fetched.partition
         try:
             if is_consumer:
+                if authorizer is not None:
+                    _check_read(broker, context, topic)
                 partition = find(topic, index)
             else:
                 partition = _find_for_follower(broker, topic, index)
@@ -401,6 +409,16 @@ def _partitions_of(
     return (
         (topic.topic_id, partition) for topic in request.topics for partition in topic.partitions
     )
+
+
+def _check_read(broker: Broker, context: RequestContext, topic: TopicKey) -> None:
+    """Raise ApiError if the client may not read a topic; nothing if no topic has the id."""
+    if isinstance(topic, UUID):
+        found = broker.topics.image.topics_by_id.get(topic)
+        if found is None:
+            return
+        topic = found.name
+    check(broker, context, READ, TOPIC, topic)
 
 
 def _finder(broker: Broker, version: int) -> Callable[[TopicKey, int], Partition]:
@@ -569,7 +587,7 @@ class _DelayedFetch:
             self._broker.start_task(self._complete_slowly())
             return
         try:
-            result = _read(self._broker, self._context.version, self._request, self._session)
+            result = _read(self._broker, self._context, self._request, self._session)
             if result.cold is not None:
                 self._broker.start_task(self._complete_slowly(result))
                 return
@@ -584,7 +602,7 @@ class _DelayedFetch:
 
     async def _complete_slowly(self, result: _ReadResult | None = None) -> None:
         """Read in slices, or go on with a read that would have waited for the disk."""
-        arguments = self._broker, self._context.version, self._request, self._session
+        arguments = self._broker, self._context, self._request, self._session
         try:
             if result is None:
                 result = await _read_in_slices(*arguments)
@@ -661,9 +679,13 @@ def _find_for_follower(broker: Broker, topic: TopicKey, index: int) -> Partition
     return broker.topics.metadata_log.partition
 
 
-def _refuse_replica(version: int, request: FetchRequest) -> FetchResponse:
+def _refuse_replica(
+    version: int,
+    request: FetchRequest,
+    code: ErrorCode = ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+) -> FetchResponse:
     """Refuse a fetch with a replica id that does not come from that broker."""
-    error = ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    error = ApiError(code)
     return FetchResponse(
         responses=[
             _topic_response(

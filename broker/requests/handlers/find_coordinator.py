@@ -13,6 +13,7 @@ from ottla.protocol.api.find_coordinator import Coordinator as FoundCoordinator
 from ottla.protocol.api.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from ottla.protocol.errors import ErrorCode
 
+from ..authorization import DENIED, DESCRIBE, GROUP, TRANSACTIONAL_ID, allows, is_broker
 from ..errors import EXPECTED_ERRORS
 
 if TYPE_CHECKING:
@@ -36,12 +37,19 @@ async def handle(
         coordinator = broker.transactions
     elif request.key_type != _GROUP:
         code = ErrorCode.INVALID_REQUEST
-    if code is ErrorCode.NONE:
+    denied: set[str] = set()
+    kind = GROUP if coordinator is broker.groups else TRANSACTIONAL_ID
+    if code is ErrorCode.NONE and not is_broker(broker, context):
+        denied = {key for key in keys if not allows(broker, context, DESCRIBE, kind, key)}
+    if code is ErrorCode.NONE and not denied.issuperset(keys):
         try:
             await _ensure_topic(broker, coordinator, request.key_type)
         except EXPECTED_ERRORS:
             code = ErrorCode.COORDINATOR_NOT_AVAILABLE
-    coordinators = [_find(broker, context, coordinator, key, code) for key in keys]
+    coordinators = [
+        _find(broker, context, coordinator, key, DENIED[kind] if key in denied else code)
+        for key in keys
+    ]
     if context.version >= _FIRST_WITH_KEYS:
         return FindCoordinatorResponse(coordinators=coordinators)
     (found,) = coordinators

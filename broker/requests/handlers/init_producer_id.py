@@ -14,6 +14,15 @@ from ottla.coord.transaction_shard import ProducerResult
 from ottla.protocol.api.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from ottla.protocol.errors import ErrorCode
 
+from ..authorization import (
+    CLUSTER,
+    DENIED,
+    IDEMPOTENT_WRITE,
+    TOPIC,
+    TRANSACTIONAL_ID,
+    WRITE,
+    allows,
+)
 from ..errors import EXPECTED_ERRORS, error_code_of
 
 if TYPE_CHECKING:
@@ -31,6 +40,11 @@ async def handle(
 ) -> InitProducerIdResponse:
     """Handle InitProducerId."""
     transactional_id = request.transactional_id
+    if transactional_id is None:
+        if not _may_write_idempotently(broker, context):
+            return _error_response(DENIED[CLUSTER])
+    elif not allows(broker, context, WRITE, TRANSACTIONAL_ID, transactional_id):
+        return _error_response(DENIED[TRANSACTIONAL_ID])
     if transactional_id is not None and not (
         0 < len(transactional_id.encode()) <= _MAX_TRANSACTIONAL_ID_BYTES
     ):
@@ -48,6 +62,16 @@ async def handle(
         code = ErrorCode.INVALID_PRODUCER_EPOCH
     return InitProducerIdResponse(
         error_code=code, producer_id=result.producer.id, producer_epoch=result.producer.epoch
+    )
+
+
+def _may_write_idempotently(broker: Broker, context: RequestContext) -> bool:
+    """Whether a client may write to any topic, or has IDEMPOTENT_WRITE, as it was before 2.8."""
+    authorizer = broker.authorizer
+    return (
+        authorizer is None
+        or authorizer.allows_any(context, WRITE, TOPIC)
+        or allows(broker, context, IDEMPOTENT_WRITE, CLUSTER)
     )
 
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from ottla.protocol.api.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 from ottla.protocol.errors import ErrorCode
 
+from ..authorization import CLUSTER, DESCRIBE, GROUP, allows
+
 if TYPE_CHECKING:
     from ...broker import Broker
     from ..dispatch import RequestContext
@@ -16,7 +18,7 @@ _CLASSIC = "classic"
 
 
 def handle(
-    broker: Broker, _context: RequestContext, request: ListGroupsRequest
+    broker: Broker, context: RequestContext, request: ListGroupsRequest
 ) -> ListGroupsResponse:
     """Handle ListGroups."""
     states = {state.lower() for state in request.states_filter}
@@ -24,6 +26,7 @@ def handle(
     code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if broker.groups.is_loading else ErrorCode.NONE
     if types and _CLASSIC not in types:
         return ListGroupsResponse()
+    may_see_all = allows(broker, context, DESCRIBE, CLUSTER, logs=False)
     return ListGroupsResponse(
         error_code=code,
         groups=[
@@ -34,6 +37,7 @@ def handle(
                 group_type=_CLASSIC,
             )
             for group in broker.groups.groups()
-            if not states or group.state.value.lower() in states
+            if (not states or group.state.value.lower() in states)
+            and (may_see_all or allows(broker, context, DESCRIBE, GROUP, group.id, logs=False))
         ],
     )

@@ -28,6 +28,7 @@ from ottla.storage.timestamp_search import (
     find_timestamp,
 )
 
+from ..authorization import DESCRIBE, TOPIC, check
 from ..errors import EXPECTED_ERRORS, ApiError, error_code_of
 from ..slices import SLICE_ELEMENTS, in_slices
 
@@ -83,8 +84,8 @@ def handle(
     )
     counts = Counter((name, partition.partition_index) for name, _, partition in entries)
     if len(entries) > SLICE_ELEMENTS:
-        return _respond_in_slices(broker, context.version, request, entries, counts, response)
-    lookups = _respond(broker, context.version, request, entries, counts)
+        return _respond_in_slices(broker, context, request, entries, counts, response)
+    lookups = _respond(broker, context, request, entries, counts)
     if not lookups:
         return response
     return _look_up(broker, context.version, request, lookups, response)
@@ -92,7 +93,7 @@ def handle(
 
 async def _respond_in_slices(
     broker: Broker,
-    version: int,
+    context: RequestContext,
     request: ListOffsetsRequest,
     entries: Iterable[_Entry],
     counts: Counter[tuple[str, int]],
@@ -100,13 +101,13 @@ async def _respond_in_slices(
 ) -> ListOffsetsResponse:
     lookups: list[_Lookup] = []
     async for entries_of_slice in in_slices(entries):
-        lookups += _respond(broker, version, request, entries_of_slice, counts)
-    return await _look_up(broker, version, request, lookups, response)
+        lookups += _respond(broker, context, request, entries_of_slice, counts)
+    return await _look_up(broker, context.version, request, lookups, response)
 
 
 def _respond(
     broker: Broker,
-    version: int,
+    context: RequestContext,
     request: ListOffsetsRequest,
     entries: Iterable[_Entry],
     counts: Counter[tuple[str, int]],
@@ -119,13 +120,13 @@ def _respond(
         try:
             if counts[topic, index] > 1:
                 raise ApiError(ErrorCode.INVALID_REQUEST)
-            partition = _find_partition(broker, version, topic, partition_request)
+            partition = _find_partition(broker, context, topic, partition_request)
             timestamp = partition_request.timestamp
             result = _known_offset(partition, timestamp, is_committed)
             if result is None:
                 lookups.append((partition, timestamp, responses, len(responses)))
                 result = _NOT_FOUND
-            responses.append(_response(partition, result, version))
+            responses.append(_response(partition, result, context.version))
         except EXPECTED_ERRORS as error:
             responses.append(_error_response(index, error))
     return lookups
@@ -156,9 +157,10 @@ async def _look_up(
 
 
 def _find_partition(
-    broker: Broker, version: int, topic: str, request: ListOffsetsPartition
+    broker: Broker, context: RequestContext, topic: str, request: ListOffsetsPartition
 ) -> Partition:
-    timestamp = request.timestamp
+    check(broker, context, DESCRIBE, TOPIC, topic)
+    timestamp, version = request.timestamp, context.version
     if timestamp < 0 and version < _FIRST_VERSIONS.get(timestamp, version + 1):
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
     partition = broker.topics.find(topic, request.partition_index)

@@ -13,13 +13,15 @@ from ottla.protocol.api.list_transactions import (
 )
 from ottla.protocol.errors import ErrorCode
 
+from ..authorization import DESCRIBE, TRANSACTIONAL_ID, allows
+
 if TYPE_CHECKING:
     from ...broker import Broker
     from ..dispatch import RequestContext
 
 
 def handle(
-    broker: Broker, _context: RequestContext, request: ListTransactionsRequest
+    broker: Broker, context: RequestContext, request: ListTransactionsRequest
 ) -> ListTransactionsResponse:
     """Handle ListTransactions."""
     if broker.transactions.is_loading:
@@ -40,6 +42,8 @@ def handle(
             (metadata.state is State.ONGOING or metadata.state.is_prepared)
             and metadata.start_ms < started_before_ms
         ):
+            continue
+        if not allows(broker, context, DESCRIBE, TRANSACTIONAL_ID, transaction.id, logs=False):
             continue
         listed.append(
             TransactionState(

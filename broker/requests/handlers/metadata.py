@@ -30,7 +30,17 @@ from ottla.protocol.api.metadata import (
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.primitives import NIL_UUID
 
-from ..authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED, TOPIC_OPERATIONS
+from ..authorization import (
+    CLUSTER,
+    CREATE,
+    DENIED,
+    DESCRIBE,
+    TOPIC,
+    allows,
+    authorized_operations,
+    check,
+    is_broker,
+)
 from ..errors import EXPECTED_ERRORS, ApiError, error_code_of
 from ..topic_metadata import (
     find_topic,
@@ -64,20 +74,29 @@ def handle(
     if request.topics is None or (
         context.version < _FIRST_VERSION_WITH_NULL_FOR_ALL and not request.topics
     ):
-        topics = broker.topics.image.topics.values()
-        return _response(broker, context, request, _describe(broker, request, topics))
+        topics: Iterable[Topic] = broker.topics.image.topics.values()
+        if broker.authorizer is not None:
+            topics = [
+                topic
+                for topic in topics
+                if allows(broker, context, DESCRIBE, TOPIC, topic.name, logs=False)
+            ]
+        return _response(broker, context, request, _describe(broker, context, request, topics))
     # Deduplicated, since a response is far larger than a request.
     requested = list(
         dict.fromkeys(_RequestedTopic(topic.name, topic.topic_id) for topic in request.topics)
     )
     if request.allow_auto_topic_creation and broker.config.auto_create_topics_enable:
-        missing = _missing_names(broker, requested)
+        missing = _missing_names(broker, context, requested)
         if missing:
             return _create_and_respond(broker, context, request, requested, missing)
     return _respond(broker, context, request, requested, {})
 
 
-def _missing_names(broker: Broker, requested: Iterable[_RequestedTopic]) -> list[str]:
+def _missing_names(
+    broker: Broker, context: RequestContext, requested: Iterable[_RequestedTopic]
+) -> list[str]:
+    """Return the names of topics to create, of those that the client may describe."""
     existing = broker.topics.image.topics
     return [
         name
@@ -86,7 +105,21 @@ def _missing_names(broker: Broker, requested: Iterable[_RequestedTopic]) -> list
         and topic_id == NIL_UUID
         and name not in _NOT_AUTO_CREATED
         and name not in existing
+        and _may_describe(broker, context, name)
     ]
+
+
+def _may_describe(broker: Broker, context: RequestContext, name: str) -> bool:
+    # A broker that has another one create topics has checked what its client may do.
+    return is_broker(broker, context) or allows(broker, context, DESCRIBE, TOPIC, name)
+
+
+def _may_create(broker: Broker, context: RequestContext, name: str) -> bool:
+    return (
+        is_broker(broker, context)
+        or allows(broker, context, CREATE, CLUSTER, logs=False)
+        or allows(broker, context, CREATE, TOPIC, name)
+    )
 
 
 async def _create_and_respond(
@@ -97,7 +130,14 @@ async def _create_and_respond(
     missing: Sequence[str],
 ) -> MetadataResponse:
     create = _create if broker.cluster.is_controller else _create_on_controller
-    errors = await create(broker, missing)
+    allowed = [name for name in missing if _may_create(broker, context, name)]
+    errors: dict[str, Exception] = {}
+    if len(allowed) < len(missing):
+        errors |= dict.fromkeys(missing, ApiError(DENIED[TOPIC]))
+        for name in allowed:
+            del errors[name]
+    if allowed:
+        errors |= await create(broker, allowed)
     return _respond(broker, context, request, requested, errors)
 
 
@@ -159,30 +199,34 @@ def _respond(
     topics = []
     for requested_topic in requested:
         try:
-            topic = _find(broker, context.version, requested_topic, creation_errors)
+            topic = _find(broker, context, requested_topic, creation_errors)
         except EXPECTED_ERRORS as error:
             topics.append(_error_topic(context.version, requested_topic, error))
         else:
-            topics += _describe(broker, request, (topic,))
+            topics += _describe(broker, context, request, (topic,))
     return _response(broker, context, request, topics)
 
 
 def _find(
     broker: Broker,
-    version: int,
+    context: RequestContext,
     requested: _RequestedTopic,
     creation_errors: Mapping[str, Exception],
 ) -> Topic:
     image = broker.topics.image
     name, topic_id = requested
     if topic_id != NIL_UUID:
-        if version < _FIRST_VERSION_WITH_TOPIC_ID:
+        if context.version < _FIRST_VERSION_WITH_TOPIC_ID:
             raise ApiError(ErrorCode.INVALID_REQUEST)
         if topic_id not in image.topics_by_id:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
-        return image.topics_by_id[topic_id]
+        topic = image.topics_by_id[topic_id]
+        check(broker, context, DESCRIBE, TOPIC, topic.name)
+        return topic
     if name is None:
         raise ApiError(ErrorCode.INVALID_REQUEST)
+    if not _may_describe(broker, context, name):
+        raise ApiError(DENIED[TOPIC])
     if name in creation_errors and name not in image.topics:
         raise creation_errors[name]
     return find_topic(broker, name)
@@ -200,9 +244,9 @@ def _error_topic(
 
 
 def _describe(
-    broker: Broker, request: MetadataRequest, topics: Iterable[Topic]
+    broker: Broker, context: RequestContext, request: MetadataRequest, topics: Iterable[Topic]
 ) -> list[MetadataResponseTopic]:
-    operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_REQUESTED
+    includes_operations = request.include_topic_authorized_operations
     alive = broker.cluster.alive
     return [
         MetadataResponseTopic(
@@ -210,7 +254,9 @@ def _describe(
             topic_id=topic.id,
             is_internal=topic.is_internal,
             partitions=_partitions_of(broker, topic, alive),
-            topic_authorized_operations=operations,
+            topic_authorized_operations=authorized_operations(
+                broker, context, TOPIC, topic.name, is_requested=includes_operations
+            ),
         )
         for topic in topics
     ]
@@ -248,8 +294,8 @@ def _response(
     request: MetadataRequest,
     topics: list[MetadataResponseTopic],
 ) -> MetadataResponse:
-    operations = (
-        CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_REQUESTED
+    operations = authorized_operations(
+        broker, context, CLUSTER, is_requested=request.include_cluster_authorized_operations
     )
     return MetadataResponse(
         brokers=[

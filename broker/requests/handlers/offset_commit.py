@@ -6,6 +6,7 @@ Version 9 introduces GROUP_ID_NOT_FOUND; before it is ILLEGAL_GENERATION.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Container
 from typing import TYPE_CHECKING
 
 from ottla.coord.effects import Reply
@@ -19,6 +20,8 @@ from ottla.protocol.api.offset_commit import (
     OffsetCommitResponseTopic,
 )
 from ottla.protocol.errors import ErrorCode
+
+from ..authorization import DENIED, GROUP, READ, TOPIC, allows
 
 if TYPE_CHECKING:
     from ottla.protocol.api.txn_offset_commit import TxnOffsetCommitRequest
@@ -36,17 +39,20 @@ def handle(
     group_id = request.group_id
     if not group_id:
         return _response(request, {}, ErrorCode.INVALID_GROUP_ID)
+    if not allows(broker, context, READ, GROUP, group_id):
+        return _response(request, {}, DENIED[GROUP])
+    denied = denied_partitions(broker, context, request)
     identity = MemberIdentity(
         request.member_id, request.group_instance_id, request.generation_id_or_member_epoch
     )
-    offsets = offsets_of_existing_partitions(broker, request)
+    offsets = offsets_of_existing_partitions(broker, request, denied)
     return broker.groups.submit(
         group_id,
         lambda shard, token, now: shard.commit(
             group_id,
             identity,
             offsets,
-            lambda codes: Reply(token, _response(request, codes)),
+            lambda codes: Reply(token, _response(request, {**codes, **denied})),
             now,
             knows_group_id_not_found=context.version >= _FIRST_WITH_GROUP_ID_NOT_FOUND,
         ),
@@ -54,10 +60,28 @@ def handle(
     )
 
 
+def denied_partitions(
+    broker: Broker,
+    context: RequestContext,
+    request: OffsetCommitRequest | TxnOffsetCommitRequest,
+) -> dict[TopicPartition, ErrorCode]:
+    """Return the partitions of topics that the client may not read, with the error."""
+    if broker.authorizer is None:
+        return {}
+    return {
+        TopicPartition(topic.name, partition.partition_index): DENIED[TOPIC]
+        for topic in request.topics
+        if not allows(broker, context, READ, TOPIC, topic.name)
+        for partition in topic.partitions
+    }
+
+
 def offsets_of_existing_partitions(
-    broker: Broker, request: OffsetCommitRequest | TxnOffsetCommitRequest
+    broker: Broker,
+    request: OffsetCommitRequest | TxnOffsetCommitRequest,
+    denied: Container[TopicPartition] = (),
 ) -> dict[TopicPartition, CommittedOffset]:
-    """Return the offsets to commit, without those of partitions that do not exist."""
+    """Return the offsets to commit, without those of partitions that are denied or do not exist."""
     time_ms = broker.now_ms()
     image = broker.topics.image
     return {
@@ -71,6 +95,7 @@ def offsets_of_existing_partitions(
         for topic in request.topics
         for partition in topic.partitions
         if image.has_partition(topic.name, partition.partition_index)
+        and (topic.name, partition.partition_index) not in denied
     }
 
 

@@ -24,6 +24,7 @@ from ottla.protocol.api.offset_fetch import (
 )
 from ottla.protocol.errors import ErrorCode
 
+from ..authorization import DENIED, DESCRIBE, GROUP, TOPIC, allows
 from ..slices import SLICE_ELEMENTS, in_slices
 
 if TYPE_CHECKING:
@@ -43,10 +44,11 @@ def handle(
     """Handle OffsetFetch."""
     if context.version >= _FIRST_WITH_GROUPS:
         if len(request.groups) > SLICE_ELEMENTS:
-            return _many_groups(broker, request)
-        return OffsetFetchResponse(groups=_groups(broker, request, request.groups))
+            return _many_groups(broker, context, request)
+        return OffsetFetchResponse(groups=_groups(broker, context, request, request.groups))
     group = _group(
         broker,
+        context,
         request.group_id,
         _requested_partitions(request.topics),
         requires_stable=request.require_stable,
@@ -73,19 +75,25 @@ def handle(
     )
 
 
-async def _many_groups(broker: Broker, request: OffsetFetchRequest) -> OffsetFetchResponse:
+async def _many_groups(
+    broker: Broker, context: RequestContext, request: OffsetFetchRequest
+) -> OffsetFetchResponse:
     groups: list[OffsetFetchResponseGroup] = []
     async for groups_of_slice in in_slices(request.groups):
-        groups += _groups(broker, request, groups_of_slice)
+        groups += _groups(broker, context, request, groups_of_slice)
     return OffsetFetchResponse(groups=groups)
 
 
 def _groups(
-    broker: Broker, request: OffsetFetchRequest, groups: Iterable[OffsetFetchRequestGroup]
+    broker: Broker,
+    context: RequestContext,
+    request: OffsetFetchRequest,
+    groups: Iterable[OffsetFetchRequestGroup],
 ) -> list[OffsetFetchResponseGroup]:
     return [
         _group(
             broker,
+            context,
             group.group_id,
             _requested_partitions(group.topics),
             requires_stable=request.require_stable,
@@ -107,15 +115,34 @@ def _requested_partitions(
 
 
 def _group(
-    broker: Broker, group_id: str, topics: TopicPartitions | None, *, requires_stable: bool
+    broker: Broker,
+    context: RequestContext,
+    group_id: str,
+    topics: TopicPartitions | None,
+    *,
+    requires_stable: bool,
 ) -> OffsetFetchResponseGroup:
-    code = broker.groups.check(group_id) if group_id else ErrorCode.INVALID_GROUP_ID
+    if not group_id:
+        code = ErrorCode.INVALID_GROUP_ID
+    elif not allows(broker, context, DESCRIBE, GROUP, group_id):
+        code = DENIED[GROUP]
+    else:
+        code = broker.groups.check(group_id)
     committed = broker.groups.committed(group_id) if code is ErrorCode.NONE else {}
     unstable: Collection[TopicPartition] = ()
     if requires_stable and code is ErrorCode.NONE:
         unstable = broker.groups.pending_partitions(group_id)
+    denied: set[str] = set()
     if topics is None:
         topics = _all_topics(committed)
+        if broker.authorizer is not None:
+            topics = {
+                name: indexes
+                for name, indexes in topics.items()
+                if allows(broker, context, DESCRIBE, TOPIC, name, logs=False)
+            }
+    elif broker.authorizer is not None and code is ErrorCode.NONE:
+        denied = {name for name in topics if not allows(broker, context, DESCRIBE, TOPIC, name)}
     return OffsetFetchResponseGroup(
         group_id=group_id,
         error_code=code,
@@ -123,7 +150,9 @@ def _group(
             OffsetFetchResponseTopics(
                 name=name,
                 partitions=[
-                    _unstable_partition(index)
+                    _partition(index, _NO_OFFSET, DENIED[TOPIC])
+                    if name in denied
+                    else _unstable_partition(index)
                     if unstable and (name, index) in unstable
                     else _partition(
                         index, committed.get(TopicPartition(name, index), _NO_OFFSET), code

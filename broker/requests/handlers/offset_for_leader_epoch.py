@@ -15,6 +15,7 @@ from ottla.protocol.api.offset_for_leader_epoch import (
     OffsetForLeaderTopicResult,
 )
 
+from ..authorization import DESCRIBE, TOPIC, check, is_broker
 from ..errors import EXPECTED_ERRORS, error_code_of
 from ..slices import in_slices
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 
 async def handle(
-    broker: Broker, _context: RequestContext, request: OffsetForLeaderEpochRequest
+    broker: Broker, context: RequestContext, request: OffsetForLeaderEpochRequest
 ) -> OffsetForLeaderEpochResponse:
     """Handle OffsetForLeaderEpoch."""
     results: list[list[EpochEndOffset]] = [[] for _topic in request.topics]
@@ -35,7 +36,7 @@ async def handle(
     )
     async for entries_of_slice in in_slices(entries):
         for name, of_topic, partition in entries_of_slice:
-            of_topic.append(_end_offset(broker, name, partition))
+            of_topic.append(_end_offset(broker, context, name, partition))
     return OffsetForLeaderEpochResponse(
         topics=[
             OffsetForLeaderTopicResult(topic=topic.topic, partitions=of_topic)
@@ -44,8 +45,12 @@ async def handle(
     )
 
 
-def _end_offset(broker: Broker, topic: str, request: OffsetForLeaderPartition) -> EpochEndOffset:
+def _end_offset(
+    broker: Broker, context: RequestContext, topic: str, request: OffsetForLeaderPartition
+) -> EpochEndOffset:
     try:
+        if not is_broker(broker, context):
+            check(broker, context, DESCRIBE, TOPIC, topic)
         partition = broker.topics.find(topic, request.partition)
         partition.check_epoch(request.current_leader_epoch)
     except EXPECTED_ERRORS as error:

@@ -42,6 +42,7 @@ from ottla.protocol.schema import Buffer
 from ottla.storage.errors import InvalidRecordsError
 from ottla.storage.validation import validate_header, validate_header_timestamp, validate_records
 
+from ..authorization import DENIED, TOPIC, TRANSACTIONAL_ID, WRITE, allows, check
 from ..errors import EXPECTED_ERRORS, ApiError, NotLeaderError, error_code_of, error_message_of
 
 if TYPE_CHECKING:
@@ -81,11 +82,47 @@ def handle(
     """Handle Produce."""
     if context.version >= _FIRST_VERSION_WITH_TOPIC_IDS:
         request = _with_topic_names(broker, request)
+    if broker.authorizer is not None and not _may_write_in_transaction(broker, context, request):
+        return _refuse(context, request, ApiError(DENIED[TRANSACTIONAL_ID]))
     if broker.config.broker_validate_records and _needs_thread(request):
         return _validate_in_thread(broker, context, request)
     if request.transactional_id is not None:
         return _verify_and_append(broker, context, request)
     return _append(broker, context, request)
+
+
+def _may_write_in_transaction(
+    broker: Broker, context: RequestContext, request: ProduceRequest
+) -> bool:
+    """Whether a client may use its transactional id, if it writes transactional batches."""
+    transactional_id = request.transactional_id
+    return (
+        transactional_id is None
+        or not _transactional_batches(request)
+        or allows(broker, context, WRITE, TRANSACTIONAL_ID, transactional_id)
+    )
+
+
+def _refuse(
+    context: RequestContext, request: ProduceRequest, error: ApiError
+) -> ProduceResponse | None:
+    """Refuse all batches of a request."""
+    if request.acks == 0:
+        context.connection.close(f"Produce with acks=0 failed: {error}")
+        return None
+    return ProduceResponse(
+        responses=[
+            TopicProduceResponse(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partition_responses=[
+                    _error_response(data.index, error, context.version)
+                    for data in topic.partition_data
+                ],
+            )
+            for topic in request.topic_data
+        ]
+    )
 
 
 def _with_topic_names(broker: Broker, request: ProduceRequest) -> ProduceRequest:
@@ -236,6 +273,7 @@ def _unverified(
         if guard is not None and tp in guard.results:
             continue
         try:
+            check(broker, context, WRITE, TOPIC, tp.topic)
             partition = broker.topics.find(*tp)
         except ApiError:
             continue  # The append fails with it.
@@ -386,6 +424,8 @@ def _find(broker: Broker, context: RequestContext, topic: str, index: int) -> Pa
     """Return a partition that a request may append to. Raises ApiError."""
     if not topic and context.version >= _FIRST_VERSION_WITH_TOPIC_IDS:
         raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
+    if broker.authorizer is not None:
+        check(broker, context, WRITE, TOPIC, topic)
     partition = broker.topics.find(topic, index)
     if partition.is_internal:
         raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION)

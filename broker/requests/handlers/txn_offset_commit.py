@@ -20,7 +20,8 @@ from ottla.protocol.api.txn_offset_commit import (
 )
 from ottla.protocol.errors import ErrorCode
 
-from .offset_commit import offsets_of_existing_partitions
+from ..authorization import DENIED, GROUP, READ, TRANSACTIONAL_ID, WRITE, allows
+from .offset_commit import denied_partitions, offsets_of_existing_partitions
 
 if TYPE_CHECKING:
     from ...broker import Broker
@@ -39,17 +40,24 @@ async def handle(
     group_id = request.group_id
     if not group_id:
         return _response(request, {}, ErrorCode.INVALID_GROUP_ID)
-    offsets = offsets_of_existing_partitions(broker, request)
+    transactional_id = request.transactional_id
+    if not allows(broker, context, WRITE, TRANSACTIONAL_ID, transactional_id):
+        return _response(request, {}, DENIED[TRANSACTIONAL_ID])
+    if not allows(broker, context, READ, GROUP, group_id):
+        return _response(request, {}, DENIED[GROUP])
+    denied = denied_partitions(broker, context, request)
+    offsets = offsets_of_existing_partitions(broker, request, denied)
     if not offsets:
-        return _response(request, {})  # Nothing is added to the transaction.
-    if not request.transactional_id:
-        return _response(request, dict.fromkeys(offsets, ErrorCode.INVALID_REQUEST))
+        return _response(request, denied)  # Nothing is added to the transaction.
+    if not transactional_id:
+        codes = dict.fromkeys(offsets, ErrorCode.INVALID_REQUEST)
+        return _response(request, {**codes, **denied})
     producer = Producer(request.producer_id, request.producer_epoch)
     with broker.transactions.verifications.guard(producer.id) as guard:
         code = await _verify(broker, context, request, producer, guard)
-        offsets = offsets_of_existing_partitions(broker, request)
+        offsets = offsets_of_existing_partitions(broker, request, denied)
         if code is not ErrorCode.NONE:
-            return _response(request, dict.fromkeys(offsets, code))
+            return _response(request, {**dict.fromkeys(offsets, code), **denied})
         # Verified and appended in one step.
         identity = MemberIdentity(
             request.member_id, request.group_instance_id, request.generation_id
@@ -61,9 +69,9 @@ async def handle(
                 identity,
                 producer,
                 offsets,
-                lambda codes: Reply(token, _response(request, codes)),
+                lambda codes: Reply(token, _response(request, {**codes, **denied})),
             ),
-            lambda code: _response(request, dict.fromkeys(offsets, code)),
+            lambda code: _response(request, {**dict.fromkeys(offsets, code), **denied}),
         )
     return await result if isinstance(result, asyncio.Future) else result
 

@@ -1,6 +1,7 @@
 """WriteTxnMarkers: end transactions in partitions, as their coordinator decided.
 
-For other brokers; on a broker without a cluster also for admin tools, as there are no ACLs.
+For other brokers. Also for admin tools: those that may alter the cluster or, without an authorizer,
+on a broker without a cluster.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from ottla.protocol.errors import ErrorCode
 
 from ...coordinators.markers import write_marker
 from ...coordinators.shard_runtime import TransactionMarker
+from ..authorization import ALTER, CLUSTER, CLUSTER_ACTION, allows, check
 from ..errors import ApiError
 from ..slices import in_slices
 from .broker_registration import check_inter_broker_listener
@@ -42,7 +44,8 @@ async def handle(
     """Handle WriteTxnMarkers: append all markers, then wait until they are durable."""
     code = ErrorCode.NONE
     try:
-        check_cluster_action(broker, context)
+        if broker.authorizer is None or not allows(broker, context, ALTER, CLUSTER, logs=False):
+            check_cluster_action(broker, context)
     except ApiError as error:
         code = error.code
     # By position: a partition may be in several markers.
@@ -84,7 +87,9 @@ async def handle(
 
 def check_cluster_action(broker: Broker, context: RequestContext) -> None:
     """Raise ApiError unless a request comes from a broker, as far as that can be known."""
-    if broker.config.is_clustered:
+    if broker.authorizer is not None:
+        check(broker, context, CLUSTER_ACTION, CLUSTER)
+    elif broker.config.is_clustered:
         check_inter_broker_listener(broker, context)
 
 
