@@ -110,8 +110,28 @@ def write_keystore(path: Path, pem: bytes) -> None:
     _write(path, pem, mode=0o600)
 
 
-def read_certificate(path: Path) -> x509.Certificate:
-    """Return the first certificate in a PEM file. Raises OSError and ValueError."""
+def describe(path: Path) -> dict[str, object]:
+    """Return names and expiry of the first certificate in a file. Raises OSError, ValueError."""
+    certificate = _read(path)
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        names = x509.SubjectAlternativeName([])
+    return {
+        "subject": certificate.subject.rfc4514_string(),
+        "issuer": certificate.issuer.rfc4514_string(),
+        "hosts": [str(name.value) for name in names],
+        "expires": certificate.not_valid_after_utc.isoformat(timespec="seconds"),
+        "sha256": certificate.fingerprint(hashes.SHA256()).hex(),
+    }
+
+
+def expires(path: Path) -> datetime:
+    """Return when the first certificate in a file expires. Raises OSError and ValueError."""
+    return _read(path).not_valid_after_utc
+
+
+def _read(path: Path) -> x509.Certificate:
     return x509.load_pem_x509_certificates(path.read_bytes())[0]
 
 

@@ -50,6 +50,7 @@ class Failure(click.ClickException):
         click.echo(f"error: {self.message}", file=file or sys.stderr)
 
 
+_ACL_ADVICE = "ask for an ACL: ottla acl create --help"
 _DISK_ADVICE = "free space on the broker's disk, or see the broker's log for its errors"
 
 # Exit code and advice for a broker's error code; all others are REJECTED.
@@ -62,6 +63,14 @@ _BY_ERROR_CODE = {
     "OFFSET_OUT_OF_RANGE": (Exit.NOT_FOUND, "show offsets: ottla topic offsets TOPIC"),
     "TOPIC_ALREADY_EXISTS": (Exit.EXISTS, "use another name"),
     "NON_EMPTY_GROUP": (Exit.REJECTED, "show its members: ottla group describe GROUP"),
+    "TOPIC_AUTHORIZATION_FAILED": (Exit.REJECTED, _ACL_ADVICE),
+    "GROUP_AUTHORIZATION_FAILED": (Exit.REJECTED, _ACL_ADVICE),
+    "CLUSTER_AUTHORIZATION_FAILED": (Exit.REJECTED, _ACL_ADVICE),
+    "TRANSACTIONAL_ID_AUTHORIZATION_FAILED": (Exit.REJECTED, _ACL_ADVICE),
+    "SECURITY_DISABLED": (
+        Exit.UNSUPPORTED,
+        "the brokers have no authorizer: start them with authorizer.class.name",
+    ),
     "KAFKA_STORAGE_ERROR": (Exit.REJECTED, _DISK_ADVICE),
     "MESSAGE_TOO_LARGE": (
         Exit.REJECTED,
@@ -126,7 +135,12 @@ def _advice_by_command(code_name: str) -> str:
 
 def _client_failure(error: Exception) -> Failure:
     from ottla.client.admin import PartialError
-    from ottla.client.errors import ConnectionLostError, DeadlineError, UnsupportedError
+    from ottla.client.errors import (
+        AuthenticationError,
+        ConnectionLostError,
+        DeadlineError,
+        UnsupportedError,
+    )
 
     cause = error.__cause__
     if isinstance(error, DeadlineError) and isinstance(cause, ConnectionLostError):
@@ -136,6 +150,8 @@ def _client_failure(error: Exception) -> Failure:
             "give the address of a broker: --bootstrap HOST:PORT, or start one: ottla broker start"
         )
         return Failure(_join(str(error), advice), Exit.UNREACHABLE)
+    if isinstance(error, AuthenticationError):
+        return Failure(_join(str(error), _security_advice()), Exit.REJECTED)
     if isinstance(error, DeadlineError) and _is_storage_error(cause):
         return Failure(_join(str(error), _DISK_ADVICE), Exit.TIMEOUT)
     if isinstance(error, DeadlineError):
@@ -146,6 +162,11 @@ def _client_failure(error: Exception) -> Failure:
     if isinstance(error, PartialError):
         return _partial_failure(error.failed, is_partial=bool(error.done))
     return Failure(str(error))
+
+
+def _security_advice() -> str:
+    """Say where the configs that the message names come from."""
+    return "they are those of --command-config or the profile: ottla profile set --help"
 
 
 def _is_storage_error(error: BaseException | None) -> bool:

@@ -18,7 +18,7 @@ from typing import Any
 
 import click
 
-from . import output
+from . import output, security
 from .errors import Exit, Failure, translate_errors
 
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
@@ -26,6 +26,7 @@ _OPTION_TYPES: dict[str, tuple[type, ...]] = {
     "bootstrap": (str,),
     "client_id": (str,),
     "timeout": (int, float),
+    **dict.fromkeys(security.PROFILE_ENTRIES, (str,)),
 }
 
 
@@ -152,12 +153,17 @@ def list_profiles(as_json: bool) -> None:
     metavar="SECONDS",
     help="Timeout when no broker answers.",
 )
+@security.profile_options
 @click.option("--use", is_flag=True, help="Make it the default profile.")
 def set_profile(name: str, use: bool, **options: Any) -> None:
     """Create or change a profile.
 
     \b
         ottla profile set staging --bootstrap logs1.example.org:9092,logs2.example.org:9092
+        ottla profile set prod -b logs.example.org:9093 --security-protocol SASL_SSL \\
+            --sasl-mechanism SCRAM-SHA-256 --sasl-username alice --sasl-password-env KAFKA_PASSWORD
+
+    Secrets are not kept in the profile: they are read from a variable or a file.
     """
     from ottla.client.cluster import parse_addresses
 
@@ -169,6 +175,7 @@ def set_profile(name: str, use: bool, **options: Any) -> None:
         raise click.BadParameter(str(error)) from error
     existing = load()
     given = {key: value for key, value in options.items() if value is not None}
+    given |= security.entries_of(options)
     is_first = not existing.by_name
     with translate_errors():
         save(

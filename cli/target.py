@@ -12,7 +12,7 @@ import click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
-from . import output, profiles
+from . import output, profiles, security
 from .errors import Exit, Failure, translate_errors
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ottla.client.config import ClientConfig
     from ottla.client.consumer.consumer import Consumer
     from ottla.client.producer.producer import Producer
+    from ottla.client.security import SecurityConfig
 
 #: The default listener of a broker on this machine.
 DEFAULT_BOOTSTRAP = "localhost:9092"
@@ -30,6 +31,7 @@ DEFAULT_TIMEOUT_SECONDS = 5.0
 VARIABLES = {
     "OTTLA_BOOTSTRAP": "`--bootstrap`",
     "OTTLA_PROFILE": "`--profile`",
+    "OTTLA_COMMAND_CONFIG": "`--command-config`",
 }
 
 
@@ -40,6 +42,7 @@ class Target:
     bootstrap: str
     client_id: str = "ottla-cli"
     timeout: float = DEFAULT_TIMEOUT_SECONDS
+    security: SecurityConfig | None = None
 
     def config(self, *, is_patient: bool = False) -> ClientConfig:
         """Return the client config; a patient client survives the restart of a broker."""
@@ -57,6 +60,7 @@ class Target:
             ),
             # A mistyped name must not create a topic.
             allow_auto_create=False,
+            security=self.security,
         )
 
     def producer(self, *, acks: str = "all", compression: str = "none", **more: Any) -> Producer:
@@ -130,9 +134,16 @@ def connected(command: Callable[..., None]) -> Callable[..., None]:
         type=click.FloatRange(min=0, min_open=True),
         help=f"Timeout when no broker answers. [default: {DEFAULT_TIMEOUT_SECONDS:g}]",
     )
+    @click.option(
+        "--command-config",
+        metavar="FILE",
+        envvar="OTTLA_COMMAND_CONFIG",
+        show_envvar=True,
+        help="File with Kafka's client configs for TLS and SASL.",
+    )
     @click.pass_context
     def run(context: click.Context, /, **arguments: Any) -> None:
-        for name in ("bootstrap", "profile", "timeout"):
+        for name in ("bootstrap", "profile", "timeout", "command_config"):
             arguments.pop(name)
         with translate_errors(), output.show_warnings():
             command(target_of(context), **arguments)
@@ -163,6 +174,10 @@ def target_of(context: click.Context) -> Target:
         options["bootstrap"] = params["bootstrap"]
     if params.get("timeout"):
         options["timeout"] = params["timeout"]
+    secured = {name: options.pop(name) for name in security.PROFILE_ENTRIES if name in options}
+    if params.get("command_config"):
+        secured = {"command_config": params["command_config"]}
+    options["security"] = security.security_of(secured)
     return _checked(Target(**options))
 
 

@@ -21,6 +21,7 @@ COMMANDS = {
         "ottla.cli.cluster:cluster",
         "Start a local cluster; describe brokers and the APIs they serve.",
     ),
+    "cert": ("ottla.cli.cert:cert", "Create certificates for local use."),
     "perf": ("ottla.cli.perf:perf", "Measure throughput and latency."),
     "profile": ("ottla.cli.profiles:profile", "Manage named clusters for --profile."),
     "completion": ("ottla.cli.completion:completion", "Print the completion script of a shell."),

@@ -27,7 +27,7 @@ Warn = Callable[[str], None]
 
 _VARIABLE_PREFIX = "OTTLA_"
 # Variables of other commands and of tests, which may be set where a broker starts.
-_CLIENT_VARIABLES = ("OTTLA_BOOTSTRAP", "OTTLA_PROFILE", "OTTLA_ETCD")
+_CLIENT_VARIABLES = ("OTTLA_BOOTSTRAP", "OTTLA_PROFILE", "OTTLA_COMMAND_CONFIG", "OTTLA_ETCD")
 # Variables of the services of a Kubernetes namespace, as of those of linked containers.
 _SERVICE_VARIABLE = re.compile(
     r"OTTLA_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_PROTO|_PORT|_ADDR)?)?)"

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 
 from .errors import OptionError
+from .security import SUPPORTED
 
 KAFKA = "kafka."
 
@@ -20,6 +21,7 @@ _PROTECTED = {
     "transactional.id": "use exactlyOnce and transactionalIdPrefix",
 }
 _SECURITY = ("sasl.", "ssl.")
+_SECURITY_ADVICE = "certificates must be PEM, and SASL PLAIN, SCRAM or OAUTHBEARER"
 _SUPPORTED = {
     "acks",
     "batch.size",
@@ -41,7 +43,6 @@ _SUPPORTED = {
     "request.timeout.ms",
     "retry.backoff.max.ms",
     "retry.backoff.ms",
-    "security.protocol",
     "socket.connection.setup.timeout.ms",
     "transaction.timeout.ms",
 }
@@ -75,10 +76,10 @@ def check_key(name: str) -> None:
     """Check that a config, named without its prefix, is accepted. Raises OptionError."""
     if name in _PROTECTED:
         raise OptionError(f"Option {KAFKA}{name} cannot be set: {_PROTECTED[name]}")
-    if name.startswith(_SECURITY):
-        raise OptionError(f"Option {KAFKA}{name} cannot be set: TLS and SASL are not supported")
-    if name not in _SUPPORTED | _IGNORED:
-        names = {KAFKA + one: KAFKA + one for one in sorted(_SUPPORTED)}
+    if name.startswith(_SECURITY) and name not in SUPPORTED:
+        raise OptionError(f"Option {KAFKA}{name} is not supported: {_SECURITY_ADVICE}")
+    if name not in _SUPPORTED | _IGNORED | SUPPORTED:
+        names = {KAFKA + one: KAFKA + one for one in sorted(_SUPPORTED | SUPPORTED)}
         raise OptionError(f"Unknown option {KAFKA + name!r}{suggestion(KAFKA + name, names)}")
 
 

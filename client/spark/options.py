@@ -18,6 +18,7 @@ from ..producer.batch import BatchConfig
 from ..types import EARLIEST, LATEST, TopicPartition
 from .errors import OptionError
 from .kafka_keys import KAFKA, check_key, suggestion
+from .security import security_option
 from .values import (
     OffsetBound,
     one_of,
@@ -311,7 +312,6 @@ def _connection_options(
     bootstrap = values.kafka("bootstrap.servers", parse_bootstrap)
     if bootstrap is None:
         raise OptionError(f"Missing option {KAFKA}bootstrap.servers: expected host:port,…")
-    values.kafka("security.protocol", one_of("PLAINTEXT"))
     default = ClientConfig()
     timeouts, retry = default.timeouts, default.retry
     poll = values.get("kafkaConsumer.pollTimeoutMs", parse_seconds)
@@ -334,6 +334,7 @@ def _connection_options(
         or default.metadata_max_age,
         # Reading must not create a topic; writing may, if the brokers are configured to.
         allow_auto_create=is_sink,
+        security=security_option(values.kafka),
     )
     return ConnectionOptions(bootstrap, client)
 

@@ -174,10 +174,25 @@ def test_options_can_be_pickled_for_executors():
         ({"kafka.key.deserializer": "x"}, "kafka.key.deserializer cannot be set"),
         ({"kafka.enable.auto.commit": "true"}, "kafka.enable.auto.commit cannot be set.*commitGro"),
         (
-            {"kafka.security.protocol": "SSL"},
-            "kafka.security.protocol: must be PLAINTEXT",
+            {"kafka.security.protocol": "TLS"},
+            "Invalid security_protocol 'TLS': use one of PLAINTEXT, SSL",
         ),
-        ({"kafka.sasl.mechanism": "PLAIN"}, "kafka.sasl.mechanism cannot be set: TLS and SASL"),
+        (
+            {"kafka.sasl.mechanism": "PLAIN"},
+            "kafka.sasl.mechanism requires kafka.security.protocol SASL_SSL or SASL_PLAINTEXT",
+        ),
+        (
+            {"kafka.ssl.truststore.location": "ca.pem"},
+            "kafka.ssl.truststore.location requires kafka.security.protocol SSL or SASL_SSL",
+        ),
+        (
+            {"kafka.security.protocol": "SASL_SSL", "kafka.sasl.mechanism": "GSSAPI"},
+            "'GSSAPI' is not supported: use one of PLAIN",
+        ),
+        (
+            {"kafka.sasl.login.callback.handler.class": "X"},
+            "kafka.sasl.login.callback.handler.class is not supported: certificates must be PEM",
+        ),
         (
             {"kafka.bootstrap.servers": "nowhere:port"},
             "'nowhere:port' of option kafka.bootstrap",
@@ -308,3 +323,41 @@ def test_every_option_is_documented():
         assert f"`{name}`" in page, name
     for name in kafka_keys._SUPPORTED:
         assert f"`{name}`" in page or f"`kafka.{name}`" in page, name
+
+
+SECURED = {
+    "kafka.security.protocol": "SASL_SSL",
+    "kafka.sasl.mechanism": "SCRAM-SHA-512",
+    "kafka.sasl.jaas.config": "org.apache.kafka.common.security.scram.ScramLoginModule required"
+    ' username="alice" password="hunter2";',
+    "kafka.ssl.truststore.location": "/etc/ca.pem",
+}
+
+
+def test_security_has_the_names_of_kafka_and_travels_to_executors():
+    options = pickle.loads(pickle.dumps(batch(**SECURED)))
+
+    security = options.connection.client.security
+    assert security.security_protocol == "SASL_SSL"
+    assert security.sasl_mechanism == "SCRAM-SHA-512"
+    assert (security.sasl_username, security.sasl_password) == ("alice", "hunter2")
+    assert security.ssl_truststore_location == "/etc/ca.pem"
+    assert hash(options.connection)  # idle clients are kept by it
+    assert write_options({**HERE, "topic": "t", **SECURED}).connection.client.security == security
+
+
+def test_secrets_are_in_no_repr_and_in_no_error():
+    assert "hunter2" not in repr(batch(**SECURED))
+    for broken in (
+        {"kafka.sasl.jaas.config": "hunter2"},
+        {"kafka.sasl.jaas.config": SECURED["kafka.sasl.jaas.config"].rstrip(";")},
+        {"kafka.sasl.mechanism": "NONE"},
+        {"kafka.security.protocol": "PLAINTEXT"},
+        {"kafka.ssl.keystore.key": "hunter2"},
+    ):
+        try:
+            options = batch(**SECURED | broken)
+        except OptionError as error:
+            assert "hunter2" not in str(error)
+        else:
+            assert "hunter2" not in repr(options)
