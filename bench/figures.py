@@ -704,6 +704,101 @@ def draw_metadata(rows: list[Row]) -> Drawing:
     )
 
 
+# -- replication -----------------------------------------------------------------------------------
+
+REPLICATION = Section(
+    "Replication compared with Apache Kafka",
+    "Three brokers each on one machine, three replicas, `min.insync.replicas=2`, acks=all; neither "
+    "waits for the disk. CPU and memory are the sum of all brokers, and of etcd's three members.",
+)
+
+
+@REPLICATION.figure(
+    "Replicated throughput",
+    "replication/throughput",
+    "12 partitions, librdkafka's default batching. Brokers and client share the cores.",
+)
+def draw_replicated_throughput(trials: list[Row]) -> Drawing:
+    cpu = BROKER_CPU._replace(header="CPU of all brokers, s per million records")
+    for trial in _smallest_records(trials):
+        yield bars(f"{trial['operation']}, {byte_size(trial['size'])}", trial["best"], RATE)
+    for trial in trials:
+        yield table(
+            f"{trial['operation']}, {byte_size(trial['size'])}",
+            trial["best"].items(),
+            *(RATE, VERSUS_KAFKA, MEGABYTES, cpu),
+            Column("CPU × Kafka", "cpu_versus_kafka", 1, ".2f"),
+            *(BROKER_CORES, CLIENT_CORES),
+        )
+
+
+@REPLICATION.figure(
+    "Latency of replicated records",
+    "replication/latency",
+    "Single records at a fixed rate, from the produce call.",
+)
+def draw_replicated_latency(rows: list[Row]) -> Drawing:
+    yield table(
+        f"{rows[0]['rate']} records/s" if rows else "",
+        ((row["label"], row["best"]) for row in rows),
+        *(
+            Column(f"{name} {percentile}, ms", f"{end}/{percentile}", 1e3, ",.1f")
+            for end, name in (("delivered", "acknowledged"), ("consumed", "consumed"))
+            for percentile in ("p50", "p99", "p99.9")
+        ),
+    )
+
+
+@REPLICATION.figure(
+    "Failover",
+    "replication/failover",
+    "The longest time without an ack of the partitions that the broker led, from the signal on: "
+    "the first of them to go on, and the last; the worst round.",
+)
+def draw_failover(rows: list[Row]) -> Drawing:
+    yield table(
+        "",
+        ((f"{row['signal']}, {row['label']}", row["worst"]) for row in rows),
+        Column("partitions", "partitions"),
+        Column("first, s", "first", 1, ",.2f"),
+        Column("last, s", "last", 1, ",.2f"),
+    )
+
+
+@REPLICATION.figure(
+    "Catch-up of a follower",
+    "replication/catch-up",
+    "1 KiB records in 12 partitions, from the first response of the broker until all replicas are "
+    "in sync.",
+)
+def draw_catch_up(rows: list[Row]) -> Drawing:
+    yield table(
+        "",
+        ((row["label"], row) for row in rows),
+        Column("MB missed", "bytes", 1e-6),
+        Column("start, s", "start_seconds", 1, ",.2f"),
+        Column("catch-up, s", "seconds", 1, ",.2f"),
+        MEGABYTES,
+    )
+
+
+@REPLICATION.figure(
+    "Replicated partitions without load",
+    "replication/partitions",
+    "Topics of 100 partitions, created one after another; three replicas each.",
+)
+def draw_idle_partitions(rows: list[Row]) -> Drawing:
+    yield table(
+        "",
+        ((row["label"], row) for row in rows),
+        Column("partitions", "partitions"),
+        Column("creation, s", "create_seconds", 1, ",.1f"),
+        Column("idle CPU of all brokers, cores", "idle_cores", 1, ",.3f"),
+        Column("memory of all brokers, MB", "anonymous", 1e-6),
+        Column("librdkafka list_topics, ms", "list_seconds", 1e3, ",.0f"),
+    )
+
+
 # -- wire protocol ---------------------------------------------------------------------------------
 
 WIRE = Section(
@@ -751,7 +846,7 @@ WIRE.figure(
     "In addition to its dependencies. Each codec is compiled on first use.",
 )(draw_imports)
 
-SECTIONS = (BROKER, LOG, CLIENTS, SPARK, GROUPS, TRANSACTIONS, CLUSTER, WIRE)
+SECTIONS = (BROKER, LOG, CLIENTS, SPARK, GROUPS, TRANSACTIONS, CLUSTER, REPLICATION, WIRE)
 
 
 def tables(bench: str, part: str, results: Any) -> Iterator[tuple[str, Table]]:

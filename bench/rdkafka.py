@@ -47,10 +47,18 @@ def connect_admin(address: str) -> AdminClient:
     return AdminClient({"bootstrap.servers": address, **QUIET})
 
 
-def create_topic(address: str, topic: str, partitions: int, config: dict[str, str]) -> None:
+def create_topic(
+    address: str,
+    topic: str,
+    partitions: int,
+    config: dict[str, str],
+    replication_factor: int = 1,
+) -> None:
     """Create a topic, and wait until all of its partitions have a leader."""
     admin = connect_admin(address)
-    new = NewTopic(topic, num_partitions=partitions, replication_factor=1, config=config)
+    new = NewTopic(
+        topic, num_partitions=partitions, replication_factor=replication_factor, config=config
+    )
     admin.create_topics([new])[topic].result(TIMEOUT_SECONDS)
     deadline = time.monotonic() + TIMEOUT_SECONDS
     while True:

@@ -13,6 +13,7 @@ import struct
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
@@ -26,20 +27,20 @@ JVM_OPTIONS = [
     *("-Xmx1g", "-Xms1g", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"),
     *("-XX:InitiatingHeapOccupancyPercent=35", "-XX:+ExplicitGCInvokesConcurrent"),
 ]
-#: Defaults, except for what a single broker needs and a short delay for deleted files.
+#: Defaults, except for the replication of internal topics and a short delay for deleted files.
 KAFKA_PROPERTIES = """
 process.roles=broker,controller
-node.id=0
-controller.quorum.voters=0@127.0.0.1:{controller_port}
+node.id={node_id}
+controller.quorum.voters={voters}
 listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
 controller.listener.names=CONTROLLER
 listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
 log.dirs={data}
 auto.create.topics.enable=false
 offsets.topic.num.partitions=1
-offsets.topic.replication.factor=1
-transaction.state.log.replication.factor=1
-transaction.state.log.min.isr=1
+offsets.topic.replication.factor={replicas}
+transaction.state.log.replication.factor={replicas}
+transaction.state.log.min.isr={min_isr}
 log.segment.delete.delay.ms=500
 """
 
@@ -67,6 +68,7 @@ class Server:
         self.data = directory / "data"
         self.port = free_port()
         self.start_seconds = 0.0
+        self._started_at = 0.0
         self.environment: dict[str, str] = {}
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -101,7 +103,12 @@ class Server:
     def start(self) -> None:
         """Start the process, and wait for its first response."""
         self.prepare()
-        start = time.perf_counter()
+        self.launch()
+        self.wait()
+
+    def launch(self) -> None:
+        """Start the process without waiting for it."""
+        self._started_at = time.perf_counter()
         with self.output.open("ab") as output:
             self._process = subprocess.Popen(
                 self.command(),
@@ -112,14 +119,18 @@ class Server:
                 # Ctrl-C is for the benchmark, which then stops its servers.
                 start_new_session=True,
             )
+
+    def wait(self) -> None:
+        """Wait for the first response of a process that was launched."""
+        assert self._process is not None
         while not self._responds():
-            elapsed = time.perf_counter() - start
+            elapsed = time.perf_counter() - self._started_at
             if self._process.poll() is not None or elapsed > START_SECONDS:
                 self.end()
                 last = self.output.read_text(errors="replace").strip().splitlines()[-3:]
                 raise ServerError(f"{self.name} did not start: {' / '.join(last)}")
             time.sleep(POLL_SECONDS)
-        self.start_seconds = time.perf_counter() - start
+        self.start_seconds = time.perf_counter() - self._started_at
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> None:
         """Send a signal to the process and wait for its end; kill it if it takes too long."""
@@ -178,13 +189,24 @@ class Ottla(Server):
 
 
 class Kafka(Server):
-    """Apache Kafka from its jars: broker and controller in one JVM (KRaft)."""
+    """Apache Kafka from its jars: broker and controller in one JVM (KRaft).
+
+    `controller_ports` are those of all nodes of its cluster, of which this one is `node_id`.
+    """
 
     name = "kafka"
 
-    def __init__(self, directory: Path, libs: Path) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        libs: Path,
+        node_id: int = 0,
+        controller_ports: Sequence[int] = (),
+    ) -> None:
         super().__init__(directory)
         self._libs = libs
+        self._node_id = node_id
+        self._controller_ports = controller_ports or [free_port()]
         self._properties = directory / "server.properties"
 
     @staticmethod
@@ -203,9 +225,20 @@ class Kafka(Server):
         return next(self._libs.glob("kafka_2.*.jar")).stem.rpartition("-")[2]
 
     def prepare(self) -> None:
-        """Format the data directory."""
+        """Format the data directory, unless it has been formatted."""
         super().prepare()
-        text = KAFKA_PROPERTIES.format(port=self.port, controller_port=free_port(), data=self.data)
+        if self._properties.exists():
+            return
+        ports = self._controller_ports
+        text = KAFKA_PROPERTIES.format(
+            node_id=self._node_id,
+            voters=",".join(f"{number}@127.0.0.1:{port}" for number, port in enumerate(ports)),
+            port=self.port,
+            controller_port=ports[self._node_id],
+            data=self.data,
+            replicas=len(ports),
+            min_isr=(len(ports) + 1) // 2,
+        )
         self._properties.write_text(text)
         tool = ["kafka.tools.StorageTool", "format", "-t", "b3R0bGEtYmVuY2htYXJrcw"]
         done = subprocess.run(

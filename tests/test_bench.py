@@ -11,6 +11,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+from ottla.cli.local_etcd import INSTALL_HINT, find_etcd
+
 BENCH = Path(__file__).resolve().parent.parent / "bench"
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -25,6 +27,7 @@ def load(name):
 
 
 charts, figures, report, run = load("charts"), load("figures"), load("report"), load("run")
+ALL_SCRIPTS = (*run.SCRIPTS, *run.LONG_SCRIPTS)
 FIGURES = [figure for section in figures.SECTIONS for figure in section.figures]
 
 
@@ -187,6 +190,33 @@ RESULTS = {
             | {"list_seconds": 0.01}
             | {name: {"p50": 0.02, "p95": 0.03} for name in ("all", "one", "delay")}
             for count in (1000, 10_000)
+        ],
+    },
+    "replication": {
+        "throughput": [
+            {"operation": operation, "size": 100, "partitions": 12, "best": rates("ottla", "kafka")}
+            for operation in ("produce", "consume")
+        ],
+        "latency": [
+            {"label": "ottla", "rate": 500}
+            | {
+                "best": {
+                    end: {"p50": 0.001, "p99": 0.004, "p99.9": 0.01}
+                    for end in ("delivered", "consumed")
+                }
+            }
+        ],
+        "failover": [
+            {"signal": "SIGKILL", "label": "ottla"}
+            | {"worst": {"partitions": 4, "first": 6.1, "last": 6.2}}
+        ],
+        "catch-up": [
+            {"label": "ottla", "bytes": 1 << 28, "start_seconds": 0.4, "seconds": 1.0}
+            | {"bytes_per_second": 2.7e8}
+        ],
+        "partitions": [
+            {"label": "ottla", "partitions": 10_000, "create_seconds": 20.0, "idle_cores": 0.1}
+            | {"list_seconds": 0.2, "anonymous": 200_000_000}
         ],
     },
     "records": {
@@ -445,7 +475,7 @@ def test_the_runner_knows_every_script():
         path.stem for path in BENCH.glob("*.py") if re.search(r"recording\(\"", path.read_text())
     }
 
-    assert {script.name for script in run.SCRIPTS} == scripts
+    assert {script.name for script in ALL_SCRIPTS} == scripts
 
 
 def test_all_scripts_take_less_than_twenty_minutes():
@@ -461,7 +491,7 @@ def call(name, *arguments):
     return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
 
 
-@pytest.mark.parametrize("name", [script.name for script in run.SCRIPTS])
+@pytest.mark.parametrize("name", [script.name for script in ALL_SCRIPTS])
 def test_every_script_has_help(name):
     done = call(name, "--help")
 
@@ -475,6 +505,14 @@ def test_every_script_has_help(name):
         ("groups", ["--only", "rebalance"], "Rebalance time by group size"),
         ("cluster", ["--only", "create"], "Topic creation"),
         ("client", ["--only", "produce"], "Produce"),
+        pytest.param(
+            *(
+                "replication",
+                ["--clusters", "ottla", "--only", "catch-up"],
+                "Catch-up of a follower",
+            ),
+            marks=pytest.mark.skipif(find_etcd() is None, reason=f"no etcd: {INSTALL_HINT}"),
+        ),
     ],
 )
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
