@@ -19,6 +19,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from uuid import UUID
 
@@ -351,11 +352,13 @@ class Cluster:
                 broker.node_id: Node(broker.node_id, broker.host, broker.port, broker.rack)
                 for broker in response.brokers
             }
+        known = metadata.topics
         if is_all:
             metadata.topics, metadata.fetched_at = {}, {}
         for topic in response.topics:
             if topic.name is not None:
-                metadata.topics[topic.name] = _topic_info(topic)
+                info = _topic_info(topic)
+                metadata.topics[topic.name] = _without_stale_leaders(info, known.get(topic.name))
                 metadata.fetched_at[topic.name] = now
 
     # Connections.
@@ -485,3 +488,15 @@ def _topic_info(topic: MetadataResponseTopic) -> TopicInfo:
         is_internal=topic.is_internal,
         error=ErrorCode.of(topic.error_code),
     )
+
+
+def _without_stale_leaders(info: TopicInfo, known: TopicInfo | None) -> TopicInfo:
+    """Return metadata with the leaders that are known from a broker with newer metadata."""
+    if known is None or known.id != info.id or info.id == NIL_UUID:
+        return info
+    pairs = zip_longest(info.partitions, known.partitions[: len(info.partitions)])
+    partitions = tuple(
+        before if before is not None and before.leader_epoch > now.leader_epoch >= 0 else now
+        for now, before in pairs
+    )
+    return info if partitions == info.partitions else replace(info, partitions=partitions)

@@ -12,6 +12,7 @@
     ├── BufferFullError            no buffer memory for a record within `buffer_timeout`
     ├── RecordTooLargeError        a record does not fit a request or the buffer
     ├── ConsumerError              an operation that the consumer's assignment does not allow
+    ├── LogTruncationError         the log does not have what was read; `.diverging_offset`
     ├── TruncatedError             a broker sent less than one batch
     ├── TransactionError           an operation that the state of the transaction does not allow
     │   ├── AbortableTransactionError  the transaction failed; abort it, and the producer can go on
@@ -27,7 +28,12 @@ BadRecordError in `consumer.fetched_data`, and PartialError in `admin`. `ottla.c
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ottla.protocol.errors import ErrorCode, KafkaError, RefreshError, RetriableError, error_of
+
+if TYPE_CHECKING:
+    from .types import TopicPartition
 
 __all__ = [
     "AbortableTransactionError",
@@ -41,6 +47,7 @@ __all__ = [
     "ErrorCode",
     "FatalTransactionError",
     "KafkaError",
+    "LogTruncationError",
     "ProducerFencedError",
     "RecordTooLargeError",
     "RefreshError",
@@ -95,6 +102,31 @@ class RecordTooLargeError(ClientError):
 
 class ConsumerError(ClientError):
     """An operation that the consumer's assignment does not allow."""
+
+
+class LogTruncationError(ClientError):
+    """The log was truncated below a consumer's position, and auto_offset_reset is "none".
+
+    After an unclean leader election, records that were read may be gone, and others be in their
+    place. Seek to continue: at `diverging_offset` everything that is in the log now is read.
+    """
+
+    def __init__(
+        self, partition: TopicPartition, position: int, diverging_offset: int | None
+    ) -> None:
+        super().__init__(
+            f"{partition}: the log was truncated below position {position}, "
+            + (
+                "at an unknown offset"
+                if diverging_offset is None
+                else f"and diverges at offset {diverging_offset}"
+            )
+        )
+        self.partition = partition
+        #: The offset of the record that would have been delivered next.
+        self.position = position
+        #: The first offset that is known to diverge; None if the leader does not know it.
+        self.diverging_offset = diverging_offset
 
 
 class TransactionError(ClientError):

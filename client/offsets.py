@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Iterable, Mapping
 from itertools import groupby
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from ottla.protocol.api.list_offsets import (
     ListOffsetsPartition,
@@ -43,6 +43,14 @@ _LAST_OF_ONE_GROUP = 7
 _FIRST_WITH_REQUIRE_STABLE = 7
 
 
+class ListedOffset(NamedTuple):
+    """An offset, and the leader epoch of its record; that of the leader if there is no record."""
+
+    offset: int
+    timestamp: int
+    leader_epoch: int
+
+
 async def list_offsets(
     cluster: Cluster, timestamps: Mapping[TopicPartition, int], *, read_committed: bool
 ) -> dict[TopicPartition, OffsetAndTimestamp | Failure]:
@@ -60,7 +68,11 @@ async def list_offsets(
             for node, partitions in by_node.items()
         )
     ):
-        results |= node_results
+        for tp, found in node_results.items():
+            if isinstance(found, ListedOffset):
+                results[tp] = OffsetAndTimestamp(found.offset, found.timestamp)
+            else:
+                results[tp] = found
     return results
 
 
@@ -70,7 +82,7 @@ async def list_offsets_from(
     timestamps: Mapping[TopicPartition, int],
     *,
     read_committed: bool,
-) -> dict[TopicPartition, OffsetAndTimestamp | Failure]:
+) -> dict[TopicPartition, ListedOffset | Failure]:
     """Look up offsets like `list_offsets`, of partitions that one node leads."""
     request = ListOffsetsRequest(
         replica_id=-1,
@@ -92,7 +104,7 @@ async def list_offsets_from(
         return dict.fromkeys(timestamps, error)
     return {
         tp: kafka_error(partition.error_code, str(tp))
-        or OffsetAndTimestamp(partition.offset, partition.timestamp)
+        or ListedOffset(partition.offset, partition.timestamp, partition.leader_epoch)
         for topic in response.topics
         for partition in topic.partitions
         for tp in [TopicPartition(topic.name, partition.partition_index)]

@@ -71,10 +71,11 @@ class ArrowStream:
             raise
         if batch is None:
             end = self._fetched.next_offset
-            self._delivery.deliver_up_to(partition, end, partition.leader_epoch)
+            self._delivery.deliver_up_to(partition, end, self._fetched.leader_epoch)
             self._partition = None
             partition.mark_consumed()
             return None
         next_offset = batch.column("offset")[-1].as_py() + 1
-        self._delivery.deliver_up_to(partition, next_offset, partition.leader_epoch)
+        # At most too high: the log that it was fetched from has this epoch, too.
+        self._delivery.deliver_up_to(partition, next_offset, self._fetched.leader_epoch)
         return batch

@@ -28,6 +28,8 @@ class ReadyRecords(NamedTuple):
     partition: AssignedPartition
     records: list[ConsumerRecord]
     next_offset: int
+    #: Of what is before `next_offset`.
+    leader_epoch: int
     error: Exception | None = None
 
 
@@ -85,7 +87,7 @@ class Delivery:
             elif taken.records:
                 return self._deserialized(partition, taken)
             else:
-                partition.deliver_up_to(taken.next_offset, partition.leader_epoch)
+                partition.deliver_up_to(taken.next_offset, taken.leader_epoch)
                 partition.mark_consumed()
         self.arrived.clear()
         return None
@@ -106,12 +108,12 @@ class Delivery:
     def deliver_one_by_one(self, ready: ReadyRecords) -> None:
         """Deliver records through `iterator`."""
         self._iterated = ready.partition
-        self._slice = FetchedSlice(ready.records, ready.next_offset)
+        self._slice = FetchedSlice(ready.records, ready.next_offset, ready.leader_epoch)
         self.iterator = iter(ready.records)
 
     def deliver(self, ready: ReadyRecords) -> None:
         """Record that the application was given these records, all at once."""
-        self.deliver_up_to(ready.partition, ready.next_offset, ready.records[-1].leader_epoch)
+        self.deliver_up_to(ready.partition, ready.next_offset, ready.leader_epoch)
 
     def deliver_up_to(
         self, partition: AssignedPartition, next_offset: int, leader_epoch: int
@@ -123,11 +125,12 @@ class Delivery:
 
     def limit(self, ready: ReadyRecords, max_records: int) -> ReadyRecords:
         """Return no more than `max_records`; the others come next."""
-        partition, records, next_offset, _error = ready
+        partition, records, next_offset, leader_epoch, _error = ready
         if len(records) <= max_records:
             return ready
-        self._put_back(partition, records[max_records:], next_offset)
-        return ReadyRecords(partition, records[:max_records], records[max_records - 1].offset + 1)
+        self._put_back(partition, FetchedSlice(records[max_records:], next_offset, leader_epoch))
+        last = records[max_records - 1]
+        return ReadyRecords(partition, records[:max_records], last.offset + 1, last.leader_epoch)
 
     def skip(self, ready: ReadyRecords) -> None:
         """Continue after a record that could not be deserialized, unless there was a seek."""
@@ -141,12 +144,14 @@ class Delivery:
 
         All that was taken from the iterator, except the last record, is consumed.
         """
-        partition, (records, next_offset, _) = self._iterated, self._slice
+        partition, (records, next_offset, leader_epoch, _) = self._iterated, self._slice
         delivered = len(records) - length_hint(self.iterator)
         if partition is not None and delivered:
             last = records[delivered - 1]
-            is_all = delivered == len(records)
-            partition.deliver_up_to(next_offset if is_all else last.offset + 1, last.leader_epoch)
+            if delivered == len(records):
+                partition.deliver_up_to(next_offset, leader_epoch)
+            else:
+                partition.deliver_up_to(last.offset + 1, last.leader_epoch)
             partition.consumed = max(partition.consumed, last.offset)
             partition.has_uncommitted = True
 
@@ -165,7 +170,7 @@ class Delivery:
         if partition is None or partition not in partitions:
             return
         self.update_position()
-        self._put_back(partition, list(self.iterator), self._slice.next_offset)
+        self._put_back(partition, self._slice._replace(records=list(self.iterator)))
         self._processing.append(partition)
         self._iterated = None
         self._slice = FetchedSlice([], -1)
@@ -198,12 +203,10 @@ class Delivery:
             partition.is_queued = False
         return None
 
-    def _put_back(
-        self, partition: AssignedPartition, records: list[ConsumerRecord], next_offset: int
-    ) -> None:
-        if not records:
+    def _put_back(self, partition: AssignedPartition, undelivered: FetchedSlice) -> None:
+        if not undelivered.records:
             return
-        partition.buffer.put_back(FetchedSlice(records, next_offset, is_deserialized=True))
+        partition.buffer.put_back(undelivered._replace(is_deserialized=True))
         if partition.is_queued:
             self._queue.remove(partition)
         partition.is_queued = True
@@ -212,14 +215,14 @@ class Delivery:
 
     def _deserialized(self, partition: AssignedPartition, taken: FetchedSlice) -> ReadyRecords:
         if taken.is_deserialized or (self._key is None and self._value is None):
-            return ReadyRecords(partition, taken.records, taken.next_offset)
+            return ReadyRecords(partition, taken.records, taken.next_offset, taken.leader_epoch)
         records, error = deserialize(taken.records, self._key, self._value)
         if error is None:
-            return ReadyRecords(partition, records, taken.next_offset)
+            return ReadyRecords(partition, records, taken.next_offset, taken.leader_epoch)
         # The record that failed stays in the buffer until it has been handled: see `skip`.
         undelivered = taken.records[len(records) :]
-        partition.buffer.put_back(FetchedSlice(undelivered, taken.next_offset))
+        partition.buffer.put_back(taken._replace(records=undelivered))
         bad = undelivered[0]
         if records:
-            return ReadyRecords(partition, records, bad.offset)
-        return ReadyRecords(partition, [bad], bad.offset + 1, error)
+            return ReadyRecords(partition, records, bad.offset, records[-1].leader_epoch)
+        return ReadyRecords(partition, [bad], bad.offset + 1, bad.leader_epoch, error)

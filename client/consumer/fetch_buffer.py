@@ -59,10 +59,10 @@ class FetchBuffer:
         """Remove a record that was put back, if it still comes next; return the offset after it."""
         if not self._slices or self._slices[0].records[0] is not record:
             return None
-        records, next_offset, is_deserialized = self._slices.popleft()
-        if len(records) == 1:
-            return next_offset
-        self.put_back(FetchedSlice(records[1:], next_offset, is_deserialized))
+        undelivered = self._slices.popleft()
+        if len(undelivered.records) == 1:
+            return undelivered.next_offset
+        self.put_back(undelivered._replace(records=undelivered.records[1:]))
         return record.offset + 1
 
     def clear(self) -> None:

@@ -39,6 +39,8 @@ class FetchedSlice(NamedTuple):
 
     records: list[ConsumerRecord]
     next_offset: int
+    #: Of the batch before `next_offset`, which may have no records for the application.
+    leader_epoch: int = -1
     #: Whether the deserializers were applied.
     is_deserialized: bool = False
 
@@ -65,6 +67,7 @@ class FetchedData:
         "_slices",
         "_view",
         "fetch_offset",
+        "leader_epoch",
         "next_offset",
         "size_bytes",
         "tp",
@@ -92,7 +95,8 @@ class FetchedData:
         # Where the next batch starts, and the slices of a large batch that was decoded.
         self._at = 0
         self._slices: Iterator[FetchedSlice] = iter(())
-        self.size_bytes, self.next_offset = _extent(self._view, fetch_offset)
+        #: `leader_epoch` is that of the last batch.
+        self.size_bytes, self.next_offset, self.leader_epoch = _extent(self._view, fetch_offset)
 
     def take(self, max_records: int) -> FetchedSlice | None:
         """Return the next records, up to about `max_records`; None at the end.
@@ -104,7 +108,7 @@ class FetchedData:
         if next_slice is not None:
             return next_slice
         records: list[ConsumerRecord] = []
-        next_offset = -1
+        next_offset = leader_epoch = -1
         while self._at < self.size_bytes and len(records) < max_records:
             if records and self._next_record_count() > max_records:
                 break
@@ -119,8 +123,8 @@ class FetchedData:
                 self._slices = _split(decoded, max_records, batch.next_offset)
                 return next(self._slices)
             records += decoded
-            next_offset = batch.next_offset
-        return FetchedSlice(records, next_offset) if next_offset >= 0 else None
+            next_offset, leader_epoch = batch.next_offset, batch.partition_leader_epoch
+        return FetchedSlice(records, next_offset, leader_epoch) if next_offset >= 0 else None
 
     @property
     def is_started(self) -> bool:
@@ -212,11 +216,12 @@ def _split(
     for start in range(0, len(records), max_records):
         part = records[start : start + max_records]
         is_last = start + max_records >= len(records)
-        yield FetchedSlice(part, next_offset if is_last else part[-1].offset + 1)
+        last = part[-1]
+        yield FetchedSlice(part, next_offset if is_last else last.offset + 1, last.leader_epoch)
 
 
-def _extent(view: memoryview, fetch_offset: int) -> tuple[int, int]:
-    """Return the size of all complete batches, and the offset that follows the last of them.
+def _extent(view: memoryview, fetch_offset: int) -> tuple[int, int, int]:
+    """Return the size of all complete batches, the offset after the last, and its leader epoch.
 
     The last batch may be incomplete: brokers may truncate it at the requested size.
     """
@@ -229,9 +234,9 @@ def _extent(view: memoryview, fetch_offset: int) -> tuple[int, int]:
     if last < 0:
         if end:
             raise TruncatedError(f"The {end} bytes that were fetched contain no complete batch")
-        return 0, fetch_offset
-    base_offset, _, _, _, _, last_offset_delta, *_ = unpack_header(view, last)
-    return at, max(fetch_offset, base_offset + last_offset_delta + 1)
+        return 0, fetch_offset, -1
+    base_offset, _, leader_epoch, _, _, last_offset_delta, *_ = unpack_header(view, last)
+    return at, max(fetch_offset, base_offset + last_offset_delta + 1), leader_epoch
 
 
 class TruncatedError(ClientError):

@@ -32,6 +32,7 @@ from .delivery import Delivery
 from .fetched_data import FetchedData, TruncatedError
 from .partition_retries import PartitionRetries
 from .position_lookup import PositionLookup
+from .position_validation import PositionValidation
 from .positions import AssignedPartition, Positions
 
 logger = logging.getLogger(__name__)
@@ -46,6 +47,7 @@ class _FetchedPartition(NamedTuple):
     partition: AssignedPartition
     offset: int
     fetch_epoch: int
+    leader_epoch: int
 
 
 class Fetcher:
@@ -66,6 +68,9 @@ class Fetcher:
         self._read_config = read_config
         self._retries = PartitionRetries(cluster, delivery)
         self._lookup = PositionLookup(cluster, delivery, read_config, self._retries, self.wake)
+        self._validation = PositionValidation(
+            cluster, delivery, read_config, self._retries, self._lookup
+        )
         self._changed = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._serial = count(1)
@@ -110,6 +115,7 @@ class Fetcher:
         leaderless: set[str] = set()
         unpositioned: list[AssignedPartition] = []
         by_leader: dict[int, list[AssignedPartition]] = {}
+        unvalidated: dict[int, dict[AssignedPartition, int]] = {}
         next_retry = float("inf")
         for partition in self._positions:
             if partition.retry_at > now:
@@ -117,16 +123,21 @@ class Fetcher:
             elif self._lookup.needs(partition):
                 unpositioned.append(partition)
             elif partition.is_fetchable:
-                leader = self._leader(partition.tp)
-                if leader is None or partition.has_stale_leader:
+                info = self._partition_info(partition.tp)
+                if info is None or info.leader < 0 or partition.has_stale_leader:
                     leaderless.add(partition.tp.topic)
-                else:
-                    by_leader.setdefault(leader, []).append(partition)
+                elif not self._validation.needs(partition, info.leader_epoch):
+                    by_leader.setdefault(info.leader, []).append(partition)
+                elif not self._validation.is_in_progress(partition):
+                    unvalidated.setdefault(info.leader, {})[partition] = info.leader_epoch
         self._wake_at(next_retry)
         self._limit_paused()
         if unpositioned:
             self._lookup.begin(unpositioned)
             yield f"positions {next(self._serial)}", self._lookup.run(unpositioned)
+        for leader, epochs in unvalidated.items():
+            self._validation.begin(epochs)
+            yield f"validation {next(self._serial)}", self._validation.run(leader, epochs)
         if leaderless and "leaders" not in self._running:
             yield "leaders", self._find_leaders(leaderless)
         share = self._config.prefetch_bytes // (2 * max(1, len(by_leader)))
@@ -138,6 +149,10 @@ class Fetcher:
     def _leader(self, tp: TopicPartition) -> int | None:
         info = self._partition_info(tp)
         return None if info is None or info.leader < 0 else info.leader
+
+    def _leader_epoch(self, tp: TopicPartition) -> int:
+        info = self._partition_info(tp)
+        return -1 if info is None else info.leader_epoch
 
     def _partition_info(self, tp: TopicPartition) -> PartitionInfo | None:
         topic = self._cluster.metadata.topics.get(tp.topic)
@@ -196,7 +211,10 @@ class Fetcher:
         if not partitions:
             return
         requested = {
-            one.tp: _FetchedPartition(one, one.fetch_offset, one.fetch_epoch) for one in partitions
+            one.tp: _FetchedPartition(
+                one, one.fetch_offset, one.fetch_epoch, self._leader_epoch(one.tp)
+            )
+            for one in partitions
         }
         request = fetch_request(
             map(self._partition_fetch, requested.values()),
@@ -234,13 +252,15 @@ class Fetcher:
                 self._buffer_data(fetched, data, copy=not is_only_one)
 
     def _partition_fetch(self, requested: _FetchedPartition) -> PartitionFetch:
-        tp = requested.partition.tp
-        info = self._partition_info(tp)
-        leader_epoch = -1 if info is None else info.leader_epoch
-        return PartitionFetch(*tp, requested.offset, self._config.partition_max_bytes, leader_epoch)
+        return PartitionFetch(
+            *requested.partition.tp,
+            requested.offset,
+            self._config.partition_max_bytes,
+            requested.leader_epoch,
+        )
 
     def _buffer_data(self, fetched: _FetchedPartition, data: PartitionData, *, copy: bool) -> None:
-        partition, offset, fetch_epoch = fetched
+        partition, offset, fetch_epoch, leader_epoch = fetched
         if not self._positions.is_current(partition) or partition.fetch_epoch != fetch_epoch:
             return  # revoked or sought meanwhile
         if data.error_code:
@@ -262,7 +282,7 @@ class Fetcher:
             self._retries.fail(partition, error)
             return
         partition.last_served = next(self._serial)
-        partition.add(fetched_data)
+        partition.add(fetched_data, leader_epoch)
         self._delivery.enqueue(partition)
 
     def _handle_error(self, partition: AssignedPartition, offset: int, code: int) -> None:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Collection
 
 from ..cluster import Cluster, needs_metadata_refresh
 from ..errors import ClientError, ClosedError, ConsumerError, KafkaError
-from ..offsets import fetch_committed_offsets, list_offsets_from
-from ..types import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
+from ..offsets import ListedOffset, fetch_committed_offsets, list_offsets_from
+from ..types import LATEST, OffsetAndMetadata, TopicPartition
 from .config import ReadConfig
 from .delivery import Delivery
 from .partition_retries import PartitionRetries
@@ -136,11 +136,14 @@ class PositionLookup:
     def _apply_log_end(
         self,
         partition: AssignedPartition,
-        end: OffsetAndTimestamp | KafkaError | ClientError | None,
+        end: ListedOffset | KafkaError | ClientError | None,
     ) -> None:
         match end:
-            case OffsetAndTimestamp(offset, _timestamp):
-                partition.start_at(offset)
+            case ListedOffset(offset, _timestamp, epoch):
+                if partition.reset_to == LATEST:
+                    partition.start_at(offset, epoch, validated_epoch=epoch)
+                else:
+                    partition.start_at(offset)
             case None:
                 self._retries.retry_later(partition)
             case error:

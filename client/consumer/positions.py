@@ -48,6 +48,7 @@ class AssignedPartition:
         "failures",
         "fetch_epoch",
         "fetch_offset",
+        "fetched_epoch",
         "has_stale_leader",
         "has_uncommitted",
         "is_paused",
@@ -63,6 +64,7 @@ class AssignedPartition:
         "started_at",
         "state",
         "tp",
+        "validated_epoch",
     )
 
     def __init__(self, tp: TopicPartition) -> None:
@@ -79,8 +81,11 @@ class AssignedPartition:
         self.started_at = -1
         #: Whether records were delivered that no commit covers.
         self.has_uncommitted = False
-        #: The leader epoch of the last record that was delivered.
-        self.leader_epoch = -1
+        #: The leader epoch of the last record that was delivered, and of the one before the fetch
+        #: offset; -1 if unknown.
+        self.leader_epoch = self.fetched_epoch = -1
+        #: The latest epoch of a leader whose log is known to have what was fetched.
+        self.validated_epoch = -1
         self.is_paused = False
         #: The leader in the metadata is wrong or does not answer: look it up again.
         self.has_stale_leader = False
@@ -129,15 +134,19 @@ class AssignedPartition:
         """Whether it may be fetched from."""
         return self.has_position and self.is_deliverable and self.error is None
 
-    def start_at(self, offset: int, leader_epoch: int = -1) -> None:
-        """Set the position; discard the fetch buffer."""
+    def start_at(self, offset: int, leader_epoch: int = -1, validated_epoch: int = -1) -> None:
+        """Set the position; discard the fetch buffer.
+
+        `leader_epoch` is that of the record before it, if known. It is in the log of the leader of
+        `validated_epoch`.
+        """
+        self.leader_epoch, self.validated_epoch = leader_epoch, validated_epoch
         self.discard()
         self.state = FetchState.FETCHING
         self.position = self.consumed = self.fetch_offset = self.started_at = offset
         self.has_uncommitted = False
         lowest = self.lowest_position
         self.lowest_position = offset if lowest is None else min(lowest, offset)
-        self.leader_epoch = leader_epoch
         self.error = None
         self.failures, self.retry_at = 0, 0.0
 
@@ -155,12 +164,13 @@ class AssignedPartition:
         """Discard the fetch buffer; fetch again from the position."""
         self.fetch_epoch += 1
         self.buffer.clear()
-        self.fetch_offset = self.position
+        self.fetch_offset, self.fetched_epoch = self.position, self.leader_epoch
 
-    def add(self, data: FetchedData) -> None:
-        """Buffer fetched data."""
+    def add(self, data: FetchedData, validated_epoch: int = -1) -> None:
+        """Buffer data that was fetched from the leader of `validated_epoch`."""
         self.buffer.put(data)
-        self.fetch_offset = data.next_offset
+        self.fetch_offset, self.fetched_epoch = data.next_offset, data.leader_epoch
+        self.validated_epoch = max(self.validated_epoch, validated_epoch)
 
     def deliver_up_to(self, next_offset: int, leader_epoch: int) -> None:
         """Set the position after records were delivered, which are being processed now."""

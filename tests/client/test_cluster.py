@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import asynccontextmanager
+from uuid import UUID
 
 import pytest
 
@@ -409,3 +410,33 @@ async def test_close_fails_pending_retries():
 
         with pytest.raises(ClosedError):
             await asking
+
+
+async def test_older_metadata_does_not_move_a_leader_back():
+    epochs = {"leader": 1, "epoch": 5, "id": UUID(int=1)}
+
+    def respond(call):
+        response = call.serve()
+        (topic,) = response.topics
+        topic.topic_id = epochs["id"]
+        topic.partitions[0].leader_id = epochs["leader"]
+        topic.partitions[0].leader_epoch = epochs["epoch"]
+        return response
+
+    async with (
+        ScriptedCluster(nodes=2, topics={"orders": 2}) as stage,
+        a_cluster(stage.address) as cluster,
+    ):
+        stage.always(MetadataRequest, respond)
+
+        async def leader() -> int:
+            metadata = await cluster.refresh(["orders"])
+            return metadata.topics["orders"].partitions[0].leader
+
+        assert await leader() == 1
+        epochs |= {"leader": 0, "epoch": 4}  # from a broker that lags behind
+        assert await leader() == 1
+        epochs |= {"leader": 0, "epoch": 6}
+        assert await leader() == 0
+        epochs |= {"leader": 1, "epoch": 0, "id": UUID(int=2)}  # another topic of this name
+        assert await leader() == 1

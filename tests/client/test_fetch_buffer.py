@@ -45,6 +45,7 @@ def test_records_carry_topic_partition_and_offset():
             ConsumerRecord("t", 3, 1, 1001, b"k1", b"v1", (), 7),
         ],
         2,
+        7,
     )
 
 
@@ -65,7 +66,7 @@ def test_records_before_the_fetch_offset_are_dropped_and_gaps_are_allowed():
 def test_an_empty_compacted_batch_advances_the_position():
     data = bytes(batches.build_batch([], base_offset=4, last_offset=8))
 
-    assert FetchedData(TP, 4, data).take(500) == FetchedSlice([], 9)
+    assert FetchedData(TP, 4, data).take(500) == FetchedSlice([], 9, -1)
 
 
 def test_small_batches_are_merged_and_large_ones_split():

@@ -44,6 +44,13 @@ from ottla.protocol.api.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
+from ottla.protocol.api.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopicResult,
+)
 from ottla.protocol.batch import split_batches
 from ottla.protocol.schema import Message
 
@@ -140,10 +147,10 @@ def offsets_of(records: list[ConsumerRecord], partition: int | None = None) -> l
 ABORT, COMMIT = 0, 1
 
 
-def batch_of(*offsets: int, **header: Any) -> bytes:
+def batch_of(*offsets: int, leader_epoch: int = 7, **header: Any) -> bytes:
     """A batch with records at these offsets."""
     records = [batches.Record(n, 1000 + n, b"k%d" % n, b"v%d" % n, ()) for n in offsets]
-    return bytes(batches.build_batch(records, leader_epoch=7, **header))
+    return bytes(batches.build_batch(records, leader_epoch=leader_epoch, **header))
 
 
 def a_transaction(producer: int, *offsets: int) -> bytes:
@@ -176,6 +183,8 @@ class ScriptedBrokers(ScriptedCluster):
         self.last_stable: dict[TopicPartition, int] = {}
         #: The leaders in Metadata responses, if these are stale.
         self.metadata_leaders: dict[TopicPartition, int] | None = None
+        #: The leader epochs of the logs, with their end offsets, for OffsetForLeaderEpoch.
+        self.epoch_ends: dict[TopicPartition, list[tuple[int, int]]] = {}
         #: May return a response instead of the regular one.
         self.on_fetch: Callable[[int, FetchRequest], FetchResponse | None] = lambda *_: None
         #: Brokers that receive requests and do not respond.
@@ -209,6 +218,8 @@ class ScriptedBrokers(ScriptedCluster):
             return self._list_offsets(call.request)
         if isinstance(call.request, FetchRequest):
             return self._long_poll(call.node.id, call.request)
+        if isinstance(call.request, OffsetForLeaderEpochRequest):
+            return self._epoch_ends(call.node.id, call.request)
         return super().serve(call)
 
     async def _long_poll(self, node: int, request: FetchRequest) -> FetchResponse:
@@ -267,6 +278,36 @@ class ScriptedBrokers(ScriptedCluster):
                 )
                 for topic in request.topics
             ]
+        )
+
+    def _epoch_ends(
+        self, node: int, request: OffsetForLeaderEpochRequest
+    ) -> OffsetForLeaderEpochResponse:
+        return OffsetForLeaderEpochResponse(
+            topics=[
+                OffsetForLeaderTopicResult(
+                    topic=topic.topic,
+                    partitions=[
+                        self._epoch_end(node, TopicPartition(topic.topic, one.partition), one)
+                        for one in topic.partitions
+                    ],
+                )
+                for topic in request.topics
+            ]
+        )
+
+    def _epoch_end(
+        self, node: int, tp: TopicPartition, requested: OffsetForLeaderPartition
+    ) -> EpochEndOffset:
+        code = 0
+        if self.leaders.get(tp, 0) != node:
+            code = 6
+        elif requested.current_leader_epoch < self.epochs.get(tp, 0):
+            code = 74
+        found = [one for one in self.epoch_ends.get(tp, []) if one[0] <= requested.leader_epoch]
+        epoch, end_offset = found[-1] if found and not code else (-1, -1)
+        return EpochEndOffset(
+            error_code=code, partition=tp.partition, leader_epoch=epoch, end_offset=end_offset
         )
 
     def end(self, tp: TopicPartition) -> int:
