@@ -40,7 +40,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add --failures-to, and the options of compat/test_transfers.py."""
+    """Add --failures-to, and the options of tests that have a long form."""
     parser.addoption(
         "--failures-to",
         type=Path,
@@ -50,6 +50,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--transfers", type=int, help="Orders of each client in compat/test_transfers.py."
     )
     parser.addoption("--transfers-clients", help="Clients in compat/test_transfers.py: a,b.")
+    parser.addoption(
+        "--failovers",
+        type=int,
+        help="Kills and stops in cluster/test_clients_through_failovers.py.",
+    )
     parser.addoption("--transfers-seed", type=int, help="Seed of compat/test_transfers.py.")
 
 

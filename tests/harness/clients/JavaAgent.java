@@ -152,10 +152,12 @@ class JavaAgent {
         Map<String, Object> settings = with(new HashMap<>());
         settings.put("compression.type", request.get("codec").asText());
         settings.put("acks", request.get("acks").asText());
-        settings.put("enable.idempotence", request.get("idempotent").asBoolean());
+        boolean idempotent = request.get("idempotent").asBoolean();
+        settings.put("enable.idempotence", idempotent);
         settings.put("linger.ms", 20);
         settings.put("max.request.size", 10_000_000);
-        settings.put("max.block.ms", 1_000); // an unknown topic is an error when this has passed
+        // An unknown topic is an error when this has passed. Failovers take longer.
+        settings.put("max.block.ms", idempotent ? TIMEOUT_MS : 1_000);
         List<Long> offsets = new ArrayList<>();
         try (var producer =
                 new KafkaProducer<>(settings, new ByteArraySerializer(), new ByteArraySerializer())) {

@@ -36,7 +36,7 @@ async function withCluster(use) {
   const cluster = new Cluster({
     logger: createLogger({ level: logLevel.NOTHING, logCreator: silent }),
     socketFactory: socketFactory(),
-    brokers: [bootstrap],
+    brokers: bootstrap.split(','),
     clientId: 'compat',
     connectionTimeout: 5000,
     requestTimeout: 60000,
@@ -64,7 +64,7 @@ async function firstOffsets(cluster, partitions) {
 async function connect(address) {
   if (address === bootstrap) return
   await close()
-  kafka = new Kafka({ clientId: 'compat', brokers: [address], logLevel: logLevel.NOTHING, retry })
+  kafka = new Kafka({ clientId: 'compat', brokers: address.split(','), logLevel: logLevel.NOTHING, retry })
   admin = kafka.admin()
   await admin.connect()
   bootstrap = address
@@ -75,12 +75,28 @@ async function close() {
   bootstrap = undefined
 }
 
+// It retries to produce, but not to get a producer id from a controller that has just gone away.
+async function connectPatiently(producer, retries) {
+  for (let attempt = 0; ; attempt++) {
+    try {
+      return await producer.connect()
+    } catch (error) {
+      if (attempt === retries || !error.name.startsWith('KafkaJSConnection')) throw error
+      await new Promise(resolve => setTimeout(resolve, retry.maxRetryTime))
+    }
+  }
+}
+
 const methods = {
   close,
 
   async produce({ topic, records, codec, acks, idempotent, partition }) {
-    const producer = kafka.producer({ idempotent, ...(idempotent && { maxInFlightRequests: 1 }) })
-    await producer.connect()
+    const patience = { ...retry, retries: 100 }
+    const producer = kafka.producer({
+      idempotent,
+      ...(idempotent && { maxInFlightRequests: 1, retry: patience }),
+    })
+    await connectPatiently(producer, idempotent ? 100 : 0)
     try {
       const [{ baseOffset } = {}] = await producer.send({
         topic,

@@ -22,7 +22,7 @@ function assignerNamed(name) {
 const retry = { retries: 100, initialRetryTime: 50, maxRetryTime: 250 }
 const kafka = new Kafka({
   clientId: config.name,
-  brokers: [config.bootstrap],
+  brokers: config.bootstrap.split(','),
   logLevel: logLevel.WARN,
   logCreator: () => ({ label, log }) => process.stderr.write(`${label} ${log.message} ${log.error || ''}\n`),
   retry,

@@ -2,7 +2,7 @@
 
     python member.py CLIENT CONFIG
 
-CLIENT is confluent, kafka-python or aiokafka; CONFIG is JSON, see `Config`. Member.java and
+CLIENT is confluent, kafka-python, aiokafka or ottla; CONFIG is JSON, see `Config`. Member.java and
 member.js do the same with other clients. Events go to a file that all members of a group share.
 Each is one write in append mode, so that their order is the real order, and SIGKILL loses none:
 
@@ -287,7 +287,63 @@ class Aiokafka:
         self._loop.run_until_complete(self._consumer.stop())
 
 
-CLIENTS = {"confluent": Confluent, "kafka-python": KafkaPython, "aiokafka": Aiokafka}
+class Ottla:
+    """The SDK. Its loop runs in `poll`, as that of aiokafka."""
+
+    def __init__(self, config: Config, events: EventWriter) -> None:
+        from ottla.client import ClientConfig, Consumer, GroupConfig, RetryConfig  # noqa: PLC0415
+
+        async def start() -> Consumer:
+            consumer = Consumer(
+                config.bootstrap,
+                config.topic,
+                group=config.group,
+                auto_commit=None,
+                assignors=config.assignors,
+                instance_id=config.instance,
+                on_assigned=lambda tps: events.write_partitions("assigned", tps),
+                on_revoked=lambda tps: events.write_partitions("revoked", tps),
+                group_config=GroupConfig(
+                    session_timeout=config.session_ms / 1000,
+                    heartbeat_interval=config.heartbeat_ms / 1000,
+                    rebalance_timeout=config.rebalance_ms / 1000,
+                ),
+                client=ClientConfig(retry=RetryConfig(backoff=0.05, max_backoff=0.25)),
+            )
+            await consumer.start()
+            return consumer
+
+        self._topic = config.topic
+        self._loop = asyncio.new_event_loop()
+        self._consumer = self._loop.run_until_complete(start())
+
+    def poll(self) -> Iterator[tuple[int, int, bytes]]:
+        polled = self._loop.run_until_complete(self._consumer.getmany(0.1, max_records=100))
+        for partition, records in polled.items():
+            for record in records:
+                yield partition.partition, record.offset, record.value
+
+    def commit(self, offsets: dict[int, int]) -> None:
+        from ottla.client import ClientError, KafkaError, TopicPartition  # noqa: PLC0415
+
+        partitions = {TopicPartition(self._topic, p): offset for p, offset in offsets.items()}
+        try:
+            self._loop.run_until_complete(self._consumer.commit(partitions))
+        except KafkaError as error:
+            raise CommitError(int(error.code)) from None
+        except ClientError as error:
+            raise CommitError(type(error).__name__) from None
+
+    def close(self) -> None:
+        self._loop.run_until_complete(self._consumer.close())
+
+
+CLIENTS = {
+    "confluent": Confluent,
+    "kafka-python": KafkaPython,
+    "aiokafka": Aiokafka,
+    "ottla": Ottla,
+}
 
 
 def main(client: str, text: str) -> None:
