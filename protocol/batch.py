@@ -418,6 +418,7 @@ def wrap_records(
     max_timestamp: int,
     *,
     compression: Compression = Compression.NONE,
+    level: int | None = None,
     producer_id: int = -1,
     producer_epoch: int = -1,
     base_sequence: int = -1,
@@ -427,7 +428,7 @@ def wrap_records(
     producer = (producer_id, producer_epoch, base_sequence)
     attributes = compression | (TRANSACTIONAL if transactional else 0)
     fields = (attributes, count - 1, base_timestamp, max_timestamp, *producer, count)
-    return _assemble(0, -1, fields, compress(compression, payload))
+    return _assemble(0, -1, fields, compress(compression, payload, level))
 
 
 def _assemble(

@@ -73,7 +73,7 @@ def compress(codec: Compression, data: Buffer, level: int | None = None) -> Buff
             return _compress_xerial(data)
         case Compression.LZ4:
             lz4 = cramjam.lz4.Compressor(level or 0, content_checksum=False, block_linked=False)
-            lz4.compress(data)
+            lz4.compress(data if isinstance(data, bytes) else bytes(data))
             return _bytes(lz4.finish())
         case Compression.ZSTD:
             return _bytes(cramjam.zstd.compress(data, 3 if level is None else level))

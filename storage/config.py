@@ -117,8 +117,19 @@ class LogConfig:
 
     compression_type: str = config_key(
         "producer",
-        "Compression of batches in the log; producer keeps that of the producer.",
-        fixed_because="batches are stored as the producer sent them",
+        "Compression of batches in the log; producer keeps that of the producer. The broker"
+        " compresses batches of another codec again, which costs CPU time.",
+        choices=("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
+    )
+    compression_gzip_level: int = config_key(
+        -1,
+        "Level of compression.type=gzip: 1 to 9, or -1 for the codec's default.",
+        low=-1,
+        high=9,
+    )
+    compression_lz4_level: int = config_key(9, "Level of compression.type=lz4.", low=1, high=17)
+    compression_zstd_level: int = config_key(
+        3, "Level of compression.type=zstd.", low=-131072, high=22
     )
     min_insync_replicas: int = config_key(
         1,
@@ -134,13 +145,44 @@ class LogConfig:
     )
     preallocate: bool = config_key(
         False,
-        "Whether segment files are created with their full size.",
-        fixed_because="segment files grow as they are written",
+        "Whether the file of a new segment is extended to segment.bytes at once, instead of in"
+        " steps.",
     )
     segment_jitter_ms: int = config_key(
         0,
-        "Maximum random time subtracted from segment.ms, to spread rolls.",
-        fixed_because="segments are rolled at exactly segment.ms",
+        "Maximum time subtracted from segment.ms, a different one for each segment, so that the"
+        " partitions of a topic do not all roll at once.",
+        low=0,
+    )
+    message_downconversion_enable: bool = config_key(
+        True, "Accepted for compatibility; there are no older record formats to convert to."
+    )
+    remote_storage_enable: bool = config_key(
+        False,
+        "Whether segments are copied to remote storage.",
+        fixed_because="there is no remote storage",
+    )
+    remote_log_copy_disable: bool = config_key(
+        False,
+        "Whether to stop copying segments to remote storage.",
+        fixed_because="there is no remote storage",
+    )
+    remote_log_delete_on_disable: bool = config_key(
+        False,
+        "Whether to delete remote segments when remote storage is disabled.",
+        fixed_because="there is no remote storage",
+    )
+    local_retention_ms: int = config_key(
+        -2,
+        "Time that segments are kept locally after they were copied to remote storage; -2 for"
+        " retention.ms.",
+        fixed_because="there is no remote storage",
+    )
+    local_retention_bytes: int = config_key(
+        -2,
+        "Size of the segments that are kept locally after they were copied to remote storage; -2"
+        " for retention.bytes.",
+        fixed_because="there is no remote storage",
     )
 
     def __post_init__(self) -> None:

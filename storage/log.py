@@ -23,6 +23,7 @@ from __future__ import annotations
 import errno
 import logging
 import threading
+import zlib
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -267,7 +268,13 @@ class Log:
     ) -> None:
         config = self.config
         try:
-            segment.append(view, batches, config.index_interval_bytes, config.segment_bytes)
+            segment.append(
+                view,
+                batches,
+                config.index_interval_bytes,
+                config.segment_bytes,
+                preallocates=config.preallocate,
+            )
         except OSError as error:
             if getattr(error, "__notes__", None):
                 self.fail(error)
@@ -835,6 +842,8 @@ class Log:
         is_full = segment.size + size > config.segment_bytes
         first_append_ms = segment.first_append_ms
         is_old = now_ms - first_append_ms > config.segment_ms and first_append_ms >= 0
+        if config.segment_jitter_ms and not is_old and first_append_ms >= 0:
+            is_old = now_ms - first_append_ms > config.segment_ms - self._roll_jitter_ms()
         index_size = (segment.indexes.entry_count + 1) * TIME_ENTRY_BYTES
         is_index_full = index_size > config.segment_index_bytes
         # Indexes have relative offsets of 32 bits; Kafka uses 31 of them.
@@ -842,6 +851,12 @@ class Log:
         is_out_of_range = last_offset - segment.base_offset >= 2**31
         if is_full or is_old or is_index_full or is_out_of_range:
             self.roll()
+
+    def _roll_jitter_ms(self) -> int:
+        """Return how much earlier the active segment is rolled: the same at each call."""
+        name = f"{self.directory.name}/{self.active_segment.base_offset}"
+        spread = min(self.config.segment_jitter_ms, self.config.segment_ms)
+        return zlib.crc32(name.encode()) % spread
 
     def start_leader_epoch(self, epoch: int) -> bool:
         """Start an epoch at the log end offset; return whether `save_leader_epochs` is due."""

@@ -127,11 +127,14 @@ class Segment:
         batches: Sequence[RecordBatch],
         index_interval_bytes: int,
         max_file_size: int,
+        *,
+        preallocates: bool = False,
     ) -> None:
         """Append `batches`, whose bytes are `data`, completely or not at all.
 
-        The file is not extended in advance beyond `max_file_size`. Raises OSError. If a partial
-        write could not be undone either, the error has a note, and the segment must not be used.
+        The file is extended in advance, in steps or, if it `preallocates`, at once, but not beyond
+        `max_file_size`. Raises OSError. If a partial write could not be undone either, the error
+        has a note, and the segment must not be used.
         """
         if self._is_sealed:
             self._unseal()
@@ -142,7 +145,7 @@ class Segment:
             fd = self._open()
         try:
             if end > self._file_size:
-                self._extend(fd, end, max_file_size)
+                self._extend(fd, end, max_file_size, at_once=preallocates)
             if self._disk.write(fd, data, position) != len(data):
                 self._disk.write_all(fd, data, position)
         except OSError as error:
@@ -650,9 +653,9 @@ class Segment:
         self.files.touch(self)
         return self._fd
 
-    def _extend(self, fd: int, end: int, max_file_size: int) -> None:
+    def _extend(self, fd: int, end: int, max_file_size: int, *, at_once: bool) -> None:
         step = min(max(self.size, _MIN_EXTENSION_BYTES), _MAX_EXTENSION_BYTES)
-        file_size = max(end, min(self.size + step, max_file_size))
+        file_size = max(end, max_file_size if at_once else min(self.size + step, max_file_size))
         self._disk.resize(fd, file_size)
         self._file_size = file_size
 

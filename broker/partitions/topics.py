@@ -105,6 +105,8 @@ class Topics:
         #: The effective config: the static configs and the dynamic ones of the image.
         self.config = config
         self.static_config = config
+        #: Whether a topic had `compression.type` since the start: Produce need not look before.
+        self.may_recompress = False
         self.metadata_log: MetadataLog
         #: The leader epoch of the partitions that this broker leads.
         self.leader_epoch = 0
@@ -246,7 +248,9 @@ class Topics:
 
     def config_of(self, topic: Topic) -> LogConfig:
         """Return the effective config of a topic."""
-        return self.topic_config(topic.configs)
+        config = self.topic_config(topic.configs)
+        self.may_recompress = self.may_recompress or config.compression_type != "producer"
+        return config
 
     def validate_configs(self, topic: Topic, overrides: Mapping[str, str]) -> None:
         """Raise ConfigError if a topic cannot have these overrides.
@@ -443,7 +447,7 @@ class Topics:
             elif before[topic.name].configs != topic.configs:
                 self._configure_partitions(topic)
         self.update_roles(records)
-        if self.image.broker_configs.get(self.config.broker_id, {}) != self.config.dynamic_configs:
+        if self.image.dynamic_configs(self.config.broker_id) != self.config.dynamic_configs:
             self._apply_dynamic_configs()
             for topic in self.image.topics.values():
                 self._configure_partitions(topic)
@@ -606,7 +610,7 @@ class Topics:
                 partition.set_config(config)
 
     def _apply_dynamic_configs(self) -> None:
-        dynamic_configs = self.image.broker_configs.get(self.config.broker_id, {})
+        dynamic_configs = self.image.dynamic_configs(self.config.broker_id)
         try:
             static = self.static_config
             self.config = static.with_overrides(dynamic_configs) if dynamic_configs else static

@@ -1,4 +1,4 @@
-"""Threads for work inside record batches: decompression, long validations and cold reads.
+"""Threads for work inside record batches: (de)compression, long validations and cold reads.
 
 None of it runs on the event loop, where it would hold up all connections: a batch of four kilobytes
 may decompress to 128 MiB. The codecs and the validator release the GIL.
@@ -29,6 +29,7 @@ from ottla.protocol.batch import RecordBatch
 from ottla.protocol.errors import BatchError, ErrorCode
 from ottla.protocol.validation import DecompressionFailedError
 from ottla.storage.config import LogConfig
+from ottla.storage.recompression import needs_recompression, recompress
 from ottla.storage.timestamp_search import Step, Steps
 from ottla.storage.validation import validate_header, validate_records
 
@@ -69,10 +70,11 @@ class BatchWorkers:
 
     async def validate(
         self, batches: Sequence[ProducedBatch], now_ms: int
-    ) -> list[Exception | None]:
+    ) -> list[RecordBatch | Exception | None]:
         """Validate produced batches; return for each of them why it is rejected, or None.
 
-        Corrects max timestamps in their headers; see `validation.validate_records`.
+        Corrects max timestamps in their headers; see `validation.validate_records`. A batch that
+        the log stores with another codec is returned with that codec.
         """
         size_bytes = sum(batch.size for batch, _config in batches)
         if self.queued_bytes and self.queued_bytes + size_bytes > self._max_queued_bytes():
@@ -106,8 +108,8 @@ class BatchWorkers:
 
     async def _validate(
         self, batches: Sequence[ProducedBatch], now_ms: int
-    ) -> list[Exception | None]:
-        results: list[Exception | None] = []
+    ) -> list[RecordBatch | Exception | None]:
+        results: list[RecordBatch | Exception | None] = []
         while len(results) < len(batches):
             max_bytes = min(SMALL_BYTES, self._max_bytes())
             remaining = batches[len(results) :]
@@ -150,7 +152,7 @@ def _busy(reason: str) -> ApiError:
 
 def _validate_some(
     batches: Sequence[ProducedBatch], now_ms: int, max_bytes: int
-) -> list[Exception | None]:
+) -> list[RecordBatch | Exception | None]:
     """Validate one batch or more; return the results so far."""
     end = perf_counter() + _STEP_SECONDS
     results = []
@@ -161,11 +163,15 @@ def _validate_some(
     return results
 
 
-def _validate(produced: ProducedBatch, now_ms: int, max_bytes: int) -> Exception | None:
+def _validate(
+    produced: ProducedBatch, now_ms: int, max_bytes: int
+) -> RecordBatch | Exception | None:
     batch, config = produced
     try:
         validate_header(batch, config)
         validate_records(batch, config, now_ms, max_bytes)
+        if needs_recompression(batch.compression, config):
+            return recompress(batch, config, max_bytes)
     except EXPECTED_ERRORS as error:
         # Tracebacks reference the request, and what it was decompressed to.
         error.__cause__ = error.__context__ = None

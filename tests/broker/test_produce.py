@@ -30,7 +30,7 @@ from ottla.protocol.api.produce import (
     ProduceResponse,
     TopicProduceData,
 )
-from ottla.protocol.batch import Record, build_batch
+from ottla.protocol.batch import Record, RecordBatch, build_batch
 from ottla.protocol.codec import decode_response, encode_request
 from ottla.protocol.compression import Compression
 from ottla.protocol.errors import ErrorCode
@@ -147,6 +147,60 @@ async def test_compressed_batches_are_stored_byte_for_byte(tmp_path, codec):
         there = await stored(client)
         assert there[16:] == batch[16:]
         assert there[:16] == struct.pack(">qii", 0, len(batch) - 12, 0)
+
+
+@pytest.mark.parametrize("stored_codec", list(Compression), ids=lambda codec: codec.name)
+async def test_compression_type_recompresses_other_codecs(tmp_path, stored_codec):
+    name = "uncompressed" if stored_codec is Compression.NONE else stored_codec.name.lower()
+    sent = [
+        a_batch(50, value=b"again " * 20, compression=codec, producer_id=9, producer_epoch=0)
+        for codec in Compression
+    ]
+    for sequence, batch in enumerate(sent):
+        struct.pack_into(">i", batch, 53, sequence * 50)
+        struct.pack_into(">I", batch, 17, crc32c(batch[21:]))
+    async with a_broker(tmp_path) as broker, connect(broker) as client:
+        await add_topic(broker, "packed", compression_type=name)
+        for batch in sent:
+            client.send(produce_request(batch, topic="packed"), NEWEST)
+        for _ in sent:
+            assert error_codes(await client.response()) == [0]
+
+        stored_batches = batches_of(
+            fetched_partitions(await client.request(fetch_request(0, topic="packed"), 12))[0]
+        )
+
+        for number, (batch, original) in enumerate(zip(stored_batches, sent, strict=True)):
+            batch.validate()
+            assert batch.compression is stored_codec
+            assert batch.base_sequence == number * 50
+            assert [(r.key, r.value, r.timestamp) for r in batch.records()] == [
+                (r.key, r.value, r.timestamp) for r in RecordBatch(original).records()
+            ]
+
+
+async def test_a_batch_that_recompression_makes_too_large_is_refused(tmp_path):
+    batch = a_batch(50, value=bytes(1000), compression=Compression.ZSTD)
+    async with a_broker(tmp_path) as broker, connect(broker) as client:
+        limits = {"compression_type": "uncompressed", "max_message_bytes": "40000"}
+        await add_topic(broker, "packed", **limits)
+
+        response = await client.request(produce_request(batch, topic="packed"), NEWEST)
+
+        assert error_codes(response) == [ErrorCode.MESSAGE_TOO_LARGE]
+        assert partition_of(broker, "packed").log.end_offset == 0
+
+
+async def test_records_are_recompressed_if_they_are_not_validated(tmp_path):
+    async with a_broker(tmp_path, broker_validate_records=False) as broker:
+        await add_topic(broker, "packed", compression_type="lz4")
+        async with connect(broker) as client:
+            response = await client.request(produce_request(a_batch(5), topic="packed"), NEWEST)
+
+            assert error_codes(response) == [0]
+            fetched = await client.request(fetch_request(0, topic="packed"), 12)
+            (batch,) = batches_of(fetched_partitions(fetched)[0])
+            assert batch.compression is Compression.LZ4
 
 
 async def test_log_append_time_is_set_and_returned(tmp_path):

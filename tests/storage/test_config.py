@@ -3,7 +3,7 @@
 import pytest
 
 from ottla.protocol.configdef import ConfigError
-from ottla.storage.config import LogConfig
+from ottla.storage.config import TOPIC_CONFIGS, LogConfig
 
 
 def test_configs_are_parsed_from_text_by_kafkas_names():
@@ -35,11 +35,12 @@ def test_configs_are_parsed_from_text_by_kafkas_names():
         ({"cleanup.policy": "shred"}, "shred for cleanup.policy: expected one of delete, compact"),
         ({"min.cleanable.dirty.ratio": "1.5"}, "the maximum is 1"),
         ({"durability": "hope"}, "expected one of acks, page-cache, fsync"),
-        ({"compression.type": "lz4"}, "only producer is supported"),
+        ({"compression.type": "rar"}, "expected one of producer, uncompressed, gzip"),
+        ({"compression.zstd.level": "23"}, "the maximum is 22"),
         ({"min.insync.replicas": "0"}, "the minimum is 1"),
-        ({"preallocate": "true"}, "only false is supported"),
         ({"preallocate": "maybe"}, "expected type bool"),
-        ({"segment.jitter.ms": "5"}, "only 0 is supported"),
+        ({"remote.storage.enable": "true"}, "only false is supported: there is no remote storage"),
+        ({"local.retention.ms": "5"}, "only -2 is supported"),
     ],
 )
 def test_an_invalid_config_is_an_error_that_names_the_valid_values(overrides, message):
@@ -55,9 +56,8 @@ def test_the_cleanup_policy_selects_retention_and_compaction():
 
 def test_a_fixed_config_may_be_set_to_its_only_value():
     overrides = {
-        "compression.type": "producer",
-        "preallocate": "false",
-        "segment.jitter.ms": "0",
+        "remote.storage.enable": "false",
+        "local.retention.bytes": "-2",
     }
 
     assert LogConfig.of(overrides) == LogConfig()
@@ -69,3 +69,19 @@ def test_a_config_is_overridden_and_returned_as_text():
     assert config == LogConfig(retention_ms=5, cleanup_policy="compact")
     assert config.text_of("retention.ms") == "5"
     assert config.text_of("preallocate") == "false"
+
+
+def test_all_public_topic_configs_of_apache_kafka_are_known():
+    names = """
+        cleanup.policy compression.gzip.level compression.lz4.level compression.type
+        compression.zstd.level delete.retention.ms file.delete.delay.ms flush.messages flush.ms
+        index.interval.bytes local.retention.bytes local.retention.ms max.compaction.lag.ms
+        max.message.bytes message.downconversion.enable message.timestamp.after.max.ms
+        message.timestamp.before.max.ms message.timestamp.type min.cleanable.dirty.ratio
+        min.compaction.lag.ms min.insync.replicas preallocate remote.log.copy.disable
+        remote.log.delete.on.disable remote.storage.enable retention.bytes retention.ms
+        segment.bytes segment.index.bytes segment.jitter.ms segment.ms
+        unclean.leader.election.enable
+    """
+
+    assert set(names.split()) <= TOPIC_CONFIGS.keys()

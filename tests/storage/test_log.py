@@ -138,6 +138,32 @@ def test_segments_roll_by_age(tmp_path):
     assert [segment.base_offset for segment in log.segments] == [0, 2]
 
 
+def test_jitter_rolls_the_segments_of_each_log_at_a_time_of_its_own(tmp_path):
+    ages = set()
+    config = LogConfig(segment_ms=1000, segment_jitter_ms=500)
+    for name in "abcdef":
+        log, _report = open_log(tmp_path / f"{name}-0", config, OpenFiles())
+        for age in range(0, 1001, 10):
+            log.append(a_batch(), leader_epoch=0, now_ms=NOW + age)
+            if len(log.segments) > 1:
+                ages.add(age)
+                break
+
+    assert len(ages) > 3
+    assert all(500 <= age <= 1000 for age in ages)
+
+
+def test_a_preallocated_segment_has_its_full_size_until_it_is_sealed(tmp_path):
+    log = a_log(tmp_path, segment_bytes=10_000_000, preallocate=True)
+
+    append(log)
+
+    first = log.active_segment.path(".log")
+    assert first.stat().st_size == 10_000_000
+    log.roll()
+    assert first.stat().st_size == log.segments[0].size
+
+
 def test_segments_roll_when_an_index_is_full(tmp_path):
     log = a_log(tmp_path, segment_bytes=100_000, segment_index_bytes=48, index_interval_bytes=1)
 

@@ -1,7 +1,8 @@
 """Produce: validate and append record batches, and respond when they are as durable as requested.
 
-Batches are stored as they arrive, apart from what the broker assigns. A request whose records are
-compressed, or many, is validated in a thread; the others, which take microseconds, at once. All
+Batches are stored as they arrive, apart from what the broker assigns, and from topics with
+`compression.type`. A request whose records are compressed, many, or to be compressed by the broker
+is validated in a thread; the others, which take microseconds, at once. All
 batches of a request are appended before the next request of the connection is started, which keeps
 a client's order. Then the partitions whose ack means fsync are waited for, while the connection
 goes on.
@@ -40,6 +41,7 @@ from ottla.protocol.compression import Compression
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.schema import Buffer
 from ottla.storage.errors import InvalidRecordsError
+from ottla.storage.recompression import needs_recompression
 from ottla.storage.validation import validate_header, validate_header_timestamp, validate_records
 
 from ..authorization import DENIED, TOPIC, TRANSACTIONAL_ID, WRITE, allows, check
@@ -84,7 +86,9 @@ def handle(
         request = _with_topic_names(broker, request)
     if broker.authorizer is not None and not _may_write_in_transaction(broker, context, request):
         return _refuse(context, request, ApiError(DENIED[TRANSACTIONAL_ID]))
-    if broker.config.broker_validate_records and _needs_thread(request):
+    if (broker.config.broker_validate_records and _needs_thread(request)) or (
+        broker.topics.may_recompress and _needs_recompression(broker, request)
+    ):
         return _validate_in_thread(broker, context, request)
     if request.transactional_id is not None:
         return _verify_and_append(broker, context, request)
@@ -157,6 +161,21 @@ def _needs_thread(request: ProduceRequest) -> bool:
     return total_bytes > _MAX_INLINE_BYTES
 
 
+def _needs_recompression(broker: Broker, request: ProduceRequest) -> bool:
+    """Whether a log stores a batch of the request with another codec."""
+    for topic in request.topic_data:
+        for data in topic.partition_data:
+            records = data.records
+            if records is not None and len(records) >= HEADER_BYTES:
+                try:
+                    config = broker.topics.find(topic.name, data.index).log.config
+                except ApiError:
+                    continue  # The append fails with it.
+                if needs_recompression(records[_ATTRIBUTES_INDEX] & _CODEC_MASK, config):
+                    return True
+    return False
+
+
 async def _validate_in_thread(
     broker: Broker, context: RequestContext, request: ProduceRequest
 ) -> ProduceResponse | asyncio.Future[ProduceResponse] | None:
@@ -173,9 +192,9 @@ async def _validate_in_thread(
             else:
                 results.append(batch)
                 produced.append((batch, partition.log.config))
-    errors = iter(await broker.batch_workers.validate(produced, broker.now_ms()))
+    outcomes = iter(await broker.batch_workers.validate(produced, broker.now_ms()))
     validated = [
-        (next(errors) or result) if isinstance(result, RecordBatch) else result
+        (next(outcomes) or result) if isinstance(result, RecordBatch) else result
         for result in results
     ]
     if request.transactional_id is not None:
