@@ -80,13 +80,18 @@ def _described(admin: Admin, kind: str, name: str) -> dict[str, ConfigEntry]:
     if kind == "topic":
         return admin.describe_topic_configs(name)[name]
     broker = _broker_id(name)
+    if broker is None:
+        return admin.describe_configs_of_all_brokers()
     return admin.describe_broker_configs(broker)[broker]
 
 
-def _broker_id(name: str) -> int:
+def _broker_id(name: str) -> int | None:
+    """Return a broker id; None for all brokers."""
+    if name == "all":
+        return None
     if not name.isdecimal():
         raise click.BadParameter(
-            f"invalid broker id {name!r}: expected a number", param_hint="NAME"
+            f"invalid broker id {name!r}: expected a number, or all", param_hint="NAME"
         )
     return int(name)
 
@@ -117,6 +122,7 @@ def set_config(
     \b
         ottla config set topic orders retention.ms=86400000
         ottla config set broker 0 log.level=DEBUG
+        ottla config set broker all log.retention.ms=86400000
         ottla config set topic orders --unset retention.ms
     """
     if not (configs or unset):

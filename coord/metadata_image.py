@@ -6,7 +6,7 @@ only the last record of each key counts, and compaction keeps the log short:
     topic/<name>         {"id": …, "replicas": [[0], …], "configs": {…}}     tombstone: removed
     partition/<topic id>/<n>   the state of a replicated partition: see partition_state.py
     deleted-topic/<id>   {"name": …}           the topic was deleted, its data may be too
-    broker/<id>          {"configs": {…}}      dynamic configs of the broker
+    broker/<id>          {"configs": {…}}      dynamic configs of the broker; id -1: of all
     registration/<id>    {"incarnation": …, "epoch": …, "leader_epoch": …, "directory": …}
     epoch/<n>            {"id": …, "end": …}   a controller epoch: one start of a controller
     producer-ids         {"next": …}           all ids below it may be allocated
@@ -69,6 +69,8 @@ KeyValue = tuple[bytes, bytes | None]
 
 #: Deleted topics that the image remembers.
 MAX_DELETED_TOPICS = 10_000
+#: The broker id of dynamic configs that all brokers have.
+ALL_BROKERS = -1
 #: Controller epochs that the image remembers.
 MAX_EPOCHS = 1000
 #: The id of epochs that have none: those of logs written before there were epochs.
@@ -193,6 +195,7 @@ class MetadataImage:
         self.registrations: dict[int, BrokerRegistration] = {}
         #: Controller epochs by number.
         self.epochs: dict[int, ControllerEpoch] = {}
+        #: The dynamic configs of each broker, and those of all brokers under ALL_BROKERS.
         self.broker_configs: dict[int, Mapping[str, str]] = {}
         #: The first producer id that is not allocated. 0 is never allocated: some clients take it
         #: for "none".
@@ -316,6 +319,12 @@ class MetadataImage:
         if len(self.deleted_topics) >= MAX_DELETED_TOPICS:
             records.append((f"deleted-topic/{next(iter(self.deleted_topics))}".encode(), None))
         return records
+
+    def dynamic_configs(self, broker_id: int) -> Mapping[str, str]:
+        """Return the effective dynamic configs of a broker: its own before those of all brokers."""
+        own = self.broker_configs.get(broker_id, {})
+        of_all = self.broker_configs.get(ALL_BROKERS)
+        return {**of_all, **own} if of_all else own
 
     def partition_state(self, topic: Topic, index: int) -> PartitionState | None:
         """Return the state of a replicated partition; None if its only replica leads it."""

@@ -1,9 +1,9 @@
 """Topic and broker configs as clients see and alter them (DescribeConfigs, AlterConfigs).
 
-A config takes its value from the first source that sets it: the topic, the dynamic broker configs
-(altered while the broker runs), the static broker configs (set at the start), the default. Kafka
-calls these the config's synonyms; those that come from the broker have the broker's name for the
-config.
+A config takes its value from the first source that sets it: the topic, the dynamic configs of the
+broker (altered while it runs), those of all brokers (the resource with an empty name), the static
+broker configs (set at the start), the default. Kafka calls these the config's synonyms; those that
+come from the broker have the broker's name for the config.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from ottla.coord.metadata_image import Topic
+from ottla.coord.metadata_image import ALL_BROKERS, MetadataImage, Topic
 from ottla.protocol.acls import CLUSTER_NAME
 from ottla.protocol.acls import ResourceType as AclResourceType
 from ottla.protocol.api.alter_configs import AlterConfigsResourceResponse
@@ -50,6 +50,7 @@ class ConfigSource(IntEnum):
 
     TOPIC = 1
     DYNAMIC_BROKER = 2
+    DYNAMIC_DEFAULT_BROKER = 3
     STATIC_BROKER = 4
     DEFAULT = 5
 
@@ -87,11 +88,14 @@ class DescribedConfig(NamedTuple):
 class ConfigDescriber:
     """Describes the configs of one broker and its topics; built once per request."""
 
-    def __init__(self, config: BrokerConfig) -> None:
+    def __init__(self, config: BrokerConfig, image: MetadataImage) -> None:
         self._config = config
+        self._own = image.broker_configs.get(config.broker_id, {})
+        self._of_all = image.broker_configs.get(ALL_BROKERS, {})
         # Parsing all configs again takes a millisecond.
         has_overrides = bool(config.dynamic_configs)
         self._static = BrokerConfig.of(config.static_configs) if has_overrides else config
+        self._default = self._static.with_overrides(self._of_all) if self._of_all else self._static
         self._inherited = {
             key.topic_name: list(self._synonyms(key))
             for key in BROKER_CONFIGS.values()
@@ -101,7 +105,8 @@ class ConfigDescriber:
     def topic(self, overrides: Mapping[str, str]) -> Iterator[DescribedConfig]:
         """Describe the configs of a topic with these overrides."""
         for name, key in TOPIC_CONFIGS.items():
-            synonyms = self._inherited[name]
+            default = ConfigSynonym(name, key.default, ConfigSource.DEFAULT)
+            synonyms = self._inherited.get(name, [default])
             if name in overrides:
                 value = as_text(key.parse(overrides[name]))
                 synonyms = [ConfigSynonym(name, value, ConfigSource.TOPIC), *synonyms]
@@ -112,6 +117,13 @@ class ConfigDescriber:
         for key in BROKER_CONFIGS.values():
             yield DescribedConfig(key, list(self._synonyms(key)))
 
+    def all_brokers(self) -> Iterator[DescribedConfig]:
+        """Describe the dynamic configs of all brokers: only those that are set."""
+        for name in self._of_all:
+            value = self._default.text_of(name)
+            synonym = ConfigSynonym(name, value, ConfigSource.DYNAMIC_DEFAULT_BROKER)
+            yield DescribedConfig(broker_config_key(name), [synonym])
+
     def _synonyms(self, key: ConfigKey) -> Iterator[ConfigSynonym]:
         """Yield the values of a config on the broker.
 
@@ -119,8 +131,11 @@ class ConfigDescriber:
         """
         name = key.name
         current, static = self._config.text_of(name), self._static.text_of(name)
-        if name in self._config.dynamic_configs or current != static:
+        default_of_all = self._default.text_of(name)
+        if name in self._own or current != default_of_all:
             yield ConfigSynonym(name, current, ConfigSource.DYNAMIC_BROKER)
+        if name in self._of_all or default_of_all != static:
+            yield ConfigSynonym(name, default_of_all, ConfigSource.DYNAMIC_DEFAULT_BROKER)
         if self._static.is_static(name):
             yield ConfigSynonym(name, static, ConfigSource.STATIC_BROKER)
         default = None if key.default_value is None else key.default
@@ -231,7 +246,7 @@ def _items(text: str) -> list[str]:
 
 
 class _Configurable(Protocol):
-    """A topic or broker whose configs can be altered."""
+    """A topic, a broker, or all brokers, whose configs can be altered."""
 
     def key(self, name: str) -> ConfigKey:
         """Return the definition of a config. Raises ConfigError if it is unknown."""
@@ -291,6 +306,8 @@ class _ConfigurableBroker:
 def _find(broker: Broker, resource_type: int, name: str) -> _Configurable:
     if resource_type == ResourceType.TOPIC:
         return _ConfigurableTopic(broker, find_topic(broker, name))
+    if resource_type == ResourceType.BROKER and not name:
+        return _ConfigurableBroker(broker, ALL_BROKERS)
     broker_id = check_broker(resource_type, name, broker.cluster.broker_ids)
     return _ConfigurableBroker(broker, broker_id)
 
@@ -307,8 +324,8 @@ def check_broker(resource_type: int, name: str, broker_ids: Collection[int]) -> 
             return broker_id
     raise ApiError(
         ErrorCode.INVALID_REQUEST,
-        f"Unknown broker {name!r}: expected one of {', '.join(map(str, broker_ids))};"
-        " cluster-wide defaults are not supported",
+        f"Unknown broker {name!r}: expected one of {', '.join(map(str, broker_ids))}, or an empty"
+        " name for all brokers",
     )
 
 

@@ -21,6 +21,8 @@ from .requests import AdminRequests, Outcome, no_such_broker, outcome
 from .results import ConfigEntry, ConfigSource
 
 _TOPIC, _BROKER = 2, 4
+#: The resource name of the configs of all brokers.
+_ALL_BROKERS = ""
 _SET, _DELETE, _APPEND, _SUBTRACT = range(4)
 # Indexed by Kafka's numbers.
 _SOURCES = dict(enumerate(ConfigSource))
@@ -66,6 +68,15 @@ class ConfigsAdmin(AdminRequests):
 
         return await self._each(brokers, attempt, "describing configs")
 
+    async def describe_configs_of_all_brokers(self) -> Configs:
+        """Return the dynamic configs of all brokers that are set, by name."""
+
+        async def attempt(pending: list[str]) -> Mapping[str, Outcome[Configs]]:
+            request = _describe(_BROKER, pending, None)
+            return _described(await self._cluster.send_to_any(request, DescribeConfigsResponse))
+
+        return (await self._each([_ALL_BROKERS], attempt, "describing configs"))[_ALL_BROKERS]
+
     async def alter_topic_configs(
         self,
         topic: str,
@@ -92,7 +103,7 @@ class ConfigsAdmin(AdminRequests):
 
     async def alter_broker_configs(
         self,
-        broker: int,
+        broker: int | None,
         set: Mapping[str, str] | None = None,  # noqa: A002
         *,
         unset: Iterable[str] = (),
@@ -100,19 +111,28 @@ class ConfigsAdmin(AdminRequests):
         subtract: Mapping[str, str] | None = None,
         validate_only: bool = False,
     ) -> None:
-        """Change configs of a broker, in the same way as those of a topic."""
+        """Change configs of a broker, in the same way as those of a topic.
+
+        None changes the configs of all brokers, which each broker's own take precedence over.
+        """
         changes = _changes(set, unset, append, subtract)
+        name = _ALL_BROKERS if broker is None else str(broker)
 
         async def attempt(pending: list[str]) -> Mapping[str, Outcome[None]]:
+            request = _alter(_BROKER, pending, changes, validate_only=validate_only)
+            if broker is None:
+                response = await self._cluster.send_to_controller(
+                    request, IncrementalAlterConfigsResponse
+                )
+                return _altered(response)
             known = await self._known_brokers()
             if broker not in known:
-                return {str(broker): no_such_broker(broker, known)}
-            request = _alter(_BROKER, pending, changes, validate_only=validate_only)
+                return {name: no_such_broker(broker, known)}
             return _altered(
                 await self._cluster.send(broker, request, IncrementalAlterConfigsResponse)
             )
 
-        await self._each([str(broker)], attempt, f"altering broker {broker}")
+        await self._each([name], attempt, f"altering broker {name or 'defaults'}")
 
 
 def _describe(kind: int, names: list[str], keys: Collection[str] | None) -> DescribeConfigsRequest:

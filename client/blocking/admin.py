@@ -22,6 +22,7 @@ class Admin(BlockingClient[AsyncAdmin]):
     create_partitions = blocking(AsyncAdmin.create_partitions)
     describe_topic_configs = blocking(AsyncAdmin.describe_topic_configs)
     describe_broker_configs = blocking(AsyncAdmin.describe_broker_configs)
+    describe_configs_of_all_brokers = blocking(AsyncAdmin.describe_configs_of_all_brokers)
     alter_topic_configs = blocking(AsyncAdmin.alter_topic_configs)
     alter_broker_configs = blocking(AsyncAdmin.alter_broker_configs)
     list_groups = blocking(AsyncAdmin.list_groups)

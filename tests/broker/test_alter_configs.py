@@ -16,20 +16,21 @@ from ottla.protocol.errors import ErrorCode
 from ottla.protocol.registry import ALTER_CONFIGS, INCREMENTAL_ALTER_CONFIGS
 
 TOPIC, BROKER = 2, 4
+DYNAMIC_DEFAULT = 3
 SET, DELETE, APPEND, SUBTRACT = range(4)
 
 
-async def dynamic_configs(client, resource_type, name):
-    """Return the dynamic configs of a resource."""
+async def dynamic_configs(client, resource_type, name, source=None):
+    """Return the configs of a resource that come from its own dynamic configs, or a source."""
     resource = DescribeConfigsResource(
         resource_type=resource_type, resource_name=name, configuration_keys=None
     )
     response = await client.request(DescribeConfigsRequest(resources=[resource]))
-    sources = {TOPIC: 1, BROKER: 2}
+    source = source or {TOPIC: 1, BROKER: 2}[resource_type]
     return {
         config.name: config.value
         for config in response.results[0].configs
-        if config.config_source == sources[resource_type]
+        if config.config_source == source
     }
 
 
@@ -177,6 +178,37 @@ async def test_dynamic_broker_configs_can_be_altered(tmp_path):
         assert await dynamic_configs(client, BROKER, "0") == {}
 
 
+async def test_configs_of_all_brokers_are_below_those_of_one(tmp_path):
+    async with broker_and_client(tmp_path) as (broker, client):
+        edits = (SET, "num.partitions", "6"), (SET, "log.retention.ms", "9")
+        assert (
+            await result_of(alter_incrementally(client, incremental_resource(BROKER, "", *edits)))
+            == DONE
+        )
+        one = incremental_resource(BROKER, "0", (SET, "num.partitions", "2"))
+        assert await result_of(alter_incrementally(client, one)) == DONE
+
+        assert broker.config.num_partitions == 2
+        assert broker.config.topic_defaults.retention_ms == 9
+        of_all = {"num.partitions": "6", "log.retention.ms": "9"}
+        assert await dynamic_configs(client, BROKER, "", source=DYNAMIC_DEFAULT) == of_all
+        assert await dynamic_configs(client, BROKER, "0") == {"num.partitions": "2"}
+        inherited = await dynamic_configs(client, BROKER, "0", source=DYNAMIC_DEFAULT)
+        assert inherited == {"log.retention.ms": "9"}
+
+        none = incremental_resource(BROKER, "0", (DELETE, "num.partitions", None))
+        assert await result_of(alter_incrementally(client, none)) == DONE
+        assert broker.config.num_partitions == 6
+        code, message = await result_of(
+            alter_incrementally(client, incremental_resource(BROKER, "", (SET, "log.dir", "x")))
+        )
+        assert code == ErrorCode.INVALID_CONFIG
+        assert "log.dir" in message
+
+    async with broker_and_client(tmp_path) as (broker, client):
+        assert broker.config.num_partitions == 6
+
+
 async def test_altered_configs_survive_a_restart(tmp_path):
     async with broker_and_client(tmp_path) as (_broker, client):
         await create_topic(client, "t", retention_ms="1")
@@ -282,7 +314,7 @@ async def test_an_unknown_or_duplicate_resource_fails_alone(tmp_path):
             incremental_resource(TOPIC, "twice", change),
             incremental_resource(TOPIC, "twice", change),
             incremental_resource(BROKER, "8", change),
-            incremental_resource(BROKER, "", change),
+            incremental_resource(BROKER, "", change),  # flush.ms is no broker config.
             incremental_resource(16, "t", change),
             incremental_resource(TOPIC, "t", change),
         )
@@ -292,7 +324,7 @@ async def test_an_unknown_or_duplicate_resource_fails_alone(tmp_path):
             ("no name", ErrorCode.INVALID_TOPIC_EXCEPTION),
             ("twice", ErrorCode.INVALID_REQUEST),
             ("8", ErrorCode.INVALID_REQUEST),
-            ("", ErrorCode.INVALID_REQUEST),
+            ("", ErrorCode.INVALID_CONFIG),
             ("t", ErrorCode.INVALID_REQUEST),
             ("t", ErrorCode.NONE),
         ]

@@ -53,7 +53,7 @@ async def test_all_topic_configs_in_every_version(tmp_path, version):
         assert (retention.value, retention.config_source) == ("5", TOPIC_SOURCE)
         assert (size.value, size.config_source) == (str(2**30), DEFAULT)
         assert not retention.read_only
-        assert described["compression.type"].read_only  # Batches are stored as they arrive.
+        assert described["remote.storage.enable"].read_only
         assert not any(config.is_sensitive or config.synonyms for config in described.values())
         if version >= 3:
             types = {name: config.config_type for name, config in described.items()}
@@ -170,7 +170,7 @@ async def test_an_unknown_resource_is_an_error(tmp_path, resource_type, name, co
             assert list(result.configs) == []
 
 
-async def test_cluster_wide_broker_configs_are_empty(tmp_path):
+async def test_configs_of_all_brokers_are_empty_at_first(tmp_path):
     async with broker_and_client(tmp_path) as (_broker, client):
         assert await configs(client, BROKER, "") == {}
 

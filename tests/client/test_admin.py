@@ -167,6 +167,11 @@ async def test_broker_configs(admin):
     await admin.alter_broker_configs(0, unset=["group.max.size"])
     found = (await admin.describe_broker_configs(0, keys=["group.max.size"]))[0]
     assert found["group.max.size"].is_default
+    await admin.alter_broker_configs(None, {"group.max.size": "78"})
+    assert (await admin.describe_configs_of_all_brokers())["group.max.size"].value == "78"
+    await admin.alter_broker_configs(None, unset=["group.max.size"])
+    assert await admin.describe_configs_of_all_brokers() == {}
+
     assert await error_of(admin.describe_broker_configs(9)) is ErrorCode.RESOURCE_NOT_FOUND
     assert await error_of(admin.alter_broker_configs(9, {"a": "b"})) is ErrorCode.RESOURCE_NOT_FOUND
 

@@ -191,14 +191,6 @@ _TRANSACTION_ERRORS = {
     ErrorCode.INVALID_PRODUCER_ID_MAPPING,
 }
 _ADMIN_ERRORS = {3, 17, 36, 37, 38, 39, 40, 42}
-_FIXED_CONFIGS = ("compression.type",)
-
-
-def _sets_fixed_config(_difference: Difference, request: Any) -> bool:
-    resources = getattr(request, "resources", None) or getattr(request, "topics", ())
-    return any(
-        config.name in _FIXED_CONFIGS for resource in resources for config in resource.configs
-    )
 
 
 def _empties_cleanup_policy(_difference: Difference, request: Any) -> bool:
@@ -278,13 +270,13 @@ EXPLANATIONS: list[Explanation] = [
     Explanation(
         "DescribeConfigs|CreateTopics",
         r"(results|topics)\.configs\.read_only",
-        "Topic configs that can have one value only are read-only: compression.type=producer.",
+        "Topic configs that can have one value only are read-only: those of remote storage.",
     ),
     Explanation(
         "DescribeConfigs|CreateTopics",
         r"(results|topics)\.configs\.config_source",
-        "Kafka stores min.insync.replicas as a cluster-wide dynamic default; ottla has no such"
-        " level.",
+        "Kafka stores min.insync.replicas as a dynamic config of all brokers when a cluster is"
+        " created; in ottla it has its default.",
         lambda difference, _: difference.kafka == 3,
     ),
     Explanation(
@@ -334,14 +326,6 @@ EXPLANATIONS: list[Explanation] = [
         "An admin request that is wrong in several ways gets one of the errors; which one depends"
         " on the order of checks.",
         lambda difference, _: {difference.ottla, difference.kafka} <= _ADMIN_ERRORS,
-    ),
-    Explanation(
-        "CreateTopics|AlterConfigs|IncrementalAlterConfigs",
-        ".*",
-        "Topic configs that can have one value only are rejected with any other: compression.type;"
-        " Kafka accepts them.",
-        _sets_fixed_config,
-        diverges=True,
     ),
     Explanation(
         "CreateTopics|AlterConfigs|IncrementalAlterConfigs",

@@ -60,7 +60,7 @@ async def handle(
         _log_clamped(broker, request, results)
     describer = None
     if context.version >= _FIRST_VERSION_WITH_CONFIGS:
-        describer = ConfigDescriber(broker.config)
+        describer = ConfigDescriber(broker.config, broker.topics.image)
     return CreateTopicsResponse(
         topics=[
             _error_result(name, result)

@@ -1,4 +1,4 @@
-"""DescribeConfigs: the configs of topics and of this broker."""
+"""DescribeConfigs: the configs of topics, of this broker, and of all brokers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def handle(
     broker: Broker, context: RequestContext, request: DescribeConfigsRequest
 ) -> DescribeConfigsResponse:
     """Handle DescribeConfigs."""
-    describer = ConfigDescriber(broker.config)
+    describer = ConfigDescriber(broker.config, broker.topics.image)
     # Deduplicated, since a response is far larger than a request.
     resources = dict.fromkeys(
         (
@@ -82,7 +82,7 @@ def _describe(
     if resource_type == ResourceType.TOPIC:
         return describer.topic(find_topic(broker, name).configs)
     if resource_type == ResourceType.BROKER and not name:
-        return ()  # Cluster-wide dynamic configs, which are not supported: there are none.
+        return describer.all_brokers()
     check_broker(resource_type, name, [broker.id])
     return describer.broker()
 
