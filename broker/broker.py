@@ -241,7 +241,10 @@ class Broker:
         undo.callback(self.controller_channel.close)
         self.topics.incarnation = cluster.incarnation
         self.topics.registered_epoch = lambda: registration.broker_epoch
-        registration.is_lossy = self.logs.may_have_lost_records or self.topics.has_lost_replicas
+        if self.topics.has_lost_replicas:
+            await asyncio.to_thread(self.logs.note_losses)
+        registration.is_lossy = self.logs.may_have_lost_records
+        registration.forget_losses = self.logs.forget_losses
         self.replicas = ReplicaManager(self)
         undo.push_async_callback(self.replicas.stop)
         self.replicas.start()

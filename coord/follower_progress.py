@@ -26,6 +26,9 @@ class FollowerFetch(NamedTuple):
     leader_end_offset: int
     #: When the follower last had all records that the leader had.
     caught_up_at_ms: int
+    #: When the fetch before this one was received; -1 if it is the first. The follower has sent
+    #: this one later, after the response: this one itself may have waited in a socket for long.
+    previous_at_ms: int = -1
 
 
 class FollowerProgress:
@@ -80,8 +83,9 @@ class FollowerProgress:
         elif previous is not None and offset >= previous.leader_end_offset:
             # It now has what the leader had when it fetched last.
             caught_up_at_ms = max(caught_up_at_ms, previous.fetched_at_ms)
+        previous_at_ms = -1 if previous is None else previous.fetched_at_ms
         self._fetches[broker_id] = FollowerFetch(
-            offset, broker_epoch, now_ms, leader_end_offset, caught_up_at_ms
+            offset, broker_epoch, now_ms, leader_end_offset, caught_up_at_ms, previous_at_ms
         )
 
     def high_watermark(self, current: int, leader_end_offset: int, min_isr: int) -> int:

@@ -3,6 +3,7 @@
     <data>/meta.json           format version, cluster id and broker id
     <data>/lock                locked while a process uses the directory
     <data>/boot-id             the boot of the machine in which the directory was last used
+    <data>/may-have-lost-records    exists until all who must know of a loss do; see loss_marker.py
     <data>/clean-shutdown      exists only after a clean shutdown; removed first thing at start
     <data>/recovery-point      for each log, the offset up to which everything is durable
     <data>/high-watermark      for each replicated log, the offset up to which it is committed
@@ -38,6 +39,7 @@ from .errors import DataDirectoryError, LogOfflineError, StorageError
 from .files import OpenFiles
 from .flusher import Flusher
 from .log import Log
+from .loss_marker import LossMarker
 from .partition_metadata import PartitionMetadata
 from .producer_memory import ProducerMemory
 from .recovery import open_log
@@ -104,7 +106,7 @@ class LogDirectory:
         self._recovery_points: dict[str, int] = {}
         self._high_watermarks: dict[str, int] = {}
         self._was_clean = False
-        self._is_new_boot = False
+        self._loss_marker = LossMarker(self.path, self.disk)
         self._is_prepared = False
 
     def load_first(self, name: str, config: LogConfig) -> Log:
@@ -160,13 +162,20 @@ class LogDirectory:
 
     @property
     def may_have_lost_records(self) -> bool:
-        """Whether records that were in the page cache may be lost.
+        """Whether records that were in the page cache may be lost, until `forget_losses`.
 
         A process that was killed leaves the page cache whole; a machine that was booted since does
         not. Damaged batches were set aside in any case.
         """
-        was_damaged = any(report.damaged_ranges for report in self.reports.values())
-        return was_damaged or (not self._was_clean and self._is_new_boot)
+        return self._loss_marker.is_set
+
+    def note_losses(self) -> None:
+        """Note that records may be lost, durably. Meant for a thread."""
+        self._loss_marker.set()
+
+    def forget_losses(self) -> None:
+        """Forget that records may be lost: all who must know do. Meant for a thread."""
+        self._loss_marker.clear()
 
     @property
     def without_space(self) -> list[str]:
@@ -388,6 +397,9 @@ class LogDirectory:
         log.before_truncation = self._write_recovery_points
         log.after_roll = partial(self.flusher.submit, log.try_to_complete_rolls)
         log.producer_states.count_in(self.producer_memory)
+        if report.damaged_ranges:
+            with suppress(OSError):  # A full disk; until the next start it is known.
+                self._loss_marker.set()
         self.logs[name], self.reports[name] = log, report
 
     def _take(self, name: str) -> Log:
@@ -412,7 +424,7 @@ class LogDirectory:
         if self._was_clean:
             self.disk.unlink(self.path / _CLEAN_SHUTDOWN_FILE)
             self.disk.sync_directory(self.path)
-        self._is_new_boot = self._note_boot()
+        self._note_boot()
         self._recovery_points = self._read_recovery_points()
         for name in self.disk.names(self.path):
             if name.endswith(".tmp"):
@@ -421,8 +433,8 @@ class LogDirectory:
             if name.endswith(DELETED_SUFFIX):
                 self._deleted[self.path / name] = math.inf
 
-    def _note_boot(self) -> bool:
-        """Note the boot of the machine; return whether it is another one than before."""
+    def _note_boot(self) -> None:
+        """Note the boot of the machine, and whether the page cache of an earlier one is lost."""
         path = self.path / _BOOT_ID_FILE
         try:
             current = _SYSTEM_BOOT_ID.read_text().strip()
@@ -435,9 +447,10 @@ class LogDirectory:
         is_new = any(_LOG_NAME.fullmatch(name) for name in self._directories()) and (
             not current or noted != current
         )
+        if is_new and not self._was_clean:
+            self._loss_marker.set()  # Before the boot is noted: the next start finds this one.
         if noted != current:
             self.disk.replace_file(path, current.encode())
-        return is_new
 
     def _check_no_records_lost(self, name: str) -> None:
         """Raise DataDirectoryError if durable records of a log are missing.

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import uuid4
 
@@ -108,6 +109,14 @@ class ClusterMembership:
             return Node(broker_id, *context.connection.advertised)
         endpoint = self._cluster_file.brokers[broker_id][context.connection.listener.name]
         return Node(broker_id, endpoint.host, endpoint.port)
+
+    def known_nodes(self, broker_ids: Iterable[int], context: RequestContext) -> list[Node]:
+        """Return those of some brokers whose addresses are known: a registration may have gone."""
+        nodes = []
+        for broker_id in broker_ids:
+            with suppress(KeyError):
+                nodes.append(self.node(broker_id, context))
+        return nodes
 
     def update_alive(self, broker_ids: Collection[int]) -> None:
         """Record which brokers the controller reports as alive."""

@@ -107,7 +107,8 @@ class ReplicaManager:
 
         Within the fence time of its lease, nobody else can have been elected in this broker's
         place. After it, only if every follower in the ISR still fetches in this epoch, and no
-        broker outside of it is eligible: one of these would be the successor.
+        broker outside of it is eligible: one of these would be the successor. The latest fetch does
+        not count: after a pause, it may have been in the socket for long.
         """
         registration = self._broker.store_registration
         if registration.within_fence_time():
@@ -118,7 +119,7 @@ class ReplicaManager:
         earliest_ms = int((time.monotonic() - self._broker.cluster.session_seconds) * 1000)
         fetches = progress.fetches
         return all(
-            broker_id in fetches and fetches[broker_id].fetched_at_ms >= earliest_ms
+            broker_id in fetches and fetches[broker_id].previous_at_ms >= earliest_ms
             for broker_id in state.isr
             if broker_id != self.broker_id
         )

@@ -81,11 +81,7 @@ class StoreMembership(ClusterMembership):
 
         A broker without a listener of that name cannot be reached by the client.
         """
-        nodes = []
-        for broker_id in self.broker_ids if with_fenced else sorted(self.alive):
-            with suppress(KeyError):
-                nodes.append(self.node(broker_id, context))
-        return nodes
+        return self.known_nodes(self.broker_ids if with_fenced else sorted(self.alive), context)
 
     def node(self, broker_id: int, context: RequestContext) -> Node:
         """Return a broker with its address on the listener that the client connected through."""

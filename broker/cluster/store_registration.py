@@ -93,6 +93,8 @@ class StoreRegistration:
         self.broker_epoch = -1
         #: Whether this broker may have lost records with its last restart; until it is unfenced.
         self.is_lossy = False
+        #: Called in a thread when this broker was unfenced although it was lossy.
+        self.forget_losses: Callable[[], None] = lambda: None
         self._fence_at = -math.inf
         #: Whether the store answered the last keepalive.
         self.is_store_reachable = False
@@ -258,6 +260,9 @@ class StoreRegistration:
         while True:
             await asyncio.sleep(interval)
             self._check_image()
+            if self.is_lossy and not self.is_fenced:
+                await asyncio.to_thread(self.forget_losses)
+                self.is_lossy = False
             while True:
                 sent_at = self._clock()
                 try:
@@ -278,8 +283,6 @@ class StoreRegistration:
         revisions = self._follower.revisions.get(self._key)
         if revisions is None or revisions[0] != self.broker_epoch:
             raise LeaseExpiredError("the registration was removed")
-        if not self.is_fenced:
-            self.is_lossy = False
 
     def _fence_after(self, sent_at: float) -> float:
         interval = self._session_seconds / _KEEP_ALIVES_PER_LEASE

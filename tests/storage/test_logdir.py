@@ -5,6 +5,7 @@ import shutil
 import pytest
 
 from harness.logs import NOW, a_batch, count_flushes, offsets
+from ottla.storage import logdir
 from ottla.storage.config import LogConfig
 from ottla.storage.errors import DataDirectoryError, StorageError
 from ottla.storage.logdir import LogDirectory, read_cluster_id
@@ -321,3 +322,29 @@ def test_load_first_opens_a_log_before_all_others(tmp_path):
 
     assert logs.logs == {"first-0": first}
     logs.close()
+
+
+def test_losses_are_known_until_they_are_forgotten(tmp_path, monkeypatch):
+    boot = tmp_path / "boot"
+    boot.write_text("first")
+    monkeypatch.setattr(logdir, "_SYSTEM_BOOT_ID", boot)
+    path = tmp_path / "data"
+
+    def killed(*, forgets: bool = False) -> bool:
+        """Use the directory, and end without a clean shutdown."""
+        logs = LogDirectory(path, cluster_id=None, broker_id=0)
+        logs.load({}, CONFIG)
+        logs.create("t-0", CONFIG)
+        is_lossy = logs.may_have_lost_records
+        if forgets:
+            logs.forget_losses()
+        logs.abandon()
+        return is_lossy
+
+    assert not killed()
+    assert not killed()
+    boot.write_text("second")
+    assert killed()
+    assert killed(), "the next start found the boot noted, and nobody had been told"
+    assert killed(forgets=True)
+    assert not killed()

@@ -466,7 +466,7 @@ def _endpoints(
 ) -> list[NodeEndpoint]:
     """Return the endpoints of other leaders, so that clients need no Metadata request (KIP-951)."""
     leaders = {partition.current_leader.leader_id for _topic, partition in data}
-    nodes = (broker.cluster.node(leader, context) for leader in leaders if leader >= 0)
+    nodes = broker.cluster.known_nodes(leaders, context)
     return [NodeEndpoint(node_id=node.id, host=node.host, port=node.port) for node in nodes]
 
 

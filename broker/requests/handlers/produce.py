@@ -435,7 +435,7 @@ def _endpoints(
     broker: Broker, context: RequestContext, leaders: Iterable[int]
 ) -> list[NodeEndpoint]:
     """Return the endpoints of leaders, so that clients need no Metadata request (KIP-951)."""
-    nodes = (broker.cluster.node(leader, context) for leader in leaders if leader >= 0)
+    nodes = broker.cluster.known_nodes(leaders, context)
     return [NodeEndpoint(node_id=node.id, host=node.host, port=node.port) for node in nodes]
 
 
