@@ -108,6 +108,7 @@ class _LegacyString(_LengthPrefixed[str]):
 Bool: FieldType[bool] = _Fixed(primitives.Flag, zero=False)
 Int8: FieldType[int] = _Fixed(primitives.Int8sb, zero=0)
 Int16: FieldType[int] = _Fixed(primitives.Int16sb, zero=0)
+UInt16: FieldType[int] = _Fixed(primitives.Int16ub, zero=0)
 Int32: FieldType[int] = _Fixed(primitives.Int32sb, zero=0)
 Int64: FieldType[int] = _Fixed(primitives.Int64sb, zero=0)
 Float64: FieldType[float] = _Fixed(primitives.Float64b, zero=0.0)

@@ -135,10 +135,15 @@ def client_config(broker_id: int) -> ClientConfig:
     return ClientConfig(client_id=f"{_CLIENT_ID}{broker_id}", timeouts=TimeoutConfig(connect=3.0))
 
 
+def is_from_broker(context: RequestContext) -> bool:
+    """Whether a request says that a broker sent it: it must not be forwarded once more."""
+    return (context.client_id or "").startswith(_CLIENT_ID)
+
+
 async def forward(broker: Broker, context: RequestContext, request: Message) -> Message:
     """Forward a request to the controller and return its response."""
     try:
-        if (context.client_id or "").startswith(_CLIENT_ID):
+        if is_from_broker(context):
             raise ApiError(
                 ErrorCode.NOT_CONTROLLER,
                 f"{context.client_id} expects broker {broker.id} to be the controller, but it is"

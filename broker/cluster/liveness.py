@@ -50,6 +50,16 @@ class BrokerLiveness:
         self._metadata_offsets[broker_id] = metadata_offset
         self._heartbeat_received.set()
 
+    def metadata_offset(self, broker_id: int) -> int:
+        """Return the offset up to which a broker has replayed the metadata log; -1 if unknown."""
+        return self._metadata_offsets.get(broker_id, -1)
+
+    def seconds_since_heartbeat(self, broker_id: int) -> float | None:
+        """Return the time since the last heartbeat of a broker; None if there was none."""
+        if self._metadata_offsets.get(broker_id, -1) < 0:
+            return None
+        return self._clock() - self._last_heartbeats[broker_id]
+
     async def wait_for_offset(self, metadata_offset: int) -> None:
         """Wait until all live brokers have replayed up to an offset, at most one session."""
         with suppress(TimeoutError):

@@ -127,6 +127,14 @@ class ClusterMembership:
         """Record that the controller does not answer."""
         self._reported_at = -math.inf
 
+    def metadata_progress(self, broker_id: int) -> tuple[int, float | None]:
+        """Return how far another broker has replayed the metadata, and how long ago it said so.
+
+        Only the controller knows; -1 and None elsewhere.
+        """
+        liveness = self.liveness
+        return liveness.metadata_offset(broker_id), liveness.seconds_since_heartbeat(broker_id)
+
     async def wait_for_metadata(self, offset: int) -> None:
         """Wait until all live brokers have replayed the metadata log up to an offset."""
         await self.liveness.wait_for_offset(offset)

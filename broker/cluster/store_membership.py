@@ -97,6 +97,10 @@ class StoreMembership(ClusterMembership):
         self._revisions[broker_id] = revision
         self._heartbeat_received.set()
 
+    def metadata_progress(self, broker_id: int) -> tuple[int, float | None]:
+        """Return the revision up to which another broker has replayed the store."""
+        return self._revisions.get(broker_id, -1), None
+
     async def wait_for_metadata(self, offset: int) -> None:
         """Wait until all live brokers have replayed a revision of the store, at most a session."""
         with suppress(TimeoutError):

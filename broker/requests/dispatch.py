@@ -90,13 +90,17 @@ SUPPORTED_APIS = {
         registry.OFFSET_DELETE,
         registry.DESCRIBE_CLIENT_QUOTAS,
         registry.ALTER_CLIENT_QUOTAS,
+        registry.DESCRIBE_QUORUM,
+        registry.UPDATE_FEATURES,
         registry.DESCRIBE_CLUSTER,
         registry.DESCRIBE_PRODUCERS,
         registry.BROKER_REGISTRATION,
         registry.BROKER_HEARTBEAT,
+        registry.UNREGISTER_BROKER,
         registry.DESCRIBE_TRANSACTIONS,
         registry.LIST_TRANSACTIONS,
         registry.ALLOCATE_PRODUCER_IDS,
+        registry.LIST_CONFIG_RESOURCES,
         registry.DESCRIBE_TOPIC_PARTITIONS,
     )
 }

@@ -78,6 +78,8 @@ def _values(kind: FieldType[Any], version: int, flexible: bool) -> st.SearchStra
     if kind in _INTEGERS:
         bound = 2 ** (_INTEGERS[kind] - 1)
         return st.integers(-bound, bound - 1)
+    if kind is schema.UInt16:
+        return st.integers(0, 2**16 - 1)
     if kind is schema.Float64:
         return st.floats(allow_nan=False)
     if kind is schema.Bool:

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 _FIRST_VERSION_WITH_SOFTWARE = 3
 _FIRST_VERSION_WITH_MIN_VERSION_0 = 4
-#: Levels of features, all of them fixed. Clients use transaction.version 2 only if it is here.
-_FEATURES = {"transaction.version": 2}
+#: The levels of features, all of them fixed. Clients use transaction.version 2 only if it is here.
+FEATURES = {"transaction.version": 2}
 #: Clients ignore features without an epoch, and those of an epoch that they know.
 _FEATURES_EPOCH = 0
 #: The name and version of a client library, as KIP-511 allows them.
@@ -53,14 +53,14 @@ def handle(
         api_keys=_api_keys(),
         supported_features=[
             SupportedFeatureKey(name=name, min_version=0, max_version=level)
-            for name, level in _FEATURES.items()
+            for name, level in FEATURES.items()
             # Older clients refuse a minimum of 0.
             if context.version >= _FIRST_VERSION_WITH_MIN_VERSION_0
         ],
         finalized_features_epoch=_FEATURES_EPOCH,
         finalized_features=[
             FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
-            for name, level in _FEATURES.items()
+            for name, level in FEATURES.items()
         ],
     )
 
