@@ -67,10 +67,7 @@ _BY_ERROR_CODE = {
     "GROUP_AUTHORIZATION_FAILED": (Exit.REJECTED, _ACL_ADVICE),
     "CLUSTER_AUTHORIZATION_FAILED": (Exit.REJECTED, _ACL_ADVICE),
     "TRANSACTIONAL_ID_AUTHORIZATION_FAILED": (Exit.REJECTED, _ACL_ADVICE),
-    "SECURITY_DISABLED": (
-        Exit.UNSUPPORTED,
-        "the brokers have no authorizer: start them with authorizer.class.name",
-    ),
+    "SECURITY_DISABLED": (Exit.UNSUPPORTED, ""),
     "KAFKA_STORAGE_ERROR": (Exit.REJECTED, _DISK_ADVICE),
     "MESSAGE_TOO_LARGE": (
         Exit.REJECTED,

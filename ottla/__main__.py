@@ -21,6 +21,8 @@ COMMANDS = {
         "ottla.cli.cluster:cluster",
         "Start a local cluster; describe brokers and the APIs they serve.",
     ),
+    "acl": ("ottla.cli.acl:acl", "List, create and delete ACLs."),
+    "quota": ("ottla.cli.quota:quota", "List, set and delete client quotas."),
     "cert": ("ottla.cli.cert:cert", "Create certificates for local use."),
     "perf": ("ottla.cli.perf:perf", "Measure throughput and latency."),
     "profile": ("ottla.cli.profiles:profile", "Manage named clusters for --profile."),

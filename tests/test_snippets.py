@@ -209,7 +209,9 @@ def on_the_path(program):
 
 @pytest.fixture(scope="module")
 def broker_of_the_stage(tmp_path_factory):
-    with Daemon(tmp_path_factory.mktemp("stage")) as started:
+    configs = ("authorizer.class.name=acl", "super.users=User:ANONYMOUS")
+    flags = [flag for config in configs for flag in ("--set", config)]
+    with Daemon(tmp_path_factory.mktemp("stage"), *flags) as started:
         yield started
 
 

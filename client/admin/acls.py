@@ -57,6 +57,12 @@ class AclBinding:
     host: str = "*"
     pattern_type: PatternType = PatternType.LITERAL
 
+    def __str__(self) -> str:
+        return (
+            f"{self.permission.name} {self.operation.name} on {self.resource_type.name}"
+            f" {self.resource_name} for {self.principal}"
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class AclFilter:
