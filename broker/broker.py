@@ -179,6 +179,7 @@ class Broker:
             )
             await self.topics.load(progress)
             self.authorizer = self._make_authorizer()
+            self.dispatcher.quota_entities = self.topics.image.quotas.by_entity
             if self.store is not None:
                 await self._start_with_store(self.store, undo)
             else:

@@ -506,6 +506,16 @@ class BrokerConfig:
         "Whether every client may use the resources that no ACL is about.",
         is_dynamic=False,
     )
+    quota_window_num: int = config_key(
+        11,
+        "Number of samples over which the rates of client quotas are measured.",
+        low=2,
+        high=1000,
+        is_dynamic=False,
+    )
+    quota_window_size_seconds: int = config_key(
+        1, "Time of each sample of the rates of client quotas.", low=1, high=3600, is_dynamic=False
+    )
     metrics_listener: str = config_key(
         "",
         "HOST:PORT of the Prometheus endpoint, as in 127.0.0.1:9404; empty disables it. Requires"

@@ -80,6 +80,8 @@ class Connection(asyncio.BufferedProtocol):
         self._awaits_budget = False
         self._is_reading = True
         self._is_closing = False
+        #: Set while the client is not read from, because it exceeded a quota.
+        self._mute_timer: asyncio.TimerHandle | None = None
 
     def __repr__(self) -> str:
         return f"<Connection from {self.peer}>"
@@ -111,6 +113,7 @@ class Connection(asyncio.BufferedProtocol):
             not self._pipeline.in_flight
             and not self._framer.frame_bytes
             and self._send_queue.is_clear()
+            and self._mute_timer is None
         )
 
     # asyncio protocol callbacks.
@@ -155,6 +158,9 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, _error: Exception | None) -> None:
         """Release everything that belongs to the connection."""
         self._is_closing = True
+        if self._mute_timer is not None:
+            self._mute_timer.cancel()
+            self._mute_timer = None
         self._pipeline.close()
         self._send_queue.close()
         self._framer.clear()
@@ -192,6 +198,23 @@ class Connection(asyncio.BufferedProtocol):
         """Close at once, without sending what is queued."""
         self._is_closing = True
         self._transport.abort()
+
+    def mute(self, seconds: float) -> None:
+        """Read nothing for some time: the client has exceeded a quota."""
+        if self._is_closing:
+            return
+        if self._mute_timer is not None:
+            if self._mute_timer.when() >= self._loop.time() + seconds:
+                return
+            self._mute_timer.cancel()
+        self._mute_timer = self._loop.call_later(seconds, self._unmute)
+        self._pause_reading()
+
+    def _unmute(self) -> None:
+        self._mute_timer = None
+        if self._framer.frame_bytes and not self._awaits_budget:
+            self._start_read_deadline(self._framer.frame_bytes - self._framer.filled_bytes)
+        self._resume_or_close()
 
     def drain(self) -> None:
         """Stop reading, send the responses of the requests in flight, and close."""
@@ -280,7 +303,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _may_read(self) -> bool:
         """Whether to read on: the remainder of a frame within the budget, or another request."""
-        if self._is_closing:
+        if self._is_closing or self._mute_timer is not None:
             return False
         if self._framer.frame_bytes:
             return not self._awaits_budget

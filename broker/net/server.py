@@ -147,6 +147,10 @@ class Server:
             reason = f"max.connections is {max_connections}"
         elif self._count_by_peer[peer] >= config.max_connections_per_ip:
             reason = f"max.connections.per.ip is {config.max_connections_per_ip}"
+        elif self.dispatcher.quotas is not None and not self.dispatcher.quotas.admits_connection(
+            peer
+        ):
+            reason = "the quota connection_creation_rate is exceeded"
         else:
             self._connections.add(connection)
             self._count_by_peer[peer] += 1

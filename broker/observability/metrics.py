@@ -7,7 +7,7 @@ exports them.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, defaultdict
 
 #: Upper bounds of the latency buckets, in seconds; the last bucket is unbounded.
 BUCKETS = (
@@ -61,7 +61,7 @@ class Metrics:
         self.rejected_batches: Counter[str] = Counter()
         #: Requests that failed as a whole, by API name and error code.
         self.failures: Counter[tuple[str, str]] = Counter()
-        #: Connections by outcome: accepted, refused, idle, stalled, malformed.
+        #: Connections by outcome: accepted, refused, idle, stalled, malformed, throttled.
         self.connections: Counter[str] = Counter()
         #: Changes of the ISR by this leader: shrunk, expanded.
         self.isr_changes: Counter[str] = Counter()
@@ -69,6 +69,9 @@ class Metrics:
         self.elections: Counter[str] = Counter()
         #: Fetches of this broker's replicas from their leaders.
         self.replica_fetch_seconds = Histogram()
+        #: Responses that throttle their clients, and for how long in all, by quota.
+        self.throttled_requests: Counter[str] = Counter()
+        self.throttled_seconds: defaultdict[str, float] = defaultdict(float)
         self.bytes_received = 0
         self.bytes_sent = 0
 

@@ -97,6 +97,7 @@ class _BrokerCollector(Collector):
         for (api, code), count in list(metrics.failures.items()):
             errors.add_metric([api, code], count)
         yield errors
+        yield from self._security()
         rejected = CounterMetricFamily(
             "ottla_rejected_batches",
             "Produced batches that were not appended, by error code.",
@@ -110,6 +111,32 @@ class _BrokerCollector(Collector):
             "Produced batches that wait for validation in a thread.",
             self._broker.batch_workers.queued_bytes,
         )
+
+    def _security(self) -> Iterator[Metric]:
+        metrics, authorizer = self._broker.metrics, self._broker.authorizer
+        denials = CounterMetricFamily(
+            "ottla_authorizer_denials",
+            "Operations that the authorizer denied.",
+            labels=["operation", "resource_type"],
+        )
+        for labels, count in list(authorizer.denials.items()) if authorizer else ():
+            denials.add_metric(labels, count)
+        yield denials
+        throttled = CounterMetricFamily(
+            "ottla_quota_throttled_requests",
+            "Requests whose clients were throttled, and connections refused, by client quota.",
+            labels=["quota"],
+        )
+        seconds = CounterMetricFamily(
+            "ottla_quota_throttle_seconds",
+            "Time for which clients were throttled, by client quota.",
+            labels=["quota"],
+        )
+        for quota, count in list(metrics.throttled_requests.items()):
+            throttled.add_metric([quota], count)
+            seconds.add_metric([quota], metrics.throttled_seconds[quota])
+        yield throttled
+        yield seconds
 
     def _connections(self) -> Iterator[Metric]:
         metrics = self._broker.metrics

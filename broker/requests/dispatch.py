@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from struct import Struct
@@ -43,10 +43,12 @@ from .errors import EXPECTED_ERRORS, error_code_of
 
 if TYPE_CHECKING:
     from ottla.coord.principal import KafkaPrincipal
+    from ottla.coord.quotas import QuotaEntity, Quotas
 
     from ..broker import Broker
     from ..net.connection import Connection
     from ..observability.metrics import Histogram
+    from .quotas import QuotaManager, RequestUsage
 
 logger = logging.getLogger(__name__)
 
@@ -136,7 +138,19 @@ Handler = Callable[["Broker", "RequestContext", Any], HandlerResult]
 class RequestContext:
     """The header of a request, the connection it came from, and when it was received."""
 
-    __slots__ = ("api", "client_id", "connection", "correlation_id", "received_at", "version")
+    __slots__ = (
+        "api",
+        "client_id",
+        "connection",
+        "correlation_id",
+        "received_at",
+        "size_bytes",
+        "usage",
+        "version",
+    )
+
+    #: Whether another broker forwards the request for its client.
+    is_forwarded = False
 
     def __init__(
         self,
@@ -154,6 +168,10 @@ class RequestContext:
         self.connection = connection
         #: As of `time.perf_counter`.
         self.received_at = received_at
+        #: The size of the frame; 0 if it is not known.
+        self.size_bytes = 0
+        #: What counts for the quotas of the client; None without quotas.
+        self.usage: RequestUsage | None = None
 
     @property
     def principal(self) -> KafkaPrincipal:
@@ -186,6 +204,8 @@ class ForwardedContext(RequestContext):
     """A request that another broker forwards for its client: its principal and host count."""
 
     __slots__ = ("_client_host", "_principal")
+
+    is_forwarded = True
 
     def __init__(
         self, outer: RequestContext, inner: RequestContext, principal: KafkaPrincipal, host: str
@@ -223,6 +243,9 @@ class Dispatcher:
         self._metrics = broker.metrics
         self._handlers: dict[int, Handler] = {}
         self._histograms: dict[int, Histogram] = {}
+        #: The entities that have quotas, of the metadata image.
+        self.quota_entities: Mapping[QuotaEntity, Quotas] = {}
+        self._quotas: QuotaManager | None = None
         # A single thread: threads that compute take turns with the event loop's, and the more of
         # them there are, the longer it waits.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="decoder")
@@ -261,6 +284,9 @@ class Dispatcher:
 
     async def encode_in_thread(self, context: RequestContext, response: Message) -> list[Buffer]:
         """Encode the response of a large request; see `encode`."""
+        if context.usage is not None:
+            context.usage.finish(context, response)
+            context.usage = None
         return await asyncio.get_running_loop().run_in_executor(
             self._thread, self.encode, context, response
         )
@@ -297,7 +323,25 @@ class Dispatcher:
             connection,
             received_at,
         )
+        context.size_bytes = len(frame)
         return context, body
+
+    @property
+    def quotas(self) -> QuotaManager | None:
+        """The counters of client quotas; None if there are no quotas."""
+        if not self.quota_entities:
+            return None
+        if self._quotas is None:
+            from .quotas import QuotaManager  # noqa: PLC0415  # Only needed here.
+
+            config = self._broker.config
+            self._quotas = QuotaManager(
+                self._broker.topics.image.quotas,
+                self._metrics,
+                config.quota_window_num,
+                config.quota_window_size_seconds,
+            )
+        return self._quotas
 
     def handle(
         self, context: RequestContext, body: Message | None
@@ -308,7 +352,10 @@ class Dispatcher:
         if handler is None:
             handler = self._handlers[key] = self._load_handler(context.api)
         try:
-            result = handler(self._broker, context, body)
+            if self.quota_entities:
+                result = self._handle_with_quotas(handler, context, body)
+            else:
+                result = handler(self._broker, context, body)
         except Exception as error:  # noqa: BLE001  # The error boundary.
             return self._error_response(context, error)
         if isinstance(result, Message) or result is None:
@@ -316,6 +363,17 @@ class Dispatcher:
         if isinstance(result, asyncio.Future):
             return result
         return self._broker.start_task(self._await_response(context, result))
+
+    def _handle_with_quotas(
+        self, handler: Handler, context: RequestContext, body: Message | None
+    ) -> HandlerResult:
+        assert self.quotas is not None
+        usage = context.usage = self.quotas.begin(context, body)
+        if usage is None:
+            return handler(self._broker, context, body)
+        if context.api is registry.PRODUCE and getattr(body, "acks", None) == 0:
+            usage.finish_without_response(context)
+        return usage.run(lambda: handler(self._broker, context, body))
 
     def result(
         self, context: RequestContext, future: asyncio.Future[Any]
@@ -332,6 +390,9 @@ class Dispatcher:
 
     def encode(self, context: RequestContext, response: Message) -> list[Buffer]:
         """Encode a response and record its latency."""
+        usage = context.usage
+        if usage is not None:
+            usage.finish(context, response)
         try:
             parts = encode_response(response, context.version, context.correlation_id)
         except Exception as error:  # noqa: BLE001  # The error boundary.

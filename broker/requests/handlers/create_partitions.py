@@ -20,12 +20,19 @@ from .create_topics import check_replicas
 if TYPE_CHECKING:
     from ...broker import Broker
     from ..dispatch import RequestContext
+    from ..quotas import MutationQuota
+
+_FIRST_VERSION_WITH_QUOTA_ERROR = 3
 
 
 async def handle(
     broker: Broker, context: RequestContext, request: CreatePartitionsRequest
 ) -> CreatePartitionsResponse:
     """Handle CreatePartitions."""
+    mutation = None
+    if broker.dispatcher.quotas is not None and not request.validate_only:
+        is_strict = context.version >= _FIRST_VERSION_WITH_QUOTA_ERROR
+        mutation = broker.dispatcher.quotas.mutation(context, is_strict=is_strict)
     counts = Counter(topic.name for topic in request.topics)
     results = []
     for topic in {topic.name: topic for topic in request.topics}.values():
@@ -34,16 +41,24 @@ async def handle(
             check(broker, context, ALTER, TOPIC, topic.name)
             if counts[topic.name] > 1:
                 raise ApiError(ErrorCode.INVALID_REQUEST, "Duplicate topic in the request")
-            await _create(broker, topic, validate_only=request.validate_only)
+            await _create(broker, topic, mutation, validate_only=request.validate_only)
         except EXPECTED_ERRORS as error:
             code, message = error_code_of(error), error_message_of(error)
         results.append(
             CreatePartitionsTopicResult(name=topic.name, error_code=code, error_message=message)
         )
-    return CreatePartitionsResponse(results=results)
+    return CreatePartitionsResponse(
+        throttle_time_ms=0 if mutation is None else mutation.throttle_ms, results=results
+    )
 
 
-async def _create(broker: Broker, requested: CreatePartitionsTopic, *, validate_only: bool) -> None:
+async def _create(
+    broker: Broker,
+    requested: CreatePartitionsTopic,
+    mutation: MutationQuota | None,
+    *,
+    validate_only: bool,
+) -> None:
     topic = broker.topics.image.topics.get(requested.name)
     if topic is None:
         raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -61,5 +76,7 @@ async def _create(broker: Broker, requested: CreatePartitionsTopic, *, validate_
             )
         check_replicas(broker, replicas)
     planned = broker.controller.plan_partitions(topic, requested.count, replicas)
+    if mutation is not None:
+        mutation.take(len(planned.replicas) - len(topic.replicas))
     if not validate_only:
         await broker.controller.add_partitions(planned)

@@ -32,6 +32,7 @@ logger = logging.getLogger(__name__)
 
 _DEFAULT = -1
 _FIRST_VERSION_WITH_CONFIGS = 5
+_FIRST_VERSION_WITH_QUOTA_ERROR = 6
 
 
 async def handle(
@@ -41,6 +42,11 @@ async def handle(
     requested = {topic.name: topic for topic in request.topics}
     counts = Counter(topic.name for topic in request.topics)
 
+    mutation = None
+    if broker.dispatcher.quotas is not None and not request.validate_only:
+        is_strict = context.version >= _FIRST_VERSION_WITH_QUOTA_ERROR
+        mutation = broker.dispatcher.quotas.mutation(context, is_strict=is_strict)
+    charged: set[str] = set()
     may_create_all = allows(broker, context, CREATE, CLUSTER, logs=False)
 
     def plan(name: str) -> Topic:
@@ -48,7 +54,11 @@ async def handle(
             check(broker, context, CREATE, TOPIC, name)
         if counts[name] > 1:
             raise ApiError(ErrorCode.INVALID_REQUEST, "Duplicate topic in the request")
-        return _plan(broker, requested[name])
+        topic = _plan(broker, requested[name])
+        if mutation is not None and name not in charged:
+            mutation.take(len(topic.replicas))
+            charged.add(name)
+        return topic
 
     results = await broker.controller.plan_and_create_topics(
         requested, plan, validate_only=request.validate_only
@@ -62,6 +72,7 @@ async def handle(
     if context.version >= _FIRST_VERSION_WITH_CONFIGS:
         describer = ConfigDescriber(broker.config, broker.topics.image)
     return CreateTopicsResponse(
+        throttle_time_ms=0 if mutation is None else mutation.throttle_ms,
         topics=[
             _error_result(name, result)
             if isinstance(result, Exception)
@@ -72,7 +83,7 @@ async def handle(
                 is_described=allows(broker, context, DESCRIBE_CONFIGS, TOPIC, name, logs=False),
             )
             for name, result in results.items()
-        ]
+        ],
     )
 
 

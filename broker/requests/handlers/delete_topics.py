@@ -25,8 +25,10 @@ from ..errors import EXPECTED_ERRORS, ApiError, error_code_of, error_message_of
 if TYPE_CHECKING:
     from ...broker import Broker
     from ..dispatch import RequestContext
+    from ..quotas import MutationQuota
 
 _FIRST_VERSION_WITH_TOPIC_ID = 6
+_FIRST_VERSION_WITH_QUOTA_ERROR = 5
 _FIRST_VERSION_WITH_DELETION_DISABLED = 3
 
 
@@ -39,11 +41,16 @@ async def handle(
         topics = [(topic.name, topic.topic_id) for topic in request.topics]
     else:
         topics = [(name, NIL_UUID) for name in request.topic_names]
+    mutation = None
+    if broker.dispatcher.quotas is not None:
+        is_strict = context.version >= _FIRST_VERSION_WITH_QUOTA_ERROR
+        mutation = broker.dispatcher.quotas.mutation(context, is_strict=is_strict)
+    responses = [
+        await _delete(broker, context, name, topic_id, mutation, is_duplicate=count > 1)
+        for (name, topic_id), count in Counter(topics).items()
+    ]
     return DeleteTopicsResponse(
-        responses=[
-            await _delete(broker, context, name, topic_id, is_duplicate=count > 1)
-            for (name, topic_id), count in Counter(topics).items()
-        ]
+        throttle_time_ms=0 if mutation is None else mutation.throttle_ms, responses=responses
     )
 
 
@@ -52,6 +59,7 @@ async def _delete(
     context: RequestContext,
     name: str | None,
     topic_id: UUID,
+    mutation: MutationQuota | None,
     *,
     is_duplicate: bool,
 ) -> DeletableTopicResult:
@@ -64,6 +72,8 @@ async def _delete(
         check(broker, context, DELETE, TOPIC, name)
         if topic.is_internal:
             raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} is an internal topic")
+        if mutation is not None:
+            mutation.take(len(topic.replicas))
         await broker.controller.delete_topic(topic)
     except EXPECTED_ERRORS as error:
         return DeletableTopicResult(

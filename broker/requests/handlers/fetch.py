@@ -121,6 +121,8 @@ def _park(
 ) -> asyncio.Future[FetchResponse] | None:
     """Return the future of a fetch that waits for records; None if it is answered now."""
     missing_bytes = request.min_bytes - result.size_bytes
+    if context.usage is not None:
+        missing_bytes = _min_bytes(broker, context, request) - result.size_bytes
     must_wait = missing_bytes > 0 and request.max_wait_ms > 0
     if not must_wait or not result.partitions or result.has_error:
         return None
@@ -129,6 +131,11 @@ def _park(
         return None
     delayed = _DelayedFetch(broker, context, request, session)
     return delayed.wait(result.partitions, missing_bytes, parked_bytes)
+
+
+def _min_bytes(broker: Broker, context: RequestContext, request: FetchRequest) -> int:
+    """Return how many bytes a fetch waits for: no more than it may get."""
+    return min(request.min_bytes, _max_bytes(broker, context, request))
 
 
 def _is_large(request: FetchRequest, session: FetchSession | None) -> bool:
@@ -242,6 +249,14 @@ class _ReadResult:
         return True
 
 
+def _max_bytes(broker: Broker, context: RequestContext, request: FetchRequest) -> int:
+    """Return how many bytes a response may have."""
+    max_bytes = min(request.max_bytes, broker.config.fetch_max_bytes)
+    usage = context.usage
+    limit = None if usage is None else usage.max_fetch_bytes
+    return max_bytes if limit is None else min(max_bytes, limit)
+
+
 def _read(
     broker: Broker,
     context: RequestContext,
@@ -255,7 +270,7 @@ def _read(
     Stops where it would wait for the disk, with `cold` of the result: `_read_cold` goes on.
     The first read of a follower's request acknowledges what the follower has.
     """
-    result = _ReadResult(min(request.max_bytes, broker.config.fetch_max_bytes), is_first=is_first)
+    result = _ReadResult(_max_bytes(broker, context, request), is_first=is_first)
     wanted = _partitions_of(context.version, request) if session is None else session.partitions()
     with NO_WAITING:
         _read_slice(broker, context, request, session, iter(wanted), result)
@@ -271,7 +286,7 @@ async def _read_in_slices(
     is_first: bool = False,
 ) -> _ReadResult:
     """Read all partitions, and serve other connections in between."""
-    result = _ReadResult(min(request.max_bytes, broker.config.fetch_max_bytes), is_first=is_first)
+    result = _ReadResult(_max_bytes(broker, context, request), is_first=is_first)
     # Another request of the session may change it.
     wanted = (
         _partitions_of(context.version, request) if session is None else list(session.partitions())
@@ -436,6 +451,14 @@ def _response(
     result: _ReadResult,
 ) -> FetchResponse:
     data, session_id = result.data, 0
+    usage = context.usage
+    if usage is not None and result.size_bytes:
+        seconds = usage.fetch_throttle_seconds(result.size_bytes)
+        if seconds > 0:  # The session stays as it is.
+            return FetchResponse(
+                throttle_time_ms=max(int(seconds * 1000), 1),
+                session_id=0 if session is None else session.id,
+            )
     if session is not None:
         session_id = session.id
         changed = [entry for entry in data if session.update_sent(*entry)]
@@ -617,7 +640,8 @@ class _DelayedFetch:
 
     def _must_wait_longer(self, result: _ReadResult) -> bool:
         """Whether to wait on, which it then does."""
-        missing_bytes = self._request.min_bytes - result.size_bytes
+        min_bytes = _min_bytes(self._broker, self._context, self._request)
+        missing_bytes = min_bytes - result.size_bytes
         if self._is_committed and missing_bytes > 0 and self._may_wait_longer(result):
             self._wait_for(result.partitions, missing_bytes)
             return True
