@@ -134,8 +134,8 @@ def _park(
 
 
 def _min_bytes(broker: Broker, context: RequestContext, request: FetchRequest) -> int:
-    """Return how many bytes a fetch waits for: no more than it may get."""
-    return min(request.min_bytes, _max_bytes(broker, context, request))
+    """Return how many bytes a fetch waits for: any, if it may not get as many as it asks for."""
+    return request.min_bytes if request.min_bytes <= _max_bytes(broker, context, request) else 1
 
 
 def _is_large(request: FetchRequest, session: FetchSession | None) -> bool:
@@ -640,7 +640,9 @@ class _DelayedFetch:
 
     def _must_wait_longer(self, result: _ReadResult) -> bool:
         """Whether to wait on, which it then does."""
-        min_bytes = _min_bytes(self._broker, self._context, self._request)
+        min_bytes = self._request.min_bytes
+        if self._context.usage is not None:
+            min_bytes = _min_bytes(self._broker, self._context, self._request)
         missing_bytes = min_bytes - result.size_bytes
         if self._is_committed and missing_bytes > 0 and self._may_wait_longer(result):
             self._wait_for(result.partitions, missing_bytes)
