@@ -1,0 +1,107 @@
+"""ACLs and quotas in a cluster: they reach every broker, and brokers need CLUSTER_ACTION alone."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from harness.acls import allow, binding, connect_as
+from harness.brokers import add_topic
+from harness.group_requests import find
+from harness.logs import a_batch
+from harness.waiting import eventually
+from harness.wire import error_codes, produce_request
+from ottla.broker import Broker, BrokerConfig
+from ottla.broker.cluster.store.memory_store import MemoryStore, MemoryStoreServer
+from ottla.client import AclBinding, AclFilter, AclOperation, Admin, QuotaEntity, ResourceType
+from ottla.protocol.api.metadata import MetadataRequest, MetadataRequestTopic
+from ottla.protocol.errors import ErrorCode
+
+TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
+
+
+@asynccontextmanager
+async def a_cluster(tmp_path, *, super_users, prepare=None, count=2):
+    """Run brokers with a metadata store and an authorizer; `prepare` is called with the first."""
+    server = MemoryStoreServer()
+    async with AsyncExitStack() as stack, asyncio.timeout(60):
+        brokers = []
+        for broker_id in range(count):
+            config = BrokerConfig.of(
+                {
+                    "broker.id": str(broker_id),
+                    "log.dir": str(tmp_path / str(broker_id)),
+                    "listeners": "PLAINTEXT://127.0.0.1:0",
+                    "cluster.store": "etcd://unused:2379/test",
+                    "controller.wait.ms": "5000",
+                    "authorizer.class.name": "acl",
+                    "super.users": super_users,
+                    "default.replication.factor": "2",
+                    "min.insync.replicas": "2",
+                    "offsets.topic.num.partitions": "1",
+                }
+            )
+            broker = Broker(config, store=MemoryStore(server))
+            await stack.enter_async_context(broker)
+            brokers.append(broker)
+            if broker_id == 0 and prepare is not None:
+                await prepare(broker)
+        await eventually(lambda: all(len(one.cluster.alive) == count for one in brokers))
+        yield brokers
+
+
+async def test_acls_and_quotas_reach_every_broker(tmp_path):
+    async with a_cluster(tmp_path, super_users="User:ANONYMOUS") as brokers:
+        follower = next(one for one in brokers if not one.cluster.is_controller)
+        reading = AclBinding(TOPIC, "orders", "User:alice", AclOperation.READ)
+        alice = QuotaEntity(user="alice")
+        async with Admin(follower.address) as admin:
+            await admin.create_acls(reading)
+            await admin.alter_client_quotas(alice, {"producer_byte_rate": 1000})
+        for broker in brokers:
+            async with Admin(broker.address) as admin:
+                assert await admin.describe_acls() == [reading]
+                assert await admin.describe_client_quotas() == {
+                    alice: {"producer_byte_rate": 1000.0}
+                }
+            assert broker.dispatcher.quotas is not None
+
+        async with Admin(follower.address) as admin:
+            await admin.delete_acls(AclFilter())
+        assert [len(broker.topics.image.acls) for broker in brokers] == [0, 0]
+
+
+async def test_brokers_need_nothing_but_cluster_action(tmp_path):
+    async def let_brokers_in(broker):
+        await allow(broker, binding("User:ANONYMOUS", AclOperation.CLUSTER_ACTION, CLUSTER))
+
+    async with a_cluster(tmp_path, super_users="User:admin", prepare=let_brokers_in) as brokers:
+        controller = next(one for one in brokers if one.cluster.is_controller)
+        follower = next(one for one in brokers if one is not controller)
+        # It is acknowledged by a follower that may fetch.
+        await add_topic(controller, "orders")
+        topic = controller.topics.image.topics["orders"]
+        leader = brokers[controller.topics.image.leader_of(topic, 0)]
+        async with connect_as(leader, "admin") as admin:
+            request = produce_request(a_batch(), topic="orders", acks=-1)
+            assert error_codes(await admin.request(request, 9)) == [0]
+        await eventually(
+            lambda: all(
+                set(one.topics.image.partition_states[topic.id][0].isr) == {0, 1} for one in brokers
+            )
+        )
+        # Auto-creation and the creation of internal topics, for clients of the follower.
+        for operation, kind, name in (
+            (AclOperation.DESCRIBE, TOPIC, "*"),
+            (AclOperation.CREATE, TOPIC, "*"),
+            (AclOperation.DESCRIBE, GROUP, "app"),
+        ):
+            await allow(controller, binding("User:client", operation, kind, name))
+        async with connect_as(follower, "client") as client:
+            (found,) = await find(client, "app")
+            assert found.error_code == ErrorCode.NONE
+            wanted = MetadataRequest(
+                topics=[MetadataRequestTopic(name="new")], allow_auto_topic_creation=True
+            )
+            assert (await client.request(wanted, 12)).topics[0].error_code == ErrorCode.NONE
+        assert "new" in controller.topics.image.topics
