@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack, asynccontextmanager
 
+import pytest
+
 from harness.acls import allow, binding, connect_as
 from harness.brokers import add_topic
 from harness.group_requests import find
 from harness.logs import a_batch
+from harness.requests import create_topics_request
 from harness.waiting import eventually
-from harness.wire import error_codes, produce_request
+from harness.wire import connect, error_codes, produce_request
 from ottla.broker import Broker, BrokerConfig
 from ottla.broker.cluster.store.memory_store import MemoryStore, MemoryStoreServer
 from ottla.client import AclBinding, AclFilter, AclOperation, Admin, QuotaEntity, ResourceType
@@ -105,3 +108,23 @@ async def test_brokers_need_nothing_but_cluster_action(tmp_path):
             )
             assert (await client.request(wanted, 12)).topics[0].error_code == ErrorCode.NONE
         assert "new" in controller.topics.image.topics
+
+
+@pytest.mark.parametrize("on_controller", [True, False])
+async def test_nobody_gains_rights_by_forwarding(tmp_path, on_controller):
+    """The controller judges the client, not the broker that forwards its request."""
+
+    async def let_brokers_in(broker):
+        await allow(broker, binding("User:ANONYMOUS", AclOperation.ALL, CLUSTER))
+
+    async with a_cluster(
+        tmp_path, super_users="User:admin;User:broker", prepare=let_brokers_in
+    ) as brokers:
+        target = next(one for one in brokers if one.cluster.is_controller is on_controller)
+        async with connect_as(target, "eve") as client:
+            response = await client.request(create_topics_request("stolen"), 7)
+        assert response.topics[0].error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        assert "stolen" not in target.topics.image.topics
+        async with connect(target) as client:
+            response = await client.request(create_topics_request("made"), 7)
+        assert response.topics[0].error_code == ErrorCode.NONE
