@@ -13,13 +13,14 @@ from harness.authorization_rows import (
     CODES,
     KNOWN,
     NEEDS_NOTHING,
-    ROWS,
     UNKNOWN,
     World,
     codes_of,
     grant,
     with_unknown,
 )
+from harness.authorization_rows import ROWS as BASIC_ROWS
+from harness.authorization_rows_cluster import CLUSTER_ROWS
 from harness.logs import a_batch
 from harness.requests import create_topics_request
 from harness.transaction_requests import TransactionalProducer
@@ -37,6 +38,7 @@ from ottla.protocol.errors import ErrorCode
 
 TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
 CLIENT = "User:client"
+ROWS = (*BASIC_ROWS, *CLUSTER_ROWS)
 DENIED = set(CODES.values())
 
 
