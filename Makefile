@@ -6,7 +6,7 @@ export PYTHON
 # pytest caches modules with rewritten assertions as bytecode; collection takes 3 s instead of 9 s.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help broker check demo test lint format bench chaos diff model sim soak docs clean venv core-venv spark-demo spark-kills
+.PHONY: help broker check demo test lint format bench chaos nemesis diff model sim soak docs clean venv core-venv spark-demo spark-kills
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -40,6 +40,9 @@ bench: venv ## run every benchmark (up to 20 minutes); writes docs/benchmarks.md
 
 chaos: venv ## inject faults under load; prints a table. CHAOS="--rows 1,7-9 --seed 5 --cycles 100"
 	PYTHONPATH=tests .venv/bin/python -m chaos run $(CHAOS)
+
+nemesis: venv ## inject random faults into a replicated cluster. NEMESIS="--minutes 30 --seed 5"
+	PYTHONPATH=tests .venv/bin/python -m chaos nemesis $(NEMESIS)
 
 spark-kills: venv ## kill an exactly-once Spark query and its brokers at 50 random points. KILLS="--kills 5 --seed 5"
 	PYTHONPATH=tests .venv/bin/python -m spark.kill_points $(KILLS)

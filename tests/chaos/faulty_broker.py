@@ -13,6 +13,8 @@ in response. `FaultyDaemon` in `testbed` sends them.
     {"do": "lose", "where": "/orders-0/"}
     {"do": "status"}
 
+FAULTS_BOOT_ID is the path of a file that has the id of the machine's boot, which a test changes.
+
 A disk call that fails raises OSError, `times` times or until `heal`. A `stop` stops the process
 with SIGSTOP, so that a test can cut the power at that moment. A `stall` blocks the event loop,
 repeatedly until `heal`. The response has the number of faults so far.
@@ -39,6 +41,7 @@ from typing import Any
 
 from ottla.broker import daemon
 from ottla.broker.broker import Broker
+from ottla.storage import logdir
 from ottla.storage.disk import Disk
 
 #: Methods of `Disk` that can fail; the first argument is a file descriptor or a path.
@@ -228,6 +231,8 @@ def main() -> None:
     server = _Server(("127.0.0.1", int(os.environ["FAULTS_PORT"])), _Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     time.time = clock
+    if boot_id := os.environ.get("FAULTS_BOOT_ID"):
+        logdir._SYSTEM_BOOT_ID = Path(boot_id)
     # The only replacement: the disk of the daemon's broker.
     daemon.Broker = functools.partial(FaultyBroker, disk=FaultyDisk())  # type: ignore[misc, assignment]
     from ottla.__main__ import main as run  # noqa: PLC0415

@@ -41,6 +41,8 @@ class Row:
 
 
 ROWS: dict[str, Row] = {}
+#: The failure scenarios of replicated clusters, with numbers of their own.
+REPLICATED_ROWS: dict[str, Row] = {}
 
 
 def row(
@@ -54,11 +56,29 @@ def row(
     is_plain: bool = False,
 ) -> Callable[[Play], Play]:
     """Register a function as a row of the matrix."""
+    counts = {Size.SHORT: short, Size.NORMAL: normal, Size.FULL: full}
+    return _registering(ROWS, number, name, unit, counts, is_plain)
 
+
+def replicated_row(
+    number: str, name: str, unit: str, *, short: int, normal: int, full: int
+) -> Callable[[Play], Play]:
+    """Register a function as a failure scenario of replicated clusters."""
+    counts = {Size.SHORT: short, Size.NORMAL: normal, Size.FULL: full}
+    return _registering(REPLICATED_ROWS, number, name, unit, counts, is_plain=False)
+
+
+def _registering(
+    rows: dict[str, Row],
+    number: str,
+    name: str,
+    unit: str,
+    counts: dict[Size, int],
+    is_plain: bool,
+) -> Callable[[Play], Play]:
     def register(play: Play) -> Play:
-        assert number not in ROWS, number
-        counts = {Size.SHORT: short, Size.NORMAL: normal, Size.FULL: full}
-        ROWS[number] = Row(number, name, unit, counts, silenced_client_logs()(play), is_plain)
+        assert number not in rows, number
+        rows[number] = Row(number, name, unit, counts, silenced_client_logs()(play), is_plain)
         return play
 
     return register

@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
-from chaos import attacks, background, clocks, crashes, damage, disks, groups, identity, network
+from chaos import (
+    attacks,
+    background,
+    clocks,
+    cluster_faults,
+    crashes,
+    damage,
+    disks,
+    failovers,
+    groups,
+    identity,
+    network,
+    replica_faults,
+    store_faults,
+)
 
 __all__ = [
     "attacks",
     "background",
     "clocks",
+    "cluster_faults",
     "crashes",
     "damage",
     "disks",
+    "failovers",
     "groups",
     "identity",
     "network",
+    "replica_faults",
+    "store_faults",
 ]

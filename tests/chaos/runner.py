@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 import traceback
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import SystemRandom
@@ -22,7 +23,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from chaos import rows as _rows  # noqa: F401  # registers the rows
-from chaos.matrix import ROWS, Row, Size
+from chaos.matrix import REPLICATED_ROWS, ROWS, Row, Size
 from chaos.testbed import Figures, Run
 
 #: The environment variable with the seed, for pytest and for the command.
@@ -61,19 +62,19 @@ def play(row: Row, folder: Path, **options: Any) -> Result:
     return Result(row, run.figures, time.monotonic() - started, failure, reason)
 
 
-def chosen(text: str) -> list[Row]:
+def chosen(text: str, rows: Mapping[str, Row] = ROWS) -> list[Row]:
     """Return the rows of a list such as 1,7-9,2c; all for an empty one."""
     wanted: set[str] = set()
     for part in filter(None, text.split(",")):
         if found := re.fullmatch(r"(\d+)-(\d+)", part):
             first, last = map(int, found.groups())
-            wanted |= {n for n in ROWS if first <= int(re.match(r"\d*", n)[0] or 0) <= last}
-        elif part in ROWS:
+            wanted |= {n for n in rows if first <= int(re.match(r"\d*", n)[0] or 0) <= last}
+        elif part in rows:
             wanted.add(part)
         else:
-            raise click.BadParameter(f"Unknown row {part}; rows are {', '.join(ROWS)}")
-    rows = [row for number, row in ROWS.items() if not text or number in wanted]
-    return sorted(rows, key=_position)
+            raise click.BadParameter(f"Unknown row {part}; rows are {', '.join(rows)}")
+    found = [row for number, row in rows.items() if not text or number in wanted]
+    return sorted(found, key=_position)
 
 
 def _position(row: Row) -> tuple[int, str]:
@@ -131,6 +132,7 @@ def table_of(results: list[Result]) -> Table:
     "--size", type=click.Choice([size.value for size in Size]), default="normal", show_default=True
 )
 @click.option("--brokers", default=1, show_default=True, help="Number of brokers.")
+@click.option("--replicated", is_flag=True, help="Failures of a replicated cluster with etcd.")
 @click.option("--transactions", is_flag=True, help="Load the brokers with transactions.")
 @click.option("--dir", "base", type=Path, help="Working directory. [default: a temporary one]")
 @click.option("--json", "file", type=Path, help="Also write the results to this file as JSON.")
@@ -140,6 +142,7 @@ def run(
     cycles: int | None,
     size: str,
     brokers: int,
+    replicated: bool,
     transactions: bool,
     base: Path | None,
     file: Path | None,
@@ -148,6 +151,8 @@ def run(
 
     \b
         make chaos CHAOS="--rows 1,7-9 --seed 5 --cycles 100"
+
+        make chaos CHAOS="--replicated --rows 1-9"
 
     The size sets how often each fault is injected; short is what the tests run. Fails if an
     invariant of a row does not hold; the data of that row is kept.
@@ -159,7 +164,7 @@ def run(
     console.print(f"seed {seed}")
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        for row in chosen(text):
+        for row in chosen(text, REPLICATED_ROWS if replicated else ROWS):
             if transactions and row.is_plain:
                 continue
             task = progress.add_task(str(row), total=None)

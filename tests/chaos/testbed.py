@@ -208,6 +208,7 @@ class Run:
         count: int,
         brokers: int = 1,
         is_transactional: bool = False,
+        shared: Any = None,
         progress: Callable[[int, int], None] = lambda _done, _of: None,
     ) -> None:
         self.folder = folder
@@ -216,6 +217,8 @@ class Run:
         self.brokers = brokers
         #: Whether the load of the row consists of transactions.
         self.is_transactional = is_transactional
+        #: The replicated cluster that rows share; None: each starts its own.
+        self.shared = shared
         self.figures = Figures()
         self._progress = progress
 
@@ -362,11 +365,15 @@ class Run:
 
     def read_everything(self, testbed: Testbed, load: Load) -> None:
         """Read all records, and the offsets of transactions, into the history."""
+        self.read_replicated(testbed.address, TOPIC, load)
+
+    def read_replicated(self, address: str, topic: str, load: Load) -> None:
+        """Read all records of a topic, and the offsets of transactions, into the history."""
         isolation = "read_uncommitted"
         if self.is_transactional:
             isolation = "read_committed"
             read_committed_offsets(load)
-        read_everything(testbed.address, TOPIC, testbed.partitions, load.history, isolation)
+        read_everything(address, topic, len(load.partitions), load.history, isolation)
 
     def add_figures(self, load: Load, anomalies: Collection[Anomaly]) -> None:
         """Add acks and anomalies to the figures."""

@@ -261,6 +261,20 @@ class TestUnknownOutcomes:
         assert snapshot.entries[b"a"].value == b"mine"
         assert result.revision == snapshot.entries[b"a"].mod_revision == revision + 1
 
+    async def test_its_revision_is_that_of_the_change(self, backend: Any) -> None:
+        store, other = await backend.connect(), await backend.connect()
+        revision = await put(store, b"a", b"1")
+        backend.lose_answers(store)
+        transaction = asyncio.create_task(
+            store.transact([ModRevision(b"a", revision)], [Put(b"a", b"mine")])
+        )
+        # Before it is sent again, the revision of the store rises.
+        later = asyncio.create_task(put(other, b"b", b"2"))
+        await backend.until_unanswered(store)
+        result = await transaction
+        await later
+        assert result.revision == (await other.load()).entries[b"a"].mod_revision
+
     async def test_the_outcome_of_any_other_is_unknown(self, backend: Any) -> None:
         store, other = await backend.connect(), await backend.connect()
         await store.load()

@@ -116,14 +116,14 @@ class EtcdMember:
         assert self._process is not None
         os.kill(self._process.pid, signal.SIGCONT)
 
-    def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    def post(self, path: str, body: Mapping[str, Any], timeout: float = 10) -> dict[str, Any]:
         """Send a request to this member. Raises OSError."""
         request = urllib.request.Request(self._url + path, json.dumps(body).encode(), method="POST")
         # The certificate is etcd's own.
         context = ssl._create_unverified_context()
         if self.client_certificate is not None:
             context.load_cert_chain(self.client_certificate)
-        with urllib.request.urlopen(request, timeout=10, context=context) as response:
+        with urllib.request.urlopen(request, timeout=timeout, context=context) as response:
             content: dict[str, Any] = json.loads(response.read())
         return content
 
@@ -188,11 +188,12 @@ class EtcdCluster:
                 return member
         raise AssertionError("no leader")
 
-    def compact(self) -> None:
-        """Compact all history."""
+    def compact(self) -> int:
+        """Compact all history; return the revision up to which it is gone."""
         member = self.members[0]
         revision = member.post("/v3/kv/range", {"key": "AA=="})["header"]["revision"]
         member.post("/v3/kv/compaction", {"revision": revision, "physical": True})
+        return int(revision)
 
     def __iter__(self) -> Iterator[EtcdMember]:
         return iter(self.members)

@@ -164,8 +164,8 @@ async def connect(broker: Listening | str) -> AsyncIterator[WireClient]:
 class BlockingWireClient:
     """One connection over a blocking socket. It sends any bytes, valid or not."""
 
-    def __init__(self, broker: Listening | str) -> None:
-        self._socket = socket.create_connection(_host_and_port(broker), timeout=TIMEOUT_SECONDS)
+    def __init__(self, broker: Listening | str, timeout: float = TIMEOUT_SECONDS) -> None:
+        self._socket = socket.create_connection(_host_and_port(broker), timeout=timeout)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._partial = b""
 

@@ -21,6 +21,7 @@ def main() -> int:
     parser.add_argument("--first-seed", type=int, help="first of consecutive seeds; random")
     parser.add_argument("--minutes", type=float, default=1.0, help="how long to run")
     parser.add_argument("--count", type=int, default=None, help="maximum number of seeds")
+    parser.add_argument("--replicated", action="store_true", help="clusters with a metadata store")
     parser.add_argument("--mutation", choices=list(MUTATIONS), help="put a bug into the code")
     options = parser.parse_args()
     first, count = options.first_seed, options.count
@@ -30,11 +31,14 @@ def main() -> int:
         first = secrets.randbelow(2**31)
     print(f"seeds from {first} on", flush=True)
     started, done, failed = time.perf_counter(), 0, 0
-    lost = {}
+    kind: dict[str, bool] = {"is_replicated": options.replicated}
     if options.mutation:
-        lost = {"loses_controller": MUTATIONS[options.mutation].loses_controller}
+        mutation = MUTATIONS[options.mutation]
+        kind = {"is_replicated": mutation.is_replicated}
+        if not mutation.is_replicated:
+            kind["loses_controller"] = mutation.loses_controller
     with mutated(options.mutation) if options.mutation else nullcontext():
-        for violation in run_seeds(first, options.minutes * 60, count, **lost):
+        for violation in run_seeds(first, options.minutes * 60, count, **kind):
             done += 1
             if violation is not None:
                 failed += 1

@@ -27,6 +27,11 @@ class Invariant(Enum):
     OFFSETS = "a committed offset is not lost and does not move back"
     PRODUCER_EPOCHS = "producer id and epoch of a transactional id do not go back"
     DECISIONS = "a decided transaction stays decided"
+    STATES = "each state of a partition follows from the one before by a rule"
+    REPLICAS = "committed records are the same on all replicas"
+    HIGH_WATERMARK = "a high watermark does not go back"
+    TRUNCATIONS = "no replica truncates below its high watermark"
+    ACKED = "an acknowledged record is not lost"
     PROGRESS = "without faults, members commit and all brokers serve"
 
 

@@ -90,6 +90,7 @@ class Admin(Client):
     """Creates and deletes topics, produces to them, and starts idempotent producers."""
 
     count = 0
+    replication_factor = 1
 
     async def run(self) -> None:
         while True:
@@ -106,7 +107,9 @@ class Admin(Client):
             self.count += 1
             name = f"t{self.count}"
         topic = create_topics.CreatableTopic(
-            name=name, num_partitions=PARTITIONS, replication_factor=1
+            name=name,
+            num_partitions=PARTITIONS,
+            replication_factor=self.replication_factor,
         )
         response = await self.send(
             self.any_broker(),

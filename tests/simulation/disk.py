@@ -27,7 +27,12 @@ from uuid import UUID
 from ottla.coord.metadata_image import OFFSETS_TOPIC
 from ottla.protocol.batch import RecordBatch, build_control_batch
 from ottla.storage.config import LogConfig
-from ottla.storage.errors import LogOfflineError, OffsetOutOfRangeError, StorageError
+from ottla.storage.errors import (
+    DivergedBatchError,
+    LogOfflineError,
+    OffsetOutOfRangeError,
+    StorageError,
+)
 from ottla.storage.leader_epochs import LeaderEpochs
 from ottla.storage.log import LogAppendInfo
 from ottla.storage.partition_metadata import PartitionMetadata
@@ -67,6 +72,14 @@ class StoredDirectory:
         self.cluster_id: str | None = None
         self.process_count = 0
         self.is_full = False
+        #: The boot of the machine, and the one that a process has noted: as `LogDirectory` does.
+        self.boot = self.noted_boot = 0
+        self.may_have_lost_records = False
+        self.high_watermarks: dict[str, int] = {}
+        #: Whether logs have replicas, so that a power cut spares none.
+        self.has_replicas = False
+        #: Truncations below the high watermark.
+        self.refused_truncations: list[str] = []
         #: How many of the next operations fail.
         self.failing_fsyncs = 0
         self.failing_writes = 0
@@ -82,8 +95,9 @@ class StoredDirectory:
 
     def cut_power(self, random: Random) -> None:
         """Lose a random part of what is not durable."""
+        self.boot += 1
         for name, log in self.logs.items():
-            if name.startswith(OFFSETS_TOPIC):
+            if name.startswith(OFFSETS_TOPIC) and not self.has_replicas:
                 continue  # Its durability is page-cache: commits may be lost.
             log.keep(random.randint(log.durable, len(log.batches)))
             log.durable = len(log.batches)
@@ -97,6 +111,9 @@ class _ProducerStates:
     accepts_unknown_sequences = True
 
     def expire(self, *_args: Any) -> None:
+        pass
+
+    def count_in(self, *_args: Any) -> None:
         pass
 
 
@@ -120,7 +137,7 @@ class SimulatedLog:
 
     has_deleted_segments = False
     first_unstable_offset = None  # Nobody reads with read_committed.
-    high_watermark = None  # Partitions have one replica.
+    high_watermark: int | None = None  # Of a partition with one replica.
     is_truncating = False
     is_committing = False
     start_offset = 0
@@ -210,6 +227,21 @@ class SimulatedLog:
         stored.end_offset = base_offset + batch.last_offset_delta + 1
         return LogAppendInfo(base_offset, stored.end_offset - 1, -1)
 
+    def append_as_follower(self, data: Any, _now_ms: int) -> None:
+        self._check_online()
+        self.disk.check_space()
+        stored = self.stored
+        for batch in split(memoryview(bytearray(data))):
+            batch.validate()
+            epoch = batch.partition_leader_epoch
+            if batch.base_offset != stored.end_offset or epoch < self.leader_epochs.current:
+                raise DivergedBatchError(f"Offset {batch.base_offset} after {stored.end_offset}")
+            if epoch > self.leader_epochs.current:
+                self.leader_epochs.assign(epoch, batch.base_offset)
+            stored.batches.append(bytes(batch.view))
+            stored.base_offsets.append(batch.base_offset)
+            stored.end_offset = batch.next_offset
+
     def read(self, offset: int, max_bytes: int, end_offset: int | None = None) -> SimulatedSlice:
         stored = self.stored
         if not 0 <= offset <= stored.end_offset:
@@ -228,7 +260,12 @@ class SimulatedLog:
 
     def truncate(self, offset: int) -> None:
         self._check_online()
-        self.stored.keep(sum(base < offset for base in self.stored.base_offsets))
+        if self.high_watermark is not None and offset < self.high_watermark:
+            self.disk.refused_truncations.append(
+                f"truncates {self.directory} to {offset}, high watermark {self.high_watermark}"
+            )
+        ends = [*self.stored.base_offsets[1:], self.stored.end_offset]
+        self.stored.keep(sum(end <= offset for end in ends))
         self.recovery_point = min(self.recovery_point, self.end_offset)
         self.leader_epochs.truncate(self.end_offset)
 
@@ -293,6 +330,10 @@ class SimulatedLogDirectory:
         self.process_number = self.stored.process_count
         self.stored.cluster_id = self.cluster_id = cluster_id or self.stored.cluster_id or "sim"
         self.disk = self
+        stored = self.stored
+        if stored.noted_boot != stored.boot and stored.logs:
+            stored.may_have_lost_records = True
+        stored.noted_boot = stored.boot
         self.logs: dict[str, SimulatedLog] = {}
         self.reports: dict[str, Any] = {}
         self.failed: dict[str, Exception] = {}
@@ -323,10 +364,25 @@ class SimulatedLogDirectory:
             if name not in self.logs:
                 self.logs[name] = self._open(name, stored, configs.get(name, default))
 
-    may_have_lost_records = False
+    @property
+    def may_have_lost_records(self) -> bool:
+        return self.stored.may_have_lost_records
+
+    def note_losses(self) -> None:
+        self.stored.may_have_lost_records = True
+
+    def forget_losses(self) -> None:
+        self.stored.may_have_lost_records = False
 
     def read_high_watermarks(self) -> dict[str, int]:
-        return {}
+        return self.stored.high_watermarks
+
+    def checkpoint_high_watermarks(self) -> None:
+        self.stored.high_watermarks = {
+            name: log.high_watermark
+            for name, log in self.logs.items()
+            if log.high_watermark is not None
+        }
 
     def create_all(
         self, configs: Mapping[str, LogConfig], metadata: Mapping[str, PartitionMetadata]

@@ -28,6 +28,8 @@ class Process:
     def __init__(self, machine: str) -> None:
         self.machine = machine
         self.is_alive = True
+        #: What a paused process will do when it goes on; None if it is not paused.
+        self.paused: list[asyncio.Handle] | None = None
         self.clock_offset = 0.0
         self.context = contextvars.copy_context()
         self.context.run(CURRENT.set, self)
@@ -73,6 +75,11 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._tasks.append(task)
         return task
 
+    def resume(self, process: Process) -> None:
+        """Let a paused process go on: timers that are overdue run at once."""
+        handles, process.paused = process.paused or [], None
+        self._ready.extend(handles)
+
     def finish(self) -> None:
         """End the simulation: nothing that is freed from now on has an effect."""
         self._is_finished = True
@@ -101,7 +108,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 if handle._cancelled:
                     continue
                 process = handle._context.get(CURRENT)
-                if process is None or process.is_alive:
+                if process is not None and process.paused is not None:
+                    process.paused.append(handle)
+                elif process is None or process.is_alive:
                     self.steps += 1
                     try:
                         handle._context.run(handle._callback, *handle._args)

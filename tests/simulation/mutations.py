@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-from ottla.broker.cluster import controller
+from ottla.broker.cluster import controller, elections
 from ottla.broker.coordinators.shard_runtime import ShardRuntime
 from ottla.broker.partitions.partition import Partition
 from ottla.broker.partitions.topics import Topics
-from ottla.coord import group
+from ottla.coord import election, group
+from ottla.coord.follower_progress import FollowerProgress
 from ottla.coord.group_shard import GroupShard
 from ottla.coord.metadata_image import MetadataImage
+from ottla.coord.partition_state import PartitionState
 from ottla.coord.records import OffsetRecord
 from ottla.coord.transaction_records import TransactionRecord
 from ottla.coord.transaction_states import TransactionState
@@ -71,6 +74,37 @@ def _delete_log(topics: Topics, name: str, _topic_id: Any = None) -> None:
     topics._logs.delete(name)
 
 
+def _high_watermark_of_leader(
+    _progress: FollowerProgress, current: int, leader_end_offset: int, _min_isr: int
+) -> int:
+    return max(current, leader_end_offset)
+
+
+def _elect_lossy(state: PartitionState, **known: Any) -> PartitionState:
+    lossy = known.pop("lossy")
+    return _elect(state, **known | {"alive": {*known["alive"], *lossy}})
+
+
+def _elect_outside_isr(state: PartitionState, **known: Any) -> PartitionState:
+    elected = _elect(state, **known)
+    others = [one for one in state.replicas if one in known["alive"] and one not in state.isr]
+    if elected.leader == state.leader or not others:
+        return elected
+    return replace(elected, leader=others[0], isr=(others[0],))
+
+
+def _change_in_same_epoch(state: PartitionState, **changes: Any) -> PartitionState:
+    return _changed(state, **changes | {"is_new_leader": False})
+
+
+def _committed_at_once(_partition: Partition, _offset: int, callback: Any) -> None:
+    callback(None)
+
+
+_elect = elections.elect
+_changed = election._changed
+
+
 class Mutation(NamedTuple):
     """A bug, as attributes to replace, and what it must be seen to violate."""
 
@@ -78,6 +112,10 @@ class Mutation(NamedTuple):
     patches: Sequence[tuple[Any, str, Any]]
     #: Whether it takes a controller that has lost its disk.
     loses_controller: bool = False
+    #: Whether it is a bug of clusters with a metadata store.
+    is_replicated: bool = False
+    #: From which seed on to look for it: one that finds it soon.
+    first_seed: int = 0
 
 
 _COMPARES_LENGTHS = (
@@ -125,6 +163,33 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "sessions and rebalances never expire": Mutation(
         Invariant.PROGRESS, [(GroupShard, "expire", _expire_nothing)]
+    ),
+    "the high watermark does not wait for followers": Mutation(
+        Invariant.HIGH_WATERMARK,
+        [(FollowerProgress, "high_watermark", _high_watermark_of_leader)],
+        is_replicated=True,
+        first_seed=6,
+    ),
+    "acks=all does not wait for followers": Mutation(
+        Invariant.ACKED,
+        [(Partition, "when_committed", _committed_at_once)],
+        is_replicated=True,
+        first_seed=6,
+    ),
+    "a broker that has lost records stays in the ISR": Mutation(
+        Invariant.HIGH_WATERMARK,
+        [(elections, "elect", _elect_lossy)],
+        is_replicated=True,
+        first_seed=9,
+    ),
+    "a broker outside the ISR is elected": Mutation(
+        Invariant.STATES,
+        [(elections, "elect", _elect_outside_isr)],
+        is_replicated=True,
+        first_seed=9,
+    ),
+    "a new leader keeps the leader epoch": Mutation(
+        Invariant.STATES, [(election, "_changed", _change_in_same_epoch)], is_replicated=True
     ),
 }
 

@@ -66,12 +66,16 @@ class Network:
         self.transports: list[SimulatedTransport] = []
         #: Pairs of machines that cannot reach each other.
         self.partitions: set[frozenset[str]] = set()
+        #: Sender and receiver: machines that reach each other in the other direction only.
+        self.one_way: set[tuple[str, str]] = set()
 
     def delay(self) -> float:
         return 0.0001 + self.random.random() * self.max_delay
 
-    def is_cut(self, one: str, other: str) -> bool:
-        return frozenset((one, other)) in self.partitions
+    def is_cut(self, sender: str, receiver: str) -> bool:
+        return (
+            frozenset((sender, receiver)) in self.partitions or (sender, receiver) in self.one_way
+        )
 
     def listen(self, factory: Callable[[], Any], sock: SimulatedSocket) -> Listening:
         listening = self.listening[sock.address] = Listening(self, factory, sock.address)
@@ -102,6 +106,7 @@ class Network:
     def heal(self) -> None:
         """Let all machines reach each other, and deliver what was held up."""
         self.partitions.clear()
+        self.one_way.clear()
         for transport in self.transports:
             transport.deliver_held()
 
@@ -177,7 +182,7 @@ class SimulatedTransport(asyncio.Transport):
 
     def _send(self, data: bytes | None) -> None:
         """Receive bytes of the peer, or None for the end of the stream, after a delay."""
-        if self._held or self._network.is_cut(self.process.machine, self.peer.process.machine):
+        if self._held or self._network.is_cut(self.peer.process.machine, self.process.machine):
             self._held.append(data)
         else:
             self._transmit(data)

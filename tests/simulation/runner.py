@@ -9,6 +9,7 @@ from itertools import count
 from typing import NamedTuple
 
 from .checks import Invariant, Violation
+from .replicated_world import ReplicatedWorld
 from .world import World
 
 
@@ -23,14 +24,15 @@ class Failure(NamedTuple):
         return self.text
 
 
-def run_seed(seed: int, **options: bool) -> Failure | None:
-    """Run a seed; return how it failed, or None. The options are those of `World`."""
-    world = World(seed, **options)
+def run_seed(seed: int, *, is_replicated: bool = False, **options: bool) -> Failure | None:
+    """Run a seed; return how it failed, or None. Other options are those of `World`."""
+    world = ReplicatedWorld(seed) if is_replicated else World(seed, **options)
     try:
         world.run()
     except Violation as violation:
         events = "\n".join(world.events)
-        text = f"seed {seed}: {violation}\n{events}\nReplay: make sim SIM='--seed {seed}'"
+        kind = "--replicated " if is_replicated else ""
+        text = f"seed {seed}: {violation}\n{events}\nReplay: make sim SIM='{kind}--seed {seed}'"
         return Failure(seed, violation.invariant, text)
     return None
 

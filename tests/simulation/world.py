@@ -10,7 +10,7 @@ import random as random_module
 import secrets
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from random import Random
@@ -20,6 +20,7 @@ from unittest.mock import patch
 from ottla.broker import broker as broker_module
 from ottla.broker.broker import Broker
 from ottla.broker.cluster.liveness import BrokerLiveness
+from ottla.broker.cluster.store_registration import StoreRegistration
 from ottla.broker.config.broker_config import BrokerConfig
 from ottla.broker.net import server as server_module
 from ottla.broker.requests.dispatch import SUPPORTED_APIS
@@ -80,8 +81,7 @@ class Machine:
         self.world.loop.spawn(self.process, self._run(self.process))
 
     async def _run(self, process: Process) -> None:
-        config = _config(self.broker_id, tuple(self.world.machines))
-        self.broker = broker = Broker(config)
+        self.broker = broker = self.new_broker()
         try:
             await broker.start()
         except (DataDirectoryError, OSError) as error:
@@ -97,6 +97,20 @@ class Machine:
             self.world.note(f"broker {self.broker_id} failed")
             if process.is_alive:
                 self.kill()
+
+    def new_broker(self) -> Broker:
+        """Return the broker of a new process."""
+        return Broker(_config(self.broker_id, tuple(self.world.machines)))
+
+    def pause(self) -> None:
+        """Stop the process, with everything that it would do."""
+        if self.process.is_alive and self.process.paused is None:
+            self.process.paused = []
+
+    def resume(self) -> None:
+        """Let a paused process go on."""
+        if self.process.is_alive and self.process.paused is not None:
+            self.world.loop.resume(self.process)
 
     @property
     def has_offline_logs(self) -> bool:
@@ -118,6 +132,8 @@ class Machine:
 class World:
     """One run: machines, clients, and the faults between them."""
 
+    faults: Sequence[Callable[[Any], None]] = FAULTS
+
     def __init__(self, seed: int, *, loses_controller: bool = False) -> None:
         self.seed = seed
         self._loses_controller = loses_controller
@@ -126,9 +142,8 @@ class World:
         self.network = self.loop.network = Network(self.loop, Random(self.random.random()))
         self.history = History()
         self.disks: dict[str, StoredDirectory] = {}
-        # Worlds differ in what there is, so that each is small, and all together have everything.
-        broker_ids = [1, 2] if self.random.random() < 0.75 else [1, 2, 3]
-        self.machines = {broker_id: Machine(self, broker_id) for broker_id in broker_ids}
+        self.machines = self._new_machines()
+        broker_ids = [*self.machines]
         self.controller = self.machines[CONTROLLER]
         #: Whether the controller has lost metadata: it must not be followed.
         self.is_controller_lost = False
@@ -146,21 +161,41 @@ class World:
         ids = ["x1"] if self.random.random() < 0.3 else []
         self.transactors = [Transactor(one, *client_options()) for one in ids]
 
+    def _new_machines(self) -> dict[int, Machine]:
+        # Worlds differ in what there is, so that each is small, and all together have everything.
+        broker_ids = [1, 2] if self.random.random() < 0.75 else [1, 2, 3]
+        return {broker_id: Machine(self, broker_id) for broker_id in broker_ids}
+
+    def cluster_id_of(self, _path: str) -> str | None:
+        """Return the cluster id in a data directory."""
+        return "simulation"
+
+    def _clients_to_run(self) -> list[Any]:
+        return [self.admin, *self.members, *self.transactors]
+
     def note(self, event: str) -> None:
         """Record an event, for whoever looks at a violation."""
         self.events.append(f"{self.loop.time() - 1000:8.3f}  {event}")
 
     def run(self) -> None:
         """Run to the end. Raises Violation."""
+        violation: Violation | None = None
         with simulated(self):
             try:
                 self.loop.run_until_complete(self._run())
+            except Violation as error:
+                # Without the frames, which would keep brokers.
+                violation = error.with_traceback(None)
+                violation.__context__ = None
             finally:
                 self._free()
+        if violation is not None:
+            raise violation
 
     def _free(self) -> None:
         """Free all processes, while what their cleanup does has no effect."""
         self.loop.finish()
+        self.loop.errors.clear()
         self.network.transports.clear()
         self.network.listening.clear()
         self._clients.clear()
@@ -174,7 +209,7 @@ class World:
             machine.start()
             await asyncio.sleep(0.02)
         await self._spawn_until_done(self._create_first_topic())
-        for client in (self.admin, *self.members, *self.transactors):
+        for client in self._clients_to_run():
             self._clients.append(self.loop.spawn(self.client_process, client.run()))
         count = self.random.randint(3, 8)
         # Little is promised about a cluster that has lost it: only in some worlds.
@@ -183,7 +218,7 @@ class World:
         for number in range(count):
             await asyncio.sleep(self.random.random() ** 2 * _MAX_PAUSE_SECONDS)
             self._check()
-            fault = lose_controller if number == lost_at else self.random.choice(FAULTS)
+            fault = lose_controller if number == lost_at else self.random.choice(self.faults)
             self.note(f"fault: {fault.__name__}")
             fault(self)
             self._check()
@@ -300,14 +335,14 @@ def simulated(world: World) -> Iterator[None]:
             (random_module, "random", random.random),
             (server_module, "socket", _SocketModule),
             (broker_module, "LogDirectory", SimulatedLogDirectory),
-            (broker_module, "read_cluster_id", lambda _path: "simulation"),
+            (broker_module, "read_cluster_id", lambda path: world.cluster_id_of(str(path))),
             (BrokerConnection, "_fetch_api_versions", _know_api_versions),
             (sys, "unraisablehook", lambda _error: None),
         ):
             stack.enter_context(patch.object(target, name, value))
-        defaults = BrokerLiveness.__init__.__defaults__
-        BrokerLiveness.__init__.__defaults__ = (loop.time,)
-        stack.callback(setattr, BrokerLiveness.__init__, "__defaults__", defaults)
+        for method in (BrokerLiveness.__init__, StoreRegistration.__init__):
+            stack.callback(setattr, method, "__defaults__", method.__defaults__)
+            method.__defaults__ = (loop.time,)
         logging.disable(logging.CRITICAL)
         stack.callback(logging.disable, logging.NOTSET)
         gc.disable()

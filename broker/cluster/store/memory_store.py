@@ -237,7 +237,10 @@ class MemoryStore(MetadataStore):
             raise UnknownOutcomeError("The transaction was not answered")
         result = (await self._request()).transact(compares, operations)
         if not result.succeeded and was_applied(operations, result.current):
-            return TransactionResult(True, result.revision, {})
+            # Later changes may have other revisions.
+            changed = [result.current[operation.key] for operation in operations]
+            revision = max((one.mod_revision for one in changed if one), default=result.revision)
+            return TransactionResult(True, revision, {})
         return result
 
     async def grant_lease(self, ttl_seconds: int) -> int:
