@@ -34,6 +34,7 @@ from ottla.protocol.api.fetch import (
 )
 from ottla.protocol.errors import BatchError, ErrorCode, KafkaError
 from ottla.storage.errors import StorageError
+from ottla.storage.gaps import truncate_at_first_gap
 
 from ..partitions.partition import Partition, Role
 from ..requests.errors import ApiError
@@ -86,6 +87,8 @@ class _Followed:
         self.has_failed = False
         #: Whether it is not fetched any more.
         self.is_failed = False
+        #: Whether damage may have left gaps in the log.
+        self.may_have_gaps = True
 
     def next_fetch(self) -> _Fetch:
         log, state = self.partition.log, self.partition.state
@@ -184,6 +187,7 @@ class ReplicaFetcher:
             self._connection = await BrokerConnection.open(
                 endpoint.host, endpoint.port, self._client_config
             )
+        await self._truncate_damaged()
         wanted = self._wanted()
         if not wanted:
             self._changed.clear()
@@ -213,6 +217,35 @@ class ReplicaFetcher:
             self._session_epoch += 1
             self._sent = wanted
         await self._handle(response, wanted)
+
+    async def _truncate_damaged(self) -> None:
+        """Truncate logs at their first gap: the leader has what recovery has set aside.
+
+        Only of replicas that are not in the ISR or ELR: recovery has taken them out of both.
+        """
+        for key, followed in list(self._partitions.items()):
+            partition, state = followed.partition, followed.partition.state
+            if not followed.may_have_gaps or partition.role is not Role.FOLLOWER or state is None:
+                continue
+            if self._manager.broker_id in (*state.isr, *state.elr):
+                continue
+            followed.may_have_gaps = False
+            try:
+                await self._truncate_at_gap(partition)
+            except (OSError, StorageError) as error:
+                followed.may_have_gaps = True
+                self._retry_later(followed, error)
+            self._manager.refresh_role(key)
+
+    async def _truncate_at_gap(self, partition: Partition) -> None:
+        found: list[int | None] = []
+        await self._in_thread(partition, lambda: found.append(truncate_at_first_gap(partition.log)))
+        if found and found[0] is not None:
+            logger.warning(
+                "truncated a damaged log: copying it again from there",
+                extra={"partition": repr(partition), "offset": found[0]},
+            )
+            partition.restore_high_watermark(partition.high_watermark)
 
     async def _pause(self, seconds: float) -> None:
         try:

@@ -25,6 +25,7 @@ from ottla.protocol.api.metadata import MetadataRequest, MetadataRequestTopic
 
 _TIMEOUT_SECONDS = 1.0
 _PAUSE_SECONDS = 0.1
+_END_SECONDS = 15.0
 _LATEST = -1
 _ERRORS = (OSError, EOFError, ValueError)
 
@@ -66,7 +67,8 @@ class Observer:
         _traceback: TracebackType | None,
     ) -> None:
         self._stopping.set()
-        self._thread.join()
+        # A commit without a coordinator waits for one.
+        self._thread.join(_END_SECONDS)
 
 
 class HighWatermarkReader(Observer):

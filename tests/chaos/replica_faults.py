@@ -345,7 +345,7 @@ def truncate_under_reader(run: Run) -> None:
     with (
         replicated(run) as bed,
         bed.load(run, partitions=1, may_lose=True, may_log=_UNCLEAN, **configs) as load,
-        Consumer(",".join(bed.direct_addresses)) as consumer,
+        Consumer(",".join(bed.direct_addresses), auto_offset_reset="none") as consumer,
     ):
         tp = TopicPartition(bed.topic, 0)
         consumer.assign([tp])

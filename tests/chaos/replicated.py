@@ -308,24 +308,18 @@ class ReplicatedBed:
 
     def replica_differences(self) -> list[str]:
         """Return the partitions whose replicas differ, of all topics; nobody may produce."""
-        names = {
-            path.name
-            for broker in self.brokers
-            for path in broker.data.iterdir()
-            if path.is_dir() and path.name.rpartition("-")[2].isdigit()
-        } - {"__cluster_metadata-0"}
-        return [
-            f"different-bytes: {name} has {[len(log) for log in logs]} bytes on the brokers"
-            for name in sorted(names)
-            for logs in [
-                [
-                    log_bytes(broker.data / name)
-                    for broker in self.brokers
-                    if (broker.data / name).is_dir()
-                ]
-            ]
-            if len(set(logs)) != 1
-        ]
+        found = []
+        for key in self.view.keys("topic/"):
+            topic = key.removeprefix("topic/")
+            for index, state in self.view.states(topic).items():
+                name = f"{topic}-{index}"
+                logs = [log_bytes(self.brokers[one].data / name) for one in state.replicas]
+                if len(set(logs)) != 1:
+                    sizes = [len(log) for log in logs]
+                    found.append(
+                        f"different-bytes: {name} has {sizes} bytes on brokers {state.replicas}"
+                    )
+        return found
 
 
 @contextmanager

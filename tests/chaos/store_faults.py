@@ -100,12 +100,12 @@ def hang_member_of_store(run: Run) -> None:
             bed.etcd.wait_until_writable()
 
 
-def _can_create(bed: ReplicatedBed, name: str) -> bool:
+def _can_create(bed: ReplicatedBed, name: str, factor: int = BROKERS) -> bool:
     with bed.admin() as admin:
         if name in {topic.name for topic in admin.list_topics()}:
             return True
         try:
-            admin.create_topic(name, partitions=3, replication_factor=3)
+            admin.create_topic(name, partitions=3, replication_factor=factor)
         except (ClientError, KafkaError):
             return False
     return True
@@ -133,7 +133,7 @@ def compact_store(run: Run) -> None:
             broker = run.random.choice(bed.brokers)
             bed.isolate(broker, peers=False)
             bed.wait_for_other_leaders(broker)
-            bed.wait(lambda cycle=cycle: _can_create(bed, f"compacted-{cycle}"), "a topic")
+            bed.wait(lambda cycle=cycle: _can_create(bed, f"compacted-{cycle}", 2), "a topic")
             bed.view.compact()
             bed.links.heal()
             _wait_until_known_by_all(bed, f"compacted-{cycle}")

@@ -8,7 +8,9 @@ from harness.logs import NOW, a_batch, count_flushes, offsets
 from ottla.storage import logdir
 from ottla.storage.config import LogConfig
 from ottla.storage.errors import DataDirectoryError, StorageError
+from ottla.storage.gaps import truncate_at_first_gap
 from ottla.storage.logdir import LogDirectory, read_cluster_id
+from ottla.storage.segment_recovery import GAPS_FILE, read_gaps
 
 MAGIC_AT = 16
 CONFIG = LogConfig(segment_bytes=2000, index_interval_bytes=200)
@@ -348,3 +350,20 @@ def test_losses_are_known_until_they_are_forgotten(tmp_path, monkeypatch):
     assert killed(), "the next start found the boot noted, and nobody had been told"
     assert killed(forgets=True)
     assert not killed()
+
+
+def test_a_log_is_truncated_at_the_first_gap_that_damage_has_left(tmp_path):
+    directory = LogDirectory(tmp_path, cluster_id=None, broker_id=0)
+    directory.load({}, CONFIG)
+    log = directory.create("t-0", CONFIG)
+    for _ in range(10):
+        log.append(a_batch(2), leader_epoch=0, now_ms=NOW)
+    assert truncate_at_first_gap(log) is None
+    (log.directory / GAPS_FILE).write_text("[[6, 8], [12, 14]]")
+
+    assert truncate_at_first_gap(log) == 6
+
+    assert log.end_offset == 6
+    assert read_gaps(log.directory) == []
+    assert truncate_at_first_gap(log) is None
+    directory.close()
