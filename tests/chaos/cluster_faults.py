@@ -30,7 +30,7 @@ def change_topics(run: Run) -> None:
                     try:
                         admin.create_topic(name, partitions=2, replication_factor=factor)
                         made[name] = 2
-                        admin.alter_topic_configs(name, set_to={"retention.ms": "86400000"})
+                        admin.alter_topic_configs(name, {"retention.ms": "86400000"})
                         admin.create_partitions(name, total=4)
                         made[name] = 4
                     except (ClientError, KafkaError) as error:

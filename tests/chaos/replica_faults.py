@@ -14,7 +14,6 @@ from chaos.replicated import ReplicatedBed, replicated
 from chaos.replicated_cluster import ReplicatedBroker
 from chaos.testbed import Run
 from harness.replicas import log_bytes
-from ottla.client.admin import NewTopic
 from ottla.client.blocking.consumer import Consumer
 from ottla.client.blocking.producer import Producer
 from ottla.client.errors import LogTruncationError
@@ -191,9 +190,7 @@ def cut_power_of_page_caches(run: Run) -> None:
             load.stop(timeout=1)
             with bed.admin() as admin:
                 for name in [topic.name for topic in admin.list_topics()]:
-                    admin.alter_topic_configs(
-                        name, set_to={"unclean.leader.election.enable": "true"}
-                    )
+                    admin.alter_topic_configs(name, {"unclean.leader.election.enable": "true"})
             bed.wait(bed.is_in_sync, "all in sync", 120.0)
             break
 
@@ -313,14 +310,14 @@ def make_topic_again(run: Run) -> None:
             bed.wait(lambda name=name: not bed.view.states(name), "the deletion")
             load.wait_for_acks()
             with bed.admin(60) as admin:
-                # On all three, one of which is away.
-                admin.create_topics(NewTopic(name, assignment=[[0, 1, 2]]))
+                # On the two that are there.
+                admin.create_topic(name, partitions=1, replication_factor=2)
             follower.start()
             _make_and_fill(bed, name, b"new", exists=True)
             bed.wait(
                 lambda name=name: all(
-                    b"new" in log_bytes(one.data / f"{name}-0")
-                    and b"old" not in log_bytes(one.data / f"{name}-0")
+                    b"old" not in (log := log_bytes(one.data / f"{name}-0"))
+                    and (b"new" in log) == (one.number in bed.view.states(name)[0].replicas)
                     for one in bed.brokers
                 ),
                 "copies of the new topic",
