@@ -1,4 +1,7 @@
-"""`ottla cluster …`: start a local cluster, describe brokers and their APIs."""
+"""`ottla cluster …`: start a local cluster, describe brokers and their APIs.
+
+`cluster_replicas` has the commands that move leaders and replicas.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from .target import Target, connected, json_option
 
 @click.group()
 def cluster() -> None:
-    """Start a local cluster; describe brokers and the APIs they serve."""
+    """Start a local cluster; describe brokers, and move replicas between them."""
 
 
 @cluster.command("describe")

@@ -18,8 +18,8 @@ COMMANDS = {
     "txn": ("ottla.cli.txn:txn", "List, describe and abort transactions."),
     "config": ("ottla.cli.config:config", "Show and change topic configs and broker configs."),
     "cluster": (
-        "ottla.cli.cluster:cluster",
-        "Start a local cluster; describe brokers and the APIs they serve.",
+        "ottla.cli.cluster_replicas:cluster",
+        "Start a local cluster; describe brokers, and move replicas between them.",
     ),
     "acl": ("ottla.cli.acl:acl", "List, create and delete ACLs."),
     "quota": ("ottla.cli.quota:quota", "List, set and delete client quotas."),

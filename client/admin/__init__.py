@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     )
     from .admin import Admin
     from .quotas import QuotaEntity, QuotaName
+    from .replicas import PartitionReassignment
     from .requests import PartialError
     from .results import (
         ApiVersion,
@@ -67,6 +68,7 @@ __all__ = [
     "PartialError",
     "PartitionDescription",
     "PartitionLag",
+    "PartitionReassignment",
     "PatternType",
     "PermissionType",
     "ProducerState",
@@ -91,6 +93,7 @@ _MODULE_OF = {
     ),
     **dict.fromkeys(("QuotaEntity", "QuotaName"), "quotas"),
     "PartialError": "requests",
+    "PartitionReassignment": "replicas",
     **dict.fromkeys(
         ("CreatedTopic", "NewTopic", "PartitionDescription", "TopicDescription"), "topics"
     ),

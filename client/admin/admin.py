@@ -6,9 +6,18 @@ from .acls import AclsAdmin
 from .configs import ConfigsAdmin
 from .groups import GroupsAdmin
 from .quotas import QuotasAdmin
+from .replicas import ReplicasAdmin
 from .topics import TopicsAdmin
 from .transactions import TransactionsAdmin
 
 
-class Admin(TopicsAdmin, ConfigsAdmin, GroupsAdmin, TransactionsAdmin, AclsAdmin, QuotasAdmin):
+class Admin(
+    TopicsAdmin,
+    ConfigsAdmin,
+    GroupsAdmin,
+    TransactionsAdmin,
+    ReplicasAdmin,
+    AclsAdmin,
+    QuotasAdmin,
+):
     """Describes and changes a cluster. `bootstrap` is "host:port,…" or a list of such."""

@@ -22,8 +22,14 @@ V = TypeVar("V")
 
 #: The result of one item: a value or an error.
 Outcome: TypeAlias = V | KafkaError | ClientError
-# Retriable, but to an admin they mean a wrong name, which is not worth a minute of retries.
-_FINAL = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
+# Retriable, but to an admin they mean a wrong name, or that brokers are down, which is not worth a
+# minute of retries.
+_FINAL = (
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.UNKNOWN_TOPIC_ID,
+    ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
+    ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
+)
 
 
 class PartialError(ClientError):
