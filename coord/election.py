@@ -1,9 +1,9 @@
 """Elections and ISR changes: how one `PartitionState` follows from another.
 
 The controller elects leaders (`elect`, `elect_preferred`, `elect_unclean`) and reassigns replicas;
-the leader of a partition shrinks and expands its ISR. Each function takes a state and returns the
-next one, or the same object if nothing changes; a compare-and-swap on the stored state makes it
-true. `tests/replication` runs a model of the protocol on these functions.
+the leader of a partition shrinks and expands its ISR, and resigns if its log fails. Each function
+takes a state and returns the next one, or the same object if nothing changes; a compare-and-swap on
+the stored state makes it true. `tests/replication` runs a model of the protocol on these functions.
 
 Two invariants keep acked records:
 
@@ -11,6 +11,9 @@ Two invariants keep acked records:
   restart, everything it had; a broker that may have lost records leaves both (`lossy`).
 - Only members of the ISR, and of the ELR if the ISR is empty, are elected. An unclean election,
   which breaks this rule, is an operator's choice.
+
+A replica that is removed deletes its log, and may be added again. So a state without some of the
+replicas before it has a new leader epoch: what the leader knew of them counts no longer.
 
 `min_isr` is the topic's min.insync.replicas; a partition with fewer replicas needs all of them.
 """
@@ -36,8 +39,11 @@ def initial_state(replicas: Sequence[int], alive: Collection[int]) -> PartitionS
 
 
 def effective_min_isr(state: PartitionState, min_isr: int) -> int:
-    """Return the number of in-sync replicas that acks=all and the high watermark require."""
-    return max(min(min_isr, len(state.replicas)), 1)
+    """Return the number of in-sync replicas that acks=all and the high watermark require.
+
+    Replicas that are being added do not count yet: raising a replication factor refuses no acks.
+    """
+    return max(min(min_isr, len(state.replicas) - len(state.adding_replicas)), 1)
 
 
 def eligible_leaders(
@@ -140,61 +146,95 @@ def expand(state: PartitionState, added: Iterable[int], min_isr: int) -> Partiti
     return changed
 
 
-def reassign(state: PartitionState, target: Sequence[int]) -> PartitionState:
+def resign(state: PartitionState, min_isr: int) -> PartitionState:
+    """Return the state after the leader, whose log has failed, has given up its leadership.
+
+    It leaves the ISR, and is not eligible: what its disk has is not known. Without another replica
+    in sync it stays: nobody could take over.
+    """
+    isr = tuple(broker_id for broker_id in state.isr if broker_id != state.leader)
+    if not state.has_leader or not isr:
+        return state
+    elr = eligible_leaders(state, isr, min_isr, lossy={state.leader})
+    changed = _changed(state, leader=NO_LEADER, isr=isr, elr=elr, is_new_leader=True)
+    return replace(changed, last_leader=state.leader)
+
+
+def update_elr(state: PartitionState, min_isr: int) -> PartitionState:
+    """Return the state without an ELR if the ISR suffices, because less is required than before."""
+    elr = eligible_leaders(state, state.isr, min_isr)
+    if elr == state.elr:
+        return state
+    return _changed(state, leader=state.leader, isr=state.isr, elr=elr)
+
+
+def reassign(state: PartitionState, target: Sequence[int], min_isr: int) -> PartitionState:
     """Return the state in which a partition begins to move to the replicas in `target`.
 
-    A reassignment under way is replaced: its new replicas that are not in `target` go.
+    A reassignment under way is replaced: its new replicas that are not in `target` go, at once if
+    they are not in sync. With `original_replicas` as the target it is cancelled.
     """
     if not target or len(set(target)) != len(target):
         raise ValueError(f"Invalid replicas {list(target)}: expected distinct broker ids")
     original = original_replicas(state)
-    removing = tuple(broker_id for broker_id in original if broker_id not in target)
     adding = tuple(broker_id for broker_id in target if broker_id not in original)
     # Replicas of an earlier reassignment that lead, or are in sync, stay until this one completes.
-    dropped = [
-        broker_id
-        for broker_id in state.adding_replicas
-        if broker_id not in target and broker_id not in (*state.isr, *state.elr)
-    ]
-    kept = [
+    removing = tuple(
         broker_id
         for broker_id in (*original, *state.adding_replicas)
-        if broker_id not in target and broker_id not in dropped
-    ]
-    replicas = (*target, *kept)
-    removing = (*removing, *(one for one in kept if one not in removing))
+        if broker_id not in target
+        and (broker_id in original or broker_id in (*state.isr, *state.elr))
+    )
+    replicas = (*target, *removing)
     if (replicas, adding, removing) == (
         state.replicas,
         state.adding_replicas,
         state.removing_replicas,
     ):
         return state
-    changed = _changed(state, leader=state.leader, isr=state.isr, elr=state.elr)
-    return replace(
-        changed,
+    changed = replace(
+        state,
         replicas=replicas,
         adding_replicas=adding,
         removing_replicas=removing,
         isr=tuple(one for one in replicas if one in state.isr),
         elr=tuple(one for one in replicas if one in state.elr),
     )
+    return _changed(
+        changed,
+        leader=state.leader,
+        isr=changed.isr,
+        elr=eligible_leaders(changed, changed.isr, min_isr),
+        is_new_leader=not set(state.replicas) <= set(replicas),
+    )
 
 
-def complete_reassignment(state: PartitionState, alive: Collection[int]) -> PartitionState:
-    """Return the state without the replicas that are to be removed, if the others are in sync."""
-    if not state.adding_replicas and not state.removing_replicas:
+def complete_reassignment(
+    state: PartitionState, alive: Collection[int], min_isr: int
+) -> PartitionState:
+    """Return the state without the replicas that are to be removed, once that is safe.
+
+    All new replicas must be in sync, and of the remaining ones as many as acks=all needs.
+    """
+    if not state.is_reassigning:
         return state
     target = tuple(one for one in state.replicas if one not in state.removing_replicas)
+    moved = replace(state, replicas=target, adding_replicas=(), removing_replicas=())
     isr = tuple(one for one in state.isr if one in target)
-    if not set(target) <= set(isr):
+    if not set(state.adding_replicas) <= set(isr) or len(isr) < effective_min_isr(moved, min_isr):
         return state
     leader = state.leader if state.leader in isr else NO_LEADER
     if leader == NO_LEADER:
         leader = _first_of([one for one in isr if one in alive], target)
     if leader == NO_LEADER:
         return state
-    changed = _changed(state, leader=leader, isr=isr, elr=(), is_new_leader=leader != state.leader)
-    return replace(changed, replicas=target, adding_replicas=(), removing_replicas=())
+    return _changed(
+        moved,
+        leader=leader,
+        isr=isr,
+        elr=(),
+        is_new_leader=leader != state.leader or target != state.replicas,
+    )
 
 
 def original_replicas(state: PartitionState) -> tuple[int, ...]:

@@ -92,10 +92,10 @@ class FollowerProgress:
         """Return the high watermark, at least `current`.
 
         It does not advance while the ISR is smaller than `min_isr`: that is what makes members of
-        the ELR eligible.
+        the ELR eligible. If less is required than before, it waits until there is no ELR any more.
         """
-        isr = self.state.isr
-        if len(isr) < effective_min_isr(self.state, min_isr):
+        state = self.state
+        if state.elr or len(state.isr) < effective_min_isr(state, min_isr):
             return current
         lowest = leader_end_offset
         for broker_id in self.maximal_isr():

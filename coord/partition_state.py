@@ -45,8 +45,13 @@ class PartitionState:
 
     @property
     def is_under_replicated(self) -> bool:
-        """Whether replicas are missing from the ISR."""
-        return len(self.isr) < len(self.replicas)
+        """Whether replicas are missing from the ISR, besides those that are being added."""
+        return any(one not in self.isr for one in self.replicas if one not in self.adding_replicas)
+
+    @property
+    def is_reassigning(self) -> bool:
+        """Whether the partition is being moved to other brokers."""
+        return bool(self.adding_replicas or self.removing_replicas)
 
     def to_json(self) -> bytes:
         """Encode the state as it is stored."""

@@ -228,7 +228,7 @@ class Controller:
             )
         new_count = partition_count - current_count
         self._check_partition_limit(new_count)
-        factor = len(topic.replicas[0])
+        factor = self._factor_of(topic)
         return topic.with_partitions(self._assign_replicas(new_count, replicas, factor))
 
     async def plan_and_create_topics(
@@ -357,6 +357,9 @@ class Controller:
         return assign_replicas(
             partition_count, sorted(self._cluster.alive), self._image.partition_count
         )
+
+    def _factor_of(self, topic: Topic) -> int:
+        return len(topic.replicas[0])
 
     def _current(self, topic: Topic) -> Topic:
         """Return the topic as it is now. Raises ApiError if it was deleted."""

@@ -19,11 +19,13 @@ from ottla.protocol import registry
 from ottla.protocol.api import (
     alter_client_quotas,
     alter_configs,
+    alter_partition_reassignments,
     create_acls,
     create_partitions,
     create_topics,
     delete_acls,
     delete_topics,
+    elect_leaders,
     incremental_alter_configs,
 )
 from ottla.protocol.api.allocate_producer_ids import (
@@ -253,6 +255,36 @@ def _alter_client_quotas_error(
     )
 
 
+def _elect_leaders_error(
+    request: elect_leaders.ElectLeadersRequest, error: ApiError
+) -> elect_leaders.ElectLeadersResponse:
+    return elect_leaders.ElectLeadersResponse(
+        error_code=error.code,
+        replica_election_results=[
+            elect_leaders.ReplicaElectionResult(
+                topic=topic.topic,
+                partition_result=[
+                    elect_leaders.PartitionResult(
+                        partition_id=index,
+                        error_code=error.code,
+                        error_message=error_message_of(error),
+                    )
+                    for index in topic.partitions
+                ],
+            )
+            for topic in request.topic_partitions or ()
+        ],
+    )
+
+
+def _reassignments_error(
+    _request: Message, error: ApiError
+) -> alter_partition_reassignments.AlterPartitionReassignmentsResponse:
+    return alter_partition_reassignments.AlterPartitionReassignmentsResponse(
+        error_code=error.code, error_message=error_message_of(error)
+    )
+
+
 #: The APIs that are forwarded, each with the function that builds its error response.
 FORWARDED: Mapping[int, Callable[[Any, ApiError], Message]] = {
     registry.CREATE_TOPICS.key: _create_topics_error,
@@ -265,4 +297,6 @@ FORWARDED: Mapping[int, Callable[[Any, ApiError], Message]] = {
     registry.INCREMENTAL_ALTER_CONFIGS.key: partial(
         _alter_configs_error, incremental_alter_configs.IncrementalAlterConfigsResponse
     ),
+    registry.ELECT_LEADERS.key: _elect_leaders_error,
+    registry.ALTER_PARTITION_REASSIGNMENTS.key: _reassignments_error,
 }

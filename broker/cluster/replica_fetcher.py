@@ -262,6 +262,8 @@ class ReplicaFetcher:
             if followed.retry_at <= now
             and not followed.is_failed
             and followed.partition.role is Role.FOLLOWER
+            # Fetches of a log that cannot be appended to would keep the replica in the ISR.
+            and followed.partition.log.offline_reason is None
         }
 
     def _request(self, wanted: dict[PartitionKey, _Fetch]) -> FetchRequest:

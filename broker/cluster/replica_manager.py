@@ -14,11 +14,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
-from ottla.coord.election import expand, shrink
+from ottla.coord.election import expand, resign, shrink, update_elr
 from ottla.coord.metadata_image import Topic, partition_key
 from ottla.coord.partition_state import PartitionState
 from ottla.protocol.errors import ErrorCode
@@ -42,6 +42,8 @@ logger = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 0.2
 _CHECKPOINT_SECONDS = 5.0
+#: How often logs are looked at that failed, and what this broker leads nevertheless.
+_RESIGN_SECONDS = 0.5
 #: Partitions that are looked at before other tasks get their turn.
 _PARTITIONS_PER_YIELD = 500
 
@@ -71,6 +73,7 @@ class ReplicaManager:
         self._tasks = [
             loop.create_task(self._repeat(self._shrink_isrs, self._lag_check_seconds)),
             loop.create_task(self._repeat(self._checkpoint, lambda: _CHECKPOINT_SECONDS)),
+            loop.create_task(self._repeat(self._resign, lambda: _RESIGN_SECONDS)),
         ]
 
     async def hand_over(self) -> None:
@@ -257,14 +260,62 @@ class ReplicaManager:
         max_lag_ms = self.config.replica_lag_time_max_ms
         for number, partition in enumerate(list(self._broker.topics.online_partitions()), start=1):
             progress = partition.progress
-            if progress is not None and (lagging := progress.lagging(now_ms, max_lag_ms)):
-                key = self._key_of(partition)
-                if key is not None and key not in self._changing:
-                    assert partition.state is not None
-                    after = shrink(partition.state, lagging, partition.min_isr)
-                    self._start_change(key, partition, after, (), "ISR shrunk")
+            if progress is not None:
+                lagging = progress.lagging(now_ms, max_lag_ms)
+                if lagging or progress.state.elr:
+                    self._shrink_isr(partition, lagging)
             if number % _PARTITIONS_PER_YIELD == 0:
                 await asyncio.sleep(0)
+
+    def _shrink_isr(self, partition: Partition, lagging: Collection[int]) -> None:
+        key, state = self._key_of(partition), partition.state
+        if key is None or key in self._changing or state is None:
+            return
+        if lagging:
+            after = shrink(state, lagging, partition.min_isr)
+            self._start_change(key, partition, after, (), "ISR shrunk")
+        elif (after := update_elr(state, partition.min_isr)) is not state:
+            self._start_change(key, partition, after, (), "ELR emptied")
+
+    async def _resign(self) -> None:
+        """Give up the leadership of partitions whose logs have failed, if others are in sync."""
+        topics = self._broker.topics
+        for partition in list(topics.online_partitions()):
+            if partition.log.offline_reason is not None and partition.state is not None:
+                key = self._key_of(partition)
+                if key is not None and key not in self._changing:
+                    await self._give_up(key, partition.state, partition.log.offline_reason)
+        for name, error in list(self._broker.logs.failed.items()):
+            topic_name, _, index = name.rpartition("-")
+            topic = topics.image.topics.get(topic_name)
+            if topic is not None and topics.leads(topic, int(index)):
+                state = topics.image.partition_state(topic, int(index))
+                if state is not None:
+                    await self._give_up((topic.id, int(index)), state, str(error))
+
+    async def _give_up(self, key: PartitionKey, state: PartitionState, reason: str) -> None:
+        """Store a state without this leader; if it was changed meanwhile, the next look decides."""
+        topic = self._broker.topics.image.topics_by_id[key[0]]
+        others = self._broker.cluster.alive - {self.broker_id}
+        after = resign(state, self._broker.topics.config_of(topic).min_insync_replicas)
+        if state.leader != self.broker_id or others.isdisjoint(state.isr) or after is state:
+            return
+        store_key = partition_key(*key)
+        revision = self._revision(key, store_key)
+        try:
+            result = await self._store.transact(
+                [ModRevision(store_key, revision)], [Put(store_key, after.to_json())]
+            )
+        except StoreError as error:
+            logger.debug("leadership could not be given up", extra={"reason": str(error)})
+            return
+        if result.succeeded:
+            self._revisions[key] = result.revision
+            logger.error(
+                "gave up a leadership: the log is offline",
+                extra={"partition": f"{topic.name}-{key[1]}", "reason": reason},
+            )
+            self._broker.topics.apply_state(topic, key[1], after)
 
     def _lag_check_seconds(self) -> float:
         return self.config.replica_lag_time_max_ms / 2000

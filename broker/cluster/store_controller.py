@@ -21,6 +21,7 @@ from ottla.coord.metadata_image import (
     CONTROLLER_KEY,
     KeyValue,
     Topic,
+    TopicPartition,
     parse_topic_record,
     partition_key,
     partition_record,
@@ -34,6 +35,7 @@ from ottla.protocol.errors import ErrorCode
 from ..requests.errors import EXPECTED_ERRORS, ApiError
 from .controller import PRODUCER_IDS_PER_BLOCK, Controller
 from .elections import PlannedElection, log_elections, plan_elections, plan_preferred_elections
+from .reassignments import log_reassignments
 from .store.metadata_store import (
     KEEP_LEASE,
     Compare,
@@ -62,6 +64,8 @@ _RECORDS_PER_TRANSACTION = 60
 _STATES_PER_TRANSACTION = 120
 _PRODUCER_IDS_KEY = b"producer-ids"
 _RETRY_SECONDS = 0.1
+#: How often the change of a partition is planned again.
+_MAX_ATTEMPTS = 10
 #: How often a request that waits for brokers looks whether it still has to.
 _CHECK_SECONDS = 0.5
 _LAST_REGISTRATION = b"last-registration/"
@@ -76,6 +80,16 @@ class BrokersAwaitedError(ApiError):
             ErrorCode.REQUEST_TIMED_OUT,
             f"Replication factor {factor}: {alive} brokers are alive, and {missing} not yet; try"
             " again",
+        )
+
+
+class ChangedMeanwhileError(ApiError):
+    """A key has another revision than the image: plan again when `revision` is applied here."""
+
+    def __init__(self, revision: int) -> None:
+        self.revision = revision
+        super().__init__(
+            ErrorCode.REQUEST_TIMED_OUT, "The metadata was changed meanwhile; try again"
         )
 
 
@@ -100,6 +114,8 @@ class StoreController(Controller):
         self._registered_at = -math.inf
         # All brokers that had been registered by then.
         self._registered_before: set[int] = set()
+        # The epoch of each broker, and when this one saw it first.
+        self._up_since: dict[int, tuple[int, float]] = {}
 
     async def start(self) -> None:
         """Watch the registrations while this broker is the controller."""
@@ -159,7 +175,15 @@ class StoreController(Controller):
                 ErrorCode.INVALID_REPLICATION_FACTOR,
                 f"Invalid replication factor {factor}: {len(brokers)} brokers are alive",
             )
-        return assign_replicas(partition_count, brokers, self._image.partition_count, factor)
+        racks = {one: self._image.registrations[one].rack or "" for one in brokers}
+        return assign_replicas(partition_count, brokers, self._image.partition_count, factor, racks)
+
+    def _factor_of(self, topic: Topic) -> int:
+        """Return the replication factor of a topic, which may have been changed since."""
+        state = self._image.partition_state(topic, 0)
+        if state is None:
+            return super()._factor_of(topic)
+        return len(state.replicas) - len(state.removing_replicas)
 
     def _in_state(self, *states: str) -> set[int]:
         """Return the brokers whose registrations are in one of these states."""
@@ -226,6 +250,7 @@ class StoreController(Controller):
         while True:
             seen = self._follower.revision
             self._note_own_registration()
+            self._note_returns()
             try:
                 if self._cluster.is_controller:
                     await self._elect_and_unfence()
@@ -252,10 +277,76 @@ class StoreController(Controller):
                 logger.exception("rebalancing leaders failed")
 
     async def elect_preferred_leaders(self) -> None:
-        """Elect the first replica of each partition, if it is in sync. Raises ApiError."""
-        planned = plan_preferred_elections(self._image)
+        """Elect the first replica of each partition, if leaders are unbalanced. Raises ApiError.
+
+        A broker that has just returned may go again: it has to stay for an interval first.
+        """
+        config = self._topics.config
+        now = asyncio.get_running_loop().time()
+        settled_at = now - config.leader_imbalance_check_interval_seconds
+        brokers = [
+            broker_id
+            for broker_id in self._in_state("up")
+            if self._up_since.get(broker_id, (-1, now))[1] <= settled_at
+        ]
+        planned = plan_preferred_elections(
+            self._image, brokers, config.leader_imbalance_per_broker_percentage
+        )
         for start in range(0, len(planned), _STATES_PER_TRANSACTION):
             await self._store_states(planned[start : start + _STATES_PER_TRANSACTION])
+
+    def _note_returns(self) -> None:
+        """Note when each broker was seen first with its present registration."""
+        now = asyncio.get_running_loop().time()
+        for broker_id, one in self._image.registrations.items():
+            if self._up_since.get(broker_id, (-1, 0.0))[0] != one.broker_epoch:
+                self._up_since[broker_id] = (one.broker_epoch, now)
+
+    async def change_partitions(
+        self, plans: Mapping[TopicPartition, Callable[[Topic], PlannedElection | None]]
+    ) -> dict[TopicPartition, Exception | None]:
+        """Change the states of partitions, each as its plan says; return the error of each.
+
+        A partition that its leader has changed meanwhile is planned again.
+        """
+        outcomes: dict[TopicPartition, Exception | None] = {}
+        pending = list(plans)
+        revision = 0
+        for _attempt in range(_MAX_ATTEMPTS):
+            planned: dict[TopicPartition, PlannedElection] = {}
+            for number, tp in enumerate(pending, start=1):
+                try:
+                    change = plans[tp](self._topic_of(tp))
+                except ApiError as error:
+                    outcomes[tp] = error
+                else:
+                    outcomes[tp] = None
+                    if change is not None:
+                        planned[tp] = change
+                if number % _STATES_PER_TRANSACTION == 0:
+                    await asyncio.sleep(0)
+            pending = []
+            for start in range(0, len(planned), _STATES_PER_TRANSACTION):
+                chunk = dict(list(planned.items())[start : start + _STATES_PER_TRANSACTION])
+                try:
+                    await self._store_states(list(chunk.values()))
+                except ChangedMeanwhileError as error:
+                    outcomes |= dict.fromkeys(chunk, error)
+                    pending += chunk
+                    revision = error.revision
+                except ApiError as error:
+                    outcomes |= dict.fromkeys(chunk, error)
+            if not pending:
+                break
+            await self._wait_for_revision(revision)
+        await self._cluster.wait_for_metadata(self._follower.revision)
+        return outcomes
+
+    def _topic_of(self, tp: TopicPartition) -> Topic:
+        topic = self._image.topics.get(tp.topic)
+        if topic is None or not 0 <= tp.partition < len(topic.replicas):
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return topic
 
     async def _elect_and_unfence(self) -> None:
         """Elect leaders as the registrations require, then let the brokers serve that came back.
@@ -284,12 +375,10 @@ class StoreController(Controller):
             _operations(partition_record(one.topic.id, one.index, one.after) for one in planned)
         )
         for one in planned:
-            if one.after.leader != one.before.leader:
-                kind = "none"
-                if one.after.has_leader:
-                    kind = "unclean" if one.after.is_recovering else "clean"
-                self._metrics.elections[kind] += 1
+            if (outcome := one.outcome) is not None:
+                self._metrics.elections[outcome] += 1
         log_elections(planned)
+        log_reassignments(planned)
 
     def _min_isr_of(self, topic: Topic) -> int:
         return self._topics.config_of(topic).min_insync_replicas
@@ -375,17 +464,18 @@ class StoreController(Controller):
             entry = result.current[CONTROLLER_KEY]
             if entry is None or entry.create_revision != controller.epoch:
                 raise self._not_controller()
-            raise ApiError(
-                ErrorCode.REQUEST_TIMED_OUT, "The metadata was changed meanwhile; try again"
-            )
+            raise ChangedMeanwhileError(result.revision)
+        await self._wait_for_revision(result.revision)
+        return result.revision
+
+    async def _wait_for_revision(self, revision: int) -> None:
         try:
             async with asyncio.timeout(self._cluster.session_seconds):
-                await self._follower.wait_for_revision(result.revision)
+                await self._follower.wait_for_revision(revision)
         except TimeoutError:
             raise ApiError(
                 ErrorCode.REQUEST_TIMED_OUT, "The change is committed, and not applied here yet"
             ) from None
-        return result.revision
 
     async def _send(
         self, compares: Sequence[Compare], operations: Sequence[Operation]

@@ -8,6 +8,7 @@ gets REQUEST_TIMED_OUT, and decides.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, TypeVar
 
 from ottla.client.errors import ClientError
@@ -92,10 +93,24 @@ class StoreControllerChannel(ControllerChannel):
 
 def _is_not_controller(response: Message) -> bool:
     """Whether every part of a response says that the broker is not the controller."""
-    codes = [
-        part.error_code
-        for name in response.fields
-        for part in (getattr(response, name) if isinstance(getattr(response, name), list) else ())
-        if hasattr(part, "error_code")
-    ]
-    return bool(codes) and all(code == ErrorCode.NOT_CONTROLLER for code in codes)
+    codes = [code for parts in _parts(response) for one in parts for code in _error_codes(one)]
+    if not codes:
+        codes = [getattr(response, "error_code", ErrorCode.NONE)]
+    return all(code == ErrorCode.NOT_CONTROLLER for code in codes)
+
+
+def _error_codes(part: Message) -> Iterator[int]:
+    """Yield the error codes of the parts of a response that have no parts themselves."""
+    if "error_code" in part.fields:
+        yield part.error_code  # type: ignore[attr-defined]
+    else:
+        for parts in _parts(part):
+            for one in parts:
+                yield from _error_codes(one)
+
+
+def _parts(message: Message) -> Iterator[list[Message]]:
+    for name in message.fields:
+        value = getattr(message, name)
+        if isinstance(value, list) and value and isinstance(value[0], Message):
+            yield value

@@ -222,7 +222,18 @@ class BrokerConfig:
         True, "Whether preferred leaders are elected from time to time; with cluster.store."
     )
     leader_imbalance_check_interval_seconds: int = config_key(
-        300, "Interval at which preferred leaders are elected.", low=1, high=INT_MAX
+        300,
+        "Interval at which preferred leaders are elected. A broker that has returned gets leaders"
+        " back after that time at the earliest.",
+        low=1,
+        high=INT_MAX,
+    )
+    leader_imbalance_per_broker_percentage: int = config_key(
+        10,
+        "Share of the partitions whose preferred leader a broker is that others may lead, before"
+        " preferred leaders are elected.",
+        low=0,
+        high=100,
     )
     controlled_shutdown_max_wait_ms: int = config_key(
         5000,

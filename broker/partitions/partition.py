@@ -185,10 +185,12 @@ class Partition:
 
     def lead(self, state: PartitionState, broker_id: int, now_ms: int) -> None:
         """Lead in the leader epoch of a state, or follow a newer state of the same epoch."""
-        is_new_epoch = self.role is not Role.LEADER or self.leader_epoch != state.leader_epoch
+        was_leader = self.role is Role.LEADER
+        is_new_epoch = not was_leader or self.leader_epoch != state.leader_epoch
         self.state = state
         if is_new_epoch or self.progress is None:
-            self._fail_acks(state)
+            # A leader that goes on in a new epoch has all that it had, and can still ack it.
+            waiting, self._acks = self._acks, deque()
             self.role = Role.LEADER
             self.set_leader_epoch(state.leader_epoch)
             self._uncommitted.clear()
@@ -198,6 +200,9 @@ class Partition:
                 self.log.high_watermark = self.high_watermark
             else:
                 self.log.high_watermark = None
+            self._read_config()
+            for offset, callback in waiting:
+                self.when_committed(offset, callback)
         else:
             self.progress.set_state(state)
         self._read_config()

@@ -10,8 +10,9 @@ Logs are created before the record of their topic is appended, so that a log tha
 start was lost. It is created empty, and marked: producers and consumers that knew the old one get
 errors. A start deletes the logs of deleted topics, if a crash left them.
 
-A log is deleted only if the image has the deletion of its topic's id. If its topic is merely
-missing from the image, it is set aside, with an error in the broker's log.
+A log is deleted only if the image has the deletion of its topic's id, or a state of its partition
+without this broker: the replica was moved. If its topic is merely missing from the image, it is set
+aside, with an error in the broker's log.
 
 All partitions without a state that a broker leads have the same leader epoch, which rises with
 each start. With a state (see `coord/partition_state.py`), a broker leads or follows as the state
@@ -134,6 +135,8 @@ class Topics:
         self.has_lost_replicas = False
         # As of the start.
         self._high_watermarks: Mapping[str, int] = {}
+        # States that are about to be committed: their logs are created first.
+        self._incoming: Mapping[tuple[UUID, int], PartitionState] = {}
 
     async def load(self, progress: LoadProgress = lambda _done, _all: None) -> None:
         """Replay the metadata log and open all logs. Raises DataDirectoryError."""
@@ -381,8 +384,24 @@ class Topics:
         if recreated:
             deletions = [record for record in records if record[0].startswith(b"deleted-topic/")]
             await self.commit([*recreated, *deletions])
-        await self._create_logs_of_each(
-            [topic for topic in latest.values() if topic is not None], is_lost=is_directory_lost
+        topics = {topic.id: topic for topic in latest.values() if topic is not None}
+        self._incoming = dict(_partition_states(records))
+        for (topic_id, index), state in self._incoming.items():
+            topic = self.image.topics_by_id.get(topic_id)
+            if topic is not None and self._lacks_log(topic, index, state):
+                topics.setdefault(topic_id, topic)
+        try:
+            await self._create_logs_of_each(list(topics.values()), is_lost=is_directory_lost)
+        finally:
+            self._incoming = {}
+
+    def _lacks_log(self, topic: Topic, index: int, state: PartitionState) -> bool:
+        """Whether a state makes this broker a replica, and it has no log yet."""
+        name = _log_name(topic.name, index)
+        return (
+            self.config.broker_id in state.replicas
+            and name not in self._logs.failed
+            and not self._has_log(name, topic.id)
         )
 
     async def create_logs(self, topics: Sequence[Topic], *, is_lost: bool = False) -> None:
@@ -453,6 +472,17 @@ class Topics:
                 self._configure_partitions(topic)
         if removed:
             await asyncio.to_thread(self._remove_logs, removed)
+        moved = [
+            (name, partition[0])
+            for partition in (parse_partition_key(key) for key, _value in records)
+            if partition is not None
+            for name in self._moved_log(*partition)
+        ]
+        for name, _topic_id in moved:
+            # Here, and not in the thread that deletes the log.
+            self._logs.logs[name].producer_states.count_in(None)
+        if moved:
+            await asyncio.to_thread(self._remove_moved_logs, moved)
 
     async def _create_logs_of_each(self, topics: Sequence[Topic], *, is_lost: bool) -> None:
         """Create the logs of topics; those that fail leave their partitions offline.
@@ -527,7 +557,7 @@ class Topics:
         partition = led.get(index) or self._followed.get(key)
         if broker_id not in state.replicas:
             if partition is not None:
-                self._close_replica(topic, index, partition)
+                self._close_replica(topic, index, partition, state)
             return
         if partition is None:
             partition = self._open_replica(topic, index)
@@ -567,12 +597,14 @@ class Topics:
         partition.restore_high_watermark(self._high_watermarks.get(name, 0))
         return partition
 
-    def _close_replica(self, topic: Topic, index: int, partition: Partition) -> None:
+    def _close_replica(
+        self, topic: Topic, index: int, partition: Partition, state: PartitionState
+    ) -> None:
         """Close the partition of a replica that was moved to other brokers."""
         was_led = self._partitions[topic.name].pop(index, None) is not None
         self._followed.pop((topic.name, index), None)
-        assert partition.state is not None
-        partition.follow(partition.state, is_active=False)
+        partition.follow(state, is_active=False)
+        partition.log.high_watermark = None
         if self.replica_listener is not None:
             self.replica_listener.replica_closed(partition)
         if was_led:
@@ -635,7 +667,12 @@ class Topics:
 
     def _log_names(self, topic: Topic) -> Iterator[str]:
         for index in range(len(topic.replicas)):
-            if self.has_replica(topic, index):
+            incoming = self._incoming.get((topic.id, index))
+            if (
+                self.has_replica(topic, index)
+                if incoming is None
+                else self.config.broker_id in incoming.replicas
+            ):
                 yield _log_name(topic.name, index)
 
     def _partition_metadata(self, topics: Iterable[Topic]) -> dict[str, UUID]:
@@ -713,11 +750,36 @@ class Topics:
                         # The next start does it.
                         logger.exception("a log could not be removed", extra={"log": name})
 
+    def _moved_log(self, topic_id: UUID | None, index: int) -> list[str]:
+        """Return the name of a log whose replica was moved to other brokers, if there is one."""
+        topic = None if topic_id is None else self.image.topics_by_id.get(topic_id)
+        if topic is None:
+            return []
+        state = self.image.partition_state(topic, index)
+        name = _log_name(topic.name, index)
+        if state is None or self.config.broker_id in state.replicas:
+            return []
+        return [name] if self._has_log(name, topic.id) else []
+
+    def _remove_moved_logs(self, logs: Iterable[tuple[str, UUID]]) -> None:
+        for name, topic_id in logs:
+            try:
+                self._remove_log(name, topic_id)
+            except OSError:
+                # The next start does it.
+                logger.exception("a log could not be removed", extra={"log": name})
+            else:
+                logger.info("removed a replica that was moved to other brokers: %s", name)
+
     def _remove_log(self, name: str, topic_id: UUID | None = None) -> None:
-        """Delete a log if its topic was deleted, or it is empty; otherwise set it aside."""
+        """Delete a log if its topic was deleted, it was moved, or it is empty; or set it aside."""
         log = self._logs.logs[name]
         topic_id = log.topic_id or topic_id
-        if topic_id in self.image.deleted_topics or log.end_offset == 0:
+        if (
+            topic_id in self.image.deleted_topics
+            or log.end_offset == 0
+            or name in self._moved_log(topic_id, int(name.rpartition("-")[2]))
+        ):
             self._logs.delete(name)
             return
         path = self._logs.set_aside(name)
@@ -730,6 +792,16 @@ class Topics:
 
 def _offline_error() -> ApiError:
     return ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "The log could not be opened")
+
+
+def _partition_states(
+    records: Iterable[KeyValue],
+) -> Iterator[tuple[tuple[UUID, int], PartitionState]]:
+    """Yield the keys and the states of the partition records among `records`."""
+    for key, value in records:
+        partition = parse_partition_key(key)
+        if partition is not None and value is not None:
+            yield partition, PartitionState.from_json(value)
 
 
 def _log_name(topic: str, index: int) -> str:

@@ -1,5 +1,8 @@
 """A random walk over the replication protocol: one partition on three brokers, and no clock.
 
+With reassignments there are four, of which any two or more are to be the replicas. A broker that
+learns that it is no replica any more deletes its log, and may be added again.
+
 Whatever a clock decides (the end of a lease, a lagging follower, a retry) happens at any time or
 never, so what holds here holds whatever clocks do. Messages are late or lost, brokers act on old
 states, crash, lose a suffix of their log in a power cut, and come back. In the end all of them
@@ -18,7 +21,7 @@ watermark and on who may join the ISR, `LeaderEpochs` on divergence. Checked aft
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 from ottla.coord import election
@@ -27,6 +30,7 @@ from ottla.coord.partition_state import NO_LEADER, PartitionState
 from ottla.storage.leader_epochs import LeaderEpochs
 
 BROKERS = 3
+BROKERS_WITH_REASSIGNMENTS = 4
 _MAX_RECORDS = 14
 _MAX_IN_FLIGHT = 6
 _ATTEMPTS_PER_STEP = 8
@@ -48,6 +52,7 @@ _WEIGHTS = {
     "prefer": 0.3,
     "leave": 0.3,
 }
+_REASSIGNMENT_WEIGHTS = {"reassign": 0.8, "cancel": 0.2}
 
 #: Rules that are not functions of `coord`, but of what the brokers do; see `mutations.py`.
 ONE_FETCH_IN_FLIGHT = "one fetch in flight"
@@ -142,7 +147,9 @@ class Broker:
 class World:
     """The brokers, the store and the messages between them."""
 
-    def __init__(self, seed: int, without: Collection[str] = ()) -> None:
+    def __init__(
+        self, seed: int, without: Collection[str] = (), *, reassigns: bool = False
+    ) -> None:
         self.random = random.Random(seed)
         self.without = without
         # With a minimum of 1, the only member of the ISR may lose acked records in a power cut.
@@ -150,7 +157,8 @@ class World:
         self.power_cuts_left = 1 if self.min_isr > 1 else 0
         replicas = self.random.sample(range(BROKERS), BROKERS)
         self.state = election.initial_state(replicas, range(BROKERS))
-        self.brokers = [Broker(broker_id, self.state) for broker_id in range(BROKERS)]
+        count = BROKERS_WITH_REASSIGNMENTS if reassigns else BROKERS
+        self.brokers = [Broker(broker_id, self.state) for broker_id in range(count)]
         #: The broker epochs of the registered brokers.
         self.registered = {broker.id: 1 for broker in self.brokers}
         #: Registered brokers that the controller has not unfenced yet.
@@ -160,18 +168,19 @@ class World:
         self.committed: dict[int, Record] = {}
         self.acked: dict[int, Record] = {}
         self.trace: list[str] = []
-        self.elections = self.acks = self.truncations = 0
+        self.elections = self.acks = self.truncations = self.completions = 0
         self._record_number = 0
-        self._actions: list[Callable[[Broker], bool]] = [getattr(self, name) for name in _WEIGHTS]
+        weights = _WEIGHTS | (_REASSIGNMENT_WEIGHTS if reassigns else {})
+        self._actions: list[Callable[[Broker], bool]] = [getattr(self, name) for name in weights]
         factors = (0.2, 0.5, 1, 1, 2, 4)
-        self._weights = [weight * self.random.choice(factors) for weight in _WEIGHTS.values()]
+        self._weights = [weight * self.random.choice(factors) for weight in weights.values()]
         for broker in self.brokers:
             self._apply(broker)
 
     def step(self) -> None:
         """Do one thing that is possible."""
         for _attempt in range(_ATTEMPTS_PER_STEP):
-            broker = self.brokers[self.random.randrange(BROKERS)]
+            broker = self.brokers[self.random.randrange(len(self.brokers))]
             (action,) = self.random.choices(self._actions, self._weights)
             if action(broker):
                 return
@@ -206,9 +215,10 @@ class World:
         state = self.state
         return (
             state.has_leader
-            and len(state.isr) == BROKERS
+            and len(state.isr) == len(state.replicas)
+            and not state.is_reassigning
             and all(broker.state is state for broker in self.brokers)
-            and len({tuple(broker.log) for broker in self.brokers}) == 1
+            and len({tuple(self.brokers[one].log) for one in state.replicas}) == 1
         )
 
     # The leader.
@@ -309,6 +319,8 @@ class World:
         state = broker.state
         if not broker.is_active or state.leader in (NO_LEADER, broker.id):
             return False
+        if broker.id not in state.replicas:
+            return False
         if TRUNCATE_BY_EPOCH in self.without and broker.truncated_in != state.leader_epoch:
             broker.truncated_in = state.leader_epoch  # Once per epoch, as before KIP-101.
             broker.truncate(broker.high_watermark)
@@ -373,6 +385,8 @@ class World:
         broker = self.brokers[request.follower]
         if not broker.is_active or broker.state.leader == broker.id:
             return
+        if broker.id not in broker.state.replicas:
+            return
         if CURRENT_LEADER_EPOCH not in self.without and (
             broker.state.leader_epoch != request.leader_epoch
         ):
@@ -415,7 +429,11 @@ class World:
     def _apply(self, broker: Broker) -> None:
         """Follow the stored state: lead, go on leading, or follow."""
         state = broker.state = self.state
-        if state.leader != broker.id:
+        if broker.id not in state.replicas:
+            # The log is deleted. What it had was counted for states that are over.
+            broker.stop_leading()
+            broker.truncate(0)
+        elif state.leader != broker.id:
             broker.stop_leading()
         elif broker.led_epoch != state.leader_epoch:
             broker.stop_leading()
@@ -447,10 +465,16 @@ class World:
             lossy=() if LOSSY_RESTARTS in self.without else lossy,
             restarted=() if NEW_EPOCH_AFTER_RESTART in self.without else restarted,
         )
+        kind = "elect"
+        if after is self.state:
+            alive = self.registered.keys() - self.fenced - self.leaving
+            after = election.complete_reassignment(self.state, alive, self.min_isr)
+            kind = "reassignment completed"
         is_changed = after is not self.state
         if is_changed:
+            self.completions += kind != "elect"
             self._store(after)
-            self._note("elect", after)
+            self._note(kind, after)
         for broker_id in restarted:
             self.fenced.remove(broker_id)
             broker = self.brokers[broker_id]
@@ -466,6 +490,21 @@ class World:
             return False
         self._store(after)
         self._note("elect preferred", after)
+        return True
+
+    def reassign(self, _broker: Broker) -> bool:
+        count = self.random.randint(2, len(self.brokers))
+        return self._reassign(self.random.sample(range(len(self.brokers)), count))
+
+    def cancel(self, _broker: Broker) -> bool:
+        return self.state.is_reassigning and self._reassign(election.original_replicas(self.state))
+
+    def _reassign(self, target: Sequence[int]) -> bool:
+        after = election.reassign(self.state, target, self.min_isr)
+        if after is self.state:
+            return False
+        self._store(after)
+        self._note("reassign", after)
         return True
 
     def leave(self, broker: Broker) -> bool:

@@ -21,6 +21,8 @@ class Outcome:
     acks: int = 0
     elections: int = 0
     truncations: int = 0
+    #: Reassignments that were completed.
+    completions: int = 0
     unsettled: int = 0
     #: The first violation, with its seed and what led to it.
     violation: str = ""
@@ -32,6 +34,7 @@ def run_episodes(
     seconds: float = float("inf"),
     max_episodes: int | None = None,
     without: Collection[str] = (),
+    reassigns: bool = False,
 ) -> Outcome:
     """Run episodes until the time or the number is up, or a violation is found."""
     outcome = Outcome()
@@ -40,7 +43,7 @@ def run_episodes(
         if number == max_episodes or time.perf_counter() > deadline:
             return outcome
         seed = first_seed + number
-        world = World(seed, without)
+        world = World(seed, without, reassigns=reassigns)
         outcome.episodes += 1
         try:
             for _step in range(_STEPS[seed % len(_STEPS)]):
@@ -53,5 +56,6 @@ def run_episodes(
         outcome.acks += world.acks
         outcome.elections += world.elections
         outcome.truncations += world.truncations
+        outcome.completions += world.completions
         outcome.unsettled += not is_settled
     return outcome

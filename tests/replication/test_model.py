@@ -18,15 +18,17 @@ _SECONDS = float(os.environ.get("MODEL_SECONDS", "4"))
 _MAX_EPISODES = 3000
 
 
-def test_no_episode_violates_a_promise() -> None:
+@pytest.mark.parametrize("reassigns", [False, True])
+def test_no_episode_violates_a_promise(reassigns: bool) -> None:
     first = int(os.environ.get("MODEL_SEED") or secrets.randbelow(2**31))
     print(f"MODEL_SEED={first}")
-    outcome = run_episodes(first, seconds=_SECONDS)
+    outcome = run_episodes(first, seconds=_SECONDS / 2, reassigns=reassigns)
     assert not outcome.violation, outcome.violation
     assert not outcome.unsettled
     assert outcome.acks
     assert outcome.elections
     assert outcome.truncations
+    assert bool(outcome.completions) is reassigns
 
 
 @pytest.mark.parametrize("rule", MUTATIONS)
