@@ -107,8 +107,8 @@ def plan_reassignment(
 ) -> None:
     """Print a plan that spreads replicas and leaders.
 
-    Of all topics if none is named, and with few moves. It contains the partitions that change, and is empty if none
-    does. Racks are respected.
+    Of all topics if none is named, and with few moves. It contains the partitions that change, and
+    is empty if none does. Racks are respected.
 
     \b
     Use a broker that was added:
@@ -129,7 +129,7 @@ def plan_reassignment(
     try:
         planned = plan_assignment(current, racks, factor=factor)
     except NotEnoughBrokersError as error:
-        raise Failure(str(error)) from None
+        raise Failure(str(error), Exit.REJECTED) from None
     _print_plan({tp: replicas for tp, replicas in planned.items() if replicas != current[tp]})
 
 
@@ -267,7 +267,8 @@ def drain(target: Target, broker: int, dry_run: bool, no_wait: bool, yes: bool) 
             raise Failure(
                 f"Broker {broker} cannot be drained: {error}; add a broker, or lower the"
                 " replication factor with: ottla cluster reassign plan TOPIC --replication-factor"
-                f" {max(len(others), 1)}"
+                f" {max(len(others), 1)}",
+                Exit.REJECTED,
             ) from None
         plan = {tp: some for tp, some in planned.items() if broker in current[tp]}
         if dry_run:

@@ -298,6 +298,9 @@ def make_file(word, folder):
         for name in ("orders-0", "orders-1"):
             (folder / word / name).mkdir(parents=True, exist_ok=True)
             (folder / word / name / f"{0:020d}.log").touch()
+    if word == "plan.json":
+        partitions = [{"topic": "orders", "partition": 0, "replicas": [0]}]
+        (folder / word).write_text(json.dumps({"version": 1, "partitions": partitions}))
     if re.search(r"\.(txt|jpg|csv|log|toml|properties)$", word):
         path = folder / word.replace("*", "1")
         if not path.exists():

@@ -115,11 +115,6 @@ def plan_preferred_elections(
     ]
 
 
-def leader_imbalance(image: MetadataImage) -> int:
-    """Return the number of partitions that their preferred leaders do not lead."""
-    return sum(state.leader != state.replicas[0] for _topic, _index, state in _states(image))
-
-
 def _states(image: MetadataImage) -> Iterator[tuple[Topic, int, PartitionState]]:
     for topic_id, states in list(image.partition_states.items()):
         topic = image.topics_by_id.get(topic_id)

@@ -63,9 +63,10 @@ class Metrics:
         self.failures: Counter[tuple[str, str]] = Counter()
         #: Connections by outcome: accepted, refused, idle, stalled, malformed, throttled.
         self.connections: Counter[str] = Counter()
-        #: Changes of the ISR by this leader: shrunk, expanded.
+        #: Changes of the ISR by this leader: shrunk, expanded, emptied (the ELR).
         self.isr_changes: Counter[str] = Counter()
-        #: Leaders that this controller has elected: clean, unclean, none (no replica is eligible).
+        #: Leaders that this controller has elected: clean, preferred, unclean, reassignment, or
+        #: none (no replica is eligible).
         self.elections: Counter[str] = Counter()
         #: Fetches of this broker's replicas from their leaders.
         self.replica_fetch_seconds = Histogram()

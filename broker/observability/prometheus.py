@@ -242,14 +242,25 @@ class _BrokerCollector(Collector):
             "Led partitions with fewer in-sync replicas than min.insync.replicas.",
             sum(one.is_under_min_isr for one in led),
         )
+        everywhere = [
+            state
+            for of_topic in list(broker.topics.image.partition_states.values())
+            for state in list(of_topic.values())
+        ]
         yield GaugeMetricFamily(
             "ottla_leaderless_partitions",
             "Partitions of the cluster without a leader.",
-            sum(
-                not state.has_leader
-                for of_topic in list(broker.topics.image.partition_states.values())
-                for state in list(of_topic.values())
-            ),
+            sum(not state.has_leader for state in everywhere),
+        )
+        yield GaugeMetricFamily(
+            "ottla_reassigning_partitions",
+            "Partitions of the cluster that are being moved to other brokers.",
+            sum(state.is_reassigning for state in everywhere),
+        )
+        yield GaugeMetricFamily(
+            "ottla_preferred_leader_imbalance",
+            "Partitions of the cluster that others than their preferred leaders lead.",
+            sum(state.leader != state.replicas[0] for state in everywhere),
         )
         lag = GaugeMetricFamily(
             "ottla_replica_lag_records",
@@ -270,7 +281,8 @@ class _BrokerCollector(Collector):
         yield changes
         elections = CounterMetricFamily(
             "ottla_elections",
-            "Leaders elected by this broker as the controller: clean, unclean, or none.",
+            "Leaders elected by this broker as the controller: clean, preferred, unclean, by a"
+            " reassignment, or none.",
             labels=["outcome"],
         )
         for outcome, count in list(metrics.elections.items()):

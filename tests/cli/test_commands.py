@@ -10,7 +10,8 @@ from ottla.__main__ import ottla
 
 QUIET = {
     *("completion", "profile set", "profile use", "profile delete"),
-    *("broker start", "cluster up"),
+    *("broker start", "cluster up", "cluster drain"),
+    *("cluster reassign plan", "cluster reassign execute", "cluster reassign cancel"),
 }
 
 
