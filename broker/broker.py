@@ -246,6 +246,9 @@ class Broker:
             await asyncio.to_thread(self.logs.note_losses)
         registration.is_lossy = self.logs.may_have_lost_records
         registration.forget_losses = self.logs.forget_losses
+        position = self.topics.image.store_position
+        if self.logs.has_fsynced_records and position is not None:
+            registration.fsynced_revision = position.revision
         self.replicas = ReplicaManager(self)
         undo.push_async_callback(self.replicas.stop)
         self.replicas.start()

@@ -151,6 +151,11 @@ class BrokerRegistration(NamedTuple):
     state: str = "up"
     #: Whether the broker may have lost records with its last restart.
     is_lossy: bool = False
+    #: If it is lossy: the revision of the metadata store as of which it has all records of topics
+    #: with durability=fsync; -1 if it may have lost these, too.
+    fsynced_revision: int = -1
+    #: Whether these include topics without a durability of their own.
+    is_fsynced_by_default: bool = False
 
 
 class ActiveController(NamedTuple):
@@ -431,6 +436,8 @@ def _parse_registration(content: Any) -> BrokerRegistration:
         content.get("rack"),
         content.get("state", "up"),
         content.get("lossy", False),
+        content.get("fsynced_revision", -1),
+        content.get("fsynced_by_default", False),
     )
 
 
@@ -488,6 +495,11 @@ def registration_record(broker_id: int, registration: BrokerRegistration) -> Key
             "rack": registration.rack,
             "state": registration.state,
             "lossy": registration.is_lossy,
+        }
+    if registration.fsynced_revision >= 0:
+        content |= {
+            "fsynced_revision": registration.fsynced_revision,
+            "fsynced_by_default": registration.is_fsynced_by_default,
         }
     return f"registration/{broker_id}".encode(), _json(content)
 

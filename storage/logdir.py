@@ -169,6 +169,11 @@ class LogDirectory:
         """
         return self._loss_marker.is_set
 
+    @property
+    def has_fsynced_records(self) -> bool:
+        """Whether all records that were fsynced are there."""
+        return self._loss_marker.spares_fsynced
+
     def note_losses(self) -> None:
         """Note that records may be lost, durably. Meant for a thread."""
         self._loss_marker.set()
@@ -448,7 +453,8 @@ class LogDirectory:
             not current or noted != current
         )
         if is_new and not self._was_clean:
-            self._loss_marker.set()  # Before the boot is noted: the next start finds this one.
+            # Before the boot is noted: the next start finds this one.
+            self._loss_marker.set(spares_fsynced=True)
         if noted != current:
             self.disk.replace_file(path, current.encode())
 

@@ -3,6 +3,9 @@
 A restart may find that records are lost: the machine has lost its power, or recovery has set
 damaged batches aside. The next restart does not find it any more. So a file says it until the
 controller has taken the broker out of all in-sync replicas (`LogDirectory.forget_losses`).
+
+A lost page cache spares what was fsynced. Only the process that finds it out relies on that: the
+next one does not know what was fsynced at the time.
 """
 
 from __future__ import annotations
@@ -21,9 +24,12 @@ class LossMarker:
         self._directory = directory
         self._disk = disk
         self.is_set = (directory / _FILE).exists()
+        #: Whether everything that was fsynced is there.
+        self.spares_fsynced = not self.is_set
 
-    def set(self) -> None:
+    def set(self, *, spares_fsynced: bool = False) -> None:
         """Note that records may be lost. If it raises OSError, only this process knows."""
+        self.spares_fsynced = self.spares_fsynced and spares_fsynced
         if not self.is_set:
             self.is_set = True
             self._disk.replace_file(self._directory / _FILE, b"")
@@ -33,4 +39,4 @@ class LossMarker:
         if self.is_set:
             self._disk.unlink(self._directory / _FILE)
             self._disk.sync_directory(self._directory)
-            self.is_set = False
+            self.is_set, self.spares_fsynced = False, True

@@ -56,20 +56,25 @@ def plan_elections(
     image: MetadataImage,
     min_isr_of: Callable[[Topic], int],
     is_unclean_enabled: Callable[[Topic], bool],
+    has_lost: Callable[[int, Topic], bool] = lambda _broker_id, _topic: True,
 ) -> list[PlannedElection]:
-    """Return the partitions whose state has to change because of who is registered."""
+    """Return the partitions whose state has to change because of who is registered.
+
+    `has_lost` tells whether a lossy broker may have lost records of a topic.
+    """
     registrations = image.registrations
     fenced = {one for one in registrations if registrations[one].state == "fenced"}
-    lossy = {one for one in fenced if registrations[one].is_lossy}
+    any_lossy = {one for one in fenced if registrations[one].is_lossy}
     leaving = {one for one in registrations if registrations[one].state == "leaving"}
-    # A fenced broker is unfenced right after the elections.
-    alive = registrations.keys() - lossy
     settled = registrations.keys() - fenced - leaving
     planned = []
     for topic_id, states in image.partition_states.items():
         topic = image.topics_by_id.get(topic_id)
         if topic is None:
             continue
+        lossy = {one for one in any_lossy if has_lost(one, topic)}
+        # A fenced broker is unfenced right after the elections.
+        alive = registrations.keys() - lossy
         for index, state in states.items():
             if state.has_leader and settled >= set(state.isr) and lossy.isdisjoint(state.elr):
                 if state.is_reassigning:

@@ -360,7 +360,9 @@ class StoreController(Controller):
             for broker_id, one in self._image.registrations.items()
             if one.state == "fenced"
         }
-        planned = plan_elections(self._image, self._min_isr_of, self._is_unclean_enabled)
+        planned = plan_elections(
+            self._image, self._min_isr_of, self._is_unclean_enabled, self._has_lost
+        )
         for start in range(0, len(planned), _STATES_PER_TRANSACTION):
             await self._store_states(planned[start : start + _STATES_PER_TRANSACTION])
             await asyncio.sleep(0)
@@ -382,6 +384,20 @@ class StoreController(Controller):
 
     def _min_isr_of(self, topic: Topic) -> int:
         return self._topics.config_of(topic).min_insync_replicas
+
+    def _has_lost(self, broker_id: int, topic: Topic) -> bool:
+        """Whether a lossy broker may have lost records of a topic: not if all were fsynced.
+
+        That is sure only if the topic was not altered since the broker went down.
+        """
+        registration = self._image.registrations[broker_id]
+        altered_at = self._mod_revision(topic_record(topic)[0])
+        if not 0 < altered_at <= registration.fsynced_revision:
+            return True
+        durability = topic.configs.get("durability")
+        if durability is None:
+            return not registration.is_fsynced_by_default
+        return durability != "fsync"
 
     def _is_unclean_enabled(self, topic: Topic) -> bool:
         return self._topics.config_of(topic).unclean_leader_election_enable

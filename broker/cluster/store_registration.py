@@ -93,6 +93,9 @@ class StoreRegistration:
         self.broker_epoch = -1
         #: Whether this broker may have lost records with its last restart; until it is unfenced.
         self.is_lossy = False
+        #: Up to this revision of the store, this broker knew which topics are fsynced, and has all
+        #: records of these; -1 if it may have lost them, too.
+        self.fsynced_revision = -1
         #: Called in a thread when this broker was unfenced although it was lossy.
         self.forget_losses: Callable[[], None] = lambda: None
         self._fence_at = -math.inf
@@ -205,7 +208,16 @@ class StoreRegistration:
             "lossy": self.is_lossy,
             "lease": lease_id,
         }
-        kept = {"directory": str(self._follower.directory), "leader_epoch": leader_epoch}
+        durability = self._topics.config.topic_defaults.durability
+        if self.is_lossy and self.fsynced_revision >= 0 and not self._follower.is_directory_lost:
+            before = None if last is None else json.loads(last.value).get("durability")
+            value["fsynced_revision"] = self.fsynced_revision
+            value["fsynced_by_default"] = durability == before == "fsync"
+        kept = {
+            "directory": str(self._follower.directory),
+            "leader_epoch": leader_epoch,
+            "durability": durability,
+        }
         result = await self._store.transact(
             [
                 ModRevision(self._key, 0),
