@@ -410,7 +410,8 @@ class Sender:
                     self.back_off(queue)
                 else:
                     self.schedule(queue)
-            for broker_queue in self._broker_queues.values():
+            # Partitions may move to brokers that have no queue yet.
+            for broker_queue in list(self._broker_queues.values()):
                 broker_queue.reschedule_moved()
             # The minimum interval between refreshes, whatever goes wrong.
             await asyncio.sleep(config.retry.delay(failures, random.random()))  # noqa: S311
