@@ -179,21 +179,21 @@ def test_the_controller_is_killed_while_partitions_move(
         cluster[controller].start()
 
 
-def test_a_move_is_cancelled(cluster: StoreCluster, etcd: EtcdCluster, tmp_path: Path) -> None:
+def test_a_move_is_cancelled(cluster: StoreCluster, tmp_path: Path) -> None:
     controller = cluster.brokers.index(cluster.controller())
     run = Command(cluster[controller].address, str(tmp_path))
     first, second, new = (number for number in range(BROKERS) if number != controller)
-    with load_on_brokers(cluster, etcd, "cancelled", [first, second]) as load:
-        plan = plan_file(tmp_path, "cancelled", [[first, new], [new, second]])
-        # It cannot copy anything.
-        cluster[new].pause()
-        try:
-            run("cluster", "reassign", "execute", plan, "--no-wait")
-            assert run("cluster", "reassign", "cancel", plan) == "cancelled 2 reassignments\n"
-        finally:
-            cluster[new].resume()
-        load.wait_for_acks()
+    create(cluster, "cancelled", [[first, second], [second, first]])
+    plan = plan_file(tmp_path, "cancelled", [[first, new], [new, second]])
+    # It cannot copy anything.
+    cluster[new].pause()
+    try:
+        run("cluster", "reassign", "execute", plan, "--no-wait")
+        assert run("cluster", "reassign", "cancel", plan) == "cancelled 2 reassignments\n"
+    finally:
+        cluster[new].resume()
     assert [set(some) for some in replicas_of(cluster, "cancelled")] == [{first, second}] * 2
+    wait_until(lambda: all_in_sync(cluster, "cancelled"), "in sync")
     assert run("cluster", "reassign", "cancel", "--all") == "cancelled 0 reassignments\n"
 
 
@@ -240,18 +240,16 @@ def test_an_unclean_election_on_request(cluster: StoreCluster, run: Command) -> 
     assert "Usage" not in run_on_2.fails(2, "cluster", "elect", "--unclean", "--yes")
 
 
-def test_a_broker_is_drained(cluster: StoreCluster, etcd: EtcdCluster, run: Command) -> None:
-    with load_on_brokers(cluster, etcd, "drained", [3, 0]) as load:
-        plan = json.loads(run("cluster", "drain", "3", "--dry-run"))
-        assert {one["topic"] for one in plan["partitions"]} >= {"drained"}
-        text = run("cluster", "drain", "3", "--yes")
-        assert text.startswith("moved ")
-        load.wait_for_acks()
-        rows = run.json("cluster", "describe")["brokers"]
-        assert [(one["replicas"], one["partitions_led"]) for one in rows if one["broker"] == 3] == [
-            (0, 0)
-        ]
-        assert run("cluster", "drain", "3", "--yes") == "nothing to move\n"
+def test_a_broker_is_drained(cluster: StoreCluster, run: Command) -> None:
+    create(cluster, "drained", [[3, 0], [0, 3]])
+    plan = json.loads(run("cluster", "drain", "3", "--dry-run"))
+    assert {one["topic"] for one in plan["partitions"]} >= {"drained"}
+    assert run("cluster", "drain", "3", "--yes").startswith("moved ")
+    rows = run.json("cluster", "describe")["brokers"]
+    assert [(one["replicas"], one["partitions_led"]) for one in rows if one["broker"] == 3] == [
+        (0, 0)
+    ]
+    assert run("cluster", "drain", "3", "--yes") == "nothing to move\n"
     assert "Broker 9 is not alive" in run.fails(5, "cluster", "drain", "9", "--yes")
 
 
