@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -42,6 +42,8 @@ class Target:
     bootstrap: str
     client_id: str = "ottla-cli"
     timeout: float = DEFAULT_TIMEOUT_SECONDS
+    #: How long the broker may take to acknowledge a record; None: as long as the SDK's default.
+    delivery_timeout: float | None = None
     security: SecurityConfig | None = None
 
     def config(self, *, is_patient: bool = False) -> ClientConfig:
@@ -51,12 +53,13 @@ class Target:
         # At a prompt an unreachable broker is reported soon; a request that was sent may take as
         # long as anywhere else.
         defaults = TimeoutConfig()
+        operation = max(defaults.operation, self.timeout) if is_patient else self.timeout
         return ClientConfig(
             client_id=self.client_id,
             timeouts=TimeoutConfig(
                 connect=max(1.0, self.timeout),
                 request=max(defaults.request, self.timeout),
-                operation=max(defaults.operation, self.timeout) if is_patient else self.timeout,
+                operation=operation,
             ),
             # A mistyped name must not create a topic.
             allow_auto_create=False,
@@ -67,11 +70,15 @@ class Target:
         """Return a producer, to be entered on an event loop."""
         from ottla.client.producer.producer import Producer
 
+        config = self.config(is_patient=True)
+        if self.delivery_timeout is not None:
+            timeouts = replace(config.timeouts, operation=self.delivery_timeout)
+            config = replace(config, timeouts=timeouts)
         return Producer(
             self.bootstrap,
             acks=acks if acks == "all" else int(acks),  # type: ignore[arg-type]
             compression=compression,  # type: ignore[arg-type]
-            client=self.config(is_patient=True),
+            client=config,
             **more,
         )
 
@@ -173,7 +180,7 @@ def target_of(context: click.Context) -> Target:
     else:
         options["bootstrap"] = params["bootstrap"]
     if params.get("timeout"):
-        options["timeout"] = params["timeout"]
+        options["timeout"] = options["delivery_timeout"] = params["timeout"]
     secured = {name: options.pop(name) for name in security.PROFILE_ENTRIES if name in options}
     if params.get("command_config"):
         secured = {"command_config": params["command_config"]}

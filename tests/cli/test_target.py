@@ -1,12 +1,18 @@
 """Selecting a cluster: flags, environment, profiles; unreachable clusters."""
 
+import asyncio
+import time
+
 import pytest
 
 from harness.command import Command
 from harness.daemon import free_port
+from harness.scripted_broker import ScriptedCluster
 from ottla.broker.config.broker_config import BrokerConfig
 from ottla.broker.config.loader import load_broker_config
 from ottla.cli.target import VARIABLES
+from ottla.protocol.api.produce import ProduceRequest
+from ottla.protocol.errors import ErrorCode
 
 
 @pytest.fixture
@@ -126,3 +132,19 @@ def test_bootstrap_servers_are_given_before_or_after_the_command(nowhere, run):
 def test_short_help_option_of_every_level(nowhere):
     for words in ((), ("topic",), ("topic", "create"), ("consume",)):
         assert "Usage: ottla" in nowhere(*words, "-h")
+
+
+@pytest.mark.parametrize("code", [ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_LEADER_OR_FOLLOWER])
+async def test_a_given_timeout_limits_the_delivery_of_records(tmp_path, code):
+    async with ScriptedCluster(topics={"orders": 1}) as cluster:
+        cluster.always(ProduceRequest, lambda call: call.error_response(code))
+        run = Command(cluster.address, str(tmp_path))
+        started = time.monotonic()
+        done = await asyncio.to_thread(
+            run.run, "produce", "orders", "--timeout", "0.5", stdin="1\n"
+        )
+
+    # Not the minute of the SDK's default.
+    assert time.monotonic() - started < 30
+    assert done.exit_code == 4
+    assert f"orders-0: not acknowledged within 0.5 s: {code.name}" in done.stderr
