@@ -559,6 +559,22 @@ def draw_rebalance(results: Mapping[str, Row]) -> Drawing:
     )
 
 
+@GROUPS.figure(
+    "Rebalances by protocol",
+    "groups/protocols",
+    "A member is replaced by a new one; members send each request as soon as the previous one is "
+    "answered, without the intervals of heartbeats.",
+)
+def draw_protocols(rows: list[Row]) -> Drawing:
+    yield table(
+        "group",
+        ((f"{row['members']:,} members, {row['server']}, {row['protocol']}", row) for row in rows),
+        Column("best, ms", "best_seconds", 1e3, ",.1f"),
+        Column("worst, ms", "worst_seconds", 1e3, ",.1f"),
+        Column("broker CPU, ms", "cpu_seconds", 1e3, ",.1f"),
+    )
+
+
 @GROUPS.figure("Offset commits", "groups/commit", "16 concurrent members.")
 def draw_commits(rows: list[Row]) -> Drawing:
     yield table(

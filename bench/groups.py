@@ -7,6 +7,8 @@ advance, so that the broker is the bottleneck. No client library is involved.
 
 - rebalance: all members of a stable group join again, one of them last; from its JoinGroup request
   until every member has its assignment. CPU is that of the broker, for the whole rebalance.
+- protocols: a member of a stable group is replaced by a new one, in the classic and in the consumer
+  protocol; beside Apache Kafka, if KAFKA_LIBS is the directory of its jars.
 - commit: 16 members, each in a group of its own, commit offsets with several requests in flight.
   __consumer_offsets uses page-cache by default; with fsync a commit is acknowledged when it is on
   disk. Compaction is off, because its start would change the figures.
@@ -18,6 +20,7 @@ advance, so that the broker is the bottleneck. No client library is involved.
 
 from __future__ import annotations
 
+import os
 import re
 import select
 import signal
@@ -31,6 +34,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmark import command_line, data_directory, progress, recording, run_parts
+from group_protocols import bench_protocols
 from metrics import cpu_seconds
 from ottla.coord.placement import coordinator_partition
 from ottla.protocol.api.create_topics import CreatableTopic, CreateTopicsRequest
@@ -467,13 +471,22 @@ def with_broker(part: str, directory: Path, plan: Plan) -> Any:
 def main() -> None:
     """Measure all parts, or the selected ones."""
     quick = "half a minute instead of two"
-    parser = command_line(__doc__, quick=quick, parts=PARTS, disk="1 GiB")
+    parser = command_line(__doc__, quick=quick, parts=[*PARTS, "protocols"], disk="1 GiB")
     parser.add_argument("--commits", type=int, help="commits before a start, at least 100,000")
     options = parser.parse_args()
     plan = QUICK if options.quick else FULL
     if options.commits is not None:
         plan = replace(plan, commits=[100_000, options.commits])
-    parts = {part: partial(with_broker, part) for part in PARTS}
+    parts: dict[str, Callable[[Path, Plan], Any]] = {
+        part: partial(with_broker, part) for part in PARTS
+    }
+    libs = os.environ.get("KAFKA_LIBS")
+    parts["protocols"] = lambda directory, plan: bench_protocols(
+        directory / "protocols",
+        [count for count in plan.members if count >= 10],
+        plan.rebalances,
+        Path(libs) if libs else None,
+    )
     with recording("groups", options) as results, data_directory(options) as directory:
         run_parts("groups", options, results, parts, directory, plan)
 

@@ -139,7 +139,10 @@ def _as_json(
         "group": description.group_id,
         "state": description.state,
         "protocol_type": description.protocol_type,
+        "type": description.type,
         "assignor": description.assignor,
+        "epoch": description.epoch,
+        "assignment_epoch": description.assignment_epoch,
         "coordinator": description.coordinator,
         "lag": _total(lags),
         "partitions": [
@@ -160,7 +163,10 @@ def _as_json(
                 "instance_id": member.instance_id,
                 "client_id": member.client_id,
                 "host": member.host,
+                "type": member.type,
+                "epoch": member.epoch,
                 "topics": member.topics,
+                "regex": member.regex,
                 "partitions": [
                     {"topic": tp.topic, "partition": tp.partition} for tp in member.assignment
                 ],
@@ -174,6 +180,13 @@ def _assignments(description: GroupDescription) -> dict[TopicPartition, MemberDe
     return {tp: member for member in description.members for tp in member.assignment}
 
 
+def _epochs(description: GroupDescription) -> str | None:
+    """Return the group epoch, and how far the assignment is behind; None for a classic group."""
+    if description.epoch == description.assignment_epoch:
+        return None if description.epoch is None else str(description.epoch)
+    return f"{description.epoch} (assignment {description.assignment_epoch})"
+
+
 def _print_description(
     description: GroupDescription, lags: dict[TopicPartition, PartitionLag]
 ) -> None:
@@ -182,7 +195,9 @@ def _print_description(
         {
             "group": description.group_id,
             "state": description.state,
+            "type": description.type,
             "assignor": description.assignor or None,
+            "epoch": _epochs(description),
             "coordinator": description.coordinator,
             "members": len(description.members),
             "lag": _total(lags),
@@ -202,6 +217,23 @@ def _print_description(
             for tp, lag in lags.items()
         ),
     )
+    behind = [
+        member
+        for member in description.members
+        if member.epoch is not None and member.epoch != description.assignment_epoch
+    ]
+    if behind:
+        output.print_table(
+            ("member in a rebalance", "epoch", "partitions to come"),
+            (
+                (
+                    member.member_id,
+                    member.epoch,
+                    ", ".join(map(str, sorted({*member.target} - {*member.assignment}))) or None,
+                )
+                for member in behind
+            ),
+        )
     idle = [member for member in description.members if not member.assignment]
     if idle:
         output.print_table(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,11 +17,63 @@ class ClassicGroupConfig:
     max_size: int = 1_000
 
 
+class MigrationPolicy(Enum):
+    """Which groups with members may change their protocol."""
+
+    BIDIRECTIONAL = "bidirectional"
+    UPGRADE = "upgrade"
+    DOWNGRADE = "downgrade"
+    DISABLED = "disabled"
+
+    @property
+    def upgrades(self) -> bool:
+        """Whether a classic group becomes a consumer group when such a member joins."""
+        return self in (MigrationPolicy.BIDIRECTIONAL, MigrationPolicy.UPGRADE)
+
+    @property
+    def downgrades(self) -> bool:
+        """Whether a group becomes a classic one when its last member of the new protocol leaves."""
+        return self in (MigrationPolicy.BIDIRECTIONAL, MigrationPolicy.DOWNGRADE)
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerGroupConfig:
+    """Limits and timeouts of a group of the consumer protocol."""
+
+    session_timeout_ms: int = 45_000
+    heartbeat_interval_ms: int = 5_000
+    #: At most one new target assignment per interval.
+    assignment_interval_ms: int = 1_000
+    regex_refresh_interval_ms: int = 600_000
+    max_size: int = 2**31 - 1
+    #: Names of assignors, the default first.
+    assignors: tuple[str, ...] = ("uniform", "range")
+    migration_policy: MigrationPolicy = MigrationPolicy.BIDIRECTIONAL
+
+    def with_overrides(self, overrides: Mapping[str, str]) -> ConsumerGroupConfig:
+        """Return the config of a group with these configs of its own."""
+        values = {
+            field_name: int(overrides[name])
+            for name, field_name in GROUP_CONFIG_FIELDS.items()
+            if name in overrides
+        }
+        return replace(self, **values) if values else self  # type: ignore[arg-type]
+
+
+#: The configs that a group may have of its own, and the fields that they override.
+GROUP_CONFIG_FIELDS = {
+    "consumer.session.timeout.ms": "session_timeout_ms",
+    "consumer.heartbeat.interval.ms": "heartbeat_interval_ms",
+    "consumer.assignment.interval.ms": "assignment_interval_ms",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class GroupCoordinatorConfig:
     """Limits of all groups of a broker."""
 
     group: ClassicGroupConfig = field(default_factory=ClassicGroupConfig)
+    consumer: ConsumerGroupConfig = field(default_factory=ConsumerGroupConfig)
     max_groups: int = 10_000
     offset_metadata_max_bytes: int = 4096
     offsets_retention_ms: int = 7 * 24 * 60 * 60 * 1000

@@ -9,13 +9,16 @@ error. An append may complete later: events that arrive meanwhile see the state 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ottla.protocol.errors import ErrorCode
 
 from .metadata_image import TopicPartition
 from .records import CoordinatorRecord
 from .transaction_records import TransactionRecord
+
+if TYPE_CHECKING:
+    from .consumer.records import ConsumerRecord
 
 
 class Reply(NamedTuple):
@@ -48,7 +51,7 @@ class Append(NamedTuple):
     unloaded meanwhile). It changes no durable state.
     """
 
-    records: Sequence[CoordinatorRecord | TransactionRecord]
+    records: Sequence[CoordinatorRecord | ConsumerRecord | TransactionRecord]
     complete: Callable[[ErrorCode], list[Effect]] = _no_effects
     producer: Producer | None = None
 
@@ -74,7 +77,17 @@ class LogMessage(NamedTuple):
     fields: Mapping[str, object]
 
 
-Effect = Reply | Append | SendMarkers | LogMessage
+class Compute(NamedTuple):
+    """Call `work` in a thread: it may take long. Then call `complete` with its result.
+
+    `work` is a pure function, and does not raise.
+    """
+
+    work: Callable[[], Any]
+    complete: Callable[[Any], list[Effect]]
+
+
+Effect = Reply | Append | SendMarkers | LogMessage | Compute
 
 
 def append_error(code: ErrorCode) -> ErrorCode:

@@ -8,6 +8,6 @@ from ottla.protocol.errors import ErrorCode
 class GroupError(Exception):
     """A request that is answered with this error code."""
 
-    def __init__(self, code: ErrorCode) -> None:
+    def __init__(self, code: ErrorCode, message: str | None = None) -> None:
         self.code = code
-        super().__init__(code.message)
+        super().__init__(message or code.message)

@@ -18,8 +18,8 @@ come next, and the timers. A restart in the middle of a rebalance returns to the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
 
 from ottla.protocol.api.heartbeat import HeartbeatResponse
 from ottla.protocol.api.sync_group import SyncGroupResponse
@@ -27,7 +27,7 @@ from ottla.protocol.errors import ErrorCode
 
 from .config import ClassicGroupConfig
 from .deadlines import Deadlines, Now
-from .effects import Append, Effect, Reply, append_error
+from .effects import Append, Effect, LogMessage, Reply, append_error
 from .errors import GroupError
 from .group_timers import GroupTimers, Timer
 from .member import Join, Member
@@ -40,6 +40,8 @@ from .waiting import refuse_sync, refuse_waiting, wait_in_join
 
 class Group:
     """A group. Its timers are among `deadlines`; when one is due, the shard calls `expire`."""
+
+    type: Literal["classic"] = "classic"
 
     def __init__(
         self, group_id: str, config: ClassicGroupConfig, deadlines: Deadlines[Timer]
@@ -64,6 +66,9 @@ class Group:
         self._not_synced: set[str] = set()
         # Whether the leader of this generation has sent the assignment: the first one counts.
         self._has_assignment = False
+        # Why and since when it rebalances, for the log.
+        self._rebalance_reason: str | None = None
+        self._rebalance_start_ms = 0
 
     def __repr__(self) -> str:
         return (
@@ -75,6 +80,16 @@ class Group:
     def members(self) -> dict[str, Member]:
         """The members by id."""
         return self.membership.members
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has no members, and no rebalance is in progress."""
+        return self.state is GroupState.EMPTY
+
+    @property
+    def size_bytes(self) -> int:
+        """The estimated memory of the members."""
+        return sum(member.size_bytes for member in self.members.values())
 
     @property
     def pending(self) -> set[str]:
@@ -115,6 +130,24 @@ class Group:
         """End, without members: the group was removed from its shard."""
         self.forget_pending_members()
         self._become(GroupState.DEAD)
+
+    def refuse_all_waiting(self, code: ErrorCode) -> list[Effect]:
+        """Answer all requests that wait with an error: the group gets another protocol."""
+        effects: list[Effect] = []
+        for member in self.members.values():
+            effects += refuse_waiting(member, code)
+        return effects
+
+    def cancel_timers(self) -> None:
+        """Cancel all timers: the group has another protocol."""
+        self._timers.cancel_join()
+        self._timers.cancel_sync()
+        for member_id in self.members:
+            self._timers.cancel_session(member_id)
+
+    def rebalance(self, reason: str, now: Now) -> list[Effect]:
+        """Start a rebalance."""
+        return self._prepare_rebalance(reason, now)
 
     def forget_pending_members(self) -> None:
         """Forget the member ids that were handed out and not used yet."""
@@ -216,7 +249,7 @@ class Group:
             member = self._find(member_id, instance_id)
         except GroupError as error:
             return error.code, []
-        return ErrorCode.NONE, self._remove_and_rebalance(member, now)
+        return ErrorCode.NONE, self._remove_and_rebalance(member, "left", now)
 
     def check_commit(
         self, member_id: str, instance_id: str | None, generation: int, now: Now
@@ -259,7 +292,8 @@ class Group:
         if member.is_waiting and not member.is_new:
             self._timers.start_session(member, now)
             return []
-        return self._remove_and_rebalance(member, now)
+        why = "had no heartbeat within the session timeout"
+        return self._remove_and_rebalance(member, why, now)
 
     # Joining.
 
@@ -302,7 +336,8 @@ class Group:
             self._timers.start_session(member, now)
             return [Reply(token, join_response(self, member))]
         member.update(join)
-        return wait_in_join(member, token) + self._prepare_rebalance(now)
+        reason = f"member {member.id} {'joined again' if is_unchanged else 'changed its metadata'}"
+        return wait_in_join(member, token) + self._prepare_rebalance(reason, now)
 
     def _add(self, member_id: str, join: Join, token: Any, now: Now) -> list[Effect]:
         if not self.members:
@@ -314,7 +349,7 @@ class Group:
         self._has_new_member = True
         effects = wait_in_join(member, token)
         self._timers.start_first_session(member, now)
-        return effects + self._rebalance(now)
+        return effects + self._rebalance(f"member {member_id} joined", now)
 
     def _replace_static(
         self, old: Member, new_id: str, join: Join, token: Any, now: Now
@@ -337,7 +372,8 @@ class Group:
         if self.state is GroupState.STABLE and self.membership.choose_protocol() == self.protocol:
             append = self._append_replacement(member, join, old_leader, token, now)
             return [*effects, append]
-        return effects + wait_in_join(member, token) + self._rebalance(now)
+        reason = f"static member {new_id} replaced {old.id}"
+        return effects + wait_in_join(member, token) + self._rebalance(reason, now)
 
     def _append_replacement(
         self, member: Member, join: Join, old_leader: str, token: Any, now: Now
@@ -367,14 +403,16 @@ class Group:
 
     # Rebalancing.
 
-    def _rebalance(self, now: Now) -> list[Effect]:
+    def _rebalance(self, reason: str, now: Now) -> list[Effect]:
         """Start a rebalance, or complete the one in progress if this was its last join."""
         if self.state is GroupState.PREPARING_REBALANCE:
             return self._complete_join_if_all_joined(now)
-        return self._prepare_rebalance(now)
+        return self._prepare_rebalance(reason, now)
 
-    def _prepare_rebalance(self, now: Now) -> list[Effect]:
-        """Start a rebalance: wait for the members to join."""
+    def _prepare_rebalance(self, reason: str, now: Now) -> list[Effect]:
+        """Start a rebalance: wait for the members to join. The reason is logged at its end."""
+        if self._rebalance_reason is None:
+            self._rebalance_reason, self._rebalance_start_ms = reason, now.tick_ms
         effects: list[Effect] = []
         if self.state is GroupState.COMPLETING_REBALANCE:
             for member in self.members.values():
@@ -440,7 +478,7 @@ class Group:
             self._become(GroupState.EMPTY)
             self.empty_since_ms = now.time_ms
             self.protocol = self.leader = None
-            return [Append([self._record(now)])]
+            return [Append([self._record(now)]), *self._log_rebalance(now)]
         if self.leader not in self.members or self.members[self.leader].waiting_join is None:
             self.leader = joined[0].id
         self.protocol = self.membership.choose_protocol()
@@ -466,8 +504,11 @@ class Group:
                 return []
             if code is not ErrorCode.NONE:
                 is_current = self.state is GroupState.COMPLETING_REBALANCE
-                return self._prepare_rebalance(now) if is_current else []
-            return self._answer_syncs(now) if self.state is GroupState.STABLE else []
+                reason = "the assignment could not be stored"
+                return self._prepare_rebalance(reason, now) if is_current else []
+            if self.state is not GroupState.STABLE:
+                return []
+            return [*self._answer_syncs(now), *self._log_rebalance(now)]
 
         return Append([self._record(now, assignments)], complete)
 
@@ -487,12 +528,15 @@ class Group:
         self._not_synced.clear()
         for member in late:
             effects += self._remove(member)
-        return effects + self._prepare_rebalance(now) if late else effects
+        if not late:
+            return effects
+        reason = f"{_names(late)} did not sync within the rebalance timeout"
+        return effects + self._prepare_rebalance(reason, now)
 
-    def _remove_and_rebalance(self, member: Member, now: Now) -> list[Effect]:
+    def _remove_and_rebalance(self, member: Member, why: str, now: Now) -> list[Effect]:
         effects = self._remove(member)
         if self.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
-            return effects + self._prepare_rebalance(now)
+            return effects + self._prepare_rebalance(f"member {member.id} {why}", now)
         return effects + self._complete_join_if_all_joined(now)
 
     def _remove(self, member: Member) -> list[Effect]:
@@ -507,6 +551,21 @@ class Group:
     def _remove_pending(self, member_id: str) -> None:
         self.pending.remove(member_id)
         self._timers.cancel_pending(member_id)
+
+    def _log_rebalance(self, now: Now) -> list[Effect]:
+        """Return the log message at the end of a rebalance."""
+        if self._rebalance_reason is None:
+            return []
+        reason, self._rebalance_reason = self._rebalance_reason, None
+        fields = {
+            "group": self.id,
+            "protocol": "classic",
+            "reason": reason,
+            "members": len(self.members),
+            "generation": self.generation,
+            "milliseconds": now.tick_ms - self._rebalance_start_ms,
+        }
+        return [LogMessage("Group rebalanced" if self.members else "Group is empty", fields)]
 
     # Checks.
 
@@ -524,3 +583,7 @@ class Group:
     def _check_generation(self, generation: int) -> None:
         if generation != self.generation:
             raise GroupError(ErrorCode.ILLEGAL_GENERATION)
+
+
+def _names(members: Iterable[Member]) -> str:
+    return ", ".join(f"member {member.id}" for member in members)

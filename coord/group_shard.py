@@ -13,7 +13,8 @@ requests, timers) is changed by the events themselves, and is lost with the shar
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple, Union
 
 from ottla.protocol.api.heartbeat import HeartbeatResponse
 from ottla.protocol.api.leave_group import LeaveGroupResponse, MemberResponse
@@ -29,7 +30,7 @@ from .errors import GroupError
 from .group import Group
 from .group_timers import Timer
 from .member import Join, member_bytes
-from .metadata_image import MetadataImage, TopicPartition
+from .metadata_image import KeyValue, MetadataImage, TopicPartition
 from .offsets import CommittedOffsets, PendingOffsets, tombstones
 from .records import (
     CommittedOffset,
@@ -38,13 +39,30 @@ from .records import (
     OffsetRecord,
     decode_record,
     encode_record,
+    version_of,
 )
 from .responses import join_error
 from .states import GroupState
+from .turns import Turns
+
+if TYPE_CHECKING:
+    from .consumer.classic_members import ClassicMembers
+    from .consumer.coordinator import ConsumerGroups, ConsumerHeartbeat
+    from .consumer.group import ConsumerGroup, Draft
+    from .consumer.records import ConsumerRecord
+
+AnyGroup = Union["Group", "ConsumerGroup"]
+GroupShardRecord = Union[CoordinatorRecord, "ConsumerRecord"]
 
 #: Estimated memory of a group without members, and of a committed offset without metadata.
 _GROUP_BYTES = 2048
 _OFFSET_BYTES = 512
+#: Before this version of OffsetCommit, a group that does not exist is ILLEGAL_GENERATION.
+_FIRST_WITH_GROUP_ID_NOT_FOUND = 9
+#: The keys of records of consumer groups have these versions.
+_CONSUMER_KEYS = frozenset((3, 4, 5, 6, 7, 8, 16))
+#: The key of the record whose tombstone removes a consumer group.
+_GROUP_EPOCH = 3
 #: The result of each partition of a request.
 PartitionErrors = dict[TopicPartition, ErrorCode]
 
@@ -62,7 +80,8 @@ class GroupShard:
 
     `count_groups` returns the number of groups that `max_groups` limits: those with members, of all
     shards of the broker. Groups that only have offsets cost little, and are limited by memory:
-    `has_memory` returns whether so many more bytes fit, for a member or for a commit.
+    `has_memory` returns whether so many more bytes fit, for a member or for a commit. `image`
+    returns the topics, whose partitions consumer groups are assigned.
     """
 
     #: What is loaded, for the broker's log.
@@ -73,6 +92,7 @@ class GroupShard:
         config: GroupCoordinatorConfig,
         count_groups: Callable[[], int] | None = None,
         has_memory: Callable[[int, bool], bool] = lambda _size_bytes, _is_member: True,
+        image: Callable[[], MetadataImage] = MetadataImage,
     ) -> None:
         self._config = config
         self._count_groups = count_groups or (lambda: len(self.with_members))
@@ -86,13 +106,48 @@ class GroupShard:
         self._pending_only: dict[str, None] = {}
         #: Whether the log was replayed, so that requests can be handled.
         self.is_active = False
-        self.groups: dict[str, Group] = {}
+        self.groups: dict[str, AnyGroup] = {}
+        #: The events of groups that wait for an append.
+        self.turns = Turns(self._on_idle)
+        #: The topics that exist.
+        self.image = image
+        # Groups whose protocol is being changed.
+        self._converting: set[str] = set()
         self.offsets = CommittedOffsets()
         self.pending_offsets = PendingOffsets()
         self.deadlines: Deadlines[Timer] = Deadlines()
 
-    encode = staticmethod(encode_record)
-    decode = staticmethod(decode_record)
+    @staticmethod
+    def encode(record: GroupShardRecord) -> KeyValue:
+        """Encode a record for the log."""
+        if isinstance(record, OffsetRecord | GroupRecord):
+            return encode_record(record)
+        from .consumer.records import encode_consumer_record  # noqa: PLC0415  # On first use.
+
+        return encode_consumer_record(record)
+
+    @staticmethod
+    def decode(key: bytes, value: bytes | None) -> GroupShardRecord | None:
+        """Decode a record of the log; None for a key of an unknown version. Raises DecodeError."""
+        if version_of(key) not in _CONSUMER_KEYS:
+            return decode_record(key, value)
+        from .consumer.records import decode_consumer_record  # noqa: PLC0415  # On first use.
+
+        return decode_consumer_record(key, value)
+
+    @cached_property
+    def consumer_groups(self) -> ConsumerGroups:
+        """The events of consumer groups."""
+        from .consumer.coordinator import ConsumerGroups  # noqa: PLC0415  # On first use.
+
+        return ConsumerGroups(self)
+
+    @cached_property
+    def classic_members(self) -> ClassicMembers:
+        """The events of members of the classic protocol in consumer groups."""
+        from .consumer.classic_members import ClassicMembers  # noqa: PLC0415  # On first use.
+
+        return ClassicMembers(self.consumer_groups)
 
     def __len__(self) -> int:
         return len(self.groups)
@@ -106,11 +161,12 @@ class GroupShard:
     def config(self, config: GroupCoordinatorConfig) -> None:
         self._config = config
         for group in self.groups.values():
-            group.config = config.group
+            if group.type == "classic":
+                group.config = config.group
 
     # Durable state.
 
-    def replay(self, record: CoordinatorRecord, *, offset: int = -1, producer_id: int = -1) -> None:
+    def replay(self, record: GroupShardRecord, *, offset: int = -1, producer_id: int = -1) -> None:
         """Apply a record: of the log, while the shard loads, or one that was just appended.
 
         With a producer id it is part of an open transaction: an offset at `offset` of the log,
@@ -128,13 +184,31 @@ class GroupShard:
             self.size_bytes += _offset_bytes(record.committed) - _offset_bytes(replaced)
             if record.committed is not None and record.group_id not in self.groups:
                 self._add_group(record.group_id)
+        elif not isinstance(record, GroupRecord):
+            self._replay_consumer_group(record)
         elif record.metadata is None:
             self._replay_group_tombstone(record.group_id)
-        elif not self.is_active:
-            self._add_group(record.group_id).restore(record.metadata)
-        elif record.group_id in self.groups:
-            self.groups[record.group_id].replay(record.metadata)
-            self._resize(self.groups[record.group_id])
+        else:
+            group = self.groups.get(record.group_id)
+            if not self.is_active or group is None or record.group_id in self._converting:
+                self._add_group(record.group_id).restore(record.metadata)
+            elif group.type == "classic":
+                group.replay(record.metadata)
+                self.resize(group)
+
+    def _replay_consumer_group(self, record: ConsumerRecord) -> None:
+        group_id = record.group_id
+        group = self.groups.get(group_id)
+        if group is None or group.type == "classic":
+            if record.value is None:
+                return
+            group = self._add_consumer_group(group_id)
+        if record.type == _GROUP_EPOCH and record.value is None:
+            group.is_dead = True
+            self._remove_group(group_id)
+            self._keep_offsets_of(group_id)
+        else:
+            group.replay(record)
 
     def replay_marker(self, producer_id: int, *, is_commit: bool) -> None:
         """Apply the marker that ends a transaction: commit its pending offsets, or drop them.
@@ -152,7 +226,7 @@ class GroupShard:
             if group is None and record.group_id in self.offsets:
                 self._add_group(record.group_id)
             elif group is not None and self.is_active:
-                self._drop_if_unused(group)
+                self.drop_if_unused(group)
 
     def _replay_pending(self, record: OffsetRecord, offset: int, producer_id: int) -> None:
         replaced = self.pending_offsets.get(producer_id, record.group_id, record.topic_partition)
@@ -166,29 +240,46 @@ class GroupShard:
     def activate(self, now: Now) -> list[Effect]:
         """Start to handle requests, after a load. Members have a session timeout to appear."""
         for group in list(self.groups.values()):
-            self._drop_if_unused(group)
-            group.start_sessions(now)
-            self._resize(group)
+            self.drop_if_unused(group)
+            if group.type == "consumer":
+                self.consumer_groups.activate(group, now)
+            else:
+                group.start_sessions(now)
+            self.resize(group)
         self.is_active = True
         return []
 
     def _replay_group_tombstone(self, group_id: str) -> None:
         group = self.groups.get(group_id)
-        if group is None:
+        if group is None or group.type == "consumer":
             return
-        if self.is_active:
+        if self.is_active and group_id not in self._converting:
             if group.state is not GroupState.EMPTY:
                 return  # Members have joined since the tombstone was appended.
             group.die()
+            for record in self.pending_offsets.remove_group(group_id):
+                self.size_bytes -= _offset_bytes(record.committed)
         self._remove_group(group_id)
-        for record in self.pending_offsets.remove_group(group_id):
-            self.size_bytes -= _offset_bytes(record.committed)
-        if group_id in self.offsets:
-            self._add_group(group_id)  # For offsets whose commit was in flight meanwhile.
+        self._keep_offsets_of(group_id)
+
+    def _keep_offsets_of(self, group_id: str) -> None:
+        """Keep a group whose record was removed, for its offsets.
+
+        Their commit was in flight meanwhile, or the group gets another protocol.
+        """
+        if group_id in self.offsets or group_id in self.pending_offsets:
+            self._add_group(group_id)
 
     def _add_group(self, group_id: str) -> Group:
         group = self.groups[group_id] = Group(group_id, self._config.group, self.deadlines)
-        self._resize(group)
+        self.resize(group)
+        return group
+
+    def _add_consumer_group(self, group_id: str) -> ConsumerGroup:
+        from .consumer.group import ConsumerGroup  # noqa: PLC0415  # On first use.
+
+        group = self.groups[group_id] = ConsumerGroup(group_id)
+        self.resize(group)
         return group
 
     def _remove_group(self, group_id: str) -> None:
@@ -197,11 +288,11 @@ class GroupShard:
             self.with_members.discard(group_id)
             self._pending_only.pop(group_id, None)
 
-    def _resize(self, group: Group) -> None:
+    def resize(self, group: AnyGroup) -> None:
         """Update the memory of a group after its members have changed."""
         if self.groups.get(group.id) is not group:
             return
-        size_bytes = _GROUP_BYTES + sum(member.size_bytes for member in group.members.values())
+        size_bytes = _GROUP_BYTES + group.size_bytes
         self.size_bytes += size_bytes - self._group_sizes.get(group.id, 0)
         self._group_sizes[group.id] = size_bytes
         if group.members or group.pending:
@@ -220,9 +311,10 @@ class GroupShard:
         """
         for group_id in self._pending_only:
             group = self.groups[group_id]
+            assert group.type == "classic"
             group.forget_pending_members()
-            self._drop_if_unused(group)
-            self._resize(group)
+            self.drop_if_unused(group)
+            self.resize(group)
             return True
         return False
 
@@ -230,37 +322,70 @@ class GroupShard:
 
     def join(self, group_id: str, join: Join, token: Any, now: Now) -> list[Effect]:
         """Handle JoinGroup."""
+
+        def refuse(code: ErrorCode) -> list[Effect]:
+            return [Reply(token, join_error(code, join.member_id))]
+
+        if group_id in self.turns:
+            return self.turns.take(group_id, lambda: self.join(group_id, join, token, now), refuse)
         if not group_id:
-            return [Reply(token, join_error(ErrorCode.INVALID_GROUP_ID, join.member_id))]
+            return refuse(ErrorCode.INVALID_GROUP_ID)
         limits = self._config.group
         if not (
             limits.min_session_timeout_ms
             <= join.session_timeout_ms
             <= limits.max_session_timeout_ms
         ):
-            code = ErrorCode.INVALID_SESSION_TIMEOUT
-            return [Reply(token, join_error(code, join.member_id))]
+            return refuse(ErrorCode.INVALID_SESSION_TIMEOUT)
         group = self.groups.get(group_id)
+        if group is not None and group.type == "consumer":
+            return self._join_consumer_group(group, join, token, now)
         if group is None and join.member_id:
-            return [Reply(token, join_error(ErrorCode.UNKNOWN_MEMBER_ID, join.member_id))]
-        if (
-            group_id not in self.with_members
-            and self._count_groups() >= self._config.max_groups
-            and not self._forget_pending_members()
-        ):
-            return [Reply(token, join_error(ErrorCode.GROUP_MAX_SIZE_REACHED, join.member_id))]
+            return refuse(ErrorCode.UNKNOWN_MEMBER_ID)
+        try:
+            self.check_new_group(group_id)
+        except GroupError as error:
+            return refuse(error.code)
         member = None if group is None else group.members.get(join.member_id)
         growth_bytes = member_bytes(join.protocols, join.client_id) - (
             member.size_bytes if member else 0
         )
         if growth_bytes > 0 and not self._has_memory(growth_bytes, True):
-            return [Reply(token, join_error(ErrorCode.COORDINATOR_NOT_AVAILABLE, join.member_id))]
+            return refuse(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if group is None:
             group = self._add_group(group_id)
         effects = group.join(join, token, now)
-        self._drop_if_unused(group)
-        self._resize(group)
+        self.drop_if_unused(group)
+        self.resize(group)
         return effects
+
+    def check_new_group(self, group_id: str) -> None:
+        """Raise GroupError if the group has no members, and as many groups as may have some do."""
+        if (
+            group_id not in self.with_members
+            and self._count_groups() >= self._config.max_groups
+            and not self._forget_pending_members()
+        ):
+            raise GroupError(ErrorCode.GROUP_MAX_SIZE_REACHED)
+
+    def has_memory_for_member(self, size_bytes: int) -> bool:
+        """Whether there is memory for a member."""
+        return self._has_memory(size_bytes, True)
+
+    def _join_consumer_group(
+        self, group: ConsumerGroup, join: Join, token: Any, now: Now
+    ) -> list[Effect]:
+        """Handle JoinGroup for a consumer group; one without members becomes a classic one."""
+        if group.members:
+            return self.classic_members.join(group, join, token, now)
+        from .consumer.group import group_tombstones  # noqa: PLC0415  # On first use.
+
+        def then(code: ErrorCode) -> list[Effect]:
+            if code is not ErrorCode.NONE:
+                return [Reply(token, join_error(append_error(code), join.member_id))]
+            return self.join(group.id, join, token, now)
+
+        return self.turns.append(group.id, group_tombstones(group), then)
 
     def sync(
         self,
@@ -272,29 +397,60 @@ class GroupShard:
         now: Now,
     ) -> list[Effect]:
         """Handle SyncGroup."""
+
+        def refuse(code: ErrorCode) -> list[Effect]:
+            return [Reply(token, SyncGroupResponse(error_code=code))]
+
+        def run() -> list[Effect]:
+            return self.sync(group_id, identity, protocol, assignments, token, now)
+
+        if group_id in self.turns:
+            return self.turns.take(group_id, run, refuse)
         try:
             group = self._find_group(group_id)
         except GroupError as error:
-            return [Reply(token, SyncGroupResponse(error_code=error.code))]
+            return refuse(error.code)
+        if group.type == "consumer":
+            return self.classic_members.sync(group, identity, protocol, token, now)
         return group.sync(*identity, protocol, assignments, token, now)
 
     def heartbeat(
         self, group_id: str, identity: MemberIdentity, token: Any, now: Now
     ) -> list[Effect]:
         """Handle Heartbeat."""
+
+        def refuse(code: ErrorCode) -> list[Effect]:
+            return [Reply(token, HeartbeatResponse(error_code=code))]
+
+        if group_id in self.turns:
+            return self.turns.take(
+                group_id, lambda: self.heartbeat(group_id, identity, token, now), refuse
+            )
         try:
             group = self._find_group(group_id)
         except GroupError as error:
-            return [Reply(token, HeartbeatResponse(error_code=error.code))]
+            return refuse(error.code)
+        if group.type == "consumer":
+            return self.classic_members.heartbeat(group, identity, token, now)
         return group.heartbeat(*identity, token, now)
 
     def leave(
         self, group_id: str, members: Sequence[tuple[str, str | None]], token: Any, now: Now
     ) -> list[Effect]:
         """Handle LeaveGroup of members, given by member id and instance id."""
+
+        def refuse(code: ErrorCode) -> list[Effect]:
+            return [Reply(token, LeaveGroupResponse(error_code=code))]
+
+        if group_id in self.turns:
+            return self.turns.take(
+                group_id, lambda: self.leave(group_id, members, token, now), refuse
+            )
         if not group_id:
-            return [Reply(token, LeaveGroupResponse(error_code=ErrorCode.INVALID_GROUP_ID))]
+            return refuse(ErrorCode.INVALID_GROUP_ID)
         group = self.groups.get(group_id)
+        if group is not None and group.type == "consumer":
+            return self.classic_members.leave(group, members, token, now)
         effects: list[Effect] = []
         results = []
         for member_id, instance_id in members:
@@ -306,19 +462,28 @@ class GroupShard:
                 MemberResponse(member_id=member_id, group_instance_id=instance_id, error_code=code)
             )
         if group is not None:
-            self._drop_if_unused(group)
-            self._resize(group)
+            self.drop_if_unused(group)
+            self.resize(group)
         return [*effects, Reply(token, LeaveGroupResponse(members=results))]
 
     def expire(self, now: Now) -> list[Effect]:
         """Handle all timers that are due."""
         effects: list[Effect] = []
         for timer in self.deadlines.due(now.tick_ms):
-            group = self.groups.get(timer.group_id)
-            if group is not None:
-                effects += group.expire(timer, now)
-                self._drop_if_unused(group)
-                self._resize(group)
+            effects += self._expire(timer, now)
+        return effects
+
+    def _expire(self, timer: Timer, now: Now) -> list[Effect]:
+        group = self.groups.get(timer.group_id)
+        if group is None:
+            return []
+        if group.type == "consumer":
+            return self.consumer_groups.expire(group, timer, now)
+        if group.id in self.turns:
+            return self.turns.take(group.id, lambda: self._expire(timer, now), lambda _code: [])
+        effects = group.expire(timer, now)
+        self.drop_if_unused(group)
+        self.resize(group)
         return effects
 
     def refuse_waiting(self, code: ErrorCode) -> list[Effect]:
@@ -326,8 +491,10 @@ class GroupShard:
 
         The groups stay as they are, so that nothing follows from it.
         """
-        effects: list[Effect] = []
+        effects = self.turns.refuse_deferred(code)
         for group in self.groups.values():
+            if group.type == "consumer":
+                continue
             for member in group.members.values():
                 if member.waiting_join is not None:
                     effects.append(Reply(member.waiting_join, join_error(code, member.id)))
@@ -335,7 +502,7 @@ class GroupShard:
                     effects.append(Reply(member.waiting_sync, SyncGroupResponse(error_code=code)))
         return effects
 
-    def _find_group(self, group_id: str) -> Group:
+    def _find_group(self, group_id: str) -> AnyGroup:
         if not group_id:
             raise GroupError(ErrorCode.INVALID_GROUP_ID)
         group = self.groups.get(group_id)
@@ -343,9 +510,15 @@ class GroupShard:
             raise GroupError(ErrorCode.UNKNOWN_MEMBER_ID)
         return group
 
-    def _drop_if_unused(self, group: Group) -> None:
+    def drop_if_unused(self, group: AnyGroup) -> None:
         """Drop a group that has neither members nor records."""
-        if (
+        if self.groups.get(group.id) is not group or group.id in self.turns:
+            return
+        if group.type == "consumer":
+            if not group.has_records:
+                self._remove_group(group.id)
+                self._keep_offsets_of(group.id)
+        elif (
             group.state is GroupState.EMPTY
             and group.generation == 0
             and not group.pending
@@ -353,6 +526,106 @@ class GroupShard:
             and group.id not in self.pending_offsets
         ):
             self._remove_group(group.id)
+
+    def _on_idle(self, group_id: str) -> None:
+        group = self.groups.get(group_id)
+        if group is not None and group.type == "consumer":
+            self.resize(group)
+            self.drop_if_unused(group)
+
+    # Groups of the consumer protocol.
+
+    def consumer_heartbeat(
+        self, heartbeat: ConsumerHeartbeat, token: Any, now: Now
+    ) -> list[Effect]:
+        """Handle ConsumerGroupHeartbeat."""
+        return self.consumer_groups.heartbeat(heartbeat, token, now)
+
+    def become_consumer_group(
+        self, group_id: str, now: Now, then: Callable[[ErrorCode], list[Effect]]
+    ) -> list[Effect]:
+        """Create a consumer group, or upgrade a classic one, and then go on. Raises GroupError."""
+        group = self.groups.get(group_id)
+        if group is None:
+            self._add_consumer_group(group_id)
+            return then(ErrorCode.NONE)
+        from .consumer.migration import upgraded  # noqa: PLC0415  # On first use.
+
+        assert group.type == "classic"
+        policy = self._config.consumer.migration_policy
+        draft = upgraded(group, policy, self.image(), now.time_ms)
+        group.forget_pending_members()
+        if not draft.records:
+            self._remove_group(group_id)
+            self._add_consumer_group(group_id)
+            return then(ErrorCode.NONE)
+        effects = group.refuse_all_waiting(ErrorCode.REBALANCE_IN_PROGRESS)
+        self._converting.add(group_id)
+
+        def complete(code: ErrorCode) -> list[Effect]:
+            self._converting.discard(group_id)
+            if code is ErrorCode.NONE:
+                group.cancel_timers()
+                converted = self.groups[group_id]
+                assert converted.type == "consumer"
+                self.consumer_groups.activate(converted, now)
+                self.resize(converted)
+            return then(code)
+
+        tombstone = [GroupRecord(group_id, None)] if group.generation > 0 else []
+        return effects + self.turns.append(group_id, [*tombstone, *draft.records], complete)
+
+    def may_downgrade(self, draft: Draft) -> bool:
+        """Whether a group is to become a classic one: its last other member is gone."""
+        from .consumer.migration import common_protocols  # noqa: PLC0415  # On first use.
+
+        members = draft.group.members
+        return (
+            self._config.consumer.migration_policy.downgrades
+            and not draft.before.has_only_classic_members()
+            and draft.group.has_only_classic_members()
+            and len(members) <= self._config.group.max_size
+            and bool(common_protocols(members.values()))
+        )
+
+    def downgrade(
+        self,
+        group: ConsumerGroup,
+        draft: Draft,
+        reason: str,
+        now: Now,
+        then: Callable[[ErrorCode], list[Effect]],
+    ) -> list[Effect]:
+        """Turn a group into a classic one, which rebalances, and then go on."""
+        from .consumer.group import group_tombstones  # noqa: PLC0415  # On first use.
+        from .consumer.migration import common_protocols, downgraded  # noqa: PLC0415
+
+        members = draft.group.members
+        (protocol, *_others) = common_protocols(members.values())
+        record = downgraded(draft.group, protocol, self.image(), now.time_ms)
+        records = [*draft.records, *group_tombstones(draft.group), record]
+        old_members = list(group.members)
+        self._converting.add(group.id)
+
+        def complete(code: ErrorCode) -> list[Effect]:
+            self._converting.discard(group.id)
+            effects = then(code)
+            if code is not ErrorCode.NONE:
+                return effects
+            for member_id in old_members:
+                self.consumer_groups.cancel_all(group, member_id)
+            classic = self.groups[group.id]
+            assert classic.type == "classic"
+            for member_id, member in classic.members.items():
+                metadata = members[member_id].metadata
+                assert metadata.classic is not None
+                member.set_protocols(metadata.classic.protocols)
+            classic.start_sessions(now)
+            effects += classic.rebalance(reason, now)
+            self.resize(classic)
+            return effects
+
+        return self.turns.append(group.id, records, complete)
 
     # Offsets.
 
@@ -364,15 +637,21 @@ class GroupShard:
         reply: Callable[[PartitionErrors], Reply],
         now: Now,
         *,
-        knows_group_id_not_found: bool,
+        version: int,
     ) -> list[Effect]:
-        """Handle OffsetCommit; `reply` makes the response from the result of each partition."""
+        """Handle OffsetCommit; `reply` makes the response from the result of each partition.
+
+        `version` is that of the request.
+        """
         try:
-            self._check_commit(group_id, identity, now, knows_group_id_not_found)
+            refused = self._check_commit(group_id, identity, offsets, now, version)
             self._check_commit_memory(group_id, offsets)
         except GroupError as error:
             return [reply(dict.fromkeys(offsets, error.code))]
-        return self._append_offsets(group_id, offsets, reply)
+        if not refused:
+            return self._append_offsets(group_id, offsets, reply)
+        accepted = {tp: offset for tp, offset in offsets.items() if tp not in refused}
+        return self._append_offsets(group_id, accepted, lambda codes: reply(codes | refused))
 
     def commit_in_transaction(
         self,
@@ -444,13 +723,14 @@ class GroupShard:
                 codes[group_id] = ErrorCode.INVALID_GROUP_ID
             elif group is None or group.state is GroupState.DEAD:
                 codes[group_id] = ErrorCode.GROUP_ID_NOT_FOUND
-            elif group.state is not GroupState.EMPTY:
+            elif group_id in self.turns and group_id not in in_flight:
+                codes[group_id] = ErrorCode.COORDINATOR_NOT_AVAILABLE  # It is about to change.
+            elif not group.is_empty:
                 codes[group_id] = ErrorCode.NON_EMPTY_GROUP
             elif group_id not in codes:
                 codes[group_id] = ErrorCode.NONE
                 in_flight.add(group_id)
-                records = self._group_tombstones(group_id)
-                appends.append(Append(records, complete_deletion_of(group_id)))
+                appends += self._remove(group, complete_deletion_of(group_id))
         return appends or [reply(codes)]
 
     def delete_offsets(
@@ -464,7 +744,9 @@ class GroupShard:
         if group is None or group.state is GroupState.DEAD:
             return [reply(ErrorCode.GROUP_ID_NOT_FOUND, {})]
         subscribed: set[str] | None = set()
-        if group.state is not GroupState.EMPTY:
+        if group.type == "consumer":
+            subscribed = group.subscribed_topics()
+        elif group.state is not GroupState.EMPTY:
             if group.protocol_type != "consumer":
                 return [reply(ErrorCode.NON_EMPTY_GROUP, {})]
             subscribed = subscribed_topics(group)
@@ -511,27 +793,43 @@ class GroupShard:
         """Remove expired offsets, and groups that have neither members nor offsets left."""
         effects: list[Effect] = []
         for group_id, group in self.groups.items():
+            if group_id in self.turns:
+                continue
             expired = self._expired(group, now.time_ms)
             has_offsets = len(self.offsets.of_group(group_id)) > len(expired)
             has_offsets = has_offsets or group_id in self.pending_offsets
-            if group.state is GroupState.EMPTY and not has_offsets and not group.pending:
-                effects.append(Append(self._group_tombstones(group_id)))
+            if group.is_empty and not has_offsets and not group.pending:
+                effects += self._remove(group, lambda _code: [])
             elif expired:
                 effects.append(Append(tombstones(group_id, expired)))
         return effects
 
     def _check_commit(
-        self, group_id: str, identity: MemberIdentity, now: Now, knows_group_id_not_found: bool
-    ) -> None:
+        self,
+        group_id: str,
+        identity: MemberIdentity,
+        offsets: Mapping[TopicPartition, CommittedOffset],
+        now: Now,
+        version: int,
+    ) -> PartitionErrors:
+        """Check a commit; return the partitions that are refused. Raises GroupError."""
         group = self.groups.get(group_id)
-        if group is not None:
+        if group is None:
+            if identity.generation >= 0:
+                raise GroupError(
+                    ErrorCode.GROUP_ID_NOT_FOUND
+                    if version >= _FIRST_WITH_GROUP_ID_NOT_FOUND
+                    else ErrorCode.ILLEGAL_GENERATION
+                )
+        elif group.type == "consumer":
+            refused = group.check_commit(*identity, version, offsets.items())
+            member = group.members.get(identity.member_id)
+            if member is not None and member.is_classic:
+                self.consumer_groups.start_session(group, member.id, now)
+            return refused
+        else:
             group.check_commit(*identity, now)
-        elif identity.generation >= 0:
-            raise GroupError(
-                ErrorCode.GROUP_ID_NOT_FOUND
-                if knows_group_id_not_found
-                else ErrorCode.ILLEGAL_GENERATION
-            )
+        return {}
 
     def _check_commit_memory(
         self,
@@ -550,7 +848,7 @@ class GroupShard:
         if growth_bytes > 0 and not self._has_memory(growth_bytes, group_id in self.with_members):
             raise GroupError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
-    def _expired(self, group: Group, time_ms: int) -> list[TopicPartition]:
+    def _expired(self, group: AnyGroup, time_ms: int) -> list[TopicPartition]:
         """Return the partitions whose offsets are older than the retention, and not in use."""
         retention_ms = self._config.offsets_retention_ms
         pending = self.pending_offsets.of_group(group.id)
@@ -559,6 +857,11 @@ class GroupShard:
             for tp in self.offsets.older_than(group.id, time_ms - retention_ms)
             if tp not in pending
         ]
+        if group.type == "consumer":
+            if group.is_empty:
+                return expired if time_ms - group.empty_since_ms >= retention_ms else []
+            in_use = group.subscribed_topics()
+            return [tp for tp in expired if tp.topic not in in_use]
         if group.protocol_type is None:
             return expired  # Never had members: only commits count.
         if group.state is GroupState.EMPTY:
@@ -577,13 +880,24 @@ class GroupShard:
         committed = self.offsets.of_group(group_id)
         return [tp for tp in self.pending_offsets.of_group(group_id) if tp not in committed]
 
-    def _group_tombstones(self, group_id: str) -> list[CoordinatorRecord]:
+    def _remove(self, group: AnyGroup, then: Callable[[ErrorCode], list[Effect]]) -> list[Effect]:
+        """Remove a group without members, and then go on."""
+        records = self._group_tombstones(group)
+        if group.type == "consumer":
+            return self.turns.append(group.id, records, then)
+        return [Append(records, then)]  # It stays if members join meanwhile.
+
+    def _group_tombstones(self, group: AnyGroup) -> list[GroupShardRecord]:
         """Return the records that remove a group, and the offsets it has committed so far."""
-        return [
-            *tombstones(group_id, self.offsets.of_group(group_id)),
-            *tombstones(group_id, self._only_pending(group_id)),
-            GroupRecord(group_id, None),
+        records: list[GroupShardRecord] = [
+            *tombstones(group.id, self.offsets.of_group(group.id)),
+            *tombstones(group.id, self._only_pending(group.id)),
         ]
+        if group.type == "classic":
+            return [*records, GroupRecord(group.id, None)]
+        from .consumer.group import group_tombstones  # noqa: PLC0415  # On first use.
+
+        return [*records, *group_tombstones(group)]
 
 
 def _offset_bytes(committed: CommittedOffset | None) -> int:

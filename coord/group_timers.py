@@ -11,7 +11,7 @@ from .member import Member
 #: answered.
 NEW_MEMBER_SESSION_TIMEOUT_MS = 5 * 60 * 1000
 
-TimerKind = Literal["session", "pending", "join", "sync"]
+TimerKind = Literal["session", "pending", "join", "sync", "rebalance", "assignment"]
 
 
 class Timer(NamedTuple):

@@ -126,8 +126,12 @@ class Member:
         self.session_timeout_ms = join.session_timeout_ms
         self.rebalance_timeout_ms = join.rebalance_timeout_ms
         if self.protocols != join.protocols:
-            self.protocols = join.protocols
-            self.protocol_names = frozenset(name for name, _metadata in join.protocols)
+            self.set_protocols(join.protocols)
+
+    def set_protocols(self, protocols: Protocols) -> None:
+        """Replace the protocols that it supports."""
+        self.protocols = protocols
+        self.protocol_names = frozenset(name for name, _metadata in protocols)
 
     @property
     def size_bytes(self) -> int:

@@ -7,6 +7,7 @@ only the last record of each key counts, and compaction keeps the log short:
     partition/<topic id>/<n>   the state of a replicated partition: see partition_state.py
     deleted-topic/<id>   {"name": …}           the topic was deleted, its data may be too
     broker/<id>          {"configs": {…}}      dynamic configs of the broker; id -1: of all
+    group/<id>           {"configs": {…}}      configs of a group                  tombstone: none
     registration/<id>    {"incarnation": …, "epoch": …, "leader_epoch": …, "directory": …}
     epoch/<n>            {"id": …, "end": …}   a controller epoch: one start of a controller
     producer-ids         {"next": …}           all ids below it may be allocated
@@ -86,6 +87,7 @@ _STORE_KINDS = frozenset(
         "partition",
         "deleted-topic",
         "broker",
+        "group",
         "registration",
         "producer-ids",
         "acl",
@@ -202,6 +204,8 @@ class MetadataImage:
         self.epochs: dict[int, ControllerEpoch] = {}
         #: The dynamic configs of each broker, and those of all brokers under ALL_BROKERS.
         self.broker_configs: dict[int, Mapping[str, str]] = {}
+        #: The configs that groups have of their own, by group id.
+        self.group_configs: dict[str, Mapping[str, str]] = {}
         #: The first producer id that is not allocated. 0 is never allocated: some clients take it
         #: for "none".
         self.next_producer_id = 1
@@ -216,6 +220,8 @@ class MetadataImage:
         self.partition_count = 0
         self.acls = Acls()
         self.quotas = ClientQuotas()
+        #: Rises with each change of a topic; not durable.
+        self.topics_version = 0
         # Topic names by collision key.
         self._names_by_key: dict[str, str] = {}
 
@@ -245,6 +251,10 @@ class MetadataImage:
             self.quotas.replay(name, content)
         elif kind == "broker":
             self.broker_configs[int(name)] = (content or {}).get("configs", {})
+        elif kind == "group":
+            self.group_configs.pop(name, None)
+            if content is not None:
+                self.group_configs[name] = content["configs"]
         elif kind == "producer-ids" and content is not None:
             self.next_producer_id = max(self.next_producer_id, content["next"])
         elif kind == "controller":
@@ -267,6 +277,8 @@ class MetadataImage:
             yield deleted_topic_record(topic_id, name)
         for broker_id, configs in self.broker_configs.items():
             yield broker_record(broker_id, configs)
+        for group_id, configs in self.group_configs.items():
+            yield group_record(group_id, configs)
         for broker_id, registration in self.registrations.items():
             yield registration_record(broker_id, registration)
         for epoch, content in self.epochs.items():
@@ -376,6 +388,7 @@ class MetadataImage:
             del self.partition_states[UUID(topic_id)]
 
     def _replay_topic(self, name: str, content: Any) -> None:
+        self.topics_version += 1
         previous = self.topics.pop(name, None)
         if previous is not None:
             del self.topics_by_id[previous.id]
@@ -527,6 +540,12 @@ def epoch_record(number: int, epoch: ControllerEpoch) -> KeyValue:
 def broker_record(broker_id: int, configs: Mapping[str, str]) -> KeyValue:
     """Return the record of a broker's dynamic configs."""
     return f"broker/{broker_id}".encode(), _json({"configs": dict(configs)})
+
+
+def group_record(group_id: str, configs: Mapping[str, str]) -> KeyValue:
+    """Return the record of a group's own configs; none are a tombstone."""
+    content = _json({"configs": dict(configs)}) if configs else None
+    return f"group/{group_id}".encode(), content
 
 
 def producer_ids_record(next_id: int, allocated_by: UUID | None = None) -> KeyValue:

@@ -13,6 +13,7 @@ import inspect
 import re
 import sys
 from collections.abc import Iterator
+from enum import Enum
 from pathlib import Path
 
 import click
@@ -22,6 +23,7 @@ from ottla.broker.config.broker_config import BROKER_CONFIGS, NO_LIMIT, ConfigKe
 from ottla.broker.requests.dispatch import SUPPORTED_APIS
 from ottla.cli.errors import Exit
 from ottla.cli.target import VARIABLES
+from ottla.coord.consumer.states import ConsumerGroupState
 from ottla.coord.states import PREDECESSORS, GroupState
 from ottla.protocol.configdef import LONG_MAX
 from ottla.protocol.errors import ErrorCode, Retry
@@ -109,19 +111,30 @@ def broker_config() -> str:
 
 
 def group_states() -> str:
-    """Return the table of group states, from their docstrings in the source."""
-    source = Path(inspect.getsourcefile(GroupState) or "").read_text()
+    """Return the table of the states of classic groups, from their docstrings in the source."""
+    lines = ["| state | previous states | description and responses |", "|---|---|---|"]
+    for state, text in zip(GroupState, _descriptions(GroupState), strict=True):
+        before = ", ".join(sorted(other.value for other in PREDECESSORS[state]))
+        lines.append(f"| {state.value} | {before} | {text} |")
+    return "\n".join(lines)
+
+
+def consumer_group_states() -> str:
+    """Return the table of the states of consumer groups."""
+    lines = ["| state | description and responses |", "|---|---|"]
+    for state, text in zip(ConsumerGroupState, _descriptions(ConsumerGroupState), strict=True):
+        lines.append(f"| {state.value} | {text} |")
+    return "\n".join(lines)
+
+
+def _descriptions(enum: type[Enum]) -> list[str]:
+    source = Path(inspect.getsourcefile(enum) or "").read_text()
     (states,) = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)]
-    words = [
+    return [
         " ".join(node.value.value.split())
         for node in states.body[1:]
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
     ]
-    lines = ["| state | previous states | description and responses |", "|---|---|---|"]
-    for state, text in zip(GroupState, words, strict=True):
-        before = ", ".join(sorted(other.value for other in PREDECESSORS[state]))
-        lines.append(f"| {state.value} | {before} | {text} |")
-    return "\n".join(lines)
 
 
 def commands() -> str:
@@ -222,6 +235,7 @@ PARTS = {
     "topic_config": topic_config,
     "broker_config": broker_config,
     "group_states": group_states,
+    "consumer_group_states": consumer_group_states,
     "commands": commands,
     "exit_codes": exit_codes,
     "variables": variables,

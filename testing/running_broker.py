@@ -48,6 +48,9 @@ _FAST_CONFIGS = {
     "log.durability": "page-cache",
     "group.initial.rebalance.delay.ms": "0",
     "group.min.session.timeout.ms": "100",
+    "group.consumer.min.heartbeat.interval.ms": "100",
+    "group.consumer.heartbeat.interval.ms": "100",
+    "group.consumer.assignment.interval.ms": "0",
     "offsets.topic.num.partitions": "1",
     "replication.factor.policy": "clamp",
 }

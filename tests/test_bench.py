@@ -142,6 +142,16 @@ RESULTS = {
             count: {"best_seconds": 0.001, "median_seconds": 0.002, "cpu_seconds": 0.001}
             for count in ("2", "100")
         },
+        "protocols": [
+            {
+                "server": "kafka",
+                "protocol": "consumer",
+                "members": 100,
+                "best_seconds": 0.1,
+                "worst_seconds": 0.3,
+                "cpu_seconds": 0.2,
+            }
+        ],
         "commit": [
             {
                 "durability": "fsync",

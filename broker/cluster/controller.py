@@ -28,6 +28,7 @@ from ottla.coord.metadata_image import (
     broker_record,
     check_topic_collision,
     collision_key,
+    group_record,
     producer_ids_record,
     registration_record,
     topic_record,
@@ -330,6 +331,19 @@ class Controller:
         # The static configs of other brokers are not known here.
         (self._topics.static_config if is_this_broker else BrokerConfig()).with_overrides(configs)
         return configs
+
+    async def alter_group_configs(
+        self,
+        group_id: str,
+        change: ConfigChange,
+        check: Callable[[Mapping[str, str]], None],
+    ) -> None:
+        """Change the configs of a group, effective at once. Raises what `check` does."""
+        async with self._change_lock:
+            configs = change(self._image.group_configs.get(group_id, {}))
+            check(configs)
+            end_offset = await self._commit([group_record(group_id, configs)])
+        await self._cluster.wait_for_metadata(end_offset)
 
     async def allocate_producer_ids(self) -> range:
         """Allocate a block of producer ids."""

@@ -54,6 +54,10 @@ _MIN_STORE_SESSION_TIMEOUT_MS = 2000
 _STORE_REPLICATION_FACTOR = 3
 _STORE_MIN_ISR = 2
 
+#: The group protocols, and the assignors of consumer groups.
+GROUP_PROTOCOLS = ("classic", "consumer")
+ASSIGNORS = ("uniform", "range")
+
 # The broker config that holds the default of each topic config.
 _TOPIC_DEFAULTS = {
     "log.segment.bytes": "segment.bytes",
@@ -359,6 +363,68 @@ class BrokerConfig:
     group_max_size: int = config_key(
         1000, "Maximum number of members of a group.", low=1, high=INT_MAX
     )
+    group_coordinator_rebalance_protocols: str = config_key(
+        "classic,consumer",
+        "Comma-separated list of the group protocols that clients may use. Without consumer,"
+        " clients that ask for it get UNSUPPORTED_VERSION.",
+        is_list=True,
+        is_dynamic=False,
+    )
+    group_consumer_session_timeout_ms: int = config_key(
+        45_000,
+        "Session timeout of the members of consumer groups. A group may have its own:"
+        " consumer.session.timeout.ms.",
+        low=1,
+        high=INT_MAX,
+    )
+    group_consumer_min_session_timeout_ms: int = config_key(
+        45_000, "Minimum session timeout of consumer groups.", low=1, high=INT_MAX
+    )
+    group_consumer_max_session_timeout_ms: int = config_key(
+        60_000, "Maximum session timeout of consumer groups.", low=1, high=INT_MAX
+    )
+    group_consumer_heartbeat_interval_ms: int = config_key(
+        5_000,
+        "Interval at which members of consumer groups send heartbeats. A group may have its own:"
+        " consumer.heartbeat.interval.ms. During a rebalance it is a second at most.",
+        low=1,
+        high=INT_MAX,
+    )
+    group_consumer_min_heartbeat_interval_ms: int = config_key(
+        5_000, "Minimum heartbeat interval of consumer groups.", low=1, high=INT_MAX
+    )
+    group_consumer_max_heartbeat_interval_ms: int = config_key(
+        15_000, "Maximum heartbeat interval of consumer groups.", low=1, high=INT_MAX
+    )
+    group_consumer_assignment_interval_ms: int = config_key(
+        1_000,
+        "Minimum time between two target assignments of a consumer group. A group may have its own:"
+        " consumer.assignment.interval.ms.",
+        low=0,
+        high=INT_MAX,
+    )
+    group_consumer_max_size: int = config_key(
+        INT_MAX, "Maximum number of members of a consumer group.", low=1, high=INT_MAX
+    )
+    group_consumer_assignors: str = config_key(
+        "uniform,range",
+        "Comma-separated list of the assignors of consumer groups, the default first.",
+        is_list=True,
+    )
+    group_consumer_migration_policy: str = config_key(
+        "bidirectional",
+        "Which groups with members may change their protocol: upgrade turns a classic group into a"
+        " consumer group when such a member joins, downgrade back when the last one leaves."
+        " Groups without members always may.",
+        choices=("bidirectional", "upgrade", "downgrade", "disabled"),
+    )
+    group_consumer_regex_refresh_interval_ms: int = config_key(
+        10 * _MINUTE_MS,
+        "Interval at which the regular expressions of subscriptions are resolved again. New topics"
+        " are found at once.",
+        low=10_000,
+        high=INT_MAX,
+    )
     broker_max_groups: int = config_key(
         10_000, "Maximum number of groups with members per broker.", low=1, high=INT_MAX
     )
@@ -563,6 +629,7 @@ class BrokerConfig:
         self.check_replication_factor("default.replication.factor", self.default_replication_factor)
         _ = self.metrics_endpoint  # Raises ConfigError.
         _ = self.super_user_principals  # Raises ConfigError.
+        self._check_groups()
         self._set_sources(
             {
                 key.name: self._text_of(key)
@@ -710,6 +777,39 @@ class BrokerConfig:
                 " 127.0.0.1:9404"
             ) from None
 
+    @property
+    def group_protocols(self) -> tuple[str, ...]:
+        """The group protocols that clients may use."""
+        return _split(self.group_coordinator_rebalance_protocols)
+
+    @property
+    def consumer_assignors(self) -> tuple[str, ...]:
+        """The assignors of consumer groups, the default first."""
+        return _split(self.group_consumer_assignors)
+
+    def _check_groups(self) -> None:
+        for name, items, allowed in (
+            ("group.coordinator.rebalance.protocols", self.group_protocols, GROUP_PROTOCOLS),
+            ("group.consumer.assignors", self.consumer_assignors, ASSIGNORS),
+        ):
+            unknown = [item for item in items if item not in allowed]
+            if unknown or not items:
+                raise ConfigError(
+                    f"Invalid {name} {', '.join(unknown)!r}: expected some of {', '.join(allowed)}"
+                )
+        if "classic" not in self.group_protocols:
+            raise ConfigError("group.coordinator.rebalance.protocols must contain classic")
+        for name in ("session_timeout", "heartbeat_interval"):
+            value, low, high = (
+                getattr(self, f"group_consumer_{limit}{name}_ms") for limit in ("", "min_", "max_")
+            )
+            if not low <= value <= high:
+                config = f"group.consumer.{name.replace('_', '.')}.ms"
+                raise ConfigError(
+                    f"Invalid {config} {value}: expected {low} to {high}"
+                    f" ({config.replace('consumer.', 'consumer.min.')} and max)"
+                )
+
     def _check_listeners(self) -> None:
         if self.cluster_store:
             self._check_store()
@@ -777,6 +877,10 @@ BROKER_CONFIGS: Mapping[str, ConfigKey] = {
     },
     **{name: unit.key for name, unit in TIME_UNITS.items()},
 }
+
+
+def _split(items: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(item.strip() for item in items.split(",") if item.strip()))
 
 
 def broker_config_key(name: str) -> ConfigKey:

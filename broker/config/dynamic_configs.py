@@ -28,6 +28,7 @@ from ..requests.errors import EXPECTED_ERRORS, ApiError, error_code_of, error_me
 from ..requests.slices import SLICE_ELEMENTS
 from ..requests.topic_metadata import find_topic
 from .broker_config import BROKER_CONFIGS, BrokerConfig, broker_config_key
+from .group_configs import GROUP_CONFIGS, check_group_configs
 
 if TYPE_CHECKING:
     from ..broker import Broker
@@ -39,10 +40,7 @@ class ResourceType(IntEnum):
 
     TOPIC = 2
     BROKER = 4
-
-
-#: The resource type of group configs.
-_GROUP_CONFIGS = 32
+    GROUP = 32
 
 
 class ConfigSource(IntEnum):
@@ -53,6 +51,7 @@ class ConfigSource(IntEnum):
     DYNAMIC_DEFAULT_BROKER = 3
     STATIC_BROKER = 4
     DEFAULT = 5
+    GROUP = 8
 
 
 class ConfigSynonym(NamedTuple):
@@ -110,6 +109,15 @@ class ConfigDescriber:
             if name in overrides:
                 value = as_text(key.parse(overrides[name]))
                 synonyms = [ConfigSynonym(name, value, ConfigSource.TOPIC), *synonyms]
+            yield DescribedConfig(key, synonyms)
+
+    def group(self, overrides: Mapping[str, str]) -> Iterator[DescribedConfig]:
+        """Describe the configs of a group with these overrides."""
+        for name, key in GROUP_CONFIGS.items():
+            synonyms = list(self._synonyms(BROKER_CONFIGS[f"group.{name}"]))
+            if name in overrides:
+                value = as_text(key.parse(overrides[name]))
+                synonyms = [ConfigSynonym(name, value, ConfigSource.GROUP), *synonyms]
             yield DescribedConfig(key, synonyms)
 
     def broker(self) -> Iterator[DescribedConfig]:
@@ -303,11 +311,38 @@ class _ConfigurableBroker:
         await self._controller.alter_broker_configs(self._id, change)
 
 
+class _ConfigurableGroup:
+    def __init__(self, broker: Broker, group_id: str) -> None:
+        if not group_id:
+            raise ApiError(ErrorCode.INVALID_REQUEST, "Invalid group id: it is empty")
+        self._broker = broker
+        self._id = group_id
+
+    def key(self, name: str) -> ConfigKey:
+        if name not in GROUP_CONFIGS:
+            raise unknown_config(name, GROUP_CONFIGS)
+        return GROUP_CONFIGS[name]
+
+    def inherited(self, name: str) -> str:
+        return self._broker.config.text_of(f"group.{name}")
+
+    def validate(self, change: ConfigChange) -> None:
+        self._check(change(self._broker.topics.image.group_configs.get(self._id, {})))
+
+    async def alter(self, change: ConfigChange) -> None:
+        await self._broker.controller.alter_group_configs(self._id, change, self._check)
+
+    def _check(self, configs: Mapping[str, str]) -> None:
+        check_group_configs(configs, self._broker.config)
+
+
 def _find(broker: Broker, resource_type: int, name: str) -> _Configurable:
     if resource_type == ResourceType.TOPIC:
         return _ConfigurableTopic(broker, find_topic(broker, name))
     if resource_type == ResourceType.BROKER and not name:
         return _ConfigurableBroker(broker, ALL_BROKERS)
+    if resource_type == ResourceType.GROUP:
+        return _ConfigurableGroup(broker, name)
     broker_id = check_broker(resource_type, name, broker.cluster.broker_ids)
     return _ConfigurableBroker(broker, broker_id)
 
@@ -317,7 +352,8 @@ def check_broker(resource_type: int, name: str, broker_ids: Collection[int]) -> 
     if resource_type != ResourceType.BROKER:
         raise ApiError(
             ErrorCode.INVALID_REQUEST,
-            f"Unsupported resource type {resource_type}: expected TOPIC (2) or BROKER (4)",
+            f"Unsupported resource type {resource_type}: expected TOPIC (2), BROKER (4) or GROUP"
+            " (32)",
         )
     for broker_id in broker_ids:
         if name == str(broker_id):
@@ -333,7 +369,7 @@ def protected_resource(resource_type: int, name: str) -> tuple[AclResourceType, 
     """Return the resource whose ACLs protect the configs of a resource."""
     if resource_type == ResourceType.TOPIC:
         return TOPIC, name
-    if resource_type == _GROUP_CONFIGS:
+    if resource_type == ResourceType.GROUP:
         return GROUP, name
     return CLUSTER, CLUSTER_NAME
 

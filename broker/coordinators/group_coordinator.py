@@ -8,9 +8,13 @@ import time
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
-from ottla.coord.config import ClassicGroupConfig, GroupCoordinatorConfig
-from ottla.coord.group import Group
-from ottla.coord.group_shard import GroupShard
+from ottla.coord.config import (
+    ClassicGroupConfig,
+    ConsumerGroupConfig,
+    GroupCoordinatorConfig,
+    MigrationPolicy,
+)
+from ottla.coord.group_shard import AnyGroup, GroupShard
 from ottla.coord.metadata_image import OFFSETS_TOPIC, Topic, TopicPartition
 from ottla.coord.records import CommittedOffset
 from ottla.protocol.errors import ErrorCode
@@ -55,7 +59,9 @@ class GroupCoordinator(Coordinator[GroupShard]):
             runtime.run(runtime.shard.clean_up(current_time()))
 
     def _new_runtime(self, partition: Partition) -> ShardRuntime[GroupShard]:
-        shard = GroupShard(self._config, self._count_groups, self._has_memory)
+        shard = GroupShard(
+            self._config, self._count_groups, self._has_memory, lambda: self._broker.topics.image
+        )
         return ShardRuntime(shard, partition)
 
     def _shard_loaded(self, runtime: ShardRuntime[GroupShard]) -> None:
@@ -97,12 +103,12 @@ class GroupCoordinator(Coordinator[GroupShard]):
 
     # Queries.
 
-    def group(self, group_id: str) -> Group | None:
+    def group(self, group_id: str) -> AnyGroup | None:
         """Return a group that is served here."""
         runtime = self.shard_of(group_id)
         return None if runtime is None else runtime.shard.groups.get(group_id)
 
-    def groups(self) -> list[Group]:
+    def groups(self) -> list[AnyGroup]:
         """Return all groups that are served here. Safe to call from another thread."""
         return [
             group
@@ -144,6 +150,15 @@ def _coordinator_config(config: BrokerConfig) -> GroupCoordinatorConfig:
             max_session_timeout_ms=config.group_max_session_timeout_ms,
             initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
             max_size=config.group_max_size,
+        ),
+        consumer=ConsumerGroupConfig(
+            session_timeout_ms=config.group_consumer_session_timeout_ms,
+            heartbeat_interval_ms=config.group_consumer_heartbeat_interval_ms,
+            assignment_interval_ms=config.group_consumer_assignment_interval_ms,
+            regex_refresh_interval_ms=config.group_consumer_regex_refresh_interval_ms,
+            max_size=config.group_consumer_max_size,
+            assignors=config.consumer_assignors,
+            migration_policy=MigrationPolicy(config.group_consumer_migration_policy),
         ),
         max_groups=config.broker_max_groups,
         offset_metadata_max_bytes=config.offset_metadata_max_bytes,

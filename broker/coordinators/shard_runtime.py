@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from ottla.coord.deadlines import Deadlines, Now
-from ottla.coord.effects import Append, Effect, LogMessage, Producer, Reply, SendMarkers
+from ottla.coord.effects import Append, Compute, Effect, LogMessage, Producer, Reply, SendMarkers
 from ottla.coord.metadata_image import KeyValue
 from ottla.protocol.batch import RecordBatch, build_batch, parse_marker
 from ottla.protocol.compression import Compression
@@ -208,6 +208,8 @@ class ShardRuntime(Generic[S]):
                     effect.token.set_result(effect.response)
             elif isinstance(effect, Append):
                 todo.extend(self._append(effect))
+            elif isinstance(effect, Compute):
+                self._compute(effect)
             elif isinstance(effect, SendMarkers):
                 if not self.is_closed:
                     self.send_markers(effect)
@@ -227,6 +229,14 @@ class ShardRuntime(Generic[S]):
         self._replay_when_durable(
             appended.base_offset, appended.last_offset, _AppendedMarker(marker, complete)
         )
+
+    def _compute(self, effect: Compute) -> None:
+        """Compute something in a thread, and go on with the result.
+
+        Also when the shard was unloaded meanwhile: appends fail then, and requests are answered.
+        """
+        computed = asyncio.get_running_loop().run_in_executor(None, effect.work)
+        computed.add_done_callback(lambda done: self.run(effect.complete(done.result())))
 
     def _append(self, append: Append) -> list[Effect]:
         """Append records; return what follows, unless the records have to be flushed first."""

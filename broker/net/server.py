@@ -267,7 +267,7 @@ class Server:
         log_limited(
             logger,
             "Connection closed",
-            level=logging.INFO if outcome == "idle" else logging.WARNING,
+            level=logging.DEBUG if outcome == "idle" else logging.WARNING,
             extra={"peer": connection.peer, "reason": reason},
         )
 

@@ -91,6 +91,7 @@ NEEDS: Mapping[int, tuple[Need, ...]] = {
     registry.SYNC_GROUP.key: _MEMBER,
     registry.HEARTBEAT.key: _MEMBER,
     registry.LEAVE_GROUP.key: _MEMBER,
+    registry.CONSUMER_GROUP_HEARTBEAT.key: _MEMBER,
     registry.OFFSET_DELETE.key: (Need(DELETE, GROUP, "group_id"),),
     registry.END_TXN.key: (Need(WRITE, TRANSACTIONAL_ID, "transactional_id"),),
     registry.ADD_OFFSETS_TO_TXN.key: (

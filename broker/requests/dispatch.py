@@ -101,6 +101,8 @@ SUPPORTED_APIS = {
         registry.DESCRIBE_PRODUCERS,
         registry.BROKER_REGISTRATION,
         registry.BROKER_HEARTBEAT,
+        registry.CONSUMER_GROUP_HEARTBEAT,
+        registry.CONSUMER_GROUP_DESCRIBE,
         registry.UNREGISTER_BROKER,
         registry.DESCRIBE_TRANSACTIONS,
         registry.LIST_TRANSACTIONS,

@@ -5,6 +5,14 @@ from __future__ import annotations
 import struct
 from collections.abc import Collection, Iterable, Mapping
 
+from ottla.protocol.api.consumer_group_describe import (
+    Assignment,
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+)
+from ottla.protocol.api.consumer_group_describe import (
+    DescribedGroup as DescribedConsumerGroup,
+)
 from ottla.protocol.api.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from ottla.protocol.api.describe_groups import (
     DescribedGroup,
@@ -35,6 +43,7 @@ from .results import GroupDescription, GroupListing, MemberDescription, Partitio
 
 _CONSUMER = "consumer"
 _DEAD = "Dead"
+_CLASSIC_MEMBER = 0
 # Errors of a commit without a member id to a group that has members.
 _HAS_MEMBERS = (
     ErrorCode.NON_EMPTY_GROUP,
@@ -81,14 +90,36 @@ class GroupsAdmin(OffsetsAdmin, BrokersAdmin):
         """Return groups with their members, by name. Raises GROUP_ID_NOT_FOUND for unknown ones."""
 
         async def send(node_id: int, some: list[str]) -> Mapping[str, Outcome[GroupDescription]]:
-            request = DescribeGroupsRequest(groups=some)
-            response = await self._cluster.send(node_id, request, DescribeGroupsResponse)
-            return {group.group_id: _described(group, node_id) for group in response.groups}
+            described = await self._describe_consumer_groups(node_id, some)
+            others = [name for name in some if name not in described]
+            if others:
+                request = DescribeGroupsRequest(groups=others)
+                response = await self._cluster.send(node_id, request, DescribeGroupsResponse)
+                for group in response.groups:
+                    described[group.group_id] = _described(group, node_id)
+            return described
 
         async def attempt(pending: list[str]) -> Mapping[str, Outcome[GroupDescription]]:
             return await self._by_node(await self._coordinators(pending), send)
 
         return await self._each(groups, attempt, "describing groups")
+
+    async def _describe_consumer_groups(
+        self, node_id: int, groups: list[str]
+    ) -> dict[str, Outcome[GroupDescription]]:
+        """Return those of the groups that have the consumer protocol."""
+        connection = await self._cluster.connect(node_id)
+        if connection.features.get("group.version", 0) < 1:
+            return {}
+        request = ConsumerGroupDescribeRequest(group_ids=groups)
+        response = await self._cluster.send(node_id, request, ConsumerGroupDescribeResponse)
+        return {
+            group.group_id: outcome(
+                group.error_code, group.error_message, _consumer_group_description(group, node_id)
+            )
+            for group in response.groups
+            if group.error_code != ErrorCode.GROUP_ID_NOT_FOUND
+        }
 
     async def delete_groups(self, *groups: str) -> None:
         """Delete groups that have no members, and their committed offsets."""
@@ -268,3 +299,44 @@ def _for_empty_group(group: str, error: KafkaError | None) -> KafkaError | None:
 
 def _with_metadata(offset: int | OffsetAndMetadata) -> OffsetAndMetadata:
     return offset if isinstance(offset, OffsetAndMetadata) else OffsetAndMetadata(offset)
+
+
+def _consumer_group_description(
+    group: DescribedConsumerGroup, coordinator: int
+) -> GroupDescription:
+    """Return the description of a group of the consumer protocol."""
+    return GroupDescription(
+        group.group_id,
+        group.group_state,
+        _CONSUMER,
+        group.assignor_name,
+        coordinator,
+        tuple(
+            MemberDescription(
+                member.member_id,
+                member.instance_id,
+                member.client_id,
+                member.client_host.removeprefix("/"),
+                tuple(member.subscribed_topic_names),
+                _flattened(member.assignment),
+                member.member_epoch,
+                _flattened(member.target_assignment),
+                member.subscribed_topic_regex or "",
+                "classic" if member.member_type == _CLASSIC_MEMBER else _CONSUMER,
+            )
+            for member in group.members
+        ),
+        _CONSUMER,
+        group.group_epoch,
+        group.assignment_epoch,
+    )
+
+
+def _flattened(assignment: Assignment) -> tuple[TopicPartition, ...]:
+    return tuple(
+        sorted(
+            TopicPartition(topic.topic_name, index)
+            for topic in assignment.topic_partitions
+            for index in topic.partitions
+        )
+    )

@@ -62,6 +62,14 @@ class MemberDescription:
     host: str
     topics: tuple[str, ...]
     assignment: tuple[TopicPartition, ...]
+    #: Of the consumer protocol: None for members of classic groups.
+    epoch: int | None = None
+    #: The partitions that the member is to have when the rebalance ends.
+    target: tuple[TopicPartition, ...] = ()
+    #: The regular expression that it subscribes to, "" if none.
+    regex: str = ""
+    #: The protocol of the member: a consumer group may have classic members while it is migrated.
+    type: str = "classic"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +83,11 @@ class GroupDescription:
     assignor: str
     coordinator: int
     members: tuple[MemberDescription, ...]
+    #: The group's protocol: classic or consumer.
+    type: str = "classic"
+    #: Of the consumer protocol: the group epoch, and the one that the assignment was computed for.
+    epoch: int | None = None
+    assignment_epoch: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from ..cluster import Cluster
 from ..errors import ClientError, KafkaError
 from ..types import TopicPartition
 from .committer import Committer
+from .consumer_protocol_member import ConsumerProtocolMember
 from .delivery import Delivery
 from .fetcher import Fetcher
 from .group_member import GroupMember
@@ -54,7 +55,7 @@ class Assignment:
     ) -> None:
         self.subscription: Subscription | None = None
         #: Set while the consumer is a member of a group.
-        self.member: GroupMember | None = None
+        self.member: GroupMember | ConsumerProtocolMember | None = None
         self._cluster = cluster
         self._positions = positions
         self._delivery = delivery
@@ -160,6 +161,14 @@ class Assignment:
     def subscribed_topics(self) -> Collection[str]:
         """Return the subscribed topics; of a pattern, those that match."""
         return () if self.subscription is None else self.subscription.topics
+
+    def subscribed_regex(self) -> str:
+        """Return the pattern, if the coordinator is to resolve it; "" if not."""
+        return "" if self.subscription is None else self.subscription.regex
+
+    def give_up_regex(self) -> bool:
+        """Resolve the pattern here from now on: the coordinator cannot; False if there is none."""
+        return self.subscription is not None and self.subscription.give_up_regex()
 
     def current(self) -> frozenset[TopicPartition]:
         """Return the assigned partitions."""

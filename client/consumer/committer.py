@@ -24,13 +24,19 @@ from ..cluster import Cluster
 from ..errors import ClientError, ClosedError, ConsumerError, KafkaError
 from ..offsets import commit_offsets, fetch_committed_offsets
 from ..types import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from .consumer_protocol_member import ConsumerProtocolMember
 from .delivery import Delivery
-from .group_member import GroupMember, MemberState
+from .group_member import GroupMember
+from .member_state import MemberState
 from .positions import AssignedPartition, Positions
 
 logger = logging.getLogger(__name__)
 
-_REBALANCE_ERRORS = (ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION)
+_REBALANCE_ERRORS = (
+    ErrorCode.REBALANCE_IN_PROGRESS,
+    ErrorCode.ILLEGAL_GENERATION,
+    ErrorCode.STALE_MEMBER_EPOCH,
+)
 
 
 class Committer:
@@ -46,7 +52,7 @@ class Committer:
     ) -> None:
         self.group = group
         #: The member that commits; None if partitions were assigned manually.
-        self.member: GroupMember | None = None
+        self.member: GroupMember | ConsumerProtocolMember | None = None
         #: Whether partitions were ever assigned by the group, so that late commits are possible.
         self.is_group_managed = False
         self._cluster = cluster

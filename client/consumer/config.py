@@ -33,7 +33,8 @@ class FetchConfig:
 class GroupConfig:
     """Timeouts of group membership."""
 
-    #: The coordinator removes a member after this long without a heartbeat.
+    #: The coordinator removes a member after this long without a heartbeat. This and the heartbeat
+    #: interval are the client's in the classic protocol only.
     session_timeout: float = 45.0
     #: How long members may take to rejoin in a rebalance.
     rebalance_timeout: float = 300.0
@@ -54,6 +55,15 @@ class GroupConfig:
             raise ValueError(
                 f"Invalid processing_timeout {self.processing_timeout:g}: must not be negative"
             )
+
+    @property
+    def is_any_protocol(self) -> bool:
+        """Whether the session timeout and the heartbeat interval may be the broker's choice."""
+        default = GroupConfig()
+        return (self.session_timeout, self.heartbeat_interval) == (
+            default.session_timeout,
+            default.heartbeat_interval,
+        )
 
     @property
     def revoke_timeout(self) -> float:

@@ -52,6 +52,7 @@ from .assignors import ASSIGNORS
 from .background_tasks import BackgroundTasks
 from .committer import Committer
 from .config import FetchConfig, GroupConfig, ReadConfig
+from .consumer_protocol_member import ConsumerProtocolMember
 from .delivery import SLICE_RECORDS, Delivery
 from .fetcher import Fetcher
 from .group_member import GroupMember
@@ -70,6 +71,10 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _RESETS = {"earliest": EARLIEST, "latest": LATEST, "none": None}
+_GROUP_PROTOCOLS = ("auto", "classic", "consumer")
+_DEFAULT_ASSIGNORS = ("range", "roundrobin")
+#: The finalized feature of brokers that offer the consumer protocol.
+_GROUP_FEATURE = "group.version"
 _ISOLATIONS = {"read_uncommitted": False, "read_committed": True}
 # How long `close` waits for a rebalance to end, in order to commit.
 _CLOSE_SECONDS = 5.0
@@ -81,6 +86,9 @@ class Consumer:
     With a group, partitions are shared with the other members, and offsets are committed. Without
     one, the consumer reads all partitions of its topics.
 
+    `group_protocol` is "classic", "consumer" (KIP-848, in which the coordinator assigns
+    partitions), or "auto": consumer if the broker offers it, unless `assignors` or timeouts are
+    given that only the classic protocol has.
     `auto_offset_reset` is where to start when there is no committed offset, or the log does not
     have it any more: "earliest" (the default), "latest" or "none". "latest" silently skips what was
     written before the first commit, and to a new partition before it was discovered.
@@ -101,7 +109,8 @@ class Consumer:
         key_deserializer: Deserializer | None = None,
         value_deserializer: Deserializer | None = None,
         on_bad_record: BadRecordHandler | None = None,
-        assignors: Sequence[str] = ("range", "roundrobin"),
+        group_protocol: str = "auto",
+        assignors: Sequence[str] | None = None,
         instance_id: str | None = None,
         on_assigned: RebalanceCallback | None = None,
         on_revoked: RebalanceCallback | None = None,
@@ -113,10 +122,15 @@ class Consumer:
     ) -> None:
         _check_choice("auto_offset_reset", auto_offset_reset, _RESETS)
         _check_choice("isolation", isolation, _ISOLATIONS)
-        for name in assignors:
+        _check_choice("group_protocol", group_protocol, _GROUP_PROTOCOLS)
+        for name in assignors or ():
             _check_choice("assignors", name, ASSIGNORS)
-        if not assignors:
+        if assignors is not None and not assignors:
             raise ValueError("Invalid assignors: a group needs at least one")
+        if assignors is not None and group_protocol == "consumer":
+            raise ValueError(
+                "Invalid assignors: with group_protocol 'consumer' the coordinator assigns"
+            )
         if instance_id is not None and group is None:
             raise ValueError(f"instance_id {instance_id!r} requires a group")
         self.group = group
@@ -150,14 +164,21 @@ class Consumer:
             callbacks,
         )
         # It joins the group when topics are subscribed to.
-        self._member: GroupMember | None = None
-        if group is not None:
+        self._member: GroupMember | ConsumerProtocolMember | None = None
+        # Whether the protocol is chosen when it is known what the broker offers.
+        self._group_config, self._instance_id = group_config or GroupConfig(), instance_id
+        self._is_protocol_open = (
+            group_protocol == "auto" and assignors is None and self._group_config.is_any_protocol
+        )
+        if group is not None and group_protocol == "consumer":
+            self._member = self._consumer_protocol_member(group)
+        elif group is not None:
             self._member = GroupMember(
                 self._cluster,
                 group,
                 self._assignment,
-                [ASSIGNORS[name] for name in assignors],
-                group_config or GroupConfig(),
+                [ASSIGNORS[name] for name in assignors or _DEFAULT_ASSIGNORS],
+                self._group_config,
                 instance_id,
             )
         self._tasks = BackgroundTasks(self._on_task_failure)
@@ -195,6 +216,8 @@ class Consumer:
             return
         try:
             await self._cluster.retry(lambda: self._cluster.refresh([]), what="connecting")
+            if self.group is not None and self._is_protocol_open:
+                await self._choose_protocol(self.group)
             self._is_started = True
             self._tasks.start("fetcher", self._fetcher.run())
             if self._committer is not None:
@@ -208,6 +231,28 @@ class Consumer:
         except BaseException:
             await self._close(include_processing=False)
             raise
+
+    async def _choose_protocol(self, group: str) -> None:
+        """Use the consumer protocol if the brokers offer it: the first one that answers."""
+        for node in list(self._cluster.metadata.nodes):
+            try:
+                connection = await self._cluster.connect(node)
+            except (KafkaError, ClientError):
+                continue
+            if connection.features.get(_GROUP_FEATURE, 0) >= 1:
+                self._member = self._consumer_protocol_member(group)
+                if self._assignment.member is not None:
+                    self._use_member()
+            return
+
+    def _consumer_protocol_member(self, group: str) -> ConsumerProtocolMember:
+        return ConsumerProtocolMember(
+            self._cluster, group, self._assignment, self._group_config, self._instance_id
+        )
+
+    def _use_member(self) -> None:
+        assert self._committer is not None
+        self._assignment.member = self._committer.member = self._member
 
     async def close(self) -> None:
         """Commit consumed offsets if auto-commit is enabled, leave the group, and disconnect.
@@ -298,7 +343,7 @@ class Consumer:
         is_first = self._assignment.subscription is None
         self._assignment.subscribe(Subscription.of(topics, pattern))
         if self._committer is not None:
-            self._assignment.member = self._committer.member = self._member
+            self._use_member()
             self._committer.is_group_managed = True
         if self._is_started and is_first:
             self._start_subscription()

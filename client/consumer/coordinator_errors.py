@@ -30,6 +30,7 @@ _BY_CODE = {
     ErrorCode.MEMBER_ID_REQUIRED: ErrorAction.REJOIN,
     ErrorCode.ILLEGAL_GENERATION: ErrorAction.RESET_GENERATION,
     ErrorCode.UNKNOWN_MEMBER_ID: ErrorAction.RESET_MEMBER_ID,
+    ErrorCode.STALE_MEMBER_EPOCH: ErrorAction.REJOIN,
 }
 _BY_RETRY = {
     Retry.LATER: ErrorAction.RETRY,

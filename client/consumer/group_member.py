@@ -20,7 +20,6 @@ import asyncio
 import logging
 import random
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from enum import Enum
 from typing import TYPE_CHECKING
 
 from ottla.protocol.api.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -52,6 +51,7 @@ from .consumer_protocol import (
     encode_subscription,
 )
 from .coordinator_errors import ErrorAction, action_for
+from .member_state import MemberState
 from .subscription import partition_counts
 
 if TYPE_CHECKING:
@@ -60,15 +60,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _LEAVE_WITH_MEMBERS_VERSION = 3
-
-
-class MemberState(Enum):
-    """The state of a member; the diagram above shows the transitions."""
-
-    UNJOINED = "unjoined"
-    JOINING = "joining"
-    SYNCING = "syncing"
-    STABLE = "stable"
 
 
 class GroupMember:

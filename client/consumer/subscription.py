@@ -23,6 +23,10 @@ class Subscription:
         #: The topics to read: the named ones, existing or not, or those that match the pattern.
         self.topics = names
         self._partition_counts: dict[str, int] = {}
+        #: The pattern, if a coordinator can resolve it; "" if not.
+        self.regex = ""
+        if pattern is not None and pattern.flags == re.UNICODE:
+            self.regex = pattern.pattern
 
     @classmethod
     def of(cls, topics: Iterable[str], pattern: str | re.Pattern[str] | None) -> Subscription:
@@ -34,6 +38,11 @@ class Subscription:
 
     def __repr__(self) -> str:
         return repr(self._pattern.pattern) if self._pattern else ", ".join(sorted(self._names))
+
+    def give_up_regex(self) -> bool:
+        """Resolve the pattern here from now on; False if it is already."""
+        regex, self.regex = self.regex, ""
+        return bool(regex)
 
     @property
     def is_missing(self) -> bool:

@@ -81,6 +81,11 @@ async def a_quick_broker(
     """A broker that allows short session timeouts and rebalances at once."""
     groups = {
         "group_min_session_timeout_ms": 100,
+        "group_consumer_min_session_timeout_ms": 100,
+        "group_consumer_session_timeout_ms": 2000,
+        "group_consumer_min_heartbeat_interval_ms": 20,
+        "group_consumer_heartbeat_interval_ms": 50,
+        "group_consumer_assignment_interval_ms": 0,
         "group_initial_rebalance_delay_ms": 20,
         "offsets_topic_num_partitions": 1,
     }

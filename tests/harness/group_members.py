@@ -53,6 +53,10 @@ REBALANCE_MS = 6000
 BROKER_CONFIGS = {
     "group.min.session.timeout.ms": "100",
     "group.initial.rebalance.delay.ms": "100",
+    "group.consumer.min.session.timeout.ms": "100",
+    "group.consumer.session.timeout.ms": str(2 * SESSION_MS),
+    "group.consumer.min.heartbeat.interval.ms": "100",
+    "group.consumer.heartbeat.interval.ms": "500",
 }
 BROKER_FLAGS = tuple(
     flag for name, value in BROKER_CONFIGS.items() for flag in ("--set", f"{name}={value}")
@@ -195,6 +199,8 @@ class GroupMembers:
         instance: str | None = None,
         assignors: Sequence[str] | None = None,
         session_ms: int = SESSION_MS,
+        protocol: str = "classic",
+        regex: str | None = None,
     ) -> None:
         """Start a member."""
         if reason := missing(client):
@@ -210,6 +216,8 @@ class GroupMembers:
             "session_ms": session_ms,
             "heartbeat_ms": HEARTBEAT_MS,
             "rebalance_ms": REBALANCE_MS,
+            "protocol": protocol,
+            "regex": regex,
         }
         # A member that is restarted starts from nothing.
         self.events.read()

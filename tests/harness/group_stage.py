@@ -11,19 +11,24 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
+from uuid import NAMESPACE_OID, UUID, uuid5
 
-from ottla.coord.config import ClassicGroupConfig, GroupCoordinatorConfig
+from ottla.coord.config import (
+    ClassicGroupConfig,
+    ConsumerGroupConfig,
+    GroupCoordinatorConfig,
+)
+from ottla.coord.consumer.coordinator import ConsumerHeartbeat
 from ottla.coord.deadlines import Now
-from ottla.coord.effects import Append, Effect, Reply
-from ottla.coord.group import Group
-from ottla.coord.group_shard import GroupShard, MemberIdentity
+from ottla.coord.effects import Append, Compute, Effect, LogMessage, Reply
+from ottla.coord.group_shard import AnyGroup, GroupShard, MemberIdentity
 from ottla.coord.member import Join, Protocols
-from ottla.coord.metadata_image import KeyValue, TopicPartition
-from ottla.coord.records import CommittedOffset, decode_record, encode_record
-from ottla.coord.states import GroupState
+from ottla.coord.metadata_image import KeyValue, MetadataImage, Topic, TopicPartition, topic_record
+from ottla.coord.records import CommittedOffset
 from ottla.protocol.compiler import codec
 from ottla.protocol.consumer import ConsumerProtocolSubscription
 from ottla.protocol.errors import ErrorCode
+from ottla.protocol.primitives import NIL_UUID
 
 #: The time of day when the monotonic clock is at 0.
 EPOCH_MS = 1_700_000_000_000
@@ -46,7 +51,14 @@ def a_config(**configs: Any) -> GroupCoordinatorConfig:
     group_configs = {
         name: configs.pop(name) for name in list(configs) if hasattr(ClassicGroupConfig, name)
     }
-    return GroupCoordinatorConfig(group=ClassicGroupConfig(**group_configs), **configs)
+    consumer_configs = {
+        name: configs.pop(name) for name in list(configs) if hasattr(ConsumerGroupConfig, name)
+    }
+    return GroupCoordinatorConfig(
+        group=ClassicGroupConfig(**group_configs),
+        consumer=ConsumerGroupConfig(**consumer_configs),
+        **configs,
+    )
 
 
 @dataclass(eq=False)
@@ -69,7 +81,11 @@ class Stage:
         self.tick_ms = 0
         self.config = config or a_config()
         self.log: list[KeyValue] = []
-        self.shard = loaded([], self.config, self.now)
+        #: The topics that exist.
+        self.image = MetadataImage()
+        self.shard = loaded([], self.config, self.now, self.image)
+        #: What was logged.
+        self.messages: list[LogMessage] = []
         #: Appends that have not completed yet, while `holds`.
         self.held: deque[Append] = deque()
         self.holds = False
@@ -83,11 +99,11 @@ class Stage:
         return Now(self.tick_ms, EPOCH_MS + self.tick_ms)
 
     @property
-    def group(self) -> Group:
+    def group(self) -> AnyGroup:
         return self.shard.groups["g"]
 
     @property
-    def state(self) -> GroupState | None:
+    def state(self) -> Any:
         group = self.shard.groups.get("g")
         return group and group.state
 
@@ -141,6 +157,21 @@ class Stage:
             lambda call: self.shard.heartbeat(group_id, identity, call, self.now),
         )
 
+    def consumer_heartbeat(self, who: str, heartbeat: ConsumerHeartbeat) -> Call:
+        return self._call(
+            who,
+            "consumer heartbeat",
+            lambda call: self.shard.consumer_heartbeat(heartbeat, call, self.now),
+        )
+
+    def create_topic(self, name: str, partitions: int) -> Topic:
+        """Create a topic, or give it so many partitions."""
+        existing = self.image.topics.get(name)
+        topic_id = uuid5(NAMESPACE_OID, f"{name}{len(self.image.topics)}")
+        topic = Topic(name, existing.id if existing else topic_id, ((0,),) * partitions, {})
+        self.image.replay(*topic_record(topic))
+        return topic
+
     def leave(self, who: str, *members: tuple[str, str | None], group_id: str = "g") -> Call:
         return self._call(
             who, "leave", lambda call: self.shard.leave(group_id, members, call, self.now)
@@ -154,6 +185,7 @@ class Stage:
         metadata: str = "",
         version: int = 9,
         group_id: str = "g",
+        topic_id: UUID = NIL_UUID,
     ) -> Call:
         time_ms = self.now.time_ms
 
@@ -162,12 +194,12 @@ class Stage:
                 group_id,
                 identity,
                 {
-                    TopicPartition(*tp): CommittedOffset(offset, -1, metadata, time_ms)
+                    TopicPartition(*tp): CommittedOffset(offset, -1, metadata, time_ms, topic_id)
                     for tp, offset in offsets.items()
                 },
                 lambda codes: Reply(call, codes),
                 self.now,
-                knows_group_id_not_found=version >= 9,
+                version=version,
             )
 
         return self._call(who, "commit", event)
@@ -235,9 +267,9 @@ class Stage:
         Returns the calls that are never answered.
         """
         for append in list(self.held)[:survivors]:
-            self.log.extend(map(encode_record, append.records))
+            self.log.extend(map(GroupShard.encode, append.records))
         self.held.clear()
-        self.shard = loaded(self.log, self.config, self.now)
+        self.shard = loaded(self.log, self.config, self.now, self.image)
         lost, self.waiting = self.waiting, []
         return lost
 
@@ -258,6 +290,12 @@ class Stage:
                 call.answer = effect.response
                 self.on_answer(call)
                 continue
+            if isinstance(effect, LogMessage):
+                self.messages.append(effect)
+                continue
+            if isinstance(effect, Compute):
+                todo.extend(effect.complete(effect.work()))
+                continue
             self.on_append(effect)
             if self.holds or self.held:
                 self.held.append(effect)
@@ -266,17 +304,27 @@ class Stage:
 
     def _complete(self, append: Append, code: ErrorCode) -> list[Effect]:
         if code is ErrorCode.NONE:
-            self.log.extend(map(encode_record, append.records))
+            self.log.extend(map(GroupShard.encode, append.records))
             for record in append.records:
                 self.shard.replay(record)
         return append.complete(code)
 
 
-def loaded(log: Iterable[KeyValue], config: GroupCoordinatorConfig, now: Now) -> GroupShard:
-    """A shard that has replayed a log."""
-    shard = GroupShard(config)
+def loaded(
+    log: Iterable[KeyValue],
+    config: GroupCoordinatorConfig,
+    now: Now,
+    image: MetadataImage | None = None,
+) -> GroupShard:
+    """A shard that has replayed a log: the last record of each key, as the broker does."""
+    topics = image or MetadataImage()
+    shard = GroupShard(config, image=lambda: topics)
+    latest: dict[bytes, bytes | None] = {}
     for key, value in log:
-        record = decode_record(key, value)
+        latest.pop(key, None)
+        latest[key] = value
+    for key, value in latest.items():
+        record = GroupShard.decode(key, value)
         if record is not None:
             shard.replay(record)
     shard.activate(now)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _FIRST_VERSION_WITH_SOFTWARE = 3
 _FIRST_VERSION_WITH_MIN_VERSION_0 = 4
 #: The levels of features, all of them fixed. Clients use transaction.version 2 only if it is here.
-FEATURES = {"transaction.version": 2}
+FEATURES = {"group.version": 1, "transaction.version": 2}
 #: Clients ignore features without an epoch, and those of an epoch that they know.
 _FEATURES_EPOCH = 0
 #: The name and version of a client library, as KIP-511 allows them.
@@ -36,7 +36,7 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
 def handle(
-    _broker: Broker, context: RequestContext, request: ApiVersionsRequest | None
+    broker: Broker, context: RequestContext, request: ApiVersionsRequest | None
 ) -> ApiVersionsResponse:
     """Handle ApiVersions; `request` is None if its version is unknown."""
     if request is None:
@@ -61,6 +61,7 @@ def handle(
         finalized_features=[
             FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
             for name, level in FEATURES.items()
+            if name != "group.version" or "consumer" in broker.config.group_protocols
         ],
     )
 

@@ -81,6 +81,8 @@ def _describe(
 ) -> Iterable[DescribedConfig]:
     if resource_type == ResourceType.TOPIC:
         return describer.topic(find_topic(broker, name).configs)
+    if resource_type == ResourceType.GROUP:
+        return describer.group(broker.topics.image.group_configs.get(name, {}))
     if resource_type == ResourceType.BROKER and not name:
         return describer.all_brokers()
     check_broker(resource_type, name, [broker.id])

@@ -44,8 +44,8 @@ def _describe(
     )
     code = broker.groups.check_existence(group_id) if group_id else ErrorCode.INVALID_GROUP_ID
     group = broker.groups.group(group_id)
-    if group is None or code is not ErrorCode.NONE:
-        # Up to version 5, a group that does not exist is Dead, not an error.
+    if group is None or group.type != "classic" or code is not ErrorCode.NONE:
+        # Up to version 5, a group that is not a classic one is Dead, not an error.
         state = GroupState.DEAD.value if code is ErrorCode.NONE else ""
         return DescribedGroup(
             error_code=code,

@@ -13,9 +13,6 @@ if TYPE_CHECKING:
     from ...broker import Broker
     from ..dispatch import RequestContext
 
-#: The only group type that is supported.
-_CLASSIC = "classic"
-
 
 def handle(
     broker: Broker, context: RequestContext, request: ListGroupsRequest
@@ -24,8 +21,6 @@ def handle(
     states = {state.lower() for state in request.states_filter}
     types = {kind.lower() for kind in request.types_filter}
     code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if broker.groups.is_loading else ErrorCode.NONE
-    if types and _CLASSIC not in types:
-        return ListGroupsResponse()
     may_see_all = allows(broker, context, DESCRIBE, CLUSTER, logs=False)
     return ListGroupsResponse(
         error_code=code,
@@ -34,10 +29,11 @@ def handle(
                 group_id=group.id,
                 protocol_type=group.protocol_type or "",
                 group_state=group.state.value,
-                group_type=_CLASSIC,
+                group_type=group.type,
             )
             for group in broker.groups.groups()
             if (not states or group.state.value.lower() in states)
+            and (not types or group.type in types)
             and (may_see_all or allows(broker, context, DESCRIBE, GROUP, group.id, logs=False))
         ],
     )

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from ...broker import Broker
     from ..dispatch import RequestContext
 
-_FIRST_WITH_GROUP_ID_NOT_FOUND = 9
-
 
 def handle(
     broker: Broker, context: RequestContext, request: OffsetCommitRequest
@@ -54,7 +52,7 @@ def handle(
             offsets,
             lambda codes: Reply(token, _response(request, {**codes, **denied})),
             now,
-            knows_group_id_not_found=context.version >= _FIRST_WITH_GROUP_ID_NOT_FOUND,
+            version=context.version,
         ),
         lambda code: _response(request, {}, code),
     )

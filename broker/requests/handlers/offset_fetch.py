@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ottla.coord.errors import GroupError
 from ottla.coord.metadata_image import TopicPartition
 from ottla.coord.records import CommittedOffset
 from ottla.protocol.api.offset_fetch import (
@@ -97,6 +98,7 @@ def _groups(
             group.group_id,
             _requested_partitions(group.topics),
             requires_stable=request.require_stable,
+            member=(group.member_id, group.member_epoch),
         )
         for group in groups
     ]
@@ -121,6 +123,7 @@ def _group(
     topics: TopicPartitions | None,
     *,
     requires_stable: bool,
+    member: tuple[str | None, int] = (None, -1),
 ) -> OffsetFetchResponseGroup:
     if not group_id:
         code = ErrorCode.INVALID_GROUP_ID
@@ -128,6 +131,8 @@ def _group(
         code = DENIED[GROUP]
     else:
         code = broker.groups.check(group_id)
+    if code is ErrorCode.NONE:
+        code = _check_member(broker, group_id, *member)
     committed = broker.groups.committed(group_id) if code is ErrorCode.NONE else {}
     unstable: Collection[TopicPartition] = ()
     if requires_stable and code is ErrorCode.NONE:
@@ -163,6 +168,17 @@ def _group(
             for name, indexes in topics.items()
         ],
     )
+
+
+def _check_member(broker: Broker, group_id: str, member_id: str | None, epoch: int) -> ErrorCode:
+    """Return the error if a consumer group has no such member, or in another epoch."""
+    group = broker.groups.group(group_id)
+    if group is not None and group.type == "consumer":
+        try:
+            group.check_fetch(member_id, epoch)
+        except GroupError as error:
+            return error.code
+    return ErrorCode.NONE
 
 
 def _all_topics(committed: Mapping[TopicPartition, CommittedOffset]) -> TopicPartitions:

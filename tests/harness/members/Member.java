@@ -22,6 +22,7 @@ import org.apache.kafka.clients.consumer.ConsumerRebalanceListener;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.consumer.OffsetAndMetadata;
+import org.apache.kafka.clients.consumer.SubscriptionPattern;
 import org.apache.kafka.common.KafkaException;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.serialization.StringDeserializer;
@@ -60,7 +61,7 @@ class Member implements ConsumerRebalanceListener {
                                         // The JVM exits anyway.
                                     }
                                 }));
-        member.run(consumer, config.get("topic").asText());
+        member.run(consumer, config.get("topic").asText(), config.get("regex"));
     }
 
     static Map<String, Object> consumerConfig(JsonNode config) {
@@ -72,9 +73,13 @@ class Member implements ConsumerRebalanceListener {
         consumer.put("group.id", config.get("group").asText());
         consumer.put("client.id", config.get("name").asText());
         if (!config.get("instance").isNull()) consumer.put("group.instance.id", config.get("instance").asText());
-        consumer.put("partition.assignment.strategy", assignors);
-        consumer.put("session.timeout.ms", config.get("session_ms").asInt());
-        consumer.put("heartbeat.interval.ms", config.get("heartbeat_ms").asInt());
+        if (config.get("protocol").asText().equals("consumer")) {
+            consumer.put("group.protocol", "consumer");
+        } else {
+            consumer.put("partition.assignment.strategy", assignors);
+            consumer.put("session.timeout.ms", config.get("session_ms").asInt());
+            consumer.put("heartbeat.interval.ms", config.get("heartbeat_ms").asInt());
+        }
         consumer.put("max.poll.interval.ms", config.get("rebalance_ms").asInt());
         consumer.put("max.poll.records", 100);
         consumer.put("enable.auto.commit", false);
@@ -89,8 +94,9 @@ class Member implements ConsumerRebalanceListener {
         return consumer;
     }
 
-    void run(KafkaConsumer<String, String> consumer, String topic) {
-        consumer.subscribe(List.of(topic), this);
+    void run(KafkaConsumer<String, String> consumer, String topic, JsonNode regex) {
+        if (regex.isNull()) consumer.subscribe(List.of(topic), this);
+        else consumer.subscribe(new SubscriptionPattern(regex.asText()), this);
         while (!isStopping) {
             Map<TopicPartition, OffsetAndMetadata> reached = new HashMap<>();
             StringBuilder lines = new StringBuilder();

@@ -46,6 +46,9 @@ class Config:
         self.session_ms: int = config["session_ms"]
         self.heartbeat_ms: int = config["heartbeat_ms"]
         self.rebalance_ms: int = config["rebalance_ms"]
+        #: classic or consumer; the latter only with confluent.
+        self.protocol: str = config["protocol"]
+        self.regex: str | None = config["regex"]
 
 
 class EventWriter:
@@ -89,14 +92,17 @@ class Confluent:
         from confluent_kafka import Consumer  # noqa: PLC0415
 
         self._topic = config.topic
+        classic = {
+            "partition.assignment.strategy": ",".join(config.assignors),
+            "session.timeout.ms": config.session_ms,
+            "heartbeat.interval.ms": config.heartbeat_ms,
+        }
+        is_classic = config.protocol == "classic"
         self._consumer = Consumer(
             {
                 "bootstrap.servers": config.bootstrap,
                 "group.id": config.group,
                 "client.id": config.name,
-                "partition.assignment.strategy": ",".join(config.assignors),
-                "session.timeout.ms": config.session_ms,
-                "heartbeat.interval.ms": config.heartbeat_ms,
                 "max.poll.interval.ms": max(config.rebalance_ms, config.session_ms),
                 "enable.auto.commit": False,
                 "auto.offset.reset": "earliest",
@@ -107,10 +113,11 @@ class Confluent:
                 "retry.backoff.max.ms": 250,
                 "log_level": 0,
             }
+            | (classic if is_classic else {"group.protocol": "consumer"})
             | ({"group.instance.id": config.instance} if config.instance else {})
         )
         self._consumer.subscribe(
-            [config.topic],
+            [config.regex or config.topic],
             on_assign=lambda _c, partitions: events.write_partitions("assigned", partitions),
             on_revoke=lambda _c, partitions: events.write_partitions("revoked", partitions),
             on_lost=lambda _c, partitions: events.write_partitions("lost", partitions),
