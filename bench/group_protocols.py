@@ -161,7 +161,8 @@ class ClassicGroup:
         # The leader joins last: a join of it starts a rebalance even if nothing has changed.
         leader, *others = members
         self._members = [*others, leader]
-        leader_id = leader.request(join_request(name)).member_id
+        while not (leader_id := leader.request(join_request(name)).member_id):
+            time.sleep(0.1)  # The coordinator is being loaded.
         leader.request(join_request(name, leader_id))
         self._ids = [member.request(join_request(name)).member_id for member in others]
         self._ids.append(leader_id)
@@ -179,7 +180,8 @@ class ClassicGroup:
         joins = [self._join_request(self._name, name) for name in self._ids]
         version = joins[0].api.versions.last
         joined = exchange_all(self._members, joins, JoinGroupResponse, version)
-        assert {one.error_code for one in joined} == {ErrorCode.NONE}
+        codes = {ErrorCode.of(one.error_code).name for one in joined}
+        assert codes == {"NONE"}, codes
         syncs = [
             self._sync_request(
                 self._name,

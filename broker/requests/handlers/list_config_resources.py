@@ -1,4 +1,4 @@
-"""ListConfigResources: the topics and brokers, which have configs."""
+"""ListConfigResources: the topics, brokers and groups that have configs."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ def handle(
         _TOPIC: sorted(broker.topics.image.topics),
         _BROKER: brokers,
         _BROKER_LOGGER: brokers,
+        _GROUP: sorted(broker.topics.image.group_configs),
     }
     return ListConfigResourcesResponse(
         config_resources=[
