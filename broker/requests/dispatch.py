@@ -373,12 +373,26 @@ class Dispatcher:
         self, handler: Handler, context: RequestContext, body: Message | None
     ) -> HandlerResult:
         assert self.quotas is not None
+        if self._comes_from_broker(context):
+            return handler(self._broker, context, body)
         usage = context.usage = self.quotas.begin(context, body)
         if usage is None:
             return handler(self._broker, context, body)
         if context.api is registry.PRODUCE and getattr(body, "acks", None) == 0:
             usage.finish_without_response(context)
         return usage.run(lambda: handler(self._broker, context, body))
+
+    def _comes_from_broker(self, context: RequestContext) -> bool:
+        """Whether a request comes from another broker, whose connection must never be muted."""
+        config = self._broker.config
+        if not config.is_clustered or (
+            context.connection.listener.name != config.inter_broker_listener
+        ):
+            return False
+        from ..cluster.forwarding import is_from_broker  # noqa: PLC0415  # Only needed here.
+        from .authorization import is_broker  # noqa: PLC0415
+
+        return is_from_broker(context) and is_broker(self._broker, context)
 
     def result(
         self, context: RequestContext, future: asyncio.Future[Any]

@@ -163,6 +163,8 @@ class QuotaManager:
 
     def mutation(self, context: RequestContext, *, is_strict: bool) -> MutationQuota | None:
         """Return the quota of a client that changes topics; None if it has none."""
+        if context.usage is None and not context.is_forwarded:
+            return None  # Exempt, or without limits.
         limit = self._limits_of(context).mutation
         return None if limit is None else MutationQuota(self, limit, is_strict=is_strict)
 

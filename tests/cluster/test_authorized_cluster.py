@@ -16,7 +16,15 @@ from harness.waiting import eventually
 from harness.wire import connect, error_codes, produce_request
 from ottla.broker import Broker, BrokerConfig
 from ottla.broker.cluster.store.memory_store import MemoryStore, MemoryStoreServer
-from ottla.client import AclBinding, AclFilter, AclOperation, Admin, QuotaEntity, ResourceType
+from ottla.client import (
+    AclBinding,
+    AclFilter,
+    AclOperation,
+    Admin,
+    QuotaEntity,
+    QuotaName,
+    ResourceType,
+)
 from ottla.protocol.api.metadata import MetadataRequest, MetadataRequestTopic
 from ottla.protocol.errors import ErrorCode
 
@@ -72,6 +80,27 @@ async def test_acls_and_quotas_reach_every_broker(tmp_path):
         async with Admin(follower.address) as admin:
             await admin.delete_acls(AclFilter())
         assert [len(broker.topics.image.acls) for broker in brokers] == [0, 0]
+
+
+async def test_the_connection_between_brokers_is_never_throttled(tmp_path):
+    async with a_cluster(tmp_path, super_users="User:ANONYMOUS") as brokers:
+        controller = next(one for one in brokers if one.cluster.is_controller)
+        follower = next(one for one in brokers if one is not controller)
+        everybody = QuotaEntity(user=QuotaName.DEFAULT)
+        async with Admin(controller.address) as admin:
+            limits = {"request_percentage": 1e-6, "controller_mutation_rate": 0.001}
+            await admin.alter_client_quotas(everybody, limits)
+
+        for name in ("one", "two"):
+            async with connect(follower) as client:
+                response = await client.request(create_topics_request(name, 3), 7)
+                assert response.topics[0].error_code == ErrorCode.NONE
+                assert response.throttle_time_ms == 1000
+
+        assert controller.metrics.throttled_requests["controller_mutation_rate"] == 0
+        channel = follower.controller_channel._connection
+        assert channel is not None
+        assert channel.is_open
 
 
 async def test_brokers_need_nothing_but_cluster_action(tmp_path):
