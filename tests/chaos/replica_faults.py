@@ -186,6 +186,8 @@ def cut_power_of_page_caches(run: Run) -> None:
             bed.cut_power(*bed.brokers)
             for broker in bed.brokers:
                 broker.launch()
+            # Until the leases end, the states are those from before.
+            bed.wait(lambda: not bed.state().has_leader, "no leader")
             assert not when(lambda: bed.state().has_leader, 3 * bed.session_seconds), bed.state()
             load.stop(timeout=1)
             with bed.admin() as admin:

@@ -244,7 +244,11 @@ class ReplicatedBed:
                 )
             )
             load.wait_for_acks()
-            yield load
+            try:
+                yield load
+            except BaseException:
+                self.links.heal()  # For the next row.
+                raise
             if heals:
                 self.heal()
             if not may_lose:
