@@ -25,6 +25,7 @@ from ..metadata_image import MetadataImage, TopicPartition
 from ..records import CommittedOffset
 from .assignors import ASSIGNORS
 from .member import (
+    PARTITION_BYTES,
     ConsumerMember,
     CurrentAssignment,
     MemberMetadata,
@@ -89,6 +90,8 @@ class ConsumerGroup:
         #: Members that have not reached the target.
         self.unreconciled: set[str] = set()
         self.is_dead = False
+        # The sum of what the members' metadata takes: asked for after each event.
+        self._metadata_bytes = 0
         # Soft state.
         #: The version of the metadata that the group was last compared with.
         self.topics_version = -1
@@ -137,8 +140,8 @@ class ConsumerGroup:
 
     @property
     def size_bytes(self) -> int:
-        """The estimated memory of the members."""
-        return sum(member.size_bytes for member in self.members.values())
+        """The estimated memory of the members and their partitions."""
+        return self._metadata_bytes + PARTITION_BYTES * len(self.holders)
 
     def copy(self) -> ConsumerGroup:
         """Return a copy that can be changed."""
@@ -180,6 +183,8 @@ class ConsumerGroup:
         self, member_id: str, value: ConsumerGroupMemberMetadataValue | None
     ) -> None:
         member = self.members.get(member_id)
+        if member is not None:
+            self._metadata_bytes -= member.metadata.size_bytes
         instance_id = None if member is None else member.instance_id
         if instance_id is not None and self.static_members.get(instance_id) == member_id:
             del self.static_members[instance_id]
@@ -188,6 +193,7 @@ class ConsumerGroup:
             self.unreconciled.discard(member_id)
             return
         metadata = MemberMetadata.from_record(value)
+        self._metadata_bytes += metadata.size_bytes
         member = (
             ConsumerMember(member_id, metadata)
             if member is None
@@ -219,6 +225,7 @@ class ConsumerGroup:
         if member is None:
             # While the log is read: its other record follows.
             member = ConsumerMember(member_id, _UNKNOWN)
+            self._metadata_bytes += _UNKNOWN.size_bytes
         current = CurrentAssignment.from_record(value)
         member = self.members[member_id] = member.with_current(current)
         self.holders.update(dict.fromkeys(current.held, member_id))

@@ -27,7 +27,7 @@ LEAVE_STATIC_EPOCH = -2
 
 #: Estimated memory of a member, and of a partition that it has.
 _MEMBER_BYTES = 2048
-_PARTITION_BYTES = 250
+PARTITION_BYTES = 250
 
 
 class MemberState(IntEnum):
@@ -182,11 +182,6 @@ class ConsumerMember:
     def is_classic(self) -> bool:
         """Whether it uses the classic protocol."""
         return self.metadata.classic is not None
-
-    @property
-    def size_bytes(self) -> int:
-        """The estimated memory of the member."""
-        return self.metadata.size_bytes + _PARTITION_BYTES * len(self.current.assigned)
 
     def with_metadata(self, metadata: MemberMetadata) -> ConsumerMember:
         """Return the member with another subscription."""

@@ -225,6 +225,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         assert again.type == "consumer"
         for name in ("epoch", "assignment_epoch", "members", "targets", "holders", "regexes"):
             assert getattr(again, name) == getattr(group, name), name
+        assert again.size_bytes == group.size_bytes
         assert again.static_members == group.static_members
         assert again.unreconciled == group.unreconciled
 
