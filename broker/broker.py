@@ -155,6 +155,16 @@ class Broker:
         use, belongs to another broker or cluster, or has unreadable metadata.
         """
         config = self.config
+        if config.sasl_bootstrap_users:
+            from .security.credentials import parse_bootstrap_users  # noqa: PLC0415
+
+            parse_bootstrap_users(config.sasl_bootstrap_users)  # Raises ConfigError.
+        if config.has_security:
+            # Most brokers on one machine do not need it.
+            from .security.listener_security import BrokerSecurity  # noqa: PLC0415
+
+            self.server.security = BrokerSecurity(self)
+            await asyncio.to_thread(self.server.security.load)
         async with AsyncExitStack() as undo:
             self.server.bind(config.parsed_listeners)
             undo.callback(self.server.unbind)
@@ -192,6 +202,8 @@ class Broker:
             await self.server.listen()
             undo.pop_all()
         self.housekeeping.start()
+        if config.sasl_bootstrap_users:
+            await self._create_bootstrap_users(config.sasl_bootstrap_users)
         self.start_task(self.groups.load())
         self.start_task(self.transactions.load())
 
@@ -258,6 +270,17 @@ class Broker:
         await controller.start()
         self._store_heartbeat.start()
         await self._wait_until_registered(self.config.controller_wait_ms / 1000)
+
+    async def _create_bootstrap_users(self, text: str) -> None:
+        """Create users, if this broker is the controller and they do not exist."""
+        from .security.credentials import (  # noqa: PLC0415  # Only needed here.
+            create_bootstrap_users,
+            parse_bootstrap_users,
+        )
+
+        users = parse_bootstrap_users(text)
+        if self.cluster.is_controller:
+            await create_bootstrap_users(self.controller, self.topics.image, users)
 
     async def _unfenced(self) -> None:
         """Wait until this broker is registered, and the controller lets it serve."""
@@ -432,6 +455,8 @@ class Broker:
         self.config = self.server.config = config
         self.groups.apply_config(config)
         self.transactions.apply_config(config)
+        if self.server.security is not None:
+            self.start_task(self.server.security.reload())
         self._on_config_change(config)
 
     def wake_all(self) -> None:

@@ -18,6 +18,7 @@ import uvloop
 
 from .broker import Broker
 from .config.broker_config import BrokerConfig
+from .config.security_configs import PLAINTEXT
 from .net.listeners import is_loopback
 from .observability.logging import configure_logging
 
@@ -51,16 +52,21 @@ async def _serve(config: BrokerConfig) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _handle_stop_signal, stop)
+    if broker.server.security is not None:
+        loop.add_signal_handler(signal.SIGHUP, _reload_certificates, broker)
     for listener, address, advertised in zip(
         config.parsed_listeners, broker.server.addresses, broker.server.advertised, strict=True
     ):
-        logger.info(
-            "listening",
-            extra={"listener": listener.name, "address": address, "advertised": advertised},
-        )
-        if not is_loopback(listener.host):
+        security = config.security_of(listener.name)
+        fields = {"listener": listener.name, "address": address, "advertised": advertised}
+        if security.protocol != PLAINTEXT:
+            fields["security_protocol"] = security.protocol
+        logger.info("listening", extra=fields)
+        if not is_loopback(listener.host) and not security.authenticates:
             logger.warning(
-                "listener is reachable from other hosts, without encryption or authentication",
+                "listener is reachable from other hosts, without encryption or authentication"
+                if not security.uses_tls
+                else "listener is reachable from other hosts, without authentication",
                 extra={"listener": listener.name, "address": address},
             )
     logger.info(
@@ -86,6 +92,11 @@ async def _serve(config: BrokerConfig) -> int:
     await broker.stop()
     logger.info("stopped", extra={"duration_ms": round((time.perf_counter() - started) * 1000)})
     return 0 if broker.failed is None or not broker.failed.done() else 1
+
+
+def _reload_certificates(broker: Broker) -> None:
+    assert broker.server.security is not None
+    broker.start_task(broker.server.security.reload())
 
 
 def _set_log_level(config: BrokerConfig) -> None:

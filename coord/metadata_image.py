@@ -13,6 +13,8 @@ only the last record of each key counts, and compaction keeps the log short:
     producer-ids         {"next": …}           all ids below it may be allocated
     acl/…                {}                    an ACL: see acls.py
     quota/…              {…}                   the quotas of an entity: see quotas.py
+    scram/<n>/<user>     {"salt": …, …}        the credential of a user: see scram_credentials.py
+    scram-secret         {"secret": …}         for the made-up salts of users that do not exist
     controller           {"next": …, "epoch": …, "id": …, "directory": …}     on a follower only
 
 With a metadata store, its entries are the records, and the log is a copy of them. Registrations
@@ -46,9 +48,12 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from ottla.protocol.scram import ScramCredential, ScramMechanism
+
 from .acls import Acls
 from .partition_state import PartitionState
 from .quotas import ClientQuotas
+from .scram_credentials import credential_record, parse_credential, parse_secret, secret_record
 
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 #: Characters of an invalid topic name that an error message quotes.
@@ -92,6 +97,8 @@ _STORE_KINDS = frozenset(
         "producer-ids",
         "acl",
         "quota",
+        "scram",
+        "scram-secret",
         CONTROLLER_KEY.decode(),
     }
 )
@@ -209,6 +216,9 @@ class MetadataImage:
         #: The first producer id that is not allocated. 0 is never allocated: some clients take it
         #: for "none".
         self.next_producer_id = 1
+        #: The credentials of users by name and mechanism.
+        self.scram_credentials: dict[tuple[str, ScramMechanism], ScramCredential] = {}
+        self.scram_secret: bytes | None = None
         #: On a follower: the end of its copy of the controller's log.
         self.position: MetadataPosition | None = None
         #: On a follower: the id of the data directory.
@@ -257,6 +267,10 @@ class MetadataImage:
                 self.group_configs[name] = content["configs"]
         elif kind == "producer-ids" and content is not None:
             self.next_producer_id = max(self.next_producer_id, content["next"])
+        elif kind == "scram":
+            self._replay_credential(name, content)
+        elif kind == "scram-secret" and content is not None:
+            self.scram_secret = parse_secret(content)
         elif kind == "controller":
             self._replay_position(content)
         elif key == CONTROLLER_KEY:
@@ -283,6 +297,10 @@ class MetadataImage:
             yield registration_record(broker_id, registration)
         for epoch, content in self.epochs.items():
             yield epoch_record(epoch, content)
+        for (user, mechanism), credential in self.scram_credentials.items():
+            yield credential_record(user, mechanism, credential)
+        if self.scram_secret is not None:
+            yield secret_record(self.scram_secret)
         if self.active_controller is not None:
             yield controller_record(self.active_controller)
         yield producer_ids_record(self.next_producer_id)
@@ -370,6 +388,17 @@ class MetadataImage:
         """
         check_topic_name(name)
         check_topic_collision(name, self._names_by_key.get(collision_key(name), name))
+
+    def _replay_credential(self, name: str, content: Any) -> None:
+        number, _, user = name.partition("/")
+        try:
+            key = user, ScramMechanism(int(number))
+        except ValueError:
+            return  # A mechanism of a newer version.
+        if content is None:
+            self.scram_credentials.pop(key, None)
+        else:
+            self.scram_credentials[key] = parse_credential(content)
 
     def _replay_position(self, content: Any) -> None:
         self.position = self.directory = None

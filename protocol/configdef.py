@@ -40,6 +40,8 @@ class ConfigKey:
     """The reason why only the default is accepted; empty if other values are."""
     is_dynamic: bool = True
     """Whether it can be altered while the broker runs."""
+    is_sensitive: bool = False
+    """Whether the value is a secret: it is never shown."""
     topic_name: str | None = None
     """For a broker config: the topic config it is the default of."""
 
@@ -98,6 +100,7 @@ def config_key(
     fixed_because: str = "",
     is_list: bool = False,
     is_dynamic: bool = True,
+    is_sensitive: bool = False,
 ) -> Any:
     """Declare a config, as the default of a dataclass field."""
     kind = {bool: "bool", int: "long", float: "double", str: "string"}[type(default)]
@@ -114,8 +117,9 @@ def config_key(
         choices=choices,
         fixed_because=fixed_because,
         is_dynamic=is_dynamic,
+        is_sensitive=is_sensitive,
     )
-    return field(default=default, metadata={"config": key})
+    return field(default=default, metadata={"config": key}, repr=not is_sensitive)
 
 
 def config_keys(config: type[Any]) -> Mapping[str, ConfigKey]:

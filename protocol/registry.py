@@ -122,6 +122,11 @@ LIST_PARTITION_REASSIGNMENTS = Api(46, "ListPartitionReassignments", Versions(0,
 OFFSET_DELETE = Api(47, "OffsetDelete", Versions(0, 0))
 DESCRIBE_CLIENT_QUOTAS = Api(48, "DescribeClientQuotas", Versions(0, 1, 1))
 ALTER_CLIENT_QUOTAS = Api(49, "AlterClientQuotas", Versions(0, 1, 1))
+OFFSET_DELETE = Api(47, "OffsetDelete", Versions(0, 0))
+DESCRIBE_USER_SCRAM_CREDENTIALS = Api(50, "DescribeUserScramCredentials", Versions(0, 0, 0))
+ALTER_USER_SCRAM_CREDENTIALS = Api(51, "AlterUserScramCredentials", Versions(0, 0, 0))
+# Between brokers only.
+ENVELOPE = Api(58, "Envelope", Versions(0, 0, 0))
 DESCRIBE_QUORUM = Api(55, "DescribeQuorum", Versions(0, 2, 0))
 UPDATE_FEATURES = Api(57, "UpdateFeatures", Versions(0, 2, 0))
 DESCRIBE_CLUSTER = Api(60, "DescribeCluster", Versions(0, 2, 0))

@@ -20,6 +20,7 @@ from ottla.protocol.api import (
     alter_client_quotas,
     alter_configs,
     alter_partition_reassignments,
+    alter_user_scram_credentials,
     create_acls,
     create_partitions,
     create_topics,
@@ -285,6 +286,20 @@ def _reassignments_error(
     )
 
 
+def _alter_credentials_error(
+    request: alter_user_scram_credentials.AlterUserScramCredentialsRequest, error: ApiError
+) -> alter_user_scram_credentials.AlterUserScramCredentialsResponse:
+    names = [one.name for one in request.deletions] + [one.name for one in request.upsertions]
+    return alter_user_scram_credentials.AlterUserScramCredentialsResponse(
+        results=[
+            alter_user_scram_credentials.AlterUserScramCredentialsResult(
+                user=name, error_code=error.code, error_message=error_message_of(error)
+            )
+            for name in dict.fromkeys(names)
+        ]
+    )
+
+
 #: The APIs that are forwarded, each with the function that builds its error response.
 FORWARDED: Mapping[int, Callable[[Any, ApiError], Message]] = {
     registry.CREATE_TOPICS.key: _create_topics_error,
@@ -299,4 +314,5 @@ FORWARDED: Mapping[int, Callable[[Any, ApiError], Message]] = {
     ),
     registry.ELECT_LEADERS.key: _elect_leaders_error,
     registry.ALTER_PARTITION_REASSIGNMENTS.key: _reassignments_error,
+    registry.ALTER_USER_SCRAM_CREDENTIALS.key: _alter_credentials_error,
 }

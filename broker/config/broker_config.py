@@ -38,6 +38,14 @@ from ..net.listeners import (
     parse_endpoint,
     parse_listeners,
 )
+from .security_configs import (
+    PLAINTEXT,
+    ListenerSecurityConfig,
+    SecurityConfigs,
+    listener_config_key,
+    parse_protocol_map,
+    split_listener_config,
+)
 from .time_units import TIME_UNITS, merge_configs, target_of, to_milliseconds
 
 __all__ = ["BROKER_CONFIGS", "BrokerConfig", "ConfigError", "ConfigKey", "broker_config_key"]
@@ -91,7 +99,7 @@ _TOPIC_DEFAULTS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerConfig:
+class BrokerConfig(SecurityConfigs):
     """The configs of one broker. A field's name with dots for underscores is the config's name."""
 
     broker_id: int = config_key(
@@ -625,7 +633,13 @@ class BrokerConfig:
                 f"Invalid value {self.queued_max_request_bytes} for queued.max.request.bytes: the"
                 f" minimum is socket.request.max.bytes, {self.socket_request_max_bytes}"
             )
+        if self.security_inter_broker_protocol and self.inter_broker_listener_name:
+            raise ConfigError(
+                "security.inter.broker.protocol and inter.broker.listener.name are both set: use"
+                " one of them"
+            )
         self._check_listeners()
+        _ = self.has_security  # Raises ConfigError.
         self.check_replication_factor("default.replication.factor", self.default_replication_factor)
         _ = self.metrics_endpoint  # Raises ConfigError.
         _ = self.super_user_principals  # Raises ConfigError.
@@ -636,6 +650,7 @@ class BrokerConfig:
                 for key in BROKER_CONFIGS.values()
                 if key.name not in TIME_UNITS and self._text_of(key) != key.default
             }
+            | dict(self.listener_configs)
         )
 
     def _set_sources(
@@ -656,14 +671,20 @@ class BrokerConfig:
         }
         if values.get("cluster.store"):
             topic_fields.setdefault("min_insync_replicas", _STORE_MIN_ISR)
-        config = cls(**fields, topic_defaults=LogConfig(**topic_fields))
+        of_listeners = {name: text for name, text in configs.items() if split_listener_config(name)}
+        config = cls(
+            **fields, topic_defaults=LogConfig(**topic_fields), listener_configs=of_listeners
+        )
         config._set_sources(configs)
         return config
 
     def with_overrides(self, overrides: Mapping[str, str]) -> BrokerConfig:
         """Return a copy with dynamic configs altered. Raises ConfigError."""
         for name in overrides:
-            if not broker_config_key(name).is_dynamic:
+            key = broker_config_key(name)
+            if key.is_sensitive:
+                raise ConfigError(f"{name} is a secret: set it where the broker starts")
+            if not key.is_dynamic:
                 raise ConfigError(f"{name} cannot be altered while the broker runs")
         dynamic_configs = merge_configs(self.dynamic_configs, overrides)
         config = BrokerConfig.of(merge_configs(self.static_configs, dynamic_configs))
@@ -677,6 +698,8 @@ class BrokerConfig:
     def _text_of(self, key: ConfigKey) -> str:
         if key.topic_name:
             return self.topic_defaults.text_of(key.topic_name)
+        if split_listener_config(key.name):
+            return self.listener_configs.get(key.name, "")
         if key.name in TIME_UNITS:
             return merge_configs(self.static_configs, self.dynamic_configs).get(key.name, "")
         return as_text(getattr(self, field_of(key.name)))
@@ -719,6 +742,27 @@ class BrokerConfig:
         return parse_listeners(self.listeners, advertised)
 
     @property
+    def listener_names(self) -> list[str]:
+        """The names of the listeners."""
+        return [listener.name for listener in self.parsed_listeners]
+
+    def security_of(self, listener: str) -> ListenerSecurityConfig:
+        """Return the security configs of a listener. Raises ConfigError."""
+        protocols = parse_protocol_map(self.listener_security_protocol_map, self.listener_names)
+        return ListenerSecurityConfig(self, listener, protocols[listener])
+
+    @property
+    def has_security(self) -> bool:
+        """Whether any listener uses TLS or SASL."""
+        protocols = parse_protocol_map(self.listener_security_protocol_map, self.listener_names)
+        return any(protocol != PLAINTEXT for protocol in protocols.values())
+
+    @property
+    def listener_config_keys(self) -> list[ConfigKey]:
+        """The configs of single listeners that are set."""
+        return [broker_config_key(name) for name in sorted(self.listener_configs)]
+
+    @property
     def clamps_replication_factor(self) -> bool:
         """Whether a replication factor above 1 is replaced by 1; see replication.factor.policy."""
         if self.replication_factor_policy == "auto":
@@ -747,10 +791,23 @@ class BrokerConfig:
     @property
     def inter_broker_listener(self) -> str:
         """The name of the listener used between brokers."""
-        if self.cluster_store:
-            return self.inter_broker_listener_name or self.parsed_listeners[0].name
-        names = self.cluster_file.brokers[self.broker_id]
-        return self.inter_broker_listener_name or next(iter(names))
+        if self.inter_broker_listener_name:
+            return self.inter_broker_listener_name
+        names = (
+            self.listener_names
+            if self.cluster_store
+            else list(self.cluster_file.brokers[self.broker_id])
+        )
+        protocol = self.security_inter_broker_protocol
+        if not protocol:
+            return names[0]
+        protocols = parse_protocol_map(self.listener_security_protocol_map, names)
+        with_protocol = [name for name in names if protocols[name] == protocol]
+        if not with_protocol:
+            raise ConfigError(
+                f"Invalid value {protocol} for security.inter.broker.protocol: no listener has it"
+            )
+        return with_protocol[0]
 
     @property
     def super_user_principals(self) -> frozenset[KafkaPrincipal]:
@@ -867,7 +924,13 @@ class BrokerConfig:
                 )
 
 
-_BROKER_ONLY = config_keys(BrokerConfig)
+_SECURITY = config_keys(SecurityConfigs)
+_DECLARED = config_keys(BrokerConfig)
+# The configs of the base class come first there.
+_BROKER_ONLY = {
+    **{name: key for name, key in _DECLARED.items() if name not in _SECURITY},
+    **_SECURITY,
+}
 
 BROKER_CONFIGS: Mapping[str, ConfigKey] = {
     **_BROKER_ONLY,
@@ -892,4 +955,6 @@ def broker_config_key(name: str) -> ConfigKey:
             raise ConfigError(
                 f"{name} is a topic config; the broker config of its default is {default_name}"
             )
+    if (key := listener_config_key(name)) is not None:
+        return key
     raise unknown_config(name, BROKER_CONFIGS)

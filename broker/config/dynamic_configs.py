@@ -122,7 +122,7 @@ class ConfigDescriber:
 
     def broker(self) -> Iterator[DescribedConfig]:
         """Describe the configs of the broker."""
-        for key in BROKER_CONFIGS.values():
+        for key in (*BROKER_CONFIGS.values(), *self._config.listener_config_keys):
             yield DescribedConfig(key, list(self._synonyms(key)))
 
     def all_brokers(self) -> Iterator[DescribedConfig]:
@@ -138,6 +138,9 @@ class ConfigDescriber:
         A value set in another unit (`log.retention.hours`) is converted.
         """
         name = key.name
+        if key.is_sensitive:
+            yield from self._sensitive_synonyms(key)
+            return
         current, static = self._config.text_of(name), self._static.text_of(name)
         default_of_all = self._default.text_of(name)
         if name in self._own or current != default_of_all:
@@ -148,6 +151,12 @@ class ConfigDescriber:
             yield ConfigSynonym(name, static, ConfigSource.STATIC_BROKER)
         default = None if key.default_value is None else key.default
         yield ConfigSynonym(name, default, ConfigSource.DEFAULT)
+
+    def _sensitive_synonyms(self, key: ConfigKey) -> Iterator[ConfigSynonym]:
+        """Yield where a secret is set; its value is not shown, as in Kafka."""
+        if self._static.is_static(key.name):
+            yield ConfigSynonym(key.name, None, ConfigSource.STATIC_BROKER)
+        yield ConfigSynonym(key.name, None, ConfigSource.DEFAULT)
 
 
 class AlterOperation(IntEnum):

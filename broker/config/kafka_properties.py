@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 from ottla.protocol.configdef import ConfigError
 
+from .security_configs import LISTENER_CONFIGS, split_listener_config
+
 #: Raises a ConfigError that names the file and the line of a config.
 Refuse = Callable[[str, str], ConfigError]
-
-_PLAINTEXT = "PLAINTEXT"
 
 # Security configs. Ignored, they would leave a broker open whose file says that it is not.
 _SECURITY = re.compile(
@@ -67,8 +67,7 @@ _HARMLESS = {
     *("num.network.threads", "num.recovery.threads.per.data.dir", "offsets.commit.required.acks"),
     *("offsets.commit.timeout.ms", "offsets.load.buffer.size", "offsets.topic.compression.codec"),
     *("process.roles", "request.timeout.ms", "reserved.broker.max.id"),
-    *("security.inter.broker.protocol", "socket.connection.setup.timeout.max.ms"),
-    *("socket.connection.setup.timeout.ms", "listener.security.protocol.map"),
+    *("socket.connection.setup.timeout.max.ms", "socket.connection.setup.timeout.ms"),
 }
 
 
@@ -89,13 +88,12 @@ def translate(
     Unknown configs that are not Kafka's stay in the result.
     """
     for name in configs:
-        if name not in known and _SECURITY.fullmatch(name):
+        if name not in known and not is_listener_config(name) and _SECURITY.fullmatch(name):
             raise refuse(
                 name,
-                f"{name} is not supported: ottla has no TLS, authentication or ACLs, and would run"
-                " unprotected. Remove it if that is intended",
+                f"{name} is not supported: without it, the broker may be less protected than this"
+                " file says. Remove it if that is intended",
             )
-    _check_protocols(configs, refuse)
     _check_roles(configs, refuse)
     renamed = _rename(configs, refuse)
     ignored, factors, kept = [], {}, {}
@@ -113,22 +111,10 @@ def translate(
     return Translated(_without_controller_listeners(configs, kept), tuple(ignored), factors)
 
 
-def _check_protocols(configs: Mapping[str, str], refuse: Refuse) -> None:
-    protocol = configs.get("security.inter.broker.protocol", _PLAINTEXT).strip().upper()
-    if protocol != _PLAINTEXT:
-        name = "security.inter.broker.protocol"
-        raise refuse(name, f"{name} {protocol} is not supported: use {_PLAINTEXT}")
-    name = "listener.security.protocol.map"
-    pairs = (pair.partition(":") for pair in _items(configs.get(name, "")))
-    protocols = {listener.strip(): protocol.strip().upper() for listener, _, protocol in pairs}
-    for listener in _listener_names(configs.get("listeners", "")):
-        # Kafka's file maps all protocols, used or not. `listeners` refuses them by name.
-        if protocols.get(listener, _PLAINTEXT) != _PLAINTEXT:
-            raise refuse(
-                name,
-                f"Listener {listener}: security protocol {protocols[listener]} is not supported;"
-                f" {name} must map it to {_PLAINTEXT}",
-            )
+def is_listener_config(name: str) -> bool:
+    """Whether a name is that of a config of one listener."""
+    parts = split_listener_config(name)
+    return parts is not None and parts.name in LISTENER_CONFIGS
 
 
 def _check_roles(configs: Mapping[str, str], refuse: Refuse) -> None:
@@ -184,10 +170,6 @@ def _without_controller_listeners(
             ]
             kept[name] = ",".join(items)
     return kept
-
-
-def _listener_names(listeners: str) -> list[str]:
-    return [item.partition("://")[0] for item in _items(listeners)]
 
 
 def _items(text: str) -> list[str]:

@@ -20,12 +20,14 @@ from ottla.protocol.configdef import ConfigError, field_of, unknown_config
 from ..cluster.cluster_file import read_cluster_file
 from .broker_config import BROKER_CONFIGS, BrokerConfig, broker_config_key
 from .kafka_properties import Translated, translate
+from .security_configs import listener_variable_config, split_listener_config
 from .time_units import merge_configs
 
 #: Called with what was ignored and why.
 Warn = Callable[[str], None]
 
 _VARIABLE_PREFIX = "OTTLA_"
+_LISTENER_PREFIX = "OTTLA_LISTENER_NAME_"
 # Variables of other commands and of tests, which may be set where a broker starts.
 _CLIENT_VARIABLES = ("OTTLA_BOOTSTRAP", "OTTLA_PROFILE", "OTTLA_COMMAND_CONFIG", "OTTLA_ETCD")
 # Variables of the services of a Kubernetes namespace, as of those of linked containers.
@@ -47,11 +49,24 @@ def load_broker_config(
     configs = merge_configs(configs, properties.configs)
     configs = merge_configs(configs, _read_environment(environ, warn))
     config = BrokerConfig.of(merge_configs(configs, flags))
+    _check_listener_configs(config)
     for name, factor in properties.factors.items():
         config.check_replication_factor(name, factor)
     if properties.ignored:
         warn(f"{file}: ignored configs without effect in ottla: {', '.join(properties.ignored)}")
     return config
+
+
+def _check_listener_configs(config: BrokerConfig) -> None:
+    """Raise ConfigError for configs of a listener that there is not."""
+    names = [name.lower() for name in config.listener_names]
+    for name in config.listener_configs:
+        parts = split_listener_config(name)
+        if parts is not None and parts.listener not in names:
+            raise ConfigError(
+                f"{name}: there is no listener {parts.listener.upper()}; expected"
+                f" {' or '.join(f'listener.name.{known}.…' for known in names)}"
+            )
 
 
 def environment_variable(name: str) -> str:
@@ -67,6 +82,11 @@ def _read_environment(environ: Mapping[str, str], warn: Warn) -> dict[str, str]:
         if variable in names:
             _check(names[variable], text, source=variable)
             configs[names[variable]] = text
+        elif variable.startswith(_LISTENER_PREFIX) and (
+            name := listener_variable_config(variable.removeprefix(_LISTENER_PREFIX))
+        ):
+            _check(name, text, source=variable)
+            configs[name] = text
         elif _SERVICE_VARIABLE.fullmatch(variable):
             of_services.append(variable)
         elif variable.startswith(_VARIABLE_PREFIX) and variable not in _CLIENT_VARIABLES:

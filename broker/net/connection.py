@@ -31,9 +31,12 @@ from .pipeline import RequestPipeline
 from .send_queue import SendQueue
 
 if TYPE_CHECKING:
+    from ..security.listener_security import ListenerSecurity
+    from ..security.sasl import SaslSession
     from .flow import Charge
     from .listeners import Listener
     from .server import Server
+    from .tls_listener import TlsHandshake
 
 #: The smallest header: API key, API version and correlation id.
 _MIN_REQUEST_BYTES = 8
@@ -51,9 +54,18 @@ _TCP_USER_TIMEOUT: int | None = getattr(socket, "TCP_USER_TIMEOUT", None)
 
 
 class Connection(asyncio.BufferedProtocol):
-    """One connection of a client, accepted by a listener of the server."""
+    """One connection of a client, accepted by a listener of the server.
 
-    def __init__(self, server: Server, listener: Listener) -> None:
+    `security` is that of the listener, if it uses TLS or SASL.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        listener: Listener,
+        security: ListenerSecurity | None = None,
+        handshake: TlsHandshake | None = None,
+    ) -> None:
         self._server = server
         self._loop = asyncio.get_running_loop()
         self._clock = self._loop.time
@@ -64,6 +76,10 @@ class Connection(asyncio.BufferedProtocol):
         self.peer = "?"
         #: Who the client has authenticated as.
         self.principal: KafkaPrincipal = ANONYMOUS
+        #: The state of its authentication; None on listeners without SASL.
+        self.sasl: SaslSession | None = None
+        self._security = security
+        self._handshake = handshake
         self.last_active = self._clock()
         #: When the request or the response in progress counts as stalled.
         self.read_deadline = NEVER
@@ -78,6 +94,7 @@ class Connection(asyncio.BufferedProtocol):
         #: The charge of an incomplete large request, and whether it waits for the budget.
         self._charge: Charge | None = None
         self._awaits_budget = False
+        self._awaits_principal = False
         self._is_reading = True
         self._is_closing = False
         #: Set while the client is not read from, because it exceeded a quota.
@@ -100,6 +117,16 @@ class Connection(asyncio.BufferedProtocol):
     def client_host(self) -> str:
         """The client's IP address."""
         return self.peer
+
+    @property
+    def uses_tls(self) -> bool:
+        """Whether the connection is encrypted."""
+        return self._security is not None and self._security.config.uses_tls
+
+    @property
+    def authentication_delay_seconds(self) -> float:
+        """The time after which a failed authentication is answered."""
+        return self._server.config.connection_failed_authentication_delay_ms / 1000
 
     @property
     def is_open(self) -> bool:
@@ -131,11 +158,49 @@ class Connection(asyncio.BufferedProtocol):
         )
         peer = transport.get_extra_info("peername")
         self.peer = peer[0] if peer else "?"
+        if self._handshake is not None:
+            self._server.remove_handshake(self._handshake)
+            self._handshake = None
         if not self._server.admit(self):
             self._is_closing = True
             self._transport.abort()
             return
         self._set_socket_options()
+        if self._security is not None:
+            self._secure(self._security)
+
+    def _secure(self, security: ListenerSecurity) -> None:
+        """Find out who the client is, before anything else."""
+        self.sasl = session = security.new_session()
+        if session is not None:
+            from ..security.pipeline import AuthenticatingPipeline  # noqa: PLC0415
+
+            self._pipeline = AuthenticatingPipeline(
+                self._server.dispatcher,
+                self._server.metrics,
+                self._transport,
+                self._send_queue,
+                self._on_progress,
+            )
+            max_bytes = security.config.get("sasl.server.max.receive.size")
+            self._framer.max_bytes_of = lambda _api_key: max_bytes
+            self._server.add_unauthenticated(self)
+        elif security.identifies:
+            self._awaits_principal = True
+            self._pause_reading()
+            self._server.add_unauthenticated(self)
+            self._server.dispatcher.start_task(self._identify(security))
+
+    async def _identify(self, security: ListenerSecurity) -> None:
+        """Take the principal from the client's certificate."""
+        principal = await security.principal_of(self._transport.get_extra_info("ssl_object"))
+        if principal is None:
+            self.finish("No rule of ssl.principal.mapping.rules matches the certificate")
+            self.close_if_drained()
+            return
+        self._awaits_principal = False
+        self.authenticate(principal)
+        self._resume_reading()
 
     def get_buffer(self, _sizehint: int) -> memoryview:
         """Return the buffer for the next read."""
@@ -194,6 +259,24 @@ class Connection(asyncio.BufferedProtocol):
         if not self._send_queue:
             self._transport.close()
 
+    def authenticate(self, principal: KafkaPrincipal) -> None:
+        """Let the client in."""
+        self.principal = principal
+        self._framer.min_bytes = _MIN_REQUEST_BYTES
+        self._framer.max_bytes_of = self._server.max_request_bytes
+        self._server.remove_unauthenticated(self)
+
+    def expect_tokens(self) -> None:
+        """Accept frames of any size above 0, which are tokens and not requests."""
+        self._framer.min_bytes = 1
+
+    def finish(self, reason: str) -> None:
+        """Close after the response in progress, because the client has not authenticated."""
+        if not self._is_closing:
+            self._server.log_unauthenticated(self, reason)
+            self._is_closing = True
+            self._pause_reading()
+
     def abort(self) -> None:
         """Close at once, without sending what is queued."""
         self._is_closing = True
@@ -220,7 +303,7 @@ class Connection(asyncio.BufferedProtocol):
         """Stop reading, send the responses of the requests in flight, and close."""
         self._is_closing = True
         self._pause_reading()
-        self._close_if_drained()
+        self.close_if_drained()
 
     def has_sent_since_last_check(self) -> bool:
         """Whether the client has read anything since the previous call."""
@@ -303,7 +386,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _may_read(self) -> bool:
         """Whether to read on: the remainder of a frame within the budget, or another request."""
-        if self._is_closing or self._mute_timer is not None:
+        if self._is_closing or self._awaits_principal or self._mute_timer is not None:
             return False
         if self._framer.frame_bytes:
             return not self._awaits_budget
@@ -334,11 +417,12 @@ class Connection(asyncio.BufferedProtocol):
 
     def _resume_or_close(self) -> None:
         if self._is_closing:
-            self._close_if_drained()
+            self.close_if_drained()
         else:
             self._resume_reading()
 
-    def _close_if_drained(self) -> None:
+    def close_if_drained(self) -> None:
+        """Close if no request is in flight and all responses are sent."""
         if not self._pipeline.in_flight and not self._send_queue:
             self._transport.close()
 

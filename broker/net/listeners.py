@@ -13,8 +13,6 @@ from typing import NamedTuple
 from ottla.protocol.configdef import ConfigError
 
 _LISTENER = re.compile(r"(?P<name>\w+)://(?P<host>\[[^\]]*\]|[^\s:/\[\]]*):(?P<port>[0-9]{1,5})")
-# Kafka's other security protocols. A listener that is meant to be encrypted must not be plaintext.
-_UNSUPPORTED_PROTOCOLS = ("SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 
 class Listener(NamedTuple):
@@ -79,11 +77,6 @@ def parse_endpoint(config_name: str, text: str) -> Endpoint:
     name, host, port = match["name"], match["host"], int(match["port"])
     if not re.fullmatch("[A-Z0-9_]+", name):
         raise ConfigError(f"Invalid listener name {name!r} in {config_name}: use A-Z, 0-9 and _")
-    if name in _UNSUPPORTED_PROTOCOLS:
-        raise ConfigError(
-            f"Invalid listener {text!r} in {config_name}: security protocol {name} is not"
-            " supported; use PLAINTEXT or a name of your own"
-        )
     if port > 65535:
         raise ConfigError(f"Invalid listener {text!r} in {config_name}: port {port} is above 65535")
     if host.startswith("["):

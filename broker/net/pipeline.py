@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from .send_queue import SendQueue
 
 
-class _InFlightRequest:
+class InFlightRequest:
     """A request without a response, or one whose response waits for those before it."""
 
     __slots__ = ("context", "future", "is_blocking", "response")
@@ -74,7 +74,7 @@ class RequestPipeline:
         self._transport = transport
         self._send_queue = send_queue
         self._on_progress = on_progress
-        self.in_flight: deque[_InFlightRequest] = deque()
+        self.in_flight: deque[InFlightRequest] = deque()
 
     def is_blocked(self) -> bool:
         """Whether the last request has not taken effect, so that no other may be started."""
@@ -100,12 +100,12 @@ class RequestPipeline:
             return None
         response = self._dispatcher.handle(context, body)
         if isinstance(response, asyncio.Future):
-            self.in_flight.append(_InFlightRequest(context, response, None))
+            self.in_flight.append(InFlightRequest(context, response, None))
             response.add_done_callback(self._send_ready)
         elif response is None:
             return None
         elif self.in_flight:
-            self.in_flight.append(_InFlightRequest(context, None, response))
+            self.in_flight.append(InFlightRequest(context, None, response))
         else:
             self._send(context, response)
         return None
@@ -113,7 +113,7 @@ class RequestPipeline:
     def _handle_large(self, context: RequestContext, frame: bytearray) -> asyncio.Future[None]:
         decoded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         task = self._dispatcher.start_task(self._run_large(context, frame, decoded))
-        self.in_flight.append(_InFlightRequest(context, task, None))
+        self.in_flight.append(InFlightRequest(context, task, None))
         task.add_done_callback(self._send_ready)
         return decoded
 

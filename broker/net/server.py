@@ -16,11 +16,14 @@ from ..observability.logging import log_limited
 from .connection import NEVER, Connection
 from .flow import CHECK_SECONDS, Budget
 from .listeners import format_host
+from .unauthenticated import Unauthenticated
 
 if TYPE_CHECKING:
     from ..broker import Broker
     from ..config.broker_config import BrokerConfig
+    from ..security.listener_security import BrokerSecurity
     from .listeners import Endpoint, Listener
+    from .tls_listener import TlsHandshake, TlsListener
 
 logger = logging.getLogger(__name__)
 
@@ -54,8 +57,12 @@ class Server:
         #: The advertised listeners, as name://host:port.
         self.advertised: list[str] = []
         self._bound: list[tuple[Listener, socket.socket]] = []
-        self._servers: list[asyncio.Server] = []
+        self._servers: list[asyncio.Server | TlsListener] = []
         self._connections: set[Connection] = set()
+        self._handshakes: set[TlsHandshake] = set()
+        self._unauthenticated = Unauthenticated()
+        #: None if no listener uses TLS or SASL.
+        self.security: BrokerSecurity | None = None
         self._max_connections = _MIN_CONNECTIONS
         self._is_stopping = False
         self._count_by_peer: Counter[str] = Counter()
@@ -83,8 +90,8 @@ class Server:
 
     @property
     def connection_count(self) -> int:
-        """The number of open connections."""
-        return len(self._connections)
+        """The number of open connections, TLS handshakes included."""
+        return len(self._connections) + len(self._handshakes)
 
     async def listen(self) -> None:
         """Accept connections. Raises OSError."""
@@ -109,9 +116,19 @@ class Server:
             with naming_address(listener):
                 sock.listen(backlog)
         for listener, sock in self._bound:
+            security = None if self.security is None else self.security.of(listener.name)
+            if security is not None and security.tls is not None:
+                from .tls_listener import TlsListener  # noqa: PLC0415  # Only needed here.
+
+                tls_listener = TlsListener(self, listener, security, sock)
+                tls_listener.start()
+                self._servers.append(tls_listener)
+                continue
             self._servers.append(
                 await loop.create_server(
-                    lambda listener=listener: Connection(self, listener),  # type: ignore[misc]
+                    lambda listener=listener, security=security: Connection(  # type: ignore[misc]
+                        self, listener, security
+                    ),
                     sock=sock,
                     backlog=backlog,
                 )
@@ -128,6 +145,8 @@ class Server:
         if self._budget_timer is not None:
             self._budget_timer.cancel()
         self._broker.wake_all()
+        for handshake in list(self._handshakes):
+            handshake.abort()
         for connection in list(self._connections):
             connection.drain()
         with suppress(TimeoutError):
@@ -139,11 +158,52 @@ class Server:
 
     def admit(self, connection: Connection) -> bool:
         """Register a connection; return False if it exceeds the connection limits."""
-        peer, config = connection.peer, self.config
+        if not self._is_within_limits(connection.peer):
+            return False
+        self._connections.add(connection)
+        self._count_by_peer[connection.peer] += 1
+        self.metrics.connections["accepted"] += 1
+        return True
+
+    def admit_handshake(self, handshake: TlsHandshake) -> bool:
+        """Register a TLS handshake, as `admit` does a connection."""
+        if not self._is_within_limits(handshake.peer):
+            return False
+        self._handshakes.add(handshake)
+        self._count_by_peer[handshake.peer] += 1
+        self.add_unauthenticated(handshake)
+        return True
+
+    def remove_handshake(self, handshake: TlsHandshake) -> None:
+        """Remove a handshake that is complete, or has failed."""
+        if handshake in self._handshakes:
+            self._handshakes.discard(handshake)
+            self._unauthenticated.discard(handshake)
+            self._release(handshake.peer)
+
+    def add_unauthenticated(self, connection: Connection | TlsHandshake) -> None:
+        """Limit the time of an authentication; if there are too many, close the oldest."""
+        config = self.config
+        deadline = (
+            asyncio.get_running_loop().time() + config.connections_authentication_timeout_ms / 1000
+        )
+        evicted = self._unauthenticated.add(
+            connection, deadline, config.max_unauthenticated_connections
+        )
+        if evicted is not None:
+            limit = config.max_unauthenticated_connections
+            self._abort(evicted, "unauthenticated", f"max.unauthenticated.connections is {limit}")
+
+    def remove_unauthenticated(self, connection: Connection) -> None:
+        """Remove a connection that has authenticated."""
+        self._unauthenticated.discard(connection)
+
+    def _is_within_limits(self, peer: str) -> bool:
+        config = self.config
         if self._is_stopping:
             return False  # It was accepted before the listeners were closed.
         max_connections = min(config.max_connections, self._max_connections)
-        if len(self._connections) >= max_connections:
+        if len(self._connections) + len(self._handshakes) >= max_connections:
             reason = f"max.connections is {max_connections}"
         elif self._count_by_peer[peer] >= config.max_connections_per_ip:
             reason = f"max.connections.per.ip is {config.max_connections_per_ip}"
@@ -152,13 +212,15 @@ class Server:
         ):
             reason = "the quota connection_creation_rate is exceeded"
         else:
-            self._connections.add(connection)
-            self._count_by_peer[peer] += 1
-            self.metrics.connections["accepted"] += 1
             return True
         self.metrics.connections["refused"] += 1
         log_limited(logger, "Connection refused", extra={"peer": peer, "reason": reason})
         return False
+
+    def _release(self, peer: str) -> None:
+        self._count_by_peer[peer] -= 1
+        if not self._count_by_peer[peer]:
+            del self._count_by_peer[peer]
 
     def remove(self, connection: Connection) -> None:
         """Remove a connection that was closed."""
@@ -167,15 +229,27 @@ class Server:
         self._connections.discard(connection)
         self._reading.discard(connection)
         self._writing.discard(connection)
-        self._count_by_peer[connection.peer] -= 1
-        if not self._count_by_peer[connection.peer]:
-            del self._count_by_peer[connection.peer]
+        self._unauthenticated.discard(connection)
+        self._release(connection.peer)
         if not self._connections:
             self._all_closed.set()
 
     def log_malformed(self, connection: Connection, reason: str) -> None:
         """Log and count a connection that is closed because of one of its requests."""
         self._log_closed(connection, "malformed", reason)
+
+    def log_unauthenticated(self, connection: Connection, reason: str) -> None:
+        """Log and count a connection that is closed because it has not authenticated."""
+        self.metrics.connections["unauthenticated"] += 1
+        log_limited(
+            logger,
+            "Authentication failed",
+            extra={
+                "peer": connection.peer,
+                "listener": connection.listener.name,
+                "reason": reason,
+            },
+        )
 
     def max_request_bytes(self, api_key: int) -> int:
         """Return the size limit for requests with this API key."""
@@ -235,6 +309,9 @@ class Server:
                 self.watch_write(connection)
             elif connection.write_deadline < now:
                 self._abort(connection, "stalled", "The client does not read its responses")
+        for unauthenticated in self._unauthenticated.expired(now):
+            self._unauthenticated.discard(unauthenticated)
+            self._abort(unauthenticated, "unauthenticated", "Not authenticated in time")
         if now >= self._next_idle_check:
             self._close_idle(now)
 
@@ -258,11 +335,11 @@ class Server:
             if connection.is_idle and now - connection.last_active > max_idle_seconds:
                 self._abort(connection, "idle", f"Idle for more than {max_idle_seconds:g} s")
 
-    def _abort(self, connection: Connection, outcome: str, reason: str) -> None:
+    def _abort(self, connection: Connection | TlsHandshake, outcome: str, reason: str) -> None:
         self._log_closed(connection, outcome, reason)
         connection.abort()
 
-    def _log_closed(self, connection: Connection, outcome: str, reason: str) -> None:
+    def _log_closed(self, connection: Connection | TlsHandshake, outcome: str, reason: str) -> None:
         self.metrics.connections[outcome] += 1
         log_limited(
             logger,

@@ -61,7 +61,8 @@ class Metrics:
         self.rejected_batches: Counter[str] = Counter()
         #: Requests that failed as a whole, by API name and error code.
         self.failures: Counter[tuple[str, str]] = Counter()
-        #: Connections by outcome: accepted, refused, idle, stalled, malformed, throttled.
+        #: Connections by outcome: accepted, refused, idle, stalled, malformed, throttled,
+        #: unauthenticated, handshake_failed.
         self.connections: Counter[str] = Counter()
         #: Changes of the ISR by this leader: shrunk, expanded, emptied (the ELR).
         self.isr_changes: Counter[str] = Counter()

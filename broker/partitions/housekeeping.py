@@ -43,6 +43,8 @@ _REOPEN_INTERVAL_MS = 1000
 _EVICTION_INTERVAL_MS = 1000
 #: How often it is checked whether a pass of the scrubber is due.
 _SCRUB_CHECK_MS = 1000
+#: How often it is checked whether certificates have changed on disk.
+_CERTIFICATE_CHECK_MS = 2000
 #: How often a full log directory is written to.
 _SPACE_CHECK_INTERVAL_MS = 1000
 
@@ -82,6 +84,8 @@ class Housekeeping:
                 self._broker.config.transaction_remove_expired_transaction_cleanup_interval_ms
             ),
         }
+        if self._broker.server.security is not None:
+            jobs[self.reload_certificates] = lambda: _CERTIFICATE_CHECK_MS
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(self._repeat(*job)) for job in jobs.items()]
 
@@ -170,6 +174,11 @@ class Housekeeping:
     async def expire_transactional_ids(self) -> None:
         """Remove transactional ids after transactional.id.expiration.ms."""
         self._broker.transactions.remove_expired()
+
+    async def reload_certificates(self) -> None:
+        """Use the certificates that were renewed on disk."""
+        if self._broker.server.security is not None:
+            await self._broker.server.security.reload()
 
     async def _compact(self, log: Log) -> None:
         if log.offline_reason is None and log.recovery_point < log.active_segment.base_offset:

@@ -99,6 +99,7 @@ NEEDS: Mapping[int, tuple[Need, ...]] = {
         Need(READ, GROUP, "group_id"),
     ),
     registry.DESCRIBE_ACLS.key: (Need(DESCRIBE, CLUSTER),),
+    registry.DESCRIBE_USER_SCRAM_CREDENTIALS.key: (Need(DESCRIBE, CLUSTER),),
     registry.DESCRIBE_CLIENT_QUOTAS.key: (Need(DESCRIBE_CONFIGS, CLUSTER),),
     registry.DESCRIBE_QUORUM.key: (Need(DESCRIBE, CLUSTER),),
     registry.UPDATE_FEATURES.key: (Need(ALTER, CLUSTER),),

@@ -34,7 +34,6 @@ def test_cluster_brokers_lists_the_listeners_of_each_broker():
         ("0@a:1,0@b:1", "Duplicate listener PLAINTEXT of broker 0"),
         ("0@a:1,1@a:1", "Duplicate address a:1 in cluster.brokers: brokers 0 and 1 have it"),
         ("0@A://a:1,1@B://b:1", "all brokers need the same listener names; broker 0 has A"),
-        ("0@SSL://a:1", "SSL"),
     ],
 )
 def test_an_invalid_broker_in_cluster_brokers_is_an_error(text, reason):

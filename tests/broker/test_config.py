@@ -279,7 +279,6 @@ def test_a_wildcard_listener_advertises_the_address_that_the_client_connected_to
         ("A://h:65536", "", "'A://h:65536' in listeners: port 65536 is above 65535"),
         ("A://[h]:1", "", r"'A://\[h\]:1' in listeners: 'h' is not an IPv6 address"),
         ("A://h:1,A://h:2", "", "Duplicate listener name A in listeners"),
-        ("SSL://h:1", "", "security protocol SSL is not supported"),
         ("A://h:1", "B://h:1", "Unknown listener B in advertised.listeners: listeners has A"),
         ("A://h:1", "A://0.0.0.0:1", "0.0.0.0:1 in advertised.listeners: clients cannot connect"),
         ("A://h:1", "A://h:0", "h:0 in advertised.listeners: clients cannot connect"),

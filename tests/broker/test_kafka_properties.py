@@ -66,19 +66,23 @@ def test_the_shipped_file_applies_and_one_line_names_what_is_ignored(load):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("ssl.keystore.location=/k", "server.properties:2: ssl.keystore.location is not supported"),
-        ("sasl.enabled.mechanisms=PLAIN", "no TLS, authentication or ACLs"),
-        ("listener.name.external.ssl.keystore.location=/k", "would run unprotected"),
+        ("ssl.keystore.password=x", "server.properties:2: ssl.keystore.password is not supported"),
+        ("sasl.kerberos.service.name=kafka", "the broker may be less protected than this file"),
+        (
+            "listener.name.plaintext.ssl.keystore.password=x",
+            "listener.name.plaintext.ssl.keystore.password is not supported",
+        ),
+        ("listener.name.external.ssl.keystore.location=/k", "there is no listener EXTERNAL"),
         (
             "authorizer.class.name=a.B",
             "Invalid value a.B for authorizer.class.name: expected one of",
         ),
         ("principal.builder.class=a.B", "principal.builder.class is not supported"),
-        ("security.inter.broker.protocol=SSL", "security.inter.broker.protocol SSL is not"),
-        ("listeners=SASL_SSL://:9092", "security protocol SASL_SSL is not supported"),
+        ("security.inter.broker.protocol=TLS", "expected one of"),
+        ("listener.security.protocol.map=OUT:TLS", "Invalid security protocol 'TLS'"),
         (
-            "listeners=OUT://:9092\nlistener.security.protocol.map=OUT:SSL",
-            "server.properties:3: Listener OUT: security protocol SSL is not supported",
+            "listeners=OUT://:9092\nlistener.security.protocol.map=IN:SSL",
+            "Listener OUT is missing in listener.security.protocol.map",
         ),
         ("log.dirs=/a,/b", "a broker has one data directory"),
         ("log.dir=/a\nlog.dirs=/b", "Conflicting values: log.dirs=/b and log.dir=/a"),

@@ -98,6 +98,7 @@ def _result(
         value=config.value,
         read_only=config.is_read_only,
         config_source=config.source,
+        is_sensitive=config.key.is_sensitive,
         synonyms=[
             DescribeConfigsSynonym(name=name, value=value, source=source)
             for name, value, source in synonyms
