@@ -75,8 +75,9 @@ USER 10001:10001
 VOLUME /var/lib/ottla
 EXPOSE 9092
 # For clients on the same machine: docker run -p 127.0.0.1:9092:9092 ottla
-# The broker has no authentication: do not publish its port on other interfaces.
+# Its listener has no authentication: do not publish its port on other interfaces.
 ENV OTTLA_LOG_DIR=/var/lib/ottla \
+    OTTLA_ALLOW_INSECURE_LISTENERS=true \
     OTTLA_LISTENERS=PLAINTEXT://:9092 \
     OTTLA_ADVERTISED_LISTENERS=PLAINTEXT://localhost:9092
 # Connects to localhost:9092, or to OTTLA_BOOTSTRAP if that is set.

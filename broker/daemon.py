@@ -17,9 +17,9 @@ from typing import NoReturn
 import uvloop
 
 from .broker import Broker
-from .config.broker_config import BrokerConfig
+from .config.broker_config import BrokerConfig, ConfigError
 from .config.security_configs import PLAINTEXT
-from .net.listeners import is_loopback
+from .net.listeners import format_host, is_loopback
 from .observability.logging import configure_logging
 
 logger = logging.getLogger(__name__)
@@ -33,11 +33,27 @@ def run(config: BrokerConfig, warnings: Iterable[str] = ()) -> int:
 
     The warnings, of loading its config, are logged first. Raises what `Broker.start` does.
     """
+    check_listeners(config)
     configure_logging(config.log_level, config.log_format)
     for warning in warnings:
         logger.warning(warning)
     _raise_descriptor_limit()
     return uvloop.run(_serve(config))
+
+
+def check_listeners(config: BrokerConfig) -> None:
+    """Raise ConfigError if other machines can reach a listener that authenticates nobody."""
+    if config.allow_insecure_listeners:
+        return
+    for listener in config.parsed_listeners:
+        if is_loopback(listener.host) or config.security_of(listener.name).authenticates:
+            continue
+        raise ConfigError(
+            f"Listener {listener.name}://{format_host(listener.host)}:{listener.port} is reachable"
+            " from other hosts, and does not authenticate clients. Use SASL_SSL, or SSL with"
+            " ssl.client.auth=required; or listen on 127.0.0.1; or, in a trusted network, set"
+            " allow.insecure.listeners=true"
+        )
 
 
 async def _serve(config: BrokerConfig) -> int:

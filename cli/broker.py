@@ -106,8 +106,9 @@ def start(
     \b
     A broker for this machine, with its data in ./ottla-data:
         ottla broker start
-    A broker for other machines, with an address they can resolve:
-        ottla broker start --listen 0.0.0.0:9092 --advertise logs.example.org:9092
+    A broker for other machines, with an address they can resolve, in a trusted network:
+        ottla broker start --listen 0.0.0.0:9092 --advertise logs.example.org:9092 \\
+            --set allow.insecure.listeners=true
     Two named listeners:
         ottla broker start --listen INTERNAL://10.0.0.5:9092 --listen EXTERNAL://0.0.0.0:9093
     A member of a cluster; all brokers share the cluster file:

@@ -32,7 +32,7 @@ class BrokerChannels:
 
     def __init__(self, cluster: ClusterMembership) -> None:
         self._cluster = cluster
-        self._config = client_config(cluster.broker_id)
+        self._config = client_config(cluster.config)
         self._connections: dict[int, BrokerConnection] = {}
         self._locks: dict[int, asyncio.Lock] = {}
 

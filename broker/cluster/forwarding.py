@@ -1,8 +1,9 @@
 """Forwarding of clients' requests to the controller.
 
-Requests are forwarded unchanged, and so are the responses. While the controller is down each topic
-or resource of a request fails with BROKER_NOT_AVAILABLE and a message that names the controller:
-clients do not retry it, and their users see why.
+Requests are forwarded unchanged, and so are the responses, in an envelope with the principal and
+address of the client: the controller authorizes the client, not this broker. While the controller
+is down each topic or resource of a request fails with BROKER_NOT_AVAILABLE and a message that names
+the controller: clients do not retry it, and their users see why.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from functools import partial
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ottla.client.config import ClientConfig, TimeoutConfig
 from ottla.client.connection import BrokerConnection
-from ottla.client.errors import ClientError
+from ottla.client.errors import ClientError, ConnectionLostError
 from ottla.protocol import registry
 from ottla.protocol.api import (
     alter_client_quotas,
@@ -33,13 +35,18 @@ from ottla.protocol.api.allocate_producer_ids import (
     AllocateProducerIdsRequest,
     AllocateProducerIdsResponse,
 )
-from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.api.envelope import EnvelopeRequest, EnvelopeResponse
+from ottla.protocol.codec import decode_response, encode_request
+from ottla.protocol.errors import DecodeError, ErrorCode, KafkaError
+from ottla.protocol.principal import encode_principal
 from ottla.protocol.schema import Message
 
+from ..requests.dispatch import ForwardedContext
 from ..requests.errors import ApiError, error_message_of
 
 if TYPE_CHECKING:
     from ..broker import Broker
+    from ..config.broker_config import BrokerConfig
     from ..net.listeners import Endpoint
     from ..requests.dispatch import RequestContext
     from .membership import ClusterMembership
@@ -48,6 +55,9 @@ if TYPE_CHECKING:
 M = TypeVar("M", bound=Message)
 
 _CLIENT_ID = "ottla-broker-"
+_SIZE_BYTES = 4
+#: Of a client whose address is not known.
+_NO_ADDRESS = bytes(4)
 #: Added to the client's timeout_ms, of which at most _MAX_TIMEOUT_SECONDS count.
 _GRACE_SECONDS = 5.0
 _MAX_TIMEOUT_SECONDS = 120.0
@@ -59,7 +69,7 @@ class ControllerChannel:
 
     def __init__(self, cluster: ClusterMembership) -> None:
         self._cluster = cluster
-        self._config = client_config(cluster.broker_id)
+        self._config = client_config(cluster.config)
         #: Registers connections; set when the broker starts.
         self.registrar: BrokerRegistrar | None = None
         self._connection: BrokerConnection | None = None
@@ -67,13 +77,21 @@ class ControllerChannel:
         self._broker_epoch = -1
         self._connect_lock = asyncio.Lock()
 
-    async def send(self, request: Message, response: type[M], *, version: int | None = None) -> M:
-        """Send a request and return the response. Raises ApiError if the controller is down."""
+    async def send(
+        self,
+        request: Message,
+        response: type[M],
+        *,
+        version: int | None = None,
+        client: RequestContext | None = None,
+    ) -> M:
+        """Send a request and return the response. Raises ApiError if the controller is down.
+
+        With `client`, the request is one of this client, and has its rights.
+        """
         try:
             connection = await self._connected()
-            return await connection.send(
-                request, response, timeout=request_timeout_seconds(request), max_version=version
-            )
+            return await send_for(connection, client, request, response, version)
         except (ClientError, KafkaError, ApiError) as error:
             raise self._unavailable(error) from error
 
@@ -125,6 +143,49 @@ class ControllerChannel:
             return self._connection
 
 
+async def send_for(
+    connection: BrokerConnection,
+    client: RequestContext | None,
+    request: Message,
+    response: type[M],
+    max_version: int | None,
+) -> M:
+    """Send a request of this broker; with `client`, one of a client of it, in an envelope."""
+    seconds = request_timeout_seconds(request)
+    if client is None or registry.ENVELOPE.key not in connection.versions:
+        # Brokers that do not know envelopes do not know rights either.
+        return await connection.send(request, response, timeout=seconds, max_version=max_version)
+    assert request.api is not None
+    version = connection.version_for(request.api, max_version)
+    parts = encode_request(request, version, client.correlation_id, client.client_id)
+    principal = client.principal
+    envelope = EnvelopeRequest(
+        request_data=b"".join(parts)[_SIZE_BYTES:],
+        request_principal=encode_principal(principal.type, principal.name),
+        client_host_address=_address_of(client.client_host),
+    )
+    answer = await connection.send(envelope, EnvelopeResponse, timeout=seconds)
+    if answer.error_code:
+        raise ApiError(
+            ErrorCode.of(answer.error_code),
+            f"{connection.address} does not accept requests that this broker forwards:"
+            " is its principal one of super.users?",
+        )
+    try:
+        return decode_response(response, version, answer.response_data or b"")[1]
+    except DecodeError as error:
+        raise ConnectionLostError(
+            f"Malformed response from {connection.address}: {error}"
+        ) from None
+
+
+def _address_of(host: str) -> bytes:
+    try:
+        return ip_address(host.partition("%")[0]).packed
+    except ValueError:
+        return _NO_ADDRESS
+
+
 def request_timeout_seconds(request: Message) -> float:
     """Return how long to wait for the controller: the client's timeout, and a little more."""
     timeout_ms: int = getattr(request, "timeout_ms", 0)
@@ -133,14 +194,24 @@ def request_timeout_seconds(request: Message) -> float:
     return min(timeout_ms / 1000, _MAX_TIMEOUT_SECONDS) + _GRACE_SECONDS
 
 
-def client_config(broker_id: int) -> ClientConfig:
-    """Return the client config for connections between brokers."""
-    return ClientConfig(client_id=f"{_CLIENT_ID}{broker_id}", timeouts=TimeoutConfig(connect=3.0))
+def client_config(config: BrokerConfig) -> ClientConfig:
+    """Return the client config for connections between brokers. Raises ConfigError."""
+    security = None
+    if config.has_security:
+        # Most brokers on one machine do not need it.
+        from ..security.inter_broker import inter_broker_security  # noqa: PLC0415
+
+        security = inter_broker_security(config)
+    return ClientConfig(
+        client_id=f"{_CLIENT_ID}{config.broker_id}",
+        timeouts=TimeoutConfig(connect=3.0),
+        security=security,
+    )
 
 
 def is_from_broker(context: RequestContext) -> bool:
     """Whether a request says that a broker sent it: it must not be forwarded once more."""
-    return (context.client_id or "").startswith(_CLIENT_ID)
+    return isinstance(context, ForwardedContext) or (context.client_id or "").startswith(_CLIENT_ID)
 
 
 async def forward(broker: Broker, context: RequestContext, request: Message) -> Message:
@@ -158,7 +229,7 @@ async def forward(broker: Broker, context: RequestContext, request: Message) -> 
                 + ("" if broker.store else ": cluster.brokers must be the same on all brokers"),
             )
         return await broker.controller_channel.send(
-            request, context.api.response, version=context.version
+            request, context.api.response, version=context.version, client=context
         )
     except ApiError as error:
         error_response = FORWARDED[context.api.key]

@@ -53,6 +53,11 @@ class ClusterMembership:
         self._reported_at = time.monotonic()
 
     @property
+    def config(self) -> BrokerConfig:
+        """The configs that this broker was started with."""
+        return self._config
+
+    @property
     def broker_ids(self) -> tuple[int, ...]:
         """The ids of all brokers, alive or not, sorted."""
         return self._static_ids

@@ -56,7 +56,7 @@ class MetadataFollower:
 
     def __init__(self, cluster: ClusterMembership) -> None:
         self._cluster = cluster
-        self._config = client_config(cluster.broker_id)
+        self._config = client_config(cluster.config)
         self._task: asyncio.Task[None] | None = None
         self._commit_task: asyncio.Task[None] | None = None
         self._caught_up = asyncio.Event()

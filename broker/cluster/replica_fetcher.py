@@ -106,7 +106,7 @@ class ReplicaFetcher:
         self._leader_id = leader_id
         self._partitions: dict[PartitionKey, _Followed] = {}
         self._changed = asyncio.Event()
-        self._client_config = client_config(manager.broker_id)
+        self._client_config = client_config(manager.config)
         self._session_id = _NO_SESSION
         self._session_epoch = _NEW_SESSION_EPOCH
         # What the session has.

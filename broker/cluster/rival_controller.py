@@ -62,7 +62,7 @@ async def _ask(cluster: ClusterMembership, broker_id: int, cluster_id: str) -> s
     try:
         async with asyncio.timeout(_TIMEOUT_SECONDS):
             connection = await BrokerConnection.open(
-                endpoint.host, endpoint.port, client_config(cluster.broker_id)
+                endpoint.host, endpoint.port, client_config(cluster.config)
             )
             try:
                 response = await connection.send(DescribeClusterRequest(), DescribeClusterResponse)

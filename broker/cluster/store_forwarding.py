@@ -16,9 +16,10 @@ from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.schema import Message
 
 from ..requests.errors import ApiError
-from .forwarding import ControllerChannel, request_timeout_seconds
+from .forwarding import ControllerChannel, request_timeout_seconds, send_for
 
 if TYPE_CHECKING:
+    from ..requests.dispatch import RequestContext
     from .membership import ClusterMembership
     from .store_follower import StoreFollower
 
@@ -36,7 +37,14 @@ class StoreControllerChannel(ControllerChannel):
         super().__init__(cluster)
         self._follower = follower
 
-    async def send(self, request: Message, response: type[M], *, version: int | None = None) -> M:
+    async def send(
+        self,
+        request: Message,
+        response: type[M],
+        *,
+        version: int | None = None,
+        client: RequestContext | None = None,
+    ) -> M:
         """Send a request and return the response. Raises ApiError if there is no controller."""
         loop = asyncio.get_running_loop()
         timeout_seconds = request_timeout_seconds(request)
@@ -51,9 +59,7 @@ class StoreControllerChannel(ControllerChannel):
             except (ClientError, KafkaError, ApiError) as failure:
                 error = self._unavailable(failure)
             else:
-                sending = loop.create_task(
-                    connection.send(request, response, timeout=timeout_seconds, max_version=version)
-                )
+                sending = loop.create_task(send_for(connection, client, request, response, version))
                 try:
                     result = await self._unless_replaced(sending, controller_id)
                 except (ClientError, KafkaError) as failure:

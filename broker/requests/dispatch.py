@@ -101,6 +101,7 @@ SUPPORTED_APIS = {
         registry.ALTER_USER_SCRAM_CREDENTIALS,
         registry.DESCRIBE_QUORUM,
         registry.UPDATE_FEATURES,
+        registry.ENVELOPE,
         registry.DESCRIBE_CLUSTER,
         registry.DESCRIBE_PRODUCERS,
         registry.BROKER_REGISTRATION,

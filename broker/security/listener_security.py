@@ -15,8 +15,10 @@ from ottla.protocol.configdef import ConfigError
 from ottla.protocol.scram import ScramMechanism
 
 from ..config.security_configs import OAUTHBEARER, PLAIN, ListenerSecurityConfig
+from ..requests.authorization import is_broker
 from .certificates import PrincipalRule, load_subject_parser, parse_rules, principal_of_subject
 from .exchange import Exchange
+from .inter_broker import inter_broker_security, own_user
 from .plain import PlainExchange, parse_login_module, plain_passwords
 from .sasl import SaslSession
 from .scram import ScramExchange, ScramUsers
@@ -25,6 +27,7 @@ from .tls import ListenerTls
 if TYPE_CHECKING:
     from ..broker import Broker
     from ..config.broker_config import BrokerConfig
+    from ..requests.dispatch import RequestContext
 
 
 class ListenerSecurity:
@@ -120,10 +123,24 @@ class BrokerSecurity:
             config = broker.config.security_of(name)
             if config.uses_tls or config.uses_sasl:
                 self._listeners[name] = ListenerSecurity(config, self.users)
+        self._inter_broker: ListenerSecurityConfig | None = None
+        self._brokers: frozenset[KafkaPrincipal] = frozenset()
+        if broker.config.is_clustered:
+            self._inter_broker = broker.config.security_of(broker.config.inter_broker_listener)
+            inter_broker_security(broker.config)  # Raises ConfigError.
+            own = own_user(broker.config)
+            self._brokers = broker.config.super_user_principals | ({own} if own else set())
 
     def of(self, listener: str) -> ListenerSecurity | None:
         """Return the security of a listener; None if it has none."""
         return self._listeners.get(listener)
+
+    def is_broker(self, context: RequestContext) -> bool:
+        """Whether a request over the inter-broker listener comes from a broker."""
+        if self._broker.authorizer is not None:
+            return is_broker(self._broker, context)
+        assert self._inter_broker is not None
+        return not self._inter_broker.authenticates or context.principal in self._brokers
 
     def load(self) -> None:
         """Read all certificates. Blocks. Raises ConfigError."""

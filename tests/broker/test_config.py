@@ -6,7 +6,9 @@ import pickle
 import pytest
 
 from ottla.broker.config.broker_config import BROKER_CONFIGS, BrokerConfig, ConfigError
+from ottla.broker.config.dynamic_configs import ConfigDescriber, ConfigSource
 from ottla.broker.config.loader import load_broker_config
+from ottla.broker.daemon import check_listeners
 from ottla.broker.net.listeners import Listener
 from ottla.storage.config import TOPIC_CONFIGS, LogConfig
 
@@ -287,3 +289,55 @@ def test_a_wildcard_listener_advertises_the_address_that_the_client_connected_to
 def test_an_invalid_listener_is_an_error(text, advertised, message):
     with pytest.raises(ConfigError, match=message):
         listeners(text, advertised)
+
+
+@pytest.mark.parametrize(
+    ("configs", "is_safe"),
+    [
+        ({}, True),
+        ({"listeners": "PLAINTEXT://:9092"}, False),
+        ({"listeners": "PLAINTEXT://:9092", "allow.insecure.listeners": "true"}, True),
+        ({"listeners": "PLAINTEXT://localhost:9092,SASL_SSL://:9093"}, True),
+        ({"listeners": "PLAINTEXT://[::1]:9092,SSL://:9093"}, False),
+        ({"listeners": "SSL://:9093", "ssl.client.auth": "requested"}, False),
+        ({"listeners": "SSL://:9093", "ssl.client.auth": "required"}, True),
+        ({"listeners": "SSL://:9093", "listener.name.ssl.ssl.client.auth": "required"}, True),
+        (
+            {"listeners": "X://10.0.0.1:1", "listener.security.protocol.map": "X:SASL_PLAINTEXT"},
+            True,
+        ),
+    ],
+)
+def test_a_listener_that_others_can_reach_has_to_authenticate(configs, is_safe):
+    config = BrokerConfig.of(configs)
+
+    if is_safe:
+        check_listeners(config)
+    else:
+        with pytest.raises(ConfigError, match=r"set allow\.insecure\.listeners=true"):
+            check_listeners(config)
+
+
+def test_secrets_are_in_no_text():
+    secret = "s3cret"
+    config = BrokerConfig.of(
+        {
+            "listeners": "SASL_SSL://localhost:9092",
+            "ssl.key.password": secret,
+            "ssl.keystore.key": secret,
+            "sasl.bootstrap.users": f"SCRAM-SHA-256=[name=a,password={secret}]",
+            "listener.name.sasl_ssl.plain.sasl.jaas.config": secret,
+            "listener.name.sasl_ssl.ssl.key.password": secret,
+        }
+    )
+    described = list(ConfigDescriber(config).broker())
+
+    assert secret not in repr(config) + str(config)
+    assert secret not in repr(described)
+    sensitive = {one.key.name: one for one in described if one.key.is_sensitive}
+    assert len(sensitive) == 5
+    assert {one.value for one in sensitive.values()} == {None}
+    assert {one.source for one in sensitive.values()} == {ConfigSource.STATIC_BROKER}
+    for name in sensitive:
+        with pytest.raises(ConfigError, match="is a secret"):
+            config.with_overrides({name: "x"})

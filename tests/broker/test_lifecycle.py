@@ -412,7 +412,8 @@ async def test_each_listener_advertises_its_own_address(daemons):
 @pytest.mark.skipif(sys.platform != "linux", reason="127.0.0.2 is a loopback address on Linux only")
 async def test_a_wildcard_listener_advertises_the_address_that_the_client_connected_to(daemons):
     port = free_port()
-    broker = daemons("--listen", f"0.0.0.0:{port}", port=port).start()
+    insecure = ("--set", "allow.insecure.listeners=true")
+    broker = daemons("--listen", f"0.0.0.0:{port}", *insecure, port=port).start()
 
     for host in (HOST, "127.0.0.2"):
         assert await advertised_at(host, port) == f"{host}:{port}"

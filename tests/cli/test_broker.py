@@ -76,10 +76,12 @@ def test_help_imports_no_package_and_broker_commands_no_daemon():
         "    'ottla.broker.config', 'ottla.broker.config.broker_config',\n"
         "    'ottla.broker.config.kafka_properties',\n"
         "    'ottla.broker.config.loader', 'ottla.broker.config.time_units',\n"
+        "    'ottla.broker.config.security_configs',\n"
         "    'ottla.broker.net', 'ottla.broker.net.listeners',\n"
         "    'ottla.broker.cluster', 'ottla.broker.cluster.cluster_file',\n"
         "    'ottla.broker.cluster.store', 'ottla.broker.cluster.store.store_url',\n"
         "    'ottla.cli', 'ottla.cli.errors',\n"
+        "    'ottla.coord', 'ottla.coord.principal',\n"
         "    'ottla.protocol', 'ottla.protocol.configdef',\n"
         "    'ottla.storage', 'ottla.storage.config'}, packages()\n"
     )

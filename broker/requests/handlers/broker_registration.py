@@ -72,10 +72,15 @@ async def _register(
 
 
 def check_inter_broker_listener(broker: Broker, context: RequestContext) -> None:
-    """Raise ApiError unless a request came over the inter-broker listener of a cluster."""
+    """Raise ApiError unless a request came over the inter-broker listener of a cluster.
+
+    If that authenticates, it has to come from a broker; see `security.inter_broker`.
+    """
     config = broker.config
-    if not config.is_clustered or (
-        context.connection.listener.name != config.inter_broker_listener
+    if (
+        not config.is_clustered
+        or context.connection.listener.name != config.inter_broker_listener
+        or (broker.server.security is not None and not broker.server.security.is_broker(context))
     ):
         raise ApiError(
             ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
