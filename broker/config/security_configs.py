@@ -26,9 +26,6 @@ SECURITY_PROTOCOLS = (PLAINTEXT, "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 PLAIN = "PLAIN"
 OAUTHBEARER = "OAUTHBEARER"
 SASL_MECHANISMS = (PLAIN, "SCRAM-SHA-256", "SCRAM-SHA-512", OAUTHBEARER)
-#: The default of `listener.security.protocol.map`, as in Kafka.
-_DEFAULT_MAP = ",".join(f"{protocol}:{protocol}" for protocol in SECURITY_PROTOCOLS)
-
 _MINUTE_MS = 60 * 1000
 _LISTENER_PREFIX = re.compile(r"listener\.name\.(?P<listener>[a-z0-9_]+)\.(?P<name>.+)")
 
@@ -38,10 +35,10 @@ class SecurityConfigs:
     """The part of the broker configs that is about security."""
 
     listener_security_protocol_map: str = config_key(
-        _DEFAULT_MAP,
+        "",
         "Comma-separated list of LISTENER:PROTOCOL, where PROTOCOL is PLAINTEXT, SSL,"
         " SASL_PLAINTEXT or SASL_SSL. A listener with the name of a protocol has that protocol;"
-        " with the default map, all others are PLAINTEXT.",
+        " if the list is empty, all others are PLAINTEXT.",
         is_list=True,
         is_dynamic=False,
     )
@@ -305,7 +302,7 @@ def parse_protocol_map(text: str, listeners: Iterable[str]) -> dict[str, str]:
             of_listeners[listener] = protocols[listener]
         elif listener in SECURITY_PROTOCOLS:
             of_listeners[listener] = listener
-        elif text == _DEFAULT_MAP:
+        elif not protocols:
             of_listeners[listener] = PLAINTEXT
         else:
             raise ConfigError(

@@ -10,6 +10,7 @@ from ottla.broker.config.dynamic_configs import ConfigDescriber, ConfigSource
 from ottla.broker.config.loader import load_broker_config
 from ottla.broker.daemon import check_listeners
 from ottla.broker.net.listeners import Listener
+from ottla.coord.metadata_image import MetadataImage
 from ottla.storage.config import TOPIC_CONFIGS, LogConfig
 
 
@@ -330,7 +331,7 @@ def test_secrets_are_in_no_text():
             "listener.name.sasl_ssl.ssl.key.password": secret,
         }
     )
-    described = list(ConfigDescriber(config).broker())
+    described = list(ConfigDescriber(config, MetadataImage()).broker())
 
     assert secret not in repr(config) + str(config)
     assert secret not in repr(described)
