@@ -249,10 +249,14 @@ class KeySet:
         if len(data) > _MAX_KEY_SET_BYTES:
             raise ValueError(f"larger than {_MAX_KEY_SET_BYTES} bytes")
         try:
-            key_set = jwt.PyJWKSet.from_dict(json.loads(data))
-        except jwt.PyJWTError as error:
+            content = json.loads(data)
+            if not isinstance(content, dict) or not isinstance(content.get("keys"), list):
+                raise ValueError('expected {"keys": […]}')
+            key_set = jwt.PyJWKSet.from_dict(content)
+        except (jwt.PyJWTError, AttributeError, TypeError) as error:
             raise ValueError(str(error)) from None
-        return {key.key_id: key for key in key_set.keys}
+        # Without the algorithm of the key: an RSA key signs with RS256 and with PS512.
+        return {key.key_id: key.key for key in key_set.keys if key.public_key_use != "enc"}
 
 
 def check_key_set_url(url: str) -> None:
