@@ -158,7 +158,8 @@ class Server:
 
     def admit(self, connection: Connection) -> bool:
         """Register a connection; return False if it exceeds the connection limits."""
-        if not self._is_within_limits(connection.peer):
+        # A connection with TLS was counted for its quota when the handshake began.
+        if not self._is_within_limits(connection.peer, is_new=not connection.uses_tls):
             return False
         self._connections.add(connection)
         self._count_by_peer[connection.peer] += 1
@@ -198,7 +199,7 @@ class Server:
         """Remove a connection that has authenticated."""
         self._unauthenticated.discard(connection)
 
-    def _is_within_limits(self, peer: str) -> bool:
+    def _is_within_limits(self, peer: str, *, is_new: bool = True) -> bool:
         config = self.config
         if self._is_stopping:
             return False  # It was accepted before the listeners were closed.
@@ -207,8 +208,10 @@ class Server:
             reason = f"max.connections is {max_connections}"
         elif self._count_by_peer[peer] >= config.max_connections_per_ip:
             reason = f"max.connections.per.ip is {config.max_connections_per_ip}"
-        elif self.dispatcher.quotas is not None and not self.dispatcher.quotas.admits_connection(
-            peer
+        elif (
+            is_new
+            and self.dispatcher.quotas is not None
+            and not self.dispatcher.quotas.admits_connection(peer)
         ):
             reason = "the quota connection_creation_rate is exceeded"
         else:
