@@ -124,11 +124,23 @@ def with_needs(handler: Handler, authorizer: Authorizer, api: registry.Api) -> H
         for need in needs:
             operation, resource_type, _field = need
             if not authorizer.allows(context, operation, resource_type, need.name_of(request)):
-                response: Any = api.response
-                return cast(Message, response(error_code=DENIED[resource_type]))
+                return _denied(api, request, DENIED[resource_type])
         return handler(broker, context, request)
 
     return handle
+
+
+def _denied(api: registry.Api, request: Any, code: ErrorCode) -> Message:
+    """Return the response to a request that is denied as a whole.
+
+    Old versions of some APIs have an error code in each item only.
+    """
+    from ..cluster.forwarding import FORWARDED  # noqa: PLC0415  # Only needed here.
+
+    if api.key in FORWARDED:
+        return FORWARDED[api.key](request, ApiError(code))
+    response: Any = api.response
+    return cast(Message, response(error_code=code))
 
 
 def allows(

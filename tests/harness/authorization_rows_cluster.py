@@ -7,21 +7,47 @@ from harness.authorization_rows import (
     CLUSTER,
     DESCRIBE,
     DESCRIBE_CONFIGS,
+    GROUP,
+    READ,
+    TOPIC,
     Names,
     Row,
     World,
     right,
 )
 from ottla.protocol import registry
+from ottla.protocol.api.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+from ottla.protocol.api.consumer_group_describe import ConsumerGroupDescribeRequest
+from ottla.protocol.api.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from ottla.protocol.api.describe_quorum import (
     DescribeQuorumPartition,
     DescribeQuorumRequest,
     DescribeQuorumTopic,
 )
+from ottla.protocol.api.elect_leaders import ElectLeadersRequest
+from ottla.protocol.api.elect_leaders import TopicPartitions as ElectedPartitions
 from ottla.protocol.api.list_config_resources import ListConfigResourcesRequest
+from ottla.protocol.api.list_partition_reassignments import ListPartitionReassignmentsRequest
 from ottla.protocol.api.unregister_broker import UnregisterBrokerRequest
 from ottla.protocol.api.update_features import UpdateFeaturesRequest
 from ottla.protocol.errors import ErrorCode
+
+
+def _elect_leaders(_world: World, names: Names, _version: int) -> ElectLeadersRequest:
+    partitions = [ElectedPartitions(topic=names.topic, partitions=[0])]
+    return ElectLeadersRequest(topic_partitions=partitions)
+
+
+def _alter_reassignments(
+    _world: World, names: Names, _version: int
+) -> AlterPartitionReassignmentsRequest:
+    partition = ReassignablePartition(partition_index=0, replicas=[0])
+    topics = [ReassignableTopic(name=names.topic, partitions=[partition])]
+    return AlterPartitionReassignmentsRequest(topics=topics)
 
 
 def _describe_quorum(_world: World, _names: Names, _version: int) -> DescribeQuorumRequest:
@@ -30,7 +56,31 @@ def _describe_quorum(_world: World, _names: Names, _version: int) -> DescribeQuo
     return DescribeQuorumRequest(topics=[topic])
 
 
+def _consumer_group_heartbeat(
+    _world: World, names: Names, _version: int
+) -> ConsumerGroupHeartbeatRequest:
+    # Of no member: nobody joins.
+    return ConsumerGroupHeartbeatRequest(
+        group_id=names.group,
+        member_id="m",
+        member_epoch=5,
+        subscribed_topic_names=[names.topic],
+    )
+
+
 CLUSTER_ROWS: tuple[Row, ...] = (
+    Row(
+        registry.ELECT_LEADERS,
+        _elect_leaders,
+        (right(ALTER, CLUSTER),),
+        tolerated=frozenset({ErrorCode.ELECTION_NOT_NEEDED}),
+    ),
+    Row(registry.ALTER_PARTITION_REASSIGNMENTS, _alter_reassignments, (right(ALTER, CLUSTER),)),
+    Row(
+        registry.LIST_PARTITION_REASSIGNMENTS,
+        lambda _world, _names, _version: ListPartitionReassignmentsRequest(topics=None),
+        (right(DESCRIBE, CLUSTER),),
+    ),
     Row(registry.DESCRIBE_QUORUM, _describe_quorum, (right(DESCRIBE, CLUSTER),)),
     Row(
         registry.UPDATE_FEATURES,
@@ -47,5 +97,18 @@ CLUSTER_ROWS: tuple[Row, ...] = (
         registry.LIST_CONFIG_RESOURCES,
         lambda _world, _names, _version: ListConfigResourcesRequest(),
         (right(DESCRIBE_CONFIGS, CLUSTER),),
+    ),
+    Row(
+        registry.CONSUMER_GROUP_HEARTBEAT,
+        _consumer_group_heartbeat,
+        (right(READ, GROUP), right(DESCRIBE, TOPIC)),
+        tolerated=frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.GROUP_ID_NOT_FOUND}),
+    ),
+    Row(
+        registry.CONSUMER_GROUP_DESCRIBE,
+        lambda _world, names, _version: ConsumerGroupDescribeRequest(group_ids=[names.group]),
+        (right(DESCRIBE, GROUP),),
+        # It is a classic one.
+        tolerated=frozenset({ErrorCode.GROUP_ID_NOT_FOUND}),
     ),
 )
