@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 
 import pytest
@@ -12,14 +13,35 @@ import pytest
 from harness.clients.confluent import Confluent
 from harness.daemon import Daemon, shown_on_failure
 from harness.group_members import BROKER_FLAGS, GroupMembers, check_group, producing, settle
+from harness.wire import connect
+from ottla.protocol.api.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from ottla.protocol.errors import ErrorCode
 
 PARTITIONS = 6
+GROUP_RESOURCE = 32
 ALL = os.environ.get("TEST_ASSIGNORS") == "all"
 CLIENTS = ("confluent", "java")
 #: Where the broker's part is the same for both.
 SOME_CLIENTS = CLIENTS if ALL else ("confluent",)
 UPGRADES = [("confluent", "range"), ("java", "cooperative-sticky")]
 ALL_UPGRADES = [*UPGRADES, ("confluent", "cooperative-sticky"), ("java", "range")]
+
+
+async def set_session_timeout(address: str, group: str, timeout_ms: int) -> None:
+    """Alter the config of a group."""
+    config = AlterableConfig(
+        name="consumer.session.timeout.ms", config_operation=0, value=str(timeout_ms)
+    )
+    resource = AlterConfigsResource(
+        resource_type=GROUP_RESOURCE, resource_name=group, configs=[config]
+    )
+    async with connect(address) as client:
+        response = await client.request(IncrementalAlterConfigsRequest(resources=[resource]))
+    assert response.responses[0].error_code == ErrorCode.NONE
 
 
 @pytest.mark.parametrize("client", CLIENTS)
@@ -54,6 +76,8 @@ def test_a_static_member_that_restarts_causes_no_rebalance(broker, tmp_path, nam
         GroupMembers(broker.address, tmp_path, name, name, assignors=["range"]) as members,
         producing(broker.address, name, PARTITIONS) as load,
     ):
+        # Longer than any client takes to restart.
+        asyncio.run(set_session_timeout(broker.address, name, 30_000))
         for member in ("a", "b"):
             members.start(member, client, instance=member, protocol="consumer")
         members.wait_until_assigned(PARTITIONS)

@@ -82,7 +82,7 @@ async def a_quick_broker(
     groups = {
         "group_min_session_timeout_ms": 100,
         "group_consumer_min_session_timeout_ms": 100,
-        "group_consumer_session_timeout_ms": 2000,
+        "group_consumer_session_timeout_ms": 30_000,
         "group_consumer_min_heartbeat_interval_ms": 20,
         "group_consumer_heartbeat_interval_ms": 50,
         "group_consumer_assignment_interval_ms": 0,
