@@ -6,7 +6,6 @@ record must be there once and in order, the replicas equal, and nothing left on 
 
 from __future__ import annotations
 
-import asyncio
 import json
 import subprocess
 from collections.abc import Callable, Iterator
@@ -15,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from chaos.store_view import StoreView
 from harness.apache_kafka import ApacheKafka
 from harness.checker import check
 from harness.clients.agents import JAVA
@@ -23,7 +23,7 @@ from harness.command import Command
 from harness.daemon import shown_on_failure
 from harness.etcd import EtcdCluster, StoreCluster
 from harness.load import Load, load_on, read_everything, silenced_client_logs
-from harness.replicas import log_bytes, state_anomalies
+from harness.replicas import log_bytes
 from harness.waiting import wait_until
 from ottla.client import TopicPartition
 from ottla.client.admin import NewTopic
@@ -88,9 +88,7 @@ def load_on_brokers(
     assert not load.problems
     wait_until(lambda: has_equal_replicas(cluster, topic), "equal replicas")
     # Another test elects a leader that is not in sync, on purpose.
-    assert not [
-        one for one in asyncio.run(state_anomalies(etcd)) if "is_recovering=True" not in one
-    ]
+    assert not [one for one in StoreView(etcd).anomalies() if "is_recovering=True" not in one]
 
 
 def create(cluster: StoreCluster, topic: str, assignment: list[list[int]]) -> None:

@@ -22,8 +22,11 @@ from ottla.coord.election import (
     elect_preferred,
     elect_unclean,
     expand,
+    original_replicas,
     reassign,
+    resign,
     shrink,
+    update_elr,
 )
 from ottla.coord.partition_state import PartitionState
 
@@ -81,8 +84,10 @@ def _successors(
         if before.leader in after.isr:
             yield shrink(before, set(before.isr) - set(after.isr), min_isr)
         yield expand(before, set(after.isr) - set(before.isr), min_isr)
+        yield update_elr(before, min_isr)
+    yield resign(before, min_isr)
     yield elect_preferred(before, before.replicas)
-    yield from _reassigned(before, after)
+    yield from _reassigned(before, after, min_isr)
     for registrations in product(_REGISTRATIONS, repeat=len(before.replicas)):
         state_of = dict(zip(before.replicas, registrations, strict=True))
         alive = {one for one, state in state_of.items() if state not in ("absent", "lossy")}
@@ -96,15 +101,25 @@ def _successors(
         )
         yield elected
         if may_be_unclean:
-            yield elect_unclean(elected, alive)
+            # One change: the version rises once.
+            yield _next(before, elect_unclean(elected, alive))
 
 
-def _reassigned(before: PartitionState, after: PartitionState) -> Iterator[PartitionState]:
+def _next(before: PartitionState, after: PartitionState) -> PartitionState:
+    return replace(after, partition_epoch=before.partition_epoch + 1)
+
+
+def _reassigned(
+    before: PartitionState, after: PartitionState, min_isr: int
+) -> Iterator[PartitionState]:
     if before.adding_replicas or before.removing_replicas:
         members = before.replicas
         for number in range(1 << len(members)):
             alive = {one for bit, one in enumerate(members) if number >> bit & 1}
-            yield complete_reassignment(before, alive)
+            yield complete_reassignment(before, alive, min_isr)
+            # A cancellation may be complete at once.
+            cancelled = reassign(before, original_replicas(before), min_isr)
+            yield _next(before, complete_reassignment(cancelled, alive, min_isr))
     target = [one for one in after.replicas if one not in after.removing_replicas]
     if target and (after.replicas, after.removing_replicas) != (
         before.replicas,
@@ -112,7 +127,7 @@ def _reassigned(before: PartitionState, after: PartitionState) -> Iterator[Parti
     ):
         orders = permutations(target) if len(target) <= _MAX_PERMUTED else (target,)
         for order in orders:
-            yield reassign(before, order)
+            yield reassign(before, order, min_isr)
 
 
 def _in_state(state_of: dict[int, str], *states: str) -> set[int]:
