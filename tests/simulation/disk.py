@@ -331,6 +331,7 @@ class SimulatedLogDirectory:
         self.stored.cluster_id = self.cluster_id = cluster_id or self.stored.cluster_id or "sim"
         self.disk = self
         stored = self.stored
+        self.has_fsynced_records = not stored.may_have_lost_records
         if stored.noted_boot != stored.boot and stored.logs:
             stored.may_have_lost_records = True
         stored.noted_boot = stored.boot
@@ -370,9 +371,11 @@ class SimulatedLogDirectory:
 
     def note_losses(self) -> None:
         self.stored.may_have_lost_records = True
+        self.has_fsynced_records = False
 
     def forget_losses(self) -> None:
         self.stored.may_have_lost_records = False
+        self.has_fsynced_records = True
 
     def read_high_watermarks(self) -> dict[str, int]:
         return self.stored.high_watermarks
