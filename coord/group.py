@@ -18,7 +18,7 @@ come next, and the timers. A restart in the middle of a rebalance returns to the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from ottla.protocol.api.heartbeat import HeartbeatResponse
@@ -57,6 +57,8 @@ class Group:
         self.protocol: str | None = None
         self.leader: str | None = None
         self.membership = Membership()
+        #: What the members of the last generation subscribed to; None before the first one.
+        self.subscriptions: Sequence[bytes] | None = None
         # Soft state of the rebalance in progress.
         self._timers = GroupTimers(group_id, deadlines)
         # Initial delay of an empty group: how much longer it may be extended, and whether a member
@@ -88,8 +90,12 @@ class Group:
 
     @property
     def size_bytes(self) -> int:
-        """The estimated memory of the members."""
-        return sum(member.size_bytes for member in self.members.values())
+        """The estimated memory of its members."""
+        members = self.members.values()
+        # What a member has replaced is kept until the next generation.
+        current = {id(metadata) for member in members for _name, metadata in member.protocols}
+        replaced = (data for data in self.subscriptions or () if id(data) not in current)
+        return sum(member.size_bytes for member in members) + sum(map(len, replaced))
 
     @property
     def pending(self) -> set[str]:
@@ -109,6 +115,7 @@ class Group:
             Member.from_record(member, metadata.protocol) for member in metadata.members
         )
         self.state = GroupState.STABLE if self.members else GroupState.EMPTY
+        self._note_subscriptions()
 
     def replay(self, metadata: GroupMetadataValue) -> None:
         """Apply a record that was just appended: the generation that it describes is complete.
@@ -478,10 +485,12 @@ class Group:
             self._become(GroupState.EMPTY)
             self.empty_since_ms = now.time_ms
             self.protocol = self.leader = None
+            self._note_subscriptions()
             return [Append([self._record(now)]), *self._log_rebalance(now)]
         if self.leader not in self.members or self.members[self.leader].waiting_join is None:
             self.leader = joined[0].id
         self.protocol = self.membership.choose_protocol()
+        self._note_subscriptions()
         self._become(GroupState.COMPLETING_REBALANCE)
         self._has_assignment = False
         self._not_synced = set(self.members)
@@ -579,6 +588,9 @@ class Group:
         if self.state is GroupState.DEAD:
             raise GroupError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         return self.membership.find(member_id, instance_id)
+
+    def _note_subscriptions(self) -> None:
+        self.subscriptions = [member.metadata(self.protocol) for member in self.members.values()]
 
     def _check_generation(self, generation: int) -> None:
         if generation != self.generation:

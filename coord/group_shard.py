@@ -906,13 +906,19 @@ def _offset_bytes(committed: CommittedOffset | None) -> int:
 
 
 def subscribed_topics(group: Group) -> set[str] | None:
-    """Return the topics that the members of a consumer group subscribe to; None if unknown."""
+    """Return the topics that the members of a consumer group subscribe to; None if unknown.
+
+    As in the last generation: a member that joins again counts from the next one on.
+    """
+    if group.subscriptions is None:
+        return None
     topics: set[str] = set()
-    for member in group.members.values():
-        metadata = memoryview(member.metadata(group.protocol))
+    for metadata in group.subscriptions:
         try:
             # All versions begin like the first, and some clients get the rest wrong.
-            subscription, _end = codec(ConsumerProtocolSubscription, 0).decode(metadata, 2)
+            subscription, _end = codec(ConsumerProtocolSubscription, 0).decode(
+                memoryview(metadata), 2
+            )
         except DecodeError:
             return None
         topics.update(subscription.topics)

@@ -25,7 +25,7 @@ from ottla.storage.config import TOPIC_CONFIGS
 from ..cluster.controller import ConfigChange
 from ..requests.authorization import ALTER_CONFIGS, CLUSTER, GROUP, TOPIC, check
 from ..requests.errors import EXPECTED_ERRORS, ApiError, error_code_of, error_message_of
-from ..requests.slices import SLICE_ELEMENTS
+from ..requests.slices import SLICE_ELEMENTS, in_slices
 from ..requests.topic_metadata import find_topic
 from .broker_config import BROKER_CONFIGS, BrokerConfig, broker_config_key
 from .group_configs import GROUP_CONFIGS, check_group_configs
@@ -181,7 +181,7 @@ class ConfigResource(NamedTuple):
 
     type: int
     name: str
-    edits: Sequence[ConfigEdit]
+    edits: list[ConfigEdit]
 
 
 async def alter_configs(
@@ -193,7 +193,9 @@ async def alter_configs(
     validate_only: bool,
 ) -> list[AlterConfigsResourceResponse]:
     """Alter the overrides of each resource; with `replace`, remove all others."""
-    occurrences = Counter((resource_type, name) for resource_type, name, _edits in resources)
+    occurrences: Counter[tuple[int, str]] = Counter()
+    async for resources_of_slice in in_slices(resources):
+        occurrences.update((resource_type, name) for resource_type, name, _ in resources_of_slice)
     results = {}
     for number, (resource_type, name, edits) in enumerate(resources, start=1):
         if number % SLICE_ELEMENTS == 0:

@@ -10,7 +10,7 @@ disk, and decompresses.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Iterator, Mapping
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from ottla.protocol.api.list_offsets import (
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
+    ListOffsetsTopic,
     ListOffsetsTopicResponse,
 )
 from ottla.protocol.errors import ErrorCode
@@ -30,7 +31,7 @@ from ottla.storage.timestamp_search import (
 
 from ..authorization import DESCRIBE, TOPIC, check
 from ..errors import EXPECTED_ERRORS, ApiError, error_code_of
-from ..slices import SLICE_ELEMENTS, in_slices
+from ..slices import in_slices, is_large, map_in_slices
 
 if TYPE_CHECKING:
     from ...broker import Broker
@@ -60,7 +61,9 @@ _READ_COMMITTED = 1
 _NO_TIMESTAMP = -1
 _NOT_FOUND = TimestampAndOffset(-1, _NO_TIMESTAMP)
 
-#: The responses of a topic, and a partition to add to them.
+#: The responses of each topic of a request.
+_Results = list[list[ListOffsetsPartitionResponse]]
+#: The name of a topic, its responses, and a partition to add to them.
 _Entry = tuple[str, list[ListOffsetsPartitionResponse], ListOffsetsPartition]
 #: A partition, a timestamp to look up in it, and where in which list the response belongs.
 _Lookup = tuple["Partition", int, list[ListOffsetsPartitionResponse], int]
@@ -70,39 +73,45 @@ def handle(
     broker: Broker, context: RequestContext, request: ListOffsetsRequest
 ) -> ListOffsetsResponse | Coroutine[Any, Any, ListOffsetsResponse]:
     """Handle ListOffsets."""
-    responses: list[list[ListOffsetsPartitionResponse]] = [[] for _topic in request.topics]
-    entries = [
-        (topic.name, of_topic, partition)
-        for topic, of_topic in zip(request.topics, responses, strict=True)
-        for partition in topic.partitions
-    ]
-    response = ListOffsetsResponse(
-        topics=[
-            ListOffsetsTopicResponse(name=topic.name, partitions=of_topic)
-            for topic, of_topic in zip(request.topics, responses, strict=True)
-        ]
-    )
+    if is_large(request.topics):
+        return _respond_in_slices(broker, context, request)
+    results: _Results = [[] for _topic in request.topics]
+    entries = list(_entries(request, results))
     counts = Counter((name, partition.partition_index) for name, _, partition in entries)
-    if len(entries) > SLICE_ELEMENTS:
-        return _respond_in_slices(broker, context, request, entries, counts, response)
     lookups = _respond(broker, context, request, entries, counts)
+    topics = list(map(_topic_response, zip(request.topics, results, strict=True)))
+    response = ListOffsetsResponse(topics=topics)
     if not lookups:
         return response
     return _look_up(broker, context.version, request, lookups, response)
 
 
 async def _respond_in_slices(
-    broker: Broker,
-    context: RequestContext,
-    request: ListOffsetsRequest,
-    entries: Iterable[_Entry],
-    counts: Counter[tuple[str, int]],
-    response: ListOffsetsResponse,
+    broker: Broker, context: RequestContext, request: ListOffsetsRequest
 ) -> ListOffsetsResponse:
+    results: _Results = [[] for _topic in request.topics]
+    counts: Counter[tuple[str, int]] = Counter()
+    async for entries in in_slices(_entries(request, results)):
+        counts.update((name, partition.partition_index) for name, _, partition in entries)
     lookups: list[_Lookup] = []
-    async for entries_of_slice in in_slices(entries):
-        lookups += _respond(broker, context, request, entries_of_slice, counts)
+    async for entries in in_slices(_entries(request, results)):
+        lookups += _respond(broker, context, request, entries, counts)
+    topics = await map_in_slices(_topic_response, zip(request.topics, results, strict=True))
+    response = ListOffsetsResponse(topics=topics)
     return await _look_up(broker, context.version, request, lookups, response)
+
+
+def _entries(request: ListOffsetsRequest, results: _Results) -> Iterator[_Entry]:
+    for topic, of_topic in zip(request.topics, results, strict=True):
+        for partition in topic.partitions:
+            yield topic.name, of_topic, partition
+
+
+def _topic_response(
+    result: tuple[ListOffsetsTopic, list[ListOffsetsPartitionResponse]],
+) -> ListOffsetsTopicResponse:
+    topic, partitions = result
+    return ListOffsetsTopicResponse(name=topic.name, partitions=partitions)
 
 
 def _respond(

@@ -7,6 +7,7 @@ the transaction here; before, with AddOffsetsToTxn.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Container
 from typing import TYPE_CHECKING
 
 from ottla.coord.effects import Producer, Reply
@@ -20,8 +21,9 @@ from ottla.protocol.api.txn_offset_commit import (
 )
 from ottla.protocol.errors import ErrorCode
 
-from ..authorization import DENIED, GROUP, READ, TRANSACTIONAL_ID, WRITE, allows
-from .offset_commit import denied_partitions, offsets_of_existing_partitions
+from ..authorization import DENIED, GROUP, READ, TOPIC, TRANSACTIONAL_ID, WRITE, allows
+from ..slices import in_slices, map_in_slices
+from .offset_commit import denied_topics, offsets_of_existing_partitions
 
 if TYPE_CHECKING:
     from ...broker import Broker
@@ -39,41 +41,47 @@ async def handle(
     """Handle TxnOffsetCommit."""
     group_id = request.group_id
     if not group_id:
-        return _response(request, {}, ErrorCode.INVALID_GROUP_ID)
+        return await _response(request, {}, ErrorCode.INVALID_GROUP_ID)
     transactional_id = request.transactional_id
     if not allows(broker, context, WRITE, TRANSACTIONAL_ID, transactional_id):
-        return _response(request, {}, DENIED[TRANSACTIONAL_ID])
+        return await _response(request, {}, DENIED[TRANSACTIONAL_ID])
     if not allows(broker, context, READ, GROUP, group_id):
-        return _response(request, {}, DENIED[GROUP])
-    denied = denied_partitions(broker, context, request)
-    offsets = offsets_of_existing_partitions(broker, request, denied)
+        return await _response(request, {}, DENIED[GROUP])
+    denied = await denied_topics(broker, context, request)
+    offsets = await offsets_of_existing_partitions(broker, request, denied)
     if not offsets:
-        return _response(request, denied)  # Nothing is added to the transaction.
+        return await _response(request, {}, denied=denied)  # Nothing is added to the transaction.
     if not transactional_id:
         codes = dict.fromkeys(offsets, ErrorCode.INVALID_REQUEST)
-        return _response(request, {**codes, **denied})
+        return await _response(request, codes, denied=denied)
     producer = Producer(request.producer_id, request.producer_epoch)
     with broker.transactions.verifications.guard(producer.id) as guard:
         code = await _verify(broker, context, request, producer, guard)
-        offsets = offsets_of_existing_partitions(broker, request, denied)
+        # Verified and appended in one step; topics may have been deleted before it.
+        image = broker.topics.image
+        offsets = {
+            tp: committed
+            for tp, committed in offsets.items()
+            if image.has_partition(*tp) and image.topics[tp.topic].id == committed.topic_id
+        }
         if code is not ErrorCode.NONE:
-            return _response(request, {**dict.fromkeys(offsets, code), **denied})
-        # Verified and appended in one step.
+            return await _response(request, dict.fromkeys(offsets, code), denied=denied)
         identity = MemberIdentity(
             request.member_id, request.group_instance_id, request.generation_id
         )
-        result = broker.groups.submit(
+        result: PartitionErrors | asyncio.Future[PartitionErrors] = broker.groups.submit(
             group_id,
             lambda shard, token, _now: shard.commit_in_transaction(
                 group_id,
                 identity,
                 producer,
                 offsets,
-                lambda codes: Reply(token, _response(request, {**codes, **denied})),
+                lambda codes: Reply(token, codes),
             ),
-            lambda code: _response(request, {**dict.fromkeys(offsets, code), **denied}),
+            lambda code: dict.fromkeys(offsets, code),
         )
-    return await result if isinstance(result, asyncio.Future) else result
+    codes = await result if isinstance(result, asyncio.Future) else result
+    return await _response(request, codes, denied=denied)
 
 
 async def _verify(
@@ -119,25 +127,28 @@ def _commit_code(code: ErrorCode, version: int) -> ErrorCode:
     return ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
-def _response(
+async def _response(
     request: TxnOffsetCommitRequest,
     codes: PartitionErrors,
     default: ErrorCode = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    denied: Container[str] = (),
 ) -> TxnOffsetCommitResponse:
-    return TxnOffsetCommitResponse(
-        topics=[
-            TxnOffsetCommitResponseTopic(
-                name=topic.name,
-                partitions=[
-                    TxnOffsetCommitResponsePartition(
-                        partition_index=partition.partition_index,
-                        error_code=codes.get(
-                            TopicPartition(topic.name, partition.partition_index), default
-                        ),
-                    )
-                    for partition in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
+    of_topics: list[list[TxnOffsetCommitResponsePartition]] = [[] for _topic in request.topics]
+    entries = (
+        (topic.name, of_topic, partition.partition_index)
+        for topic, of_topic in zip(request.topics, of_topics, strict=True)
+        for partition in topic.partitions
     )
+    async for entries_of_slice in in_slices(entries):
+        for name, of_topic, index in entries_of_slice:
+            code = codes.get(TopicPartition(name, index), default)
+            if name in denied:
+                code = DENIED[TOPIC]
+            of_topic.append(
+                TxnOffsetCommitResponsePartition(partition_index=index, error_code=code)
+            )
+    topics = await map_in_slices(
+        lambda pair: TxnOffsetCommitResponseTopic(name=pair[0].name, partitions=pair[1]),
+        zip(request.topics, of_topics, strict=True),
+    )
+    return TxnOffsetCommitResponse(topics=topics)
