@@ -45,7 +45,7 @@ from .errors import (
 from .files import OpenFiles
 from .index import TIME_ENTRY_BYTES
 from .leader_epochs import LeaderEpochs
-from .partition_metadata import PartitionMetadata
+from .partition_metadata import PARTITION_METADATA_FILE, PartitionMetadata
 from .producer_states import SNAPSHOT_PAUSE_SECONDS, ProducerSnapshot, ProducerStates
 from .retention import SegmentSummary, count_deletable, should_roll_for_retention
 from .segment import Segment
@@ -119,6 +119,7 @@ class Log:
         self._leader_epoch_checkpoint = LeaderEpochCheckpoint(directory, self.disk)
         #: The topic that the records belong to; None if that was not recorded.
         self.topic_id: UUID | None = None
+        self._has_unflushed_metadata = False
         self.start_offset = 0
         self.recovery_point = 0
         #: From this offset on, records were validated, and the max timestamps in batch headers are
@@ -156,6 +157,12 @@ class Log:
         # Needed for each append.
         self._has_append_time = config.message_timestamp_type == "LogAppendTime"
         self._is_fsynced = config.durability == "fsync"
+
+    def write_metadata(self, metadata: PartitionMetadata) -> None:
+        """Write the metadata of a new log, which the first flush makes durable."""
+        metadata.write(self.directory, self.disk)
+        self._has_unflushed_metadata = self.segments.has_unflushed_names = True
+        self.set_metadata(metadata)
 
     def set_metadata(self, metadata: PartitionMetadata) -> None:
         """Set the topic id, and whether the log replaces one that was lost."""
@@ -664,6 +671,12 @@ class Log:
             if error.errno in NO_SPACE_ERRORS:
                 raise
             raise self.fail(error) from error
+        if self._has_unflushed_metadata:
+            try:
+                self.disk.sync_path(self.directory / PARTITION_METADATA_FILE)
+            except OSError as error:
+                raise self.fail(error) from error
+            self._has_unflushed_metadata = False
         self._flush_segments()
         if self.segments.active is not active:
             # It was sealed meanwhile, maybe with `end` as its end: its indexes belong to it.

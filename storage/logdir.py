@@ -242,8 +242,7 @@ class LogDirectory:
                 log, report = open_log(self.path / name, configs[name], self.files)
                 created.append((name, log, report))
                 if metadata is not None and name in metadata:
-                    metadata[name].write(log.directory, self.disk)
-                    log.set_metadata(metadata[name])
+                    log.write_metadata(metadata[name])
             self.disk.sync_directory(self.path)
         except OSError:
             for _name, log, _report in created:
@@ -280,8 +279,7 @@ class LogDirectory:
             if name in metadata and log.topic_id != metadata[name].topic_id:
                 if log.end_offset > 0:
                     raise StorageError(f"Log {name} exists, and belongs to another topic")
-                metadata[name].write(log.directory, self.disk)
-                log.set_metadata(metadata[name])
+                log.write_metadata(metadata[name])
 
     @property
     def has_deleted(self) -> bool:

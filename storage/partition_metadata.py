@@ -7,8 +7,9 @@ The format is Kafka's. A directory has the name of its topic, and a deleted topi
 again: the id tells their logs apart. A third line, `log_lost: true`, marks a log that was created
 empty in place of one that had disappeared.
 
-The file is not fsynced. A log without it, or with a damaged one, was written by an earlier version
-or just before a power cut; it counts as a log of the topic that has its name.
+The first flush of the log makes the file durable, before it makes records durable. A log without
+it, or with an empty one, was written by an earlier version or has no durable records because of a
+power cut; it counts as a log of the topic that has its name.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class PartitionMetadata(NamedTuple):
     log_lost: bool = False
 
     def write(self, directory: Path, disk: Disk) -> None:
-        """Write the file into a log's directory."""
+        """Write the file into a log's directory, without an fsync."""
         assert self.topic_id is not None
         text = base64.urlsafe_b64encode(self.topic_id.bytes).decode().rstrip("=")
         content = f"version: 0\ntopic_id: {text}\n" + "log_lost: true\n" * self.log_lost
@@ -51,6 +52,8 @@ class PartitionMetadata(NamedTuple):
             return cls()
         except UnicodeDecodeError:
             text = ""
+        if not text.strip("\0"):
+            return cls()
         fields = dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
         try:
             topic_id = UUID(bytes=base64.urlsafe_b64decode(fields["topic_id"] + "=="))

@@ -1,12 +1,14 @@
 """Power cuts: what survives in each durability mode, on a disk that loses unsynced data."""
 
 import random
+from uuid import uuid4
 
 import pytest
 
 from crash.lives import lost_records, writers
 from crash.writer import CONFIG, LOGS, NOW, a_batch, open_directory, rows, value_of
 from harness.mounts import private_mounts
+from ottla.storage.partition_metadata import PartitionMetadata
 
 CUTS = 10
 SIZE = 48 * 1024 * 1024
@@ -94,6 +96,25 @@ def test_a_power_cut_after_a_checkpoint_loses_nothing_before_it(mounts):
     logs = filled(mounts.path / "data")
     logs.checkpoint_recovery_points()
 
+    cut_power_of(mounts, logs)
+
+    assert verified_reports(mounts.path / "data").keys() == set(LOGS)
+
+
+def test_a_power_cut_after_the_first_flush_keeps_the_topic_id(mounts):
+    logs = open_directory(mounts.path / "data")
+    metadata = PartitionMetadata(uuid4(), log_lost=True)
+    (log,) = logs.create_all({"t-0": CONFIG}, {"t-0": metadata})
+    log.append(a_batch(LOGS[0], 0, 2), leader_epoch=0, now_ms=NOW)
+    log.flush()
+
+    cut_power_of(mounts, logs)
+
+    assert PartitionMetadata.read(mounts.path / "data" / "t-0") == metadata
+
+
+def cut_power_of(mounts, logs):
+    """Cut the power of an open data directory, and mount the disk again."""
     mounts.cut_power()
     logs.flusher.stop()
     for log in logs.logs.values():
@@ -102,5 +123,3 @@ def test_a_power_cut_after_a_checkpoint_loses_nothing_before_it(mounts):
     logs.disk.close(logs._lock)
     mounts.unmount()
     mounts.mount_ext4()
-
-    assert verified_reports(mounts.path / "data").keys() == set(LOGS)
