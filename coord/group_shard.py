@@ -366,7 +366,7 @@ class GroupShard:
             and self._count_groups() >= self._config.max_groups
             and not self._forget_pending_members()
         ):
-            raise GroupError(ErrorCode.GROUP_MAX_SIZE_REACHED)
+            raise GroupError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
     def has_memory_for_member(self, size_bytes: int) -> bool:
         """Whether there is memory for a member."""

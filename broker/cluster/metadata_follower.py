@@ -157,11 +157,18 @@ class MetadataFollower:
                 # Warn once, not for each attempt.
                 level = logging.DEBUG if failures else logging.WARNING
                 logger.log(level, "controller is unreachable", extra={"reason": str(error)})
+                self._check_metadata_log()
             except Exception:
                 # Keep following after a bug: the broker's metadata would stay stale for good.
                 logger.exception("following the controller failed")
             await asyncio.sleep(_RETRY.delay(failures, random.random()))  # noqa: S311
             failures += 1
+
+    def _check_metadata_log(self) -> None:
+        """Fail if the metadata log is offline: clients would get stale metadata until a restart."""
+        log = self._topics.metadata_log.partition.log
+        if log.offline_reason is not None:
+            self._fail(f"{log.directory} is offline: {log.offline_reason}")
 
     def _log_error(self, message: str, reason: str) -> None:
         """Log an error once, and not for each attempt."""

@@ -79,7 +79,12 @@ class GroupCoordinator(Coordinator[GroupShard]):
         }
 
     def _count_groups(self) -> int:
-        return sum(len(runtime.shard.with_members) for runtime in self.shards.values())
+        count = sum(len(runtime.shard.with_members) for runtime in self.shards.values())
+        if count >= self._config.max_groups:
+            log_limited(
+                logger, "JoinGroup refused: broker.max.groups have members", extra={"groups": count}
+            )
+        return count
 
     def _has_memory(self, size_bytes: int, is_member: bool) -> bool:
         fits = self._broker.memory.fits(size_bytes, is_member=is_member)

@@ -59,10 +59,13 @@ from .partition import Partition, Role
 
 logger = logging.getLogger(__name__)
 
-#: Smaller values would refuse the records of large groups.
+#: Smaller values would refuse the records of large groups, or make a segment of a few records.
 _INTERNAL_TOPIC_MINIMUMS = {
     "max.message.bytes": LogConfig().max_message_bytes,
     "segment.bytes": 64 * 1024,
+    # Each commit would start a segment.
+    "segment.ms": 60_000,
+    "segment.index.bytes": 64 * 1024,
 }
 
 
@@ -253,6 +256,14 @@ class Topics:
         """Return the effective config of a topic."""
         config = self.topic_config(topic.configs)
         self.may_recompress = self.may_recompress or config.compression_type != "producer"
+        if topic.is_internal:
+            # The defaults of the broker are for the topics of clients.
+            too_small = {
+                name: str(minimum)
+                for name, minimum in _INTERNAL_TOPIC_MINIMUMS.items()
+                if name not in topic.configs and int(config.text_of(name)) < minimum
+            }
+            config = config.with_overrides(too_small) if too_small else config
         return config
 
     def validate_configs(self, topic: Topic, overrides: Mapping[str, str]) -> None:

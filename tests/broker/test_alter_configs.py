@@ -14,6 +14,7 @@ from ottla.protocol.api.describe_configs import DescribeConfigsRequest, Describe
 from ottla.protocol.api.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.registry import ALTER_CONFIGS, INCREMENTAL_ALTER_CONFIGS
+from ottla.storage.config import LogConfig
 
 TOPIC, BROKER = 2, 4
 DYNAMIC_DEFAULT = 3
@@ -361,6 +362,8 @@ async def test_configs_that_damage_an_internal_topic_are_refused(tmp_path):
             (DELETE, "cleanup.policy", None),
             (SET, "max.message.bytes", "10"),
             (SET, "segment.bytes", "1024"),
+            (SET, "segment.ms", "1"),
+            (SET, "segment.index.bytes", "48"),
             (SET, "message.timestamp.before.max.ms", "0"),
         ):
             for options in ({}, {"validate_only": True}):
@@ -374,3 +377,13 @@ async def test_configs_that_damage_an_internal_topic_are_refused(tmp_path):
         resource = incremental_resource(TOPIC, name, (SET, "durability", "fsync"))
         (result,) = await alter_incrementally(client, resource)
         assert result.error_code == ErrorCode.NONE
+
+        # Nor does the broker's default for other topics.
+        edits = [(SET, "message.max.bytes", "20"), (SET, "log.roll.ms", "1")]
+        edits.append((SET, "log.index.size.max.bytes", "48"))
+        resource = incremental_resource(BROKER, "0", *edits)
+        (result,) = await alter_incrementally(client, resource)
+        assert result.error_code == ErrorCode.NONE
+        config = broker.topics.find(name, 0).log.config
+        assert config.max_message_bytes == LogConfig().max_message_bytes
+        assert (config.segment_ms, config.segment_index_bytes) == (60_000, 65_536)

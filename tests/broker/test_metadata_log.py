@@ -1,12 +1,14 @@
 """The metadata log: a change is one batch, applied as a whole or not at all."""
 
+import asyncio
 import errno
 from uuid import UUID
 
 import pytest
 
 from harness.brokers import broker_and_client
-from harness.requests import create_topic, produce_batch, topic_metadata
+from harness.daemon import free_ports
+from harness.requests import create_topic, create_topics_request, produce_batch, topic_metadata
 from harness.wire import connect
 from ottla.broker import Broker, BrokerConfig
 from ottla.coord.metadata_image import (
@@ -102,3 +104,37 @@ async def test_data_is_deleted_only_with_the_deletion_of_the_topic_id(tmp_path):
         assert await topic_metadata(client) == {}
         assert [path.name for path in tmp_path.glob("*.stray/*")] == ["missing-0"]
         assert [path.name for path in tmp_path.glob("*.deleted/*")] == ["deleted-0"]
+
+
+class FailingDisk(Disk):
+    """Fails each fsync, when asked to."""
+
+    fails = False
+
+    def sync(self, fd, *, metadata=False):
+        if self.fails:
+            raise OSError(errno.EIO, "injected")
+        super().sync(fd, metadata=metadata)
+
+
+async def test_a_follower_that_cannot_write_its_metadata_log_fails(tmp_path):
+    """It would serve stale metadata until its next start."""
+    first = free_ports(2)
+    brokers = f"0@127.0.0.1:{first},1@127.0.0.1:{first + 1}"
+    configs = [
+        BrokerConfig(broker_id=number, log_dir=str(tmp_path / str(number)), cluster_brokers=brokers)
+        for number in range(2)
+    ]
+    disk = FailingDisk()
+    async with Broker(configs[0]) as controller, Broker(configs[1], disk=disk) as follower:
+        assert controller.failed is None
+        async with connect(controller) as client:
+            await create_topic(client, "before")
+            disk.fails = True
+            client.send(create_topics_request("after", leaders=[0]))
+
+            assert follower.failed is not None
+            error = await asyncio.wait_for(follower.failed, 30)
+            disk.fails = False
+
+        assert "__cluster_metadata-0 is offline: [Errno 5] injected" in str(error)
