@@ -400,7 +400,7 @@ class LogDirectory:
         log.before_truncation = self._write_recovery_points
         log.after_roll = partial(self.flusher.submit, log.try_to_complete_rolls)
         log.producer_states.count_in(self.producer_memory)
-        if report.damaged_ranges:
+        if report.damaged_ranges or report.has_lost_records:
             with suppress(OSError):  # A full disk; until the next start it is known.
                 self._loss_marker.set()
         self.logs[name], self.reports[name] = log, report
@@ -415,8 +415,25 @@ class LogDirectory:
         recovery_point = None if self._was_clean else self._recovery_points.get(name, 0)
         log, report = open_log(self.path / name, config, self.files, recovery_point=recovery_point)
         log.set_metadata(PartitionMetadata.read(log.directory))
+        self._note_lost_records(name, log, report)
         log.segments.release_files()
         return log, report
+
+    def _note_lost_records(self, name: str, log: Log, report: RecoveryReport) -> None:
+        """Log that files of a log are missing; remember it if that are all of them."""
+        recovery_point = self._recovery_points.get(name, 0)
+        if log.end_offset >= recovery_point or report.damaged_ranges or report.space_error:
+            return
+        report.has_lost_records = True
+        logger.error(
+            "Log %s has lost records (data loss): it ends at offset %d, and was durable up to %d",
+            name,
+            log.end_offset,
+            recovery_point,
+        )
+        if report.was_empty and log.topic_id is not None:
+            # Its producers are unknown now: they must not go on as if nothing had happened.
+            log.write_metadata(PartitionMetadata(log.topic_id, log_lost=True))
 
     def _prepare(self) -> None:
         """Read how the directory was shut down, and remove leftovers. Done once."""

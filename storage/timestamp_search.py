@@ -87,8 +87,13 @@ def find_timestamp(log: Log, timestamp: int) -> Steps[TimestampAndOffset | None]
 
 
 def find_max_timestamp(log: Log) -> Steps[TimestampAndOffset | None]:
-    """Find the first record of a log that has the largest timestamp."""
+    """Find the first record of a log that has the largest timestamp.
+
+    If no record has one, that is the first record.
+    """
     max_timestamp = max(segment.max_timestamp for segment in log.segments)
+    if max_timestamp < 0 and log.end_offset > log.start_offset:
+        return TimestampAndOffset(log.start_offset, max_timestamp)
     for _ in range(_MAX_ATTEMPTS):
         if max_timestamp < 0:
             break

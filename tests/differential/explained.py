@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from differential.compare import Difference
 from differential.world import Ref
+from ottla.protocol.api.produce import ProduceRequest
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.primitives import NIL_UUID
 from ottla.storage.config import TOPIC_CONFIGS
@@ -51,6 +52,14 @@ def _is_named_twice(difference: Difference, request: Any) -> bool:
             for part in name.in_path
         )
         for name in twice
+    )
+
+
+def _was_named_twice(difference: Difference, _request: Any, before: Sequence[Any]) -> bool:
+    """Whether an earlier Produce named a partition twice: not the same batches were appended."""
+    return any(
+        isinstance(request, ProduceRequest) and _is_named_twice(difference, request)
+        for request in before
     )
 
 
@@ -238,6 +247,22 @@ EXPLANATIONS: list[Explanation] = [
         " request.",
         _is_named_twice,
         diverges=True,
+    ),
+    Explanation(
+        ".*",
+        ".*",
+        "A topic, partition, group, resource or config that a request names twice: ottla responds"
+        " to each entry or rejects the second; Kafka's maps keep one of them, or fail the whole"
+        " request.",
+        applies_after=_was_named_twice,
+        diverges=True,
+    ),
+    Explanation(
+        "ApiVersions",
+        "",
+        "ApiVersions in an unsupported version is answered whatever follows the version; Kafka"
+        " closes the connection if the rest is not a header of that version.",
+        lambda difference, _: difference.kafka == "connection closed",
     ),
     Explanation(
         ".*",

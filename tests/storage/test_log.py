@@ -199,6 +199,15 @@ def test_timestamps_need_not_increase(tmp_path):
     assert log.offset_for_max_timestamp().offset == 2
 
 
+def test_without_timestamps_the_first_record_has_the_largest(tmp_path):
+    log = a_log(tmp_path)
+    for _ in range(3):
+        log.append(a_batch(time=-1), leader_epoch=0, now_ms=NOW)
+    log.delete_records_before(1)
+
+    assert log.offset_for_max_timestamp() == (1, -1)
+
+
 def test_an_empty_log_has_no_timestamps(tmp_path):
     log = a_log(tmp_path)
 

@@ -4,6 +4,7 @@ import shutil
 import time
 from itertools import islice
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from hypothesis import given, settings
@@ -13,10 +14,11 @@ from harness.logs import NoSyncDisk
 from ottla.protocol.batch import Record, RecordBatch, build_batch, split_batches
 from ottla.storage.checkpoints import LEADER_EPOCH_CHECKPOINT
 from ottla.storage.config import LogConfig
-from ottla.storage.errors import StorageError
+from ottla.storage.errors import OutOfOrderSequenceError, StorageError
 from ottla.storage.files import OpenFiles
 from ottla.storage.log import Log
 from ottla.storage.logdir import LogDirectory
+from ottla.storage.partition_metadata import PartitionMetadata
 from ottla.storage.recovery import open_log
 
 NOW = 1_700_000_000_000
@@ -929,3 +931,49 @@ def test_recovery_is_linear_in_headers_that_only_look_like_a_batch(tmp_path, dam
 
     assert time.process_time() - started < 2
     assert 3 in [offset for offset, *_ in contents(log)] or damage == "header"
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_a_log_whose_files_are_lost_is_noticed(tmp_path, is_clean, caplog):
+    metadata = PartitionMetadata(uuid4())
+    logs = data_directory(tmp_path)
+    logs.create_all({"t-0": SMALL_SEGMENTS}, {"t-0": metadata})
+    fill(logs.logs["t-0"], range(9), padding=100)
+    logs.checkpoint_recovery_points()
+    if is_clean:
+        logs.close()
+    else:
+        crash_all(logs)
+    for path in (tmp_path / "t-0").glob("*.log"):
+        path.unlink()
+
+    for _ in range(2):  # It is remembered.
+        logs = data_directory(tmp_path)
+
+        log = logs.logs["t-0"]
+        assert log.end_offset == 0
+        assert logs.may_have_lost_records
+        with pytest.raises(OutOfOrderSequenceError, match="were lost with the partition's log"):
+            log.append(
+                build_batch(
+                    [Record(0, NOW, b"k", b"v")], producer_id=1, producer_epoch=0, base_sequence=3
+                ),
+                leader_epoch=0,
+                now_ms=NOW,
+            )
+        logs.close()
+    assert caplog.text.count("Log t-0 has lost records (data loss): it ends at offset 0") == 1
+
+
+def test_a_log_that_lost_its_last_segments_is_noticed(tmp_path, caplog):
+    logs = data_directory(tmp_path)
+    fill(logs.create("t-0", SMALL_SEGMENTS), range(9), padding=100)
+    logs.close()
+    last = max((tmp_path / "t-0").glob("*.log"))
+    last.unlink()
+
+    logs = data_directory(tmp_path)
+
+    assert logs.reports["t-0"].has_lost_records
+    assert f"it ends at offset {int(last.stem)}, and was durable up to 18" in caplog.text
+    logs.close()
