@@ -217,10 +217,6 @@ def is_from_broker(context: RequestContext) -> bool:
 async def forward(broker: Broker, context: RequestContext, request: Message) -> Message:
     """Forward a request to the controller and return its response."""
     try:
-        if broker.authorizer is not None:
-            from .forwarded_rights import check_forwarded  # noqa: PLC0415  # Only needed here.
-
-            check_forwarded(broker, context, request)
         if is_from_broker(context):
             raise ApiError(
                 ErrorCode.NOT_CONTROLLER,

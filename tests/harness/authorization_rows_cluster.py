@@ -5,6 +5,7 @@ from __future__ import annotations
 from harness.authorization_rows import (
     ALTER,
     CLUSTER,
+    CLUSTER_ACTION,
     DESCRIBE,
     DESCRIBE_CONFIGS,
     GROUP,
@@ -21,6 +22,10 @@ from ottla.protocol.api.alter_partition_reassignments import (
     ReassignablePartition,
     ReassignableTopic,
 )
+from ottla.protocol.api.alter_user_scram_credentials import (
+    AlterUserScramCredentialsRequest,
+    ScramCredentialUpsertion,
+)
 from ottla.protocol.api.consumer_group_describe import ConsumerGroupDescribeRequest
 from ottla.protocol.api.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from ottla.protocol.api.describe_quorum import (
@@ -28,13 +33,26 @@ from ottla.protocol.api.describe_quorum import (
     DescribeQuorumRequest,
     DescribeQuorumTopic,
 )
+from ottla.protocol.api.describe_user_scram_credentials import (
+    DescribeUserScramCredentialsRequest,
+)
 from ottla.protocol.api.elect_leaders import ElectLeadersRequest
 from ottla.protocol.api.elect_leaders import TopicPartitions as ElectedPartitions
+from ottla.protocol.api.envelope import EnvelopeRequest
 from ottla.protocol.api.list_config_resources import ListConfigResourcesRequest
 from ottla.protocol.api.list_partition_reassignments import ListPartitionReassignmentsRequest
 from ottla.protocol.api.unregister_broker import UnregisterBrokerRequest
 from ottla.protocol.api.update_features import UpdateFeaturesRequest
 from ottla.protocol.errors import ErrorCode
+
+
+def _alter_scram_credentials(
+    _world: World, _names: Names, _version: int
+) -> AlterUserScramCredentialsRequest:
+    upsertion = ScramCredentialUpsertion(
+        name="somebody", mechanism=1, iterations=4096, salt=bytes(16), salted_password=bytes(32)
+    )
+    return AlterUserScramCredentialsRequest(upsertions=[upsertion])
 
 
 def _elect_leaders(_world: World, names: Names, _version: int) -> ElectLeadersRequest:
@@ -69,6 +87,19 @@ def _consumer_group_heartbeat(
 
 
 CLUSTER_ROWS: tuple[Row, ...] = (
+    Row(
+        registry.ENVELOPE,
+        lambda _world, _names, _version: EnvelopeRequest(request_data=b"", client_host_address=b""),
+        (right(CLUSTER_ACTION, CLUSTER),),
+        # A broker on its own has no inter-broker listener.
+        tolerated=frozenset({ErrorCode.CLUSTER_AUTHORIZATION_FAILED}),
+    ),
+    Row(
+        registry.DESCRIBE_USER_SCRAM_CREDENTIALS,
+        lambda _world, _names, _version: DescribeUserScramCredentialsRequest(users=None),
+        (right(DESCRIBE, CLUSTER),),
+    ),
+    Row(registry.ALTER_USER_SCRAM_CREDENTIALS, _alter_scram_credentials, (right(ALTER, CLUSTER),)),
     Row(
         registry.ELECT_LEADERS,
         _elect_leaders,
