@@ -33,7 +33,7 @@ PARTITIONS = 2
 @pytest.fixture(params=[1, 2], ids=["TV1", "TV2"])
 def version(request, monkeypatch):
     """The level of transaction.version that the broker has: clients choose the protocol by it."""
-    monkeypatch.setitem(api_versions._FEATURES, "transaction.version", request.param)
+    monkeypatch.setitem(api_versions.FEATURES, "transaction.version", request.param)
     return request.param
 
 
