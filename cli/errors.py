@@ -123,6 +123,8 @@ def _advice_by_command(code_name: str) -> str:
     params = {} if context is None else context.params
     if code_name == "TOPIC_ALREADY_EXISTS" and "if_not_exists" in params:
         return "use another name, or --if-not-exists"
+    if code_name == "RESOURCE_NOT_FOUND" and "users" in params:
+        return "list users: ottla user list"
     name = params.get("name") or params.get("topic")
     if code_name == "INVALID_CONFIG" and name:
         kind = params.get("kind", "topic")

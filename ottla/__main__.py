@@ -21,6 +21,7 @@ COMMANDS = {
         "ottla.cli.cluster_replicas:cluster",
         "Start a local cluster; describe brokers, and move replicas between them.",
     ),
+    "user": ("ottla.cli.user:user", "List, create and delete users (SCRAM)."),
     "acl": ("ottla.cli.acl:acl", "List, create and delete ACLs."),
     "quota": ("ottla.cli.quota:quota", "List, set and delete client quotas."),
     "cert": ("ottla.cli.cert:cert", "Create certificates for local use."),

@@ -9,6 +9,7 @@ from .quotas import QuotasAdmin
 from .replicas import ReplicasAdmin
 from .topics import TopicsAdmin
 from .transactions import TransactionsAdmin
+from .users import UsersAdmin
 
 
 class Admin(
@@ -19,5 +20,6 @@ class Admin(
     ReplicasAdmin,
     AclsAdmin,
     QuotasAdmin,
+    UsersAdmin,
 ):
     """Describes and changes a cluster. `bootstrap` is "host:port,…" or a list of such."""
