@@ -257,8 +257,13 @@ class GroupShard:
             if group.state is not GroupState.EMPTY:
                 return  # Members have joined since the tombstone was appended.
             group.die()
-            for record in self.pending_offsets.remove_group(group_id):
-                self.size_bytes -= _offset_bytes(record.committed)
+            removed = self.pending_offsets.remove_group(group_id)
+        else:
+            # The group was deleted, with tombstones for all its offsets; or it got another
+            # protocol, and its pending offsets stay.
+            removed = self.pending_offsets.remove_deleted(group_id, self.offsets.of_group(group_id))
+        for record in removed:
+            self.size_bytes -= _offset_bytes(record.committed)
         self._remove_group(group_id)
         self._keep_offsets_of(group_id)
 

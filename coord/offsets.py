@@ -135,6 +135,26 @@ class PendingOffsets:
                     del self._by_producer[producer_id]
         return removed
 
+    def remove_deleted(
+        self, group_id: str, committed: Collection[TopicPartition]
+    ) -> list[OffsetRecord]:
+        """Remove the pending offsets that tombstones replaced, and return them.
+
+        `committed` are the partitions with committed offsets: what replaced theirs was a commit.
+        """
+        removed = []
+        for topic_partition, producers in list(self._producers.get(group_id, {}).items()):
+            if topic_partition in committed:
+                continue
+            for producer_id in list(producers):
+                pending = self._by_producer[producer_id]
+                if pending[group_id, topic_partition].is_superseded:
+                    removed.append(pending.pop((group_id, topic_partition)).record)
+                    self._remove_producer(group_id, topic_partition, producer_id)
+                    if not pending:
+                        del self._by_producer[producer_id]
+        return removed
+
     def _remove_producer(
         self, group_id: str, topic_partition: TopicPartition, producer_id: int
     ) -> None:

@@ -88,7 +88,8 @@ class Consumer:
 
     `group_protocol` is "classic", "consumer" (KIP-848, in which the coordinator assigns
     partitions), or "auto": consumer if the broker offers it, unless `assignors` or timeouts are
-    given that only the classic protocol has.
+    given that only the classic protocol has, or an `instance_id`: in the classic protocol a static
+    member that was killed is back at once, in the other it waits for the session of the dead one.
     `auto_offset_reset` is where to start when there is no committed offset, or the log does not
     have it any more: "earliest" (the default), "latest" or "none". "latest" silently skips what was
     written before the first commit, and to a new partition before it was discovered.
@@ -168,7 +169,10 @@ class Consumer:
         # Whether the protocol is chosen when it is known what the broker offers.
         self._group_config, self._instance_id = group_config or GroupConfig(), instance_id
         self._is_protocol_open = (
-            group_protocol == "auto" and assignors is None and self._group_config.is_any_protocol
+            group_protocol == "auto"
+            and assignors is None
+            and instance_id is None
+            and self._group_config.is_any_protocol
         )
         if group is not None and group_protocol == "consumer":
             self._member = self._consumer_protocol_member(group)

@@ -54,7 +54,7 @@ def commit(broker, group_id, offset):
             offsets,
             lambda codes: Reply(token, codes[T0]),
             now,
-            knows_group_id_not_found=True,
+            version=9,
         ),
         lambda code: code,
     )

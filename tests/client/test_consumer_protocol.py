@@ -138,7 +138,7 @@ async def test_the_protocol_is_chosen_by_what_the_broker_offers(broker, tmp_path
     async with a_member(broker, "t", group_protocol="auto") as consumer:
         assert isinstance(consumer._member, ConsumerProtocolMember)
         await eventually(lambda: len(consumer.assignment) == 2)
-        for arguments in ({"assignors": ["range"]}, {"group_config": QUICK}):
+        for arguments in ({"assignors": ["range"]}, {"group_config": QUICK}, {"instance_id": "i"}):
             async with a_member(broker, "t", group_protocol="auto", **arguments) as other:
                 assert isinstance(other._member, GroupMember)
                 await eventually(lambda: len(other.assignment) == 1)

@@ -287,12 +287,6 @@ EXPLANATIONS: list[Explanation] = [
         diverges=True,
     ),
     Explanation(
-        "DescribeGroups",
-        "groups.authorized_operations",
-        "Groups have no configs, so the operations on them that a client is allowed do not include"
-        " describing and altering configs.",
-    ),
-    Explanation(
         "DescribeConfigs|CreateTopics",
         r"(results|topics)\.configs\.read_only",
         "Topic configs that can have one value only are read-only: those of remote storage.",

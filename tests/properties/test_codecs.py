@@ -145,8 +145,8 @@ def test_memory_for_arrays_of_empty_elements_is_bounded(message, version):
 def test_more_elements_than_the_size_of_the_message_allows_are_rejected(message, version):
     compiled = codec(message, version)
     few, more = (len(encoded(compiled, crowded(message, version, n, nested=0))) for n in (10, 60))
-    if (more - few) / 50 > 8:
-        return  # elements of this size are within the limit
+    if more == few or (more - few) / 50 > 8:
+        return  # No array in this version, or elements of this size are within the limit.
 
     wire = encoded(compiled, crowded(message, version, elements=150_000, nested=0))
 

@@ -76,7 +76,7 @@ def lose_controller(world: World) -> None:
 
 
 def _replace_controller_disk(world: World, disk: StoredDirectory, note: str) -> None:
-    if world.is_controller_lost or world.is_recovering:
+    if world.is_controller_lost or world.is_recovering or not world.may_lose_disk():
         return
     world.controller.kill()
     controller_id = world.controller.broker_id

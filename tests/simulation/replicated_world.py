@@ -157,6 +157,13 @@ class ReplicatedWorld(World):
             and json.loads(entry.value)["state"] == "up"
         )
 
+    def may_lose_disk(self) -> bool:
+        """Whether a disk may be lost now: as with power cuts, one at a time."""
+        if not self.is_in_sync() or not self.has_lossy_returned():
+            return False
+        self.lossy = (self.controller.broker_id, self.broker_epoch(self.controller.broker_id))
+        return True
+
     def heal_store(self) -> None:
         """Let all machines reach the store."""
         self.cut_from_store.clear()

@@ -280,6 +280,10 @@ class World:
             if not machine.process.is_alive:
                 machine.start()
 
+    def may_lose_disk(self) -> bool:
+        """Whether the disk of the controller may be lost now."""
+        return True
+
     def _live(self) -> Iterator[Machine]:
         return (machine for machine in self.machines.values() if machine.is_serving)
 
