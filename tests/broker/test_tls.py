@@ -32,6 +32,7 @@ from harness.wire import (
     produce_results,
 )
 from ottla.broker import Broker, BrokerConfig
+from ottla.broker.observability.logging import RateLimiter
 from ottla.broker.security.certificates import parse_rules, principal_of_subject
 from ottla.protocol.api.api_versions import ApiVersionsRequest
 from ottla.protocol.api.incremental_alter_configs import (
@@ -43,6 +44,13 @@ from ottla.protocol.api.metadata import MetadataRequest
 from ottla.protocol.configdef import ConfigError
 
 _VERSIONS = ApiVersionsRequest(client_software_name="a", client_software_version="1")
+
+
+@pytest.fixture(autouse=True)
+def unlimited_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget the lines of other tests: the tenth of a kind in ten seconds is the last."""
+    limiter = RateLimiter(10, window_seconds=10)
+    monkeypatch.setattr("ottla.broker.observability.logging._RATE_LIMITER", limiter)
 
 
 @pytest.fixture(scope="module")

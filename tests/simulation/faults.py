@@ -68,6 +68,8 @@ def lose_controller(world: World) -> None:
     if world.random.random() < 0.4:
         _replace_controller_disk(world, StoredDirectory(), "controller's disk wiped")
         return
+    if not world.restores_copies:
+        return
     backup = world.controller.disk.copy()
     world.note("controller's disk copied")
     delay = world.random.random() * 0.8

@@ -280,6 +280,9 @@ class World:
             if not machine.process.is_alive:
                 machine.start()
 
+    #: Whether a disk may be replaced by an older copy of it.
+    restores_copies = True
+
     def may_lose_disk(self) -> bool:
         """Whether the disk of the controller may be lost now."""
         return True
