@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import shlex
 import signal
 import socket
@@ -212,6 +213,7 @@ class LocalCluster:
         try:
             print_(*arguments)
         except BrokenPipeError:
+            _discard_output()
             if not self._stopping.is_set():
                 self.stop()
 
@@ -313,6 +315,17 @@ async def run(
     if cluster.was_killed or not is_up:
         return _INTERRUPTED
     return 0 if is_clean else 1
+
+
+def _discard_output() -> None:
+    """Send the output whose reader is gone nowhere; Python exits with 120 if it cannot flush."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except BrokenPipeError:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, stream.fileno())
+            os.close(nowhere)
 
 
 async def _wait_until_up(addresses: Iterable[Endpoint]) -> None:
