@@ -142,6 +142,20 @@ CONSUMER_GROUP_HEARTBEAT = Api(68, "ConsumerGroupHeartbeat", Versions(0, 1, 0))
 CONSUMER_GROUP_DESCRIBE = Api(69, "ConsumerGroupDescribe", Versions(0, 1, 0))
 LIST_CONFIG_RESOURCES = Api(74, "ListConfigResources", Versions(0, 1, 0))
 DESCRIBE_TOPIC_PARTITIONS = Api(75, "DescribeTopicPartitions", Versions(0, 0, 0))
+# Version 0 of the four was early access, and is not served by Kafka either.
+SHARE_GROUP_HEARTBEAT = Api(76, "ShareGroupHeartbeat", Versions(1, 1, 0))
+SHARE_GROUP_DESCRIBE = Api(77, "ShareGroupDescribe", Versions(1, 1, 0))
+SHARE_FETCH = Api(78, "ShareFetch", Versions(1, 2, 0))
+SHARE_ACKNOWLEDGE = Api(79, "ShareAcknowledge", Versions(1, 2, 0))
+# Between brokers only: the state of share partitions.
+INITIALIZE_SHARE_GROUP_STATE = Api(83, "InitializeShareGroupState", Versions(0, 0, 0))
+READ_SHARE_GROUP_STATE = Api(84, "ReadShareGroupState", Versions(0, 0, 0))
+WRITE_SHARE_GROUP_STATE = Api(85, "WriteShareGroupState", Versions(0, 1, 0))
+DELETE_SHARE_GROUP_STATE = Api(86, "DeleteShareGroupState", Versions(0, 0, 0))
+READ_SHARE_GROUP_STATE_SUMMARY = Api(87, "ReadShareGroupStateSummary", Versions(0, 1, 0))
+DESCRIBE_SHARE_GROUP_OFFSETS = Api(90, "DescribeShareGroupOffsets", Versions(0, 1, 0))
+ALTER_SHARE_GROUP_OFFSETS = Api(91, "AlterShareGroupOffsets", Versions(0, 0, 0))
+DELETE_SHARE_GROUP_OFFSETS = Api(92, "DeleteShareGroupOffsets", Versions(0, 0, 0))
 
 #: All APIs by key.
 APIS = {entry.key: entry for entry in list(globals().values()) if isinstance(entry, Api)}

@@ -1,4 +1,7 @@
-"""The frames of real clients and of Apache Kafka that golden/record.py recorded."""
+"""The frames of real clients and of Apache Kafka that golden/record.py recorded.
+
+Those of `java-messages` were encoded by golden/JavaMessages.java instead.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from pathlib import Path
 from ottla.protocol.registry import APIS, Api
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
-CLIENTS = ("aiokafka", "confluent", "java", "kafka-python", "kafkajs", "kcat")
+CLIENTS = ("aiokafka", "confluent", "java", "java-messages", "kafka-python", "kafkajs", "kcat")
 BY_NAME = {api.name: api for api in APIS.values()}
 
 
