@@ -18,9 +18,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from ottla.protocol.api.heartbeat import HeartbeatRequest, HeartbeatResponse
 from ottla.protocol.api.join_group import (
@@ -51,6 +50,7 @@ from .consumer_protocol import (
     encode_subscription,
 )
 from .coordinator_errors import ErrorAction, action_for
+from .member import Member
 from .member_state import MemberState
 from .subscription import partition_counts
 
@@ -62,8 +62,8 @@ logger = logging.getLogger(__name__)
 _LEAVE_WITH_MEMBERS_VERSION = 3
 
 
-class GroupMember:
-    """A member of a group, for as long as `run` runs."""
+class GroupMember(Member):
+    """A member of a group of the classic protocol, for as long as `run` runs."""
 
     def __init__(
         self,
@@ -74,37 +74,18 @@ class GroupMember:
         config: GroupConfig,
         instance_id: str | None = None,
     ) -> None:
-        self.state = MemberState.UNJOINED
-        self.member_id = ""
-        self.generation_id = -1
+        super().__init__(cluster, group, config, instance_id=instance_id)
         #: The name of the assignor that the group selected.
         self.protocol = ""
         self.is_leader = False
-        #: As the leader: all topics of the group, and the partition counts that were assigned.
-        self.group_topics: Collection[str] = ()
-        self.partition_counts: dict[str, int] = {}
-        self.instance_id = instance_id
-        self._cluster = cluster
-        self._group = group
         self._assignment = assignment
         self._assignors = {assignor.name: assignor for assignor in assignors}
-        self._config = config
         self._rejoin_requested = asyncio.Event()
-        self._is_lost = False
-        self._failures = 0
-
-    def __repr__(self) -> str:
-        return f"<GroupMember {self.member_id} of {self._group}, {self.state.value}>"
 
     @property
     def is_cooperative(self) -> bool:
         """Whether it keeps its partitions while it joins."""
         return all(assignor.is_cooperative for assignor in self._assignors.values())
-
-    @property
-    def identity(self) -> tuple[int, str, str | None]:
-        """Generation, member id and instance id, as commits need them."""
-        return self.generation_id, self.member_id, self.instance_id
 
     def rejoin(self) -> None:
         """Join again: the subscription, or the partitions of its topics, have changed."""
@@ -123,20 +104,8 @@ class GroupMember:
             self._cluster.invalidate_coordinator(self._group)
         return action
 
-    async def run(self) -> None:
-        """Stay a member. Raises KafkaError when the group rejects it."""
-        tasks = [
-            asyncio.create_task(self._run_membership()),
-            asyncio.create_task(self._run_heartbeats()),
-        ]
-        try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+    def _work(self) -> Sequence[Coroutine[Any, Any, None]]:
+        return self._run_membership(), self._run_heartbeats()
 
     async def leave(self) -> None:
         """Leave the group. Static members do not: they are expected to return."""
@@ -367,8 +336,3 @@ class GroupMember:
 
     def _set_state(self, state: MemberState) -> None:
         self.state = state
-
-    async def _back_off(self) -> None:
-        delay = self._cluster.config.retry.delay(self._failures, random.random())  # noqa: S311
-        self._failures += 1
-        await asyncio.sleep(delay)
