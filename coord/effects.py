@@ -87,7 +87,16 @@ class Compute(NamedTuple):
     complete: Callable[[Any], list[Effect]]
 
 
-Effect = Reply | Append | SendMarkers | LogMessage | Compute
+class Gather(NamedTuple):
+    """Call `complete` once the requests that have arrived so far are events of the shard.
+
+    Until then, events collect what they append together.
+    """
+
+    complete: Callable[[], list[Effect]]
+
+
+Effect = Reply | Append | SendMarkers | LogMessage | Compute | Gather
 
 
 def append_error(code: ErrorCode) -> ErrorCode:

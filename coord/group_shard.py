@@ -605,7 +605,7 @@ class GroupShard:
         from .consumer.group import group_tombstones  # noqa: PLC0415  # On first use.
         from .consumer.migration import common_protocols, downgraded  # noqa: PLC0415
 
-        members = draft.group.members
+        members = dict(draft.group.members)
         (protocol, *_others) = common_protocols(members.values())
         record = downgraded(draft.group, protocol, self.image(), now.time_ms)
         records = [*draft.records, *group_tombstones(draft.group), record]

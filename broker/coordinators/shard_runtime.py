@@ -18,7 +18,16 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from ottla.coord.deadlines import Deadlines, Now
-from ottla.coord.effects import Append, Compute, Effect, LogMessage, Producer, Reply, SendMarkers
+from ottla.coord.effects import (
+    Append,
+    Compute,
+    Effect,
+    Gather,
+    LogMessage,
+    Producer,
+    Reply,
+    SendMarkers,
+)
 from ottla.coord.metadata_image import KeyValue
 from ottla.protocol.batch import RecordBatch, build_batch, parse_marker
 from ottla.protocol.compression import Compression
@@ -210,6 +219,9 @@ class ShardRuntime(Generic[S]):
                 todo.extend(self._append(effect))
             elif isinstance(effect, Compute):
                 self._compute(effect)
+            elif isinstance(effect, Gather):
+                # When all sockets that are readable now were read.
+                asyncio.get_running_loop().call_soon(self._gathered, effect)
             elif isinstance(effect, SendMarkers):
                 if not self.is_closed:
                     self.send_markers(effect)
@@ -229,6 +241,9 @@ class ShardRuntime(Generic[S]):
         self._replay_when_durable(
             appended.base_offset, appended.last_offset, _AppendedMarker(marker, complete)
         )
+
+    def _gathered(self, effect: Gather) -> None:
+        self.run(effect.complete())
 
     def _compute(self, effect: Compute) -> None:
         """Compute something in a thread, and go on with the result.

@@ -92,7 +92,8 @@ class ClassicMembers:
         if reason:
             draft.remove_unused_regexes()
         owned = subscription.owned(self._groups.image)
-        self._groups.step(draft, member_id, owned, reason, now)
+        self._groups.start_rebalance(draft, reason, now)
+        self._groups.step(draft, member_id, owned)
         response = JoinGroupResponse(
             generation_id=draft.group.members[member_id].current.epoch,
             protocol_type=_PROTOCOL_TYPE,

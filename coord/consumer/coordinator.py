@@ -11,14 +11,15 @@ subscription, and reports the partitions that the member owns. Each heartbeat
 4. takes the member one step towards the target (see `reconciliation`);
 5. answers with the member's epoch, and with its partitions if they changed.
 
-The records of 2 to 4 are one batch. Who changes nothing appends nothing.
+Heartbeats that arrive together are handled together: there is one new group epoch, one target, and
+one append. Who changes nothing appends nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ottla.protocol.api.consumer_group_heartbeat import (
     Assignment,
@@ -106,6 +107,23 @@ class ConsumerHeartbeat:
         )
 
 
+class _Arrived(NamedTuple):
+    """A heartbeat that is handled together with others."""
+
+    beat: ConsumerHeartbeat
+    token: Any
+    now: Now
+    #: What its expression matches, if that was not known before.
+    resolved: ResolvedRegex | None = None
+
+
+class _Accepted(NamedTuple):
+    """A heartbeat, and the member as it was before; None if it joined."""
+
+    arrived: _Arrived
+    before: ConsumerMember | None
+
+
 class ConsumerGroups:
     """The consumer groups of a shard. What is common to all groups is the shard's."""
 
@@ -132,12 +150,38 @@ class ConsumerGroups:
             return [Reply(token, heartbeat_error(code))]
 
         def run() -> list[Effect]:
+            if self._needs_turn(beat):
+                return self.turns.take(beat.group_id, run, refuse)
             effects = self._guarded(lambda: self._heartbeat(beat, token, now), token)
             if beat.epoch == JOIN_EPOCH and (group := self.shard.groups.get(beat.group_id)):
                 self.shard.drop_if_unused(group)  # The group was created, the member refused.
             return effects
 
-        return self.turns.take(beat.group_id, run, refuse)
+        return self.turns.take(beat.group_id, run, refuse, shares=True)
+
+    def _needs_turn(self, beat: ConsumerHeartbeat) -> bool:
+        """Whether a heartbeat cannot be handled together with those that are being gathered."""
+        if not self.turns.is_gathering(beat.group_id, ""):
+            return False
+        group = self.shard.groups.get(beat.group_id)
+        return (
+            group is None
+            or group.type != "consumer"
+            or beat.epoch < JOIN_EPOCH
+            or self.turns.is_gathering(beat.group_id, beat.member_id)
+            or self._unresolved_regex(group, beat) is not None
+        )
+
+    @staticmethod
+    def _unresolved_regex(group: ConsumerGroup, beat: ConsumerHeartbeat) -> str | None:
+        """Return the expression of a member, if it is not known what it matches."""
+        regex = beat.regex
+        if regex is None:
+            instance_id = beat.instance_id
+            static_id = None if instance_id is None else group.static_members.get(instance_id)
+            member = group.members.get(static_id or beat.member_id)
+            regex = None if member is None else member.metadata.regex
+        return regex if regex and regex not in group.regexes else None
 
     @staticmethod
     def _guarded(event: Callable[[], list[Effect]], token: Any) -> list[Effect]:
@@ -198,108 +242,150 @@ class ConsumerGroups:
         self, group: ConsumerGroup, beat: ConsumerHeartbeat, token: Any, now: Now
     ) -> list[Effect]:
         """Join, or stay a member."""
-        member, replaced = self._find(group, beat)
-        before = replaced or member
-        known = None if before is None else before.metadata
-        metadata = beat.apply_to(known)
-        size_bytes = metadata.size_bytes - (0 if known is None else known.size_bytes)
-        if size_bytes > 0 and not self.shard.has_memory_for_member(size_bytes):
-            raise GroupError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        if self._changes_nothing(group, beat):
+            self.start_session(group, beat.member_id, now)
+            response = ConsumerGroupHeartbeatResponse(
+                member_id=beat.member_id,
+                member_epoch=beat.epoch,
+                heartbeat_interval_ms=self.config_of(group.id).heartbeat_interval_ms,
+            )
+            return [Reply(token, response)]
+        regex = self._unresolved_regex(group, beat)
+        if regex is None:
+            return self.turns.gather(
+                group.id,
+                beat.member_id,
+                _Arrived(beat, token, now),
+                lambda arrived: self._handle(group, arrived),
+            )
+        self._find(group, beat)
 
-        def go_on(resolved: ResolvedRegex | InvalidRegexError | None) -> list[Effect]:
+        def go_on(resolved: ResolvedRegex | InvalidRegexError) -> list[Effect]:
             if isinstance(resolved, InvalidRegexError):
                 code = ErrorCode.INVALID_REGULAR_EXPRESSION
                 return [Reply(token, heartbeat_error(code, str(resolved)))]
-            return self._update(group, beat, metadata, before, resolved, token, now)
+            return self._handle(group, [_Arrived(beat, token, now, resolved)])
 
-        if metadata.regex is None or metadata.regex in group.regexes:
-            return go_on(None)
         # Not in the event loop: there may be many topics, and anything may be an expression.
-        work = self._resolution(metadata.regex, beat.may_see, now)
-        return self.turns.compute(group.id, work, go_on)
+        return self.turns.compute(group.id, self._resolution(regex, beat.may_see, now), go_on)
 
-    def _find(
-        self, group: ConsumerGroup, beat: ConsumerHeartbeat
-    ) -> tuple[ConsumerMember | None, ConsumerMember | None]:
-        """Return the member, or the static member that this one replaces. Raises GroupError."""
+    def _changes_nothing(self, group: ConsumerGroup, beat: ConsumerHeartbeat) -> bool:
+        """Whether this is what members of a stable group send: the rest is not looked at then."""
+        member = group.members.get(beat.member_id)
+        return (
+            member is not None
+            and member.current.epoch == beat.epoch == group.assignment_epoch == group.epoch
+            and member.current.state is MemberState.STABLE
+            and group.topics_version == self.image.topics_version
+            and not group.regexes
+            and beat.instance_id is None
+            and not beat.is_full
+            and beat.apply_to(member.metadata) == member.metadata
+        )
+
+    def _find(self, group: ConsumerGroup, beat: ConsumerHeartbeat) -> ConsumerMember | None:
+        """Return the member, or the static member that it replaces. Raises GroupError."""
         if beat.epoch > JOIN_EPOCH:
             member = group.find(beat.member_id, beat.instance_id)
             _check_epoch(member, beat)
-            return member, None
+            return member
         if beat.instance_id is not None and beat.instance_id in group.static_members:
             static = group.members[group.static_members[beat.instance_id]]
             if static.id == beat.member_id:
-                return static, None
+                return static
             if static.current.epoch != LEAVE_STATIC_EPOCH and not static.is_classic:
                 raise GroupError(
                     ErrorCode.UNRELEASED_INSTANCE_ID,
                     f"Instance id {beat.instance_id!r} is in use by another member",
                 )
-            return None, static
+            return static
         if beat.member_id in group.members:
-            return group.members[beat.member_id], None
+            return group.members[beat.member_id]
         max_size = self.shard.config.consumer.max_size
         if len(group.members) >= max_size:
             raise GroupError(
                 ErrorCode.GROUP_MAX_SIZE_REACHED,
                 f"Group {group.id!r} has {max_size} members, as many as it may have",
             )
-        return None, None
+        return None
 
-    def _update(
-        self,
-        group: ConsumerGroup,
-        beat: ConsumerHeartbeat,
-        metadata: MemberMetadata,
-        before: ConsumerMember | None,
-        resolved: ResolvedRegex | None,
-        token: Any,
-        now: Now,
-    ) -> list[Effect]:
+    def _handle(self, group: ConsumerGroup, arrived: list[_Arrived]) -> list[Effect]:
+        """Handle heartbeats: all changes of the group first, and then each member's step."""
         draft = Draft(group)
+        effects: list[Effect] = []
+        accepted: list[_Accepted] = []
+        reason, now = "", arrived[-1].now
+        for one in arrived:
+            effects += self._refresh_regexes(group, one.beat.may_see, now)
+            try:
+                before, change = self._accept(draft, one)
+            except GroupError as error:
+                effects.append(Reply(one.token, heartbeat_error(error.code, str(error))))
+            else:
+                reason = reason or change
+                accepted.append(_Accepted(one, before))
+        if not accepted:
+            return effects
+        if reason:
+            draft.remove_unused_regexes()
+        self.start_rebalance(draft, reason, now)
+        responses = [self._advance(draft, one) for one in accepted]
+
+        def then(code: ErrorCode) -> list[Effect]:
+            replies: list[Effect] = []
+            for (one, _before), response in zip(accepted, responses, strict=True):
+                if code is ErrorCode.NONE:
+                    self.start_session(group, one.beat.member_id, one.now)
+                    replies.append(Reply(one.token, response))
+                else:
+                    replies.append(Reply(one.token, heartbeat_error(append_error(code))))
+            return replies
+
+        return effects + self.commit(group, draft, now, then)
+
+    def _accept(self, draft: Draft, arrived: _Arrived) -> tuple[ConsumerMember | None, str]:
+        """Store what a heartbeat changes of its member; return the member as it was before.
+
+        Also return why the group has to be rebalanced; "": it has not. Raises GroupError.
+        """
+        beat, resolved = arrived.beat, arrived.resolved
+        before = self._find(draft.group, beat)
+        known = None if before is None else before.metadata
+        metadata = beat.apply_to(known)
+        if metadata != known:
+            size_bytes = metadata.size_bytes - (0 if known is None else known.size_bytes)
+            if size_bytes > 0 and not self.shard.has_memory_for_member(size_bytes):
+                raise GroupError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if before is not None and before.id != beat.member_id:
             replace_static(draft, before, beat.member_id, metadata)
-        elif before is None or before.metadata != metadata:
+        elif metadata != known:
             draft.set_metadata(beat.member_id, metadata)
         if resolved is not None:
             assert metadata.regex is not None
             draft.set_regex(metadata.regex, resolved)
-        if before is None:
-            reason = f"member {beat.member_id} joined"
-        elif not metadata.has_subscription_of(before.metadata):
-            reason = f"member {beat.member_id} changed its subscription"
-        else:
-            reason = ""
-        if reason:
-            draft.remove_unused_regexes()
-        effects = self._refresh_regexes(group, beat.may_see, now)
-        self.step(draft, beat.member_id, beat.owned, reason, now)
+        if known is None:
+            return None, f"member {beat.member_id} joined"
+        if not metadata.has_subscription_of(known):
+            return before, f"member {beat.member_id} changed its subscription"
+        return before, ""
+
+    def _advance(self, draft: Draft, accepted: _Accepted) -> ConsumerGroupHeartbeatResponse:
+        """Take a member a step further, and return what it is answered."""
+        beat, before = accepted.arrived.beat, accepted.before
+        self.step(draft, beat.member_id, beat.owned)
         after = draft.group.members[beat.member_id].current
-        has_changed = before is None or after.assigned.keys() != before.current.assigned.keys()
-        response = ConsumerGroupHeartbeatResponse(
+        has_changed = before is None or (
+            after is not before.current and after.assigned.keys() != before.current.assigned.keys()
+        )
+        return ConsumerGroupHeartbeatResponse(
             member_id=beat.member_id,
             member_epoch=after.epoch,
             heartbeat_interval_ms=self._interval_of(draft, beat.member_id),
             assignment=_assignment(after.assigned) if beat.is_full or has_changed else None,
         )
 
-        def then(code: ErrorCode) -> list[Effect]:
-            if code is not ErrorCode.NONE:
-                return [Reply(token, heartbeat_error(append_error(code)))]
-            self.start_session(group, beat.member_id, now)
-            return [Reply(token, response)]
-
-        return effects + self.commit(group, draft, now, then)
-
-    def step(
-        self,
-        draft: Draft,
-        member_id: str,
-        owned: Partitions | None,
-        reason: str,
-        now: Now,
-    ) -> None:
-        """Start a rebalance for a reason, if there is one, and take a member a step further.
+    def start_rebalance(self, draft: Draft, reason: str, now: Now) -> None:
+        """Start a rebalance for a reason, if there is one, and compute the target if it is due.
 
         Without a reason, a change of the subscribed topics is one.
         """
@@ -313,6 +399,10 @@ class ConsumerGroups:
                 _note_rebalance(group, reason, now)
             group.topics_version = image.topics_version
         self._assign(draft, now)
+
+    @staticmethod
+    def step(draft: Draft, member_id: str, owned: Partitions | None) -> None:
+        """Take a member a step towards the target."""
         after = draft.group
         member = after.members[member_id]
         current = reconcile(

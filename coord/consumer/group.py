@@ -5,7 +5,7 @@ subscribed topic changes. The *assignment epoch* is the group epoch that the tar
 computed for. A *member epoch* is the assignment epoch that a member has reached; it fences the
 requests of a member that was removed, or of an earlier process.
 
-`replay` is the only method that changes this state. An event works on a `Draft`: a copy of the
+`replay` is the only method that changes this state. An event works on a `Draft`: an overlay of the
 group, on which each new record is replayed at once. When the records are durable, they are replayed
 on the group itself. Events of a group take turns (see `turns`), so that the two never differ.
 """
@@ -13,7 +13,7 @@ on the group itself. Events of a group take turns (see `turns`), so that the two
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, MutableMapping
 from copy import copy
 from hashlib import blake2b
 from typing import Any, Literal, NamedTuple
@@ -22,6 +22,7 @@ from ottla.protocol.errors import ErrorCode
 
 from ..errors import GroupError
 from ..metadata_image import MetadataImage, TopicPartition
+from ..overlay import Overlay
 from ..records import CommittedOffset
 from .assignors import ASSIGNORS
 from .member import (
@@ -80,15 +81,15 @@ class ConsumerGroup:
         self.assignment_epoch = 0
         #: When the target was computed, by the time of day.
         self.assigned_at_ms = 0
-        self.members: dict[str, ConsumerMember] = {}
-        self.targets: dict[str, Partitions] = {}
-        self.regexes: dict[str, ResolvedRegex] = {}
+        self.members: MutableMapping[str, ConsumerMember] = {}
+        self.targets: MutableMapping[str, Partitions] = {}
+        self.regexes: MutableMapping[str, ResolvedRegex] = {}
         #: Member ids by instance id.
-        self.static_members: dict[str, str] = {}
+        self.static_members: MutableMapping[str, str] = {}
         #: Which member has each partition, or has yet to revoke it.
-        self.holders: dict[TopicIdPartition, str] = {}
+        self.holders: MutableMapping[TopicIdPartition, str] = {}
         #: Members that have not reached the target.
-        self.unreconciled: set[str] = set()
+        self.unreconciled: MutableMapping[str, None] = {}
         self.is_dead = False
         # The sum of what the members' metadata takes: asked for after each event.
         self._metadata_bytes = 0
@@ -143,9 +144,9 @@ class ConsumerGroup:
         """The estimated memory of the members and their partitions."""
         return self._metadata_bytes + PARTITION_BYTES * len(self.holders)
 
-    def copy(self) -> ConsumerGroup:
-        """Return a copy that can be changed."""
-        duplicate = copy(self)
+    def overlay(self) -> ConsumerGroup:
+        """Return what looks like a copy, and can be changed, as long as the group does not."""
+        overlay = copy(self)
         for name in (
             "members",
             "targets",
@@ -154,8 +155,8 @@ class ConsumerGroup:
             "holders",
             "unreconciled",
         ):
-            setattr(duplicate, name, copy(getattr(self, name)))
-        return duplicate
+            setattr(overlay, name, Overlay(getattr(self, name)))
+        return overlay
 
     # Durable state.
 
@@ -168,7 +169,9 @@ class ConsumerGroup:
             self.assignment_epoch = value.assignment_epoch
             self.assigned_at_ms = value.assignment_timestamp
             self.unreconciled = {
-                member.id for member in self.members.values() if not self._is_reconciled(member)
+                member.id: None
+                for member in self.members.values()
+                if not self._is_reconciled(member)
             }
         elif record.type is RecordType.MEMBER:
             self._replay_member(record.name, value)
@@ -190,7 +193,7 @@ class ConsumerGroup:
             del self.static_members[instance_id]
         if value is None:
             self.members.pop(member_id, None)
-            self.unreconciled.discard(member_id)
+            self.unreconciled.pop(member_id, None)
             return
         metadata = MemberMetadata.from_record(value)
         self._metadata_bytes += metadata.size_bytes
@@ -203,7 +206,7 @@ class ConsumerGroup:
         if metadata.instance_id is not None:
             self.static_members[metadata.instance_id] = member_id
         if not self._is_reconciled(member):
-            self.unreconciled.add(member_id)
+            self.unreconciled[member_id] = None
 
     def _replay_target(self, member_id: str, value: ConsumerGroupTargetMemberValue | None) -> None:
         if value is None:
@@ -215,24 +218,27 @@ class ConsumerGroup:
         self, member_id: str, value: ConsumerGroupCurrentMemberValue | None
     ) -> None:
         member = self.members.get(member_id)
-        for tp in () if member is None else member.current.held:
-            if self.holders.get(tp) == member_id:
-                del self.holders[tp]
+        held = NO_PARTITIONS if member is None else member.current.held
+        current = CurrentAssignment() if value is None else CurrentAssignment.from_record(value)
+        if current.held != held:
+            for tp in held:
+                if self.holders.get(tp) == member_id:
+                    del self.holders[tp]
+            for tp in current.held:
+                self.holders[tp] = member_id
         if value is None:
             if member is not None:
-                self.members[member_id] = member.with_current(CurrentAssignment())
+                self.members[member_id] = member.with_current(current)
             return
         if member is None:
             # While the log is read: its other record follows.
             member = ConsumerMember(member_id, _UNKNOWN)
             self._metadata_bytes += _UNKNOWN.size_bytes
-        current = CurrentAssignment.from_record(value)
         member = self.members[member_id] = member.with_current(current)
-        self.holders.update(dict.fromkeys(current.held, member_id))
         if self._is_reconciled(member):
-            self.unreconciled.discard(member_id)
+            self.unreconciled.pop(member_id, None)
         else:
-            self.unreconciled.add(member_id)
+            self.unreconciled[member_id] = None
 
     def _replay_regex(self, regex: str, value: ConsumerGroupRegexValue | None) -> None:
         if value is None:
@@ -390,7 +396,7 @@ class Draft:
     def add(self, *records: ConsumerRecord) -> None:
         """Add records."""
         if not self.records:
-            self.group = self.before.copy()
+            self.group = self.before.overlay()
         for record in records:
             self.records.append(record)
             self.group.replay(record)
@@ -447,6 +453,8 @@ class Draft:
 
     def remove_unused_regexes(self) -> None:
         """Remove the regular expressions that no member subscribes to."""
+        if not self.group.regexes:
+            return
         used = {member.metadata.regex for member in self.group.members.values()}
         for regex in list(self.group.regexes):
             if regex not in used:

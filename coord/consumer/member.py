@@ -140,6 +140,8 @@ class CurrentAssignment:
     @property
     def held(self) -> Set[TopicIdPartition]:
         """The partitions that no other member may be assigned."""
+        if not self.pending_revocation:
+            return self.assigned.keys()
         return self.assigned.keys() | self.pending_revocation.keys()
 
     @classmethod

@@ -12,7 +12,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from harness.consumer_agents import Agent, Classic
+from harness.consumer_agents import Agent, Classic, step_together
 from harness.group_stage import Stage, a_config, loaded
 from ottla.coord.group_shard import MemberIdentity
 from ottla.protocol.errors import ErrorCode
@@ -71,6 +71,11 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
                 agent.step()
         for member in self.classic.values():
             self.follow(member)
+
+    @rule()
+    @precondition(lambda self: not self.stage.holds)
+    def members_send_heartbeats_at_once(self) -> None:
+        step_together(self.stage, self.agents.values())
 
     def follow(self, member: Classic) -> None:
         """Do what a client does next."""

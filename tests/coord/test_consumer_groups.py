@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.consumer_agents import Agent
+from harness.consumer_agents import Agent, step_together
 from harness.group_stage import Stage, a_config
 from ottla.coord.config import ConsumerGroupConfig, GroupCoordinatorConfig
 from ottla.coord.group_shard import MemberIdentity
@@ -80,6 +80,62 @@ def test_the_target_is_computed_once_per_interval():
             assert agent.step() == "NONE"
     assert sorted(len(agent.assigned) for agent in agents) == [1, 1, 1, 1]
     assert stage.state.value == "Stable"
+
+
+def test_heartbeats_that_arrive_at_once_are_one_append_and_one_target(stage):
+    agents = [Agent(stage, f"m{number:03}") for number in range(200)]
+    agents[0].join()
+    appends = []
+    stage.on_append = appends.append
+    stage.create_topic("orders", 400)
+
+    assert set(step_together(stage, agents)) == {"NONE"}
+    assert len(appends) == 1
+    assert (stage.group.epoch, len(stage.group.members)) == (2, 200)
+    for _round in range(3):
+        step_together(stage, agents)
+    assert stage.state.value == "Stable"
+    assert {len(agent.assigned) for agent in agents} == {2}
+    assert len(appends) <= 4
+    step_together(stage, agents)
+    assert len(appends) <= 4, "nothing has changed"
+
+
+def test_what_cannot_share_an_append_comes_after_it(stage):
+    anna, bert, carl = (Agent(stage, name) for name in ("anna", "bert", "carl"))
+    stage.gathers = True
+    calls = [
+        anna.join(),
+        bert.join(),
+        anna.join(),  # A second one of the same member.
+        carl.join(regex="orders.*", topics=None),
+        bert.leave(),
+        stage.commit("anna", MemberIdentity("anna", None, 1), {("orders", 0): 5}),
+    ]
+    stage.gathers = False
+    stage.complete_gathered()
+
+    assert [call.answer and call.what for call in calls[:5]] == ["consumer heartbeat"] * 5
+    assert [call.code for call in calls[:5]] == ["NONE"] * 5
+    assert sorted(stage.group.members) == ["anna", "carl"]
+    assert bert.shown(calls[4]) == "-1"
+
+
+def test_heartbeats_that_share_an_append_fail_with_it(stage):
+    anna, bert = Agent(stage, "anna"), Agent(stage, "bert")
+    anna.join()
+    stage.holds = True
+    assert step_together(stage, [anna, bert]) == ["NONE", "waits"], "one of them changes nothing"
+    late = Agent(stage, "late")
+    call = late.join()
+    assert call.answer is None
+
+    stage.release(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    assert bert.last.code == "COORDINATOR_NOT_AVAILABLE"
+    assert list(stage.group.members) == ["anna"]
+    stage.release_all()
+    assert call.code == "NONE"
+    assert sorted(stage.group.members) == ["anna", "late"]
 
 
 INVALID = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -82,8 +83,14 @@ class Agent:
 
     def step(self) -> str:
         """Revoke what has to be, take what is new, and send a heartbeat; return its code."""
+        return self.finish_step(self.start_step())
+
+    def start_step(self) -> Call:
         self.owned = self.owned & self.assigned if self.owned - self.assigned else self.assigned
-        call = self.join() if self.epoch <= 0 else self.beat()
+        return self.join() if self.epoch <= 0 else self.beat()
+
+    def finish_step(self, call: Call) -> str:
+        self.read(call)
         if call.answer is not None and call.answer.error_code:
             self.epoch, self.owned, self.assigned = 0, frozenset(), frozenset()
             self.reported = None
@@ -135,6 +142,15 @@ class Agent:
             index for topic in answer.assignment.topic_partitions for index in topic.partitions
         )
         return f"{answer.member_epoch} {indexes}"
+
+
+def step_together(stage: Stage, agents: Iterable[Agent]) -> list[str]:
+    """Let members send heartbeats that arrive at once; return their codes."""
+    stage.gathers = True
+    calls = [(agent, agent.start_step()) for agent in agents]
+    stage.gathers = False
+    stage.complete_gathered()
+    return [agent.finish_step(call) for agent, call in calls]
 
 
 class Classic:

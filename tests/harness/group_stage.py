@@ -20,7 +20,7 @@ from ottla.coord.config import (
 )
 from ottla.coord.consumer.coordinator import ConsumerHeartbeat
 from ottla.coord.deadlines import Now
-from ottla.coord.effects import Append, Compute, Effect, LogMessage, Reply
+from ottla.coord.effects import Append, Compute, Effect, Gather, LogMessage, Reply
 from ottla.coord.group_shard import AnyGroup, GroupShard, MemberIdentity
 from ottla.coord.member import Join, Protocols
 from ottla.coord.metadata_image import KeyValue, MetadataImage, Topic, TopicPartition, topic_record
@@ -89,6 +89,9 @@ class Stage:
         #: Appends that have not completed yet, while `holds`.
         self.held: deque[Append] = deque()
         self.holds = False
+        #: What was gathered and is not complete yet, while `gathers`.
+        self.gathered: list[Gather] = []
+        self.gathers = False
         self.waiting: list[Call] = []
         self.on_answer: Callable[[Call], None] = lambda call: None
         self.on_append: Callable[[Append], None] = lambda append: None
@@ -259,6 +262,11 @@ class Stage:
         while self.held:
             self.release()
 
+    def complete_gathered(self) -> None:
+        """Complete what requests have gathered."""
+        while self.gathered:
+            self._run(self.gathered.pop(0).complete())
+
     # The end.
 
     def restart(self, survivors: int = 0) -> list[Call]:
@@ -269,6 +277,7 @@ class Stage:
         for append in list(self.held)[:survivors]:
             self.log.extend(map(GroupShard.encode, append.records))
         self.held.clear()
+        self.gathered.clear()
         self.shard = loaded(self.log, self.config, self.now, self.image)
         lost, self.waiting = self.waiting, []
         return lost
@@ -292,6 +301,12 @@ class Stage:
                 continue
             if isinstance(effect, LogMessage):
                 self.messages.append(effect)
+                continue
+            if isinstance(effect, Gather):
+                if self.gathers:
+                    self.gathered.append(effect)
+                else:
+                    todo.extend(effect.complete())
                 continue
             if isinstance(effect, Compute):
                 todo.extend(effect.complete(effect.work()))
