@@ -19,6 +19,7 @@ from .transaction_records import TransactionRecord
 
 if TYPE_CHECKING:
     from .consumer.records import ConsumerRecord
+    from .share.records import ShareRecord
 
 
 class Reply(NamedTuple):
@@ -51,7 +52,7 @@ class Append(NamedTuple):
     unloaded meanwhile). It changes no durable state.
     """
 
-    records: Sequence[CoordinatorRecord | ConsumerRecord | TransactionRecord]
+    records: Sequence[CoordinatorRecord | ConsumerRecord | ShareRecord | TransactionRecord]
     complete: Callable[[ErrorCode], list[Effect]] = _no_effects
     producer: Producer | None = None
 

@@ -46,13 +46,18 @@ from .states import GroupState
 from .turns import Turns
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from .consumer.classic_members import ClassicMembers
     from .consumer.coordinator import ConsumerGroups, ConsumerHeartbeat
     from .consumer.group import ConsumerGroup, Draft
     from .consumer.records import ConsumerRecord
+    from .share.coordinator import ShareGroups, ShareHeartbeat
+    from .share.group import ShareGroup
+    from .share.records import ShareRecord
 
-AnyGroup = Union["Group", "ConsumerGroup"]
-GroupShardRecord = Union[CoordinatorRecord, "ConsumerRecord"]
+AnyGroup = Union["Group", "ConsumerGroup", "ShareGroup"]
+GroupShardRecord = Union[CoordinatorRecord, "ConsumerRecord", "ShareRecord"]
 
 #: Estimated memory of a group without members, and of a committed offset without metadata.
 _GROUP_BYTES = 2048
@@ -61,6 +66,8 @@ _OFFSET_BYTES = 512
 _FIRST_WITH_GROUP_ID_NOT_FOUND = 9
 #: The keys of records of consumer groups have these versions.
 _CONSUMER_KEYS = frozenset((3, 4, 5, 6, 7, 8, 16))
+#: The keys of records of share groups.
+_SHARE_KEYS = frozenset((10, 11, 1000))
 #: The key of the record whose tombstone removes a consumer group.
 _GROUP_EPOCH = 3
 #: The result of each partition of a request.
@@ -122,14 +129,26 @@ class GroupShard:
         """Encode a record for the log."""
         if isinstance(record, OffsetRecord | GroupRecord):
             return encode_record(record)
-        from .consumer.records import encode_consumer_record  # noqa: PLC0415  # On first use.
+        from .consumer.records import (  # noqa: PLC0415  # On first use.
+            ConsumerRecord,
+            encode_consumer_record,
+        )
 
-        return encode_consumer_record(record)
+        if isinstance(record, ConsumerRecord):
+            return encode_consumer_record(record)
+        from .share.records import encode_share_record  # noqa: PLC0415  # On first use.
+
+        return encode_share_record(record)
 
     @staticmethod
     def decode(key: bytes, value: bytes | None) -> GroupShardRecord | None:
         """Decode a record of the log; None for a key of an unknown version. Raises DecodeError."""
-        if version_of(key) not in _CONSUMER_KEYS:
+        version = version_of(key)
+        if version in _SHARE_KEYS:
+            from .share.records import decode_share_record  # noqa: PLC0415  # On first use.
+
+            return decode_share_record(key, value)
+        if version not in _CONSUMER_KEYS:
             return decode_record(key, value)
         from .consumer.records import decode_consumer_record  # noqa: PLC0415  # On first use.
 
@@ -141,6 +160,13 @@ class GroupShard:
         from .consumer.coordinator import ConsumerGroups  # noqa: PLC0415  # On first use.
 
         return ConsumerGroups(self)
+
+    @cached_property
+    def share_groups(self) -> ShareGroups:
+        """The events of share groups."""
+        from .share.coordinator import ShareGroups  # noqa: PLC0415  # On first use.
+
+        return ShareGroups(self)
 
     @cached_property
     def classic_members(self) -> ClassicMembers:
@@ -185,7 +211,7 @@ class GroupShard:
             if record.committed is not None and record.group_id not in self.groups:
                 self._add_group(record.group_id)
         elif not isinstance(record, GroupRecord):
-            self._replay_consumer_group(record)
+            self._replay_other_group(record)
         elif record.metadata is None:
             self._replay_group_tombstone(record.group_id)
         else:
@@ -196,10 +222,34 @@ class GroupShard:
                 group.replay(record.metadata)
                 self.resize(group)
 
+    def _replay_other_group(self, record: ConsumerRecord | ShareRecord) -> None:
+        from .consumer.records import ConsumerRecord  # noqa: PLC0415  # On first use.
+
+        if isinstance(record, ConsumerRecord):
+            self._replay_consumer_group(record)
+        else:
+            self._replay_share_group(record)
+
+    def _replay_share_group(self, record: ShareRecord) -> None:
+        from .share.group import ShareGroup  # noqa: PLC0415  # On first use.
+
+        value = record[-1]
+        group = self.groups.get(record.group_id)
+        if group is None or group.type != "share":
+            if value is None:
+                return
+            group = self.groups[record.group_id] = ShareGroup(record.group_id)
+            self.resize(group)
+        if value is None and record == (record.group_id, None):
+            group.is_dead = True
+            self._remove_group(group.id)
+        else:
+            group.replay(record)
+
     def _replay_consumer_group(self, record: ConsumerRecord) -> None:
         group_id = record.group_id
         group = self.groups.get(group_id)
-        if group is None or group.type == "classic":
+        if group is None or group.type != "consumer":
             if record.value is None:
                 return
             group = self._add_consumer_group(group_id)
@@ -243,6 +293,8 @@ class GroupShard:
             self.drop_if_unused(group)
             if group.type == "consumer":
                 self.consumer_groups.activate(group, now)
+            elif group.type == "share":
+                self.share_groups.activate(group, now)
             else:
                 group.start_sessions(now)
             self.resize(group)
@@ -251,7 +303,7 @@ class GroupShard:
 
     def _replay_group_tombstone(self, group_id: str) -> None:
         group = self.groups.get(group_id)
-        if group is None or group.type == "consumer":
+        if group is None or group.type != "classic":
             return
         if self.is_active and group_id not in self._converting:
             if group.state is not GroupState.EMPTY:
@@ -345,6 +397,8 @@ class GroupShard:
         group = self.groups.get(group_id)
         if group is not None and group.type == "consumer":
             return self._join_consumer_group(group, join, token, now)
+        if group is not None and group.type == "share":
+            return refuse(ErrorCode.GROUP_ID_NOT_FOUND)
         if group is None and join.member_id:
             return refuse(ErrorCode.UNKNOWN_MEMBER_ID)
         try:
@@ -456,6 +510,8 @@ class GroupShard:
         group = self.groups.get(group_id)
         if group is not None and group.type == "consumer":
             return self.classic_members.leave(group, members, token, now)
+        if group is not None and group.type == "share":
+            return refuse(ErrorCode.GROUP_ID_NOT_FOUND)
         effects: list[Effect] = []
         results = []
         for member_id, instance_id in members:
@@ -484,6 +540,8 @@ class GroupShard:
             return []
         if group.type == "consumer":
             return self.consumer_groups.expire(group, timer, now)
+        if group.type == "share":
+            return self.share_groups.expire(group, timer, now)
         if group.id in self.turns:
             return self.turns.take(group.id, lambda: self._expire(timer, now), lambda _code: [])
         effects = group.expire(timer, now)
@@ -497,8 +555,10 @@ class GroupShard:
         The groups stay as they are, so that nothing follows from it.
         """
         effects = self.turns.refuse_deferred(code)
+        if "share_groups" in self.__dict__:
+            effects += self.share_groups.refuse_waiting(code)
         for group in self.groups.values():
-            if group.type == "consumer":
+            if group.type != "classic":
                 continue
             for member in group.members.values():
                 if member.waiting_join is not None:
@@ -507,19 +567,21 @@ class GroupShard:
                     effects.append(Reply(member.waiting_sync, SyncGroupResponse(error_code=code)))
         return effects
 
-    def _find_group(self, group_id: str) -> AnyGroup:
+    def _find_group(self, group_id: str) -> Group | ConsumerGroup:
         if not group_id:
             raise GroupError(ErrorCode.INVALID_GROUP_ID)
         group = self.groups.get(group_id)
         if group is None:
             raise GroupError(ErrorCode.UNKNOWN_MEMBER_ID)
+        if group.type == "share":
+            raise GroupError(ErrorCode.GROUP_ID_NOT_FOUND)
         return group
 
     def drop_if_unused(self, group: AnyGroup) -> None:
         """Drop a group that has neither members nor records."""
         if self.groups.get(group.id) is not group or group.id in self.turns:
             return
-        if group.type == "consumer":
+        if group.type != "classic":
             if not group.has_records:
                 self._remove_group(group.id)
                 self._keep_offsets_of(group.id)
@@ -534,7 +596,7 @@ class GroupShard:
 
     def _on_idle(self, group_id: str) -> None:
         group = self.groups.get(group_id)
-        if group is not None and group.type == "consumer":
+        if group is not None and group.type != "classic":
             self.resize(group)
             self.drop_if_unused(group)
 
@@ -556,7 +618,8 @@ class GroupShard:
             return then(ErrorCode.NONE)
         from .consumer.migration import upgraded  # noqa: PLC0415  # On first use.
 
-        assert group.type == "classic"
+        if group.type != "classic":
+            raise GroupError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id!r} is a share group")
         policy = self._config.consumer.migration_policy
         draft = upgraded(group, policy, self.image(), now.time_ms)
         group.forget_pending_members()
@@ -632,6 +695,12 @@ class GroupShard:
 
         return self.turns.append(group.id, records, complete)
 
+    # Share groups.
+
+    def share_heartbeat(self, heartbeat: ShareHeartbeat, token: Any, now: Now) -> list[Effect]:
+        """Handle ShareGroupHeartbeat."""
+        return self.share_groups.heartbeat(heartbeat, token, now)
+
     # Offsets.
 
     def commit(
@@ -670,6 +739,8 @@ class GroupShard:
         try:
             group = self.groups.get(group_id)
             if group is not None:
+                if group.type == "share":
+                    raise GroupError(ErrorCode.GROUP_ID_NOT_FOUND)
                 group.check_transactional_commit(*identity)
             elif identity.generation >= 0:
                 raise GroupError(ErrorCode.ILLEGAL_GENERATION)
@@ -728,8 +799,8 @@ class GroupShard:
                 codes[group_id] = ErrorCode.INVALID_GROUP_ID
             elif group is None or group.state is GroupState.DEAD:
                 codes[group_id] = ErrorCode.GROUP_ID_NOT_FOUND
-            elif group_id in self.turns and group_id not in in_flight:
-                codes[group_id] = ErrorCode.COORDINATOR_NOT_AVAILABLE  # It is about to change.
+            elif group_id not in in_flight and self._is_changing(group):
+                codes[group_id] = ErrorCode.COORDINATOR_NOT_AVAILABLE
             elif not group.is_empty:
                 codes[group_id] = ErrorCode.NON_EMPTY_GROUP
             elif group_id not in codes:
@@ -746,7 +817,7 @@ class GroupShard:
     ) -> list[Effect]:
         """Handle OffsetDelete; `reply` gets the error of the request and of each partition."""
         group = self.groups.get(group_id)
-        if group is None or group.state is GroupState.DEAD:
+        if group is None or group.type == "share" or group.state is GroupState.DEAD:
             return [reply(ErrorCode.GROUP_ID_NOT_FOUND, {})]
         subscribed: set[str] | None = set()
         if group.type == "consumer":
@@ -786,6 +857,14 @@ class GroupShard:
             deleted.setdefault(group_id, []).extend(pending)
         return [Append(tombstones(group_id, tps)) for group_id, tps in deleted.items() if tps]
 
+    def delete_share_states(self, is_deleted: Callable[[UUID], bool]) -> list[Effect]:
+        """Remove what share groups have in flight of topics that were deleted."""
+        effects: list[Effect] = []
+        for group in self.groups.values():
+            if group.type == "share" and group.states:
+                effects += self.share_groups.delete_topics(group, is_deleted)
+        return effects
+
     def delete_outdated(self, image: MetadataImage) -> list[Effect]:
         """Remove the committed offsets of topics deleted while the shard was not loaded."""
         return [
@@ -798,16 +877,31 @@ class GroupShard:
         """Remove expired offsets, and groups that have neither members nor offsets left."""
         effects: list[Effect] = []
         for group_id, group in self.groups.items():
-            if group_id in self.turns:
+            if self._is_changing(group):
                 continue
             expired = self._expired(group, now.time_ms)
             has_offsets = len(self.offsets.of_group(group_id)) > len(expired)
             has_offsets = has_offsets or group_id in self.pending_offsets
+            has_offsets = has_offsets or self._has_share_states(group, now.time_ms)
             if group.is_empty and not has_offsets and not group.pending:
                 effects += self._remove(group, lambda _code: [])
             elif expired:
                 effects.append(Append(tombstones(group_id, expired)))
         return effects
+
+    def _is_changing(self, group: AnyGroup) -> bool:
+        """Whether records of a group are being written that its removal has to wait for."""
+        if group.type == "share" and group.writing_count:
+            return True
+        return group.id in self.turns
+
+    def _has_share_states(self, group: AnyGroup, time_ms: int) -> bool:
+        """Whether a share group has states that are not older than the retention of offsets."""
+        if group.type != "share":
+            return False
+        latest_ms = max((state.written_ms for state in group.states.values()), default=0)
+        used_ms = max(latest_ms, group.empty_since_ms)
+        return time_ms - used_ms < self._config.offsets_retention_ms
 
     def _check_commit(
         self,
@@ -826,6 +920,8 @@ class GroupShard:
                     if version >= _FIRST_WITH_GROUP_ID_NOT_FOUND
                     else ErrorCode.ILLEGAL_GENERATION
                 )
+        elif group.type == "share":
+            raise GroupError(ErrorCode.GROUP_ID_NOT_FOUND)
         elif group.type == "consumer":
             refused = group.check_commit(*identity, version, offsets.items())
             member = group.members.get(identity.member_id)
@@ -867,6 +963,8 @@ class GroupShard:
                 return expired if time_ms - group.empty_since_ms >= retention_ms else []
             in_use = group.subscribed_topics()
             return [tp for tp in expired if tp.topic not in in_use]
+        if group.type == "share":
+            return expired  # Of a transaction that was open when the group was created.
         if group.protocol_type is None:
             return expired  # Never had members: only commits count.
         if group.state is GroupState.EMPTY:
@@ -888,7 +986,7 @@ class GroupShard:
     def _remove(self, group: AnyGroup, then: Callable[[ErrorCode], list[Effect]]) -> list[Effect]:
         """Remove a group without members, and then go on."""
         records = self._group_tombstones(group)
-        if group.type == "consumer":
+        if group.type != "classic":
             return self.turns.append(group.id, records, then)
         return [Append(records, then)]  # It stays if members join meanwhile.
 
@@ -900,6 +998,10 @@ class GroupShard:
         ]
         if group.type == "classic":
             return [*records, GroupRecord(group.id, None)]
+        if group.type == "share":
+            from .share.group import group_tombstones as of_share_group  # noqa: PLC0415
+
+            return [*records, *of_share_group(group)]
         from .consumer.group import group_tombstones  # noqa: PLC0415  # On first use.
 
         return [*records, *group_tombstones(group)]

@@ -65,6 +65,16 @@ _STORE_MIN_ISR = 2
 #: The group protocols, and the assignors of consumer groups.
 GROUP_PROTOCOLS = ("classic", "consumer")
 ASSIGNORS = ("uniform", "range")
+#: The configs of groups whose values the broker limits, by configs of its own: see `limits_of`.
+LIMITED_GROUP_CONFIGS = (
+    "consumer.session.timeout.ms",
+    "consumer.heartbeat.interval.ms",
+    "share.session.timeout.ms",
+    "share.heartbeat.interval.ms",
+    "share.record.lock.duration.ms",
+    "share.delivery.count.limit",
+    "share.partition.max.record.locks",
+)
 
 # The broker config that holds the default of each topic config.
 _TOPIC_DEFAULTS = {
@@ -96,6 +106,12 @@ _TOPIC_DEFAULTS = {
     "log.preallocate": "preallocate",
     "log.roll.jitter.ms": "segment.jitter.ms",
 }
+
+
+def limits_of(name: str) -> tuple[str, str]:
+    """Return the names of the minimum and the maximum of a group's config."""
+    kind, _dot, rest = name.partition(".")
+    return f"{kind}.min.{rest}", f"{kind}.max.{rest}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -432,6 +448,78 @@ class BrokerConfig(SecurityConfigs):
         " are found at once.",
         low=10_000,
         high=INT_MAX,
+    )
+    group_share_session_timeout_ms: int = config_key(
+        45_000,
+        "Session timeout of the members of share groups. A group may have its own:"
+        " share.session.timeout.ms.",
+        low=1,
+        high=INT_MAX,
+    )
+    group_share_min_session_timeout_ms: int = config_key(
+        45_000, "Minimum session timeout of share groups.", low=1, high=INT_MAX
+    )
+    group_share_max_session_timeout_ms: int = config_key(
+        60_000, "Maximum session timeout of share groups.", low=1, high=INT_MAX
+    )
+    group_share_heartbeat_interval_ms: int = config_key(
+        5_000,
+        "Interval at which members of share groups send heartbeats. A group may have its own:"
+        " share.heartbeat.interval.ms.",
+        low=1,
+        high=INT_MAX,
+    )
+    group_share_min_heartbeat_interval_ms: int = config_key(
+        5_000, "Minimum heartbeat interval of share groups.", low=1, high=INT_MAX
+    )
+    group_share_max_heartbeat_interval_ms: int = config_key(
+        15_000, "Maximum heartbeat interval of share groups.", low=1, high=INT_MAX
+    )
+    group_share_record_lock_duration_ms: int = config_key(
+        30_000,
+        "How long a member of a share group may take to acknowledge records, before others get"
+        " them. A group may have its own: share.record.lock.duration.ms.",
+        low=1,
+        high=3_600_000,
+    )
+    group_share_min_record_lock_duration_ms: int = config_key(
+        15_000, "Minimum lock duration of share groups.", low=1, high=3_600_000
+    )
+    group_share_max_record_lock_duration_ms: int = config_key(
+        60_000, "Maximum lock duration of share groups.", low=1, high=3_600_000
+    )
+    group_share_delivery_count_limit: int = config_key(
+        5,
+        "How often a share group delivers a record before it gives it up. A group may have its own:"
+        " share.delivery.count.limit.",
+        low=1,
+        high=1000,
+    )
+    group_share_min_delivery_count_limit: int = config_key(
+        2, "Minimum delivery count limit of share groups.", low=1, high=1000
+    )
+    group_share_max_delivery_count_limit: int = config_key(
+        10, "Maximum delivery count limit of share groups.", low=1, high=1000
+    )
+    group_share_partition_max_record_locks: int = config_key(
+        2_000,
+        "Maximum number of records of a partition that a share group has in flight: from the first"
+        " that is not done, to the last that was delivered. A group may have its own:"
+        " share.partition.max.record.locks.",
+        low=1,
+        high=100_000,
+    )
+    group_share_min_partition_max_record_locks: int = config_key(
+        100, "Minimum number of records in flight of share groups.", low=1, high=100_000
+    )
+    group_share_max_partition_max_record_locks: int = config_key(
+        4_000, "Maximum number of records in flight of share groups.", low=1, high=100_000
+    )
+    group_share_max_size: int = config_key(
+        200, "Maximum number of members of a share group.", low=1, high=1_000
+    )
+    group_share_max_share_sessions: int = config_key(
+        2_000, "Maximum number of share sessions per broker.", low=1, high=INT_MAX
     )
     broker_max_groups: int = config_key(
         10_000, "Maximum number of groups with members per broker.", low=1, high=INT_MAX
@@ -856,15 +944,14 @@ class BrokerConfig(SecurityConfigs):
                 )
         if "classic" not in self.group_protocols:
             raise ConfigError("group.coordinator.rebalance.protocols must contain classic")
-        for name in ("session_timeout", "heartbeat_interval"):
+        for name in LIMITED_GROUP_CONFIGS:
             value, low, high = (
-                getattr(self, f"group_consumer_{limit}{name}_ms") for limit in ("", "min_", "max_")
+                getattr(self, field_of(f"group.{one}")) for one in (name, *limits_of(name))
             )
             if not low <= value <= high:
-                config = f"group.consumer.{name.replace('_', '.')}.ms"
                 raise ConfigError(
-                    f"Invalid {config} {value}: expected {low} to {high}"
-                    f" ({config.replace('consumer.', 'consumer.min.')} and max)"
+                    f"Invalid group.{name} {value}: expected {low} to {high}"
+                    f" (group.{limits_of(name)[0]} and max)"
                 )
 
     def _check_listeners(self) -> None:

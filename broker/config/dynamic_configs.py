@@ -28,7 +28,7 @@ from ..requests.errors import EXPECTED_ERRORS, ApiError, error_code_of, error_me
 from ..requests.slices import SLICE_ELEMENTS, in_slices
 from ..requests.topic_metadata import find_topic
 from .broker_config import BROKER_CONFIGS, BrokerConfig, broker_config_key
-from .group_configs import GROUP_CONFIGS, check_group_configs
+from .group_configs import GROUP_CONFIGS, check_group_configs, inherited_config
 
 if TYPE_CHECKING:
     from ..broker import Broker
@@ -114,7 +114,11 @@ class ConfigDescriber:
     def group(self, overrides: Mapping[str, str]) -> Iterator[DescribedConfig]:
         """Describe the configs of a group with these overrides."""
         for name, key in GROUP_CONFIGS.items():
-            synonyms = list(self._synonyms(BROKER_CONFIGS[f"group.{name}"]))
+            broker_key = BROKER_CONFIGS.get(f"group.{name}")
+            if broker_key is None:
+                synonyms = [ConfigSynonym(name, key.default, ConfigSource.DEFAULT)]
+            else:
+                synonyms = list(self._synonyms(broker_key))
             if name in overrides:
                 value = as_text(key.parse(overrides[name]))
                 synonyms = [ConfigSynonym(name, value, ConfigSource.GROUP), *synonyms]
@@ -335,7 +339,7 @@ class _ConfigurableGroup:
         return GROUP_CONFIGS[name]
 
     def inherited(self, name: str) -> str:
-        return self._broker.config.text_of(f"group.{name}")
+        return inherited_config(name, self._broker.config)
 
     def validate(self, change: ConfigChange) -> None:
         self._check(change(self._broker.topics.image.group_configs.get(self._id, {})))

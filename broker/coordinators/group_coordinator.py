@@ -13,6 +13,7 @@ from ottla.coord.config import (
     ConsumerGroupConfig,
     GroupCoordinatorConfig,
     MigrationPolicy,
+    ShareGroupConfig,
 )
 from ottla.coord.group_shard import AnyGroup, GroupShard
 from ottla.coord.metadata_image import OFFSETS_TOPIC, Topic, TopicPartition
@@ -66,7 +67,11 @@ class GroupCoordinator(Coordinator[GroupShard]):
 
     def _shard_loaded(self, runtime: ShardRuntime[GroupShard]) -> None:
         # Topics that were deleted while no coordinator was there to remove their offsets.
-        runtime.run(runtime.shard.delete_outdated(self._broker.topics.image))
+        image = self._broker.topics.image
+        runtime.run(runtime.shard.delete_outdated(image))
+        runtime.run(
+            runtime.shard.delete_share_states(lambda topic_id: topic_id not in image.topics_by_id)
+        )
 
     def _planned_topic(self) -> tuple[int, Mapping[str, str]]:
         config = self._broker.config
@@ -146,6 +151,19 @@ class GroupCoordinator(Coordinator[GroupShard]):
         super().topic_deleted(topic)
         for runtime in self.shards.values():
             runtime.run(runtime.shard.delete_topics({topic.name}))
+            runtime.run(runtime.shard.delete_share_states(topic.id.__eq__))
+
+
+def share_config(config: BrokerConfig) -> ShareGroupConfig:
+    """Return the config of share groups that have none of their own."""
+    return ShareGroupConfig(
+        session_timeout_ms=config.group_share_session_timeout_ms,
+        heartbeat_interval_ms=config.group_share_heartbeat_interval_ms,
+        lock_duration_ms=config.group_share_record_lock_duration_ms,
+        delivery_count_limit=config.group_share_delivery_count_limit,
+        max_record_locks=config.group_share_partition_max_record_locks,
+        max_size=config.group_share_max_size,
+    )
 
 
 def _coordinator_config(config: BrokerConfig) -> GroupCoordinatorConfig:
@@ -165,6 +183,7 @@ def _coordinator_config(config: BrokerConfig) -> GroupCoordinatorConfig:
             assignors=config.consumer_assignors,
             migration_policy=MigrationPolicy(config.group_consumer_migration_policy),
         ),
+        share=share_config(config),
         max_groups=config.broker_max_groups,
         offset_metadata_max_bytes=config.offset_metadata_max_bytes,
         offsets_retention_ms=config.offsets_retention_minutes * 60_000,

@@ -303,12 +303,7 @@ class ConsumerGroup:
 
     def hash_topics(self, image: MetadataImage) -> int:
         """Return a hash of the subscribed topics that exist: name, id and partition count."""
-        digest = blake2b(digest_size=8)
-        for name in sorted(self.subscribed_topics()):
-            topic = image.topics.get(name)
-            if topic is not None:
-                digest.update(f"{name}:{topic.id}:{len(topic.replicas)};".encode())
-        return int.from_bytes(digest.digest(), "big", signed=True)
+        return hash_topics(self.subscribed_topics(), image)
 
     def preferred_assignor(self, assignors: Iterable[str]) -> str:
         """Return the assignor that most members ask for; the first one if they do not agree."""
@@ -462,6 +457,16 @@ class Draft:
 
     def _record(self, kind: RecordType, name: str, value: Any) -> ConsumerRecord:
         return ConsumerRecord(self.group.id, kind, name, value)
+
+
+def hash_topics(names: Iterable[str], image: MetadataImage) -> int:
+    """Return a hash of the topics that exist: name, id and partition count."""
+    digest = blake2b(digest_size=8)
+    for name in sorted(names):
+        topic = image.topics.get(name)
+        if topic is not None:
+            digest.update(f"{name}:{topic.id}:{len(topic.replicas)};".encode())
+    return int.from_bytes(digest.digest(), "big", signed=True)
 
 
 def group_tombstones(group: ConsumerGroup) -> list[ConsumerRecord]:

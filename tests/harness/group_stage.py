@@ -25,6 +25,7 @@ from ottla.coord.group_shard import AnyGroup, GroupShard, MemberIdentity
 from ottla.coord.member import Join, Protocols
 from ottla.coord.metadata_image import KeyValue, MetadataImage, Topic, TopicPartition, topic_record
 from ottla.coord.records import CommittedOffset
+from ottla.coord.share.coordinator import ShareGroups, ShareHeartbeat
 from ottla.protocol.compiler import codec
 from ottla.protocol.consumer import ConsumerProtocolSubscription
 from ottla.protocol.errors import ErrorCode
@@ -166,6 +167,17 @@ class Stage:
             "consumer heartbeat",
             lambda call: self.shard.consumer_heartbeat(heartbeat, call, self.now),
         )
+
+    def share_heartbeat(self, who: str, heartbeat: ShareHeartbeat) -> Call:
+        return self._call(
+            who,
+            "share heartbeat",
+            lambda call: self.shard.share_heartbeat(heartbeat, call, self.now),
+        )
+
+    def share_event(self, event: Callable[[ShareGroups, Call], list[Effect]]) -> Call:
+        """Handle a request about the states of share partitions."""
+        return self._call("leader", "state", lambda call: event(self.shard.share_groups, call))
 
     def create_topic(self, name: str, partitions: int) -> Topic:
         """Create a topic, or give it so many partitions."""
