@@ -40,6 +40,7 @@ from .requests.memory_account import MemoryAccount
 from .requests.token_bucket import TokenBucket
 
 if TYPE_CHECKING:
+    from .cluster.announcer import Announcer
     from .cluster.broker_channels import BrokerChannels
     from .cluster.forwarding import ControllerChannel
     from .cluster.metadata_follower import MetadataFollower
@@ -101,6 +102,7 @@ class Broker:
         #: Decides what clients may do; None if they may do everything.
         self.authorizer: Authorizer | None = None
         self._metadata_follower: MetadataFollower | None = None
+        self._announcer: Announcer | None = None
         #: With a metadata store.
         self.store_follower: StoreFollower
         self.store_registration: StoreRegistration
@@ -138,10 +140,10 @@ class Broker:
 
     @property
     def failed(self) -> asyncio.Future[DataDirectoryError] | None:
-        """Completed with an error if this broker must not run any longer; None on a controller."""
+        """Completed with an error if this broker must not run any longer; None if it is alone."""
         if self.store is not None:
             return self.store_follower.failed
-        return None if self._metadata_follower is None else self._metadata_follower.failed
+        return None if self._announcer is None else self._announcer.failed
 
     @staticmethod
     def now_ms() -> int:
@@ -179,11 +181,8 @@ class Broker:
             self.disk_space = DiskSpace(Path(config.log_dir), self.logs.disk)
             if self.store is not None:
                 undo.push_async_callback(self.store.close)
-            elif self.cluster.is_controller and len(self.cluster.broker_ids) > 1:
-                # A single broker does not need it.
-                from .cluster.rival_controller import check_no_rival  # noqa: PLC0415
-
-                await check_no_rival(self.cluster, self.cluster_id)
+            elif len(self.cluster.broker_ids) > 1:
+                await self._announce(undo)
             self.topics = Topics(
                 config, self.logs, self._apply_config, self.groups, self.transactions
             )
@@ -213,6 +212,18 @@ class Broker:
         from .cluster.store_membership import StoreMembership  # noqa: PLC0415  # Only needed here.
 
         return StoreMembership(self.config)
+
+    async def _announce(self, undo: AsyncExitStack) -> None:
+        """Make sure that no other process has the id of this broker of a static cluster."""
+        # A single broker does not need it.
+        from .cluster.announcer import Announcer  # noqa: PLC0415
+
+        follower = self._metadata_follower
+        failed = asyncio.get_running_loop().create_future() if follower is None else follower.failed
+        announcer = Announcer(self.cluster, self.cluster_id, failed)
+        await announcer.start()
+        undo.push_async_callback(announcer.stop)
+        self._announcer = self.dispatcher.announcer = announcer
 
     async def _start_static(self, undo: AsyncExitStack) -> None:
         """Follow the controller of a static cluster, or be it."""
@@ -423,6 +434,8 @@ class Broker:
         await self.server.stop(timeout_seconds)
         self.groups.stop()
         self.transactions.stop()
+        if self._announcer is not None:
+            await self._announcer.stop()
         if self._channels is not None:
             self._channels.close()
         await self.producer_ids.stop()

@@ -14,6 +14,7 @@ from uuid import uuid4
 
 from ..config.broker_config import BrokerConfig
 from ..net.listeners import Endpoint
+from .incarnations import BrokerIncarnations
 from .liveness import BrokerLiveness
 from .sessions import BrokerSessions
 
@@ -46,6 +47,8 @@ class ClusterMembership:
         self.liveness = BrokerLiveness(other_ids if is_controller else (), self.session_seconds)
         #: The processes of the other brokers, on the controller.
         self.sessions = BrokerSessions(self.liveness)
+        #: The processes of the other brokers, as announced to this one.
+        self.incarnations = BrokerIncarnations(self.session_seconds)
         #: The id of this process.
         self.incarnation = uuid4()
         # The controller's latest answer, elsewhere.

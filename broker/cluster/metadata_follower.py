@@ -133,6 +133,7 @@ class MetadataFollower:
                     await self._check_cluster_id(connection, cluster_id)
                     self._registration = await self._registrar.register(connection)
                     self._first_refusal = None
+                    self._record_controller(connection)
                     offset = await self._catch_up(connection)
                     self._caught_up.set()
                     failures, self._last_error = 0, ""
@@ -264,6 +265,15 @@ class MetadataFollower:
                 await commit
                 offset = next_offset
             await self._refresh_alive(connection)
+            self._record_controller(connection)
+
+    def _record_controller(self, connection: BrokerConnection) -> None:
+        """Record which process is the controller: it may not have announced itself here yet."""
+        epoch_id = self._registration.metadata_epoch_id
+        with suppress(ApiError):  # The controller hears of it when it announces itself.
+            self._cluster.incarnations.record(
+                self._cluster.controller_id, epoch_id, connection.address, connection
+            )
 
     def _position(self, offset: int) -> MetadataPosition:
         epoch, epoch_id = self._registration.metadata_epoch, self._registration.metadata_epoch_id

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from ottla.coord.quotas import QuotaEntity, Quotas
 
     from ..broker import Broker
+    from ..cluster.announcer import Announcer
     from ..net.connection import Connection
     from ..observability.metrics import Histogram
     from .quotas import QuotaManager, RequestUsage
@@ -128,6 +129,16 @@ SLICED = frozenset(
 
 #: Characters of a client id in the log; it may have 32,767.
 _MAX_LOGGED_CLIENT_ID = 128
+#: The APIs that a broker handles before it knows that no other process has its id: those that other
+#: brokers use to tell it so.
+_UNCONFIRMED_APIS = frozenset(
+    (
+        registry.API_VERSIONS.key,
+        registry.SASL_HANDSHAKE.key,
+        registry.SASL_AUTHENTICATE.key,
+        registry.BROKER_HEARTBEAT.key,
+    )
+)
 #: Smaller requests cannot name enough topics or partitions to block the event loop for long.
 _UNCHECKED_BYTES = 64 * 1024
 #: Requests above this size are decoded in a thread, except Produce.
@@ -253,6 +264,8 @@ class Dispatcher:
         self._metrics = broker.metrics
         self._handlers: dict[int, Handler] = {}
         self._histograms: dict[int, Histogram] = {}
+        #: Knows whether another process may have this broker's id; None in other clusters.
+        self.announcer: Announcer | None = None
         #: The entities that have quotas, of the metadata image.
         self.quota_entities: Mapping[QuotaEntity, Quotas] = {}
         self._quotas: QuotaManager | None = None
@@ -361,6 +374,10 @@ class Dispatcher:
         handler = self._handlers.get(key)
         if handler is None:
             handler = self._handlers[key] = self._load_handler(context.api)
+        announcer = self.announcer
+        if announcer is not None and not announcer.is_confirmed and key not in _UNCONFIRMED_APIS:
+            confirmed = self._handle_when_confirmed(announcer, context, body)
+            return self._broker.start_task(self._await_response(context, confirmed))
         try:
             if self.quota_entities:
                 result = self._handle_with_quotas(handler, context, body)
@@ -373,6 +390,16 @@ class Dispatcher:
         if isinstance(result, asyncio.Future):
             return result
         return self._broker.start_task(self._await_response(context, result))
+
+    async def _handle_when_confirmed(
+        self, announcer: Announcer, context: RequestContext, body: Message | None
+    ) -> Response | asyncio.Future[Any]:
+        """Handle a request after a pause, if no other process has taken this broker's id."""
+        await announcer.wait_until_confirmed()
+        result = self.handle(context, body)
+        if isinstance(result, asyncio.Future) and context.api.key not in OVERLAPPING:
+            return cast("Response | asyncio.Future[Any]", await result)
+        return result
 
     def _handle_with_quotas(
         self, handler: Handler, context: RequestContext, body: Message | None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 
 import pytest
@@ -11,6 +12,7 @@ from harness.identity import (
     FIXED_ID,
     REFUSED,
     assert_refused,
+    copied_process,
     copy_of,
     end_of_epoch,
     errors_of,
@@ -20,15 +22,18 @@ from harness.identity import (
     start_without_the_first,
     until_logged,
 )
+from harness.logs import a_batch
 from harness.requests import (
     OK,
     fetch_partition,
     leaders_of,
     metadata,
     produce_code,
+    produce_request,
     try_create_topic,
     try_delete_topic,
 )
+from harness.wire import connect
 from ottla.client import Admin, TopicPartition
 from ottla.protocol.errors import ErrorCode
 
@@ -155,6 +160,45 @@ async def test_a_second_process_with_a_broker_id_exits_with_an_error(tmp_path, r
             cluster[number].kill()
             cluster[number].start()
             assert await produce_code(cluster[number], "orders", 0) == ErrorCode.NONE
+
+
+@pytest.mark.parametrize("number", [0, 1])
+async def test_a_copy_of_a_paused_broker_with_another_address_is_refused(tmp_path, request, number):
+    quick = ("--set", "broker.session.timeout.ms=1000")
+    with Cluster(tmp_path, 2, *FIXED_ID, *quick) as cluster:
+        assert await try_create_topic(cluster[0], "orders", leaders=[number]) == OK
+        second = copied_process(cluster, number, *quick)
+        with shown_on_failure(request, [*cluster, second]):
+            cluster[number].pause()
+            await asyncio.sleep(1.5)
+
+            assert_refused(second, number, "has the address")
+
+            cluster[number].resume()
+            assert await produce_code(cluster[number], "orders", 0) == ErrorCode.NONE
+            assert errors_of(cluster[number]) == []
+
+
+@pytest.mark.parametrize("number", [0, 1])
+async def test_a_paused_broker_that_was_replaced_acks_nothing_and_exits(tmp_path, request, number):
+    quick = ("--set", "broker.session.timeout.ms=1000")
+    with Cluster(tmp_path, 2, *FIXED_ID, *quick) as cluster:
+        first = cluster[number]
+        assert await try_create_topic(cluster[0], "orders", leaders=[number]) == OK
+        second = second_process(cluster, number, *quick)
+        with shown_on_failure(request, [*cluster, second]):
+            async with connect(first.address) as client:
+                first.pause()
+                client.send(produce_request(a_batch(), topic="orders", partition=0, acks=1), 9)
+                await asyncio.sleep(1.5)
+                shutil.copytree(first.data, second.data)
+                with second:
+                    first.resume()
+
+                    assert await client.is_closed()
+                    assert first.wait() == 1
+                    assert "by another process" in first.log_tail()
+                    assert await produce_code(second, "orders", 0) == ErrorCode.NONE
 
 
 async def test_a_recreated_topic_does_not_inherit_committed_offsets(cluster):

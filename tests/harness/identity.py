@@ -86,7 +86,20 @@ def second_process(cluster: Cluster, number: int, *arguments: str) -> Daemon:
     )
 
 
-def assert_refused(second: Daemon, number: int) -> None:
+def copied_process(cluster: Cluster, number: int, *arguments: str) -> Daemon:
+    """Return a daemon on a copy of a broker's data, with an address of its own in its file."""
+    folder, port = cluster.folder / "second", free_port()
+    shutil.copytree(cluster[number].data, folder / "data")
+    file = folder / "cluster.toml"
+    file.write_text(cluster.describe().replace(cluster[number].address, f"{HOST}:{port}"))
+    return Daemon(
+        folder, "--id", str(number), "--cluster", str(file), *FIXED_ID, *arguments, port=port
+    )
+
+
+def assert_refused(
+    second: Daemon, number: int, reason: str = "is in use by another process"
+) -> None:
     """Assert that a second process with a broker id exits with an error."""
     process = second.spawn()
     try:
@@ -94,4 +107,4 @@ def assert_refused(second: Daemon, number: int) -> None:
     finally:
         process.kill()
         process.wait()
-    assert f"Broker id {number} is in use by another process" in second.log_tail()
+    assert f"Broker id {number} {reason}" in second.log_tail()
