@@ -398,7 +398,7 @@ class Broker:
 
         config = self.config
         if self.store is None:
-            self.store = _open_store(config)
+            self.store = open_store(config)
         self.store_follower = StoreFollower(self.store, self.id)
         known = read_cluster_id(Path(config.log_dir))
         if known is None:
@@ -499,7 +499,7 @@ class Broker:
         await self.stop()
 
 
-def _open_store(config: BrokerConfig) -> MetadataStore:
+def open_store(config: BrokerConfig) -> MetadataStore:
     """Return the configured metadata store. Raises ConfigError."""
     try:
         # Optional, and slow to import.

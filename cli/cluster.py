@@ -158,7 +158,7 @@ def start_cluster(
     pairs: tuple[str, ...],
     log_level: str | None,
 ) -> None:
-    """Start a cluster of local broker processes; Ctrl-C stops it.
+    """Start a cluster of local brokers; Ctrl-C stops it.
 
     \b
     Three brokers on localhost:9092, 9093 and 9094, with their data in ./ottla-cluster:

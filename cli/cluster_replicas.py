@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from ottla.client.blocking import Admin
     from ottla.client.types import TopicPartition
 
+#: With these commands, for the module that adds the next ones.
+__all__ = ["cluster"]
+
 _POLL_SECONDS = 0.3
 _PLAN_VERSION = 1
 

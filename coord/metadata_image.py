@@ -23,6 +23,7 @@ vanish with their leases, and say more; there are no controller epochs of this l
     registration/<id>    {…, "listeners": {…}, "rack": …, "state": …, "lossy": …}
     active-controller    {"broker": …, "epoch": …}
     store                {"id": …, "revision": …, "directory": …}     how far the log is a copy
+    restored             {"generation": …, "copied": […]}    the store was made from copies of it
 
 `replay` is the only method that changes the image: with each record that was appended, and with
 all records of the log when a broker starts.
@@ -37,6 +38,10 @@ follower has if it has that epoch, with the same id, up to that offset or furthe
 **Deletion.** The data of a topic is deleted only if the image has the deletion of its id, never
 because the topic is missing. The last `MAX_DELETED_TOPICS` are kept: a broker that was away for
 longer sets the data aside.
+
+**Restoration.** A metadata store that was lost is made anew from the copies of the brokers: see
+`restoration.py`. Each restoration is a generation, and has what it was copied from, so that a
+broker knows whether the new store has everything that the broker knew.
 """
 
 from __future__ import annotations
@@ -79,10 +84,14 @@ MAX_DELETED_TOPICS = 10_000
 ALL_BROKERS = -1
 #: Controller epochs that the image remembers.
 MAX_EPOCHS = 1000
+#: Restorations that the metadata store remembers.
+MAX_RESTORATIONS = 100
 #: The id of epochs that have none: those of logs written before there were epochs.
 NO_ID = UUID(int=0)
 _POSITION_KEY = b"controller"
 _STORE_POSITION_KEY = b"store"
+#: The key of the restorations of a metadata store.
+RESTORED_KEY = b"restored"
 #: The key of the metadata store that the controller holds with its lease.
 CONTROLLER_KEY = b"active-controller"
 #: Kinds of records that a metadata store has, too.
@@ -99,6 +108,7 @@ _STORE_KINDS = frozenset(
         "quota",
         "scram",
         "scram-secret",
+        "restored",
         CONTROLLER_KEY.decode(),
     }
 )
@@ -181,6 +191,25 @@ class StorePosition(NamedTuple):
     revision: int
 
 
+class Restoration(NamedTuple):
+    """How often the metadata store was restored, and from what: the latest restoration is last."""
+
+    generation: int = 0
+    copied: tuple[StorePosition, ...] = ()
+
+    def contains(self, generation: int, position: StorePosition) -> bool:
+        """Whether a store with these restorations has all that a copy of an earlier one had."""
+        index = generation - self.generation
+        if not -len(self.copied) <= index < 0:
+            return False
+        end = self.copied[index]
+        return position.store_id == end.store_id and position.revision <= end.revision
+
+    def next(self, position: StorePosition) -> Restoration:
+        """Return the restorations after one from a copy."""
+        return Restoration(self.generation + 1, (*self.copied, position)[-MAX_RESTORATIONS:])
+
+
 class ControllerEpoch(NamedTuple):
     """The changes between two starts of a controller; the current one has no end offset."""
 
@@ -226,6 +255,7 @@ class MetadataImage:
         #: With a metadata store: the controller, and the end of the copy.
         self.active_controller: ActiveController | None = None
         self.store_position: StorePosition | None = None
+        self.restoration = Restoration()
         #: Partitions of all topics.
         self.partition_count = 0
         self.acls = Acls()
@@ -273,6 +303,8 @@ class MetadataImage:
             self.scram_secret = parse_secret(content)
         elif kind == "controller":
             self._replay_position(content)
+        elif key == RESTORED_KEY:
+            self.restoration = Restoration() if content is None else parse_restoration(content)
         elif key == CONTROLLER_KEY:
             self.active_controller = (
                 None if content is None else ActiveController(content["broker"], content["epoch"])
@@ -303,6 +335,8 @@ class MetadataImage:
             yield secret_record(self.scram_secret)
         if self.active_controller is not None:
             yield controller_record(self.active_controller)
+        if self.restoration.generation:
+            yield restoration_record(self.restoration)
         yield producer_ids_record(self.next_producer_id)
         yield from self.acls.records()
         yield from self.quotas.records()
@@ -559,6 +593,18 @@ def store_position_record(position: StorePosition, directory: UUID) -> KeyValue:
         "directory": str(directory),
     }
     return _STORE_POSITION_KEY, _json(content)
+
+
+def restoration_record(restoration: Restoration) -> KeyValue:
+    """Return the record of how often the metadata store was restored, and from what."""
+    copied = [{"id": one.store_id, "revision": one.revision} for one in restoration.copied]
+    return RESTORED_KEY, _json({"generation": restoration.generation, "copied": copied})
+
+
+def parse_restoration(content: Any) -> Restoration:
+    """Return the restorations of parsed JSON."""
+    copied = tuple(StorePosition(one["id"], one["revision"]) for one in content["copied"])
+    return Restoration(content["generation"], copied)
 
 
 def epoch_record(number: int, epoch: ControllerEpoch) -> KeyValue:

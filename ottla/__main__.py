@@ -18,7 +18,7 @@ COMMANDS = {
     "txn": ("ottla.cli.txn:txn", "List, describe and abort transactions."),
     "config": ("ottla.cli.config:config", "Show and change topic configs and broker configs."),
     "cluster": (
-        "ottla.cli.cluster_replicas:cluster",
+        "ottla.cli.cluster_restore:cluster",
         "Start a local cluster; describe brokers, and move replicas between them.",
     ),
     "user": ("ottla.cli.user:user", "List, create and delete users (SCRAM)."),

@@ -555,6 +555,15 @@ def read_cluster_id(path: Path) -> str | None:
     return meta["cluster_id"] if meta else None
 
 
+def read_identity(path: Path) -> tuple[str, int] | None:
+    """Return the cluster id and the broker id of a data directory; None if it is new.
+
+    Raises DataDirectoryError.
+    """
+    meta = _read_meta(path)
+    return (meta["cluster_id"], meta["broker_id"]) if meta else None
+
+
 def _read_meta(path: Path) -> dict[str, Any] | None:
     try:
         meta = read_json(path / _META_FILE)

@@ -7,7 +7,8 @@ broker can start while the store is down, and knows what the store had.
 **A store that went back is refused**: one with another id, or with a lower revision than the local
 copy. It was restored from a backup, or replaced; what it says about replicas is old, and a replica
 without the latest records could be elected by it. The broker then serves what it has, does not
-register, and says why.
+register, and says why. One that was made from brokers' copies (`coord/restoration.py`) is accepted
+if it has everything that this broker's copy has.
 """
 
 from __future__ import annotations
@@ -22,7 +23,22 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from ottla.client.config import RetryConfig
-from ottla.coord.metadata_image import KeyValue, StorePosition, is_store_key, store_record
+from ottla.coord.metadata_image import (
+    MAX_DELETED_TOPICS,
+    RESTORED_KEY,
+    KeyValue,
+    Restoration,
+    StorePosition,
+    Topic,
+    deleted_topic_record,
+    is_store_key,
+    parse_restoration,
+    partition_key,
+    store_record,
+    topic_record,
+)
+from ottla.coord.partition_state import PartitionState
+from ottla.coord.restoration import CLUSTER_KEY, FORMAT_VERSION, static_store_position
 from ottla.storage.errors import DataDirectoryError, StorageError
 
 from .store.metadata_store import (
@@ -42,9 +58,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: The identity of the cluster, written by its first broker.
-CLUSTER_KEY = b"cluster"
-_FORMAT_VERSION = 1
 #: Changes that were received and not committed yet; the watch is not read above it.
 _MAX_PENDING = 1000
 _RETRY = RetryConfig(backoff=0.1, max_backoff=1.0)
@@ -77,14 +90,21 @@ class StoreFollower:
         #: Completed with the error if this broker must not run.
         self.failed: asyncio.Future[DataDirectoryError] = asyncio.get_running_loop().create_future()
         self._last_error = ""
+        # As of the first answer of the store.
+        self._restoration = Restoration()
+        #: What the revision of this broker's copy is in a restored store; -1 if the copy was older
+        #: than what was restored. None: the store was not restored since.
+        self.restored_revision: int | None = None
 
     async def find_cluster_id(self) -> str | None:
         """Return the id of the cluster in the store; None if it has none, or does not answer."""
         try:
             entry = (await self._store.load(CLUSTER_KEY)).entries.get(CLUSTER_KEY)
+            restored = (await self._store.load(RESTORED_KEY)).entries.get(RESTORED_KEY)
         except StoreError as error:
             logger.warning("metadata store is unreachable", extra={"reason": str(error)})
             return None
+        self._restoration = _restoration_of(restored)
         return None if entry is None else _cluster_id(entry)
 
     async def join_cluster(self, proposed: str) -> str:
@@ -96,7 +116,7 @@ class StoreFollower:
         failures = 0
         while True:
             try:
-                value = json.dumps({"id": proposed, "version": _FORMAT_VERSION}).encode()
+                value = json.dumps({"id": proposed, "version": FORMAT_VERSION}).encode()
                 result = await self._store.transact(
                     [ModRevision(CLUSTER_KEY, 0)], [Put(CLUSTER_KEY, value)]
                 )
@@ -114,17 +134,27 @@ class StoreFollower:
     def start(self, topics: Topics, cluster_id: str) -> None:
         """Start to follow. Raises DataDirectoryError if the directory is that of a static cluster.
 
-        Its topics are not in the store, and would be removed.
+        Its topics would be removed if they are not in the store: `ottla cluster migrate` makes one
+        that has them.
         """
         image = topics.image
-        if image.store_position is None and (image.topics or image.position is not None):
-            raise DataDirectoryError(
-                "The data directory belongs to a cluster without a metadata store; a broker with"
-                " cluster.store needs a new one"
-            )
         self._topics, self._cluster_id = topics, cluster_id
+        if image.store_position is None and (image.topics or image.position is not None):
+            position = self._static_position()
+            if not self._restoration.contains(0, position):
+                raise DataDirectoryError(
+                    "The data directory belongs to a cluster without a metadata store, and the"
+                    " store does not have its topics, or did not answer: run ottla cluster migrate"
+                    " once, with the data directories of all brokers"
+                )
         self.directory = image.directory or self.directory
         self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def _static_position(self) -> StorePosition:
+        """Return how far the metadata log is that of a static cluster."""
+        return static_store_position(
+            self._topics.image.own_position(self._topics.metadata_log.end_offset)
+        )
 
     async def stop(self) -> None:
         """Stop; a commit under way completes first."""
@@ -171,23 +201,42 @@ class StoreFollower:
     def _check(self, snapshot: Snapshot) -> None:
         """Raise OtherStoreError if the store is not the one that this broker has copied."""
         entry = snapshot.entries.get(CLUSTER_KEY)
-        position = self._topics.image.store_position
-        reason = ""
+        image = self._topics.image
+        position = image.store_position
+        if position is None and image.topics:
+            position = self._static_position()
+        restored = snapshot.entries.get(RESTORED_KEY)
+        restoration = _restoration_of(restored)
         if entry is None:
             reason = "it has no metadata of this cluster"
         elif _cluster_id(entry) != self._cluster_id:
             reason = f"it has cluster {_cluster_id(entry)}, and had {self._cluster_id}"
-        elif position is not None and position.store_id != snapshot.store_id:
+        elif position is None:
+            reason = ""
+        elif restoration.generation != image.restoration.generation:
+            if not restoration.contains(image.restoration.generation, position):
+                reason = (
+                    f"its restoration {restoration.generation} was made without what this broker"
+                    f" knows, revision {position.revision} of store {position.store_id}"
+                )
+            else:
+                assert restored is not None
+                is_complete = position == restoration.copied[-1]
+                self.restored_revision = restored.mod_revision if is_complete else -1
+                self.revisions.clear()  # Those of another store.
+                reason = ""
+        elif position.store_id != snapshot.store_id:
             reason = f"its id is {snapshot.store_id}, and was {position.store_id}"
-        elif position is not None and snapshot.revision < position.revision:
+        elif snapshot.revision < position.revision:
             reason = f"it is at revision {snapshot.revision}, and was at {position.revision}"
         else:
-            reason = self._older_key(snapshot)
+            reason = self._older_key(snapshot) or self._older_metadata(snapshot)
         if reason:
             raise OtherStoreError(
                 f"The metadata store was replaced or restored from a backup: {reason}. This broker"
                 " keeps its topics and data, and serves them, but does not register: an old state"
-                " could elect a replica that lacks records. Bring the latest store back"
+                " could elect a replica that lacks records. Bring the latest store back; if it is"
+                " lost, stop all brokers, and make a new one: ottla cluster restore"
             )
 
     def _older_key(self, snapshot: Snapshot) -> str:
@@ -198,6 +247,35 @@ class StoreFollower:
                 revision = entry.mod_revision
                 return f"{key.decode()} is at revision {revision}, and was at {known}"
         return ""
+
+    def _older_metadata(self, snapshot: Snapshot) -> str:
+        """Return what a store does not have of this broker's copy, if it went back and on again.
+
+        Others may have changed an etcd since it was restored, so that its revision is no lower.
+        """
+        image = self._topics.image
+        for topic in image.topics.values():
+            key, _value = topic_record(topic)
+            if key not in snapshot.entries and not self._was_deleted(topic, snapshot):
+                return f"it has neither topic {topic.name} nor its deletion"
+            for index, state in image.partition_states.get(topic.id, {}).items():
+                entry = snapshot.entries.get(partition_key(topic.id, index))
+                if entry is None or entry.value == state.to_json():
+                    continue
+                found = PartitionState.from_json(entry.value).partition_epoch
+                if found < state.partition_epoch:
+                    return (
+                        f"{topic.name}-{index} has partition epoch {found}, and had"
+                        f" {state.partition_epoch}"
+                    )
+        return ""
+
+    @staticmethod
+    def _was_deleted(topic: Topic, snapshot: Snapshot) -> bool:
+        """Whether a topic was deleted; of many deletions, the store does not know the oldest."""
+        count = sum(key.startswith(b"deleted-topic/") for key in snapshot.entries)
+        key = deleted_topic_record(topic.id, topic.name)[0]
+        return key in snapshot.entries or count >= MAX_DELETED_TOPICS
 
     def _log_error(self, message: str, reason: str) -> None:
         """Log an error once, and not for each attempt."""
@@ -299,6 +377,10 @@ class StoreFollower:
 
 def _record_of(entry: Entry) -> KeyValue | None:
     return store_record(entry.key, entry.value, entry.create_revision)
+
+
+def _restoration_of(entry: Entry | None) -> Restoration:
+    return Restoration() if entry is None else parse_restoration(json.loads(entry.value))
 
 
 def _cluster_id(entry: Entry) -> str:

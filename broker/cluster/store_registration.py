@@ -209,9 +209,12 @@ class StoreRegistration:
             "lease": lease_id,
         }
         durability = self._topics.config.topic_defaults.durability
-        if self.is_lossy and self.fsynced_revision >= 0 and not self._follower.is_directory_lost:
+        fsynced_revision = self.fsynced_revision
+        if fsynced_revision >= 0 and self._follower.restored_revision is not None:
+            fsynced_revision = self._follower.restored_revision
+        if self.is_lossy and fsynced_revision >= 0 and not self._follower.is_directory_lost:
             before = None if last is None else json.loads(last.value).get("durability")
-            value["fsynced_revision"] = self.fsynced_revision
+            value["fsynced_revision"] = fsynced_revision
             value["fsynced_by_default"] = durability == before == "fsync"
         kept = {
             "directory": str(self._follower.directory),

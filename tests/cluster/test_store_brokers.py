@@ -293,13 +293,17 @@ async def test_changes_compacted_while_cut_off_are_loaded(server, tmp_path):
 
 
 class TestStoresThatWentBack:
-    @pytest.mark.parametrize("other", ["older", "replaced", "empty"])
+    @pytest.mark.parametrize("other", ["older", "older and changed", "replaced", "empty"])
     async def test_they_are_refused(self, server, tmp_path, caplog, other):
         async with machines(server, tmp_path, 1) as (machine,):
+            backup = dict(server.entries)
             assert await create(machine, "kept") == (ErrorCode.NONE, None)
         restored = MemoryStoreServer("another" if other == "replaced" else server.store_id)
         if other == "empty":
             restored.revision = server.revision + 100
+        if other == "older and changed":
+            restored.entries = {key: entry for key, entry in backup.items() if not entry.lease_id}
+            restored.revision = restored.compact_revision = server.revision + 100
         machine.server = restored
         broker = await machine.start()
         try:
