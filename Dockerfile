@@ -2,6 +2,7 @@
 # Spark with the source: docker build -t ottla-spark --target spark .
 # Three brokers:         docker compose up
 # The same, replicated:  docker compose -f docker-compose.yml -f docker-compose.replicated.yml up
+# With TLS and SCRAM:    docker compose -f docker-compose.yml -f docker-compose.secure.yml up
 
 # The C compiler and pip stay in this stage.
 FROM python:3.12-slim AS build
@@ -21,7 +22,7 @@ COPY broker broker
 COPY cli cli
 COPY testing testing
 RUN python -m venv --without-pip /opt/ottla \
-    && pip --python /opt/ottla/bin/python install --no-cache-dir ".[etcd,metrics]"
+    && pip --python /opt/ottla/bin/python install --no-cache-dir ".[etcd,metrics,security]"
 # The compiled module is optional in a build, but required in an image.
 RUN /opt/ottla/bin/ottla --version | grep compiled
 
@@ -37,7 +38,7 @@ RUN pip install --no-cache-dir --constraint /source/requirements.lock --target /
 
 FROM python:3.12-slim AS base
 RUN useradd --uid 10001 --home-dir /var/lib/ottla --no-create-home ottla \
-    && install --directory --owner ottla --group ottla /var/lib/ottla
+    && install --directory --owner ottla --group ottla /var/lib/ottla /etc/ottla/certs
 WORKDIR /var/lib/ottla
 ENV PATH=/opt/ottla/bin:$PATH
 # The base image has no bytecode, and the container's user cannot write any. The stages below import

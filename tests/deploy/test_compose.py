@@ -1,11 +1,16 @@
 """Dockerfile and the compose files, tested without a Docker engine."""
 
+import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import tomllib
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -16,6 +21,7 @@ from deploy.dockerfile import parse
 from harness.daemon import HOST, Daemon, free_port, shown_on_failure
 from ottla.broker.cluster.store.store_url import parse_store_url
 from ottla.broker.config.loader import load_broker_config
+from ottla.client import ErrorCode, KafkaError, SecurityConfig
 from ottla.client.blocking import Admin, Consumer, Producer
 from test_house import PACKAGES
 
@@ -28,6 +34,7 @@ IMAGE = STAGES["broker"]
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 SERVICES = COMPOSE["services"]
 REPLICATED = yaml.safe_load((ROOT / "docker-compose.replicated.yml").read_text())
+SECURE = yaml.safe_load((ROOT / "docker-compose.secure.yml").read_text())
 LOCK = ROOT / "requirements.lock"
 BROKERS = {name: service for name, service in SERVICES.items() if "profiles" not in service}
 JOBS = {name: service for name, service in SERVICES.items() if name not in BROKERS}
@@ -286,12 +293,25 @@ def test_the_health_check_times_out_before_the_engine_kills_it():
 
 
 @pytest.fixture
-def brokers(tmp_path, request):
+def start_brokers(tmp_path, request):
+    return partial(running, tmp_path, request)
+
+
+@pytest.fixture
+def brokers(start_brokers):
+    with start_brokers({name: {} for name in BROKERS}) as addresses:
+        yield addresses
+
+
+@contextmanager
+def running(tmp_path, request, overrides):
+    """Run the brokers, with more variables each; return their internal and external addresses."""
     internal = {name: f"{HOST}:{free_port()}" for name in BROKERS}
     external = {name: f"{HOST}:{free_port()}" for name in BROKERS}
     daemons = []
     for name in BROKERS:
-        environ = environment_of(name) | {"OTTLA_LOG_DIR": str(tmp_path / name / "data")}
+        environ = environment_of(name) | overrides[name]
+        environ["OTTLA_LOG_DIR"] = str(tmp_path / name / "data")
         del environ["PATH"]
         for number, other in enumerate(BROKERS):
             listed = environ["OTTLA_CLUSTER_BROKERS"]
@@ -302,7 +322,9 @@ def brokers(tmp_path, request):
         listeners = listeners.replace("//:9092", f"//{internal[name]}")
         environ["OTTLA_LISTENERS"] = listeners.replace("//:19092", f"//{external[name]}")
         port = int(internal[name].rpartition(":")[2])
-        daemons.append(EnvironmentDaemon(tmp_path / name, port=port, **environ))
+        daemon = EnvironmentDaemon(tmp_path / name, port=port, **environ)
+        daemon.uses_tls = "SASL_SSL" in environ.get("OTTLA_LISTENER_SECURITY_PROTOCOL_MAP", "")
+        daemons.append(daemon)
     with shown_on_failure(request, daemons):
         try:
             for broker in daemons:
@@ -346,6 +368,149 @@ def test_the_cluster_serves_clients_on_both_listeners(brokers):
 
 def node_addresses(admin):
     return [f"{node.host}:{node.port}" for node in admin.describe_cluster().brokers]
+
+
+# The cluster with TLS, users and ACLs.
+
+PASSWORDS = {"ADMIN_PASSWORD": "admin; secret", "BROKER_PASSWORD": "broker-secret"}
+CERTIFICATES = SECURE["services"]["certificates"]
+
+
+def interpolate(text):
+    """Replace ${NAME:?…} as compose does."""
+    return re.sub(r"\$\{(\w+):\?[^}]*\}", lambda match: PASSWORDS[match[1]], text)
+
+
+@pytest.fixture(scope="module")
+def mounted(tmp_path_factory):
+    """The volume with the certificates, made by the command of its container."""
+    folder = tmp_path_factory.mktemp("certs")
+    command = [word.replace("/etc/ottla/certs", str(folder)) for word in CERTIFICATES["command"]]
+    for _start in range(2):
+        subprocess.run(
+            [sys.executable, "-m", "ottla", *command], check=True, capture_output=True, timeout=60
+        )
+    return folder
+
+
+@pytest.fixture
+def secured(mounted, start_brokers):
+    """The addresses of a cluster, and how the user of the commands in its containers connects."""
+    overrides = {}
+    for name in BROKERS:
+        environment = SECURE["services"][name]["environment"]
+        overrides[name] = {
+            key: interpolate(str(value)).replace("/etc/ottla/certs", str(mounted))
+            for key, value in environment.items()
+        }
+    with start_brokers(overrides) as (internal, external):
+        properties = mounted / "admin.properties"
+        text = (ROOT / "examples" / "secure" / "admin.properties").read_text()
+        properties.write_text(text.replace("/etc/ottla/certs", str(mounted)))
+        yield internal, external, properties
+
+
+def test_a_secured_cluster_serves_its_users_only(secured, check, monkeypatch):
+    internal, external, properties = secured
+    assert check(internal[0]) != 0
+
+    monkeypatch.setenv("OTTLA_COMMAND_CONFIG", str(properties))
+    monkeypatch.setenv("ADMIN_PASSWORD", PASSWORDS["ADMIN_PASSWORD"])
+    assert [check(address) for address in internal] == [0, 0, 0]
+    security = SecurityConfig(
+        security_protocol="SASL_SSL",
+        sasl_mechanism="SCRAM-SHA-512",
+        sasl_username="admin",
+        sasl_password=PASSWORDS["ADMIN_PASSWORD"],
+        ssl_truststore_location=str(properties.with_name("ca.pem")),
+    )
+    with Admin(external[1], security=security) as admin:
+        admin.create_topic("orders", partitions=3)
+        assert node_addresses(admin) == external
+        admin.create_user("eve", "eve-secret", mechanisms=["SCRAM-SHA-512"])
+    with (
+        Producer(external[2], security=security) as producer,
+        Consumer(external[0], "orders", security=security) as consumer,
+    ):
+        producer.send("orders", b"hello")
+        assert consumer.getone(timeout=30).value == b"hello"
+    eve = replace(security, sasl_username="eve", sasl_password="eve-secret")
+    with Producer(external[0], security=eve) as producer, pytest.raises(KafkaError) as denied:
+        producer.send("orders", b"hello")
+    assert denied.value.code is ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+
+@each_broker
+def test_secured_brokers_have_no_insecure_listener(name):
+    environment = SECURE["services"][name]["environment"]
+    environ = environment_of(name) | {k: interpolate(str(v)) for k, v in environment.items()}
+    config = load_broker_config({}, ottla_variables(environ), warn=pytest.fail)
+
+    assert not config.allow_insecure_listeners
+    for listener in config.listener_names:
+        assert config.security_of(listener).protocol == "SASL_SSL"
+    assert environ["ADMIN_PASSWORD"] == PASSWORDS["ADMIN_PASSWORD"]
+    assert SECURE["services"][name]["depends_on"] == {
+        "certificates": {"condition": "service_completed_successfully"}
+    }
+
+
+def test_only_one_container_writes_certificates():
+    (volume,) = CERTIFICATES["volumes"]
+    source, _, target = volume.partition(":")
+
+    assert source in SECURE["volumes"]
+    assert f"--dir={target}" in CERTIFICATES["command"]
+    assert f" {target}" in STAGES["base"].all("RUN")[0], "the user of the image must own it"
+    hosts = {word.removeprefix("--host=") for word in CERTIFICATES["command"] if "--host" in word}
+    assert hosts == {*BROKERS, "localhost", "127.0.0.1"}
+    assert CERTIFICATES["network_mode"] == "none"
+    assert CERTIFICATES["cap_drop"] == ["ALL"]
+    for name in BROKERS:
+        mounts = SECURE["services"][name]["volumes"]
+        assert mounts[0] == f"{volume}:ro"
+        assert all(mount.endswith(":ro") for mount in mounts)
+        assert (ROOT / mounts[1].partition(":")[0]).exists()
+
+
+def test_secrets_have_no_defaults():
+    text = (ROOT / "docker-compose.secure.yml").read_text()
+
+    assert set(re.findall(r"\$\{(\w+)", text)) == set(PASSWORDS)
+    assert set(re.findall(r"\$\{\w+(..)", text)) == {":?"}
+
+
+def test_compose_merges_the_files():
+    docker = shutil.which("docker")
+    if docker is None:
+        pytest.skip("docker is not installed")
+    files = ("docker-compose.yml", "docker-compose.replicated.yml", "docker-compose.secure.yml")
+    command = [docker, "compose", *(word for file in files for word in ("-f", file)), "config"]
+    if subprocess.run([*command[:2], "version"], capture_output=True, check=False).returncode:
+        pytest.skip("the plugin compose of docker is not installed")
+
+    done = subprocess.run(
+        [*command, "--format", "json"],
+        cwd=ROOT,
+        env=os.environ | PASSWORDS,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    services = json.loads(done.stdout)["services"]
+    for name in BROKERS:
+        environment = services[name]["environment"]
+        assert environment["OTTLA_CLUSTER_STORE"].startswith("etcd://")
+        assert 'password="broker-secret"' in next(
+            value for key, value in environment.items() if key.endswith("JAAS_CONFIG")
+        )
+        assert {mount["target"] for mount in services[name]["volumes"]} == {
+            *("/var/lib/ottla", "/etc/ottla/certs", "/etc/ottla/admin.properties")
+        }
+    refused = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert "PASSWORD is missing a value" in refused.stderr
 
 
 # The replicated cluster.
@@ -432,11 +597,11 @@ def test_members_of_etcd_are_confined_and_not_published(name):
     assert service["build"]["target"] in STAGES
 
 
-def test_the_image_has_the_client_of_the_store():
+def test_the_image_has_the_extras_of_brokers():
     install = next(step for step in STAGES["build"].all("RUN") if "pip" in step)
     extras = re.search(r"\.\[([\w,]+)\]", install)[1].split(",")
 
-    assert set(extras) == {"etcd", "metrics"}
+    assert set(extras) == {"etcd", "metrics", "security"}
     assert set(extras) <= set(PROJECT["project"]["optional-dependencies"])
 
 
@@ -479,9 +644,10 @@ def test_a_job_runs_an_existing_example_with_valid_options(name):
 
 def test_documented_docker_commands_match_the_compose_file():
     pages = [(ROOT / name).read_text() for name in ("README.md", "docs/cluster.md")]
+    secure = (ROOT / "docs/security.md").read_text()
     commands = [
         re.split(r"\s{2,}", line)[0].split()[1:]
-        for page in pages
+        for page in (*pages, secure)
         for line in re.findall(r"^docker .*", page, re.MULTILINE)
     ]
     profiles = {name for job in JOBS.values() for name in job["profiles"]}
@@ -491,7 +657,10 @@ def test_documented_docker_commands_match_the_compose_file():
         for word, following in pairwise(words):
             assert word != "--profile" or following in profiles, words
             assert word != "-v" or following.endswith(f":{IMAGE.last('VOLUME')}"), words
-        assert all(word in SERVICES for word in words if word.startswith("broker-")), words
+        named = (word.partition(":")[0] for word in words if word.startswith("broker-"))
+        assert all(name in SERVICES for name in named), words
+        files = (word for word in words if word.endswith(".yml"))
+        assert all((ROOT / file).exists() for file in files), words
     published = {BROKERS[name]["ports"][0].split(":")[1] for name in BROKERS}
     for page in pages:
         assert "localhost:9092, 9093 and 9094" in page

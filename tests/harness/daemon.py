@@ -25,13 +25,14 @@ import os
 import random
 import signal
 import socket
+import ssl
 import struct
 import subprocess
 import sys
 import time
 from collections import deque
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -91,10 +92,14 @@ _PORTS = _worker_ports()
 _used: deque[int] = deque(maxlen=1000)
 
 
-def responds(port: int) -> bool:
+def responds(port: int, *, uses_tls: bool = False) -> bool:
     """Whether a broker on this port responds to ApiVersions."""
     try:
-        with socket.create_connection((HOST, port), timeout=5) as connection:
+        with ExitStack() as stack:
+            connection = stack.enter_context(socket.create_connection((HOST, port), timeout=5))
+            if uses_tls:
+                context = ssl._create_unverified_context()
+                connection = stack.enter_context(context.wrap_socket(connection))
             connection.sendall(_API_VERSIONS)
             response = connection.recv(10)
     except OSError:
@@ -118,6 +123,8 @@ class Daemon:
 
     #: Arguments of the Python interpreter.
     program: tuple[str, ...] = ("-m", "ottla")
+    #: Whether the listener of `port` has TLS.
+    uses_tls = False
 
     def __init__(
         self, folder: Path, *arguments: str, port: int | None = None, **environ: str
@@ -191,7 +198,7 @@ class Daemon:
 
     def responds(self) -> bool:
         """Whether the broker responds to ApiVersions."""
-        return responds(self.port)
+        return responds(self.port, uses_tls=self.uses_tls)
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal."""
