@@ -285,13 +285,18 @@ class Broker:
     async def _create_bootstrap_users(self, text: str) -> None:
         """Create users, if this broker is the controller and they do not exist."""
         from .security.credentials import (  # noqa: PLC0415  # Only needed here.
-            create_bootstrap_users,
+            BootstrapUsers,
             parse_bootstrap_users,
         )
 
-        users = parse_bootstrap_users(text)
+        users = BootstrapUsers(
+            self.controller, self.cluster, self.topics.image, parse_bootstrap_users(text)
+        )
         if self.cluster.is_controller:
-            await create_bootstrap_users(self.controller, self.topics.image, users)
+            await users.create()
+        if self.store is not None:
+            # The controller may have been lost before it has created them.
+            self.start_task(users.keep_creating())
 
     async def _unfenced(self) -> None:
         """Wait until this broker is registered, and the controller lets it serve."""

@@ -317,12 +317,15 @@ class Controller:
 
     async def change(self, plan: Callable[[], Sequence[KeyValue]]) -> None:
         """Commit the records that `plan` returns when no other change is under way."""
+        end_offset = await self.commit(plan)
+        if end_offset is not None:
+            await self._cluster.wait_for_metadata(end_offset)
+
+    async def commit(self, plan: Callable[[], Sequence[KeyValue]]) -> int | None:
+        """Do the same without waiting for other brokers; return the offset to wait for, if any."""
         async with self._change_lock:
             records = plan()
-            if not records:
-                return
-            end_offset = await self._commit(records)
-        await self._cluster.wait_for_metadata(end_offset)
+            return await self._commit(records) if records else None
 
     def validate_broker_configs(self, broker_id: int, change: ConfigChange) -> Mapping[str, str]:
         """Return the dynamic configs of a broker after a change. Raises ConfigError."""

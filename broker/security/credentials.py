@@ -9,7 +9,7 @@ import asyncio
 import logging
 import re
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.coord.scram_credentials import credential_key, credential_record, secret_record
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ottla.coord.metadata_image import KeyValue, MetadataImage
 
     from ..cluster.controller import Controller
+    from ..cluster.membership import ClusterMembership
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +37,7 @@ _MAX_CREDENTIALS = 100_000
 _MAX_NAME_LENGTH = 255
 _MAX_SALT_BYTES = 256
 _SALT_BYTES = 24
+_RETRY_SECONDS = 0.5
 _SECRET_BYTES = 32
 _BOOTSTRAP_USER = re.compile(r"(?P<mechanism>[A-Z0-9-]+)=\[(?P<fields>.*)\]", re.DOTALL)
 
@@ -57,6 +59,14 @@ async def alter_credentials(
     controller: Controller, image: MetadataImage, changes: Sequence[CredentialChange]
 ) -> dict[str, Exception | None]:
     """Make the changes; return the error of each user, or None. A user's changes are one."""
+    return await _alter(controller.change, image, changes)
+
+
+async def _alter(
+    commit: Callable[[Callable[[], Sequence[KeyValue]]], Awaitable[object]],
+    image: MetadataImage,
+    changes: Sequence[CredentialChange],
+) -> dict[str, Exception | None]:
     outcomes: dict[str, Exception | None] = {}
 
     def plan() -> Sequence[KeyValue]:
@@ -66,7 +76,7 @@ async def alter_credentials(
         return list(_records(image, accepted))
 
     try:
-        await controller.change(plan)
+        await commit(plan)
     except EXPECTED_ERRORS as failure:
         for name in dict.fromkeys(change.name for change in changes):
             outcomes[name] = outcomes.get(name) or failure
@@ -195,18 +205,43 @@ def _bootstrap_user(item: str) -> BootstrapUser:
     return BootstrapUser(name, mechanism, int(iterations), fields["password"])
 
 
-async def create_bootstrap_users(
-    controller: Controller, image: MetadataImage, users: Sequence[BootstrapUser]
-) -> bool:
-    """Create the users that do not exist; return whether all exist now."""
-    missing = [user for user in users if (user.name, user.mechanism) not in image.scram_credentials]
-    if not missing:
-        return True
-    changes = [await asyncio.to_thread(user.change) for user in missing]
-    outcomes = await alter_credentials(controller, image, changes)
-    for name, error in outcomes.items():
-        if error is None:
-            logger.info("created a user", extra={"user": name})
-        else:
-            logger.debug("user not created", extra={"user": name, "reason": str(error)})
-    return all(error is None for error in outcomes.values())
+class BootstrapUsers:
+    """Creates the users of `sasl.bootstrap.users` that do not exist."""
+
+    def __init__(
+        self,
+        controller: Controller,
+        cluster: ClusterMembership,
+        image: MetadataImage,
+        users: Sequence[BootstrapUser],
+    ) -> None:
+        self._controller = controller
+        self._cluster = cluster
+        self._image = image
+        self._users = users
+
+    @property
+    def _missing(self) -> list[BootstrapUser]:
+        known = self._image.scram_credentials
+        return [user for user in self._users if (user.name, user.mechanism) not in known]
+
+    async def create(self) -> None:
+        """Create the users that do not exist."""
+        missing = self._missing
+        if not missing:
+            return
+        changes = [await asyncio.to_thread(user.change) for user in missing]
+        # Other brokers may need the users to connect to this one: it must not wait for them.
+        outcomes = await _alter(self._controller.commit, self._image, changes)
+        for name, error in outcomes.items():
+            if error is None:
+                logger.info("created a user", extra={"user": name})
+            else:
+                logger.debug("user not created", extra={"user": name, "reason": str(error)})
+
+    async def keep_creating(self) -> None:
+        """Create the users whenever this broker is the controller, until all have existed."""
+        while self._missing:
+            if self._cluster.is_controller:
+                await self.create()
+            await asyncio.sleep(_RETRY_SECONDS)

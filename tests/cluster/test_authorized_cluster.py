@@ -32,11 +32,17 @@ TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLU
 
 
 @asynccontextmanager
-async def a_cluster(tmp_path, *, super_users, prepare=None, count=2):
+async def a_cluster(tmp_path, *, super_users, prepare=None, count=2, configs=lambda _id: {}):
     """Run brokers with a metadata store and an authorizer; `prepare` is called with the first."""
     server = MemoryStoreServer()
     async with AsyncExitStack() as stack, asyncio.timeout(60):
         brokers = []
+
+        async def stop():
+            for broker in reversed(brokers):
+                await broker.stop()
+
+        stack.push_async_callback(stop)
         for broker_id in range(count):
             config = BrokerConfig.of(
                 {
@@ -50,10 +56,11 @@ async def a_cluster(tmp_path, *, super_users, prepare=None, count=2):
                     "default.replication.factor": "2",
                     "min.insync.replicas": "2",
                     "offsets.topic.num.partitions": "1",
+                    **configs(broker_id),
                 }
             )
             broker = Broker(config, store=MemoryStore(server))
-            await stack.enter_async_context(broker)
+            await broker.start()
             brokers.append(broker)
             if broker_id == 0 and prepare is not None:
                 await prepare(broker)
@@ -80,6 +87,21 @@ async def test_acls_and_quotas_reach_every_broker(tmp_path):
         async with Admin(follower.address) as admin:
             await admin.delete_acls(AclFilter())
         assert [len(broker.topics.image.acls) for broker in brokers] == [0, 0]
+
+
+async def test_the_next_controller_creates_the_first_users(tmp_path):
+    users = "SCRAM-SHA-256=[name=admin,password=secret]"
+
+    def configs(broker_id):
+        # The first controller is lost before it has created them.
+        return {"sasl.bootstrap.users": users} if broker_id else {}
+
+    async with a_cluster(tmp_path, super_users="User:ANONYMOUS", configs=configs) as brokers:
+        first, second = brokers
+        assert first.cluster.is_controller
+        assert not second.topics.image.scram_credentials
+        await brokers.pop(0).stop()
+        await eventually(lambda: second.topics.image.scram_credentials)
 
 
 async def test_the_connection_between_brokers_is_never_throttled(tmp_path):
