@@ -15,21 +15,15 @@ keys are PEM. Secrets are not part of the `repr`.
 
 from __future__ import annotations
 
-import base64
-import json
-import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Self
-from urllib.parse import unquote, urlsplit
 
-from .jaas import parse_jaas_config
+from .jaas import JaasEntry, parse_jaas_config
+from .oauth_tokens import TOKEN_URL, FileToken, TokenProvider, UnsecuredToken, token_provider
 from .sasl import MECHANISMS
 
-#: Returns a token, or a coroutine of one. Called for each authentication, in a thread if it is no
-#: coroutine function.
-TokenProvider = Callable[[], "str | Awaitable[str]"]
+__all__ = ["PROPERTIES", "FileToken", "SecurityConfig", "TokenProvider", "UnsecuredToken"]
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _TLS_VERSIONS = ("TLSv1.2", "TLSv1.3")
@@ -104,6 +98,8 @@ class SecurityConfig:
                 known = ", ".join(PROPERTIES)
                 raise ValueError(f"Unknown security config {name!r}: use one of {known}")
             values.update(read(value.strip() if "\n" not in value else value))
+        if provider := _token_provider(properties):
+            values["sasl_oauth_token"] = provider
         return cls(**values)
 
     def _check_sasl(self) -> None:
@@ -149,66 +145,41 @@ def _at_most_one(config: SecurityConfig, *names: str) -> None:
         raise ValueError(f"Use {' or '.join(names)}, not both")
 
 
-@dataclass(frozen=True, slots=True)
-class FileToken:
-    """Reads the token from a file, anew for each authentication."""
-
-    path: str
-
-    def __call__(self) -> str:
-        """Return the content of the file."""
-        return Path(self.path).read_text().strip()
-
-
-@dataclass(frozen=True, slots=True)
-class UnsecuredToken:
-    """Makes tokens without a signature, for brokers under development."""
-
-    principal: str
-    lifetime_seconds: int = 3600
-
-    def __call__(self) -> str:
-        """Return a JSON Web Token with the algorithm "none"."""
-        now = int(time.time())
-        claims = {"sub": self.principal, "iat": now, "exp": now + self.lifetime_seconds}
-        parts = ({"alg": "none"}, claims)
-        encoded = (base64.urlsafe_b64encode(json.dumps(part).encode()) for part in parts)
-        return ".".join(part.rstrip(b"=").decode() for part in encoded) + "."
-
-
 # Kafka's properties.
 
 _Read = Callable[[str], dict[str, Any]]
+_OAUTH_MODULE = "OAuthBearerLoginModule"
+
+
+def _parse_jaas(text: str) -> JaasEntry:
+    try:
+        return parse_jaas_config(text)
+    except ValueError as error:
+        raise ValueError(f"Invalid sasl.jaas.config: {error}") from None
 
 
 def _read_jaas(text: str) -> dict[str, Any]:
-    try:
-        entry = parse_jaas_config(text)
-    except ValueError as error:
-        raise ValueError(f"Invalid sasl.jaas.config: {error}") from None
+    entry = _parse_jaas(text)
     module, options = entry.module_name, entry.options
     if module in ("PlainLoginModule", "ScramLoginModule"):
         if "username" not in options or "password" not in options:
             raise ValueError(f"sasl.jaas.config: {module} requires username and password")
         return {"sasl_username": options["username"], "sasl_password": options["password"]}
-    if module == "OAuthBearerLoginModule":
-        principal = options.get("unsecuredLoginStringClaim_sub")
-        # Without it, the token comes from sasl.oauthbearer.token.endpoint.url.
-        return {} if principal is None else {"sasl_oauth_token": UnsecuredToken(principal)}
+    if module == _OAUTH_MODULE:
+        return {}  # `_token_provider` reads it.
     raise ValueError(
         f"sasl.jaas.config: login module {module} is not supported: use PlainLoginModule,"
         " ScramLoginModule or OAuthBearerLoginModule"
     )
 
 
-def _read_token_url(url: str) -> dict[str, Any]:
-    parts = urlsplit(url)
-    if parts.scheme != "file":
-        raise ValueError(
-            f"sasl.oauthbearer.token.endpoint.url {url!r}: only file:///… is supported;"
-            " for other sources, pass a function as sasl_oauth_token"
-        )
-    return {"sasl_oauth_token": FileToken(unquote(parts.path))}
+def _token_provider(properties: Mapping[str, str]) -> TokenProvider | None:
+    """Return where tokens come from: a URL, and credentials in the login module."""
+    options: Mapping[str, str] = {}
+    if text := properties.get("sasl.jaas.config"):
+        entry = _parse_jaas(text)
+        options = entry.options if entry.module_name == _OAUTH_MODULE else {}
+    return token_provider(properties.get(TOKEN_URL, "").strip(), options)
 
 
 def _text(name: str) -> _Read:
@@ -249,7 +220,7 @@ PROPERTIES: dict[str, _Read] = {
     "sasl.jaas.config": _read_jaas,
     "sasl.username": _text("sasl_username"),
     "sasl.password": _text("sasl_password"),
-    "sasl.oauthbearer.token.endpoint.url": _read_token_url,
+    TOKEN_URL: lambda _value: {},  # `_token_provider` reads it.
     "ssl.truststore.location": _file("ssl_truststore_location"),
     "ssl.truststore.certificates": _text("ssl_truststore_certificates"),
     "ssl.truststore.type": _pem_only("ssl.truststore.type"),

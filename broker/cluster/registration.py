@@ -82,7 +82,7 @@ class BrokerRegistrar:
             return ApiError(
                 code,
                 f"{address} does not know broker {broker_id}: cluster.brokers must be the same on"
-                " all brokers",
+                f" all brokers, and super.users name them ({message})",
             )
         if code == ErrorCode.UNKNOWN_LEADER_EPOCH:
             return OtherMetadataLogError(

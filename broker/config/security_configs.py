@@ -58,8 +58,9 @@ class SecurityConfigs:
     sasl_mechanism_inter_broker_protocol: str = config_key(
         "",
         "SASL mechanism with which this broker authenticates at other brokers, with the username"
-        " and password in sasl.jaas.config of that mechanism and the inter-broker listener.",
-        choices=("", PLAIN, "SCRAM-SHA-256", "SCRAM-SHA-512"),
+        " and password in sasl.jaas.config of that mechanism and the inter-broker listener; with"
+        " OAUTHBEARER, with a token from sasl.oauthbearer.token.endpoint.url.",
+        choices=("", *SASL_MECHANISMS),
         is_dynamic=False,
     )
 
@@ -184,6 +185,13 @@ class SecurityConfigs:
         "Maximum time between two attempts to read the keys; also the minimum time between two"
         " reads because of unknown keys.",
         low=1,
+        is_dynamic=False,
+    )
+    sasl_oauthbearer_token_endpoint_url: str = config_key(
+        "",
+        "Where this broker gets the tokens with which it authenticates at other brokers: a file"
+        " (file:///…), which is read for each connection, or an identity provider (https://…),"
+        " with clientId, clientSecret and scope in sasl.jaas.config.",
         is_dynamic=False,
     )
     sasl_oauthbearer_unsecured_tokens: bool = config_key(

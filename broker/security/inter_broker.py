@@ -5,19 +5,29 @@ and the credentials of its login module. Requests that only brokers may send are
 listener from these principals:
 
 - with an authorizer, those that may do CLUSTER_ACTION on the cluster;
-- without one, the principal that this broker itself has there, and super.users;
+- without one, the principal that this broker itself has there, and super.users. A broker knows its
+  own: it is its user, or the subject of its certificate. With OAUTHBEARER it is in a token, which
+  it may have to request first: super.users is required then;
 - if the listener does not authenticate, everybody who can reach it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from ottla.client.oauth_tokens import TOKEN_URL, TokenProvider, token_provider
 from ottla.client.security import SecurityConfig
 from ottla.coord.principal import KafkaPrincipal, user
 from ottla.protocol.configdef import ConfigError
 
-from ..config.security_configs import PLAIN, PLAINTEXT, ListenerSecurityConfig
+from ..config.security_configs import (
+    OAUTHBEARER,
+    PLAIN,
+    PLAINTEXT,
+    ListenerSecurityConfig,
+    listener_config_name,
+)
 from .plain import parse_login_module
 
 if TYPE_CHECKING:
@@ -29,16 +39,20 @@ def inter_broker_security(config: BrokerConfig) -> SecurityConfig | None:
     security = config.security_of(config.inter_broker_listener)
     if security.protocol == PLAINTEXT:
         return None
-    mechanism = username = password = None
+    mechanism = username = password = token = None
     if security.uses_sasl:
-        mechanism = config.sasl_mechanism_inter_broker_protocol
-        username, password = _credentials(security, mechanism)
+        mechanism = _mechanism(config, security)
+        if mechanism == OAUTHBEARER:
+            token = _token_provider(config, security)
+        else:
+            username, password = _credentials(security, mechanism)
     try:
         return SecurityConfig(
             security_protocol=security.protocol,
             sasl_mechanism=mechanism,
             sasl_username=username,
             sasl_password=password,
+            sasl_oauth_token=token,
             ssl_truststore_location=security.get("ssl.truststore.location") or None,
             ssl_truststore_certificates=_pem(security, "ssl.truststore.certificates"),
             ssl_keystore_location=security.get("ssl.keystore.location") or None,
@@ -55,16 +69,19 @@ def inter_broker_security(config: BrokerConfig) -> SecurityConfig | None:
 
 
 def own_user(config: BrokerConfig) -> KafkaPrincipal | None:
-    """Return the user as which this broker authenticates at others; None without SASL."""
+    """Return the user as which this broker authenticates at others; None if it has no password."""
     security = config.security_of(config.inter_broker_listener)
     if not security.uses_sasl:
         return None
-    username, _password = _credentials(security, config.sasl_mechanism_inter_broker_protocol)
+    mechanism = _mechanism(config, security)
+    if mechanism == OAUTHBEARER:
+        return None
+    username, _password = _credentials(security, mechanism)
     return user(username)
 
 
-def _credentials(security: ListenerSecurityConfig, mechanism: str) -> tuple[str, str]:
-    listener = security.listener
+def _mechanism(config: BrokerConfig, security: ListenerSecurityConfig) -> str:
+    listener, mechanism = security.listener, config.sasl_mechanism_inter_broker_protocol
     if not mechanism:
         raise ConfigError(
             f"Inter-broker listener {listener} has security protocol {security.protocol}: set"
@@ -75,16 +92,46 @@ def _credentials(security: ListenerSecurityConfig, mechanism: str) -> tuple[str,
             f"Invalid value {mechanism} for sasl.mechanism.inter.broker.protocol: listener"
             f" {listener} has {', '.join(security.mechanisms)}"
         )
-    name = f"listener.name.{listener.lower()}.{mechanism.lower()}.sasl.jaas.config"
-    module = "PlainLoginModule" if mechanism == PLAIN else "ScramLoginModule"
+    return mechanism
+
+
+def _options(
+    security: ListenerSecurityConfig, mechanism: str, module: str
+) -> tuple[str, Mapping[str, str]]:
+    """Return the name of a mechanism's sasl.jaas.config, and the options in it."""
+    name = listener_config_name(security.listener, f"{mechanism.lower()}.sasl.jaas.config")
     text = security.jaas_config(mechanism)
-    options = parse_login_module(name, text, module).options if text else {}
+    return name, parse_login_module(name, text, module).options if text else {}
+
+
+def _credentials(security: ListenerSecurityConfig, mechanism: str) -> tuple[str, str]:
+    module = "PlainLoginModule" if mechanism == PLAIN else "ScramLoginModule"
+    name, options = _options(security, mechanism, module)
     if not options.get("username") or not options.get("password"):
         raise ConfigError(
             f"Brokers authenticate at each other with {mechanism}: set {name}, with the options"
             ' username="NAME" and password="PASSWORD"'
         )
     return options["username"], options["password"]
+
+
+def _token_provider(config: BrokerConfig, security: ListenerSecurityConfig) -> TokenProvider:
+    name, options = _options(security, OAUTHBEARER, "OAuthBearerLoginModule")
+    try:
+        provider = token_provider(security.get(TOKEN_URL), options)
+    except ValueError as error:
+        raise ConfigError(f"{error} ({name})") from None
+    if provider is None:
+        raise ConfigError(
+            f"Brokers authenticate at each other with {OAUTHBEARER}: set"
+            f" {security.name_of(TOKEN_URL)} to where their tokens come from"
+        )
+    if not config.authorizer_class_name and not config.super_user_principals:
+        raise ConfigError(
+            f"Brokers authenticate at each other with {OAUTHBEARER}: set super.users to the"
+            " subjects of their tokens, which no config but this one has"
+        )
+    return provider
 
 
 def _pem(security: ListenerSecurityConfig, name: str) -> str | None:

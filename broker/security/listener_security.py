@@ -68,6 +68,18 @@ class ListenerSecurity:
         # The patterns are regular expressions, and may be slow.
         return await asyncio.to_thread(self._map, certificate)
 
+    def own_principal(self) -> KafkaPrincipal:
+        """Return the principal of this listener's own certificate. Blocks. Raises ConfigError."""
+        assert self.tls is not None
+        principal = self._map(self.tls.own_certificate())
+        if principal is None:
+            raise ConfigError(
+                f"Listener {self.config.listener}: other brokers would refuse it, as no rule of"
+                f" {self.config.name_of('ssl.principal.mapping.rules')} matches the subject of"
+                " its own certificate"
+            )
+        return principal
+
     def _map(self, certificate: bytes) -> KafkaPrincipal | None:
         assert self._subject_of is not None
         return principal_of_subject(self._rules, self._subject_of(certificate))
@@ -147,6 +159,10 @@ class BrokerSecurity:
         for listener in self._listeners.values():
             if listener.tls is not None:
                 listener.tls.load()
+        if self._inter_broker is not None:
+            inter_broker = self._listeners.get(self._inter_broker.listener)
+            if inter_broker is not None and inter_broker.identifies:
+                self._brokers |= {inter_broker.own_principal()}
 
     async def reload(self) -> None:
         """Read the certificates again that have changed, on disk or in the configs."""

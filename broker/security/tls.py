@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import ssl
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -35,6 +36,9 @@ _TLS_1_3_SUITES = frozenset(
 )
 # The suites of TLS 1.2 that can be chosen.
 _OFFERED_SUITES = "HIGH:!aNULL:!eNULL:!PSK:!SRP:!DSS:!CAMELLIA:!ARIA:!AESCCM"
+
+
+_CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,6 +164,15 @@ class ListenerTls:
         except ConfigError as error:
             raise ConfigError(f"Listener {self._config.listener}: {error}") from None
         self._loaded = loaded
+
+    def own_certificate(self) -> bytes:
+        """Return the certificate in DER format. Blocks. `load` has checked it."""
+        tls = TlsConfig.of(self._config)
+        if tls.keystore_location:
+            pem = Path(tls.keystore_location).read_text(encoding="utf-8", errors="replace")
+        else:
+            pem = _unescape_newlines(tls.keystore_certificate_chain)
+        return ssl.PEM_cert_to_DER_cert(_CERTIFICATE.findall(pem)[0])
 
     async def reload(self, config: ListenerSecurityConfig | None = None) -> None:
         """Read the certificates if the files or the configs have changed.

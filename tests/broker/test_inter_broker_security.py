@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -13,12 +14,16 @@ import pytest
 from harness.certificates import Authority
 from harness.daemon import free_ports
 from harness.requests import create_topics_request
-from harness.sasl import log_in
+from harness.sasl import log_in, unsecured_token
 from harness.wire import WireClient
 from ottla.broker import Broker, BrokerConfig
+from ottla.broker.requests.errors import ApiError
 from ottla.coord.principal import user
 from ottla.protocol.acls import AclOperation, ResourceType
-from ottla.protocol.api.allocate_producer_ids import AllocateProducerIdsRequest
+from ottla.protocol.api.allocate_producer_ids import (
+    AllocateProducerIdsRequest,
+    AllocateProducerIdsResponse,
+)
 from ottla.protocol.api.broker_registration import BrokerRegistrationRequest
 from ottla.protocol.api.create_acls import AclCreation, CreateAclsRequest
 from ottla.protocol.api.create_topics import CreateTopicsResponse
@@ -48,6 +53,8 @@ class _Cluster:
 
     def __init__(self, path: Path, **configs: str) -> None:
         authority = Authority(path)
+        for number in range(2):
+            authority.issue(f"broker-{number}")
         self.context = ssl.create_default_context(cafile=authority.path)
         first = free_ports(4)
         self.internal = [f"127.0.0.1:{first + 2 * number}" for number in range(2)]
@@ -80,7 +87,10 @@ class _Cluster:
                             "SCRAM-SHA-256=[name=alice,password=secret]"
                         ),
                         "connection.failed.authentication.delay.ms": "1",
-                        **{_dotted(name): value for name, value in configs.items()},
+                        **{
+                            _dotted(name): value.format(authority=authority, number=number)
+                            for name, value in configs.items()
+                        },
                     }
                 )
             )
@@ -230,6 +240,95 @@ async def test_envelopes_of_brokers(tmp_path: Path) -> None:
         )
         assert (await broker.request(garbage)).error_code == ErrorCode.INVALID_REQUEST
         assert "v" not in cluster.brokers[0].topics.image.topics
+
+
+_TLS = {
+    "listener.security.protocol.map": "INTERNAL:SSL,EXTERNAL:SASL_PLAINTEXT",
+    "listener.name.internal.ssl.client.auth": "required",
+}
+_OWN = {"ssl.keystore.location": "{authority.directory}/broker-{number}.pem"}
+
+
+@pytest.mark.parametrize(
+    "configs",
+    [
+        {},  # The same certificate: the other broker has this one's principal.
+        {**_OWN, "super.users": "User:CN=broker-0;User:CN=broker-1"},
+        {
+            **_OWN,
+            "listener.name.internal.ssl.principal.mapping.rules": "RULE:CN=(broker)-.*/$1/",
+        },
+    ],
+)
+async def test_brokers_with_certificates_know_each_other(
+    tmp_path: Path, configs: dict[str, str]
+) -> None:
+    async with (
+        _Cluster(tmp_path, **_TLS, **configs) as cluster,
+        cluster.client(1, "alice") as alice,
+    ):
+        assert await _create(alice, "orders") == 0
+        assert "orders" in cluster.brokers[0].topics.image.topics
+
+
+async def test_brokers_with_different_certificates_have_to_be_super_users(tmp_path: Path) -> None:
+    cluster = _Cluster(tmp_path, **_TLS, **_OWN, controller_wait_ms="1")
+    async with cluster.brokers[0], cluster.brokers[1] as broker:
+        with pytest.raises(ApiError, match="User:CN=broker-1 is none"):
+            await broker.controller_channel.send(
+                AllocateProducerIdsRequest(broker_id=1, broker_epoch=0), AllocateProducerIdsResponse
+            )
+
+
+async def test_a_certificate_that_no_rule_matches_is_an_error(tmp_path: Path) -> None:
+    rules = {"listener.name.internal.ssl.principal.mapping.rules": "RULE:CN=other/x/"}
+    with pytest.raises(ConfigError, match=r"no rule of .* its own certificate"):
+        await _Cluster(tmp_path, **_TLS, **rules).brokers[0].start()
+
+
+_TOKENS = {
+    "listener.name.internal.sasl.enabled.mechanisms": "OAUTHBEARER",
+    "listener.name.internal.sasl.oauthbearer.unsecured.tokens": "true",
+    "sasl.mechanism.inter.broker.protocol": "OAUTHBEARER",
+    "listener.name.internal.oauthbearer.sasl.jaas.config": "x.OAuthBearerLoginModule required;",
+}
+
+
+@pytest.mark.parametrize("authorizer", ["acl", ""])
+async def test_brokers_authenticate_with_tokens(tmp_path: Path, authorizer: str) -> None:
+    path = tmp_path / "token"
+    path.write_text(unsecured_token(sub="broker"))
+    configs = {
+        **_TOKENS,
+        "sasl.oauthbearer.token.endpoint.url": path.as_uri(),
+        "authorizer.class.name": authorizer,
+        "listener.name.internal.connections.max.reauth.ms": "1500",
+        "super.users": "User:broker;User:admin",
+    }
+    async with _Cluster(tmp_path, **configs) as cluster, cluster.client(1, "admin") as admin:
+        assert await _create(admin, "before") == 0
+        # Before its session ends, the connection authenticates again with another token.
+        path.write_text(unsecured_token(sub="broker", exp=time.time() + 7200))
+        await asyncio.sleep(1.6)
+        assert await _create(admin, "after") == 0
+        assert {"before", "after"} <= cluster.brokers[0].topics.image.topics.keys()
+        assert cluster.brokers[0].metrics.connections["unauthenticated"] == 0
+
+
+@pytest.mark.parametrize(
+    ("configs", "problem"),
+    [
+        ({}, "set sasl.oauthbearer.token.endpoint.url"),
+        ({"sasl.oauthbearer.token.endpoint.url": "file:///t"}, "set super.users to the subjects"),
+        ({"sasl.oauthbearer.token.endpoint.url": "https://x"}, "clientSecret="),
+        ({"sasl.oauthbearer.token.endpoint.url": "http://x"}, "expected https"),
+    ],
+)
+async def test_tokens_that_brokers_cannot_have_are_errors(
+    tmp_path: Path, configs: dict[str, str], problem: str
+) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        await _Cluster(tmp_path, **_TOKENS, **configs).brokers[0].start()
 
 
 async def test_a_broker_with_another_password_is_not_let_in(tmp_path: Path) -> None:

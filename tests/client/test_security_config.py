@@ -4,6 +4,8 @@ import base64
 import json
 import pickle
 import traceback
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
 
 import pytest
 
@@ -118,7 +120,9 @@ def test_a_malformed_jaas_line_is_an_error_that_does_not_repeat_it(text):
         ({"sasl.kerberos.service.name": "kafka"}, "Unknown security config 'sasl.kerberos"),
         ({"ssl.truststore.type": "JKS"}, "only PEM is supported"),
         ({"ssl.truststore.location": "/client.truststore.jks"}, "only PEM files are supported"),
-        ({"sasl.oauthbearer.token.endpoint.url": "https://x/token"}, "only file:///"),
+        ({"sasl.oauthbearer.token.endpoint.url": "https://x/token"}, "clientSecret="),
+        ({"sasl.oauthbearer.token.endpoint.url": "http://x/token"}, "expected https://"),
+        ({"sasl.oauthbearer.token.endpoint.url": "http://127.0.0.1.x/token"}, "expected https://"),
     ],
 )
 def test_properties_that_are_not_supported_are_errors(properties, message):
@@ -140,6 +144,51 @@ def test_a_token_is_read_from_its_file_each_time(tmp_path):
     for token in ("first", "second"):
         path.write_text(token + "\n")
         assert config.sasl_oauth_token() == token
+
+
+_CREDENTIALS = (
+    'x.OAuthBearerLoginModule required clientId="a:b" clientSecret="hunter/2" scope="read write";'
+)
+
+
+def test_a_token_is_requested_with_the_credentials_of_a_client():
+    seen = []
+
+    class Provider(BaseHTTPRequestHandler):
+        def do_POST(self):
+            seen.append(self.headers["Authorization"])
+            seen.append(self.rfile.read(int(self.headers["Content-Length"])).decode())
+            status, text = answers.pop(0)
+            self.send_response(status)
+            self.send_header("Location", "/elsewhere")
+            self.end_headers()
+            self.wfile.write(text.encode())
+
+        def log_message(self, *_arguments):
+            """Do not print requests."""
+
+    answers = [(200, '{"access_token": "first"}'), (401, "{}"), (302, ""), (200, "[]"), (200, "{")]
+    with HTTPServer(("127.0.0.1", 0), Provider) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        config = SecurityConfig.from_properties(
+            {
+                "security.protocol": "SASL_SSL",
+                "sasl.mechanism": "OAUTHBEARER",
+                "sasl.jaas.config": _CREDENTIALS,
+                "sasl.oauthbearer.token.endpoint.url": f"http://127.0.0.1:{server.server_port}/t",
+            }
+        )
+        assert config.sasl_oauth_token() == "first"
+        for problem in ("answered 401", "answered 302", "without an access_token", "without"):
+            with pytest.raises((OSError, ValueError), match=problem) as raised:
+                config.sasl_oauth_token()
+            assert "hunter" not in "".join(traceback.format_exception_only(raised.value))
+        server.shutdown()
+
+    credentials = base64.b64decode(seen[0].removeprefix("Basic ")).decode()
+    assert credentials == "a%3Ab:hunter%2F2"
+    assert seen[1] == "grant_type=client_credentials&scope=read+write"
+    assert "hunter" not in repr(config.sasl_oauth_token)
 
 
 def test_an_unsecured_token_has_name_and_expiry():

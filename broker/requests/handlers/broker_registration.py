@@ -76,13 +76,12 @@ def check_inter_broker_listener(broker: Broker, context: RequestContext) -> None
 
     If that authenticates, it has to come from a broker; see `security.inter_broker`.
     """
-    config = broker.config
-    if (
-        not config.is_clustered
-        or context.connection.listener.name != config.inter_broker_listener
-        or (broker.server.security is not None and not broker.server.security.is_broker(context))
-    ):
+    config, security = broker.config, broker.server.security
+    text = f"{context.api.name} is only for brokers, over the inter-broker listener"
+    if not config.is_clustered or context.connection.listener.name != config.inter_broker_listener:
+        raise ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, text)
+    if security is not None and not security.is_broker(context):
         raise ApiError(
             ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
-            f"{context.api.name} is only for brokers, over the inter-broker listener",
+            f"{text}; {context.principal} is none: see super.users",
         )
