@@ -19,6 +19,7 @@ COPY storage storage
 COPY coord coord
 COPY client client
 COPY broker broker
+COPY console console
 COPY cli cli
 COPY testing testing
 RUN python -m venv --without-pip /opt/ottla \

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ottla.client.consumer.ranges import Bounds, between
+
 from . import output
 from .available import AvailablePartitions
 from .completion import complete_topics
 from .produce import ACKS, ACKS_HELP, CODECS, prepare_topic
-from .record_reader import Bounds, between
 from .target import Target, connected, json_option
 
 if TYPE_CHECKING:

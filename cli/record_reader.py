@@ -5,9 +5,11 @@ from __future__ import annotations
 import heapq
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
+
+from ottla.client.consumer.ranges import Bounds, between
 
 from .record_filter import Filter
 
@@ -17,12 +19,7 @@ if TYPE_CHECKING:
 
     from .output import Progress
 
-#: First offset and end offset (exclusive) per partition; without an end, forever.
-Bounds = Mapping["TopicPartition", tuple[int, int | None]]
-
 _MAX_RECORDS = 2000
-# The last records before an end may have been compacted away: then only the position shows that the
-# end was reached, so it is polled.
 _POLL_SECONDS = 0.2
 
 
@@ -60,29 +57,6 @@ class Printer:
                 if self._remaining is not None:
                     self._remaining -= 1
         self._stdout.flush()
-
-
-async def between(
-    consumer: Consumer, bounds: Bounds
-) -> AsyncIterator[tuple[TopicPartition, list[ConsumerRecord]]]:
-    """Yield the records within bounds, a list per partition at a time."""
-    pending = {tp for tp, (start, stop) in bounds.items() if stop is None or start < stop}
-    consumer.assign(pending)
-    for tp in pending:
-        consumer.seek(tp, bounds[tp][0])
-    while pending:
-        polled = await consumer.getmany(_POLL_SECONDS, _MAX_RECORDS)
-        for tp, records in polled.items():
-            stop = bounds[tp][1]
-            yield tp, [record for record in records if stop is None or record.offset < stop]
-        reached = {
-            tp
-            for tp in pending
-            if (stop := bounds[tp][1]) is not None and await consumer.position(tp) >= stop
-        }
-        if reached:
-            pending -= reached
-            consumer.assign(pending)
 
 
 async def consume_between(

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ottla.client.consumer.ranges import Bounds, between
+
 from . import output
 from .available import AvailablePartitions
 from .completion import complete_topics
 from .option_types import POSITION, Kind, Position, offset_between, offsets_at
-from .record_reader import Bounds, between
 from .target import Target, connected, json_option
 from .topic import confirm, topic, topic_argument, topics_argument, yes_option
 

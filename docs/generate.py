@@ -14,6 +14,8 @@ import re
 import sys
 from collections.abc import Iterator
 from enum import Enum
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 import click
@@ -228,6 +230,12 @@ def _allowed(key: ConfigKey) -> str:
     return ", ".join(f"`{choice}`" for choice in key.choices) or key.allowed
 
 
+def rest() -> str:
+    """Return the reference of the REST API."""
+    # Its module needs the extra `console`, which nothing else here does.
+    return str(import_module("ottla.console.reference").markdown())
+
+
 PARTS = {
     "apis": apis,
     "errors": errors,
@@ -239,6 +247,7 @@ PARTS = {
     "commands": commands,
     "exit_codes": exit_codes,
     "variables": variables,
+    "rest": rest,
 }
 
 
@@ -247,6 +256,8 @@ def generated(text: str) -> str:
 
     def replace(match: re.Match[str]) -> str:
         name = match["name"]
+        if name == "rest" and find_spec("fastapi") is None:
+            return match[0]
         return f"<!-- generated: {name} -->\n\n{PARTS[name]()}\n\n<!-- end -->"
 
     return re.sub(

@@ -21,6 +21,10 @@ COMMANDS = {
         "ottla.cli.cluster_restore:cluster",
         "Start a local cluster; describe brokers, and move replicas between them.",
     ),
+    "console": (
+        "ottla.cli.console:console",
+        "Serve a web console and a REST API for a cluster.",
+    ),
     "user": ("ottla.cli.user:user", "List, create and delete users (SCRAM)."),
     "acl": ("ottla.cli.acl:acl", "List, create and delete ACLs."),
     "quota": ("ottla.cli.quota:quota", "List, set and delete client quotas."),

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ["broker", "cli", "client", "coord", "protocol", "storage", "testing"]
+PACKAGES = ["broker", "cli", "client", "console", "coord", "protocol", "storage", "testing"]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 MODULES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 
@@ -75,6 +75,7 @@ def test_violated_import_contracts_are_detected(tmp_path):
         "coord": "import ottla.storage",
         "storage": "import ottla.protocol.codec",
         "client": "import construct",
+        "console": "import ottla.protocol",
     }.items():
         target = copy / package / "__init__.py"
         target.write_text(line + "\n")

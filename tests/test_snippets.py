@@ -49,7 +49,9 @@ EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["option
 # How a command ends that was understood: done, not there, there already, refused, partly done.
 ANSWERED = (0, 5, 6, 7, 9)
 #: What does not end by itself, or takes too long: it is only parsed.
-ENDLESS = re.compile(r"^(broker start|cluster up|perf)|--follow|--watch|--group|--broker [1-9]")
+ENDLESS = re.compile(
+    r"^(broker start|console|cluster up|perf)|--follow|--watch|--group|--broker [1-9]"
+)
 
 
 def chosen(*wanted):

@@ -56,7 +56,10 @@ class BrokersAdmin(AdminRequests):
         return await self._cluster.retry(attempt, what="describing the cluster")
 
     async def describe_log_dirs(self, *topics: str) -> dict[TopicPartition, list[ReplicaLogDir]]:
-        """Return the directory and size of each replica of topics, from all live brokers."""
+        """Return the directory and size of each replica, from all live brokers.
+
+        Without topics, of all of them.
+        """
 
         async def send(node_id: int, _: list[int]) -> Mapping[int, Outcome[list[_Found]]]:
             response = await self._cluster.send(
@@ -69,7 +72,7 @@ class BrokersAdmin(AdminRequests):
                 )
                 for result in response.results
                 for topic in result.topics
-                if topic.name in topics
+                if not topics or topic.name in topics
                 for partition in topic.partitions
             ]
             return {node_id: outcome(response.error_code, None, found)}

@@ -9,6 +9,7 @@ import pytest
 from ottla.__main__ import ottla
 
 QUIET = {
+    "console",
     *("completion", "profile set", "profile use", "profile delete"),
     *("broker start", "cluster up", "cluster drain"),
     *("cluster reassign plan", "cluster reassign execute", "cluster reassign cancel"),

@@ -15,8 +15,8 @@ from uuid import uuid4
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ottla.cli.record_reader import between
 from ottla.client import Admin, ClientConfig, Consumer, FetchConfig, Producer, TopicPartition
+from ottla.client.consumer.ranges import between
 from ottla.client.spark.broker_client import broker_client
 from ottla.client.spark.options import ConnectionOptions, FetchOptions
 from ottla.client.spark.planning import PartitionRange

@@ -1,0 +1,135 @@
+"""The clients of the SDK that one user, or all, share, with a short cache of what lists need."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager, suppress
+from typing import Any, TypeVar
+
+from ottla.client import (
+    Admin,
+    ClientError,
+    Consumer,
+    KafkaError,
+    PartialError,
+    Producer,
+    ReplicaLogDir,
+    SecurityConfig,
+    TopicDescription,
+    TopicPartition,
+)
+
+from .config import ConsoleConfig
+
+T = TypeVar("T")
+
+# Ten browsers that show a list ask brokers once.
+_CACHE_SECONDS = 2.0
+
+
+class ClusterClient:
+    """An admin client and a producer, with the credentials of a user."""
+
+    def __init__(self, config: ConsoleConfig, security: SecurityConfig | None) -> None:
+        self.config = config
+        self._client = config.client(security)
+        self.admin = Admin(config.bootstrap, client=self._client)
+        self._producer: Producer | None = None
+        self._producer_lock = asyncio.Lock()
+        self._cached: dict[str, tuple[float, asyncio.Task[Any]]] = {}
+
+    async def close(self) -> None:
+        """Close all connections."""
+        for _, task in self._cached.values():
+            task.cancel()
+        self._cached.clear()
+        if self._producer is not None:
+            await self._producer.close()
+        await self.admin.close()
+
+    async def producer(self) -> Producer:
+        """Return the producer, started."""
+        async with self._producer_lock:
+            if self._producer is None:
+                producer = Producer(self.config.bootstrap, client=self._client)
+                await producer.start()
+                self._producer = producer
+            return self._producer
+
+    @asynccontextmanager
+    async def consumer(self, isolation: str = "read_uncommitted") -> AsyncIterator[Consumer]:
+        """Return a consumer for one query."""
+        async with Consumer(
+            self.config.bootstrap,
+            isolation=isolation,
+            fetch=self.config.fetch,
+            client=self._client,
+        ) as consumer:
+            yield consumer
+
+    async def cached(self, key: str, read: Callable[[], Awaitable[T]]) -> T:
+        """Return what `read` returned at most two seconds ago; concurrent callers share one."""
+        now = time.monotonic()
+        expires, task = self._cached.get(key, (0.0, None))
+        if task is None or now >= expires:
+            task = asyncio.ensure_future(read())
+            self._cached[key] = now + _CACHE_SECONDS, task
+            task.add_done_callback(lambda done: self._drop_failed(key, done))
+        result: T = await asyncio.shield(task)
+        return result
+
+    def _drop_failed(self, key: str, task: asyncio.Task[Any]) -> None:
+        if task.cancelled() or task.exception() is not None:
+            self._cached.pop(key, None)
+
+    def forget(self) -> None:
+        """Drop what is cached: something was changed."""
+        self._cached.clear()
+
+    async def topics(self) -> list[TopicDescription]:
+        """Return all topics, internal ones included."""
+        return await self.cached("topics", lambda: self.admin.list_topics(internal=True))
+
+    async def replicas(self) -> Mapping[TopicPartition, list[ReplicaLogDir]] | None:
+        """Return the replicas on the brokers' disks; None if brokers do not tell."""
+
+        async def read() -> Mapping[TopicPartition, list[ReplicaLogDir]] | None:
+            try:
+                return await self.admin.describe_log_dirs()
+            except (KafkaError, ClientError):
+                return None
+
+        return await self.cached("replicas", read)
+
+    async def sizes(self) -> Mapping[TopicPartition, int] | None:
+        """Return the bytes of all replicas of each partition; None if brokers do not tell."""
+        found = await self.replicas()
+        if found is None:
+            return None
+        return {tp: sum(one.size_bytes for one in dirs) for tp, dirs in found.items()}
+
+    async def offsets(
+        self, tps: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, tuple[int | None, int | None]]:
+        """Return the first and the end offset of partitions; None where there is no leader."""
+        wanted = list(tps)
+        starts, ends = await asyncio.gather(
+            _despite_failures(self.admin.beginning_offsets, wanted),
+            _despite_failures(self.admin.end_offsets, wanted),
+        )
+        return {tp: (starts.get(tp), ends.get(tp)) for tp in wanted}
+
+
+async def _despite_failures(
+    look_up: Callable[..., Awaitable[dict[TopicPartition, int]]], tps: list[TopicPartition]
+) -> dict[TopicPartition, int]:
+    if not tps:
+        return {}
+    with suppress(KafkaError, ClientError):
+        try:
+            return await look_up(*tps)
+        except PartialError as error:
+            return {tp: offset for tp, offset in error.done.items() if tp in tps}
+    return {}
