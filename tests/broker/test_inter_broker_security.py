@@ -18,6 +18,7 @@ from harness.sasl import log_in, unsecured_token
 from harness.wire import WireClient
 from ottla.broker import Broker, BrokerConfig
 from ottla.broker.requests.errors import ApiError
+from ottla.client import Admin, Consumer, Producer, SecurityConfig
 from ottla.coord.principal import user
 from ottla.protocol.acls import AclOperation, ResourceType
 from ottla.protocol.api.allocate_producer_ids import (
@@ -173,6 +174,31 @@ async def test_forwarded_requests_have_the_rights_of_the_client(tmp_path: Path) 
             assert await _create(alice, "mine") == 0
         topics = cluster.brokers[0].topics.image.topics
         assert {"mine", "theirs"} <= topics.keys()
+
+
+async def test_transactions_end_on_all_brokers(tmp_path: Path) -> None:
+    admin = SecurityConfig(
+        security_protocol="SASL_PLAINTEXT",
+        sasl_mechanism="PLAIN",
+        sasl_username="admin",
+        sasl_password="secret",
+    )
+    async with _Cluster(tmp_path, **_authorized()) as cluster:
+        bootstrap = cluster.external[1]
+        async with Admin(bootstrap, security=admin) as client:
+            await client.create_topic("orders", partitions=2)
+        async with (
+            Producer(bootstrap, security=admin, transactional_id="transfer") as producer,
+            Consumer(bootstrap, "orders", security=admin, isolation="read_committed") as consumer,
+        ):
+            async with producer.transaction():
+                for partition in range(2):
+                    await producer.send("orders", b"record", partition=partition)
+            async with asyncio.timeout(30):
+                found = {(await consumer.getone()).partition for _partition in range(2)}
+        assert found == {0, 1}
+        leaders = [cluster.brokers[0].topics.image.topics["orders"].replicas[i][0] for i in (0, 1)]
+        assert {*leaders} == {0, 1}
 
 
 @pytest.mark.parametrize("has_authorizer", [False, True])
