@@ -35,7 +35,7 @@ from .partitions.housekeeping import Housekeeping
 from .partitions.topics import Topics
 from .requests.batch_workers import BatchWorkers
 from .requests.dispatch import Dispatcher
-from .requests.fetch_sessions import FetchSessionCache
+from .requests.fetch_session_cache import FetchSessionCache
 from .requests.memory_account import MemoryAccount
 from .requests.token_bucket import TokenBucket
 
@@ -481,6 +481,7 @@ class Broker:
         """Complete all delayed fetches, joins and syncs: the broker is stopping."""
         for partition in (*self.topics.online_partitions(), self.topics.metadata_log.partition):
             partition.wake_all()
+        self.fetch_sessions.wake_followers()
         self.groups.refuse_waiting()
         self.transactions.refuse_waiting()
 

@@ -4,6 +4,10 @@ A follower's fetch offset is its log end offset: a fetch acknowledges everything
 watermark is the lowest end offset among the maximal ISR: the stored ISR, and a follower whose
 addition is being stored. So an expansion counts at once, and a shrink only when it is stored:
 whichever of the two states holds, each of its members has every record below the high watermark.
+
+A fetch of an incremental session also says that nothing has changed for the partitions that it does
+not name. Those are not recorded one by one: while a partition is idle, its latest fetch is that of
+the session (`SessionFetches`).
 """
 
 from __future__ import annotations
@@ -13,6 +17,20 @@ from typing import NamedTuple
 
 from .election import effective_min_isr
 from .partition_state import PartitionState
+
+
+class SessionFetches:
+    """The times of the two latest fetches of a follower's session; -1 before there are any."""
+
+    __slots__ = ("fetched_at_ms", "previous_at_ms")
+
+    def __init__(self) -> None:
+        self.fetched_at_ms = -1
+        self.previous_at_ms = -1
+
+    def record(self, now_ms: int) -> None:
+        """Record a fetch."""
+        self.previous_at_ms, self.fetched_at_ms = self.fetched_at_ms, now_ms
 
 
 class FollowerFetch(NamedTuple):
@@ -29,6 +47,20 @@ class FollowerFetch(NamedTuple):
     #: When the fetch before this one was received; -1 if it is the first. The follower has sent
     #: this one later, after the response: this one itself may have waited in a socket for long.
     previous_at_ms: int = -1
+    #: The session whose fetches count for an idle partition, of which the follower has everything.
+    session: SessionFetches | None = None
+
+    def as_of_session(self) -> FollowerFetch:
+        """Return the fetch with the times of its session."""
+        session = self.session
+        if session is None:
+            return self
+        return self._replace(
+            fetched_at_ms=max(session.fetched_at_ms, self.fetched_at_ms),
+            caught_up_at_ms=max(session.fetched_at_ms, self.caught_up_at_ms),
+            previous_at_ms=max(session.previous_at_ms, self.previous_at_ms),
+            session=None,
+        )
 
 
 class FollowerProgress:
@@ -76,6 +108,7 @@ class FollowerProgress:
         now_ms: int,
     ) -> None:
         """Record that a follower has all records before `offset`."""
+        self.end_session(broker_id)
         previous = self._fetches.get(broker_id)
         caught_up_at_ms = self._since_ms if previous is None else previous.caught_up_at_ms
         if offset >= leader_end_offset:
@@ -87,6 +120,21 @@ class FollowerProgress:
         self._fetches[broker_id] = FollowerFetch(
             offset, broker_epoch, now_ms, leader_end_offset, caught_up_at_ms, previous_at_ms
         )
+
+    def begin_session(self, broker_id: int, session: SessionFetches) -> None:
+        """Count the fetches of a session from now on; the follower has all records."""
+        self._fetches[broker_id] = self._fetches[broker_id]._replace(session=session)
+
+    def end_session(self, broker_id: int) -> None:
+        """Count fetches of a session no longer: the partition has changed, or is in no session."""
+        fetch = self._fetches.get(broker_id)
+        if fetch is not None and fetch.session is not None:
+            self._fetches[broker_id] = fetch.as_of_session()
+
+    def previous_fetch_at_ms(self, broker_id: int) -> int:
+        """Return when the fetch before a follower's latest one was received; -1 if none was."""
+        fetch = self._fetches.get(broker_id)
+        return -1 if fetch is None else fetch.as_of_session().previous_at_ms
 
     def high_watermark(self, current: int, leader_end_offset: int, min_isr: int) -> int:
         """Return the high watermark, at least `current`.
@@ -135,7 +183,9 @@ class FollowerProgress:
         for broker_id in self.state.isr:
             if broker_id != self._broker_id:
                 fetch = self._fetches.get(broker_id)
-                caught_up_at_ms = self._since_ms if fetch is None else fetch.caught_up_at_ms
+                caught_up_at_ms = (
+                    self._since_ms if fetch is None else fetch.as_of_session().caught_up_at_ms
+                )
                 if now_ms - caught_up_at_ms > max_lag_ms:
                     lagging.append(broker_id)
         return lagging

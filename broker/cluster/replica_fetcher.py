@@ -4,6 +4,10 @@ There is one fetcher per leader, with one connection, one fetch session and one 
 A fetch acknowledges everything before its offset, so a response counts only if the partition still
 follows in the leader epoch of the request, and its log still ends where the request says.
 
+A request names only partitions that differ from the session, and only those are looked at that were
+in a response, or whose state has changed since: the cost of a fetch does not grow with the number
+of partitions that are followed.
+
 A follower whose last records are not in its leader's log learns so from the response (the diverging
 epoch), truncates its log and fetches again, as often as it takes. It never truncates below its high
 watermark, unless an unclean election says that committed records are lost: a correct leader never
@@ -38,6 +42,7 @@ from ottla.storage.gaps import truncate_at_first_gap
 
 from ..partitions.partition import Partition, Role
 from ..requests.errors import ApiError
+from ..requests.slices import SLICE_ELEMENTS, in_slices
 from .forwarding import client_config
 
 if TYPE_CHECKING:
@@ -56,6 +61,8 @@ _FAILURE_BACKOFF_SECONDS = 1.0
 _COMMIT_CHECK_SECONDS = 0.01
 #: After this much, other tasks get their turn.
 _BYTES_PER_YIELD = 1024 * 1024
+#: How often all partitions are looked at, for logs that failed or whose start has changed.
+_CHECK_SECONDS = 2.0
 _SESSION_ERRORS = (
     ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
     ErrorCode.INVALID_FETCH_SESSION_EPOCH,
@@ -111,6 +118,12 @@ class ReplicaFetcher:
         self._session_epoch = _NEW_SESSION_EPOCH
         # What the session has.
         self._sent: dict[PartitionKey, _Fetch] = {}
+        # Partitions that may differ from the session, and those that will be tried again.
+        self._changed_keys: dict[PartitionKey, None] = {}
+        self._paused: set[PartitionKey] = set()
+        # Partitions whose log may have gaps that are not to be truncated while it is in the ISR.
+        self._unchecked: set[PartitionKey] = set()
+        self._check_at = 0.0
         self._connection: BrokerConnection | None = None
         self._task = asyncio.get_running_loop().create_task(self._run())
 
@@ -129,11 +142,15 @@ class ReplicaFetcher:
             self._partitions[key] = _Followed(partition)
         else:
             followed.retry_at, followed.is_failed = 0.0, False
+        self._unchecked.add(key)
+        self._changed_keys[key] = None
         self._changed.set()
 
     def remove(self, key: PartitionKey) -> None:
         """Fetch a partition no longer; a response under way does not count."""
         if self._partitions.pop(key, None) is not None:
+            self._unchecked.discard(key)
+            self._changed_keys[key] = None
             self._changed.set()
 
     async def stop(self) -> None:
@@ -178,6 +195,7 @@ class ReplicaFetcher:
     def _reset_session(self) -> None:
         self._session_id, self._session_epoch = _NO_SESSION, _NEW_SESSION_EPOCH
         self._sent = {}
+        self._changed_keys = dict.fromkeys(self._partitions)
 
     async def _fetch(self) -> None:
         """Send one request, and handle its response."""
@@ -188,13 +206,15 @@ class ReplicaFetcher:
                 endpoint.host, endpoint.port, self._client_config
             )
         await self._truncate_damaged()
-        wanted = self._wanted()
-        if not wanted:
+        await self._check_all()
+        changes = self._changes()
+        if not any(changes.values()) and self._sent.keys() <= changes.keys():
             self._changed.clear()
-            delay = min((one.retry_at for one in self._partitions.values()), default=0.0)
-            await self._pause(max(delay - time.monotonic(), 0.001))
+            await self._pause(self._seconds_until_retry())
             return
-        request = self._request(wanted)
+        self._changed_keys = {}
+        request = self._request(changes)
+        sent = self._sent
         config = self._manager.config
         started = time.perf_counter()
         response = await self._connection.send(
@@ -215,27 +235,34 @@ class ReplicaFetcher:
             self._reset_session()
         else:
             self._session_epoch += 1
-            self._sent = wanted
-        await self._handle(response, wanted)
+        await self._handle(response, sent)
 
     async def _truncate_damaged(self) -> None:
         """Truncate logs at their first gap: the leader has what recovery has set aside.
 
         Only of replicas that are not in the ISR or ELR: recovery has taken them out of both.
         """
-        for key, followed in list(self._partitions.items()):
+        unchecked, self._unchecked = self._unchecked, set()
+        for key in unchecked:
+            followed = self._partitions.get(key)
+            if followed is None or not followed.may_have_gaps:
+                continue
             partition, state = followed.partition, followed.partition.state
-            if not followed.may_have_gaps or partition.role is not Role.FOLLOWER or state is None:
+            if partition.role is not Role.FOLLOWER or state is None:
                 continue
             if self._manager.broker_id in (*state.isr, *state.elr):
-                continue
+                continue  # A state without it will come first.
             followed.may_have_gaps = False
             try:
                 await self._truncate_at_gap(partition)
             except (OSError, StorageError) as error:
                 followed.may_have_gaps = True
+                self._manager.refresh_role(key)
+                self._unchecked.add(key)
                 self._retry_later(followed, error)
-            self._manager.refresh_role(key)
+            else:
+                self._manager.refresh_role(key)
+            self._changed_keys[key] = None
 
     async def _truncate_at_gap(self, partition: Partition) -> None:
         found: list[int | None] = []
@@ -254,25 +281,62 @@ class ReplicaFetcher:
         except TimeoutError:
             pass
 
-    def _wanted(self) -> dict[PartitionKey, _Fetch]:
+    def _seconds_until_retry(self) -> float:
         now = time.monotonic()
-        return {
-            key: followed.next_fetch()
-            for key, followed in self._partitions.items()
-            if followed.retry_at <= now
-            and not followed.is_failed
-            and followed.partition.role is Role.FOLLOWER
-            # Fetches of a log that cannot be appended to would keep the replica in the ISR.
-            and followed.partition.log.offline_reason is None
-        }
+        paused = (self._partitions[key].retry_at - now for key in self._paused)
+        return max(min(paused, default=_CHECK_SECONDS), 0.001)
 
-    def _request(self, wanted: dict[PartitionKey, _Fetch]) -> FetchRequest:
-        """Return the request for what differs from the session."""
+    async def _check_all(self) -> None:
+        """Find partitions that differ from the session for reasons that nobody tells."""
+        now = time.monotonic()
+        if now < self._check_at:
+            return
+        self._check_at = now + _CHECK_SECONDS
+        async for keys in in_slices(list(self._partitions)):
+            for key in keys:
+                if self._wanted(key, now) != self._sent.get(key):
+                    self._changed_keys[key] = None
+
+    def _wanted(self, key: PartitionKey, now: float) -> _Fetch | None:
+        """Return what is to be fetched for a partition; None if it is not to be fetched now."""
+        followed = self._partitions.get(key)
+        if (
+            followed is None
+            or followed.retry_at > now
+            or followed.is_failed
+            or followed.partition.role is not Role.FOLLOWER
+            # Fetches of a log that cannot be appended to would keep the replica in the ISR.
+            or followed.partition.log.offline_reason is not None
+        ):
+            return None
+        return followed.next_fetch()
+
+    def _changes(self) -> dict[PartitionKey, _Fetch | None]:
+        """Return what differs from the session: the next fetch, or None to forget the partition."""
+        now = time.monotonic()
+        keys, paused = {**self._changed_keys, **dict.fromkeys(self._paused)}, set()
+        changes: dict[PartitionKey, _Fetch | None] = {}
+        for key in keys:
+            wanted = self._wanted(key, now)
+            if wanted != self._sent.get(key):
+                changes[key] = wanted
+            followed = self._partitions.get(key)
+            if followed is not None and followed.retry_at > now:
+                paused.add(key)
+        self._paused = paused
+        return changes
+
+    def _request(self, changes: dict[PartitionKey, _Fetch | None]) -> FetchRequest:
+        """Return the request for what differs from the session, which then has it."""
         config = self._manager.config
         topics: dict[UUID, list[FetchPartition]] = {}
-        for (topic_id, index), fetch in wanted.items():
-            if self._sent.get((topic_id, index)) == fetch:
+        forgotten: dict[UUID, list[int]] = {}
+        for (topic_id, index), fetch in changes.items():
+            if fetch is None:
+                del self._sent[topic_id, index]
+                forgotten.setdefault(topic_id, []).append(index)
                 continue
+            self._sent[topic_id, index] = fetch
             topics.setdefault(topic_id, []).append(
                 FetchPartition(
                     partition=index,
@@ -283,9 +347,6 @@ class ReplicaFetcher:
                     partition_max_bytes=config.replica_fetch_max_bytes,
                 )
             )
-        forgotten: dict[UUID, list[int]] = {}
-        for topic_id, index in self._sent.keys() - wanted.keys():
-            forgotten.setdefault(topic_id, []).append(index)
         return FetchRequest(
             replica_state=ReplicaState(
                 replica_id=self._manager.broker_id, replica_epoch=self._manager.broker_epoch
@@ -305,13 +366,17 @@ class ReplicaFetcher:
             ],
         )
 
-    async def _handle(self, response: FetchResponse, wanted: dict[PartitionKey, _Fetch]) -> None:
-        handled_bytes = 0
+    async def _handle(self, response: FetchResponse, sent: dict[PartitionKey, _Fetch]) -> None:
+        handled_bytes = handled_partitions = 0
         to_flush: list[Partition] = []
         for topic in response.responses:
             for data in topic.partitions:
                 key = (topic.topic_id, data.partition_index)
-                followed, fetch = self._partitions.get(key), wanted.get(key)
+                followed, fetch = self._partitions.get(key), sent.get(key)
+                self._changed_keys[key] = None
+                handled_partitions += 1
+                if handled_partitions % SLICE_ELEMENTS == 0:
+                    await asyncio.sleep(0)
                 # Only an answer to what this partition would ask for now.
                 if followed is None or fetch is None or followed.next_fetch() != fetch:
                     continue
@@ -320,8 +385,8 @@ class ReplicaFetcher:
                 try:
                     await self._handle_partition(key, followed, data)
                 except (OSError, StorageError, BatchError) as error:
-                    self._retry_later(followed, error)
                     self._manager.refresh_role(key)
+                    self._retry_later(followed, error)
                     continue
                 if not data.error_code:
                     followed.has_failed = False

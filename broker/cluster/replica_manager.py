@@ -120,9 +120,8 @@ class ReplicaManager:
         if state is None or progress is None or state.elr:
             return state is not None and not state.elr
         earliest_ms = int((time.monotonic() - self._broker.cluster.session_seconds) * 1000)
-        fetches = progress.fetches
         return all(
-            broker_id in fetches and fetches[broker_id].previous_at_ms >= earliest_ms
+            progress.previous_fetch_at_ms(broker_id) >= earliest_ms
             for broker_id in state.isr
             if broker_id != self.broker_id
         )

@@ -99,6 +99,7 @@ class Housekeeping:
 
     async def apply_retention(self) -> None:
         """Delete segments by retention.ms and retention.bytes, and files no longer read."""
+        has_deleted = False
         for log in self._logs():
             with _isolated(log):
                 if log.offline_reason is None and log.config.deletes:
@@ -107,6 +108,7 @@ class Housekeeping:
                         segment.set_max_timestamp(*verified)
                     deleted = log.remove_expired_segments(self._broker.now_ms())
                     if deleted:
+                        has_deleted = True
                         logger.info(
                             "deleted segments by retention",
                             extra={"log": log.directory.name, "segments": deleted},
@@ -114,6 +116,8 @@ class Housekeeping:
                 if log.has_deleted_segments:
                     await asyncio.to_thread(log.purge_deleted_segments)
             await asyncio.sleep(0)
+        if has_deleted:  # Followers delete what their leaders have deleted.
+            self._broker.fetch_sessions.followers_have_changed()
 
     async def purge_deleted_logs(self) -> None:
         """Remove the directories of deleted logs after file.delete.delay.ms."""

@@ -41,7 +41,9 @@ from ottla.storage.read_mode import NO_WAITING, ColdReadError
 from ottla.storage.transaction_index import AbortedTransaction
 
 from ..requests.errors import ApiError, NotLeaderError
-from ..requests.waiters import Waiter
+from ..requests.fetch_sessions import PartitionKey
+from ..requests.follower_session import FollowerSession
+from ..requests.waiters import WaiterRegistry
 
 #: Read size of `batches`.
 _BLOCK_BYTES = 256 * 1024
@@ -72,6 +74,7 @@ class Partition:
         "accepted_epoch",
         "acks_all_waits",
         "deletion_lock",
+        "follower_sessions",
         "high_watermark",
         "index",
         "is_fsynced",
@@ -104,9 +107,11 @@ class Partition:
         #: Whether there are too few in-sync replicas for acks=all.
         self.is_under_min_isr = False
         #: Delayed fetches of consumers, in the order in which they came.
-        self.waiters: dict[Waiter, None] = {}
-        #: Delayed fetches of followers, which also get what is not committed.
-        self.replica_waiters: dict[Waiter, None] = {}
+        self.waiters: WaiterRegistry = {}
+        #: Delayed fetches of followers without a session, which also get what is not committed.
+        self.replica_waiters: WaiterRegistry = {}
+        #: The fetch sessions of followers, with the partition's key in each.
+        self.follower_sessions: dict[FollowerSession, PartitionKey] = {}
         self._flusher = flusher
         self._loop = asyncio.get_running_loop()
         self._unflushed: deque[tuple[int, FlushCallback]] = deque()
@@ -207,6 +212,7 @@ class Partition:
             self.progress.set_state(state)
         self._read_config()
         self._advance_high_watermark()
+        self.notify_followers()
         if self.is_under_min_isr and self._acks:
             self._fail_acks(state)
 
@@ -411,6 +417,13 @@ class Partition:
         """Complete all delayed fetches: they cannot get what they wait for here."""
         for waiter in (*self.waiters, *self.replica_waiters):
             waiter.wake()
+        for session, key in self.follower_sessions.items():
+            session.wake(key)
+
+    def notify_followers(self) -> None:
+        """Tell followers with their next fetch what has changed beside the records."""
+        for session, key in self.follower_sessions.items():
+            session.has_changed(key)
 
     def _read_config(self) -> None:
         durability = self.log.config.durability
@@ -435,6 +448,8 @@ class Partition:
             self._uncommitted.append((appended.last_offset, size_bytes))
             for waiter in self.replica_waiters:
                 waiter.appended(size_bytes)
+            for session, key in self.follower_sessions.items():
+                session.appended(key, size_bytes)
             if self.is_fsynced:
                 self.when_flushed(appended.last_offset, _ignore)
             else:
@@ -459,6 +474,7 @@ class Partition:
         if high_watermark == self.high_watermark:
             return
         self.high_watermark = self.log.high_watermark = high_watermark
+        self.notify_followers()
         size_bytes = 0
         uncommitted, acks = self._uncommitted, self._acks
         while uncommitted and uncommitted[0][0] < high_watermark:

@@ -1,66 +1,73 @@
 """Long polls: a fetch waits until enough bytes were appended, or until its timeout.
 
-A waiter is registered with every partition it waits for, and is notified of every append. It fires
-once, in a later iteration of the event loop than the append that completed it: so the response also
-has what arrives with that append, in other partitions of the same request or in requests that were
-read together.
+A waiter is registered with every partition it waits for, or with a follower's fetch session, and is
+notified of every append. It fires once, in a later iteration of the event loop than the append that
+completed it: so the response also has what arrives with that append, in other partitions of the
+same request or in requests that were read together.
+
+A fetch that reads its partitions in slices registers its waiter with each slice, before others may
+append to it, and begins to wait after the last one: what was appended in between counts.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
 
-if TYPE_CHECKING:
-    from ..partitions.partition import Partition
+#: Where waiters are registered, in the order in which they came.
+WaiterRegistry = dict["Waiter", None]
 
 
 class Waiter:
-    """Calls `fire` after `missing_bytes` were appended to the partitions, or after `seconds`."""
+    """Calls a function after enough bytes were appended, or after a timeout."""
 
     __slots__ = (
+        "_appended_bytes",
         "_fire",
-        "_is_replica",
         "_is_scheduled",
         "_loop",
         "_missing_bytes",
-        "_partitions",
+        "_must_check",
+        "_registries",
         "_timer",
         "is_committed",
         "was_forced",
     )
 
-    def __init__(
-        self,
-        partitions: Sequence[Partition],
-        missing_bytes: int,
-        seconds: float,
-        fire: Callable[[], None],
-        *,
-        is_committed: bool = False,
-        is_replica: bool = False,
-    ) -> None:
-        self._partitions = partitions
-        self._missing_bytes = missing_bytes
-        self._fire = fire
+    def __init__(self, *, is_committed: bool = False) -> None:
         #: Whether it waits for records below the last stable offset: bytes of an open transaction
         #: do not count, and a marker wakes it.
         self.is_committed = is_committed
         #: Whether it fires because of its timeout, or because nothing is to be waited for any more.
         self.was_forced = False
-        # Whether it waits for appends, and not for the high watermark.
-        self._is_replica = is_replica
+        self._registries: list[WaiterRegistry] = []
+        self._appended_bytes = 0
+        # Set when it begins to wait.
+        self._missing_bytes: int | None = None
+        self._fire: Callable[[], None] = _do_nothing
+        self._timer: asyncio.TimerHandle | None = None
+        self._must_check = False
         self._is_scheduled = False
         self._loop = asyncio.get_running_loop()
+
+    def register(self, registries: Iterable[WaiterRegistry]) -> None:
+        """Count what is appended from now on."""
+        for registry in registries:
+            registry[self] = None
+            self._registries.append(registry)
+
+    def wait(self, missing_bytes: int, seconds: float, fire: Callable[[], None]) -> None:
+        """Call `fire` when so many bytes were appended since it registered, or after `seconds`."""
+        self._missing_bytes = missing_bytes
+        self._fire = fire
         self._timer = self._loop.call_later(seconds, self.wake)
-        for partition in partitions:
-            (partition.replica_waiters if is_replica else partition.waiters)[self] = None
+        if self._must_check or self._appended_bytes >= missing_bytes:
+            self.check()
 
     def appended(self, size_bytes: int) -> None:
         """Count appended bytes; fire soon if they are enough."""
-        self._missing_bytes -= size_bytes
-        if self._missing_bytes <= 0:
+        self._appended_bytes += size_bytes
+        if self._missing_bytes is not None and self._appended_bytes >= self._missing_bytes:
             self.check()
 
     def wake(self) -> None:
@@ -70,7 +77,8 @@ class Waiter:
 
     def check(self) -> None:
         """Fire soon, to find out whether enough records are visible."""
-        if not self._is_scheduled:
+        self._must_check = True
+        if self._missing_bytes is not None and not self._is_scheduled:
             self._is_scheduled = True
             self._loop.call_soon(self._fire_once)
 
@@ -85,10 +93,11 @@ class Waiter:
         self._fire()
 
     def _unregister(self) -> None:
-        self._timer.cancel()
-        for partition in self._partitions:
-            waiters = partition.replica_waiters if self._is_replica else partition.waiters
-            waiters.pop(self, None)
+        if self._timer is not None:
+            self._timer.cancel()
+        for registry in self._registries:
+            registry.pop(self, None)
+        self._registries = []
 
 
 def _do_nothing() -> None:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import pytest
 
 from harness.brokers import a_broker, add_topic, is_serving, partition_of
-from harness.logs import a_batch
+from harness.logs import NOW, a_batch
 from harness.waiting import eventually
 from harness.wire import (
     batches_of,
@@ -331,6 +331,23 @@ async def test_a_fetch_with_nothing_to_wait_for_returns_at_once(tmp_path, reques
 
         assert has_taken(started, 0)
         assert all(data.records == b"" for data in fetched_partitions(response))
+
+
+async def test_an_append_while_other_partitions_are_read_ends_a_long_poll(tmp_path):
+    """Partition 0 is read first, and then so many others that they are read in slices."""
+    async with a_broker(tmp_path, {"t": 2}) as broker, connect(broker) as client:
+        others = [FetchPartition(partition=1, partition_max_bytes=1024)] * 2500
+        for offset in range(25):
+            first = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1024)
+            topics = [FetchTopic(topic="t", partitions=[first, *others])]
+            client.send(FetchRequest(max_wait_ms=LONG_MS, min_bytes=1, topics=topics), WITH_NAMES)
+            for _ in range(offset):
+                await asyncio.sleep(0)
+            partition_of(broker).append(a_batch(), NOW)
+
+            async with asyncio.timeout(LONG_MS / 2000):
+                response = await client.response()
+            assert offsets_of(fetched_partitions(response)[0]) == [offset]
 
 
 async def test_deleting_a_topic_ends_its_long_polls(tmp_path):

@@ -13,7 +13,7 @@ from harness.wire import (
     produce_request,
 )
 from ottla.broker.requests.errors import ApiError
-from ottla.broker.requests.fetch_sessions import FetchSessionCache
+from ottla.broker.requests.fetch_session_cache import FetchSessionCache
 from ottla.protocol.api.fetch import LAST_VERSION_WITH_TOPIC_NAMES as WITH_NAMES
 from ottla.protocol.api.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 from ottla.protocol.errors import ErrorCode
@@ -368,7 +368,7 @@ async def test_a_session_does_not_keep_what_clients_could_inflate(tmp_path):
         assert kept.session_id > 0
         assert len(broker.fetch_sessions) == 1
         session = broker.fetch_sessions._sessions[kept.session_id]
-        assert [kept.unknown_tagged_fields for _topic, kept in session.partitions()] == [()]
+        assert [kept.unknown_tagged_fields for _topic, kept in session.to_read()] == [()]
 
 
 # The session cache.

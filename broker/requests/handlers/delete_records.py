@@ -79,5 +79,6 @@ async def _delete_before(broker: Broker, topic: str, index: int, offset: int) ->
         if offset > log.start_offset:
             await asyncio.to_thread(log.write_start_offset, offset)
             log.advance_start_offset(offset)
+            partition.notify_followers()
             await asyncio.to_thread(log.segments.rename_removed)
     return log.start_offset

@@ -13,11 +13,15 @@ indexes that are not in memory, and batch headers; the fetch has not taken effec
 
 A request with very many partitions is read in slices, between which other connections are served.
 It takes effect when the last slice was read, so no request of its connection is started before.
+What is appended meanwhile to a partition that was read already counts as appended while it waits.
+
+Of the session of a follower, only the partitions that have changed are read (`FollowerSession`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from uuid import UUID
@@ -46,9 +50,10 @@ from ottla.storage.read_mode import NO_WAITING, ColdReadError
 from ..authorization import CLUSTER, CLUSTER_ACTION, DENIED, READ, TOPIC, allows, check
 from ..errors import EXPECTED_ERRORS, ApiError, NotLeaderError, error_code_of
 from ..fetch_sessions import CLOSE, OPEN, FetchSession, TopicKey
+from ..follower_session import FollowerSession
 from ..memory_account import fetch_request_bytes
 from ..slices import SLICE_ELEMENTS, in_slices
-from ..waiters import Waiter
+from ..waiters import Waiter, WaiterRegistry
 
 if TYPE_CHECKING:
     from ...broker import Broker
@@ -96,9 +101,12 @@ def handle(
                 max_partitions,
                 context.received_at,
                 uses_topic_ids=context.version > LAST_VERSION_WITH_TOPIC_NAMES,
+                follower=request.replica_state if _is_replica(broker, context, request) else None,
             )
         except ApiError as error:
             return FetchResponse(error_code=error.code)
+        if isinstance(session, FollowerSession):
+            session.begin_fetch(int(time.monotonic() * 1000))
     if _is_large(request, session):
         return _read_large_and_respond(broker, context, request, session)
     result = _read(broker, context, request, session, is_first=True)
@@ -124,13 +132,14 @@ def _park(
     if context.usage is not None:
         missing_bytes = _min_bytes(broker, context, request) - result.size_bytes
     must_wait = missing_bytes > 0 and request.max_wait_ms > 0
-    if not must_wait or not result.partitions or result.has_error:
+    has_partitions = result.partitions or isinstance(session, FollowerSession)
+    if not must_wait or not has_partitions or result.has_error:
         return None
     parked_bytes = fetch_request_bytes(request)
     if not broker.memory.fits(parked_bytes):
         return None
     delayed = _DelayedFetch(broker, context, request, session)
-    return delayed.wait(result.partitions, missing_bytes, parked_bytes)
+    return delayed.wait(result, missing_bytes, parked_bytes)
 
 
 def _min_bytes(broker: Broker, context: RequestContext, request: FetchRequest) -> int:
@@ -141,7 +150,7 @@ def _min_bytes(broker: Broker, context: RequestContext, request: FetchRequest) -
 def _is_large(request: FetchRequest, session: FetchSession | None) -> bool:
     """Whether a request names more partitions than one slice has."""
     if session is not None:
-        return len(session) > SLICE_ELEMENTS
+        return session.count_to_read() > SLICE_ELEMENTS
     topics = request.topics
     if len(topics) == 1:
         return len(topics[0].partitions) > SLICE_ELEMENTS
@@ -181,6 +190,7 @@ async def _park_or_respond(
         delayed = _park(broker, context, request, session, result)
         if delayed is not None:
             return delayed
+    result.release()
     if await result.is_in_page_cache_in_slices():
         return _response(broker, context, request, session, result)
     return _DelayedFetch(broker, context, request, session).load_into_page_cache(result)
@@ -190,6 +200,13 @@ def _replica_id(version: int, request: FetchRequest) -> int:
     if version <= LAST_VERSION_WITH_REPLICA_ID:
         return request.replica_id
     return request.replica_state.replica_id
+
+
+def _is_replica(broker: Broker, context: RequestContext, request: FetchRequest) -> bool:
+    """Whether a request comes from a follower of replicated partitions."""
+    return (
+        broker.replicas is not None and _replica_id(context.version, request) not in _CONSUMER_IDS
+    )
 
 
 class _ColdPartition(NamedTuple):
@@ -214,6 +231,7 @@ class _ReadResult:
         "remaining_bytes",
         "size_bytes",
         "slices",
+        "waiter",
     )
 
     def __init__(self, max_bytes: int, *, is_first: bool) -> None:
@@ -230,6 +248,14 @@ class _ReadResult:
         self.has_error = False
         #: Where the read stopped; None if it is complete.
         self.cold: _ColdPartition | None = None
+        #: Counts what is appended to what was read, if other tasks run before it waits.
+        self.waiter: Waiter | None = None
+
+    def release(self) -> None:
+        """Do not wait for more."""
+        if self.waiter is not None:
+            self.waiter.cancel()
+            self.waiter = None
 
     def is_in_page_cache(self) -> bool:
         """Whether all records are in the page cache."""
@@ -271,10 +297,40 @@ def _read(
     The first read of a follower's request acknowledges what the follower has.
     """
     result = _ReadResult(_max_bytes(broker, context, request), is_first=is_first)
-    wanted = _partitions_of(context.version, request) if session is None else session.partitions()
+    wanted = _partitions_of(context.version, request) if session is None else session.to_read()
     with NO_WAITING:
         _read_slice(broker, context, request, session, iter(wanted), result)
+    if result.cold is not None:
+        result.waiter = _new_waiter(broker, context, request, session, result)
     return result
+
+
+def _new_waiter(
+    broker: Broker,
+    context: RequestContext,
+    request: FetchRequest,
+    session: FetchSession | None,
+    result: _ReadResult,
+) -> Waiter:
+    """Return a waiter for appends to the partitions that were read, from now on."""
+    is_committed = request.isolation_level == _READ_COMMITTED
+    waiter = Waiter(is_committed=is_committed)
+    waiter.register(_registries(broker, context, request, session, result.partitions))
+    return waiter
+
+
+def _registries(
+    broker: Broker,
+    context: RequestContext,
+    request: FetchRequest,
+    session: FetchSession | None,
+    partitions: Sequence[Partition],
+) -> Iterable[WaiterRegistry]:
+    if isinstance(session, FollowerSession):
+        return (session.waiters,)
+    if _is_replica(broker, context, request):
+        return (partition.replica_waiters for partition in partitions)
+    return (partition.waiters for partition in partitions)
 
 
 async def _read_in_slices(
@@ -289,12 +345,17 @@ async def _read_in_slices(
     result = _ReadResult(_max_bytes(broker, context, request), is_first=is_first)
     # Another request of the session may change it.
     wanted = (
-        _partitions_of(context.version, request) if session is None else list(session.partitions())
+        _partitions_of(context.version, request) if session is None else list(session.to_read())
     )
-    async for wanted_in_slice in in_slices(wanted):
-        with NO_WAITING:
-            _read_slice(broker, context, request, session, iter(wanted_in_slice), result)
-        await _read_cold(broker, context, request, session, result)
+    result.waiter = _new_waiter(broker, context, request, session, result)
+    try:
+        async for wanted_in_slice in in_slices(wanted):
+            with NO_WAITING:
+                _read_slice(broker, context, request, session, iter(wanted_in_slice), result)
+            await _read_cold(broker, context, request, session, result)
+    except BaseException:
+        result.release()
+        raise
     return result
 
 
@@ -332,6 +393,7 @@ def _read_slice(
 ) -> None:
     """Read partitions, and add them to a result, up to one that would wait for the disk."""
     data, version = result.data, context.version
+    follower_session = session if isinstance(session, FollowerSession) else None
     authorizer = broker.authorizer
     find = _finder(broker, version)
     is_consumer = _replica_id(version, request) in _CONSUMER_IDS
@@ -392,6 +454,8 @@ def _read_slice(
             data.append((topic, _error_data(index, error, leader, start_offset)))
             continue
         result.partitions.append(partition)
+        if result.waiter is not None and follower_session is None:
+            result.waiter.register(_registries(broker, context, request, session, [partition]))
         records = log_slice.view
         size_bytes = len(records)
         # The first batch of a response is returned however large it is, or a consumer would never
@@ -412,6 +476,8 @@ def _read_slice(
             records=records,
         )
         data.append((topic, partition_data))
+        if follower_session is not None:
+            follower_session.was_read(topic, fetched, partition)
 
 
 def _partitions_of(
@@ -559,15 +625,11 @@ class _DelayedFetch:
         self._request = request
         self._session = session
         self._is_committed = request.isolation_level == _READ_COMMITTED
-        self._is_replica = (
-            broker.replicas is not None
-            and _replica_id(context.version, request) not in _CONSUMER_IDS
-        )
         self._loop = asyncio.get_running_loop()
         self._future: asyncio.Future[FetchResponse] = self._loop.create_future()
 
     def wait(
-        self, partitions: Sequence[Partition], missing_bytes: int, parked_bytes: int
+        self, result: _ReadResult, missing_bytes: int, parked_bytes: int
     ) -> asyncio.Future[FetchResponse]:
         """Wait for `missing_bytes` or max_wait_ms, then read again.
 
@@ -577,7 +639,7 @@ class _DelayedFetch:
         # timeout, so that a dead peer is noticed.
         wait_ms = min(self._request.max_wait_ms, self._broker.config.connections_max_idle_ms)
         self._deadline = self._loop.time() + wait_ms / 1000
-        self._wait_for(partitions, missing_bytes)
+        self._wait_for(result, missing_bytes)
         memory = self._broker.memory
         memory.parked_bytes += parked_bytes
 
@@ -588,15 +650,11 @@ class _DelayedFetch:
         self._future.add_done_callback(end)
         return self._future
 
-    def _wait_for(self, partitions: Sequence[Partition], missing_bytes: int) -> None:
-        self._waiter = Waiter(
-            partitions,
-            missing_bytes,
-            self._deadline - self._loop.time(),
-            self._complete,
-            is_committed=self._is_committed,
-            is_replica=self._is_replica,
+    def _wait_for(self, result: _ReadResult, missing_bytes: int) -> None:
+        self._waiter = result.waiter or _new_waiter(
+            self._broker, self._context, self._request, self._session, result
         )
+        self._waiter.wait(missing_bytes, self._deadline - self._loop.time(), self._complete)
 
     def load_into_page_cache(self, result: _ReadResult) -> asyncio.Future[FetchResponse]:
         """Read the result into the page cache in a thread, then complete with it."""
@@ -635,7 +693,10 @@ class _DelayedFetch:
             if not self._future.done():
                 self._future.set_exception(error)
             return
-        if not self._future.done() and not self._must_wait_longer(result):
+        if self._future.done():
+            result.release()
+        elif not self._must_wait_longer(result):
+            result.release()
             await self._load_into_page_cache(result)
 
     def _must_wait_longer(self, result: _ReadResult) -> bool:
@@ -645,7 +706,7 @@ class _DelayedFetch:
             min_bytes = _min_bytes(self._broker, self._context, self._request)
         missing_bytes = min_bytes - result.size_bytes
         if self._is_committed and missing_bytes > 0 and self._may_wait_longer(result):
-            self._wait_for(result.partitions, missing_bytes)
+            self._wait_for(result, missing_bytes)
             return True
         return False
 
