@@ -7,9 +7,9 @@
         async for record in consumer:
             ...
 
-`Admin` manages topics, configs, groups and offsets; `ottla.client.blocking` has the same three
-clients without `await`. The names in `__all__` are the public API. Each is imported on first use,
-so a program only loads what it needs.
+`ShareConsumer` reads as a member of a share group. `Admin` manages topics, configs, groups and
+offsets; `ottla.client.blocking` has the same clients without `await`. The names in `__all__` are
+the public API. Each is imported on first use, so a program only loads what it needs.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from .consumer.fetched_data import BadRecordError, TruncatedError
     from .errors import (
         AbortableTransactionError,
+        AcknowledgeError,
         AuthenticationError,
         BufferFullError,
         ClientError,
@@ -83,17 +84,23 @@ if TYPE_CHECKING:
         Transaction,
     )
     from .security import SecurityConfig
+    from .share.config import DeadLetterConfig, ShareConfig
+    from .share.consumer import ShareConsumer
     from .types import (
+        AcknowledgeType,
         ConsumerGroupMetadata,
         ConsumerRecord,
         OffsetAndMetadata,
         OffsetAndTimestamp,
         RecordMetadata,
+        ShareRecord,
         TopicPartition,
     )
 
 __all__ = [
     "AbortableTransactionError",
+    "AcknowledgeError",
+    "AcknowledgeType",
     "AclBinding",
     "AclFilter",
     "AclOperation",
@@ -116,6 +123,7 @@ __all__ = [
     "ConsumerGroupMetadata",
     "ConsumerRecord",
     "CreatedTopic",
+    "DeadLetterConfig",
     "DeadlineError",
     "DetachedTransaction",
     "ErrorCode",
@@ -153,6 +161,9 @@ __all__ = [
     "RetryConfig",
     "SecurityConfig",
     "SerializationError",
+    "ShareConfig",
+    "ShareConsumer",
+    "ShareRecord",
     "TimeoutConfig",
     "TopicDescription",
     "TopicPartition",
@@ -183,12 +194,16 @@ _MODULES = {
         "Transaction",
     ),
     "security": ("SecurityConfig",),
+    "share.config": ("DeadLetterConfig", "ShareConfig"),
+    "share.consumer": ("ShareConsumer",),
     "types": (
+        "AcknowledgeType",
         "ConsumerGroupMetadata",
         "OffsetAndMetadata",
         "OffsetAndTimestamp",
         "RecordMetadata",
         "ConsumerRecord",
+        "ShareRecord",
         "TopicPartition",
     ),
 }

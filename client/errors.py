@@ -12,6 +12,7 @@
     ├── BufferFullError            no buffer memory for a record within `buffer_timeout`
     ├── RecordTooLargeError        a record does not fit a request or the buffer
     ├── ConsumerError              an operation that the consumer's assignment does not allow
+    ├── AcknowledgeError           some records are delivered again; `.failed`
     ├── LogTruncationError         the log does not have what was read; `.diverging_offset`
     ├── TruncatedError             a broker sent less than one batch
     ├── TransactionError           an operation that the state of the transaction does not allow
@@ -33,10 +34,13 @@ from typing import TYPE_CHECKING
 from ottla.protocol.errors import ErrorCode, KafkaError, RefreshError, RetriableError, error_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from .types import TopicPartition
 
 __all__ = [
     "AbortableTransactionError",
+    "AcknowledgeError",
     "AuthenticationError",
     "BufferFullError",
     "ClientError",
@@ -102,6 +106,18 @@ class RecordTooLargeError(ClientError):
 
 class ConsumerError(ClientError):
     """An operation that the consumer's assignment does not allow."""
+
+
+class AcknowledgeError(ClientError):
+    """Some acknowledgements failed: the records are delivered again.
+
+    `failed` has the error of each partition.
+    """
+
+    def __init__(self, failed: Mapping[TopicPartition, Exception]) -> None:
+        self.failed = dict(failed)
+        reasons = "; ".join(f"{tp}: {error}" for tp, error in failed.items())
+        super().__init__(f"Some records were not acknowledged: {reasons}")
 
 
 class LogTruncationError(ClientError):

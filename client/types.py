@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Callable, Mapping, Sequence
+from enum import IntEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -46,6 +47,35 @@ class ConsumerRecord(NamedTuple):
     value: Any
     headers: Sequence[tuple[str, bytes | None]] = ()
     leader_epoch: int = -1
+
+
+class ShareRecord(NamedTuple):
+    """A record that a share consumer returns: a `ConsumerRecord` with its delivery count."""
+
+    topic: str
+    partition: int
+    offset: int
+    #: In milliseconds.
+    timestamp: int
+    key: Any
+    value: Any
+    headers: Sequence[tuple[str, bytes | None]] = ()
+    leader_epoch: int = -1
+    #: How often the record was delivered, this time included.
+    delivery_count: int = 1
+
+
+class AcknowledgeType(IntEnum):
+    """What becomes of a record that a share consumer was given."""
+
+    #: It was processed.
+    ACCEPT = 1
+    #: It is to be delivered again, to any consumer of the group.
+    RELEASE = 2
+    #: It cannot be processed, and is not delivered again.
+    REJECT = 3
+    #: It takes longer to process: its acquisition lock starts anew.
+    RENEW = 4
 
 
 class OffsetAndTimestamp(NamedTuple):

@@ -20,7 +20,7 @@ from ottla.protocol.api.incremental_alter_configs import (
 from .requests import AdminRequests, Outcome, no_such_broker, outcome
 from .results import ConfigEntry, ConfigSource
 
-_TOPIC, _BROKER = 2, 4
+_TOPIC, _BROKER, _GROUP = 2, 4, 32
 #: The resource name of the configs of all brokers.
 _ALL_BROKERS = ""
 _SET, _DELETE, _APPEND, _SUBTRACT = range(4)
@@ -41,12 +41,22 @@ class ConfigsAdmin(AdminRequests):
         self, *topics: str, keys: Collection[str] | None = None
     ) -> dict[str, Configs]:
         """Return the configs of topics: by topic, then by name."""
+        return await self._describe_named(_TOPIC, topics, keys)
 
+    async def describe_group_configs(
+        self, *groups: str, keys: Collection[str] | None = None
+    ) -> dict[str, Configs]:
+        """Return the configs of groups: by group, then by name. A group need not exist."""
+        return await self._describe_named(_GROUP, groups, keys)
+
+    async def _describe_named(
+        self, kind: int, names: Collection[str], keys: Collection[str] | None
+    ) -> dict[str, Configs]:
         async def attempt(pending: list[str]) -> Mapping[str, Outcome[Configs]]:
-            request = _describe(_TOPIC, pending, keys)
+            request = _describe(kind, pending, keys)
             return _described(await self._cluster.send_to_any(request, DescribeConfigsResponse))
 
-        return await self._each(topics, attempt, "describing configs")
+        return await self._each(names, attempt, "describing configs")
 
     async def describe_broker_configs(
         self, *brokers: int, keys: Collection[str] | None = None
@@ -70,12 +80,7 @@ class ConfigsAdmin(AdminRequests):
 
     async def describe_configs_of_all_brokers(self) -> Configs:
         """Return the dynamic configs of all brokers that are set, by name."""
-
-        async def attempt(pending: list[str]) -> Mapping[str, Outcome[Configs]]:
-            request = _describe(_BROKER, pending, None)
-            return _described(await self._cluster.send_to_any(request, DescribeConfigsResponse))
-
-        return (await self._each([_ALL_BROKERS], attempt, "describing configs"))[_ALL_BROKERS]
+        return (await self._describe_named(_BROKER, [_ALL_BROKERS], None))[_ALL_BROKERS]
 
     async def alter_topic_configs(
         self,
@@ -92,14 +97,30 @@ class ConfigsAdmin(AdminRequests):
         `unset` resets a config to its default; `append` and `subtract` are for list configs.
         """
         changes = _changes(set, unset, append, subtract)
+        await self._alter_named(_TOPIC, topic, changes, validate_only=validate_only)
 
+    async def alter_group_configs(
+        self,
+        group: str,
+        set: Mapping[str, str] | None = None,  # noqa: A002
+        *,
+        unset: Iterable[str] = (),
+        validate_only: bool = False,
+    ) -> None:
+        """Change configs of a group, which need not exist yet."""
+        changes = _changes(set, unset, None, None)
+        await self._alter_named(_GROUP, group, changes, validate_only=validate_only)
+
+    async def _alter_named(
+        self, kind: int, name: str, changes: list[AlterableConfig], *, validate_only: bool
+    ) -> None:
         async def attempt(pending: list[str]) -> Mapping[str, Outcome[None]]:
-            request = _alter(_TOPIC, pending, changes, validate_only=validate_only)
+            request = _alter(kind, pending, changes, validate_only=validate_only)
             return _altered(
                 await self._cluster.send_to_controller(request, IncrementalAlterConfigsResponse)
             )
 
-        await self._each([topic], attempt, f"altering {topic}")
+        await self._each([name], attempt, f"altering {name}")
 
     async def alter_broker_configs(
         self,

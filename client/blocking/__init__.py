@@ -18,13 +18,16 @@ if TYPE_CHECKING:
     from .admin import Admin
     from .consumer import Consumer
     from .producer import Producer
+    from .share_consumer import ShareConsumer
 
-__all__ = ["Admin", "Consumer", "Producer"]
+__all__ = ["Admin", "Consumer", "Producer", "ShareConsumer"]
+
+_MODULES = {name: name.lower() for name in __all__} | {"ShareConsumer": "share_consumer"}
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f".{name.lower()}", __name__), name)
+    value = getattr(import_module(f".{_MODULES[name]}", __name__), name)
     globals()[name] = value
     return value

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import Any, Self
+from typing import Any
 
 from ..consumer.consumer import Consumer as AsyncConsumer
-from ..errors import ClosedError
 from ..types import ConsumerGroupMetadata, ConsumerRecord, OffsetAndMetadata, TopicPartition
-from .client import BlockingClient, blocking, signature_of
+from .client import blocking, signature_of
+from .record_iterator import RecordIterator
 
 
-class Consumer(BlockingClient[AsyncConsumer]):
+class Consumer(RecordIterator[AsyncConsumer, ConsumerRecord]):
     """Like `ottla.client.Consumer`, where the methods are documented; an iterator of records.
 
     Callbacks run in the client's own thread, and must not use the consumer.
@@ -81,19 +81,5 @@ class Consumer(BlockingClient[AsyncConsumer]):
         """The subscribed topics that are known."""
         return self._read(lambda consumer: consumer.topics)
 
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> ConsumerRecord:
-        # Records that are already decoded are returned without a round trip to the other thread.
-        # The position follows from this iterator, whichever thread advances it.
-        for record in self._client._delivery.iterator:
-            return record
-        try:
-            return self._next()
-        except StopAsyncIteration:
-            raise StopIteration from None
-        except ClosedError:
-            if self._finalizer.alive:
-                raise
-            raise StopIteration from None
+    def _decoded(self) -> Iterator[ConsumerRecord]:
+        return self._client._delivery.iterator

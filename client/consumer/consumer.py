@@ -23,19 +23,16 @@ import logging
 import re
 from collections.abc import (
     AsyncIterator,
-    Awaitable,
-    Callable,
     Collection,
     Iterable,
     Mapping,
     Sequence,
 )
-from types import TracebackType
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING
 
 from ..cluster import Cluster
 from ..config import ClientConfig
-from ..errors import ClientError, ClosedError, ConsumerError, DeadlineError, KafkaError
+from ..errors import ClientError, ConsumerError, DeadlineError, KafkaError
 from ..offsets import fetch_committed_offsets, list_offsets, values_or_raise
 from ..types import (
     EARLIEST,
@@ -49,13 +46,13 @@ from ..types import (
 )
 from .assignment import Assignment, Callbacks, RebalanceCallback
 from .assignors import ASSIGNORS
-from .background_tasks import BackgroundTasks
 from .committer import Committer
 from .config import FetchConfig, GroupConfig, ReadConfig
 from .consumer_protocol_member import ConsumerProtocolMember
 from .delivery import SLICE_RECORDS, Delivery
 from .fetcher import Fetcher
 from .group_member import GroupMember
+from .lifecycle import Lifecycle
 from .poller import BadRecordHandler, Poller, Stream
 from .positions import FetchState, Positions
 from .subscription import Subscription
@@ -68,8 +65,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
 _RESETS = {"earliest": EARLIEST, "latest": LATEST, "none": None}
 _GROUP_PROTOCOLS = ("auto", "classic", "consumer")
 _DEFAULT_ASSIGNORS = ("range", "roundrobin")
@@ -80,7 +75,7 @@ _ISOLATIONS = {"read_uncommitted": False, "read_committed": True}
 _CLOSE_SECONDS = 5.0
 
 
-class Consumer:
+class Consumer(Lifecycle):
     """Reads topics, or the partitions that `assign` names.
 
     With a group, partitions are shared with the other members, and offsets are committed. Without
@@ -136,11 +131,11 @@ class Consumer:
             raise ValueError(f"instance_id {instance_id!r} requires a group")
         self.group = group
         self._read_config = ReadConfig(group, _RESETS[auto_offset_reset], _ISOLATIONS[isolation])
-        self._cluster = Cluster(bootstrap, client, security)
         self._positions = Positions()
         self._delivery = Delivery(
             self._positions, key_deserializer, value_deserializer, self._wake_fetcher
         )
+        super().__init__(Cluster(bootstrap, client, security), self._delivery.arrived)
         self._fetcher = Fetcher(
             self._cluster,
             self._positions,
@@ -185,12 +180,6 @@ class Consumer:
                 self._group_config,
                 instance_id,
             )
-        self._tasks = BackgroundTasks(self._on_task_failure)
-        #: The error of a background task, raised by every further read.
-        self._failure: BaseException | None = None
-        self._is_started = False
-        self._is_closed = False
-        self._has_ended = asyncio.Event()
         if topics or pattern is not None:
             self.subscribe(*topics, pattern=pattern)
 
@@ -200,41 +189,19 @@ class Consumer:
 
     # Start and close.
 
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        # A block that ends without an error has processed what it was given.
-        await self._close(include_processing=kind is None)
-
-    async def start(self) -> None:
-        """Connect, and start to fetch. Raises ClientError and KafkaError."""
-        self._check_open()
-        if self._is_started:
-            return
-        try:
-            await self._cluster.retry(lambda: self._cluster.refresh([]), what="connecting")
-            if self.group is not None and self._is_protocol_open:
-                await self._choose_protocol(self.group)
-            self._is_started = True
-            self._tasks.start("fetcher", self._fetcher.run())
-            if self._committer is not None:
-                self._tasks.start("committer", self._committer.run())
-            if self._assignment.subscription is not None:
-                if self._assignment.member is None:
-                    await self._cluster.retry(self._assignment.refresh, what="looking up topics")
-                self._start_subscription()
-            # "latest" is the end of the log at this moment, not at a later one.
-            await self._fetcher.find_positions([one for one in self._positions if not one.error])
-        except BaseException:
-            await self._close(include_processing=False)
-            raise
+    async def _start(self) -> None:
+        if self.group is not None and self._is_protocol_open:
+            await self._choose_protocol(self.group)
+        self._is_started = True
+        self._tasks.start("fetcher", self._fetcher.run())
+        if self._committer is not None:
+            self._tasks.start("committer", self._committer.run())
+        if self._assignment.subscription is not None:
+            if self._assignment.member is None:
+                await self._cluster.retry(self._assignment.refresh, what="looking up topics")
+            self._start_subscription()
+        # "latest" is the end of the log at this moment, not at a later one.
+        await self._fetcher.find_positions([one for one in self._positions if not one.error])
 
     async def _choose_protocol(self, group: str) -> None:
         """Use the consumer protocol if the brokers offer it: the first one that answers."""
@@ -270,23 +237,12 @@ class Consumer:
         else:
             await self._close(include_processing=False)
 
-    async def _close(self, *, include_processing: bool) -> None:
-        if self._is_closed:
-            # Wait for the other caller: the program may end when this returns.
-            await self._has_ended.wait()
-            return
-        self._is_closed = True
-        self._delivery.arrived.set()
+    async def _end(self, *, include_processing: bool) -> None:
         try:
             await self._tasks.stop("committer")
             await self._leave_group(include_processing=include_processing)
         finally:
             self._assignment.assign(())
-            try:
-                await self._tasks.stop()
-            finally:
-                self._has_ended.set()
-                await self._cluster.close()
 
     async def _leave_group(self, *, include_processing: bool) -> None:
         """Commit, revoke and leave within the request timeout; errors are logged."""
@@ -312,12 +268,6 @@ class Consumer:
         if self._assignment.member is not None:
             await self._assignment.revoke(self.assignment)
             await self._assignment.member.leave()
-
-    def _on_task_failure(self, name: str, error: BaseException) -> None:
-        if not self._is_closed:
-            logger.error("%s failed: %r", name, error)
-            self._failure = error
-            self._delivery.arrived.set()
 
     def _wake_fetcher(self) -> None:
         self._fetcher.wake()
@@ -462,24 +412,8 @@ class Consumer:
         assert record is not None
         return record
 
-    async def _unless_closed(self, read: Callable[[], Awaitable[T]]) -> T:
-        try:
-            return await read()
-        except ClosedError:
-            if not self._is_closed:
-                raise  # something else was closed
-            raise StopAsyncIteration from None
-
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise ClosedError("The consumer is closed")
-
     def _check_readable(self) -> None:
-        self._check_open()
-        if self._failure is not None:
-            raise self._failure
-        if not self._is_started:
-            raise ConsumerError("The consumer is not started: use `async with`, or call start()")
+        super()._check_readable()
         if self._assignment.subscription is None and not self._positions:
             raise ConsumerError("Nothing to read: subscribe to topics, or assign partitions")
 

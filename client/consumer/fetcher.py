@@ -31,14 +31,12 @@ from .config import FetchConfig, ReadConfig
 from .delivery import Delivery
 from .fetched_data import FetchedData, TruncatedError
 from .partition_retries import PartitionRetries
+from .planner import NEVER, Planner, TaskKey
 from .position_lookup import PositionLookup
 from .position_validation import PositionValidation
 from .positions import AssignedPartition, Positions
 
 logger = logging.getLogger(__name__)
-
-#: A background task: a broker that is fetched from, or a lookup.
-_TaskKey = int | str
 
 
 class _FetchedPartition(NamedTuple):
@@ -50,7 +48,7 @@ class _FetchedPartition(NamedTuple):
     leader_epoch: int
 
 
-class Fetcher:
+class Fetcher(Planner):
     """Fills fetch buffers until it is cancelled."""
 
     def __init__(
@@ -61,6 +59,7 @@ class Fetcher:
         config: FetchConfig,
         read_config: ReadConfig,
     ) -> None:
+        super().__init__()
         self._cluster = cluster
         self._positions = positions
         self._delivery = delivery
@@ -71,28 +70,7 @@ class Fetcher:
         self._validation = PositionValidation(
             cluster, delivery, read_config, self._retries, self._lookup
         )
-        self._changed = asyncio.Event()
-        self._timer: asyncio.TimerHandle | None = None
         self._serial = count(1)
-        self._running: set[_TaskKey] = set()
-
-    def wake(self) -> None:
-        """Plan again: something has changed."""
-        self._changed.set()
-
-    async def run(self) -> None:
-        """Plan, and run what was planned."""
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                while True:
-                    self._changed.clear()
-                    for key, work in self._plan():
-                        self._running.add(key)
-                        tasks.create_task(self._run_task(key, work))
-                    await self._changed.wait()
-        finally:
-            if self._timer is not None:
-                self._timer.cancel()
 
     async def find_positions(self, partitions: Collection[AssignedPartition]) -> None:
         """Look up the positions of partitions once; retriable errors are retried later."""
@@ -102,21 +80,14 @@ class Fetcher:
         """Apply auto_offset_reset to a partition without a valid position."""
         self._lookup.reset(partition, reason)
 
-    async def _run_task(self, key: _TaskKey, work: Coroutine[Any, Any, None]) -> None:
-        try:
-            await work
-        finally:
-            self._running.discard(key)
-            self.wake()
-
-    def _plan(self) -> Iterable[tuple[_TaskKey, Coroutine[Any, Any, None]]]:
+    def _plan(self) -> Iterable[tuple[TaskKey, Coroutine[Any, Any, None]]]:
         """Yield what is to be done now, and set a timer for the next retry."""
         now = asyncio.get_running_loop().time()
         leaderless: set[str] = set()
         unpositioned: list[AssignedPartition] = []
         by_leader: dict[int, list[AssignedPartition]] = {}
         unvalidated: dict[int, dict[AssignedPartition, int]] = {}
-        next_retry = float("inf")
+        next_retry = NEVER
         for partition in self._positions:
             if partition.retry_at > now:
                 next_retry = min(next_retry, partition.retry_at)
@@ -166,13 +137,6 @@ class Fetcher:
         if sum(one.buffer.size_bytes for one in paused) > self._config.prefetch_bytes // 2:
             for partition in paused:
                 partition.discard()
-
-    def _wake_at(self, when: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if when != float("inf"):
-            self._timer = asyncio.get_running_loop().call_at(when, self.wake)
 
     async def _find_leaders(self, topics: set[str]) -> None:
         try:

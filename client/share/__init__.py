@@ -1,0 +1,1 @@
+"""The share consumer (KIP-932): records of shared partitions, acknowledged one by one."""
