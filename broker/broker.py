@@ -268,6 +268,7 @@ class Broker:
         if self.topics.has_lost_replicas:
             await asyncio.to_thread(self.logs.note_losses)
         registration.is_lossy = self.logs.may_have_lost_records
+        registration.note_losses = self.logs.note_losses
         registration.forget_losses = self.logs.forget_losses
         position = self.topics.image.store_position
         if self.logs.has_fsynced_records and position is not None:

@@ -23,6 +23,7 @@ vanish with their leases, and say more; there are no controller epochs of this l
     registration/<id>    {…, "listeners": {…}, "rack": …, "state": …, "lossy": …}
     active-controller    {"broker": …, "epoch": …}
     store                {"id": …, "revision": …, "directory": …}     how far the log is a copy
+    mark                 {"registrations": …}      see store_registration.py; not in the store
     restored             {"generation": …, "copied": […]}    the store was made from copies of it
 
 `replay` is the only method that changes the image: with each record that was appended, and with
@@ -90,6 +91,7 @@ MAX_RESTORATIONS = 100
 NO_ID = UUID(int=0)
 _POSITION_KEY = b"controller"
 _STORE_POSITION_KEY = b"store"
+_MARK_KEY = b"mark"
 #: The key of the restorations of a metadata store.
 RESTORED_KEY = b"restored"
 #: The key of the metadata store that the controller holds with its lease.
@@ -256,6 +258,8 @@ class MetadataImage:
         self.active_controller: ActiveController | None = None
         self.store_position: StorePosition | None = None
         self.restoration = Restoration()
+        #: The number of registrations that this data directory has seen.
+        self.directory_mark = 0
         #: Partitions of all topics.
         self.partition_count = 0
         self.acls = Acls()
@@ -303,6 +307,8 @@ class MetadataImage:
             self.scram_secret = parse_secret(content)
         elif kind == "controller":
             self._replay_position(content)
+        elif key == _MARK_KEY and content is not None:
+            self.directory_mark = content["registrations"]
         elif key == RESTORED_KEY:
             self.restoration = Restoration() if content is None else parse_restoration(content)
         elif key == CONTROLLER_KEY:
@@ -593,6 +599,11 @@ def store_position_record(position: StorePosition, directory: UUID) -> KeyValue:
         "directory": str(directory),
     }
     return _STORE_POSITION_KEY, _json(content)
+
+
+def directory_mark_record(registrations: int) -> KeyValue:
+    """Return the record of how many registrations a data directory has seen."""
+    return _MARK_KEY, _json({"registrations": registrations})
 
 
 def restoration_record(restoration: Restoration) -> KeyValue:

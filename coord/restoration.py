@@ -263,6 +263,7 @@ def _last_registrations(
     Of a broker without a copy that may be unknown: it counts as one that has lost its records.
     """
     directories = {copy.broker_id: copy.image.directory for copy in copies}
+    marks = {copy.broker_id: copy.image.directory_mark for copy in copies}
     if not newest.is_static:
         for broker_id in missing:
             registration = newest.image.registrations.get(broker_id)
@@ -272,7 +273,11 @@ def _last_registrations(
         if directory is not None:  # A static controller has none.
             registration = newest.image.registrations.get(broker_id)
             epoch = -1 if registration is None else registration.leader_epoch
-            content = {"directory": str(directory), "leader_epoch": epoch}
+            content = {
+                "directory": str(directory),
+                "leader_epoch": epoch,
+                "mark": marks.get(broker_id, 0),
+            }
             yield b"last-registration/%d" % broker_id, _json(content)
 
 
@@ -290,6 +295,7 @@ def copy_content(copy: MetadataCopy) -> dict[str, object]:
         "cluster_id": copy.cluster_id,
         "broker_id": copy.broker_id,
         "directory": None if image.directory is None else str(image.directory),
+        "mark": image.directory_mark,
         "store": None if image.store_position is None else list(image.store_position),
         "static": None
         if position is None
@@ -308,6 +314,7 @@ def parse_copy(source: str, content: Mapping[str, object]) -> MetadataCopy:
         for key, value in content["records"]:
             image.replay(key.encode(), value.encode())
         image.store_position = StorePosition(*content["store"]) if content["store"] else None
+        image.directory_mark = content["mark"]
         image.directory = UUID(content["directory"]) if content["directory"] else None
         static = None
         if content["static"]:

@@ -13,6 +13,12 @@ the clock of a frozen virtual machine stands still.
 A key with the id of this broker that another process holds is waited for. If the holder used the
 same data directory, it has ended, because the directory is locked: its key is removed at once.
 
+**An older copy of a data directory** lacks records that were acknowledged since, and has no sign of
+it. So each registration has a number, the mark, which is written to the data directory first, and
+then, in the registration's transaction, to the store. A clean stop raises it, too. A directory with
+a lower mark than the store's is an older copy: the broker has lost records. A copy that was made
+while the broker ran, and put back after a kill before the next registration, is not noticed.
+
 Each registered broker that sees no controller tries to become it, with the same lease.
 """
 
@@ -29,8 +35,8 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from ottla.client.config import RetryConfig
-from ottla.coord.metadata_image import CONTROLLER_KEY
-from ottla.storage.errors import DataDirectoryError
+from ottla.coord.metadata_image import CONTROLLER_KEY, directory_mark_record
+from ottla.storage.errors import DataDirectoryError, StorageError
 
 from .store.metadata_store import (
     KEEP_LEASE,
@@ -96,6 +102,8 @@ class StoreRegistration:
         #: Up to this revision of the store, this broker knew which topics are fsynced, and has all
         #: records of these; -1 if it may have lost them, too.
         self.fsynced_revision = -1
+        #: Called in a thread when records may be lost, before others can know.
+        self.note_losses: Callable[[], None] = lambda: None
         #: Called in a thread when this broker was unfenced although it was lossy.
         self.forget_losses: Callable[[], None] = lambda: None
         self._fence_at = -math.inf
@@ -156,6 +164,7 @@ class StoreRegistration:
         if self._lease_id is not None:
             try:
                 async with asyncio.timeout(1.0):
+                    await self._mark_stop()
                     await self._store.revoke_lease(self._lease_id)
             except (StoreError, TimeoutError) as error:
                 logger.warning("lease could not be revoked", extra={"reason": str(error)})
@@ -195,6 +204,7 @@ class StoreRegistration:
         self._first_refusal = None
         last = (await self._store.load(self._last_key)).entries.get(self._last_key)
         leader_epoch = self._next_leader_epoch(last)
+        mark = await self._raise_mark(last)
         sent_at = self._clock()
         self._lease_id = lease_id = await self._store.grant_lease(math.ceil(self._session_seconds))
         self.is_lossy = self.is_lossy or self._follower.is_directory_lost
@@ -220,6 +230,7 @@ class StoreRegistration:
             "directory": str(self._follower.directory),
             "leader_epoch": leader_epoch,
             "durability": durability,
+            "mark": mark,
         }
         result = await self._store.transact(
             [
@@ -239,6 +250,45 @@ class StoreRegistration:
         self._topics.update_roles()  # The controller may have been faster than this answer.
         self.registered.set()
         logger.info("registered", extra={"broker_epoch": self.broker_epoch})
+
+    async def _raise_mark(self, last: Entry | None) -> int:
+        """Raise the mark of the data directory; return the one for the store.
+
+        If the directory is an older copy, this broker is lossy from now on. That is noted first.
+        """
+        in_store = 0 if last is None else json.loads(last.value).get("mark", 0)
+        in_directory = self._topics.image.directory_mark
+        try:
+            if in_directory < in_store:
+                if not self._follower.is_directory_lost:
+                    logger.error(
+                        "the data directory is an older copy: it may lack acknowledged records",
+                        extra={"mark": in_directory, "expected": in_store},
+                    )
+                self.is_lossy, self.fsynced_revision = True, -1
+                await asyncio.to_thread(self.note_losses)
+            mark = max(in_store, in_directory) + 1
+            await self._topics.commit([directory_mark_record(mark)])
+        except (OSError, StorageError) as error:
+            # The mark in the store must not be the higher one.
+            logger.warning("data directory could not be marked", extra={"reason": str(error)})
+            return in_store
+        return mark
+
+    async def _mark_stop(self) -> None:
+        """Raise the mark at a clean stop: copies that were made before are older from now on."""
+        if self.broker_epoch < 0:
+            return
+        last = (await self._store.load(self._last_key)).entries.get(self._last_key)
+        if last is None:
+            return
+        content = json.loads(last.value)
+        if content["directory"] == str(self._follower.directory):
+            content["mark"] = await self._raise_mark(last)
+            await self._store.transact(
+                [ModRevision(self._last_key, last.mod_revision)],
+                [Put(self._last_key, _json(content))],
+            )
 
     async def _remove(self, current: Entry) -> None:
         """Remove the registration of an earlier process. Raises StoreError if it may be alive."""

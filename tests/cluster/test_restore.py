@@ -1,6 +1,7 @@
 """A metadata store that is lost with its data is made from the brokers' copies of it.
 
-And a static cluster becomes a replicated one: `ottla cluster restore` and `migrate`.
+And a static cluster becomes a replicated one: `ottla cluster restore` and `migrate`. A data
+directory that is put back from an older copy counts as one that has lost records.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from harness.command import Command
-from harness.daemon import Cluster, shown_on_failure
+from harness.daemon import Cluster, Daemon, shown_on_failure
 from harness.etcd import EtcdCluster, StoreCluster
 from harness.replicas import isr_sizes, replica_anomalies
 from harness.waiting import wait_until
@@ -25,6 +26,7 @@ pytestmark = pytest.mark.real_time
 FEW_PARTITIONS = ("--set", "offsets.topic.num.partitions=3")
 SESSION = (
     *("--set", "broker.session.timeout.ms=2000", "--set", "controller.wait.ms=500"),
+    *("--set", "controlled.shutdown.max.wait.ms=500"),
     *FEW_PARTITIONS,
 )
 TOPIC = "orders"
@@ -203,3 +205,40 @@ def test_a_static_cluster_becomes_a_replicated_one(
             assert replica_anomalies(replicated, TOPIC, PARTITIONS) == []
         finally:
             replicated.kill()
+
+
+def test_an_older_copy_of_a_data_directory_is_noticed(
+    request: pytest.FixtureRequest, tmp_path: Path, etcd: EtcdCluster
+) -> None:
+    with (
+        StoreCluster(tmp_path, etcd.url, 2, *SESSION) as cluster,
+        shown_on_failure(request, cluster.brokers),
+    ):
+        kept, old = cluster
+        wait_until(lambda: len(alive(kept)) == 2, "two brokers")
+        with Admin(cluster.bootstrap) as admin:
+            admin.create_topic(TOPIC, partitions=PARTITIONS)
+        produce(cluster, 0, 30)
+        assert old.stop() == 0
+        copy = shutil.copytree(old.data, tmp_path / "copy")
+        old.start()
+        wait_until(lambda: isr_sizes(kept.address, TOPIC) == [2] * PARTITIONS, "two in sync")
+        produce(cluster, 30, 30)
+        # The last one in sync, and it would lead alone.
+        assert kept.stop() == old.stop() == 0
+        log = old.log.read_text()
+        shutil.rmtree(old.data)
+        shutil.copytree(copy, old.data)
+        old.start()
+        assert "the data directory is an older copy" in old.log.read_text().removeprefix(log)
+        kept.start()
+        wait_until(lambda: isr_sizes(kept.address, TOPIC) == [2] * PARTITIONS, "two in sync")
+        assert read_all(cluster) == list(range(60))
+        # Once is enough.
+        old.restart()
+        assert old.log.read_text().count("the data directory is an older copy") == 1
+
+
+def alive(broker: Daemon) -> list[int]:
+    with Admin(broker.address) as admin:
+        return [one.id for one in admin.describe_cluster().brokers if one.is_alive]

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 from ottla.broker.cluster import controller, elections
+from ottla.broker.cluster.store_registration import StoreRegistration
 from ottla.broker.coordinators.shard_runtime import ShardRuntime
 from ottla.broker.partitions.partition import Partition
 from ottla.broker.partitions.topics import Topics
@@ -83,6 +84,10 @@ def _high_watermark_of_leader(
 def _elect_lossy(state: PartitionState, **known: Any) -> PartitionState:
     lossy = known.pop("lossy")
     return _elect(state, **known | {"alive": {*known["alive"], *lossy}})
+
+
+async def _keep_mark(registration: StoreRegistration, last: Any) -> int:
+    return 0
 
 
 def _elect_outside_isr(state: PartitionState, **known: Any) -> PartitionState:
@@ -181,6 +186,12 @@ MUTATIONS: dict[str, Mutation] = {
         [(elections, "elect", _elect_lossy)],
         is_replicated=True,
         first_seed=9,
+    ),
+    "an older copy of a disk is taken for the latest": Mutation(
+        Invariant.ACKED,
+        [(StoreRegistration, "_raise_mark", _keep_mark)],
+        is_replicated=True,
+        first_seed=15,
     ),
     "a broker outside the ISR is elected": Mutation(
         Invariant.STATES,

@@ -101,7 +101,7 @@ class ReplicatedWorld(World):
     """One run with replicas. All brokers may be the controller; its loss is a crash like others."""
 
     faults = REPLICA_FAULTS
-    # A replica that is restored from a copy lacks what it has acknowledged, and nothing tells.
+    # Of any machine, not of one: see `restore_copy`.
     restores_copies = False
     machines: dict[int, ReplicatedMachine]  # type: ignore[assignment]
 
