@@ -127,7 +127,8 @@ async def test_a_follower_that_cannot_write_its_metadata_log_fails(tmp_path):
     ]
     disk = FailingDisk()
     async with Broker(configs[0]) as controller, Broker(configs[1], disk=disk) as follower:
-        assert controller.failed is None
+        assert controller.failed is not None
+        assert not controller.failed.done()
         async with connect(controller) as client:
             await create_topic(client, "before")
             disk.fails = True
