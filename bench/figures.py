@@ -654,6 +654,75 @@ def draw_transaction_latency(results: list[Row]) -> Drawing:
     )
 
 
+# -- security --------------------------------------------------------------------------------------
+
+SECURITY = Section(
+    "Security",
+    "TLS 1.3 with an ECDSA certificate. Clients are confluent-kafka, and blocking sockets for "
+    "connections. Records are in the page cache when they are acknowledged, with Kafka too.",
+)
+SPREAD = Column("spread", "spread", spec=".0%")
+
+
+@SECURITY.figure(
+    "Throughput over TLS", "security/tls", "100-byte records in 12 partitions, acks=1."
+)
+def draw_tls(results: list[Row]) -> Drawing:
+    for row in results:
+        yield bars(row["operation"], row["best"], RATE)
+    for row in results:
+        columns = (RATE, VERSUS_KAFKA, SPREAD, BROKER_CPU, BROKER_CORES, CLIENT_CORES)
+        yield table(row["operation"], row["best"].items(), *columns)
+
+
+@SECURITY.figure(
+    "Cost of the authorizer",
+    "security/authorizer",
+    "One record per request in plain text, the median of the rounds; the spread is that of CPU.",
+)
+def draw_authorizer(results: Row) -> Drawing:
+    yield table(
+        "broker",
+        results.items(),
+        Column("requests/s", "requests_per_second"),
+        Column("broker CPU, µs per request", "server_cpu", 1e6, ".2f"),
+        Column("best, µs", "best_cpu", 1e6, ".2f"),
+        SPREAD,
+    )
+
+
+@SECURITY.figure(
+    "Connection set-up",
+    "security/connections",
+    "Connect, TLS handshake, SCRAM-SHA-256, and close, in eight threads of the client.",
+)
+def draw_secure_connections(results: list[Row]) -> Drawing:
+    rows = [(label, best) for row in results for label, best in row["best"].items()]
+    yield table(
+        "listener",
+        rows,
+        Column("connections/s", "records_per_second"),
+        VERSUS_KAFKA,
+        SPREAD,
+        Column("broker CPU, µs", "server_cpu", 1e6),
+        Column("client CPU, µs", "client_cpu", 1e6),
+    )
+
+
+@SECURITY.figure(
+    "ACL checks",
+    "security/checks",
+    "A decision is remembered until ACLs change. Half of the ACLs are prefixed.",
+)
+def draw_checks(results: list[Row]) -> Drawing:
+    yield table(
+        "ACLs",
+        [(f"{row['acls']:,}", row) for row in results],
+        Column("remembered, ns", "remembered", 1e9),
+        Column("decided, ns", "decided", 1e9),
+    )
+
+
 # -- cluster ---------------------------------------------------------------------------------------
 
 CLUSTER = Section(
@@ -862,7 +931,9 @@ WIRE.figure(
     "In addition to its dependencies. Each codec is compiled on first use.",
 )(draw_imports)
 
-SECTIONS = (BROKER, LOG, CLIENTS, SPARK, GROUPS, TRANSACTIONS, CLUSTER, REPLICATION, WIRE)
+SECTIONS = (
+    *(BROKER, LOG, CLIENTS, SPARK, GROUPS, TRANSACTIONS, SECURITY, CLUSTER, REPLICATION, WIRE),
+)
 
 
 def tables(bench: str, part: str, results: Any) -> Iterator[tuple[str, Table]]:

@@ -42,23 +42,14 @@ CONFIGS = {
 }
 
 
-class FastKafka(Kafka):
-    """Apache Kafka without initial delays."""
-
-    def prepare(self) -> None:
-        """Add the configs."""
-        super().prepare()
-        with self._properties.open("a") as properties:
-            properties.writelines(f"{name}={value}\n" for name, value in CONFIGS.items())
-
-
 @contextmanager
 def servers(directory: Path, libs: Path | None) -> Iterator[dict[str, Server]]:
     """Start ottla, and Apache Kafka if it is there."""
     options = [word for name, value in CONFIGS.items() for word in ("--set", f"{name}={value}")]
     started: dict[str, Server] = {"ottla": Ottla(directory / "ottla", *options)}
     if libs is not None and Kafka.missing(libs) is None:
-        started["kafka"] = FastKafka(directory / "kafka", libs)
+        started["kafka"] = kafka = Kafka(directory / "kafka", libs)
+        kafka.properties = CONFIGS  # No initial delays.
     try:
         for server in started.values():
             server.start()

@@ -16,7 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+)
 
 from metrics import Meter
 
@@ -25,6 +33,8 @@ TIMEOUT_SECONDS = 60
 MAX_CALL_RECORDS = 10_000
 MAX_CALL_BYTES = 10 * 1024 * 1024
 QUIET = {"log_level": 2}
+#: Of all clients from now on: see `use`.
+SECURITY: dict[str, str] = {}
 PRODUCER_QUEUE = {
     "queue.buffering.max.messages": 1_000_000,
     "queue.buffering.max.kbytes": 512 * 1024,
@@ -39,12 +49,18 @@ STATISTICS_MS = 100
 WARM_UP_SECONDS = 1.0
 
 
+def use(configs: dict[str, str]) -> None:
+    """Connect with these configs from now on: security.protocol and the like."""
+    SECURITY.clear()
+    SECURITY.update(configs)
+
+
 # -- topics ----------------------------------------------------------------------------------------
 
 
 def connect_admin(address: str) -> AdminClient:
     """Return an admin client."""
-    return AdminClient({"bootstrap.servers": address, **QUIET})
+    return AdminClient({"bootstrap.servers": address, **QUIET, **SECURITY})
 
 
 def create_topic(
@@ -75,6 +91,25 @@ def delete_topic(address: str, topic: str) -> None:
     admin.delete_topics([topic])[topic].result(TIMEOUT_SECONDS)
 
 
+def create_acls(address: str, count: int) -> None:
+    """Create ACLs of users that do not exist."""
+    bindings = [
+        AclBinding(
+            ResourceType.TOPIC,
+            f"topic-{number}",
+            ResourcePatternType.LITERAL,
+            f"User:{number}",
+            "*",
+            AclOperation.WRITE,
+            AclPermissionType.ALLOW,
+        )
+        for number in range(count)
+    ]
+    admin = connect_admin(address)
+    for created in admin.create_acls(bindings).values():
+        created.result(TIMEOUT_SECONDS)
+
+
 def list_topics(address: str) -> dict[str, Any]:
     """Request the metadata of all topics, as tools do."""
     admin = connect_admin(address)
@@ -86,7 +121,8 @@ def list_topics(address: str) -> dict[str, Any]:
 
 def connect_producer(address: str, topic: str, config: dict[str, Any]) -> Producer:
     """Return a producer that is connected to its broker."""
-    producer = Producer({"bootstrap.servers": address, **PRODUCER_QUEUE, **QUIET, **config})
+    common = {"bootstrap.servers": address, **QUIET, **SECURITY}
+    producer = Producer({**common, **PRODUCER_QUEUE, **config})
     producer.list_topics(topic, timeout=TIMEOUT_SECONDS)
     return producer
 
@@ -94,7 +130,8 @@ def connect_producer(address: str, topic: str, config: dict[str, Any]) -> Produc
 def connect_consumer(address: str, topic: str, config: dict[str, Any]) -> Consumer:
     """Return a consumer that is connected to its broker; it joins no group."""
     group = {"group.id": "bench", "enable.auto.commit": False}
-    consumer = Consumer({"bootstrap.servers": address, **group, **QUIET, **config})
+    common = {"bootstrap.servers": address, **QUIET, **SECURITY}
+    consumer = Consumer({**common, **group, **config})
     consumer.list_topics(topic, timeout=TIMEOUT_SECONDS)
     return consumer
 

@@ -55,6 +55,7 @@ SCRIPTS = (
     Script("broker", 330, 70),
     Script("groups", 120, 20),
     Script("transactions", 75, 20),
+    Script("security", 120, 25),
     Script("cluster", 75, 20),
     Script("client", 165, 40),
     Script("spark", 270, 100),

@@ -13,7 +13,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 
@@ -208,6 +208,14 @@ class Kafka(Server):
         self._node_id = node_id
         self._controller_ports = controller_ports or [free_port()]
         self._properties = directory / "server.properties"
+        #: Configs besides the default ones, which they replace.
+        self.properties: Mapping[str, str] = {}
+        self.format_options: Sequence[str] = ()
+
+    @property
+    def controller(self) -> str:
+        """Host and port of the controller's listener."""
+        return f"127.0.0.1:{self._controller_ports[self._node_id]}"
 
     @staticmethod
     def missing(libs: Path | None) -> str | None:
@@ -239,8 +247,10 @@ class Kafka(Server):
             replicas=len(ports),
             min_isr=(len(ports) + 1) // 2,
         )
+        text += "".join(f"{name}={value}\n" for name, value in self.properties.items())
         self._properties.write_text(text)
         tool = ["kafka.tools.StorageTool", "format", "-t", "b3R0bGEtYmVuY2htYXJrcw"]
+        tool += self.format_options
         done = subprocess.run(
             [*self._java("-XX:TieredStopAtLevel=1"), *tool, "-c", str(self._properties)],
             capture_output=True,

@@ -181,6 +181,18 @@ RESULTS = {
         ],
         "latency": [{"interval": 0.1, "best": {"ottla, fsync": {"p50": 0.05, "p99": 0.1}}}],
     },
+    "security": {
+        "tls": [
+            {"operation": operation, "best": rates("ottla, SSL", "kafka, SSL")}
+            for operation in ("produce", "consume")
+        ],
+        "authorizer": {
+            label: {"requests_per_second": 9e4, "server_cpu": 1e-5, "best_cpu": 9e-6, "spread": 0.1}
+            for label in ("no authorizer", "authorizer")
+        },
+        "connections": [{"protocol": "SSL", "best": rates("ottla, SSL", "kafka, SSL")}],
+        "checks": [{"acls": 1000, "remembered": 2e-7, "decided": 3e-6}],
+    },
     "cluster": {
         "throughput": [
             {
