@@ -4,8 +4,8 @@
 
 Scripts run one after the other; each gets the time that the later ones do not need. A script that
 has too little time left runs with --quick; one that exceeds its time is terminated, and keeps the
-parts it has finished. So a run never takes longer than --minutes. The comparison of replicated
-clusters (replication) takes so long that it runs only with --only.
+parts it has finished. So a run never takes longer than --minutes. The comparisons of replicated
+clusters (replication) and of secured listeners (security) run only with --only.
 """
 
 from __future__ import annotations
@@ -55,13 +55,12 @@ SCRIPTS = (
     Script("broker", 330, 70),
     Script("groups", 120, 20),
     Script("transactions", 75, 20),
-    Script("security", 120, 25),
     Script("cluster", 75, 20),
     Script("client", 165, 40),
     Script("spark", 270, 100),
 )
-#: These take longer, and run only if they are named.
-LONG_SCRIPTS = (Script("replication", 420, 120),)
+#: There is no time for these; they run only if they are named.
+LONG_SCRIPTS = (Script("replication", 420, 120), Script("security", 150, 40))
 
 
 @dataclass(frozen=True)
