@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from .cluster.store_registration import StoreRegistration
     from .observability.prometheus import Exporter
     from .security.authorizer import Authorizer
+    from .shares.share_partitions import SharePartitions
 
 logger = logging.getLogger(__name__)
 
@@ -89,6 +90,7 @@ class Broker:
         self.memory.sources["groups"] = self.groups.size_bytes
         self.transactions = TransactionCoordinator(self)
         self.memory.sources["transactions"] = self.transactions.size_bytes
+        self._shares: SharePartitions | None = None
         self._channels: BrokerChannels | None = None
         self.server = Server(self)
         self.logs: LogDirectory
@@ -137,6 +139,23 @@ class Broker:
 
             self._channels = BrokerChannels(self.cluster)
         return self._channels
+
+    @property
+    def shares(self) -> SharePartitions:
+        """The share partitions that this broker serves."""
+        if self._shares is None:
+            # Without share groups it is not needed.
+            from .shares.share_partitions import SharePartitions  # noqa: PLC0415
+
+            self._shares = SharePartitions(self)
+            self.memory.sources["shares"] = self._shares.size_bytes
+            self.topics.listeners.append(self._shares)
+        return self._shares
+
+    @property
+    def has_shares(self) -> bool:
+        """Whether any member of a share group has fetched here."""
+        return self._shares is not None
 
     @property
     def failed(self) -> asyncio.Future[DataDirectoryError] | None:
@@ -442,6 +461,8 @@ class Broker:
         self.transactions.stop()
         if self._announcer is not None:
             await self._announcer.stop()
+        if self._shares is not None:
+            self._shares.stop()
         if self._channels is not None:
             self._channels.close()
         await self.producer_ids.stop()

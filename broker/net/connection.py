@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Callable
 from contextlib import suppress
 from time import perf_counter
 from typing import TYPE_CHECKING, cast
@@ -97,6 +98,8 @@ class Connection(asyncio.BufferedProtocol):
         self._awaits_principal = False
         self._is_reading = True
         self._is_closing = False
+        #: Called once, when the connection is lost.
+        self.on_lost: list[Callable[[], None]] = []
         #: Set while the client is not read from, because it exceeded a quota.
         self._mute_timer: asyncio.TimerHandle | None = None
 
@@ -233,6 +236,9 @@ class Connection(asyncio.BufferedProtocol):
         if charge is not None:
             charge.close()
         self._awaits_budget = False
+        callbacks, self.on_lost = self.on_lost, []
+        for callback in callbacks:
+            callback()
         self._server.remove(self)
 
     def pause_writing(self) -> None:

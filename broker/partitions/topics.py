@@ -119,7 +119,8 @@ class Topics:
         #: The leader epoch of each broker, sorted by broker id.
         self.leader_epochs: tuple[tuple[int, int], ...] = ()
         self._on_config_change = on_config_change
-        self._listeners = listeners
+        #: Notified in this order.
+        self.listeners = list(listeners)
         self._logs = logs
         # Led partitions by topic and index. None: its log could not be opened.
         self._partitions: dict[str, dict[int, Partition | None]] = {}
@@ -449,7 +450,7 @@ class Topics:
                 self._partitions[topic_name][int(index)] = partition
                 if read_only is not None:
                     read_only.wake_all()
-                for listener in self._listeners:
+                for listener in self.listeners:
                     listener.partition_opened(topic, int(index))
             logger.info("partition is online: its log could be opened", extra={"log": name})
 
@@ -466,13 +467,13 @@ class Topics:
         self._update_leader_epochs()
         for topic in removed:
             self._close_partitions(topic)
-            for listener in self._listeners:
+            for listener in self.listeners:
                 listener.topic_deleted(topic)
         for topic in changed:
             is_new = topic.name not in before
             self._open_partitions(topic, notifies=not is_new)
             if is_new:
-                for listener in self._listeners:
+                for listener in self.listeners:
                     listener.topic_created(topic)
             elif before[topic.name].configs != topic.configs:
                 self._configure_partitions(topic)
@@ -592,7 +593,7 @@ class Topics:
         if self.replica_listener is not None:
             self.replica_listener.role_changed(partition)
         if notifies and is_led is not was_led:
-            for listener in self._listeners:
+            for listener in self.listeners:
                 if is_led:
                     listener.partition_opened(topic, index)
                 else:
@@ -619,7 +620,7 @@ class Topics:
         if self.replica_listener is not None:
             self.replica_listener.replica_closed(partition)
         if was_led:
-            for listener in self._listeners:
+            for listener in self.listeners:
                 listener.partition_closed(topic, index)
 
     def _new_partition(self, topic: Topic, index: int, log: Log) -> Partition:

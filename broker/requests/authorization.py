@@ -92,6 +92,11 @@ NEEDS: Mapping[int, tuple[Need, ...]] = {
     registry.HEARTBEAT.key: _MEMBER,
     registry.LEAVE_GROUP.key: _MEMBER,
     registry.CONSUMER_GROUP_HEARTBEAT.key: _MEMBER,
+    registry.SHARE_GROUP_HEARTBEAT.key: _MEMBER,
+    registry.SHARE_FETCH.key: _MEMBER,
+    registry.SHARE_ACKNOWLEDGE.key: _MEMBER,
+    registry.ALTER_SHARE_GROUP_OFFSETS.key: _MEMBER,
+    registry.DELETE_SHARE_GROUP_OFFSETS.key: (Need(DELETE, GROUP, "group_id"),),
     registry.OFFSET_DELETE.key: (Need(DELETE, GROUP, "group_id"),),
     registry.END_TXN.key: (Need(WRITE, TRANSACTIONAL_ID, "transactional_id"),),
     registry.ADD_OFFSETS_TO_TXN.key: (

@@ -115,12 +115,21 @@ SUPPORTED_APIS = {
         registry.ALLOCATE_PRODUCER_IDS,
         registry.LIST_CONFIG_RESOURCES,
         registry.DESCRIBE_TOPIC_PARTITIONS,
+        registry.SHARE_GROUP_HEARTBEAT,
+        registry.SHARE_GROUP_DESCRIBE,
+        registry.SHARE_FETCH,
+        registry.SHARE_ACKNOWLEDGE,
+        registry.READ_SHARE_GROUP_STATE,
+        registry.WRITE_SHARE_GROUP_STATE,
+        registry.DESCRIBE_SHARE_GROUP_OFFSETS,
+        registry.ALTER_SHARE_GROUP_OFFSETS,
+        registry.DELETE_SHARE_GROUP_OFFSETS,
     )
 }
 
 #: The APIs whose requests may be in flight when the next request of their connection is started: a
 #: Fetch that waits for records, and a Produce whose records are appended and wait for a flush.
-OVERLAPPING = frozenset((registry.PRODUCE.key, registry.FETCH.key))
+OVERLAPPING = frozenset((registry.PRODUCE.key, registry.FETCH.key, registry.SHARE_FETCH.key))
 
 #: The APIs whose large requests are handled in slices, without waiting for anything else.
 SLICED = frozenset(

@@ -295,6 +295,17 @@ class RequestUsage:
         self._throttled_by = CONSUMER_BYTE_RATE
         return seconds
 
+    def fetched_throttle_seconds(self, size_bytes: int) -> float:
+        """Count fetched bytes that are sent in any case; return how long to wait."""
+        limit = self._limits.fetch
+        if limit is None:
+            return 0.0
+        now = self._manager.now()
+        rate = self._manager.rate(CONSUMER_BYTE_RATE, limit.counter)
+        rate.record(size_bytes, now)
+        self._throttled_by = CONSUMER_BYTE_RATE
+        return rate.throttle_seconds(limit.limit, now)
+
     def produce_throttle_seconds(self, size_bytes: int) -> float:
         """Count produced bytes; return how long to wait."""
         limit = self._limits.produce

@@ -417,7 +417,7 @@ class ShareGroups:
             growth_bytes = len(offsets) * state_bytes(ShareState(0, 0))
             if not self.shard.has_memory_for_member(growth_bytes):
                 return [reply(ErrorCode.COORDINATOR_NOT_AVAILABLE)]
-            return self._change(group_id, records, reply)
+            return self._change(group_id, records, reply) if offsets else [reply(ErrorCode.NONE)]
 
         return self.turns.take(group_id, run, lambda code: [reply(code)])
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _FIRST_VERSION_WITH_SOFTWARE = 3
 _FIRST_VERSION_WITH_MIN_VERSION_0 = 4
 #: The levels of features, all of them fixed. Clients use transaction.version 2 only if it is here.
-FEATURES = {"group.version": 1, "transaction.version": 2}
+FEATURES = {"group.version": 1, "share.version": 1, "transaction.version": 2}
 #: Clients ignore features without an epoch, and those of an epoch that they know.
 _FEATURES_EPOCH = 0
 #: The name and version of a client library, as KIP-511 allows them.

@@ -90,13 +90,14 @@ def _member(broker: Broker, group: ConsumerGroup, member: ConsumerMember) -> Mem
         client_host=metadata.client_host,
         subscribed_topic_names=list(metadata.topics),
         subscribed_topic_regex=metadata.regex or "",
-        assignment=_assignment(broker, current.assigned),
-        target_assignment=_assignment(broker, group.target_of(member.id)),
+        assignment=described_assignment(broker, current.assigned),
+        target_assignment=described_assignment(broker, group.target_of(member.id)),
         member_type=_CLASSIC if member.is_classic else _CONSUMER,
     )
 
 
-def _assignment(broker: Broker, partitions: Iterable[TopicIdPartition]) -> Assignment:
+def described_assignment(broker: Broker, partitions: Iterable[TopicIdPartition]) -> Assignment:
+    """Return partitions as descriptions of groups have them, without those of deleted topics."""
     topics = broker.topics.image.topics_by_id
     return Assignment(
         topic_partitions=[
