@@ -21,6 +21,7 @@ from harness.authorization_rows import (
 )
 from harness.authorization_rows import ROWS as BASIC_ROWS
 from harness.authorization_rows_cluster import CLUSTER_ROWS
+from harness.authorization_rows_share import SHARE_ROWS
 from harness.logs import a_batch
 from harness.requests import create_topics_request
 from harness.transaction_requests import TransactionalProducer
@@ -38,7 +39,7 @@ from ottla.protocol.errors import ErrorCode
 
 TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
 CLIENT = "User:client"
-ROWS = (*BASIC_ROWS, *CLUSTER_ROWS)
+ROWS = (*BASIC_ROWS, *CLUSTER_ROWS, *SHARE_ROWS)
 DENIED = set(CODES.values())
 
 
