@@ -76,6 +76,8 @@ class _BrokerCollector(Collector):
             yield from self._replication()
         yield from self._scrubber()
         yield from self._groups()
+        if self._broker.has_shares:
+            yield from self._shares()
         yield from self._transactions()
 
     def _requests(self) -> Iterator[Metric]:
@@ -333,6 +335,35 @@ class _BrokerCollector(Collector):
             "Transaction markers yet to be written.",
             coordinator.count_unwritten_markers(),
         )
+
+    def _shares(self) -> Iterator[Metric]:
+        shares = self._broker.shares
+        counts = shares.counts
+        for name, doc, count in (
+            ("acquired", "Records that members of share groups acquired.", counts.acquired),
+            ("redelivered", "Acquired records that had been acquired before.", counts.redelivered),
+            ("archived", "Records given up at the delivery limit.", counts.archived),
+        ):
+            yield CounterMetricFamily(f"ottla_share_records_{name}", doc, count)
+        acknowledged = CounterMetricFamily(
+            "ottla_share_records_acknowledged",
+            "Records that members of share groups acknowledged, by type.",
+            labels=["type"],
+        )
+        for kind, count in counts.acknowledged.copy().items():
+            acknowledged.add_metric([kind], count)
+        yield acknowledged
+        yield CounterMetricFamily(
+            "ottla_share_locks_expired",
+            "Acquired records that were not acknowledged in time.",
+            counts.expired,
+        )
+        for name, doc, value in (
+            ("records_locked", "Records acquired by members now.", shares.acquired_count()),
+            ("partitions", "Share partitions that this broker serves.", len(shares)),
+            ("sessions", "Open share sessions.", len(shares.sessions)),
+        ):
+            yield GaugeMetricFamily(f"ottla_share_{name}", doc, value)
 
     def _groups(self) -> Iterator[Metric]:
         coordinator = self._broker.groups

@@ -112,6 +112,8 @@ class LedSharePartition:
             stored.set_exception(self.error)
             return stored
         self._owner.resize(self)
+        if self.records is not None:
+            self._owner.counts.archived += self.records.take_archived()
         self._stored.append(stored)
         self._is_dirty = True
         if self._writer is None:

@@ -39,6 +39,8 @@ class ShareCounts:
         #: By acknowledgement type.
         self.acknowledged: Counter[str] = Counter()
         self.expired = 0
+        #: Given up at the delivery limit.
+        self.archived = 0
 
 
 class SharePartitions:

@@ -105,6 +105,8 @@ class SharePartition:
         #: The offset after the last one that was delivered.
         self.end_offset = start_offset
         self._ranges: list[InFlightRange] = []
+        # How many records were given up at the delivery limit and not reported yet.
+        self._archived_count = 0
         #: A time before which no lock expires.
         self.next_deadline_ms: int | None = None
         for first, last, stored, delivery_count in batches:
@@ -198,6 +200,7 @@ class SharePartition:
                 if is_strict and remaining <= 0:
                     break
                 if one.delivery_count >= self.config.delivery_count_limit:
+                    self._archived_count += one.size
                     self.replay(one._replace(state=_ARCHIVED))
                     continue
                 count = min(one.size, remaining) if is_strict else one.size
@@ -229,7 +232,7 @@ class SharePartition:
         """
         changes: list[InFlightRange] = []
         counts: Counter[AcknowledgeType] = Counter()
-        previous = -1
+        previous, given_up = -1, 0
         for batch in batches:
             if batch.first <= previous:
                 raise _invalid("Acknowledgement batches overlap or are out of order")
@@ -240,11 +243,15 @@ class SharePartition:
                 counts[kind] += last - first + 1
                 if last < self.start_offset:
                     continue
-                changes += self._acknowledged(
-                    member_id, max(first, self.start_offset), last, kind, now_ms
+                changed = list(
+                    self._acknowledged(member_id, max(first, self.start_offset), last, kind, now_ms)
                 )
+                changes += changed
+                if kind is AcknowledgeType.RELEASE:
+                    given_up += sum(one.size for one in changed if one.state is _ARCHIVED)
         for change in changes:
             self.replay(change)
+        self._archived_count += given_up
         return counts
 
     def release(self, member_id: str) -> int:
@@ -280,6 +287,11 @@ class SharePartition:
         self.start_offset = self.end_offset = min(self.start_offset, end_offset)
         for one in kept:
             self.replay(one)
+
+    def take_archived(self) -> int:
+        """Return how many records were given up at the delivery limit since the last call."""
+        count, self._archived_count = self._archived_count, 0
+        return count
 
     # The only mutator.
 
@@ -335,13 +347,14 @@ class SharePartition:
     def _make_available(self, ranges: Sequence[InFlightRange]) -> int:
         for one in ranges:
             state = self._not_above_limit(_AVAILABLE, one.delivery_count)
+            if state is _ARCHIVED:
+                self._archived_count += one.size
             self.replay(InFlightRange(one.first, one.last, state, one.delivery_count))
         return sum(one.size for one in ranges)
 
     def _not_above_limit(self, state: RecordState, delivery_count: int) -> RecordState:
-        if state is _AVAILABLE and delivery_count >= self.config.delivery_count_limit:
-            return _ARCHIVED
-        return state
+        is_above = state is _AVAILABLE and delivery_count >= self.config.delivery_count_limit
+        return _ARCHIVED if is_above else state
 
     def _available(self, first: int, last: int, limit_offset: int) -> Iterator[InFlightRange]:
         """Yield what may be acquired of some offsets, with those that were never delivered."""

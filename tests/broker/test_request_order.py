@@ -351,8 +351,9 @@ async def test_a_disconnect_during_a_waiting_join_is_noticed(tmp_path):
             await asyncio.sleep(0.001)
 
 
-def test_only_fetch_and_produce_may_overlap():
-    assert {SUPPORTED_APIS[key].name for key in OVERLAPPING} == {"Produce", "Fetch"}
+def test_only_fetches_and_produce_may_overlap():
+    names = {SUPPORTED_APIS[key].name for key in OVERLAPPING}
+    assert names == {"Produce", "Fetch", "ShareFetch"}
 
 
 # Large requests: decoded in a thread, and read in slices.

@@ -195,9 +195,11 @@ async def test_features_of_api_versions(client, version):
     assert [
         (one.name, one.min_version_level, one.max_version_level)
         for one in response.finalized_features
-    ] == [("group.version", 1, 1), ("transaction.version", 2, 2)]
+    ] == [("group.version", 1, 1), ("share.version", 1, 1), ("transaction.version", 2, 2)]
     assert [(one.name, one.min_version) for one in response.supported_features] == (
-        [("group.version", 0), ("transaction.version", 0)] if version >= 4 else []
+        [("group.version", 0), ("share.version", 0), ("transaction.version", 0)]
+        if version >= 4
+        else []
     )
 
 
