@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ottla.coord.config import ShareGroupConfig
 
     from ..partitions.partition import Partition
-    from ..requests.waiters import Waiter
+    from ..requests.waiters import WaiterRegistry
     from .share_partitions import SharePartitions
 
 logger = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ class LedSharePartition:
         #: Held while records are read for an acquisition.
         self.fetch_lock = asyncio.Lock()
         #: Fetches that wait for records to become available.
-        self.waiters: dict[Waiter, None] = {}
+        self.waiters: WaiterRegistry = {}
         #: Why it was closed; None while it is served.
         self.error: ApiError | None = None
         self.last_used = time.monotonic()

@@ -205,30 +205,34 @@ class _ShareFetch:
 
     async def _acquire_later(self, session: ShareSession, deadline: float) -> None:
         while not self._is_complete:
-            woken = self._loop.create_future()
-            waiter = Waiter(
-                [led.partition for led in self._opened.values()],
-                1,
-                deadline - self._loop.time(),
-                lambda woken=woken: woken.done() or woken.set_result(None),  # type: ignore[misc]
-                is_committed=self._config.isolation_level == "read_committed",
-            )
-            self._future.add_done_callback(lambda _future, waiter=waiter: waiter.wake())  # type: ignore[misc]
+            is_committed = self._config.isolation_level == "read_committed"
+            waiter = Waiter(is_committed=is_committed)
             for led in self._opened.values():
-                led.waiters[waiter] = None
+                waiter.register((led.partition.waiters, led.waiters))
             try:
                 # What became available since it was looked for the last time.
                 await self._acquire(session)
                 if not self._is_complete:
-                    await woken
+                    await self._wait(waiter, deadline - self._loop.time())
             finally:
                 waiter.cancel()
-                for led in self._opened.values():
-                    led.waiters.pop(waiter, None)
             if waiter.was_forced or self._loop.time() >= deadline:
                 return
             if not self._is_complete:
                 await self._acquire(session)
+
+    async def _wait(self, waiter: Waiter, seconds: float) -> None:
+        """Wait until records are appended or become available, or nobody waits for them."""
+        woken = self._loop.create_future()
+
+        def wake(_future: object = None) -> None:
+            if not woken.done():
+                woken.set_result(None)
+
+        self._future.add_done_callback(wake)
+        waiter.wait(1, seconds, wake)
+        await woken
+        self._future.remove_done_callback(wake)
 
     async def _acquire(self, session: ShareSession) -> None:
         """Acquire records in any partition of the session that has some."""
