@@ -14,6 +14,7 @@ def assign_replicas(
     start: int,
     factor: int = 1,
     racks: Mapping[int, str] | None = None,
+    down: Sequence[int] = (),
 ) -> tuple[tuple[int, ...], ...]:
     """Return the replicas of `count` new partitions, on distinct brokers, the leader first.
 
@@ -23,7 +24,16 @@ def assign_replicas(
     get leaders on all others.
 
     Replicas are spread over as many racks as there are. A broker without a rack is one by itself.
+
+    If there are fewer brokers than `factor`, brokers that are `down` are the last replicas.
     """
+    if factor > len(brokers):
+        led = assign_replicas(count, brokers, start, len(brokers), racks)
+        missing = factor - len(brokers)
+        return tuple(
+            (*some, *(down[(index + number) % len(down)] for number in range(missing)))
+            for index, some in enumerate(led, start=start)
+        )
     if factor == 1:
         return tuple((brokers[(start + index) % len(brokers)],) for index in range(count))
     rack_of = {one: (racks or {}).get(one) or one for one in brokers}

@@ -163,20 +163,62 @@ class StoreController(Controller):
             return super()._assign_replicas(partition_count, replicas)
         # A broker that is still fenced is about to serve.
         brokers = sorted(self._in_state("up", "fenced"))
+        # As in Kafka, one that is down has replicas, too, if there are too few others: it copies
+        # them when it returns. Without it, topics would stay without the replicas they need.
+        wanted = replication_factor or self._topics.config.new_topic_replication_factor
+        has_enough = len(brokers) >= wanted
+        down = [] if has_enough else sorted(self.known_brokers.difference(brokers))
         awaited = self._awaited()
         factor = replication_factor
         if factor is None:
-            available = len(brokers) + len(awaited)
-            factor = min(self._topics.config.new_topic_replication_factor, available)
+            factor = min(wanted, len(brokers) + len(down))
         if len(brokers) < factor <= len(brokers) + len(awaited):
             raise BrokersAwaitedError(factor, len(brokers), awaited)
-        if not 1 <= factor <= len(brokers):
+        if not brokers or not 1 <= factor <= len(brokers) + len(down):
             raise ApiError(
                 ErrorCode.INVALID_REPLICATION_FACTOR,
-                f"Invalid replication factor {factor}: {len(brokers)} brokers are alive",
+                f"Invalid replication factor {factor}: {len(brokers)} brokers are alive, and"
+                f" {len(down)} are down",
             )
         racks = {one: self._image.registrations[one].rack or "" for one in brokers}
-        return assign_replicas(partition_count, brokers, self._image.partition_count, factor, racks)
+        start = self._image.partition_count
+        return assign_replicas(partition_count, brokers, start, factor, racks, down)
+
+    @property
+    def known_brokers(self) -> set[int]:
+        """The brokers that have been registered, also if they are down."""
+        return {
+            int(key.removeprefix(_LAST_REGISTRATION))
+            for key in self._follower.revisions
+            if key.startswith(_LAST_REGISTRATION)
+        }
+
+    async def unregister(self, broker_id: int) -> None:
+        """Forget a broker that is down, and has no replicas. Raises ApiError."""
+        if broker_id in self._image.registrations:
+            raise ApiError(
+                ErrorCode.INVALID_REQUEST,
+                f"Broker {broker_id} is running: stop it first",
+            )
+        count = sum(
+            broker_id in state.replicas
+            for states in self._image.partition_states.values()
+            for state in states.values()
+        )
+        if count:
+            raise ApiError(
+                ErrorCode.INVALID_REQUEST,
+                f"Broker {broker_id} has replicas of {count} partitions: move them to others first",
+            )
+        key = _LAST_REGISTRATION + b"%d" % broker_id
+        compares = [
+            ModRevision(key, self._mod_revision(key)),
+            ModRevision(b"registration/%d" % broker_id, 0),
+        ]
+        result = await self._send(compares, [Delete(key)])
+        if not result.succeeded:
+            raise ChangedMeanwhileError(result.revision)
+        await self._follower.wait_for_revision(result.revision)
 
     def _factor_of(self, topic: Topic) -> int:
         """Return the replication factor of a topic, which may have been changed since."""
@@ -209,11 +251,7 @@ class StoreController(Controller):
             return
         self._own_epoch = broker_epoch
         self._registered_at = asyncio.get_running_loop().time()
-        self._registered_before = {
-            int(key.removeprefix(_LAST_REGISTRATION))
-            for key in self._follower.revisions
-            if key.startswith(_LAST_REGISTRATION)
-        }
+        self._registered_before = self.known_brokers
 
     async def plan_and_create_topics(
         self, names: Iterable[str], plan: Callable[[str], Topic], *, validate_only: bool = False

@@ -6,7 +6,7 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.coord.metadata_image import Topic, check_topic_name
-from ottla.coord.partition_state import PartitionState
+from ottla.coord.partition_state import NO_LEADER, PartitionState
 from ottla.protocol.errors import ErrorCode
 
 from .errors import ApiError
@@ -60,11 +60,27 @@ def offline_partitions(broker: Broker, topic: Topic) -> frozenset[int]:
 def replicated_partitions(
     broker: Broker, topic: Topic, alive: Container[int]
 ) -> Iterator[PartitionMetadata]:
-    """Yield the metadata of each partition of a topic whose partitions have states."""
+    """Yield the metadata of each partition of a topic whose partitions have states.
+
+    This broker does not name itself the leader of a partition if another one may have been elected:
+    its registration has expired, and the followers fetch from it no longer.
+    """
     states = broker.topics.image.partition_states[topic.id]
     for index in range(len(topic.replicas)):
         if index in states:
-            yield PartitionMetadata.of_state(index, states[index], alive)
+            metadata = PartitionMetadata.of_state(index, states[index], alive)
+            if metadata.leader_id == broker.id and not _may_lead(broker, topic, index):
+                metadata = metadata._replace(
+                    error_code=ErrorCode.LEADER_NOT_AVAILABLE, leader_id=NO_LEADER
+                )
+            yield metadata
+
+
+def _may_lead(broker: Broker, topic: Topic, index: int) -> bool:
+    if broker.replicas is None:
+        return True
+    partition = broker.topics.led_partitions(topic).get(index)
+    return partition is not None and broker.replicas.may_append(partition)
 
 
 def partition_metadata(

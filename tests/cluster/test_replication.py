@@ -31,6 +31,7 @@ from ottla.broker.partitions.partition import Partition, Role
 from ottla.client import Admin, Consumer, Producer
 from ottla.coord.partition_state import PartitionState
 from ottla.protocol.api.metadata import MetadataRequest
+from ottla.protocol.api.unregister_broker import UnregisterBrokerRequest
 from ottla.protocol.errors import ErrorCode
 
 LATEST = -1
@@ -572,3 +573,89 @@ async def test_metrics_of_replication(cluster: Replicas) -> None:
     assert registry["ottla_under_min_isr_partitions"] == 0
     assert registry["ottla_leaderless_partitions"] == 0
     assert of_follower["ottla_replica_fetch_duration_seconds_count"] > 0
+
+
+async def test_topics_created_while_a_broker_is_down_get_replicas_on_it(cluster: Replicas) -> None:
+    await cluster.stop(2)
+    await eventually(lambda: 2 not in cluster.any.topics.image.registrations)
+    await cluster.create("t", 2)
+    # Its coordinator's topic is created, too.
+    bootstrap = ",".join(one.address for one in cluster.brokers.values())
+    await produce_batch(cluster.leader("t"), "t")
+    async with Consumer(bootstrap, "t", group="g") as consumer:
+        await anext(aiter(consumer))
+        await consumer.commit()
+    for topic, index in (("t", 0), ("t", 1), ("__consumer_offsets", 0), ("__consumer_offsets", 1)):
+        state = cluster.state(topic, index)
+        assert state.replicas[2] == 2
+        assert {state.leader} < {*state.isr} == {0, 1}
+    assert {cluster.state("t", index).leader for index in range(2)} == {0, 1}
+
+    await cluster.start(2)
+    for topic in ("t", "__consumer_offsets"):
+        await cluster.until_in_sync(topic, 1)
+
+
+async def test_a_broker_that_is_gone_for_good_gets_no_replicas(cluster: Replicas) -> None:
+    await cluster.create("t", factor=3)
+    running = await send_request(cluster.any, UnregisterBrokerRequest(broker_id=2))
+    assert (running.error_code, running.error_message) == (
+        ErrorCode.INVALID_REQUEST,
+        "Broker 2 is running: stop it first",
+    )
+    await cluster.stop(2)
+    await eventually(lambda: 2 not in cluster.any.topics.image.registrations)
+    with_replicas = await send_request(cluster.any, UnregisterBrokerRequest(broker_id=2))
+    assert with_replicas.error_code == ErrorCode.INVALID_REQUEST
+    assert "replicas of 1 partitions" in with_replicas.error_message
+    async with Admin(cluster.any.address) as admin:
+        await admin.delete_topics("t")
+
+    assert (await send_request(cluster.any, UnregisterBrokerRequest(broker_id=2))).error_code == 0
+
+    unknown = await send_request(cluster.any, UnregisterBrokerRequest(broker_id=2))
+    assert unknown.error_code == ErrorCode.BROKER_ID_NOT_REGISTERED
+    with pytest.raises(AssertionError, match="replication factor 3"):
+        await cluster.create("t", factor=3)
+
+
+async def test_a_leader_cut_off_from_the_store_does_not_name_itself_in_metadata(
+    tmp_path: Path,
+) -> None:
+    cluster = Replicas(tmp_path, broker_session_timeout_ms="2000")
+    await cluster.start(0, 1, 2)
+    await cluster.create("t")
+    before = cluster.state("t")
+    old = cluster.brokers[before.leader]
+    lease_id = old.store_registration._lease_id
+    assert lease_id is not None
+
+    cluster.stores[old.id].disconnect()
+    cluster.server.end_lease(lease_id)
+    await eventually(lambda: cluster.state("t").leader not in (old.id, -1))
+
+    async def leaders(broker: Broker) -> list[tuple[int, int]]:
+        response = await send_request(broker, MetadataRequest(topics=None))
+        return [
+            (partition.error_code, partition.leader_id)
+            for topic in response.topics
+            for partition in topic.partitions
+        ]
+
+    unknown = [(ErrorCode.LEADER_NOT_AVAILABLE, -1)]
+    async with asyncio.timeout(20):
+        while await leaders(old) != unknown:
+            await asyncio.sleep(0.05)
+    cluster.stores[old.id].connect()
+    await cluster.until_in_sync("t")
+    assert await leaders(old) == [(0, cluster.state("t").leader)]
+    # While the store is away from all brokers, nobody else can be elected.
+    for store in cluster.stores.values():
+        store.disconnect()
+    leader = cluster.leader("t")
+    await eventually(lambda: not leader.store_registration.within_fence_time())
+    assert await leaders(leader) == [(0, leader.id)]
+    for store in cluster.stores.values():
+        store.connect()
+    await cluster.stop(0, 1, 2)
+    await asyncio.sleep(0.05)

@@ -226,10 +226,13 @@ async def test_a_topic_is_to_be_created_again_while_brokers_are_awaited(server, 
         # The default factor is not that of the one broker that is back.
         with pytest.raises(ApiError, match="Replication factor 3"):
             first.controller.plan_topic("t", 1, {})
-        # They did not return: they are down.
+        # They did not return: they are down, and have the other replicas.
         (result,) = (await send_request(first.broker, three_replicas("t"), 7)).topics
-        assert result.error_code == ErrorCode.INVALID_REPLICATION_FACTOR
-        assert first.controller.plan_topic("t", 1, {}).replicas == ((first.id,),)
+        assert result.error_code == ErrorCode.NONE
+        image = first.broker.topics.image
+        state = image.partition_state(image.topics["t"], 0)
+        assert (state.replicas[0], state.isr) == (first.id, (first.id,))
+        assert sorted(first.controller.plan_topic("u", 1, {}).replicas[0]) == [0, 1, 2]
         for machine in brokers[1:]:
             machine.store.connect()
 
