@@ -18,7 +18,13 @@ from .option_types import POSITION, Kind, Position, offset_between
 from .record_filter import Filter
 from .record_format import as_json as row_of
 from .record_format import formatter, unescaped
-from .record_reader import Printer, consume_as_member, consume_between, print_last
+from .record_reader import (
+    Printer,
+    consume_as_member,
+    consume_as_share_member,
+    consume_between,
+    print_last,
+)
 from .target import Target, connected, json_option
 from .topic_records import partitions_of
 
@@ -27,6 +33,8 @@ if TYPE_CHECKING:
     from ottla.client.blocking import Admin
 
 _DEFAULT_FROM = Position(Kind.START)
+_NOT_IN_A_GROUP = {"until": "--to", "last": "--last", "partitions": "--partition"}
+_NOT_IN_A_SHARE_GROUP = {**_NOT_IN_A_GROUP, "group": "--group", "regex": "--regex"}
 
 
 @click.command()
@@ -48,7 +56,7 @@ _DEFAULT_FROM = Position(Kind.START)
     "-f/-e",
     "--follow/--exit-at-end",
     default=None,
-    help="Wait for new records, or exit at the end.  [default: exit; with --group: wait]",
+    help="Wait for new records, or exit at the end.  [default: exit; in groups: wait]",
 )
 @click.option(
     "-p",
@@ -60,6 +68,23 @@ _DEFAULT_FROM = Position(Kind.START)
 )
 @click.option(
     "-g", "--group", shell_complete=complete_groups, help="Join this group and commit offsets."
+)
+@click.option(
+    "--share",
+    metavar="GROUP",
+    shell_complete=complete_groups,
+    help="Join this share group and acknowledge records.",
+)
+@click.option(
+    "--acknowledge",
+    type=click.Choice(["accept", "release", "reject"]),
+    help="With --share: what becomes of a printed record.  [default: accept]",
+)
+@click.option(
+    "--dead-letter",
+    metavar="TOPIC",
+    shell_complete=complete_topics,
+    help="With --share: topic for records rejected or delivered too often.",
 )
 @click.option("--key", metavar="REGEX", help="Only records whose key matches.")
 @click.option("--value", metavar="REGEX", help="Only records whose value matches.")
@@ -95,6 +120,7 @@ def consume(target: Target, topics: tuple[str, ...], as_json: bool, **options: A
         ottla consume 'orders-.*' --regex -o -5            the last 5 of each partition
         ottla consume orders --partition 0 --from 1200 --max-count 1
         ottla consume orders --group billing --json        as a member of a group
+        ottla consume orders --share workers --from start  as a member of a share group
 
     --from and --to accept start, end, an OFFSET, -N (before the end), 2026-11-16T12:00, 15m
     (ago) or @MILLISECONDS. --format uses kcat's letters, and \\n, \\t and \\xHH escapes:
@@ -108,6 +134,12 @@ def consume(target: Target, topics: tuple[str, ...], as_json: bool, **options: A
         Filter.of(options["key"], options["value"], options["header"]),
         options["max_count"],
     )
+    if options["share"] is not None:
+        _consume_share(target, topics, options)
+        return
+    for name, option in {"acknowledge": "--acknowledge", "dead_letter": "--dead-letter"}.items():
+        if options[name] is not None:
+            raise click.UsageError(f"{option} requires --share")
     if options["group"] is None:
         _consume_alone(target, topics, options)
     else:
@@ -118,6 +150,10 @@ def _writer(options: dict[str, Any], *, as_json: bool) -> Callable[[Any], bytes]
     layout, separator = options["layout"], options["key_separator"]
     if sum((as_json, layout is not None, separator is not None)) > 1:
         raise click.UsageError("--json, --format and --key-separator are mutually exclusive")
+    if as_json and options["share"] is not None:
+        return lambda record: output.json_line(
+            {**row_of(record), "delivery_count": record.delivery_count}
+        )
     if as_json:
         return lambda record: output.json_line(row_of(record))
     if layout is not None:
@@ -205,9 +241,7 @@ def _consume_in_group(target: Target, topics: tuple[str, ...], options: dict[str
             "--from: a group resumes at its committed offsets, or at start or end; to move it:"
             " ottla group reset"
         )
-    for name, option in {"until": "--to", "last": "--last", "partitions": "--partition"}.items():
-        if options[name]:
-            raise click.UsageError(f"{option} cannot be combined with --group")
+    _check_unset(options, "--group", _NOT_IN_A_GROUP)
     with target.admin() as admin:
         _described(admin, topics, options)
     is_endless = options["follow"] is not False
@@ -223,5 +257,48 @@ def _consume_in_group(target: Target, topics: tuple[str, ...], options: dict[str
         ) as consumer:
             with output.progress("reading", is_shown=is_shown) as bar:
                 await consume_as_member(consumer, options["printer"], bar, is_endless=is_endless)
+
+    asyncio.run(run())
+
+
+def _check_unset(options: dict[str, Any], with_option: str, others: dict[str, str]) -> None:
+    for name, option in others.items():
+        if options[name]:
+            raise click.UsageError(f"{option} cannot be combined with {with_option}")
+
+
+def _consume_share(target: Target, topics: tuple[str, ...], options: dict[str, Any]) -> None:
+    start: Position | None = options["start"]
+    if start is not None and start.kind not in (Kind.START, Kind.END):
+        raise click.UsageError(
+            "--from: a new share group begins at start or end; to move it: ottla group reset"
+        )
+    _check_unset(options, "--share", _NOT_IN_A_SHARE_GROUP)
+    if options["isolation"] != "read_uncommitted":
+        raise click.UsageError(
+            "--isolation: that of a share group is its config share.isolation.level"
+        )
+    group: str = options["share"]
+    with target.admin() as admin:
+        _described(admin, topics, options)
+        if start is not None:
+            reset = "earliest" if start.kind is Kind.START else "latest"
+            admin.alter_group_configs(group, {"share.auto.offset.reset": reset})
+    is_endless = options["follow"] is not False
+    is_shown = not sys.stdout.isatty() and not is_endless
+    printer: Printer = options["printer"]
+
+    async def run() -> None:
+        async with target.share_consumer(
+            *topics,
+            group=group,
+            dead_letter=options["dead_letter"],
+            max_records=options["max_count"],
+        ) as consumer:
+            acknowledge = getattr(consumer, options["acknowledge"] or "accept")
+            with output.progress("reading", is_shown=is_shown) as bar:
+                await consume_as_share_member(
+                    consumer, printer, bar, acknowledge, is_endless=is_endless
+                )
 
     asyncio.run(run())

@@ -1,4 +1,4 @@
-"""`ottla group …`: list, describe, clone and delete consumer groups."""
+"""`ottla group …`: list, describe, clone and delete consumer groups and share groups."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from . import output
+from . import output, share_group
 from .available import reason_of, unavailable, warn_of
 from .completion import complete_groups
 from .errors import Exit, Failure
@@ -17,7 +17,12 @@ from .target import Target, connected, json_option
 from .topic import confirm, yes_option
 
 if TYPE_CHECKING:
-    from ottla.client.admin import GroupDescription, MemberDescription, PartitionLag
+    from ottla.client.admin import (
+        GroupDescription,
+        MemberDescription,
+        PartitionLag,
+        ShareOffset,
+    )
     from ottla.client.blocking import Admin
     from ottla.client.types import TopicPartition
 
@@ -29,7 +34,7 @@ _groups = click.argument(
 
 @click.group()
 def group() -> None:
-    """List, describe, reset and delete consumer groups."""
+    """List, describe, reset and delete consumer groups and share groups."""
 
 
 @group.command("list")
@@ -82,6 +87,8 @@ def describe_groups(
 ) -> None:
     """Show the members, committed offsets and lag of groups.
 
+    Share groups have start offsets: the first record that is not finished.
+
     \b
         ottla group describe billing
         ottla group describe billing --watch --interval 5
@@ -96,16 +103,30 @@ def describe_groups(
             }
             missing = 0
             lags = {}
-            for name in descriptions:
-                lags[name], failed = _lag(admin, name)
-                missing += failed
+            shares = {}
+            for name, description in descriptions.items():
+                if share_group.is_share_description(description):
+                    shares[name] = admin.list_share_group_offsets(name)
+                else:
+                    lags[name], failed = _lag(admin, name)
+                    missing += failed
             if watch and not as_json and sys.stdout.isatty():
                 click.clear()
             if as_json:
-                output.print_json([_as_json(one, lags[name]) for name, one in descriptions.items()])
+                output.print_json(
+                    [
+                        _share_as_json(one, shares[name])
+                        if name in shares
+                        else _as_json(one, lags[name])
+                        for name, one in descriptions.items()
+                    ]
+                )
             else:
                 for name, description in descriptions.items():
-                    _print_description(description, lags[name])
+                    if name in shares:
+                        _print_share(description, shares[name])
+                    else:
+                        _print_description(description, lags[name])
             if not watch or not descriptions:
                 outcomes.finish()
                 if missing:
@@ -135,6 +156,31 @@ def _as_json(
     description: GroupDescription, lags: dict[TopicPartition, PartitionLag]
 ) -> dict[str, Any]:
     assigned_to = _assignments(description)
+    partitions = [
+        {
+            "topic": tp.topic,
+            "partition": tp.partition,
+            "offset": lag.committed,
+            "end": lag.end,
+            "lag": lag.lag,
+            "metadata": lag.metadata,
+            "member_id": assigned_to[tp].member_id if tp in assigned_to else None,
+        }
+        for tp, lag in lags.items()
+    ]
+    return _group_as_json(description, _total(lags), partitions)
+
+
+def _share_as_json(
+    description: GroupDescription, offsets: dict[TopicPartition, ShareOffset]
+) -> dict[str, Any]:
+    partitions = share_group.partitions_json(description, offsets)
+    return _group_as_json(description, share_group.total_lag(offsets), partitions)
+
+
+def _group_as_json(
+    description: GroupDescription, lag: int, partitions: list[dict[str, Any]]
+) -> dict[str, Any]:
     return {
         "group": description.group_id,
         "state": description.state,
@@ -144,19 +190,8 @@ def _as_json(
         "epoch": description.epoch,
         "assignment_epoch": description.assignment_epoch,
         "coordinator": description.coordinator,
-        "lag": _total(lags),
-        "partitions": [
-            {
-                "topic": tp.topic,
-                "partition": tp.partition,
-                "offset": lag.committed,
-                "end": lag.end,
-                "lag": lag.lag,
-                "metadata": lag.metadata,
-                "member_id": assigned_to[tp].member_id if tp in assigned_to else None,
-            }
-            for tp, lag in lags.items()
-        ],
+        "lag": lag,
+        "partitions": partitions,
         "members": [
             {
                 "member_id": member.member_id,
@@ -187,10 +222,12 @@ def _epochs(description: GroupDescription) -> str | None:
     return f"{description.epoch} (assignment {description.assignment_epoch})"
 
 
-def _print_description(
-    description: GroupDescription, lags: dict[TopicPartition, PartitionLag]
-) -> None:
-    assigned_to = _assignments(description)
+def _print_share(description: GroupDescription, offsets: dict[TopicPartition, ShareOffset]) -> None:
+    _print_facts(description, share_group.total_lag(offsets))
+    share_group.print_partitions(description, offsets)
+
+
+def _print_facts(description: GroupDescription, lag: int) -> None:
     output.print_facts(
         {
             "group": description.group_id,
@@ -200,9 +237,16 @@ def _print_description(
             "epoch": _epochs(description),
             "coordinator": description.coordinator,
             "members": len(description.members),
-            "lag": _total(lags),
+            "lag": lag,
         }
     )
+
+
+def _print_description(
+    description: GroupDescription, lags: dict[TopicPartition, PartitionLag]
+) -> None:
+    assigned_to = _assignments(description)
+    _print_facts(description, _total(lags))
     output.print_table(
         ("topic", "partition", "offset", "end", "lag", "member", "host"),
         (
@@ -250,7 +294,7 @@ def _print_description(
 def delete_groups(target: Target, groups: tuple[str, ...], yes: bool, as_json: bool) -> None:
     """Delete groups that have no members.
 
-    Their committed offsets are deleted too.
+    Their committed offsets are deleted too; of share groups, the start offsets.
 
     \b
         ottla group delete billing --yes
@@ -259,7 +303,7 @@ def delete_groups(target: Target, groups: tuple[str, ...], yes: bool, as_json: b
     with target.admin() as admin:
         names = list(outcomes.attempt(admin.describe_groups))
         if names:
-            confirm(f"delete {', '.join(names)} and committed offsets", yes)
+            confirm(f"delete {', '.join(names)} and their offsets", yes)
             for name in outcomes.attempt(admin.delete_groups, names):
                 outcomes.succeed(name, "deleted", outcome="deleted")
     outcomes.print(as_json=as_json)

@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING
 
 import click
 
-from . import output
+from . import output, share_group
 from .completion import complete_groups, complete_topics
 from .errors import Exit, Failure
 from .group import group, group_argument
@@ -74,6 +74,8 @@ def reset_group(
 ) -> None:
     """Set the committed offsets of a group without members.
 
+    Of a share group, the start offsets are set.
+
     \b
         ottla group reset billing --to start --dry-run
         ottla group reset billing --to 2026-11-16T12:00 --topic orders --topic bills:0,1
@@ -86,14 +88,15 @@ def reset_group(
     if sum(option is not None for option in (to, by, like, file)) != 1:
         raise click.UsageError("give exactly one of --to, --by, --like and --file")
     with target.admin() as admin:
-        before = {tp: one.offset for tp, one in admin.list_group_offsets(group).items()}
+        is_share = share_group.is_share(admin, group)
+        before = _offsets(admin, group, is_share=is_share)
         selected = _parse_partitions(admin, topics)
         if to is not None:
             after = offsets_at(admin, _or_all_committed(group, selected, before), to)
         elif by is not None:
             after = _shifted(admin, before, selected, by)
         elif like is not None:
-            after = {tp: one.offset for tp, one in admin.list_group_offsets(like).items()}
+            after = _offsets(admin, like, is_share=share_group.is_share(admin, like))
         else:
             assert file is not None
             after = read_offsets(file.read())
@@ -106,9 +109,19 @@ def reset_group(
             # The plan is what is asked about; the result is printed to stdout.
             output.print_rows(_KEYS, rows, as_json=False, to_stderr=True)
         if not dry_run:
-            confirm(f"commit offsets of {output.counted(len(after), 'partition')} for {group}", yes)
-            admin.alter_group_offsets(group, dict(after))
+            verb = "set start" if is_share else "commit"
+            confirm(f"{verb} offsets of {output.counted(len(after), 'partition')} for {group}", yes)
+            if is_share:
+                admin.alter_share_group_offsets(group, after)
+            else:
+                admin.alter_group_offsets(group, dict(after))
     output.print_rows(_KEYS, rows, as_json=as_json)
+
+
+def _offsets(admin: Admin, group: str, *, is_share: bool) -> dict[TopicPartition, int]:
+    if is_share:
+        return share_group.start_offsets(admin, group)
+    return {tp: one.offset for tp, one in admin.list_group_offsets(group).items()}
 
 
 def _or_all_committed(
@@ -184,13 +197,23 @@ def delete_offsets(
 ) -> None:
     """Delete committed offsets of a group.
 
-    No member of the group may be subscribed to the topics.
+    No member of the group may be subscribed to the topics. Of a share group, which must have no
+    members, start offsets are deleted, of whole topics.
 
     \b
         ottla group delete-offsets billing orders bills:0 --yes
     """
     with target.admin() as admin:
-        admin.describe_groups(group)
+        if share_group.is_share_description(admin.describe_groups(group)[group]):
+            names = share_group.delete_offsets(admin, group, topics)
+            confirm(f"delete start offsets of {', '.join(names)} of {group}", yes)
+            admin.delete_share_group_offsets(group, *names)
+            output.print_done(
+                [{"topic": name} for name in names],
+                [f"{name}: deleted" for name in names],
+                as_json=as_json,
+            )
+            return
         committed = admin.list_group_offsets(group)
         partitions = [tp for tp in _parse_partitions(admin, topics) if tp in committed]
         if not partitions:

@@ -7,7 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from ottla.client.consumer.ranges import Bounds, between
 
@@ -15,7 +15,8 @@ from .record_filter import Filter
 
 if TYPE_CHECKING:
     from ottla.client.consumer.consumer import Consumer
-    from ottla.client.types import ConsumerRecord, TopicPartition
+    from ottla.client.share.consumer import ShareConsumer
+    from ottla.client.types import ConsumerRecord, ShareRecord, TopicPartition
 
     from .output import Progress
 
@@ -118,3 +119,26 @@ async def consume_as_member(
         with suppress(ConsumerError):  # a partition was just reassigned
             if not any((await consumer.lag()).values()):
                 return
+
+
+async def consume_as_share_member(
+    consumer: ShareConsumer,
+    printer: Printer,
+    bar: Progress,
+    acknowledge: Callable[[ShareRecord], object],
+    *,
+    is_endless: bool,
+) -> None:
+    """Print the records that this member acquires, and acknowledge each after it is printed."""
+    while not printer.is_done:
+        polled = await consumer.getmany(_POLL_SECONDS, printer.max_records)
+        for records in polled.values():
+            # They have all fields of other records.
+            printer.print(cast("list[ConsumerRecord]", records))
+            bar.advance(len(records))
+            for record in records:
+                acknowledge(record)
+        if polled:
+            await consumer.commit()
+        elif not is_endless and consumer.lock_duration is not None:
+            return

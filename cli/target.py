@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ottla.client.consumer.consumer import Consumer
     from ottla.client.producer.producer import Producer
     from ottla.client.security import SecurityConfig
+    from ottla.client.share.consumer import ShareConsumer
 
 #: The default listener of a broker on this machine.
 DEFAULT_BOOTSTRAP = "localhost:9092"
@@ -100,6 +101,24 @@ class Target:
             group=group,
             auto_offset_reset=reset,
             isolation=isolation,
+            client=self.config(is_patient=True),
+        )
+
+    def share_consumer(
+        self, *topics: str, group: str, dead_letter: str | None, max_records: int | None
+    ) -> ShareConsumer:
+        """Return a share consumer, to be entered on an event loop."""
+        from ottla.client.share.config import ShareConfig
+        from ottla.client.share.consumer import ShareConsumer
+
+        # What is acquired and not printed would be delivered again, with a higher count.
+        limited = ShareConfig() if max_records is None else ShareConfig(max_records, "record_limit")
+        return ShareConsumer(
+            self.bootstrap,
+            *topics,
+            group=group,
+            dead_letter=dead_letter,
+            share=limited,
             client=self.config(is_patient=True),
         )
 

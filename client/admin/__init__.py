@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         PartitionLag,
         ReplicaLogDir,
     )
+    from .share_groups import ShareOffset
     from .topics import CreatedTopic, NewTopic, PartitionDescription, TopicDescription
     from .transactions import (
         HangingTransaction,
@@ -76,6 +77,7 @@ __all__ = [
     "QuotaName",
     "ReplicaLogDir",
     "ResourceType",
+    "ShareOffset",
     "TopicDescription",
     "TransactionDescription",
     "TransactionListing",
@@ -94,6 +96,7 @@ _MODULE_OF = {
     **dict.fromkeys(("QuotaEntity", "QuotaName"), "quotas"),
     "PartialError": "requests",
     "PartitionReassignment": "replicas",
+    "ShareOffset": "share_groups",
     **dict.fromkeys(
         ("CreatedTopic", "NewTopic", "PartitionDescription", "TopicDescription"), "topics"
     ),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from .acls import AclsAdmin
 from .configs import ConfigsAdmin
-from .groups import GroupsAdmin
 from .quotas import QuotasAdmin
 from .replicas import ReplicasAdmin
+from .share_groups import ShareGroupsAdmin
 from .topics import TopicsAdmin
 from .transactions import TransactionsAdmin
 from .users import UsersAdmin
@@ -15,7 +15,7 @@ from .users import UsersAdmin
 class Admin(
     TopicsAdmin,
     ConfigsAdmin,
-    GroupsAdmin,
+    ShareGroupsAdmin,
     TransactionsAdmin,
     ReplicasAdmin,
     AclsAdmin,

@@ -27,9 +27,15 @@ from ottla.protocol.api.offset_delete import (
     OffsetDeleteRequestTopic,
     OffsetDeleteResponse,
 )
+from ottla.protocol.api.share_group_describe import DescribedGroup as DescribedShareGroup
+from ottla.protocol.api.share_group_describe import (
+    ShareGroupDescribeRequest,
+    ShareGroupDescribeResponse,
+)
 from ottla.protocol.compiler import codec
 from ottla.protocol.consumer import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 from ottla.protocol.errors import DecodeError, ErrorCode, KafkaError
+from ottla.protocol.registry import SHARE_GROUP_DESCRIBE
 from ottla.protocol.schema import Buffer
 
 from ..cluster import M
@@ -42,6 +48,7 @@ from .requests import Outcome, PartialError, no_such_group, outcome
 from .results import GroupDescription, GroupListing, MemberDescription, PartitionLag
 
 _CONSUMER = "consumer"
+_SHARE = "share"
 _DEAD = "Dead"
 _CLASSIC_MEMBER = 0
 # Errors of a commit without a member id to a group that has members.
@@ -92,6 +99,13 @@ class GroupsAdmin(OffsetsAdmin, BrokersAdmin):
         async def send(node_id: int, some: list[str]) -> Mapping[str, Outcome[GroupDescription]]:
             described = await self._describe_consumer_groups(node_id, some)
             others = [name for name in some if name not in described]
+            if (
+                others
+                and SHARE_GROUP_DESCRIBE.key in (await self._cluster.connect(node_id)).versions
+            ):
+                found = await self._send_share_group_describe(node_id, others)
+                described |= {name: one for name, one in found.items() if not _is_unknown(one)}
+                others = [name for name in others if name not in described]
             if others:
                 request = DescribeGroupsRequest(groups=others)
                 response = await self._cluster.send(node_id, request, DescribeGroupsResponse)
@@ -121,6 +135,18 @@ class GroupsAdmin(OffsetsAdmin, BrokersAdmin):
             if group.error_code != ErrorCode.GROUP_ID_NOT_FOUND
         }
 
+    async def _send_share_group_describe(
+        self, node_id: int, groups: list[str]
+    ) -> dict[str, Outcome[GroupDescription]]:
+        request = ShareGroupDescribeRequest(group_ids=groups)
+        response = await self._cluster.send(node_id, request, ShareGroupDescribeResponse)
+        return {
+            group.group_id: outcome(
+                group.error_code, group.error_message, _share_group_description(group, node_id)
+            )
+            for group in response.groups
+        }
+
     async def delete_groups(self, *groups: str) -> None:
         """Delete groups that have no members, and their committed offsets."""
 
@@ -128,7 +154,7 @@ class GroupsAdmin(OffsetsAdmin, BrokersAdmin):
             request = DeleteGroupsRequest(groups_names=some)
             response = await self._cluster.send(node_id, request, DeleteGroupsResponse)
             return {
-                result.group_id: _for_empty_group(result.group_id, error_of(result.error_code))
+                result.group_id: for_empty_group(result.group_id, error_of(result.error_code))
                 for result in response.results
             }
 
@@ -159,7 +185,7 @@ class GroupsAdmin(OffsetsAdmin, BrokersAdmin):
             results = await commit_offsets(
                 self._cluster, group, {tp: commits[tp] for tp in pending}
             )
-            return {tp: _for_empty_group(group, error) for tp, error in results.items()}
+            return {tp: for_empty_group(group, error) for tp, error in results.items()}
 
         await self._each(commits, attempt, f"altering the offsets of {group}")
 
@@ -181,7 +207,7 @@ class GroupsAdmin(OffsetsAdmin, BrokersAdmin):
                 ],
             )
             response = await self._cluster.send_to_coordinator(group, request, OffsetDeleteResponse)
-            if (error := _for_empty_group(group, error_of(response.error_code))) is not None:
+            if (error := for_empty_group(group, error_of(response.error_code))) is not None:
                 raise error
             return {
                 TopicPartition(topic.name, partition.partition_index): outcome(
@@ -286,7 +312,7 @@ def _decoded(message: type[M], data: Buffer) -> M | None:
     return decoded
 
 
-def _for_empty_group(group: str, error: KafkaError | None) -> KafkaError | None:
+def for_empty_group(group: str, error: KafkaError | None) -> KafkaError | None:
     """Replace an error by what it means for a group that must have no members."""
     if error is not None and error.code is ErrorCode.GROUP_ID_NOT_FOUND:
         return no_such_group(group)
@@ -330,6 +356,37 @@ def _consumer_group_description(
         group.group_epoch,
         group.assignment_epoch,
     )
+
+
+def _share_group_description(group: DescribedShareGroup, coordinator: int) -> GroupDescription:
+    """Return the description of a share group."""
+    return GroupDescription(
+        group.group_id,
+        group.group_state,
+        _SHARE,
+        group.assignor_name,
+        coordinator,
+        tuple(
+            MemberDescription(
+                member.member_id,
+                None,
+                member.client_id,
+                member.client_host.removeprefix("/"),
+                tuple(member.subscribed_topic_names),
+                _flattened(member.assignment),
+                member.member_epoch,
+                type=_SHARE,
+            )
+            for member in group.members
+        ),
+        _SHARE,
+        group.group_epoch,
+        group.assignment_epoch,
+    )
+
+
+def _is_unknown(found: Outcome[GroupDescription]) -> bool:
+    return isinstance(found, KafkaError) and found.code is ErrorCode.GROUP_ID_NOT_FOUND
 
 
 def _flattened(assignment: Assignment) -> tuple[TopicPartition, ...]:

@@ -83,9 +83,9 @@ class GroupDescription:
     assignor: str
     coordinator: int
     members: tuple[MemberDescription, ...]
-    #: The group's protocol: classic or consumer.
+    #: The group's protocol: classic, consumer or share.
     type: str = "classic"
-    #: Of the consumer protocol: the group epoch, and the one that the assignment was computed for.
+    #: None in the classic protocol: group epoch, and the one that the assignment was computed for.
     epoch: int | None = None
     assignment_epoch: int | None = None
 

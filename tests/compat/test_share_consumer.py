@@ -8,9 +8,11 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from uuid import uuid4
 
 import pytest
 
+from harness.command import Command
 from harness.share_stage import (
     BRISK,
     CLIENT,
@@ -25,9 +27,11 @@ from harness.share_stage import (
 )
 from harness.waiting import eventually
 from ottla.client import (
+    Admin,
     BadRecordError,
     Consumer,
     DeadLetterConfig,
+    ErrorCode,
     KafkaError,
     ShareConfig,
     TopicPartition,
@@ -299,6 +303,69 @@ async def test_a_missing_dead_letter_topic_is_an_error_at_the_start(cluster):
     with pytest.raises(KafkaError, match="no-such-topic"):
         async with a_share_consumer(cluster, topic, group, dead_letter="no-such-topic"):
             pass
+
+
+async def test_the_admin_describes_and_alters_share_groups(cluster):
+    topic, group = await a_topic_and_group(cluster)
+    tp = TopicPartition(topic, 0)
+    await fill(cluster, topic, 10)
+
+    async with Admin(cluster, client=CLIENT) as admin:
+        async with a_share_consumer(cluster, topic, group) as consumer:
+            await take(consumer, 4)
+            await consumer.commit()
+            described = (await admin.describe_groups(group))[group]
+            assert described == (await admin.describe_share_groups(group))[group]
+            (member,) = described.members
+            assert (described.type, described.state, member.topics, member.assignment) == (
+                "share",
+                "Stable",
+                (topic,),
+                (tp,),
+            )
+            with pytest.raises(KafkaError) as raised:
+                await admin.alter_share_group_offsets(group, {tp: 0})
+            assert raised.value.code is ErrorCode.NON_EMPTY_GROUP
+        with pytest.raises(KafkaError) as raised:
+            await admin.describe_share_groups("no-such-group")
+        assert raised.value.code is ErrorCode.GROUP_ID_NOT_FOUND
+
+        offset = (await admin.list_share_group_offsets(group))[tp]
+        assert (offset.start_offset, offset.lag) == (4, 6)
+        await admin.alter_share_group_offsets(group, {tp: 2})
+        assert (await admin.list_share_group_offsets(group))[tp].start_offset == 2
+        async with a_share_consumer(cluster, topic, group) as consumer:
+            assert (await take(consumer, 1))[0].offset == 2
+        await admin.delete_share_group_offsets(group, topic)
+        assert await admin.list_share_group_offsets(group) == {}
+        await admin.delete_groups(group)
+        assert group not in {one.group_id for one in await admin.list_groups()}
+
+
+def test_the_command_line_reads_and_resets_a_share_group(cluster, tmp_path):
+    run = Command(cluster, str(tmp_path))
+    topic, group = f"cli-{uuid4().hex[:8]}", f"workers-{uuid4().hex[:8]}"
+    run("topic", "create", topic)
+    run("produce", topic, "--quiet", stdin="a\nb\nc\n")
+
+    read = ("consume", topic, "--share", group, "--max-count")
+    (first,) = run.rows(*read, "1", "--from", "start", "--acknowledge", "release")
+    assert (first["value"], first["delivery_count"]) == ("a", 1)
+    assert run(*read, "2") == "a\nb\n"
+    (listed,) = [one for one in run.json("group", "list") if one["group"] == group]
+    assert listed["type"] == "share"
+    (described,) = run.json("group", "describe", group)
+    (partition,) = described["partitions"]
+    assert (partition["start_offset"], partition["lag"], described["lag"]) == (2, 1, 1)
+    assert "START OFFSET" in run("group", "describe", group)
+
+    (reset,) = run.json("group", "reset", group, "--to", "1", "--yes")
+    assert (reset["offset_before"], reset["offset"]) == (2, 1)
+    assert run("consume", topic, "--share", group, "--exit-at-end") == "b\nc\n"
+    run("group", "delete-offsets", group, topic, "--yes")
+    run("group", "delete", group, "--yes")
+    assert group not in run("group", "list", "--quiet").split()
+    assert "--share" in run.fails(2, "consume", topic, "--acknowledge", "reject")
 
 
 async def killed_at_poison(cluster, topic, group, dead, poison):
