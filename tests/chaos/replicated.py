@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -31,6 +31,7 @@ from harness.etcd import EtcdCluster
 from harness.load import Load, load_on
 from harness.mounts import Mounts, private_mounts
 from harness.replicas import log_bytes
+from ottla.client.admin.topics import NewTopic
 from ottla.client.blocking.admin import Admin
 from ottla.client.config import ClientConfig, TimeoutConfig
 from ottla.coord.partition_state import PartitionState
@@ -191,18 +192,19 @@ class ReplicatedBed:
 
     # Load, healing, verification.
 
-    def create_topic(self, name: str, partitions: int, **configs: str) -> None:
+    def create_topic(
+        self, name: str, partitions: int, replicas: Sequence[int] = (), **configs: str
+    ) -> None:
         """Create a topic; `min_insync_replicas="1"` sets its config min.insync.replicas."""
         dotted = {key.replace("_", "."): text for key, text in configs.items()}
         factor = int(dotted.pop("replication.factor", BROKERS))
-        self.wait(lambda: len(self.view.broker_epochs()) == BROKERS, "three brokers")
+        count = len(self.brokers)
+        self.wait(lambda: len(self.view.broker_epochs()) == count, f"{count} brokers")
+        topic = NewTopic(name, partitions, factor, TOPIC_CONFIG | dotted)
+        if replicas:
+            topic = NewTopic(name, configs=topic.configs, assignment=[replicas] * partitions)
         with self.admin(60) as admin:
-            admin.create_topic(
-                name,
-                partitions=partitions,
-                replication_factor=factor,
-                configs=TOPIC_CONFIG | dotted,
-            )
+            admin.create_topics(topic)
         self.topic = name
 
     @contextmanager
@@ -217,6 +219,7 @@ class ReplicatedBed:
         may_log: Collection[str] = (),
         heals: bool = True,
         with_readers: bool = True,
+        replicas: Sequence[int] = (),
         **configs: str,
     ) -> Iterator[Load]:
         """Run load on a new topic; then heal and start everything, and verify.
@@ -225,7 +228,7 @@ class ReplicatedBed:
         allows sends that time out, `may_log` errors in the brokers' logs that contain one of these
         texts.
         """
-        self.create_topic(f"orders-{next(_names)}", partitions, **configs)
+        self.create_topic(f"orders-{next(_names)}", partitions, replicas, **configs)
         options = TRANSACTIONAL if run.is_transactional else {}
         observers: list[Observer] = [OffsetCommitter(self.direct_addresses, self.topic)]
         if not may_lose:
@@ -334,6 +337,7 @@ def replicated_bed(
     session_seconds: float = SESSION_SECONDS,
     with_power: bool = False,
     configs: Mapping[str, str] = {},
+    brokers: int = BROKERS,
 ) -> Iterator[ReplicatedBed]:
     """Start a replicated cluster. `with_power` puts data on file systems whose power can be cut."""
     with ExitStack() as stack:
@@ -345,14 +349,14 @@ def replicated_bed(
         )
         mounts: list[Mounts] = []
         if with_power:
-            for number in range(BROKERS):
+            for number in range(brokers):
                 at = folder / f"disk-{number}"
                 at.mkdir(parents=True)
                 mount = stack.enter_context(private_mounts(at))
                 mount.make_ext4(_DISK_BYTES)
                 mounts.append(mount)
         cluster = ReplicatedCluster(
-            folder / "brokers", links, etcd, session_seconds, mounts, configs
+            folder / "brokers", links, etcd, session_seconds, mounts, configs, brokers
         )
         stack.enter_context(cluster)
         bed = ReplicatedBed(cluster, etcd, links, mounts)
@@ -362,12 +366,20 @@ def replicated_bed(
 
 @contextmanager
 def replicated(
-    run: Run, *, members: int = 1, with_power: bool = False, configs: Mapping[str, str] = {}
+    run: Run,
+    *,
+    members: int = 1,
+    with_power: bool = False,
+    configs: Mapping[str, str] = {},
+    brokers: int = BROKERS,
 ) -> Iterator[ReplicatedBed]:
     """Yield the cluster that rows share, if there is one and it will do, or start one."""
     shared = run.shared
-    if shared is not None and not with_power and not configs and members == 1:
+    is_usual = not with_power and not configs and members == 1 and brokers == BROKERS
+    if shared is not None and is_usual:
         yield shared
         return
-    with replicated_bed(run.folder, members=members, with_power=with_power, configs=configs) as bed:
+    with replicated_bed(
+        run.folder, members=members, with_power=with_power, configs=configs, brokers=brokers
+    ) as bed:
         yield bed

@@ -1,4 +1,4 @@
-"""Three brokers that register in etcd, behind links, whose disks, clocks and power can fail."""
+"""Brokers that register in etcd, behind links, whose disks, clocks and power can fail."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class ReplicatedBroker(FaultyDaemon):
 
 
 class ReplicatedCluster(Cluster):
-    """Three brokers and the members of etcd."""
+    """Brokers, three by default, and the members of etcd."""
 
     def __init__(
         self,
@@ -100,6 +100,7 @@ class ReplicatedCluster(Cluster):
         session_seconds: float,
         mounts: list[Mounts],
         configs: Mapping[str, str],
+        count: int = BROKERS,
     ) -> None:
         super().__init__(folder, 0)
         configs = {
@@ -111,7 +112,7 @@ class ReplicatedCluster(Cluster):
         }
         self.members: list[ReplicatedBroker] = [
             ReplicatedBroker(folder / f"broker-{number}", number, links, etcd, configs)
-            for number in range(BROKERS)
+            for number in range(count)
         ]
         self.brokers = [*self.members]
         for broker, mount in zip(self.members, mounts, strict=False):

@@ -14,6 +14,7 @@ from chaos import (
     groups,
     identity,
     network,
+    reassignments,
     replica_faults,
     store_faults,
 )
@@ -30,6 +31,7 @@ __all__ = [
     "groups",
     "identity",
     "network",
+    "reassignments",
     "replica_faults",
     "store_faults",
 ]

@@ -20,6 +20,7 @@ from harness.etcd import EtcdCluster
 from ottla.broker.cluster.store.etcd_store import EtcdStore
 from ottla.broker.cluster.store.metadata_store import Change
 from ottla.broker.cluster.store.store_url import StoreCredentials, parse_store_url
+from ottla.coord.election import original_replicas
 from ottla.coord.metadata_image import parse_partition_key, parse_topic_record
 from ottla.coord.partition_state import PartitionState
 
@@ -94,6 +95,15 @@ class StoreView:
             broker_id: int = content["broker"]
             return broker_id
         return None
+
+    def least_replicas(self, topic_id: UUID) -> int:
+        """Return how many replicas the partitions of a topic had at least, besides new ones."""
+        return min(
+            len(original_replicas(PartitionState.from_json(entry.value)))
+            for change in asyncio.run(history(self._etcd, self.compacted))
+            for entry in change.entries
+            if (key := parse_partition_key(entry.key)) is not None and key[0] == topic_id
+        )
 
     def anomalies(self) -> list[str]:
         """Return what is wrong with the history of all partition states."""

@@ -49,8 +49,4 @@ def test_a_replicated_cluster_survives_the_fault(
 
 def test_every_scenario_has_a_row() -> None:
     numbers = {row.number.rstrip("abp") for row in chosen("", REPLICATED_ROWS)}
-    assert {str(number) for number in range(1, 38)} - numbers == MISSING
-
-
-#: The reassignment of replicas under faults.
-MISSING = {"30"}
+    assert {str(number) for number in range(1, 38)} <= numbers
