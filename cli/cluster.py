@@ -28,16 +28,23 @@ def cluster() -> None:
 @json_option
 @connected
 def describe_cluster(target: Target, as_json: bool) -> None:
-    """Show the brokers and the controller.
+    """Show brokers, the controller, and health of replicas.
 
     A broker is down if it is fenced, or if it has replicas of partitions and is not registered.
+    Partitions under min ISR accept no acks=all. With a metadata store, its members are listed, as
+    they can be reached from here.
 
     \b
         ottla cluster describe --bootstrap logs.example.org:9092
     """
+    from .cluster_health import replica_health, store_members
+
     with target.admin() as admin:
         description = admin.describe_cluster()
         topics = admin.list_topics(internal=True)
+        health = replica_health(admin, topics)
+        live = [broker.id for broker in description.brokers if broker.is_alive]
+        store = store_members(admin, live)
     partitions = [partition for topic in topics for partition in topic.partitions]
     led = Counter(partition.leader for partition in partitions)
     replicas = Counter(broker for partition in partitions for broker in partition.replicas)
@@ -71,15 +78,22 @@ def describe_cluster(target: Target, as_json: bool) -> None:
         "topics": sum(not topic.is_internal for topic in topics),
         "internal_topics": sum(topic.is_internal for topic in topics),
         "partitions": len(partitions),
-        "partitions_without_leader": led[-1],
-        "under_replicated_partitions": sum(one.is_under_replicated for one in partitions),
+        **health,
+        "metadata_store": None if store is None else store[0],
     }
+    members = [] if store is None else [member._asdict() for member in store[1]]
     if as_json:
         brokers = [dict(zip(keys, row, strict=True)) for row in rows]
-        output.print_json({**summary, "brokers": brokers})
+        output.print_json({**summary, "brokers": brokers, "store_members": members})
         return
     output.print_facts({key.replace("_", " "): value for key, value in summary.items()})
     output.print_rows(keys, rows, as_json=False)
+    if members:
+        output.print_rows(
+            ("store_member", *list(members[0])[1:]),
+            [tuple(member.values()) for member in members],
+            as_json=False,
+        )
 
 
 @cluster.command("api-versions")

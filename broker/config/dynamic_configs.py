@@ -151,9 +151,11 @@ class ConfigDescriber:
             yield ConfigSynonym(name, current, ConfigSource.DYNAMIC_BROKER)
         if name in self._of_all or default_of_all != static:
             yield ConfigSynonym(name, default_of_all, ConfigSource.DYNAMIC_DEFAULT_BROKER)
+        default = None if key.default_value is None else key.default
         if self._static.is_static(name):
             yield ConfigSynonym(name, static, ConfigSource.STATIC_BROKER)
-        default = None if key.default_value is None else key.default
+        elif key.topic_name is not None and default is not None:
+            default = static  # With a metadata store, some have another default.
         yield ConfigSynonym(name, default, ConfigSource.DEFAULT)
 
     def _sensitive_synonyms(self, key: ConfigKey) -> Iterator[ConfigSynonym]:

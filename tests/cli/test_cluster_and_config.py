@@ -15,6 +15,8 @@ def test_cluster_describe_lists_brokers_and_counts_topics(run, topic):
     assert found["topics"] + found["internal_topics"] == len(everything)
     assert found["topics"] == len(run.json("topic", "list"))
     assert found["partitions_without_leader"] == found["under_replicated_partitions"] == 0
+    assert found["under_min_isr_partitions"] == 0
+    assert (found["metadata_store"], found["store_members"]) == (None, [])
     assert one["replicas"] == one["in_sync"] == found["partitions"]
     assert found["partitions"] == one["partitions_led"] >= 2
     assert re.search(

@@ -251,6 +251,19 @@ def test_a_broker_is_drained(cluster: StoreCluster, run: Command) -> None:
     assert "Broker 9 is not alive" in run.fails(5, "cluster", "drain", "9", "--yes")
 
 
+def test_the_members_of_the_store_are_described(
+    cluster: StoreCluster, etcd: EtcdCluster, run: Command
+) -> None:
+    found = run.json("cluster", "describe")
+    assert found["metadata_store"] == etcd.url
+    (member,) = found["store_members"]
+    assert (member["address"], member["state"]) == (etcd[0].address, "healthy")
+    assert member["is_leader"]
+    assert member["version"].startswith("3.")
+    assert member["db_size_bytes"] > 0
+    assert etcd[0].address in run("cluster", "describe")
+
+
 @pytest.fixture
 def kafka_tool(cluster: StoreCluster) -> Callable[..., str]:
     if reason := ApacheKafka.missing():

@@ -524,7 +524,15 @@ async def test_operators_see_replicas_and_brokers(cluster: Replicas, tmp_path: P
         (2, "down"),
     ]
     assert after["controller"] == 0
-    assert after["under_replicated_partitions"] >= 3
+    assert before["under_min_isr_partitions"] == before["partitions_with_eligible_leaders"] == 0
+    for kind in (
+        "under_replicated_partitions",
+        "under_min_isr_partitions",
+        "partitions_with_eligible_leaders",
+    ):
+        assert after[kind] >= 3, kind
+    (member,) = after["store_members"]
+    assert member["state"] == "unreachable"
     # The replicas of u may all be down.
     offline = await run("topic", "describe", "--offline")
     leaderless = [] if cluster.state("u").has_leader else ["u"]
