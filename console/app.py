@@ -12,14 +12,16 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from ottla import __version__
 from ottla.client import ClientError, KafkaError
 
-from . import api, probes
+from . import api, pages, probes
 from .access import Access
 from .config import ConsoleConfig
+from .pages.rendering import FOLDER, render_problem
 from .problems import Problem, problem_of
 from .sessions import Sessions
 
@@ -61,6 +63,8 @@ def create_routes(config: ConsoleConfig, sessions: Sessions) -> FastAPI:
     app.state.tails = asyncio.Semaphore(config.limits.tails)
     app.include_router(api.router)
     app.include_router(probes.router)
+    app.include_router(pages.router)
+    app.mount("/static", StaticFiles(directory=FOLDER / "static"))
     app.add_exception_handler(RequestValidationError, _on_validation_error)
     app.add_exception_handler(HTTPException, _on_http_exception)
     for kind in (Problem, KafkaError, ClientError, TimeoutError):
@@ -69,22 +73,34 @@ def create_routes(config: ConsoleConfig, sessions: Sessions) -> FastAPI:
     return app
 
 
-async def _on_problem(_request: Request, error: Exception) -> Response:
+def openapi() -> dict[str, Any]:
+    """Return the OpenAPI document."""
+    config = ConsoleConfig(bootstrap="localhost:9092")
+    return create_routes(config, Sessions(config)).openapi()
+
+
+async def _on_problem(request: Request, error: Exception) -> Response:
     problem = problem_of(error)
     assert problem is not None
-    return problem.response()
+    return _respond(request, problem)
 
 
-async def _on_bug(_request: Request, _error: Exception) -> Response:
+def _respond(request: Request, problem: Problem) -> Response:
+    """Return a document to programs, and a page to people."""
+    is_program = request.url.path.startswith(("/api/", "/health", "/ready"))
+    return problem.response() if is_program else render_problem(request, problem)
+
+
+async def _on_bug(request: Request, _error: Exception) -> Response:
     # It is raised again, and logged by the middleware.
-    return Problem(500, "An error of the console; its log has the details").response()
+    return _respond(request, Problem(500, "An error of the console; its log has the details"))
 
 
-async def _on_validation_error(_request: Request, error: Exception) -> Response:
+async def _on_validation_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     errors = [_where(one) for one in error.errors()[:20]]
     detail = "; ".join(f"{one['location']}: {one['detail']}" for one in errors)
-    return Problem(422, detail[:2000], errors=errors).response()
+    return _respond(request, Problem(422, detail[:2000], errors=errors))
 
 
 def _where(error: Any) -> dict[str, str]:
@@ -92,8 +108,8 @@ def _where(error: Any) -> dict[str, str]:
     return {"location": location, "detail": str(error["msg"])}
 
 
-async def _on_http_exception(_request: Request, error: Exception) -> Response:
+async def _on_http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    response = Problem(error.status_code, str(error.detail)).response()
+    response = _respond(request, Problem(error.status_code, str(error.detail)))
     response.headers.update(error.headers or {})
     return response

@@ -7,10 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-from .app import create_routes
-from .config import ConsoleConfig
-from .sessions import Sessions
-
 #: The address in examples.
 ADDRESS = "http://localhost:8080"
 _METHODS = ("get", "post", "put", "patch", "delete")
@@ -47,12 +43,6 @@ class Operation:
     #: An example of the body, as JSON; empty if there is none.
     body: str
     curl: str
-
-
-def openapi() -> dict[str, Any]:
-    """Return the OpenAPI document."""
-    config = ConsoleConfig(bootstrap="localhost:9092")
-    return create_routes(config, Sessions(config)).openapi()
 
 
 def operations(document: dict[str, Any]) -> list[Operation]:
@@ -123,11 +113,11 @@ def _curl(method: str, path: str, body: str) -> str:
     return " ".join([*words, f"{ADDRESS}{path}"])
 
 
-def markdown() -> str:
-    """Return the reference as Markdown."""
+def markdown(document: dict[str, Any]) -> str:
+    """Return the reference as Markdown, for an OpenAPI document."""
     parts: list[str] = []
     tag = None
-    for one in operations(openapi()):
+    for one in operations(document):
         if one.tag != tag:
             tag = one.tag
             parts.append(f"## {tag.capitalize()}")

@@ -87,15 +87,13 @@ def show(data: bytes | None, max_bytes: int, kind: str = "auto") -> Shown:
 
 
 def visible(text: str) -> str:
-    """Return text with control characters replaced by symbols or escapes."""
+    """Return text with control characters replaced by escapes."""
     return _CONTROLS.sub(_symbol, text)
 
 
 def _symbol(match: re.Match[str]) -> str:
     number = ord(match[0])
-    if number < 0x20:
-        return chr(0x2400 + number)
-    return "␡" if number == 0x7F else f"\\u{number:04x}"
+    return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}"
 
 
 def _preview(text: str) -> str:

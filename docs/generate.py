@@ -232,8 +232,9 @@ def _allowed(key: ConfigKey) -> str:
 
 def rest() -> str:
     """Return the reference of the REST API."""
-    # Its module needs the extra `console`, which nothing else here does.
-    return str(import_module("ottla.console.reference").markdown())
+    # Its modules need the extra `console`, which nothing else here does.
+    document = import_module("ottla.console.app").openapi()
+    return str(import_module("ottla.console.reference").markdown(document))
 
 
 PARTS = {

@@ -11,7 +11,7 @@ from .. import queries
 from ..models import Model, TopicName
 from .dependencies import ClientDep
 
-router = APIRouter(tags=["cluster"])
+router = APIRouter(tags=["live"])
 
 
 class Sample(Model):

@@ -8,8 +8,9 @@ import pytest
 from harness.console import Console
 from harness.secure_broker import SecureBroker
 from harness.secure_kafka import PASSWORD, USER
+from ottla.console.app import openapi
 from ottla.console.config import ConsoleConfig
-from ottla.console.reference import openapi, operations
+from ottla.console.reference import operations
 
 TOKEN = "a-token-of-tests-0123"
 

@@ -4,7 +4,7 @@ import hypothesis
 import pytest
 
 from harness.console import Console
-from ottla.console.reference import openapi
+from ottla.console.app import openapi
 from ottla.testing import RunningBroker
 
 schemathesis = pytest.importorskip("schemathesis")

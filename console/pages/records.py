@@ -1,0 +1,96 @@
+"""The message browser."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Query, Request
+from starlette.responses import Response
+
+from ottla.client import ConsumerRecord
+
+from ..api.dependencies import ClientDep, TopicPath
+from ..api.records import ReaderDep, Selection
+from ..browse import Found, Isolation
+from ..models import INT32_MAX
+from ..problems import Problem
+from ..record_filter import FilterField, FilterKind
+from ..rendering import Shown, iso_time, show, visible
+from .rendering import render
+
+router = APIRouter()
+
+View = Literal["auto", "json", "text", "hex"]
+
+# Of a value, in the table.
+_SHOWN_BYTES = 16 * 1024
+
+
+@router.get("/topics/{topic}/records")
+async def show_records(
+    request: Request,
+    client: ClientDep,
+    reader: ReaderDep,
+    topic: TopicPath,
+    partition: Annotated[str, Query(pattern="^[0-9]{0,10}$")] = "",
+    start: Annotated[str, Query(max_length=64)] = "newest",
+    position: Annotated[str, Query(max_length=64)] = "",
+    limit: Annotated[int, Query(ge=1, le=500)] = 50,
+    filter: Annotated[str, Query()] = "",  # noqa: A002
+    filter_kind: FilterKind = "text",
+    filter_field: FilterField = "any",
+    isolation: Isolation = "read_uncommitted",
+    view: View = "auto",
+    cursor: Annotated[str | None, Query()] = None,
+) -> Response:
+    """Show a page of records, and what is wrong with the query if it fails."""
+    partitions = len((await client.admin.describe_topics(topic))[topic].partitions)
+    found, error = Found(), ""
+    try:
+        number = int(partition) if partition and int(partition) <= INT32_MAX else None
+        where = position if start in ("offset", "time") and position else start
+        selection = Selection(topic, number, where, filter, filter_kind, filter_field, isolation)
+        selected = selection.filter_of(client)
+        try:
+            found = await reader.page(selection.query(limit, cursor), selected)
+        finally:
+            await selected.close()
+    except Problem as problem:
+        error = problem.detail
+    return render(
+        request,
+        "records.html",
+        status=422 if error else 200,
+        section="topics",
+        tab="records",
+        topic={"name": topic},
+        partitions=partitions,
+        form={
+            "partition": partition,
+            "start": start,
+            "position": position,
+            "limit": limit,
+            "filter": filter,
+            "filter_kind": filter_kind,
+            "filter_field": filter_field,
+            "isolation": isolation,
+            "view": view,
+        },
+        found=found,
+        rows=[_row(one, view) for one in found.records],
+        error=error,
+    )
+
+
+def _row(record: ConsumerRecord, view: View) -> dict[str, object]:
+    headers: list[tuple[str, Shown]] = [
+        (visible(name), show(value, _SHOWN_BYTES, "auto")) for name, value in record.headers
+    ]
+    return {
+        "partition": record.partition,
+        "offset": record.offset,
+        "time": iso_time(record.timestamp),
+        "key": show(record.key, _SHOWN_BYTES, view),
+        "value": show(record.value, _SHOWN_BYTES, view),
+        "headers": headers,
+    }
