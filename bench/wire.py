@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from ottla.protocol.api.fetch import FetchRequest
-from ottla.protocol.api.produce import LAST_VERSION_WITH_TOPIC_NAMES, ProduceRequest
+from ottla.protocol.api import fetch, offset_commit, offset_fetch, produce
 from ottla.protocol.codec import decode_response, encode_request
 from ottla.protocol.schema import Message
 
@@ -88,6 +87,7 @@ def encode(request: Message, version: int) -> bytes:
 
 def _version_of(request: Message) -> int:
     assert request.api is not None
-    if isinstance(request, ProduceRequest | FetchRequest):
-        return LAST_VERSION_WITH_TOPIC_NAMES
+    for module in (produce, fetch, offset_commit, offset_fetch):
+        if request.api.module_name == module.__name__.rpartition(".")[2]:
+            return module.LAST_VERSION_WITH_TOPIC_NAMES
     return request.api.versions.last

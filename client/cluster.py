@@ -206,10 +206,13 @@ class Cluster:
         *,
         channel: str = "group",
         timeout: float | None = None,
+        max_version: int | None = None,
     ) -> M:
         """Send a request to the coordinator of a group."""
         node_id = await self.coordinator_of(group_id)
-        return await self.send(node_id, request, response, channel=channel, timeout=timeout)
+        return await self.send(
+            node_id, request, response, channel=channel, timeout=timeout, max_version=max_version
+        )
 
     async def retry(
         self, attempt: Callable[[], Awaitable[T]], *, timeout: float | None = None, what: str = ""

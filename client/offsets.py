@@ -18,6 +18,7 @@ from ottla.protocol.api.list_offsets import (
     ListOffsetsTopic,
 )
 from ottla.protocol.api.offset_commit import (
+    LAST_VERSION_WITH_TOPIC_NAMES,
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
@@ -187,7 +188,9 @@ async def commit_offsets(
             for topic, partitions in group_by_topic(offsets)
         ],
     )
-    response = await cluster.send_to_coordinator(group, request, OffsetCommitResponse)
+    response = await cluster.send_to_coordinator(
+        group, request, OffsetCommitResponse, max_version=LAST_VERSION_WITH_TOPIC_NAMES
+    )
     return {
         TopicPartition(topic.name, partition.partition_index): kafka_error(
             partition.error_code, f"group {group!r}, {topic.name}-{partition.partition_index}"

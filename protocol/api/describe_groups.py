@@ -4,6 +4,7 @@ Version 1 adds ThrottleTimeMs to the response.
 Version 3 adds IncludeAuthorizedOperations to the request, and AuthorizedOperations to the response.
 Version 4 adds GroupInstanceId to the response.
 Version 5 is the first flexible version.
+Version 6 adds ErrorMessage: a group that does not exist is GROUP_ID_NOT_FOUND (KIP-1043).
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ class DescribedGroupMember(Message):
 
 class DescribedGroup(Message):
     error_code: int = field(Int16)
+    error_message: str | None = field(String, since=6, nullable=6, ignorable=True, default=None)
     group_id: str = field(String)
     group_state: str = field(String)  # Empty/PreparingRebalance/CompletingRebalance/Stable/Dead
     protocol_type: str = field(String)  # "consumer", "connect", ...

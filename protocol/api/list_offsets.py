@@ -8,6 +8,8 @@ Version 6 is the first flexible version.
 Version 7 adds timestamp -3: the record with the largest timestamp.
 Version 8 adds timestamp -4: the earliest offset on local disk.
 Version 9 adds timestamp -5: the last offset in tiered storage.
+Version 10 adds TimeoutMs, for lookups in tiered storage.
+Version 11 adds timestamp -6: the earliest offset not yet in tiered storage.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ class ListOffsetsPartition(Message):
     partition_index: int = field(Int32)
     # leader epoch known to the client, -1 = skip check
     current_leader_epoch: int = field(Int32, since=4, ignorable=True, default=-1)
-    timestamp: int = field(Int64)  # -1 latest -2 earliest -3 max-ts -4 local -5 tiered, else time
+    # -1 latest -2 earliest -3 max-ts -4 local -5 tiered -6 not yet tiered, else time
+    timestamp: int = field(Int64)
 
 
 class ListOffsetsTopic(Message):
@@ -34,6 +37,7 @@ class ListOffsetsRequest(Message, api=LIST_OFFSETS):
     replica_id: int = field(Int32)  # -1 for consumers
     isolation_level: int = field(Int8, since=2)  # 0 read_uncommitted 1 read_committed
     topics: Sequence[ListOffsetsTopic] = field(Array(ListOffsetsTopic))
+    timeout_ms: int = field(Int32, since=10, ignorable=True)  # of a lookup in tiered storage
 
 
 class ListOffsetsPartitionResponse(Message):

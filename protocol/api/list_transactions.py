@@ -1,6 +1,7 @@
 """ListTransactions (key 66): list the transactions that a broker coordinates.
 
 Version 1 adds DurationFilter.
+Version 2 adds TransactionalIdPattern (KIP-1152).
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ class ListTransactionsRequest(Message, api=LIST_TRANSACTIONS):
     producer_id_filters: Sequence[int] = field(Array(Int64))  # only these producers, empty = all
     # only transactions open for at least this many ms, -1 = all
     duration_filter: int = field(Int64, since=1, default=-1)
+    # only ids that this regular expression matches as a whole, null or empty = all
+    transactional_id_pattern: str | None = field(String, since=2, nullable=2, default=None)
 
 
 class TransactionState(Message):

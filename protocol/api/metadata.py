@@ -12,6 +12,7 @@ Version 9 is the first flexible version.
 Version 10 adds TopicId, and makes Name nullable in the request.
 Version 11 removes the authorized operations of the cluster: see DescribeCluster.
 Version 12 allows requests by TopicId.
+Version 13 adds a top-level ErrorCode to the response.
 """
 
 from __future__ import annotations
@@ -75,3 +76,5 @@ class MetadataResponse(Message, api=METADATA):
     topics: Sequence[MetadataResponseTopic] = field(Array(MetadataResponseTopic))
     # ACL operation bitfield, INT32_MIN = not requested
     cluster_authorized_operations: int = field(Int32, since=8, until=10, default=-(2**31))
+    # REBOOTSTRAP_REQUIRED: ask the bootstrap servers again
+    error_code: int = field(Int16, since=13, ignorable=True)

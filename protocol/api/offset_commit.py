@@ -7,14 +7,19 @@ Version 6 adds CommittedLeaderEpoch.
 Version 7 adds GroupInstanceId.
 Version 8 is the first flexible version.
 Version 9 supports members of the consumer protocol (KIP-848).
+Version 10 replaces the names of topics by TopicId.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from uuid import UUID
 
 from ..registry import OFFSET_COMMIT
-from ..schema import Array, Int16, Int32, Int64, Message, String, field
+from ..schema import Array, Int16, Int32, Int64, Message, String, Uuid, field
+
+#: The last version that names topics; later ones have their ids.
+LAST_VERSION_WITH_TOPIC_NAMES = 9
 
 
 class OffsetCommitRequestPartition(Message):
@@ -26,7 +31,8 @@ class OffsetCommitRequestPartition(Message):
 
 
 class OffsetCommitRequestTopic(Message):
-    name: str = field(String)
+    name: str = field(String, until=9, ignorable=True)
+    topic_id: UUID = field(Uuid, since=10, ignorable=True)
     partitions: Sequence[OffsetCommitRequestPartition] = field(Array(OffsetCommitRequestPartition))
 
 
@@ -48,7 +54,8 @@ class OffsetCommitResponsePartition(Message):
 
 
 class OffsetCommitResponseTopic(Message):
-    name: str = field(String)
+    name: str = field(String, until=9, ignorable=True)
+    topic_id: UUID = field(Uuid, since=10, ignorable=True)
     partitions: Sequence[OffsetCommitResponsePartition] = field(
         Array(OffsetCommitResponsePartition)
     )

@@ -7,14 +7,19 @@ Version 6 is the first flexible version.
 Version 7 adds RequireStable.
 Version 8 replaces GroupId and Topics by Groups, for several groups in one request.
 Version 9 adds MemberId and MemberEpoch (KIP-848).
+Version 10 replaces the names of topics by TopicId.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from uuid import UUID
 
 from ..registry import OFFSET_FETCH
-from ..schema import Array, Bool, Int16, Int32, Int64, Message, String, field
+from ..schema import Array, Bool, Int16, Int32, Int64, Message, String, Uuid, field
+
+#: The last version that names topics; later ones have their ids.
+LAST_VERSION_WITH_TOPIC_NAMES = 9
 
 
 class OffsetFetchRequestTopic(Message):
@@ -23,7 +28,8 @@ class OffsetFetchRequestTopic(Message):
 
 
 class OffsetFetchRequestTopics(Message):
-    name: str = field(String)
+    name: str = field(String, until=9, ignorable=True)
+    topic_id: UUID = field(Uuid, since=10, ignorable=True)
     partition_indexes: Sequence[int] = field(Array(Int32))
 
 
@@ -72,7 +78,8 @@ class OffsetFetchResponsePartitions(Message):
 
 
 class OffsetFetchResponseTopics(Message):
-    name: str = field(String)
+    name: str = field(String, until=9, ignorable=True)
+    topic_id: UUID = field(Uuid, since=10, ignorable=True)
     partitions: Sequence[OffsetFetchResponsePartitions] = field(
         Array(OffsetFetchResponsePartitions)
     )

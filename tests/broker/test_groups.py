@@ -547,6 +547,8 @@ async def test_every_version_of_offset_fetch_returns_the_requested_partitions(tm
         ]
         # Partitions without a commit, or that do not exist, are not errors.
         assert rows == [("t", 0, -1, ""), ("t", 1, 8, "here"), ("t", 9, -1, ""), ("u", 0, -1, "")]
+        unknown = ErrorCode.UNKNOWN_TOPIC_ID if version >= 10 else ErrorCode.NONE
+        assert found.topics[-1].partitions[0].error_code == unknown
         epoch = found.topics[0].partitions[1].committed_leader_epoch
         assert epoch == (2 if version >= 5 else -1)
         assert await group_requests.committed(client, "other", [T0], version=version) == {T0: -1}
@@ -610,15 +612,17 @@ async def test_offset_fetch_version_1_returns_the_error_in_each_partition(tmp_pa
         assert part.error_code == ErrorCode.INVALID_GROUP_ID
 
 
-async def test_commits_of_missing_partitions_fail_and_the_others_succeed(tmp_path):
+@pytest.mark.parametrize("version", [9, 10])
+async def test_commits_of_missing_partitions_fail_and_the_others_succeed(tmp_path, version):
     async with coordinating(tmp_path) as (_broker, client):
         unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        no_topic = ErrorCode.UNKNOWN_TOPIC_ID if version >= 10 else unknown
 
         codes = await group_requests.commit(
-            client, "g", {T0: 1, ("t", 2): 1, ("t", -1): 1, ("u", 0): 1, T1: 2}
+            client, "g", {T0: 1, ("t", 2): 1, ("t", -1): 1, ("u", 0): 1, T1: 2}, version=version
         )
 
-        assert codes == {T0: 0, ("t", 2): unknown, ("t", -1): unknown, ("u", 0): unknown, T1: 0}
+        assert codes == {T0: 0, ("t", 2): unknown, ("t", -1): unknown, ("u", 0): no_topic, T1: 0}
         assert await group_requests.committed(client, "g") == {T0: 1, T1: 2}
         # With nothing else to commit, no group is created.
         await group_requests.commit(client, "h", {("u", 0): 1})
@@ -817,7 +821,9 @@ async def test_every_version_of_describe_groups_returns_members_and_assignments(
         named = ["one", "two"] if version >= 4 else [None, None]
         assert [m.group_instance_id for m in group.members] == named
         assert (simple.group_state, simple.protocol_type, simple.members) == ("Empty", "", [])
-        assert (unknown.error_code, unknown.group_state) == (ErrorCode.NONE, "Dead")
+        code = ErrorCode.GROUP_ID_NOT_FOUND if version >= 6 else ErrorCode.NONE
+        assert (unknown.error_code, unknown.group_state) == (code, "Dead")
+        assert unknown.error_message == ("Group unknown not found." if version >= 6 else None)
         assert nameless.error_code == ErrorCode.INVALID_GROUP_ID
         assert group.authorized_operations == -(2**31)
         if version >= 3:

@@ -88,7 +88,13 @@ async def test_offsets_of_an_empty_log(tmp_path):
 
 @pytest.mark.parametrize(
     ("timestamp", "first_version", "offset"),
-    [(MAX_TIMESTAMP, 7, 9), (EARLIEST_LOCAL, 8, 0), (LATEST_TIERED, 9, -1), (-6, 99, None)],
+    [
+        (MAX_TIMESTAMP, 7, 9),
+        (EARLIEST_LOCAL, 8, 0),
+        (LATEST_TIERED, 9, -1),
+        (-6, 11, -1),
+        (-7, 99, None),
+    ],
 )
 async def test_an_offset_spec_above_the_version_is_refused(
     tmp_path, timestamp, first_version, offset

@@ -649,7 +649,7 @@ async def fetched(client, group, tp, *, stable=False):
     request = OffsetFetchRequest(
         groups=[OffsetFetchRequestGroup(group_id=group, topics=topics)], require_stable=stable
     )
-    (topic,) = (await client.request(request)).groups[0].topics
+    (topic,) = (await client.request(request, 9)).groups[0].topics
     return topic.partitions[0].committed_offset, topic.partitions[0].error_code
 
 
@@ -792,6 +792,11 @@ async def test_describe_and_list(client, topic, producer):
     assert await listed(producer_id_filters=[producer.id]) == (True, [])
     assert await listed(producer_id_filters=[producer.id + 1000]) == (False, [])
     assert await listed(duration_filter=60_000) == (False, [])
+    pattern = f"{producer.transactional_id[:-1]}."
+    assert await listed(transactional_id_pattern=pattern) == (True, [])
+    assert await listed(transactional_id_pattern=pattern[:-1]) == (False, []), "the whole id"
+    invalid = await client.request(ListTransactionsRequest(transactional_id_pattern="("))
+    assert invalid.error_code == E.INVALID_REGULAR_EXPRESSION
 
 
 # Restarts.

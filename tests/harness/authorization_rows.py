@@ -350,15 +350,20 @@ def _auto_creation(_world: World, _names: Names, _version: int) -> MetadataReque
     )
 
 
-def _offset_commit(_world: World, names: Names, version: int) -> Message:
-    return commit_request(names.group, {(names.topic, 0): 1}, version=version)
+def _offset_commit(world: World, names: Names, version: int) -> Message:
+    request = commit_request(names.group, {(names.topic, 0): 1}, version=version)
+    if version > 9:
+        request.topics[0].topic_id = world.topic_id(names)
+    return request
 
 
-def _offset_fetch(_world: World, names: Names, version: int) -> OffsetFetchRequest:
+def _offset_fetch(world: World, names: Names, version: int) -> OffsetFetchRequest:
     if version < 8:
         topics = [OffsetFetchRequestTopic(name=names.topic, partition_indexes=[0])]
         return OffsetFetchRequest(group_id=names.group, topics=topics)
     topic = OffsetFetchRequestTopics(name=names.topic, partition_indexes=[0])
+    if version > 9:
+        topic.topic_id = world.topic_id(names)
     return OffsetFetchRequest(
         groups=[OffsetFetchRequestGroup(group_id=names.group, topics=[topic])]
     )
@@ -668,14 +673,32 @@ ROWS: tuple[Row, ...] = (
         instead=(right(CREATE, CLUSTER),),
         granted=UNKNOWN,
     ),
-    Row(registry.OFFSET_COMMIT, _offset_commit, (right(READ, GROUP), right(READ, TOPIC))),
-    Row(registry.OFFSET_FETCH, _offset_fetch, (right(DESCRIBE, GROUP), right(DESCRIBE, TOPIC))),
+    Row(
+        registry.OFFSET_COMMIT,
+        _offset_commit,
+        (right(READ, GROUP), right(READ, TOPIC)),
+        first_by_id=10,
+    ),
+    Row(
+        registry.OFFSET_FETCH,
+        _offset_fetch,
+        (right(DESCRIBE, GROUP), right(DESCRIBE, TOPIC)),
+        first_by_id=10,
+    ),
     Row(
         registry.OFFSET_FETCH,
         _offset_fetch_of_all,
         (filtered(DESCRIBE, TOPIC), right(DESCRIBE, GROUP)),
         name="of all topics",
         first=2,
+        last=9,
+    ),
+    Row(
+        registry.OFFSET_FETCH,
+        _offset_fetch_of_all,
+        (right(DESCRIBE, GROUP),),
+        name="of all topics by id",
+        first=10,
     ),
     Row(
         registry.FIND_COORDINATOR,
@@ -717,6 +740,7 @@ ROWS: tuple[Row, ...] = (
         registry.DESCRIBE_GROUPS,
         lambda _world, names, _version: DescribeGroupsRequest(groups=[names.group]),
         (right(DESCRIBE, GROUP),),
+        tolerated=_tolerating(ErrorCode.GROUP_ID_NOT_FOUND),
     ),
     Row(
         registry.LIST_GROUPS,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
+from uuid import UUID, uuid4
 
 from ottla.protocol.api.delete_groups import DeleteGroupsRequest
 from ottla.protocol.api.describe_groups import DescribeGroupsRequest
@@ -15,6 +16,7 @@ from ottla.protocol.api.heartbeat import HeartbeatRequest
 from ottla.protocol.api.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from ottla.protocol.api.leave_group import LeaveGroupRequest, MemberIdentity
 from ottla.protocol.api.list_groups import ListGroupsRequest
+from ottla.protocol.api.metadata import MetadataRequest
 from ottla.protocol.api.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -220,14 +222,25 @@ async def commit(
     client: Any, group: str, offsets: Mapping[Partition, int], *, version: int = 9, **fields: Any
 ) -> dict[Partition, int]:
     """Send OffsetCommit; return the error code of each partition."""
-    response = await client.request(
-        commit_request(group, offsets, version=version, **fields), version
-    )
+    request = commit_request(group, offsets, version=version, **fields)
+    names = await _replace_names(client, request.topics) if version >= 10 else {}
+    response = await client.request(request, version)
     return {
-        (topic.name, part.partition_index): part.error_code
+        (names.get(topic.topic_id, topic.name), part.partition_index): part.error_code
         for topic in response.topics
         for part in topic.partitions
     }
+
+
+async def _replace_names(client: Any, topics: Sequence[Any]) -> dict[UUID, str]:
+    """Give topics of a request their ids instead of names; return the names. Some are unknown."""
+    described = await client.request(MetadataRequest(topics=None), 12)
+    ids = {topic.name: topic.topic_id for topic in described.topics}
+    names = {}
+    for topic in topics:
+        topic.topic_id = ids.get(topic.name) or uuid4()
+        names[topic.topic_id], topic.name = topic.name, ""
+    return {topic_id: name for name, topic_id in ids.items()} | names
 
 
 async def fetch(
@@ -254,7 +267,11 @@ async def fetch(
         else [new(name=name, partition_indexes=numbers) for name, numbers in wanted.items()]
     )
     request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group, topics=topics)])
-    return (await client.request(request, version)).groups[0]
+    names = await _replace_names(client, topics or ()) if version >= 10 else {}
+    response = (await client.request(request, version)).groups[0]
+    for topic in response.topics:
+        topic.name = names.get(topic.topic_id, topic.name)
+    return response
 
 
 async def committed(

@@ -189,8 +189,8 @@ class Member(Client):
                 pass
             await asyncio.sleep(0.05 + self.random.random() * 0.2)
 
-    async def _call(self, request: Any, response: Any, timeout: float = 2.0) -> Any:
-        return await self.send(self.coordinator, request, response, timeout)
+    async def _call(self, request: Any, response: Any, **options: Any) -> Any:
+        return await self.send(self.coordinator, request, response, **options)
 
     async def _take_part(self) -> bool:
         """Join a generation, and take part in it until it ends; return whether to join again."""
@@ -205,7 +205,7 @@ class Member(Client):
                 protocols=[protocol],
             ),
             join_group.JoinGroupResponse,
-            4.0,
+            timeout=4.0,
         )
         if joined.error_code == ErrorCode.MEMBER_ID_REQUIRED:
             self.member_id = joined.member_id
@@ -236,7 +236,7 @@ class Member(Client):
                 assignments=assignments,
             ),
             sync_group.SyncGroupResponse,
-            4.0,
+            timeout=4.0,
         )
         if synced.error_code:
             await asyncio.sleep(0.1 + self.random.random() * 0.2)  # The disk may have failed.
@@ -272,7 +272,9 @@ class Member(Client):
         topic = offset_fetch.OffsetFetchRequestTopics(name=tp[0], partition_indexes=[tp[1]])
         group = offset_fetch.OffsetFetchRequestGroup(group_id=self.group, topics=[topic])
         response = await self._call(
-            offset_fetch.OffsetFetchRequest(groups=[group]), offset_fetch.OffsetFetchResponse
+            offset_fetch.OffsetFetchRequest(groups=[group]),
+            offset_fetch.OffsetFetchResponse,
+            max_version=offset_fetch.LAST_VERSION_WITH_TOPIC_NAMES,
         )
         (result,) = response.groups
         if result.error_code:
@@ -294,6 +296,7 @@ class Member(Client):
                 topics=[offset_commit.OffsetCommitRequestTopic(name=tp[0], partitions=[partition])],
             ),
             offset_commit.OffsetCommitResponse,
+            max_version=offset_commit.LAST_VERSION_WITH_TOPIC_NAMES,
         )
         code: int = response.topics[0].partitions[0].error_code
         if code == 0:

@@ -21,17 +21,19 @@ if TYPE_CHECKING:
     from ..dispatch import RequestContext
 
 
+_FIRST_WITH_ERROR_MESSAGE = 6
+
+
 def handle(
     broker: Broker, context: RequestContext, request: DescribeGroupsRequest
 ) -> DescribeGroupsResponse:
     """Handle DescribeGroups."""
     includes_operations = request.include_authorized_operations
-    return DescribeGroupsResponse(
-        groups=[
-            _describe(broker, context, group_id, includes_operations=includes_operations)
-            for group_id in request.groups
-        ]
-    )
+    groups = [
+        _describe(broker, context, group_id, includes_operations=includes_operations)
+        for group_id in request.groups
+    ]
+    return DescribeGroupsResponse(groups=groups)
 
 
 def _describe(
@@ -46,9 +48,17 @@ def _describe(
     group = broker.groups.group(group_id)
     if group is None or group.type != "classic" or code is not ErrorCode.NONE:
         # Up to version 5, a group that is not a classic one is Dead, not an error.
-        state = GroupState.DEAD.value if code is ErrorCode.NONE else ""
+        state, message = "", None
+        if code is ErrorCode.NONE:
+            state = GroupState.DEAD.value
+            if context.version >= _FIRST_WITH_ERROR_MESSAGE:
+                code = ErrorCode.GROUP_ID_NOT_FOUND
+                is_other = group is not None and group.type != "classic"
+                why = "is not a classic group" if is_other else "not found"
+                message = f"Group {group_id} {why}."
         return DescribedGroup(
             error_code=code,
+            error_message=message,
             group_id=group_id,
             group_state=state,
             authorized_operations=operations,

@@ -47,6 +47,7 @@ class OffsetSpec(IntEnum):
     MAX_TIMESTAMP = -3
     EARLIEST_LOCAL = -4
     LATEST_TIERED = -5
+    EARLIEST_PENDING_UPLOAD = -6
 
 
 _FIRST_VERSIONS: Mapping[int, int] = {
@@ -55,6 +56,7 @@ _FIRST_VERSIONS: Mapping[int, int] = {
     OffsetSpec.MAX_TIMESTAMP: 7,
     OffsetSpec.EARLIEST_LOCAL: 8,
     OffsetSpec.LATEST_TIERED: 9,
+    OffsetSpec.EARLIEST_PENDING_UPLOAD: 11,
 }
 _FIRST_VERSION_WITH_LEADER_EPOCH = 4
 _READ_COMMITTED = 1
@@ -194,7 +196,7 @@ def _known_offset(
         return TimestampAndOffset(_end_offset(partition, is_committed), _NO_TIMESTAMP)
     if timestamp in (OffsetSpec.EARLIEST, OffsetSpec.EARLIEST_LOCAL):
         return TimestampAndOffset(partition.log.start_offset, _NO_TIMESTAMP)
-    if timestamp == OffsetSpec.LATEST_TIERED:
+    if timestamp in (OffsetSpec.LATEST_TIERED, OffsetSpec.EARLIEST_PENDING_UPLOAD):
         return _NOT_FOUND
     return None
 

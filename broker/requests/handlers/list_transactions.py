@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
 
+from ottla.coord.consumer.regexes import InvalidRegexError, compile_regex
 from ottla.coord.transaction_states import STATES_BY_LABEL
 from ottla.coord.transaction_states import TransactionState as State
 from ottla.protocol.api.list_transactions import (
@@ -22,8 +25,36 @@ if TYPE_CHECKING:
 
 def handle(
     broker: Broker, context: RequestContext, request: ListTransactionsRequest
-) -> ListTransactionsResponse:
+) -> ListTransactionsResponse | Coroutine[Any, Any, ListTransactionsResponse]:
     """Handle ListTransactions."""
+    pattern = request.transactional_id_pattern
+    if pattern:
+        return _handle_pattern(broker, context, request, pattern)
+    return _list(broker, context, request)
+
+
+async def _handle_pattern(
+    broker: Broker, context: RequestContext, request: ListTransactionsRequest, pattern: str
+) -> ListTransactionsResponse:
+    """List the ids that a regular expression matches; there may be many, so a thread does that."""
+    ids = [transaction.id for transaction in broker.transactions.transactions()]
+
+    def match() -> set[str]:
+        return set(filter(compile_regex(pattern), ids))
+
+    try:
+        matching = await asyncio.to_thread(match)
+    except InvalidRegexError:
+        return ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
+    return _list(broker, context, request, matching.__contains__)
+
+
+def _list(
+    broker: Broker,
+    context: RequestContext,
+    request: ListTransactionsRequest,
+    matches: Callable[[str], bool] = lambda _id: True,
+) -> ListTransactionsResponse:
     if broker.transactions.is_loading:
         return ListTransactionsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     states = set(request.state_filters)
@@ -32,7 +63,7 @@ def handle(
     listed = []
     for transaction in broker.transactions.transactions():
         metadata = transaction.metadata
-        if metadata is None:
+        if metadata is None or not matches(transaction.id):
             continue
         if states and metadata.state.label not in states:
             continue

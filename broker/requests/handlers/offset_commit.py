@@ -1,6 +1,7 @@
 """OffsetCommit: commit the offsets of a group. Acknowledged once they are in the log.
 
-Version 9 introduces GROUP_ID_NOT_FOUND; before it is ILLEGAL_GENERATION.
+Version 9 introduces GROUP_ID_NOT_FOUND; before it is ILLEGAL_GENERATION. Since version 10, topics
+are given by id.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ottla.coord.effects import Reply
 from ottla.coord.group_shard import MemberIdentity, PartitionErrors
-from ottla.coord.metadata_image import TopicPartition
+from ottla.coord.metadata_image import MetadataImage, TopicPartition
 from ottla.coord.records import CommittedOffset
 from ottla.protocol.api.offset_commit import (
     OffsetCommitRequest,
@@ -36,6 +38,7 @@ from ottla.protocol.api.txn_offset_commit import (
     TxnOffsetCommitRequestTopic,
 )
 from ottla.protocol.errors import ErrorCode
+from ottla.protocol.primitives import NIL_UUID
 
 from ..authorization import DENIED, GROUP, READ, TOPIC, allows
 from ..slices import in_slices, is_large, map_in_slices
@@ -47,6 +50,8 @@ if TYPE_CHECKING:
     from ..dispatch import RequestContext
 
 T = TypeVar("T")
+
+_FIRST_WITH_TOPIC_IDS = 10
 
 _Topic = OffsetCommitRequestTopic | TxnOffsetCommitRequestTopic
 _Partition = OffsetCommitRequestPartition | TxnOffsetCommitRequestPartition
@@ -63,6 +68,9 @@ def handle(
     group_id = request.group_id
     if is_large(request.topics):
         return _handle_in_slices(broker, context, request)
+    if context.version >= _FIRST_WITH_TOPIC_IDS:
+        named = partial(_with_name, broker.topics.image)
+        request = _with_topics(request, list(map(named, request.topics)))
     code = _check_group(broker, context, group_id)
     if code is not ErrorCode.NONE:
         return _response(request, _Results(default=code))
@@ -82,6 +90,9 @@ async def _handle_in_slices(
 ) -> OffsetCommitResponse:
     code = _check_group(broker, context, request.group_id)
     results = _Results(default=code)
+    if context.version >= _FIRST_WITH_TOPIC_IDS:
+        named = partial(_with_name, broker.topics.image)
+        request = _with_topics(request, await map_in_slices(named, request.topics))
     if code is ErrorCode.NONE:
         denied = await denied_topics(broker, context, request)
         offsets = await offsets_of_existing_partitions(broker, request, denied)
@@ -95,18 +106,42 @@ async def _handle_in_slices(
         results = await committed if isinstance(committed, asyncio.Future) else committed
     of_topics: list[list[OffsetCommitResponsePartition]] = [[] for _topic in request.topics]
     entries = (
-        (topic.name, of_topic, partition.partition_index)
+        (topic, of_topic, partition.partition_index)
         for topic, of_topic in zip(request.topics, of_topics, strict=True)
         for partition in topic.partitions
     )
     async for entries_of_slice in in_slices(entries):
-        for name, of_topic, index in entries_of_slice:
-            of_topic.append(_partition_response(name, index, results))
+        for topic, of_topic, index in entries_of_slice:
+            of_topic.append(_partition_response(topic, index, results))
     topics = await map_in_slices(
-        lambda pair: OffsetCommitResponseTopic(name=pair[0].name, partitions=pair[1]),
+        lambda pair: OffsetCommitResponseTopic(
+            name=pair[0].name, topic_id=pair[0].topic_id, partitions=pair[1]
+        ),
         zip(request.topics, of_topics, strict=True),
     )
     return OffsetCommitResponse(topics=topics)
+
+
+def _with_name(image: MetadataImage, topic: OffsetCommitRequestTopic) -> OffsetCommitRequestTopic:
+    """Return a topic with its name; "" if no topic has the id."""
+    found = image.topics_by_id.get(topic.topic_id)
+    return OffsetCommitRequestTopic(
+        name="" if found is None else found.name,
+        topic_id=topic.topic_id,
+        partitions=topic.partitions,
+    )
+
+
+def _with_topics(
+    request: OffsetCommitRequest, topics: Sequence[OffsetCommitRequestTopic]
+) -> OffsetCommitRequest:
+    return OffsetCommitRequest(
+        group_id=request.group_id,
+        generation_id_or_member_epoch=request.generation_id_or_member_epoch,
+        member_id=request.member_id,
+        group_instance_id=request.group_instance_id,
+        topics=topics,
+    )
 
 
 def _check_group(broker: Broker, context: RequestContext, group_id: str) -> ErrorCode:
@@ -212,8 +247,9 @@ def _response(request: OffsetCommitRequest, results: _Results) -> OffsetCommitRe
         topics=[
             OffsetCommitResponseTopic(
                 name=topic.name,
+                topic_id=topic.topic_id,
                 partitions=[
-                    _partition_response(topic.name, partition.partition_index, results)
+                    _partition_response(topic, partition.partition_index, results)
                     for partition in topic.partitions
                 ],
             )
@@ -222,9 +258,15 @@ def _response(request: OffsetCommitRequest, results: _Results) -> OffsetCommitRe
     )
 
 
-def _partition_response(topic: str, index: int, results: _Results) -> OffsetCommitResponsePartition:
-    if topic in results.denied:
+def _partition_response(
+    topic: OffsetCommitRequestTopic, index: int, results: _Results
+) -> OffsetCommitResponsePartition:
+    code = results.default
+    if topic.topic_id != NIL_UUID and not topic.name:
+        if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            code = ErrorCode.UNKNOWN_TOPIC_ID
+    elif topic.name in results.denied:
         code = DENIED[TOPIC]
     else:
-        code = results.codes.get(TopicPartition(topic, index), results.default)
+        code = results.codes.get(TopicPartition(topic.name, index), code)
     return OffsetCommitResponsePartition(partition_index=index, error_code=code)

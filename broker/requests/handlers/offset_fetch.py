@@ -1,5 +1,7 @@
 """OffsetFetch: the committed offsets of groups. One group before version 8, several since.
 
+Since version 10, topics are given by id.
+
 With RequireStable, an offset that an open transaction may replace is UNSTABLE_OFFSET_COMMIT.
 """
 
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from ..dispatch import RequestContext
 
 _FIRST_WITH_GROUPS = 8
+_FIRST_WITH_TOPIC_IDS = 10
 _NO_OFFSET = CommittedOffset(-1, -1, "", -1)
 
 #: Partition indexes by topic.
@@ -91,17 +94,71 @@ def _groups(
     request: OffsetFetchRequest,
     groups: Iterable[OffsetFetchRequestGroup],
 ) -> list[OffsetFetchResponseGroup]:
-    return [
-        _group(
-            broker,
-            context,
-            group.group_id,
-            _requested_partitions(group.topics),
-            requires_stable=request.require_stable,
-            member=(group.member_id, group.member_epoch),
-        )
-        for group in groups
+    describe = _group_by_id if context.version >= _FIRST_WITH_TOPIC_IDS else _group_by_name
+    return [describe(broker, context, request, group) for group in groups]
+
+
+def _group_by_name(
+    broker: Broker,
+    context: RequestContext,
+    request: OffsetFetchRequest,
+    group: OffsetFetchRequestGroup,
+) -> OffsetFetchResponseGroup:
+    return _group(
+        broker,
+        context,
+        group.group_id,
+        _requested_partitions(group.topics),
+        requires_stable=request.require_stable,
+        member=(group.member_id, group.member_epoch),
+    )
+
+
+def _group_by_id(
+    broker: Broker,
+    context: RequestContext,
+    request: OffsetFetchRequest,
+    group: OffsetFetchRequestGroup,
+) -> OffsetFetchResponseGroup:
+    image = broker.topics.image
+    known: list[OffsetFetchRequestTopics] = []
+    unknown: list[OffsetFetchRequestTopics] = []
+    for topic in group.topics or ():
+        found = image.topics_by_id.get(topic.topic_id)
+        if found is None:
+            unknown.append(topic)
+        else:
+            indexes = topic.partition_indexes
+            known.append(OffsetFetchRequestTopics(name=found.name, partition_indexes=indexes))
+    described = _group_by_name(
+        broker,
+        context,
+        request,
+        OffsetFetchRequestGroup(
+            group_id=group.group_id,
+            member_id=group.member_id,
+            member_epoch=group.member_epoch,
+            topics=None if group.topics is None else known,
+        ),
+    )
+    code = ErrorCode.of(described.error_code)
+    if code is ErrorCode.NONE:
+        code = ErrorCode.UNKNOWN_TOPIC_ID
+    topics = [
+        OffsetFetchResponseTopics(topic_id=image.topics[topic.name].id, partitions=topic.partitions)
+        for topic in described.topics
+        if topic.name in image.topics
     ]
+    topics += [
+        OffsetFetchResponseTopics(
+            topic_id=topic.topic_id,
+            partitions=[_partition(index, _NO_OFFSET, code) for index in topic.partition_indexes],
+        )
+        for topic in unknown
+    ]
+    return OffsetFetchResponseGroup(
+        group_id=described.group_id, error_code=described.error_code, topics=topics
+    )
 
 
 def _requested_partitions(
