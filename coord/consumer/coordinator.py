@@ -364,7 +364,9 @@ class ConsumerGroups:
             assert metadata.regex is not None
             draft.set_regex(metadata.regex, resolved)
         if known is None:
-            return None, f"member {beat.member_id} joined"
+            # Without a subscription it gets nothing, and the others keep what they have.
+            matters = draft.group.epoch == 0 or metadata.topics or metadata.regex
+            return None, f"member {beat.member_id} joined" if matters else ""
         if not metadata.has_subscription_of(known):
             return before, f"member {beat.member_id} changed its subscription"
         return before, ""

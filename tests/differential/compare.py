@@ -39,6 +39,8 @@ _IDENTITY = (
     *("partition_index", "partition", "index", "node_id", "broker_id", "batch_index"),
     *("transactional_id", "producer_id", "topic_id", "error_code"),
 )
+#: The epochs of consumer groups.
+_EPOCHS = ("member_epoch", "group_epoch", "assignment_epoch")
 _PARTITIONS = ("partitions", "partition_responses", "results_by_partition")
 _OF_OTHERS = ("barrier", "__")
 _NOW_WITHIN_MS = 3_600_000
@@ -76,31 +78,32 @@ def _split(path: str) -> Iterator[str]:
     yield part
 
 
-def normalise(response: Any, bindings: Bindings, prefix: str) -> Any:
+def normalise(response: Any, bindings: Bindings, prefix: str, group: str = "") -> Any:
     """Return the tree of a response; outcomes without one stay as they are.
 
-    Only configs that both brokers have are compared.
+    Only configs that both brokers have are compared. `group` is the one of the request.
     """
-    return response if isinstance(response, str) else _message(response, bindings, prefix)
+    return response if isinstance(response, str) else _message(response, bindings, prefix, group)
 
 
-def _message(message: Message, bindings: Bindings, prefix: str) -> dict[str, Any]:
+def _message(message: Message, bindings: Bindings, prefix: str, group: str) -> dict[str, Any]:
+    group = getattr(message, "group_id", group)
     return {
-        name: _value(name, getattr(message, name), bindings, prefix)
+        name: _value(name, getattr(message, name), bindings, prefix, group)
         for name in message.fields
         if name not in _LEFT_OUT and name not in _ARRAYS_LEFT_OUT
     }
 
 
-def _value(name: str, value: Any, bindings: Bindings, prefix: str) -> Any:
+def _value(name: str, value: Any, bindings: Bindings, prefix: str, group: str = "") -> Any:
     if isinstance(value, Message):
-        return _message(value, bindings, prefix)
+        return _message(value, bindings, prefix, group)
     if name == "records":
         return _records(value or b"", bindings)
     if isinstance(value, (bytes, bytearray, memoryview)):
         return bytes(value)
     if isinstance(value, (list, tuple)):
-        elements = [_value("", element, bindings, prefix) for element in value]
+        elements = [_value("", element, bindings, prefix, group) for element in value]
         if name not in ("isr_nodes", "replica_nodes") and elements:
             if isinstance(elements[0], dict):
                 elements = [element for element in elements if not _is_of_others(element, prefix)]
@@ -110,6 +113,8 @@ def _value(name: str, value: Any, bindings: Bindings, prefix: str) -> Any:
             elements.sort(key=lambda element: repr(_identity(element)))
         return elements
     if isinstance(value, int) and not isinstance(value, bool):
+        if name in _EPOCHS and value > 0:
+            return value - bindings.first_epochs.get(group, 0)
         if name in ("producer_id", "session_id"):
             return bindings.symbol_of(value, name.removesuffix("_id"))
         if value > 10**12 and abs(value - time.time() * 1000) < _NOW_WITHIN_MS:

@@ -93,7 +93,7 @@ def _named(request: Any) -> Iterator[_Named]:
             yield _Named((group.group_id,), (group.group_id,))
             for topic in group.topics or ():
                 yield from _named_in_topic(topic)
-    for name in ("groups", "groups_names", "coordinator_keys", "transactional_ids"):
+    for name in ("groups", "group_ids", "groups_names", "coordinator_keys", "transactional_ids"):
         for value in getattr(request, name, ()):
             if isinstance(value, str):
                 yield _Named((value,), (value,))
@@ -134,6 +134,7 @@ def _has_empty_group(_difference: Difference, request: Any) -> bool:
     groups += getattr(request, "coordinator_keys", ())
     groups += [getattr(group, "group_id", group) for group in getattr(request, "groups", ()) or ()]
     groups += getattr(request, "groups_names", ())
+    groups += getattr(request, "group_ids", ())
     return "" in groups
 
 
@@ -420,6 +421,13 @@ EXPLANATIONS: list[Explanation] = [
             request.transactional_id is not None
             and {difference.ottla, difference.kafka} <= _TRANSACTION_ERRORS
         ),
+    ),
+    Explanation(
+        "ConsumerGroupHeartbeat",
+        "heartbeat_interval_ms",
+        "A member of a consumer group that is being rebalanced is asked for its next heartbeat"
+        " in one second; Kafka leaves the interval as it is.",
+        lambda difference, _: difference.ottla == 1000,
     ),
     Explanation(
         "Fetch",

@@ -39,6 +39,16 @@ _GROUPS = (
     registry.OFFSET_DELETE,
     registry.FIND_COORDINATOR,
 )
+_CONSUMER_GROUPS = (
+    *(registry.CONSUMER_GROUP_HEARTBEAT,) * 12,
+    *(registry.CONSUMER_GROUP_DESCRIBE,) * 2,
+    *(registry.OFFSET_COMMIT,) * 2,
+    *(registry.OFFSET_FETCH,) * 2,
+    registry.DESCRIBE_GROUPS,
+    registry.LIST_GROUPS,
+    registry.DELETE_GROUPS,
+    registry.OFFSET_DELETE,
+)
 _ADMIN = (
     *(registry.CREATE_TOPICS,) * 3,
     *(registry.DELETE_TOPICS,) * 2,
@@ -74,6 +84,7 @@ _TRANSACTIONS = (
 THEMES: Sequence[Sequence[Api]] = (
     *(_LOG, _GROUPS, _ADMIN, _TRANSACTIONS),
     (*_LOG, *_GROUPS, *_ADMIN, *_TRANSACTIONS),
+    _CONSUMER_GROUPS,
 )
 
 #: Requests after which Apache Kafka's brokers lag behind its controller: sent alone.
@@ -129,7 +140,12 @@ def generate(seed: int, prefix: str) -> list[Step]:
     """Return the sequence of a seed: 5 to 20 requests, on one to three connections."""
     rng = random.Random(seed)
     apis, connections = rng.choice(THEMES), rng.randint(1, 3)
-    generator = Generator(World(prefix, rng), rng, has_transactions=apis is THEMES[3])
+    generator = Generator(
+        World(prefix, rng),
+        rng,
+        has_transactions=apis is THEMES[3],
+        has_consumer_protocol=apis is _CONSUMER_GROUPS,
+    )
     steps: list[Step] = []
     remaining = rng.randint(5, 20)
     while remaining > 0:
@@ -151,6 +167,9 @@ def _may_share(call: Call) -> bool:
     return key not in alone and not call.damage
 
 
+#: The ids that members of the consumer protocol choose, and the first OffsetFetch with them.
+_MEMBERS = ("m-x", "m-x", "m-x", "m-y", "m-y", "m-z")
+_FIRST_FETCH_WITH_MEMBERS = 9
 _COMMIT_GENERATION = "generation_id_or_member_epoch"
 _INT32 = (0, 1, -1, -2, 2**31 - 1, -(2**31))
 _INT64 = (0, 1, -1, -2, 2**63 - 1, -(2**63))
@@ -172,11 +191,20 @@ CONFIGS: dict[str, Sequence[str]] = {
 class Generator:
     """Fills requests, field by field."""
 
-    def __init__(self, world: World, rng: random.Random, *, has_transactions: bool = False) -> None:
+    def __init__(
+        self,
+        world: World,
+        rng: random.Random,
+        *,
+        has_transactions: bool = False,
+        has_consumer_protocol: bool = False,
+    ) -> None:
         self._world = world
         self._rng = rng
         #: Whether most producers are transactional, and consumers read what is committed.
         self._has_transactions = has_transactions
+        #: Whether members use the consumer protocol.
+        self._has_consumer_protocol = has_consumer_protocol
         self._config = ""
         self._domains: dict[str, Callable[[], Any]] = {
             "topic": world.topic,
@@ -196,6 +224,9 @@ class Generator:
             "client_software_name": self._one_of("ottla", "a b", ""),
             "client_software_version": self._one_of("1.0", "-", ""),
             "key_type": self._mostly(0, 1, 2, 3, -1),
+            "group_ids": world.group,
+            "subscribed_topic_names": world.topic,
+            "instance_id": self._mostly(None, "i", ""),
             "group_instance_id": self._mostly(None, "i", ""),
             "reason": self._one_of(None, "why"),
             "member_epoch": self._mostly(-1, 0, 5),
@@ -252,6 +283,7 @@ class Generator:
             "endpoint_type": self._mostly(1, 0, 3),
             "metadata": lambda: b"\0\1\0\0\0\0\xff\xff\xff\xff",
             "assignment": self._one_of(b"", b"assigned"),
+            "server_assignor": self._mostly(None, "uniform", "range", "nope", weight=0.7),
             "validate_only": self._mostly(False, True),
             "require_stable": self._one_of(False, True),
         }
@@ -324,6 +356,14 @@ class Generator:
                 fields |= {"member_id": "", generation: -1}
             else:
                 fields["member_id"] = self._member_of(message.group_id)
+            if self._has_consumer_protocol and self._rng.random() < 0.8:
+                fields |= self._membership(message.group_id, _COMMIT_GENERATION)
+        elif name == "OffsetFetchRequestGroup" and version >= _FIRST_FETCH_WITH_MEMBERS:
+            fields |= {"member_id": None, "member_epoch": -1}
+            if self._has_consumer_protocol and self._rng.random() < 0.5:
+                fields |= self._membership(message.group_id, "member_epoch")
+        elif name == "ConsumerGroupHeartbeatRequest":
+            fields |= self._heartbeat(message.group_id)
         elif name == "CreatableTopic" and message.assignments and self._rng.random() < 0.8:
             fields |= {"num_partitions": -1, "replication_factor": -1}
         elif name in ("AlterConfigsResource", "DescribeConfigsResource"):
@@ -342,6 +382,49 @@ class Generator:
                 fields[field] = Ref("generation", message.group_id)
         specs = message.fields
         return type(message)(**{n: v for n, v in fields.items() if specs[n].exists_in(version)})
+
+    def _membership(self, group: str, epoch: str) -> dict[str, Any]:
+        """Return the identity of a member of the consumer protocol."""
+        member = self._rng.choice(_MEMBERS)
+        known = Ref("member epoch", f"{group} {member}")
+        return {"member_id": member, epoch: self._mostly(known, 0, -1, 1000)()}
+
+    def _heartbeat(self, group: str) -> dict[str, Any]:
+        """Return the fields of a heartbeat: mostly of a member that joins, stays or leaves."""
+        rng = self._rng
+        fields = self._membership(group, "member_epoch")
+        owned = Ref("owned", f"{group} {fields['member_id']}")
+        chance = rng.random()
+        if chance < 0.35:
+            names = rng.choice((["-a"], ["-b"], ["-b"], ["-a", "-b"], [], ["-c"], None))
+            return fields | {
+                "member_epoch": 0,
+                "rebalance_timeout_ms": self._mostly(60_000, -1)(),
+                "subscribed_topic_names": names and [self._world.prefix + one for one in names],
+                "subscribed_topic_regex": self._mostly(None, "", "(", "a(?=b)")(),
+                "topic_partitions": self._mostly([], None, owned, weight=0.95)(),
+                "rack_id": self._mostly(None, "r", "")(),
+            }
+        quiet = {
+            "rebalance_timeout_ms": -1,
+            "subscribed_topic_names": None,
+            "subscribed_topic_regex": None,
+            "server_assignor": None,
+            "topic_partitions": None,
+            "rack_id": None,
+        }
+        if chance < 0.5:
+            return fields | quiet | {"member_epoch": rng.choice((-1, -1, -1, -2, -3))}
+        if chance < 0.95:
+            return fields | quiet | {"topic_partitions": rng.choice((owned, owned, None))}
+        # Everything, as after an error; maybe with another subscription.
+        return fields | {
+            "rebalance_timeout_ms": 60_000,
+            "subscribed_topic_names": [self._world.prefix + rng.choice(("-a", "-b"))],
+            "subscribed_topic_regex": None,
+            "topic_partitions": owned,
+            "rack_id": None,
+        }
 
     def _set_producer(self, fields: dict[str, Any]) -> None:
         """Have a transactional request name the producer that its transactional id has."""

@@ -56,11 +56,13 @@ TIMEOUT_SECONDS = 5.0
 BARRIER = "barrier"
 OTTLA_CONFIGS = {
     "group.initial.rebalance.delay.ms": "0",
+    "group.consumer.assignment.interval.ms": "0",
     "offsets.topic.num.partitions": "1",
     "log.retention.ms": "-1",
     "replication.factor.policy": "reject",
 }
 KAFKA_CONFIGS = {
+    "group.consumer.assignment.interval.ms": "0",
     "group.min.session.timeout.ms": "6000",
     "log.retention.ms": "-1",
     # Idle sequences leave many deleted topics behind.
@@ -319,7 +321,8 @@ class Pair:
         sides: tuple[Side, Side],
         earlier: Sequence[Any],
     ) -> Iterator[Finding]:
-        trees = [normalise(side.outcomes[number], side.bindings, prefix) for side in sides]
+        group = getattr(call.request, "group_id", "")
+        trees = [normalise(side.outcomes[number], side.bindings, prefix, group) for side in sides]
         api = call.request.api.name
         for difference in differences(api, call.version, *trees):
             explanation = explanation_of(difference, call.request, earlier)

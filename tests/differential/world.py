@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from ottla.protocol.api.consumer_group_heartbeat import TopicPartitions
 from ottla.protocol.batch import build_batch
 from ottla.protocol.compression import Compression
 from ottla.protocol.primitives import NIL_UUID
@@ -104,6 +105,8 @@ _UNBOUND = {
     "session": 0,
     "generation": 1,
     "epoch": 0,
+    "member epoch": 0,
+    "owned": [],
 }
 
 
@@ -115,6 +118,8 @@ class Bindings:
         #: What stands for a value in normalised responses.
         self._symbols: dict[tuple[str, Any], str] = {}
         self._producers = 0
+        #: The epochs in which the first members of groups joined: Kafka's groups start at another.
+        self.first_epochs: dict[str, int] = {}
 
     def value_of(self, ref: Ref) -> Any:
         return self._values.get(ref, _UNBOUND[ref.kind])
@@ -160,6 +165,20 @@ class Bindings:
                 self.bind(request.member_id if is_named else unnamed, response.member_id)
             if response.generation_id > 0:
                 self.bind(Ref("generation", request.group_id), response.generation_id)
+        elif name == "ConsumerGroupHeartbeatRequest" and response.error_code == 0:
+            key = f"{request.group_id} {request.member_id}"
+            self._values[Ref("member epoch", key)] = response.member_epoch
+            if response.member_epoch > 0:
+                self.first_epochs.setdefault(request.group_id, response.member_epoch)
+            if response.assignment is not None:
+                self._values[Ref("owned", key)] = [
+                    TopicPartitions(topic_id=one.topic_id, partitions=list(one.partitions))
+                    for one in response.assignment.topic_partitions
+                ]
+        elif name == "DeleteGroupsRequest":
+            for result in response.results:
+                if result.error_code == 0:
+                    self.first_epochs.pop(result.group_id, None)
         elif name in ("InitProducerIdRequest", "EndTxnRequest") and request.transactional_id:
             if response.error_code == 0 and response.producer_id >= 0:
                 self.bind(Ref("producer", request.transactional_id), response.producer_id)

@@ -14,7 +14,7 @@ from ottla.protocol.api.describe_groups import (
 )
 from ottla.protocol.errors import ErrorCode
 
-from ..authorization import DESCRIBE, GROUP, allows, authorized_operations
+from ..authorization import DESCRIBE, GROUP, NOT_REQUESTED, allows, authorized_operations
 
 if TYPE_CHECKING:
     from ...broker import Broker
@@ -61,7 +61,7 @@ def _describe(
             error_message=message,
             group_id=group_id,
             group_state=state,
-            authorized_operations=operations,
+            authorized_operations=operations if code is ErrorCode.NONE else NOT_REQUESTED,
         )
     return DescribedGroup(
         group_id=group_id,

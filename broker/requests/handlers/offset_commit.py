@@ -38,7 +38,6 @@ from ottla.protocol.api.txn_offset_commit import (
     TxnOffsetCommitRequestTopic,
 )
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.primitives import NIL_UUID
 
 from ..authorization import DENIED, GROUP, READ, TOPIC, allows
 from ..slices import in_slices, is_large, map_in_slices
@@ -52,6 +51,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _FIRST_WITH_TOPIC_IDS = 10
+#: Stands for the name of a topic whose id is unknown: no topic can have it.
+_NO_TOPIC = "?"
 
 _Topic = OffsetCommitRequestTopic | TxnOffsetCommitRequestTopic
 _Partition = OffsetCommitRequestPartition | TxnOffsetCommitRequestPartition
@@ -123,10 +124,10 @@ async def _handle_in_slices(
 
 
 def _with_name(image: MetadataImage, topic: OffsetCommitRequestTopic) -> OffsetCommitRequestTopic:
-    """Return a topic with its name; "" if no topic has the id."""
+    """Return a topic with its name."""
     found = image.topics_by_id.get(topic.topic_id)
     return OffsetCommitRequestTopic(
-        name="" if found is None else found.name,
+        name=_NO_TOPIC if found is None else found.name,
         topic_id=topic.topic_id,
         partitions=topic.partitions,
     )
@@ -262,7 +263,7 @@ def _partition_response(
     topic: OffsetCommitRequestTopic, index: int, results: _Results
 ) -> OffsetCommitResponsePartition:
     code = results.default
-    if topic.topic_id != NIL_UUID and not topic.name:
+    if topic.name == _NO_TOPIC:
         if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             code = ErrorCode.UNKNOWN_TOPIC_ID
     elif topic.name in results.denied:
