@@ -103,7 +103,7 @@ def _named_in_topic(topic: Any) -> Iterator[_Named]:
     name = getattr(topic, "name", getattr(topic, "topic", topic))
     if not name and hasattr(topic, "topic_id"):
         name = topic.topic_id
-        if hasattr(topic, "name") and not hasattr(topic, "partition_data"):  # DeleteTopics
+        if type(topic).__name__ == "DeleteTopicState":
             name = getattr(name, "key", name)
     partitions = next((getattr(topic, n) for n in _PARTITIONS if hasattr(topic, n)), None)
     if partitions is None:
@@ -192,6 +192,25 @@ def _has_no_producer_epoch(_difference: Difference, request: Any) -> bool:
     )
 
 
+def _has_different_subscriptions(
+    _difference: Difference, request: Any, earlier: Sequence[Any]
+) -> bool:
+    subscriptions = {
+        tuple(sorted(other.subscribed_topic_names))
+        for other in (*earlier, request)
+        if other.api.name == "ConsumerGroupHeartbeat" and other.subscribed_topic_names is not None
+    }
+    return len(subscriptions) > 1
+
+
+def _was_left(_difference: Difference, _request: Any, earlier: Sequence[Any]) -> bool:
+    return any(
+        other.api.name == "ConsumerGroupHeartbeat" and other.member_epoch == _LEAVE
+        for other in earlier
+    )
+
+
+_LEAVE = -1
 _DELETE, _SUBTRACT = 1, 3
 _MAX_TOPIC_NAME_LENGTH = 249
 _TRANSACTION_ERRORS = {
@@ -428,6 +447,21 @@ EXPLANATIONS: list[Explanation] = [
         "A member of a consumer group that is being rebalanced is asked for its next heartbeat"
         " in one second; Kafka leaves the interval as it is.",
         lambda difference, _: difference.ottla == 1000,
+    ),
+    Explanation(
+        "ConsumerGroupHeartbeat|ConsumerGroupDescribe",
+        r"(assignment|groups\.members\.(target_)?assignment)\.topic_partitions.*",
+        "The assignor uniform may give other partitions, in the same numbers, to members whose"
+        " subscriptions differ.",
+        applies_after=_has_different_subscriptions,
+        diverges=True,
+    ),
+    Explanation(
+        "ConsumerGroupDescribe",
+        r"groups\.(group_state|assignment_epoch|members\.target_assignment.*)",
+        "The target assignment of a consumer group is computed when a member leaves; Kafka computes"
+        " it with the next heartbeat of another one.",
+        applies_after=_was_left,
     ),
     Explanation(
         "Fetch",

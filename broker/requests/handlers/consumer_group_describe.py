@@ -90,7 +90,8 @@ def _member(broker: Broker, group: ConsumerGroup, member: ConsumerMember) -> Mem
         client_host=metadata.client_host,
         subscribed_topic_names=list(metadata.topics),
         subscribed_topic_regex=metadata.regex or "",
-        assignment=described_assignment(broker, current.assigned),
+        # With what it has yet to revoke.
+        assignment=described_assignment(broker, current.held),
         target_assignment=described_assignment(broker, group.target_of(member.id)),
         member_type=_CLASSIC if member.is_classic else _CONSUMER,
     )
