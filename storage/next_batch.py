@@ -53,6 +53,9 @@ _FLIPPED_HEADER_BITS = 3
 #: So many possible offsets of a batch are kept, if the header of the one before it is damaged.
 _MAX_OFFSETS = 8
 _MAX_REMEMBERED = 100_000
+_WINDOW_BYTES = 64 * 1024
+_WINDOW_MASK = -_WINDOW_BYTES
+_MAX_WINDOWS = 8
 _LONGEST_VARINT = 5
 #: So many zeros may end a batch whose length is known but for a few bits.
 _FEW_ZEROS = 16
@@ -79,6 +82,14 @@ class _Header(NamedTuple):
     def counts(self) -> set[int]:
         """The number of its records, as two fields have it."""
         return {count for count in (self.record_count, self.last_offset_delta + 1) if count > 0}
+
+
+class _Span(NamedTuple):
+    """A batch whose header may be right."""
+
+    end: int
+    base_offset: int
+    last_offset: int
 
 
 class NextBatch(NamedTuple):
@@ -114,6 +125,8 @@ class BatchFinder:
         # By position: where a chain of headers ends that starts there, and which batches are good.
         self._chain_ends: dict[int, int] = {}
         self._good: dict[int, bool] = {}
+        # Parts of the file by position, for headers.
+        self._windows: dict[int, bytes] = {}
 
     def find(
         self, position: int, expected_offset: int, offsets: frozenset[int] | None
@@ -191,7 +204,7 @@ class BatchFinder:
             return True
         header = self._plausible_header(position)
         if header is not None and (
-            offsets is None or self._has_gaps or self._base_offset_at(position) in offsets
+            offsets is None or self._has_gaps or header.base_offset in offsets
         ):
             return True
         return self._looks_damaged(position, offsets)
@@ -235,7 +248,7 @@ class BatchFinder:
             offsets = _offsets_after(header, offsets)
         for candidate in self._headers_between(position + 1, anchor):
             found = self._plausible_header(candidate)
-            if found is None or self._base_offset_at(candidate) >= anchor_offset:
+            if found is None or found.base_offset >= anchor_offset:
                 continue
             is_near = candidate - position <= _MAX_BATCH_BYTES
             if header is not None and candidate > position + HEADER_BYTES and is_near:
@@ -244,7 +257,7 @@ class BatchFinder:
                     return candidate
             if budget <= 0 or not self._is_chained(candidate, position, sizes, anchor):
                 continue
-            budget -= found[0] - candidate
+            budget -= found.end - candidate
             if self.is_good(candidate):
                 return candidate
         return anchor if anchor < self._size else None
@@ -274,7 +287,7 @@ class BatchFinder:
     def _has_two(self, position: int) -> bool:
         """Whether a batch is followed by another one."""
         found = self._plausible_header(position)
-        return found is not None and self._plausible_header(found[0]) is not None
+        return found is not None and self._plausible_header(found.end) is not None
 
     def _end_of_chain(self, position: int, anchor: int) -> int:
         """Return where batches without a gap end that start at a position; -1 if there is one.
@@ -292,15 +305,13 @@ class BatchFinder:
             if position - chain[0] > _MAX_BATCH_BYTES:
                 position = self._size
                 break
-            end, last_offset = found
-            if end < self._size and self._plausible_header(end) is not None:
-                base_offset = self._base_offset_at(end)
-                if base_offset != last_offset + 1 and not (
-                    base_offset > last_offset and (self._has_gaps or self.is_good(end))
-                ):
+            following = self._plausible_header(found.end)
+            if following is not None and following.base_offset != found.last_offset + 1:
+                is_gap = following.base_offset > found.last_offset
+                if not is_gap or not (self._has_gaps or self.is_good(found.end)):
                     position = -1
                     break
-            position = end
+            position = found.end
         end = self._chain_ends.get(position, position)
         self._chain_ends.update(dict.fromkeys(chain, end))
         return end
@@ -347,15 +358,20 @@ class BatchFinder:
             end += 1
         return end - position if crc == stored else 0
 
-    def _plausible_header(self, position: int) -> tuple[int, int] | None:
-        """Return end and last offset of the batch at a position, if its header may be right."""
-        block = self._segment.read(position, HEADER_BYTES)
-        if len(block) < HEADER_BYTES:
+    def _plausible_header(self, position: int) -> _Span | None:
+        """Return where the batch at a position ends, if its header may be right."""
+        start = position & _WINDOW_MASK
+        window = self._windows.get(start)
+        if window is None:
+            if len(self._windows) == _MAX_WINDOWS:
+                del self._windows[next(iter(self._windows))]
+            window = self._segment.read(start, _WINDOW_BYTES + HEADER_BYTES)
+            self._windows[start] = window
+        at = position - start
+        if at + HEADER_BYTES > len(window):
             return None
-        base, length, _epoch, magic, _crc, delta, _timestamp, _id, _ = unpack_header(block, 0)
+        base, length, _, magic, _, delta, _, _, record_count = unpack_header(window, at)
         end = position + LOG_OVERHEAD_BYTES + length
-        attributes = int.from_bytes(block[21:23], "big")
-        record_count = int.from_bytes(block[57:61], "big", signed=True)
         is_plausible = (
             magic == 2
             and position + HEADER_BYTES <= end <= self._size
@@ -363,10 +379,11 @@ class BatchFinder:
             and base + delta < self._end_offset
             and 0 <= record_count <= delta + 1
             and (record_count == delta + 1 or self._has_gaps)
-            and attributes < 128
-            and attributes & 7 <= 4
+            and window[at + 21] == 0
+            and window[at + 22] < 128
+            and window[at + 22] & 7 <= 4
         )
-        return (end, base + delta) if is_plausible else None
+        return _Span(end, base, base + delta) if is_plausible else None
 
     def _base_offset_at(self, position: int) -> int:
         return int.from_bytes(self._segment.read(position, 8), "big", signed=True)
@@ -442,7 +459,7 @@ class BatchFinder:
         if header is None:
             return False
         try:
-            RecordBatch(self._segment.read(position, header[0] - position)).validate()
+            RecordBatch(self._segment.read(position, header.end - position)).validate()
         except BatchError:
             return False
         return True

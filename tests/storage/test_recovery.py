@@ -900,7 +900,7 @@ def test_recovery_skips_a_hole_quickly(tmp_path):
     assert path.stat().st_size == size
 
 
-@pytest.mark.parametrize("damage", ["length", "header"])
+@pytest.mark.parametrize("damage", ["length", "header", "length and records"])
 def test_recovery_is_linear_in_headers_that_only_look_like_a_batch(tmp_path, damage):
     size = 2_000_000
     headers = bytearray()
@@ -920,9 +920,11 @@ def test_recovery_is_linear_in_headers_that_only_look_like_a_batch(tmp_path, dam
     path = log.active_segment.path(".log")
     crash(log)
     data = bytearray(path.read_bytes())
-    if damage == "length":
+    if damage.startswith("length"):
         data[outer.position + 9] ^= 0x10
-    else:
+    if damage.endswith("records"):
+        data[outer.position + 62] ^= 0xFF
+    if damage == "header":
         data[outer.position : outer.position + 61] = b"\xaa" * 61
     path.write_bytes(data)
 
