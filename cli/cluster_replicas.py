@@ -28,6 +28,11 @@ __all__ = ["cluster"]
 
 _POLL_SECONDS = 0.3
 _PLAN_VERSION = 1
+_THROTTLED_RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
+_THROTTLED_REPLICAS = (
+    "leader.replication.throttled.replicas",
+    "follower.replication.throttled.replicas",
+)
 
 Plan = dict["TopicPartition", tuple[int, ...]]
 
@@ -151,27 +156,50 @@ _plan_argument = click.argument("plan", metavar="PLAN", type=click.File("rb"))
 
 @reassign.command("execute")
 @_plan_argument
+@click.option(
+    "--throttle",
+    metavar="BYTES",
+    type=click.IntRange(min=1),
+    help="Maximum bytes per second that each broker copies.  [default: no limit]",
+)
 @click.option("--no-wait", is_flag=True, help="Return when the moves have begun.")
 @connected
-def execute_reassignment(target: Target, plan: IO[bytes], no_wait: bool) -> None:
+def execute_reassignment(
+    target: Target, plan: IO[bytes], throttle: int | None, no_wait: bool
+) -> None:
     """Move replicas as a plan says, and wait for it.
 
     PLAN is a file, or - for stdin. Ctrl-C stops the wait, not the moves.
 
+    A throttle is removed when the moves are complete, or by verify. To change it, execute the plan
+    again.
+
     \b
         ottla cluster reassign execute plan.json
+        ottla cluster reassign execute plan.json --throttle 20000000
     """
     targets = _read_plan(plan)
     with target.admin() as admin:
+        if throttle is not None:
+            _set_throttle(admin, targets, throttle)
         _execute(admin, targets, waits=not no_wait)
+        if throttle is not None and not no_wait:
+            _remove_throttle(admin, targets)
 
 
 @reassign.command("verify")
 @_plan_argument
+@click.option(
+    "--preserve-throttles", "keeps_throttles", is_flag=True, help="Do not remove throttles."
+)
 @json_option
 @connected
-def verify_reassignment(target: Target, plan: IO[bytes], as_json: bool) -> None:
+def verify_reassignment(
+    target: Target, plan: IO[bytes], keeps_throttles: bool, as_json: bool
+) -> None:
     """Show whether a plan is complete; fail if not.
+
+    When it is complete, this removes the throttles of its topics and of all brokers.
 
     \b
         ottla cluster reassign verify plan.json
@@ -179,6 +207,9 @@ def verify_reassignment(target: Target, plan: IO[bytes], as_json: bool) -> None:
     targets = _read_plan(plan)
     with target.admin() as admin:
         states = _states(admin, targets)
+        is_complete = all(state == "complete" for state in states.values())
+        if is_complete and not keeps_throttles and not admin.list_partition_reassignments():
+            _remove_throttle(admin, targets)
     output.print_rows(
         ("topic", "partition", "replicas", "state"),
         [
@@ -187,7 +218,7 @@ def verify_reassignment(target: Target, plan: IO[bytes], as_json: bool) -> None:
         ],
         as_json=as_json,
     )
-    if any(state != "complete" for state in states.values()):
+    if not is_complete:
         raise click.exceptions.Exit(Exit.FAILED)
 
 
@@ -308,6 +339,39 @@ def _execute(admin: Admin, targets: Plan, *, waits: bool) -> None:
         names = ", ".join(f"{tp.topic}:{tp.partition}" for tp in sorted(failed)[:3])
         raise Failure(f"{output.counted(len(failed), 'move')} cancelled or replaced: {names}")
     click.echo(f"moved {count}")
+
+
+def _set_throttle(admin: Admin, targets: Plan, bytes_per_second: int) -> None:
+    """Throttle the new replicas of a plan, and those that they are copied from."""
+    current = _current(admin, sorted({tp.topic for tp in targets}), internal=True)
+    moving = admin.list_partition_reassignments(*targets) if targets else {}
+    lists: dict[str, tuple[list[str], list[str]]] = {}
+    for tp, replicas in sorted(targets.items()):
+        existing = moving[tp].replicas if tp in moving else current.get(tp, ())
+        adding = moving[tp].adding if tp in moving else ()
+        leaders, followers = lists.setdefault(tp.topic, ([], []))
+        leaders += [f"{tp.partition}:{one}" for one in existing if one not in adding]
+        added = [one for one in replicas if one not in existing or one in adding]
+        followers += [f"{tp.partition}:{one}" for one in added]
+    rates = dict.fromkeys(_THROTTLED_RATES, str(bytes_per_second))
+    for broker in _racks(admin):
+        admin.alter_broker_configs(broker, rates)
+    for topic, throttled in lists.items():
+        configs = zip(_THROTTLED_REPLICAS, map(",".join, throttled), strict=True)
+        admin.alter_topic_configs(topic, dict(configs))
+
+
+def _remove_throttle(admin: Admin, targets: Plan) -> None:
+    """Remove the throttles of the topics of a plan, and the rates of all brokers."""
+    topics = {tp.topic for tp in targets}
+    described = admin.describe_topic_configs(*topics, keys=_THROTTLED_REPLICAS) if topics else {}
+    for topic, configs in described.items():
+        if any(config.value for config in configs.values()):
+            admin.alter_topic_configs(topic, unset=_THROTTLED_REPLICAS)
+    brokers = admin.describe_broker_configs(*_racks(admin), keys=_THROTTLED_RATES)
+    for broker, rates in brokers.items():
+        if any(config.source.name == "DYNAMIC_BROKER" for config in rates.values()):
+            admin.alter_broker_configs(broker, unset=_THROTTLED_RATES)
 
 
 def _states(admin: Admin, targets: Plan) -> dict[TopicPartition, str]:

@@ -14,7 +14,10 @@ COMMANDS = {
     "topic": ("ottla.cli.topic_records:topic", "List, describe, create, alter and delete topics."),
     "produce": ("ottla.cli.produce:produce", "Send records from stdin or files to a topic."),
     "consume": ("ottla.cli.consume:consume", "Print the records of topics."),
-    "group": ("ottla.cli.group_reset:group", "List, describe, reset and delete consumer groups."),
+    "group": (
+        "ottla.cli.group_reset:group",
+        "List, describe, reset and delete consumer groups and share groups.",
+    ),
     "txn": ("ottla.cli.txn:txn", "List, describe and abort transactions."),
     "config": ("ottla.cli.config:config", "Show and change topic configs and broker configs."),
     "cluster": (

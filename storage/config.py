@@ -20,6 +20,8 @@ from ottla.protocol.configdef import (
     unknown_config,
 )
 
+from .throttled_replicas import parse_throttled_replicas
+
 _DAY_MS = 24 * 60 * 60 * 1000
 
 
@@ -143,6 +145,19 @@ class LogConfig:
         False,
         "Whether a replica outside the ISR may become leader, losing records, if no other can.",
     )
+    leader_replication_throttled_replicas: str = config_key(
+        "",
+        "Replicas whose leaders send followers that are not in sync no more than"
+        " leader.replication.throttled.rate: PARTITION:BROKER,… with the brokers that lead, or *"
+        " for all.",
+        is_list=True,
+    )
+    follower_replication_throttled_replicas: str = config_key(
+        "",
+        "Replicas that fetch no more than follower.replication.throttled.rate while they are"
+        " behind: PARTITION:BROKER,… or * for all.",
+        is_list=True,
+    )
     preallocate: bool = config_key(
         False,
         "Whether the file of a new segment is extended to segment.bytes at once, instead of in"
@@ -188,6 +203,8 @@ class LogConfig:
     def __post_init__(self) -> None:
         for name, declared in TOPIC_CONFIGS.items():
             declared.check(getattr(self, field_of(name)))
+        parse_throttled_replicas(self.leader_replication_throttled_replicas)
+        parse_throttled_replicas(self.follower_replication_throttled_replicas)
 
     @property
     def deletes(self) -> bool:

@@ -94,6 +94,9 @@ class _Followed:
         self.has_failed = False
         #: Whether it is not fetched any more.
         self.is_failed = False
+        #: Whether the leader has committed records that this follower does not have, as far as it
+        #: knows.
+        self.is_behind = True
         #: Whether damage may have left gaps in the log.
         self.may_have_gaps = True
 
@@ -317,12 +320,16 @@ class ReplicaFetcher:
         keys, paused = {**self._changed_keys, **dict.fromkeys(self._paused)}, set()
         changes: dict[PartitionKey, _Fetch | None] = {}
         for key in keys:
+            followed = self._partitions.get(key)
+            if followed is not None:
+                if followed.is_behind and followed.retry_at <= now:
+                    seconds = self._manager.seconds_until_fetch(followed.partition)
+                    followed.retry_at = max(followed.retry_at, now + seconds)
+                if followed.retry_at > now:
+                    paused.add(key)
             wanted = self._wanted(key, now)
             if wanted != self._sent.get(key):
                 changes[key] = wanted
-            followed = self._partitions.get(key)
-            if followed is not None and followed.retry_at > now:
-                paused.add(key)
         self._paused = paused
         return changes
 
@@ -420,6 +427,8 @@ class ReplicaFetcher:
         else:
             if data.records:
                 log.append_as_follower(data.records, self._manager.now_ms())
+                self._manager.record_fetched(partition, len(data.records))
+            followed.is_behind = data.high_watermark > log.end_offset
             partition.set_high_watermark(data.high_watermark)
             offset = min(data.log_start_offset, partition.high_watermark)
             if offset > log.start_offset:

@@ -22,11 +22,13 @@ from ottla.coord.election import expand, resign, shrink, update_elr
 from ottla.coord.metadata_image import Topic, partition_key
 from ottla.coord.partition_state import PartitionState
 from ottla.protocol.errors import ErrorCode
+from ottla.storage.throttled_replicas import is_throttled
 
 from ..partitions.partition import Partition, Role
 from ..requests.errors import ApiError
 from ..requests.handlers.broker_registration import check_inter_broker_listener
 from .replica_fetcher import PartitionKey, ReplicaFetcher
+from .replication_throttle import ReplicationThrottle
 from .store.metadata_store import Compare, Entry, ModRevision, Put, StoreError, UnknownOutcomeError
 
 if TYPE_CHECKING:
@@ -63,6 +65,12 @@ class ReplicaManager:
         self._tasks: list[asyncio.Task[None]] = []
         assert broker.store is not None
         self._store = broker.store
+        self._leader_throttle = ReplicationThrottle(
+            lambda: self.config.leader_replication_throttled_rate
+        )
+        self._follower_throttle = ReplicationThrottle(
+            lambda: self.config.follower_replication_throttled_rate
+        )
 
     def start(self) -> None:
         """Begin to follow and to lead, as the states say."""
@@ -227,6 +235,39 @@ class ReplicaManager:
         state = partition.state
         if state is not None and replica.replica_id not in state.isr:
             self._expand_isr(partition)
+
+    # Throttles.
+
+    def throttles_follower(self, partition: Partition, broker_id: int) -> bool:
+        """Whether what a follower fetches counts for the throttle of this leader."""
+        state = partition.state
+        if state is None or broker_id in state.isr:
+            return False
+        throttled = partition.log.config.leader_replication_throttled_replicas
+        return is_throttled(throttled, partition.index, self.broker_id)
+
+    def is_leader_throttle_exceeded(self) -> bool:
+        """Whether throttled followers get nothing at the moment."""
+        return self._leader_throttle.seconds_until_free(time.monotonic()) > 0
+
+    def record_sent(self, size_bytes: int) -> None:
+        """Count bytes that a throttled follower is sent."""
+        self._leader_throttle.record(size_bytes, time.monotonic())
+
+    def record_fetched(self, partition: Partition, size_bytes: int) -> None:
+        """Count bytes that this follower has fetched, if the partition is throttled."""
+        if self._throttles_fetches(partition):
+            self._follower_throttle.record(size_bytes, time.monotonic())
+
+    def seconds_until_fetch(self, partition: Partition) -> float:
+        """Return how long to wait before a partition that is behind is fetched; 0 for not."""
+        if not self._throttles_fetches(partition):
+            return 0.0
+        return self._follower_throttle.seconds_until_free(time.monotonic())
+
+    def _throttles_fetches(self, partition: Partition) -> bool:
+        throttled = partition.log.config.follower_replication_throttled_replicas
+        return is_throttled(throttled, partition.index, self.broker_id)
 
     def _expand_isr(self, partition: Partition) -> None:
         progress, key = partition.progress, self._key_of(partition)

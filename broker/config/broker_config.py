@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from ottla.coord.principal import KafkaPrincipal
 from ottla.protocol.configdef import (
     INT_MAX,
+    LONG_MAX,
     ConfigError,
     ConfigKey,
     as_text,
@@ -239,6 +240,23 @@ class BrokerConfig(SecurityConfigs):
     )
     replica_fetch_response_max_bytes: int = config_key(
         10 * 1024 * 1024, "Maximum bytes of a response to a follower.", low=1, high=INT_MAX
+    )
+    leader_replication_throttled_rate: int = config_key(
+        LONG_MAX,
+        "Maximum bytes per second that this broker sends, as the leader of partitions in"
+        " leader.replication.throttled.replicas, to followers that are not in sync.",
+        low=0,
+    )
+    follower_replication_throttled_rate: int = config_key(
+        LONG_MAX,
+        "Maximum bytes per second that this broker fetches of the partitions in"
+        " follower.replication.throttled.replicas that it is behind with.",
+        low=0,
+    )
+    replica_alter_log_dirs_io_max_bytes_per_second: int = config_key(
+        LONG_MAX,
+        "Maximum bytes per second of moves between log directories.",
+        fixed_because="a broker has one log directory",
     )
     replica_socket_timeout_ms: int = config_key(
         3000,

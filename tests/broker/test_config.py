@@ -147,7 +147,11 @@ def test_every_topic_config_has_a_broker_config_for_its_default():
     keys = {key.topic_name: key for key in BROKER_CONFIGS.values() if key.topic_name}
 
     fixed = {name for name, key in TOPIC_CONFIGS.items() if key.fixed_because}
-    assert TOPIC_CONFIGS.keys() - keys.keys() == fixed | {"message.downconversion.enable"}
+    assert TOPIC_CONFIGS.keys() - keys.keys() == fixed | {
+        "follower.replication.throttled.replicas",
+        "leader.replication.throttled.replicas",
+        "message.downconversion.enable",
+    }
     for topic_name, key in keys.items():
         assert key.default == TOPIC_CONFIGS[topic_name].default
         assert key.is_dynamic

@@ -83,7 +83,8 @@ def test_help_imports_no_package_and_broker_commands_no_daemon():
         "    'ottla.cli', 'ottla.cli.errors',\n"
         "    'ottla.coord', 'ottla.coord.principal',\n"
         "    'ottla.protocol', 'ottla.protocol.configdef',\n"
-        "    'ottla.storage', 'ottla.storage.config'}, packages()\n"
+        "    'ottla.storage', 'ottla.storage.config',\n"
+        "    'ottla.storage.throttled_replicas'}, packages()\n"
     )
 
     subprocess.run([sys.executable, "-c", script], check=True, stdout=subprocess.PIPE)

@@ -142,8 +142,10 @@ def test_partitions_move_under_load_with_a_kill(
 ) -> None:
     with load_on_brokers(cluster, etcd, "moving", [0, 1]) as load:
         plan = plan_file(tmp_path, "moving", [[2, 3], [3, 2]])
-        text = run("cluster", "reassign", "execute", plan, "--no-wait")
+        throttled = ("--throttle", "80000000", "--no-wait")
+        text = run("cluster", "reassign", "execute", plan, *throttled)
         assert text == "moving 2 partitions; watch: ottla cluster reassign list\n"
+        assert throttles(cluster, "moving") == {"80000000", "0:0,0:1,1:1,1:0", "0:2,0:3,1:3,1:2"}
         cluster[2].kill()
         load.wait_for_acks()
         cluster[2].start()
@@ -156,7 +158,9 @@ def test_partitions_move_under_load_with_a_kill(
         assert run.run("cluster", "reassign", "verify", back).exit_code == 1
         cluster[3].kill()
         cluster[3].start()
-        assert run("cluster", "reassign", "execute", back) == "moved 2 partitions\n"
+        executed = run("cluster", "reassign", "execute", back, "--throttle", "90000000")
+        assert executed == "moved 2 partitions\n"
+        assert throttles(cluster, "moving") == set()
     assert replicas_of(cluster, "moving") == [(0, 1), (1, 0)]
 
 
@@ -264,6 +268,19 @@ def test_the_members_of_the_store_are_described(
     assert etcd[0].address in run("cluster", "describe")
 
 
+def throttles(cluster: StoreCluster, topic: str) -> set[str | None]:
+    """Return the rates and lists of throttles that are set."""
+    with Admin(cluster.bootstrap) as admin:
+        configs = list(admin.describe_topic_configs(topic)[topic].values())
+        for of_broker in admin.describe_broker_configs(*range(BROKERS)).values():
+            configs += of_broker.values()
+    return {
+        config.value
+        for config in configs
+        if "replication.throttled" in config.name and not config.is_default
+    }
+
+
 @pytest.fixture
 def kafka_tool(cluster: StoreCluster) -> Callable[..., str]:
     if reason := ApacheKafka.missing():
@@ -299,12 +316,15 @@ def test_kafkas_own_tools(
     proposed = generated.rpartition("Proposed partition reassignment configuration\n")[2]
     plan = tmp_path / "plan.json"
     plan.write_text(proposed)
-    kafka_tool(reassign, "--execute", "--reassignment-json-file", str(plan))
-    wait_until(lambda: run.run("cluster", "reassign", "verify", str(plan)).exit_code == 0, "moved")
-    # Without --preserve-throttles it would remove configs of throttles, which there are not.
-    verified = kafka_tool(
-        *(reassign, "--verify", "--reassignment-json-file", str(plan), "--preserve-throttles")
+    kafka_tool(
+        *(reassign, "--execute", "--reassignment-json-file", str(plan)),
+        *("--throttle", "50000000"),
     )
+    assert throttles(cluster, "tools") == {"50000000", "0:0,0:1,1:0,1:1", "0:2,0:3,1:2,1:3"}
+    verify = ("cluster", "reassign", "verify", str(plan), "--preserve-throttles")
+    wait_until(lambda: run.run(*verify).exit_code == 0, "moved")
+    verified = kafka_tool(reassign, "--verify", "--reassignment-json-file", str(plan))
+    assert throttles(cluster, "tools") == set()
     assert verified.count("is completed") == 2
     assert "No partition reassignments found" in kafka_tool(reassign, "--list")
     with Admin(cluster.bootstrap) as admin:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from harness.requests import produce_batch, send_request
 from harness.waiting import eventually
 from ottla.broker import Broker
 from ottla.broker.partitions.partition import Role
+from ottla.client import Admin
 from ottla.coord.partition_state import PartitionState
 from ottla.protocol.api.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -25,7 +27,7 @@ from ottla.protocol.api.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsTopics,
 )
-from ottla.protocol.errors import ErrorCode
+from ottla.protocol.errors import ErrorCode, KafkaError
 
 PREFERRED, UNCLEAN = 0, 1
 
@@ -411,3 +413,48 @@ async def test_a_lower_minimum_of_in_sync_replicas_waits_for_the_elr(cluster: Re
     # Only when the follower is not eligible any more may it lack records.
     await eventually(lambda: partition.high_watermark == 1)
     assert cluster.state("t").elr == ()
+
+
+@pytest.mark.parametrize("side", ["leader", "follower"])
+async def test_a_throttle_limits_how_fast_a_new_replica_copies(tmp_path: Path, side: str) -> None:
+    cluster = Replicas(tmp_path, replica_fetch_max_bytes="65536")
+    await cluster.start(0, 1, 2, 3)
+    await cluster.create("t", factor=2)
+    for _ in range(24):
+        await produce(cluster, "t", value=bytes(65_536))
+    before = cluster.state("t")
+    new = others(before)[0]
+    bootstrap = cluster.any.address
+    async with Admin(bootstrap) as admin:
+        replicas = f"0:{before.leader if side == 'leader' else new}"
+        await admin.alter_topic_configs("t", {f"{side}.replication.throttled.replicas": replicas})
+        # The others are not throttled.
+        for broker in cluster.brokers:
+            rate = {f"{side}.replication.throttled.rate": "500000"}
+            await admin.alter_broker_configs(broker, rate)
+    started = time.monotonic()
+
+    assert await reassign(cluster.any, (before.leader, new)) == (ErrorCode.NONE, None)
+    # In-sync replicas are not throttled.
+    leader = cluster.brokers[before.leader]
+    assert leader.replicas is not None
+    partition = leader.topics.find("t", 0)
+    for follower in before.isr:
+        assert not leader.replicas.throttles_follower(partition, follower)
+    await eventually(lambda: set(cluster.state("t").replicas) == {before.leader, new})
+
+    # A second's worth and one response may come at once.
+    size = 24 * 65_536 - 500_000 - 65_536
+    assert time.monotonic() - started > size / 500_000
+    await cluster.stop(*cluster.brokers)
+    await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize("value", ["0", "0:x", "a:1", "*,0:1", "0:1:2"])
+async def test_an_invalid_list_of_throttled_replicas_is_refused(
+    cluster: Replicas, value: str
+) -> None:
+    await cluster.create("t", factor=2)
+    async with Admin(cluster.any.address) as admin:
+        with pytest.raises(KafkaError, match="expected PARTITION:BROKER"):
+            await admin.alter_topic_configs("t", {"follower.replication.throttled.replicas": value})

@@ -400,7 +400,7 @@ def _read_slice(
     is_committed = is_consumer and request.isolation_level == _READ_COMMITTED
     aborted: list[AbortedTransaction] | None = None
     for topic, fetched in wanted:
-        index = fetched.partition
+        index, is_throttled = fetched.partition, False
         try:
             if is_consumer:
                 if authorizer is not None:
@@ -426,6 +426,11 @@ def _read_slice(
                 log_slice = partition.read(fetched.fetch_offset, max_bytes)
             else:
                 log_slice = partition.read_as_follower(fetched.fetch_offset, max_bytes)
+                is_throttled = broker.replicas.throttles_follower(
+                    partition, request.replica_state.replica_id
+                )
+                if is_throttled and broker.replicas.is_leader_throttle_exceeded():
+                    log_slice = LogSlice(memoryview(b""), partition.log.active_segment, 0)
                 if result.is_first:
                     broker.replicas.record_fetch(
                         partition, request.replica_state, fetched.fetch_offset
@@ -464,6 +469,8 @@ def _read_slice(
             records, size_bytes = records[:0], 0
             aborted = [] if is_committed else None
         if size_bytes:
+            if is_throttled and broker.replicas is not None:
+                broker.replicas.record_sent(size_bytes)
             result.slices.append((len(data), log_slice))
             result.size_bytes += size_bytes
             result.remaining_bytes -= size_bytes
