@@ -111,6 +111,7 @@ DELETE_ACLS = Api(31, "DeleteAcls", Versions(1, 3, 2))
 DESCRIBE_CONFIGS = Api(32, "DescribeConfigs", Versions(1, 4, 4))
 # Version 2 only adds flexible encoding, and sarama encodes it incorrectly.
 ALTER_CONFIGS = Api(33, "AlterConfigs", Versions(0, 1, 2))
+ALTER_REPLICA_LOG_DIRS = Api(34, "AlterReplicaLogDirs", Versions(1, 2, 2))
 DESCRIBE_LOG_DIRS = Api(35, "DescribeLogDirs", Versions(1, 4, 2))
 SASL_AUTHENTICATE = Api(36, "SaslAuthenticate", Versions(0, 2, 2))
 CREATE_PARTITIONS = Api(37, "CreatePartitions", Versions(0, 3, 2))
@@ -122,7 +123,6 @@ LIST_PARTITION_REASSIGNMENTS = Api(46, "ListPartitionReassignments", Versions(0,
 OFFSET_DELETE = Api(47, "OffsetDelete", Versions(0, 0))
 DESCRIBE_CLIENT_QUOTAS = Api(48, "DescribeClientQuotas", Versions(0, 1, 1))
 ALTER_CLIENT_QUOTAS = Api(49, "AlterClientQuotas", Versions(0, 1, 1))
-OFFSET_DELETE = Api(47, "OffsetDelete", Versions(0, 0))
 DESCRIBE_USER_SCRAM_CREDENTIALS = Api(50, "DescribeUserScramCredentials", Versions(0, 0, 0))
 ALTER_USER_SCRAM_CREDENTIALS = Api(51, "AlterUserScramCredentials", Versions(0, 0, 0))
 # Between brokers only.

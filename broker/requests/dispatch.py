@@ -87,6 +87,7 @@ SUPPORTED_APIS = {
         registry.DELETE_ACLS,
         registry.DESCRIBE_CONFIGS,
         registry.ALTER_CONFIGS,
+        registry.ALTER_REPLICA_LOG_DIRS,
         registry.DESCRIBE_LOG_DIRS,
         registry.SASL_AUTHENTICATE,
         registry.CREATE_PARTITIONS,

@@ -7,9 +7,14 @@ import pytest
 from harness.brokers import broker_and_client
 from harness.logs import a_batch
 from harness.requests import create_topic, produce_batch
+from ottla.protocol.api.alter_replica_log_dirs import (
+    AlterReplicaLogDir,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirTopic,
+)
 from ottla.protocol.api.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.registry import DESCRIBE_LOG_DIRS
+from ottla.protocol.registry import ALTER_REPLICA_LOG_DIRS, DESCRIBE_LOG_DIRS
 
 
 def sizes(response):
@@ -58,3 +63,33 @@ async def test_only_requested_partitions_that_exist_are_returned(tmp_path):
         assert [part.partition_index for part in topic.partitions] == [2, 0]
         nothing = await client.request(DescribeLogDirsRequest(topics=[]))
         assert [list(result.topics) for result in nothing.results] == [[]]
+
+
+@pytest.mark.parametrize("version", [*ALTER_REPLICA_LOG_DIRS.versions])
+async def test_replicas_can_only_stay_in_the_log_directory(tmp_path, version):
+    async with broker_and_client(tmp_path) as (_broker, client):
+        await create_topic(client, "t", 2)
+        dirs = [
+            AlterReplicaLogDir(
+                path=path,
+                topics=[AlterReplicaLogDirTopic(name=name, partitions=indexes)],
+            )
+            for path, name, indexes in (
+                (str(tmp_path), "t", [0, 5]),
+                (f"{tmp_path}/", "u", [0]),
+                ("/elsewhere", "t", [1]),
+            )
+        ]
+
+        response = await client.request(AlterReplicaLogDirsRequest(dirs=dirs), version)
+
+        assert {
+            (topic.topic_name, one.partition_index): ErrorCode.of(one.error_code).name
+            for topic in response.results
+            for one in topic.partitions
+        } == {
+            ("t", 0): "NONE",
+            ("t", 5): "UNKNOWN_TOPIC_OR_PARTITION",
+            ("u", 0): "UNKNOWN_TOPIC_OR_PARTITION",
+            ("t", 1): "LOG_DIR_NOT_FOUND",
+        }

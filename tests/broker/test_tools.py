@@ -71,10 +71,10 @@ async def test_topics_and_brokers_have_configs(tmp_path):
             assert response.error_code == ErrorCode.NONE
             return {(one.resource_type, one.resource_name) for one in response.config_resources}
 
-        everything = {(TOPIC, "t"), (BROKER, "0"), (BROKER_LOGGER, "0")}
+        everything = {(TOPIC, "t"), (BROKER, "0")}
         assert await listed() == everything
         assert await listed(TOPIC) == {(TOPIC, "t")}
-        assert await listed(CLIENT_METRICS, GROUP) == set()
+        assert await listed(BROKER_LOGGER, CLIENT_METRICS, GROUP) == set()
         assert await listed(version=0) == set()
         response = await client.request(ListConfigResourcesRequest(resource_types=[7]))
         assert response.error_code == ErrorCode.UNSUPPORTED_VERSION

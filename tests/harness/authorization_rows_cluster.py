@@ -22,6 +22,11 @@ from ottla.protocol.api.alter_partition_reassignments import (
     ReassignablePartition,
     ReassignableTopic,
 )
+from ottla.protocol.api.alter_replica_log_dirs import (
+    AlterReplicaLogDir,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirTopic,
+)
 from ottla.protocol.api.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     ScramCredentialUpsertion,
@@ -53,6 +58,14 @@ def _alter_scram_credentials(
         name="somebody", mechanism=1, iterations=4096, salt=bytes(16), salted_password=bytes(32)
     )
     return AlterUserScramCredentialsRequest(upsertions=[upsertion])
+
+
+def _alter_replica_log_dirs(
+    world: World, names: Names, _version: int
+) -> AlterReplicaLogDirsRequest:
+    topics = [AlterReplicaLogDirTopic(name=names.topic, partitions=[0])]
+    path = str(world.broker.logs.path.absolute())
+    return AlterReplicaLogDirsRequest(dirs=[AlterReplicaLogDir(path=path, topics=topics)])
 
 
 def _elect_leaders(_world: World, names: Names, _version: int) -> ElectLeadersRequest:
@@ -112,6 +125,7 @@ CLUSTER_ROWS: tuple[Row, ...] = (
         lambda _world, _names, _version: ListPartitionReassignmentsRequest(topics=None),
         (right(DESCRIBE, CLUSTER),),
     ),
+    Row(registry.ALTER_REPLICA_LOG_DIRS, _alter_replica_log_dirs, (right(ALTER, CLUSTER),)),
     Row(registry.DESCRIBE_QUORUM, _describe_quorum, (right(DESCRIBE, CLUSTER),)),
     Row(
         registry.UPDATE_FEATURES,

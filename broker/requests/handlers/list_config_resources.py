@@ -29,11 +29,9 @@ def handle(
     types = set(request.resource_types or _TYPES)
     if not types.issubset(_TYPES):
         return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
-    brokers = [str(broker_id) for broker_id in broker.cluster.broker_ids]
     names = {
         _TOPIC: sorted(broker.topics.image.topics),
-        _BROKER: brokers,
-        _BROKER_LOGGER: brokers,
+        _BROKER: [str(broker_id) for broker_id in broker.cluster.broker_ids],
         _GROUP: sorted(broker.topics.image.group_configs),
     }
     return ListConfigResourcesResponse(
