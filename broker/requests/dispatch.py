@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ottla.protocol import registry
 from ottla.protocol.codec import decode_request, encode_response
-from ottla.protocol.errors import DecodeError, UnsupportedVersionError
+from ottla.protocol.errors import DecodeError, ErrorCode, UnsupportedVersionError
 from ottla.protocol.registry import API_VERSIONS, Api
 from ottla.protocol.schema import Buffer, Message
 
@@ -213,6 +213,14 @@ class RequestContext:
     def client_host(self) -> str:
         """The IP address that the request comes from."""
         return self.connection.client_host
+
+    def error_response(self, code: ErrorCode) -> Response:
+        """Return a response with a top-level error; None if this version has no place for one."""
+        response: Any = self.api.response
+        field = response.fields.get("error_code")
+        if field is None or not field.exists_in(self.version):
+            return None
+        return cast(Message, response(error_code=code))
 
     def __repr__(self) -> str:
         return f"<{self.api.name} v{self.version} client_id={self._short_client_id()!r}>"
@@ -515,11 +523,10 @@ class Dispatcher:
         self._metrics.failures[context.api.name, code.name] += 1
         if not isinstance(error, EXPECTED_ERRORS):
             _log_error("Request failed", context, error)
-        response: Any = context.api.response
-        if "error_code" in response.fields:
-            return cast(Message, response(error_code=code))
-        context.connection.close(f"{context.api.name} failed: {code.name}")
-        return None
+        response = context.error_response(code)
+        if response is None:
+            context.connection.close(f"{context.api.name} failed: {code.name}")
+        return response
 
 
 def _log_error(message: str, context: RequestContext, error: BaseException) -> None:

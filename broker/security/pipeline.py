@@ -64,9 +64,9 @@ class AuthenticatingPipeline(RequestPipeline):
             context, _body = self._dispatcher.decode(frame, connection, time.perf_counter())
         except DecodeError:
             return
-        response: Any = context.api.response
-        if "error_code" in response.fields and not self.in_flight:
-            self._send(context, response(error_code=ErrorCode.ILLEGAL_SASL_STATE))
+        response = context.error_response(ErrorCode.ILLEGAL_SASL_STATE)
+        if response is not None and not self.in_flight:
+            self._send(context, response)
 
     def _start(self, handling: Any, connection: Connection) -> None:
         task = self._dispatcher.start_task(handling)

@@ -131,7 +131,7 @@ async def test_other_requests_after_the_handshake_are_answered_and_the_connectio
             assert await client.is_closed()
         async with connect(broker) as client:
             await handshake(client, "PLAIN")
-            client.send(MetadataRequest(topics=[]))  # It has no place for an error.
+            client.send(MetadataRequest(topics=[]), version=12)  # It has no place for an error.
             assert await client.is_closed()
 
 
