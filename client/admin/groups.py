@@ -260,8 +260,10 @@ class GroupsAdmin(OffsetsAdmin, BrokersAdmin):
 
 def _described(group: DescribedGroup, node_id: int) -> Outcome[GroupDescription]:
     error = error_of(group.error_code)
-    if error is None and group.group_state == _DEAD:
-        # Before version 6, brokers describe unknown groups as dead.
+    # Before version 6, brokers describe unknown groups as dead.
+    if group.error_code == ErrorCode.GROUP_ID_NOT_FOUND or (
+        error is None and group.group_state == _DEAD
+    ):
         error = no_such_group(group.group_id)
     return error or GroupDescription(
         group.group_id,
