@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ottla.client.consumer.ranges import Bounds, between
-
 from . import output
 from .available import AvailablePartitions
 from .completion import complete_topics
@@ -19,6 +17,7 @@ from .topic import confirm, topic, topic_argument, topics_argument, yes_option
 
 if TYPE_CHECKING:
     from ottla.client.admin import TopicDescription
+    from ottla.client.consumer.ranges import Bounds
     from ottla.client.types import TopicPartition
 
 
@@ -181,6 +180,7 @@ def clone_topic(target: Target, source: str, copy: str, records: bool, as_json: 
 
 
 async def _copy(target: Target, bounds: Bounds, copy: str) -> int:
+    from ottla.client.consumer.ranges import between
     from ottla.client.producer.producer import ProducerRecord
 
     copied = 0
