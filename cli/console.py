@@ -55,6 +55,7 @@ _TOKEN_VARIABLE = "OTTLA_CONSOLE_TOKEN"  # noqa: S105  # a name
 )
 @click.option("--tls-certificate", metavar="FILE", type=Path, help="PEM file: serve HTTPS.")
 @click.option("--tls-key", metavar="FILE", type=Path, help="PEM file with the private key.")
+@click.option("--until-stdin-closes", is_flag=True, hidden=True)  # of LocalConsole
 @connected
 def console(
     target: Target,
@@ -66,6 +67,7 @@ def console(
     allowed_hosts: tuple[str, ...],
     tls_certificate: Path | None,
     tls_key: Path | None,
+    until_stdin_closes: bool,
 ) -> None:
     """Serve a web console and a REST API for a cluster.
 
@@ -112,7 +114,14 @@ def console(
     def ready() -> None:
         click.echo(f"console for {target.bootstrap}: {address_of(config, tls_certificate)}")
 
-    run(config, bound, ready, certificate=tls_certificate, key=tls_key)
+    run(
+        config,
+        bound,
+        ready,
+        certificate=tls_certificate,
+        key=tls_key,
+        until_stdin_closes=until_stdin_closes,
+    )
 
 
 def address_of(config: ConsoleConfig, certificate: Path | None) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,9 +23,12 @@ _SHUTDOWN_SECONDS = 3
 class _Server(uvicorn.Server):
     """Calls `ready` when it listens."""
 
-    def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
+    def __init__(
+        self, config: uvicorn.Config, ready: Callable[[], None], until_stdin_closes: bool
+    ) -> None:
         super().__init__(config)
         self._ready = ready
+        self._until_stdin_closes = until_stdin_closes
         self._is_stopping = False
 
     @contextmanager
@@ -32,7 +37,14 @@ class _Server(uvicorn.Server):
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._stop)
+        if self._until_stdin_closes:
+            loop.add_reader(sys.stdin.fileno(), self._on_stdin)
         yield
+
+    def _on_stdin(self) -> None:
+        if not os.read(sys.stdin.fileno(), 4096):
+            asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
+            self._stop()
 
     def _stop(self) -> None:
         if self._is_stopping:
@@ -69,8 +81,9 @@ def run(
     *,
     certificate: Path | None = None,
     key: Path | None = None,
+    until_stdin_closes: bool = False,
 ) -> None:
-    """Serve until SIGINT or SIGTERM."""
+    """Serve until SIGINT or SIGTERM, or also until stdin closes."""
     server = _Server(
         uvicorn.Config(
             create_app(config),
@@ -87,5 +100,6 @@ def run(
             ssl_keyfile=key,
         ),
         ready,
+        until_stdin_closes,
     )
     asyncio.run(server.serve([bound]))
