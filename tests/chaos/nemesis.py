@@ -59,6 +59,8 @@ class Nemesis:
             self._wait(self._random.uniform(0.0, _MAX_FAULT_SECONDS))
             self._rest()
             load.wait_for_acks(2, seconds=120)
+            found = [*load.problems, *self._bed.anomalies_so_far(EXPECTED_LOGS)]
+            assert not found, "\n".join(found[:20])
             self._report(f"{sum(self.counts.values())} faults, {load.acked:,} acked")
 
     def _inject(self) -> None:

@@ -62,6 +62,8 @@ class ReplicatedBed:
         self.links = links
         self.view = StoreView(etcd)
         self.topic = ""
+        #: Those of the current load.
+        self.observers: list[Observer] = []
         self._mounts = mounts
         self.session_seconds = SESSION_SECONDS
 
@@ -230,11 +232,11 @@ class ReplicatedBed:
         """
         self.create_topic(f"orders-{next(_names)}", partitions, replicas, **configs)
         options = TRANSACTIONAL if run.is_transactional else {}
-        observers: list[Observer] = [OffsetCommitter(self.direct_addresses, self.topic)]
+        self.observers = [OffsetCommitter(self.direct_addresses, self.topic)]
         if not may_lose:
-            observers.append(HighWatermarkReader(self.direct_addresses, self.topic))
+            self.observers.append(HighWatermarkReader(self.direct_addresses, self.topic))
         with ExitStack() as stack:
-            for observer in observers:
+            for observer in self.observers:
                 stack.enter_context(observer)
             load = stack.enter_context(
                 load_on(
@@ -259,7 +261,7 @@ class ReplicatedBed:
                 load.stop()
             else:
                 load.stop(timeout=1)
-        self.verify(run, load, observers, may_lose=may_lose, may_fail=may_fail, may_log=may_log)
+        self.verify(run, load, may_lose=may_lose, may_fail=may_fail, may_log=may_log)
 
     def heal(self) -> None:
         """End all faults, start everything, and wait until all replicas are in sync."""
@@ -285,14 +287,13 @@ class ReplicatedBed:
         self,
         run: Run,
         load: Load,
-        observers: Collection[Observer],
         *,
         may_lose: bool = False,
         may_fail: bool = True,
         may_log: Collection[str] = (),
     ) -> None:
         """Check all invariants. Raises AssertionError."""
-        found = [text for observer in observers for text in observer.anomalies]
+        found: list[str] = []
         if not may_lose:
             assert not load.problems, load.problems
             run.read_replicated(self.address, self.topic, load)
@@ -303,15 +304,17 @@ class ReplicatedBed:
         assert may_fail or not load.errors, load.errors[:3]
         if not when(lambda: not self.replica_differences(), 30.0, 0.5):
             found += self.replica_differences()
+        found += self.anomalies_so_far(may_log)
+        assert not found, "\n".join(found[:20])
+
+    def anomalies_so_far(self, may_log: Collection[str] = ()) -> list[str]:
+        """Return what observers, the store and the brokers' logs show; load may still run."""
+        found = [text for observer in self.observers for text in observer.anomalies]
         found += self.view.anomalies()
         for broker in self.brokers:
-            lines = [
-                line
-                for line in bugs_of(broker).splitlines()
-                if not any(text in line for text in may_log)
-            ]
+            lines = bugs_of(broker, may_log).splitlines()
             found += [f"broker {broker.number}: {line}" for line in lines]
-        assert not found, "\n".join(found[:20])
+        return found
 
     def replica_differences(self) -> list[str]:
         """Return the partitions whose replicas differ, of all topics; nobody may produce."""
