@@ -78,7 +78,9 @@ class Broker:
         self.cluster = self._membership()
         self.metrics = Metrics()
         self.memory = MemoryAccount(lambda: self.config.broker_memory_max_bytes)
-        self.fetch_sessions = FetchSessionCache(self.memory.fits)
+        self.fetch_sessions = FetchSessionCache(
+            self.memory.fits, followers_serve_consumers=self.config.reads_in_rack
+        )
         self.memory.sources["fetch_sessions"] = self.fetch_sessions.size_bytes
         self.batch_workers = BatchWorkers(
             lambda: self.config.broker_max_decompressed_bytes,

@@ -49,6 +49,8 @@ class FollowerFetch(NamedTuple):
     previous_at_ms: int = -1
     #: The session whose fetches count for an idle partition, of which the follower has everything.
     session: SessionFetches | None = None
+    #: The first offset of the follower's log.
+    start_offset: int = 0
 
     def as_of_session(self) -> FollowerFetch:
         """Return the fetch with the times of its session."""
@@ -106,8 +108,9 @@ class FollowerProgress:
         *,
         leader_end_offset: int,
         now_ms: int,
+        start_offset: int = 0,
     ) -> None:
-        """Record that a follower has all records before `offset`."""
+        """Record that a follower has all records from `start_offset` on before `offset`."""
         self.end_session(broker_id)
         previous = self._fetches.get(broker_id)
         caught_up_at_ms = self._since_ms if previous is None else previous.caught_up_at_ms
@@ -118,7 +121,13 @@ class FollowerProgress:
             caught_up_at_ms = max(caught_up_at_ms, previous.fetched_at_ms)
         previous_at_ms = -1 if previous is None else previous.fetched_at_ms
         self._fetches[broker_id] = FollowerFetch(
-            offset, broker_epoch, now_ms, leader_end_offset, caught_up_at_ms, previous_at_ms
+            offset,
+            broker_epoch,
+            now_ms,
+            leader_end_offset,
+            caught_up_at_ms,
+            previous_at_ms,
+            start_offset=start_offset,
         )
 
     def begin_session(self, broker_id: int, session: SessionFetches) -> None:
@@ -172,6 +181,18 @@ class FollowerProgress:
             and broker_id not in self.state.isr
             and broker_id in self.state.replicas
         }
+
+    def readable_at(self, offset: int) -> list[int]:
+        """Return the in-sync followers that consumers can read from at an offset, best first.
+
+        The best one is the one that has most, and has caught up last.
+        """
+        found = [
+            (fetch.end_offset, fetch.as_of_session().caught_up_at_ms, broker_id)
+            for broker_id, fetch in self._fetches.items()
+            if broker_id in self.state.isr and fetch.start_offset <= offset <= fetch.end_offset
+        ]
+        return [broker_id for _end, _caught_up, broker_id in sorted(found, reverse=True)]
 
     def begin_expansion(self, added: Mapping[int, int]) -> None:
         """Count followers as in sync from now on, while their addition is being stored."""

@@ -426,7 +426,7 @@ class ReplicaFetcher:
             await self._truncate(key, followed, offset)
         else:
             if data.records:
-                log.append_as_follower(data.records, self._manager.now_ms())
+                partition.append_as_follower(data.records, self._manager.now_ms())
                 self._manager.record_fetched(partition, len(data.records))
             followed.is_behind = data.high_watermark > log.end_offset
             partition.set_high_watermark(data.high_watermark)

@@ -32,7 +32,7 @@ from .replication_throttle import ReplicationThrottle
 from .store.metadata_store import Compare, Entry, ModRevision, Put, StoreError, UnknownOutcomeError
 
 if TYPE_CHECKING:
-    from ottla.protocol.api.fetch import ReplicaState
+    from ottla.protocol.api.fetch import FetchPartition, ReplicaState
 
     from ..broker import Broker
     from ..config.broker_config import BrokerConfig
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_NO_REPLICA = -1
 _RETRY_SECONDS = 0.2
 _CHECKPOINT_SECONDS = 5.0
 #: How often logs are looked at that failed, and what this broker leads nevertheless.
@@ -227,14 +228,39 @@ class ReplicaManager:
         if registration is None or registration.broker_epoch != replica.replica_epoch:
             raise ApiError(ErrorCode.STALE_BROKER_EPOCH)
 
-    def record_fetch(self, partition: Partition, replica: ReplicaState, offset: int) -> None:
+    def record_fetch(
+        self, partition: Partition, replica: ReplicaState, fetched: FetchPartition
+    ) -> None:
         """Record what a follower has; it may join the ISR now."""
         partition.record_fetch(
-            replica.replica_id, replica.replica_epoch, offset, int(time.monotonic() * 1000)
+            replica.replica_id,
+            replica.replica_epoch,
+            fetched.fetch_offset,
+            int(time.monotonic() * 1000),
+            fetched.log_start_offset,
         )
         state = partition.state
         if state is not None and replica.replica_id not in state.isr:
             self._expand_isr(partition)
+
+    # Consumers.
+
+    def preferred_read_replica(
+        self, context: RequestContext, partition: Partition, offset: int, rack: str
+    ) -> int:
+        """Return the follower that a consumer in a rack should read from; -1 for the leader."""
+        config, progress = self.config, partition.progress
+        if not config.reads_in_rack or progress is None or rack in ("", config.broker_rack):
+            return _NO_REPLICA
+        registrations = self._broker.topics.image.registrations
+        in_rack = [
+            broker_id
+            for broker_id in progress.readable_at(offset)
+            if (found := registrations.get(broker_id)) is not None and found.rack == rack
+        ]
+        # One without the listener of the consumer cannot be reached by it.
+        nodes = self._broker.cluster.known_nodes(in_rack, context)
+        return nodes[0].id if nodes else _NO_REPLICA
 
     # Throttles.
 

@@ -77,6 +77,7 @@ LIMITED_GROUP_CONFIGS = (
     "share.partition.max.record.locks",
 )
 
+_RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 # The broker config that holds the default of each topic config.
 _TOPIC_DEFAULTS = {
     "log.segment.bytes": "segment.bytes",
@@ -186,6 +187,14 @@ class BrokerConfig(SecurityConfigs):
     )
     broker_rack: str = config_key(
         "", "Rack of this broker, as reported to clients; needs cluster.store.", is_dynamic=False
+    )
+    replica_selector_class: str = config_key(
+        "",
+        "Replica that consumers read from (KIP-392): the leader, or, with RackAwareReplicaSelector,"
+        " an in-sync replica in the consumer's rack (client.rack), if there is one. Needs"
+        " cluster.store and broker.rack.",
+        choices=("", "org.apache.kafka.common.replica.LeaderSelector", _RACK_AWARE_SELECTOR),
+        is_dynamic=False,
     )
     broker_session_timeout_ms: int = config_key(
         3000,
@@ -893,6 +902,11 @@ class BrokerConfig(SecurityConfigs):
                 f"Invalid value {factor} for {name}: a partition has one replica; use 1, or"
                 " replication.factor.policy=clamp"
             )
+
+    @property
+    def reads_in_rack(self) -> bool:
+        """Whether consumers read from a follower that is in their rack."""
+        return self.replica_selector_class == _RACK_AWARE_SELECTOR
 
     @property
     def inter_broker_listener(self) -> str:

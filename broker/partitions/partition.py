@@ -236,6 +236,7 @@ class Partition:
         offset = min(offset, self.log.end_offset)
         if offset > self.high_watermark:
             self.high_watermark = self.log.high_watermark = offset
+            self._notify_committed()
 
     def restore_high_watermark(self, offset: int) -> None:
         """Set the high watermark after a start, or after the log has been truncated."""
@@ -251,7 +252,9 @@ class Partition:
         progress = self.progress
         return progress is None or self.high_watermark >= progress.epoch_start_offset
 
-    def record_fetch(self, broker_id: int, broker_epoch: int, offset: int, now_ms: int) -> None:
+    def record_fetch(
+        self, broker_id: int, broker_epoch: int, offset: int, now_ms: int, start_offset: int = 0
+    ) -> None:
         """Record that a follower has everything before `offset`; see `FollowerProgress`."""
         if self.progress is not None:
             self.progress.record_fetch(
@@ -260,6 +263,7 @@ class Partition:
                 offset,
                 leader_end_offset=self.log.end_offset,
                 now_ms=now_ms,
+                start_offset=start_offset,
             )
             self._advance_high_watermark()
 
@@ -282,6 +286,14 @@ class Partition:
         )
         self._on_append(appended, len(records))
         return appended
+
+    def append_as_follower(self, records: Buffer, now_ms: int) -> None:
+        """Append batches that were fetched from the leader. Raises what the method of `Log` does.
+
+        Consumers see them when the leader's high watermark is known to have passed them.
+        """
+        self.log.append_as_follower(records, now_ms)
+        self._uncommitted.append((self.log.end_offset - 1, len(records)))
 
     def append_marker(
         self,
@@ -474,10 +486,17 @@ class Partition:
         if high_watermark == self.high_watermark:
             return
         self.high_watermark = self.log.high_watermark = high_watermark
-        self.notify_followers()
-        size_bytes = 0
-        uncommitted, acks = self._uncommitted, self._acks
-        while uncommitted and uncommitted[0][0] < high_watermark:
+        for session, key in self.follower_sessions.items():
+            session.committed(key)
+        self._notify_committed()
+        acks = self._acks
+        while acks and acks[0][0] < high_watermark:
+            acks.popleft()[1](None)
+
+    def _notify_committed(self) -> None:
+        """Notify delayed fetches of consumers of what is below the high watermark now."""
+        size_bytes, uncommitted = 0, self._uncommitted
+        while uncommitted and uncommitted[0][0] < self.high_watermark:
             size_bytes += uncommitted.popleft()[1]
         for waiter in self.waiters:
             # What an earlier leader has appended is not counted, and a marker may be among it.
@@ -485,8 +504,6 @@ class Partition:
                 waiter.check()
             else:
                 waiter.appended(size_bytes)
-        while acks and acks[0][0] < high_watermark:
-            acks.popleft()[1](None)
 
     def _fail_acks(self, state: PartitionState) -> None:
         """Fail all that waits for the high watermark: it may not come here any more."""

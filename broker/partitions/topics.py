@@ -236,6 +236,18 @@ class Topics:
         """Return a replicated partition that this broker does not lead; None if there is none."""
         return self._followed.get((name, index))
 
+    def find_followed(self, topic: str | UUID, index: int) -> Partition | None:
+        """Return a partition that this broker follows, for consumers; None if it does not."""
+        found = self.image.topics_by_id.get(topic) if isinstance(topic, UUID) else None
+        partition = self._followed.get((found.name if found else str(topic), index))
+        if (
+            partition is None
+            or partition.role is not Role.FOLLOWER
+            or partition.log.is_truncating  # In a thread.
+        ):
+            return None
+        return partition
+
     def replicated_partitions(self) -> list[Partition]:
         """Return every open partition that has a state."""
         return [

@@ -35,8 +35,14 @@ _MAX_TOPIC_NAME_LENGTH = 249
 class FetchSessionCache:
     """All fetch sessions of a broker, least recently used first."""
 
-    def __init__(self, has_memory: Callable[[int], bool] = lambda _size_bytes: True) -> None:
+    def __init__(
+        self,
+        has_memory: Callable[[int], bool] = lambda _size_bytes: True,
+        *,
+        followers_serve_consumers: bool = False,
+    ) -> None:
         self._has_memory = has_memory
+        self._followers_serve_consumers = followers_serve_consumers
         self._sessions: dict[int, FetchSession] = {}
         self._partition_count = 0
 
@@ -118,7 +124,9 @@ class FetchSessionCache:
         if follower is None:
             session = FetchSession(session_id, now, uses_topic_ids=uses_topic_ids)
         else:
-            session = FollowerSession(session_id, now, follower)
+            session = FollowerSession(
+                session_id, now, follower, serves_consumers=self._followers_serve_consumers
+            )
         self._sessions[session_id] = session
         return session
 

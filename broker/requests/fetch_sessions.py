@@ -95,18 +95,22 @@ class FetchSession:
         """Whether a response of the session had the partition of a topic id without an error."""
         return (topic, index) in self._found
 
+    def has_news(self, topic: TopicKey, data: PartitionData) -> bool:
+        """Whether a partition belongs in an incremental response."""
+        return (
+            bool(data.records or data.error_code)
+            or data.diverging_epoch.epoch >= 0
+            or data.preferred_read_replica >= 0
+            or self._sent.get((topic, data.partition_index))
+            != (data.high_watermark, data.log_start_offset)
+        )
+
     def update_sent(self, topic: TopicKey, data: PartitionData) -> bool:
         """Whether a partition belongs in an incremental response; if so, record it as sent."""
-        key = (topic, data.partition_index)
-        offsets = (data.high_watermark, data.log_start_offset)
-        if (
-            not data.records
-            and not data.error_code
-            and data.diverging_epoch.epoch < 0
-            and self._sent.get(key) == offsets
-        ):
+        if not self.has_news(topic, data):
             return False
-        self._sent[key] = offsets
+        key = (topic, data.partition_index)
+        self._sent[key] = (data.high_watermark, data.log_start_offset)
         if self.uses_topic_ids and not data.error_code:
             self._found.add(key)
         return True

@@ -30,8 +30,12 @@ if TYPE_CHECKING:
 class FollowerSession(FetchSession):
     """The partitions that a follower fetches, and which of them have changed."""
 
-    def __init__(self, session_id: int, now: float, replica: ReplicaState) -> None:
+    def __init__(
+        self, session_id: int, now: float, replica: ReplicaState, *, serves_consumers: bool = False
+    ) -> None:
         super().__init__(session_id, now, uses_topic_ids=True)
+        # Whether consumers wait for the follower to learn of high watermarks.
+        self._serves_consumers = serves_consumers
         self.broker_id = replica.replica_id
         self.broker_epoch = replica.replica_epoch
         #: The delayed fetch of the session, if there is one.
@@ -95,6 +99,16 @@ class FollowerSession(FetchSession):
         self.has_changed(key)
         for waiter in self.waiters:
             waiter.appended(size_bytes)
+
+    def must_answer(self, data: Iterable[tuple[TopicKey, PartitionData]]) -> bool:
+        """Whether to answer a fetch at once, although there are no records for it."""
+        return self._serves_consumers and any(self.has_news(*entry) for entry in data)
+
+    def committed(self, key: PartitionKey) -> None:
+        """Tell the follower a new high watermark, at once if consumers read from it."""
+        self.has_changed(key)
+        if self._serves_consumers:
+            self.wake_all()
 
     def wake(self, key: PartitionKey) -> None:
         """Answer the delayed fetch: it cannot get here what it waits for."""

@@ -53,6 +53,7 @@ class Replicas:
                 {
                     "broker.id": str(broker_id),
                     "log.dir": str(self.folder / str(broker_id)),
+                    "broker.rack": f"rack-{broker_id}",
                     "listeners": "PLAINTEXT://127.0.0.1:0",
                     "cluster.store": "etcd://unused:2379/test",
                     "offsets.topic.num.partitions": "2",
@@ -187,15 +188,15 @@ async def test_a_factor_above_the_number_of_brokers_is_refused(cluster: Replicas
         await cluster.create("t", factor=4)
 
 
-async def test_a_follower_refuses_clients_and_names_the_leader(cluster: Replicas) -> None:
+async def test_a_follower_refuses_producers_and_old_consumers(cluster: Replicas) -> None:
     await cluster.create("t")
     leader = cluster.state("t").leader
     follower = cluster.brokers[(leader + 1) % 3]
     await eventually(lambda: follower.topics.followed("t", 0))
     assert await produce_code(follower, "t", 0) == ErrorCode.NOT_LEADER_OR_FOLLOWER
-    data = await fetch_partition(follower, "t", 0, version=12)
+    # Later versions may read from followers.
+    data = await fetch_partition(follower, "t", 0, version=10)
     assert data.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-    assert data.current_leader.leader_id == leader
 
 
 async def test_a_stopped_leader_hands_over_and_loses_nothing(cluster: Replicas) -> None:

@@ -261,7 +261,11 @@ class LibrdkafkaReader(ThreadWorker):
 
 
 def librdkafka_consumer(
-    address: str, topic: str, partitions: int, isolation: str = "read_uncommitted"
+    address: str,
+    topic: str,
+    partitions: int,
+    isolation: str = "read_uncommitted",
+    **configs: str,
 ) -> ConfluentConsumer:
     """Return a consumer of all partitions from their start."""
     consumer = ConfluentConsumer(
@@ -277,6 +281,7 @@ def librdkafka_consumer(
             "auto.offset.reset": "earliest",
             "isolation.level": isolation,
         }
+        | configs
     )
     consumer.assign([ConfluentPartition(topic, number, 0) for number in range(partitions)])
     return consumer

@@ -15,6 +15,9 @@ A request with very many partitions is read in slices, between which other conne
 It takes effect when the last slice was read, so no request of its connection is started before.
 What is appended meanwhile to a partition that was read already counts as appended while it waits.
 
+Consumers read from the leader, or, from version 11 on, from any follower. With a rack-aware
+replica.selector.class, the leader names the follower in the consumer's rack and returns no records.
+
 Of the session of a follower, only the partitions that have changed are read (`FollowerSession`).
 """
 
@@ -47,6 +50,7 @@ from ottla.storage.errors import OffsetOutOfRangeError
 from ottla.storage.log import LogSlice
 from ottla.storage.read_mode import NO_WAITING, ColdReadError
 
+from ...partitions.partition import Partition, Role
 from ..authorization import CLUSTER, CLUSTER_ACTION, DENIED, READ, TOPIC, allows, check
 from ..errors import EXPECTED_ERRORS, ApiError, NotLeaderError, error_code_of
 from ..fetch_sessions import CLOSE, OPEN, FetchSession, TopicKey
@@ -57,12 +61,12 @@ from ..waiters import Waiter, WaiterRegistry
 
 if TYPE_CHECKING:
     from ...broker import Broker
-    from ...partitions.partition import Partition
     from ..dispatch import RequestContext
 
 #: Replica ids that mean a consumer: Kafka's ordinary and debugging consumer ids.
 _CONSUMER_IDS = (-1, -2)
 _READ_COMMITTED = 1
+_FIRST_VERSION_WITH_PREFERRED_REPLICA = 11
 _FIRST_VERSION_WITH_LEADER = 12
 _FIRST_VERSION_WITH_ENDPOINTS = 16
 _NOT_FOUND = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
@@ -132,8 +136,12 @@ def _park(
     if context.usage is not None:
         missing_bytes = _min_bytes(broker, context, request) - result.size_bytes
     must_wait = missing_bytes > 0 and request.max_wait_ms > 0
-    has_partitions = result.partitions or isinstance(session, FollowerSession)
-    if not must_wait or not has_partitions or result.has_error:
+    if not must_wait or result.has_error:
+        return None
+    if isinstance(session, FollowerSession):
+        if session.must_answer(result.data):
+            return None
+    elif not result.partitions:
         return None
     parked_bytes = fetch_request_bytes(request)
     if not broker.memory.fits(parked_bytes):
@@ -405,14 +413,28 @@ def _read_slice(
             if is_consumer:
                 if authorizer is not None:
                     _check_read(broker, context, topic)
-                partition = find(topic, index)
+                try:
+                    partition = find(topic, index)
+                except NotLeaderError:
+                    followed = broker.topics.find_followed(topic, index)
+                    if followed is None or version < _FIRST_VERSION_WITH_PREFERRED_REPLICA:
+                        raise
+                    partition = followed
             else:
                 partition = _find_for_follower(broker, topic, index)
             partition.check_epoch(fetched.current_leader_epoch)
             if fetched.last_fetched_epoch >= 0 and (diverging := _divergence(partition, fetched)):
                 result.has_error = True  # Not one for the client, but an answer at once.
-                data.append((topic, _diverging_data(partition, diverging)))
+                data.append((topic, _empty_data(partition, diverging_epoch=diverging)))
                 continue
+            if request.rack_id and is_consumer and broker.replicas is not None:
+                preferred = broker.replicas.preferred_read_replica(
+                    context, partition, fetched.fetch_offset, request.rack_id
+                )
+                if preferred >= 0:
+                    result.has_error = True  # As above.
+                    data.append((topic, _empty_data(partition, preferred_read_replica=preferred)))
+                    continue
             max_bytes = min(fetched.partition_max_bytes, result.remaining_bytes)
             if is_committed:
                 log_slice, transactions = partition.read_committed(fetched.fetch_offset, max_bytes)
@@ -432,9 +454,7 @@ def _read_slice(
                 if is_throttled and broker.replicas.is_leader_throttle_exceeded():
                     log_slice = LogSlice(memoryview(b""), partition.log.active_segment, 0)
                 if result.is_first:
-                    broker.replicas.record_fetch(
-                        partition, request.replica_state, fetched.fetch_offset
-                    )
+                    broker.replicas.record_fetch(partition, request.replica_state, fetched)
         except ColdReadError:
             if result.remaining_bytes > 0 or not result.size_bytes:
                 cold_read = partition.cold_read(
@@ -793,6 +813,8 @@ def _refuse_replica(
 
 def _divergence(partition: Partition, fetched: FetchPartition) -> EpochEndOffset | None:
     """Return where the log of the client's last leader ends, if that is before its offset."""
+    if partition.role is Role.FOLLOWER and fetched.fetch_offset > partition.log.end_offset:
+        return None  # A consumer has read more from the leader.
     epoch, end_offset = partition.end_of_epoch(fetched.last_fetched_epoch)
     if epoch < 0:
         log = partition.log
@@ -802,13 +824,14 @@ def _divergence(partition: Partition, fetched: FetchPartition) -> EpochEndOffset
     return None
 
 
-def _diverging_data(partition: Partition, diverging: EpochEndOffset) -> PartitionData:
+def _empty_data(partition: Partition, **fields: Any) -> PartitionData:
+    """Return the response for a partition that is not read here, with `fields` that say why."""
     return PartitionData(
         partition_index=partition.index,
         high_watermark=partition.high_watermark,
         last_stable_offset=partition.last_stable_offset,
         log_start_offset=partition.log.start_offset,
-        diverging_epoch=diverging,
         aborted_transactions=None,
         records=b"",
+        **fields,
     )
