@@ -6,9 +6,10 @@ import asyncio
 import logging
 import os
 import signal
+import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -487,6 +488,48 @@ async def test_handshakes_that_stall_are_limited_and_keep_nobody_out(
             assert await _is_served(client)
         for _reader, writer in streams:
             writer.close()
+        await _until(lambda: broker.server.connection_count == 0)
+        assert not broker.server._count_by_peer
+
+
+def _client_hello(authority: Authority) -> bytes:
+    sent = ssl.MemoryBIO()
+    client = _context(authority).wrap_bio(ssl.MemoryBIO(), sent, server_hostname="localhost")
+    with suppress(ssl.SSLWantReadError):
+        client.do_handshake()
+    return sent.read()
+
+
+@on_both_loops
+async def test_a_handshake_begins_when_its_client_hello_is_complete(
+    configs: dict[str, str], authority: Authority
+) -> None:
+    hello = _client_hello(authority)
+    async with Broker(BrokerConfig.of(configs)) as broker, connect(broker) as client:
+        for part in (hello[:1], hello[1:7], hello[7:100], hello[100:-1]):
+            client.writer.write(part)
+            await asyncio.sleep(0.02)
+            assert [handshake.task for handshake in broker.server._handshakes] == [None]
+        client.writer.write(hello[-1:])
+        assert await client.reader.readexactly(1) == b"\x16"
+
+
+@on_both_loops
+async def test_few_handshakes_begin_at_once(configs: dict[str, str], authority: Authority) -> None:
+    hello = _client_hello(authority)
+    async with Broker(BrokerConfig.of(configs)) as broker:
+        host, port = broker.address.rsplit(":", 1)
+        with ExitStack() as stack:
+            for _ in range(30):
+                client = stack.enter_context(socket.create_connection((host, int(port))))
+                client.sendall(hello)
+            begun: set[object] = set()
+            async with asyncio.timeout(30):
+                while len(begun) < 30:
+                    await asyncio.sleep(0)
+                    now = {one for one in broker.server._handshakes if one.task is not None}
+                    assert len(now - begun) <= 2
+                    begun |= now
         await _until(lambda: broker.server.connection_count == 0)
         assert not broker.server._count_by_peer
 

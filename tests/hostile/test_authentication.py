@@ -8,12 +8,13 @@ import json
 import resource
 import shutil
 import socket
+import ssl
 import struct
 import subprocess
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,39 @@ def test_half_open_handshakes(broker: SecureBroker, tmp_path: Path, many_descrip
                 log_in(broker, "SSL", None)  # Others are served meanwhile.
         log_in(broker, "SASL_SSL", "SCRAM-SHA-256")
     bystanders.result().check_latency()
+
+
+def client_hello(broker: SecureBroker) -> bytes:
+    sent = ssl.MemoryBIO()
+    context = ssl.create_default_context(cafile=broker.certificates.ca)
+    with suppress(ssl.SSLWantReadError):
+        context.wrap_bio(ssl.MemoryBIO(), sent, server_hostname="localhost").do_handshake()
+    return sent.read()
+
+
+@pytest.mark.parametrize("burst", ["hellos", "ends"])
+def test_bursts_of_handshakes(
+    broker: SecureBroker, tmp_path: Path, many_descriptors: None, burst: str
+) -> None:
+    """What 900 clients do at once is spread: the longest round trip of a bystander counts."""
+    host, _, port = broker.addresses["SSL"].rpartition(":")
+    hello = client_hello(broker)
+    with ExitStack() as stack, Bystanders(broker, tmp_path) as bystanders:
+        connections = []
+        for _ in range(900):
+            connections.append(socket.create_connection((host, int(port))))
+            stack.callback(connections[-1].close)
+            connections[-1].sendall(hello[:100])
+        log_in(broker, "SSL", None)
+        began = time.monotonic()
+        for connection in connections:
+            if burst == "hellos":
+                connection.sendall(hello[100:])
+            else:
+                connection.close()
+        log_in(broker, "SSL", None)
+        ended = time.monotonic()
+    bystanders.result(began, ended).check_latency()
 
 
 def test_oversized_and_slow_authentication(broker: SecureBroker, tmp_path: Path) -> None:
