@@ -4,6 +4,9 @@ A subject is written most specific part first: `CN=alice,OU=app,O=Example,C=DE`.
 `RULE:PATTERN/REPLACEMENT/`, with `L` or `U` after it for lower or upper case. Its pattern has to
 match the whole subject; `$1` in the replacement is a group. The first rule that matches wins. A
 certificate that no rule matches is refused.
+
+Subjects are chosen by clients, and Python's matching may take exponential time, during which no
+other thread runs: patterns have the syntax of RE2, and take time in proportion to the subject.
 """
 
 from __future__ import annotations
@@ -12,21 +15,23 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from ottla.coord.consumer.regexes import CapturingRegex, InvalidRegexError
 from ottla.coord.principal import KafkaPrincipal, user
 from ottla.protocol.configdef import ConfigError
 
 _RULE = re.compile(
     r"RULE:(?P<pattern>(?:[^/\\]|\\.)*)/(?P<replacement>(?:[^/\\]|\\.)*)/(?P<case>[LU]?)"
 )
+_GROUP = re.compile(r"\$(\d)")
 _DEFAULT = "DEFAULT"
-#: Longer subjects are refused: a pattern may take long for them.
+#: Longer subjects are refused.
 _MAX_SUBJECT = 1024
 
 
 class PrincipalRule(NamedTuple):
     """A rule; DEFAULT has no pattern."""
 
-    pattern: re.Pattern[str] | None
+    pattern: CapturingRegex | None
     replacement: str
     case: str
 
@@ -34,10 +39,10 @@ class PrincipalRule(NamedTuple):
         """Return the name for a subject; None if the rule does not match."""
         if self.pattern is None:
             return subject
-        match = self.pattern.fullmatch(subject)
-        if match is None:
+        groups = self.pattern.fullmatch(subject)
+        if groups is None:
             return None
-        name = match.expand(self.replacement)
+        name = _GROUP.sub(lambda group: groups[int(group[1])], self.replacement)
         return {"L": name.lower, "U": name.upper}.get(self.case, name.__str__)()
 
 
@@ -62,16 +67,17 @@ def parse_rules(text: str) -> tuple[PrincipalRule, ...]:
 
 
 def _rule(match: re.Match[str]) -> PrincipalRule:
+    replacement = match["replacement"]
+    problem = ""
     try:
-        pattern = re.compile(match["pattern"])
-        # Java's $1 is Python's \g<1>.
-        replacement = re.sub(r"\$(\d)", r"\\g<\1>", match["replacement"].replace("\\", "\\\\"))
-        if any(int(group) > pattern.groups for group in re.findall(r"\\g<(\d)>", replacement)):
-            raise re.error("invalid group reference")
-    except re.error as error:
-        raise ConfigError(
-            f"Invalid rule {match[0]!r} in ssl.principal.mapping.rules: {error}"
-        ) from None
+        pattern = CapturingRegex(match["pattern"])
+        groups = map(int, _GROUP.findall(replacement))
+        if max(groups, default=0) > pattern.group_count:
+            problem = f"the pattern has {pattern.group_count} groups"
+    except InvalidRegexError as error:
+        problem = str(error)
+    if problem:
+        raise ConfigError(f"Invalid rule {match[0]!r} in ssl.principal.mapping.rules: {problem}")
     return PrincipalRule(pattern, replacement, match["case"])
 
 

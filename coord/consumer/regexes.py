@@ -11,6 +11,9 @@ What neither has, such as look-around and back references, is an error, as it is
 `re` is not used: the time of some expressions is exponential, and it cannot be stopped.
 
 The matcher walks over all states of the expression at once; each set of states is computed once.
+
+`CapturingRegex` has the groups of a match, too, which are those that Perl, Java and Python find. It
+goes back where it was wrong, but never twice to the same state at the same character.
 """
 
 from __future__ import annotations
@@ -68,12 +71,14 @@ def resolve_regex(matcher: Matcher, names: Iterable[str]) -> frozenset[str]:
 class _Step(NamedTuple):
     """Consume a character that `accepts` likes, or none if that is None; then go to `targets`.
 
-    An `anchor`, "^" or "$", is passed at one end of the name only.
+    An `anchor`, "^" or "$", is passed at one end of the name only. A `slot` is an end of a group.
+    The targets are in the order in which they are tried.
     """
 
     accepts: _Accepts | None
     targets: list[int]
     anchor: str = ""
+    slot: int | None = None
 
 
 class _Fragment(NamedTuple):
@@ -91,6 +96,8 @@ class _Parser:
         self._position = 0
         self._depth = 0
         self._steps: list[_Step] = []
+        #: The numbers of the groups, by their positions: repeated groups are parsed repeatedly.
+        self.groups: dict[int, int] = {}
 
     def parse(self) -> tuple[list[_Step], _Fragment]:
         """Return the steps, and the fragment of the whole expression."""
@@ -121,15 +128,19 @@ class _Parser:
         return character
 
     def _step(
-        self, accepts: _Accepts | None = None, targets: Iterable[int] = (), anchor: str = ""
+        self,
+        accepts: _Accepts | None = None,
+        targets: Iterable[int] = (),
+        anchor: str = "",
+        slot: int | None = None,
     ) -> int:
         if len(self._steps) >= _MAX_STATES:
             raise self._error(f"more than {_MAX_STATES} states")
-        self._steps.append(_Step(accepts, list(targets), anchor))
+        self._steps.append(_Step(accepts, list(targets), anchor, slot))
         return len(self._steps) - 1
 
-    def _link(self, source: int, target: int) -> None:
-        self._steps[source].targets.append(target)
+    def _link(self, source: int, *targets: int) -> None:
+        self._steps[source].targets.extend(targets)
 
     # Grammar.
 
@@ -157,7 +168,7 @@ class _Parser:
         low, high = self._quantifier()
         if (low, high) == (1, 1):
             return atom
-        self._take("?")  # Not greedy: the same for a match of the whole name.
+        is_greedy = not self._take("?")
         if self._peek() in ("*", "+", "?"):
             raise self._error("repetition of a repetition")
         after = self._position
@@ -170,17 +181,22 @@ class _Parser:
         self._position = after
         start, final = self._step(), self._step()
         previous = start
-        for number, copy in enumerate(copies):
-            if number >= low:
-                self._link(previous, final)
-            self._link(previous, copy.start)
-            previous = copy.end
-        if high is None:
-            self._link(previous, copies[-1].start)
         if high == 0:
             return _Fragment(start, start)
-        self._link(previous, final)
+        for number, copy in enumerate(copies):
+            if number < low:
+                self._link(previous, copy.start)
+            else:
+                self._choose(previous, copy.start, final, is_greedy=is_greedy)
+            previous = copy.end
+        if high is None:
+            self._choose(previous, copies[-1].start, final, is_greedy=is_greedy)
+        else:
+            self._link(previous, final)
         return _Fragment(start, final)
+
+    def _choose(self, source: int, again: int, final: int, *, is_greedy: bool) -> None:
+        self._link(source, *((again, final) if is_greedy else (final, again)))
 
     def _quantifier(self) -> tuple[int, int | None]:
         if self._take("*"):
@@ -208,8 +224,10 @@ class _Parser:
         if self._take("$") or self._take(r"\z"):
             return self._anchor("$")
         if self._take("("):
-            if self._take("?"):
-                self._group_flags()
+            position = self._position
+            is_captured = not self._take("?") or self._group_flags()
+            if is_captured:
+                number = self.groups.setdefault(position, len(self.groups) + 1)
             self._depth += 1
             if self._depth > _MAX_DEPTH:
                 raise self._error(f"more than {_MAX_DEPTH} nested groups")
@@ -217,7 +235,7 @@ class _Parser:
             if not self._take(")"):
                 raise self._error("missing ')'")
             self._depth -= 1
-            return fragment
+            return self._captured(fragment, number) if is_captured else fragment
         character = self._next()
         if character in "*+?{":
             raise self._error(f"nothing to repeat with {character!r}")
@@ -229,15 +247,21 @@ class _Parser:
             return self._character(lambda one: one != "\n")
         return self._character(_equals(character))
 
-    def _group_flags(self) -> None:
+    def _captured(self, fragment: _Fragment, number: int) -> _Fragment:
+        end = self._step(slot=2 * number + 1)
+        self._link(fragment.end, end)
+        return _Fragment(self._step(None, [fragment.start], slot=2 * number), end)
+
+    def _group_flags(self) -> bool:
+        """Parse what follows "(?"; return whether the group is captured."""
         if self._take(":"):
-            return
+            return False
         if self._take("P<") or self._take("<"):
             close = self._regex.find(">", self._position)
             name = self._regex[self._position : max(close, 0)]
             if close >= 0 and name.isidentifier():
                 self._position = close + 1
-                return
+                return True
         raise self._error("invalid or unsupported group syntax")
 
     def _anchor(self, anchor: str) -> _Fragment:
@@ -368,3 +392,54 @@ class _Automaton:
                 if step.accepts is None and step.anchor in anchors:
                     todo.extend(step.targets)
         return frozenset(reached)
+
+
+class CapturingRegex:
+    """An expression whose groups are wanted. Raises InvalidRegexError."""
+
+    def __init__(self, regex: str) -> None:
+        if len(regex) > _MAX_LENGTH:
+            raise InvalidRegexError(
+                f"Regular expression of {len(regex)} characters: the limit is {_MAX_LENGTH}"
+            )
+        parser = _Parser(regex)
+        self._steps, fragment = parser.parse()
+        self._start, self._final = fragment
+        self.group_count = len(parser.groups)
+
+    def fullmatch(self, text: str) -> list[str] | None:
+        """Return the text and its groups, empty if they have no part in the match.
+
+        None if the whole text does not match. Takes time in proportion to the text and the states.
+        """
+        end = len(text)
+        slots = [-1] * (2 * self.group_count + 2)
+        visited: set[tuple[int, int]] = set()
+        # What to try, the next one last: a state and a position; or ~slot, and what it was.
+        todo = [(self._start, 0)]
+        while todo:
+            entry = state, position = todo.pop()
+            if state < 0:
+                slots[~state] = position
+                continue
+            if entry in visited:
+                continue
+            visited.add(entry)
+            if state == self._final and position == end:
+                slots[0], slots[1] = 0, end
+                return [
+                    text[slots[at] : slots[at + 1]] if slots[at + 1] >= 0 else ""
+                    for at in range(0, len(slots), 2)
+                ]
+            accepts, targets, anchor, slot = self._steps[state]
+            if accepts is not None:
+                if position == end or not accepts(text[position]):
+                    continue
+                position += 1
+            elif anchor and position != (0 if anchor == "^" else end):
+                continue
+            elif slot is not None:
+                todo.append((~slot, slots[slot]))
+                slots[slot] = position
+            todo.extend((target, position) for target in reversed(targets))
+        return None

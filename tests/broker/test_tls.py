@@ -315,6 +315,14 @@ async def test_certificates_of_another_authority_are_refused(
         ("RULE:^CN=a$/x/", "CN=ab", None),
         ("RULE:CN=a/x/", "CN=ab", None),
         (r"RULE:CN=(\w+)\/(.*)/$2/", "CN=a/b", "b"),
+        ("RULE:CN=(a)|CN=(b)/$1.$2/", "CN=b", ".b"),
+        # Patterns for which Python's matching takes years.
+        ("RULE:CN=(a+)+/$1/", f"CN={'a' * 1000}b", None),
+        (
+            "RULE:^CN=(.*?),OU=(.*?),O=(.*?),L=(.*?),ST=(.*?),C=(.*?)$/$1/",
+            "CN=a" + ",OU=,O=,L=,ST=" * 70,
+            None,
+        ),
     ],
 )
 def test_rules(rules: str, subject: str, name: str | None) -> None:

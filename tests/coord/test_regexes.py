@@ -8,7 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ottla.coord.consumer import regexes
-from ottla.coord.consumer.regexes import InvalidRegexError, compile_regex, resolve_regex
+from ottla.coord.consumer.regexes import (
+    CapturingRegex,
+    InvalidRegexError,
+    compile_regex,
+    resolve_regex,
+)
 
 EXPRESSIONS = [
     "",
@@ -45,6 +50,17 @@ def own_matcher(expression):
 @given(name=st.text("abcxyz019-._fo", max_size=8))
 def test_the_own_matcher_agrees_with_re2(expression, name):
     assert own_matcher(expression)(name) == bool(re2.fullmatch(expression, name))
+
+
+@pytest.mark.parametrize(
+    "expression", [*EXPRESSIONS, "(a*?)(a*)b?(.*)", "(a|ab)(c|bcd)?(d*)", "((a)|(b)){2,}?(.*)"]
+)
+@given(name=st.text("abcdxy019-", max_size=8))
+def test_groups_are_those_of_re2(expression, name):
+    expected = re2.fullmatch(expression, name)
+    groups = expected and [expected[0], *(group or "" for group in expected.groups())]
+
+    assert CapturingRegex(expression).fullmatch(name) == groups
 
 
 @pytest.mark.parametrize("expression", INVALID)
