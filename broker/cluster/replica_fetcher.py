@@ -310,6 +310,7 @@ class ReplicaFetcher:
             or followed.partition.role is not Role.FOLLOWER
             # Fetches of a log that cannot be appended to would keep the replica in the ISR.
             or followed.partition.log.offline_reason is not None
+            or self._manager.is_disk_full
         ):
             return None
         return followed.next_fetch()
@@ -511,6 +512,8 @@ class ReplicaFetcher:
 
     def _retry_later(self, followed: _Followed, error: Exception) -> None:
         """Pause a partition that could not be appended to; log it when that begins."""
+        if isinstance(error, OSError):
+            self._manager.count_disk_error(error)
         followed.retry_at = time.monotonic() + _FAILURE_BACKOFF_SECONDS
         if not followed.has_failed:
             followed.has_failed = True

@@ -16,9 +16,10 @@ import logging
 import time
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from ottla.coord.election import expand, resign, shrink, update_elr
+from ottla.coord.election import effective_min_isr, expand, resign, shrink, update_elr
 from ottla.coord.metadata_image import Topic, partition_key
 from ottla.coord.partition_state import PartitionState
 from ottla.protocol.errors import ErrorCode
@@ -169,6 +170,15 @@ class ReplicaManager:
     def now_ms(self) -> int:
         """Return the wall clock in milliseconds."""
         return self._broker.now_ms()
+
+    @property
+    def is_disk_full(self) -> bool:
+        """Whether there is no space for more records."""
+        return self._broker.disk_space.is_full
+
+    def count_disk_error(self, error: OSError) -> None:
+        """Count an error of the log directory, which may be full."""
+        self._broker.disk_space.count(error)
 
     def endpoint_of(self, broker_id: int) -> Endpoint:
         """Return the address of a broker for other brokers. Raises ApiError if it is down."""
@@ -344,13 +354,21 @@ class ReplicaManager:
             self._start_change(key, partition, after, (), "ELR emptied")
 
     async def _resign(self) -> None:
-        """Give up the leadership of partitions whose logs have failed, if others are in sync."""
+        """Give up the leadership of partitions that cannot be appended to, if others are in sync.
+
+        If the log directory is full, only where acks=all is possible without this broker.
+        """
         topics = self._broker.topics
         for partition in list(topics.online_partitions()):
-            if partition.log.offline_reason is not None and partition.state is not None:
+            state, reason = partition.state, partition.log.offline_reason
+            if reason is None and self.is_disk_full and state is not None:
+                remaining = resign(state, partition.min_isr)
+                if len(remaining.isr) >= effective_min_isr(remaining, partition.min_isr):
+                    reason = "the log directory is full"
+            if reason is not None and state is not None:
                 key = self._key_of(partition)
                 if key is not None and key not in self._changing:
-                    await self._give_up(key, partition.state, partition.log.offline_reason)
+                    await self._give_up(key, state, reason)
         for name, error in list(self._broker.logs.failed.items()):
             topic_name, _, index = name.rpartition("-")
             topic = topics.image.topics.get(topic_name)
@@ -378,7 +396,7 @@ class ReplicaManager:
         if result.succeeded:
             self._revisions[key] = result.revision
             logger.error(
-                "gave up a leadership: the log is offline",
+                "gave up a leadership: the log cannot be written",
                 extra={"partition": f"{topic.name}-{key[1]}", "reason": reason},
             )
             self._broker.topics.apply_state(topic, key[1], after)
@@ -475,7 +493,8 @@ class ReplicaManager:
     # Timers.
 
     async def _checkpoint(self) -> None:
-        await asyncio.to_thread(self._broker.logs.checkpoint_high_watermarks)
+        with suppress(OSError):  # Without it, the leaders tell the high watermarks.
+            await asyncio.to_thread(self._broker.logs.checkpoint_high_watermarks)
 
     async def _repeat(
         self, job: Callable[[], object], interval_seconds: Callable[[], float]

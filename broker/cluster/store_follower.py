@@ -90,6 +90,8 @@ class StoreFollower:
         #: Completed with the error if this broker must not run.
         self.failed: asyncio.Future[DataDirectoryError] = asyncio.get_running_loop().create_future()
         self._last_error = ""
+        #: Whether metadata cannot be stored on this broker, for instance because the disk is full.
+        self.is_failing = False
         # As of the first answer of the store.
         self._restoration = Restoration()
         #: What the revision of this broker's copy is in a restored store; -1 if the copy was older
@@ -176,7 +178,7 @@ class StoreFollower:
                 snapshot = await self._store.load()
                 self._check(snapshot)
                 await self._commit_snapshot(snapshot)
-                failures, self._last_error = 0, ""
+                failures, self._last_error, self.is_failing = 0, "", False
                 self.caught_up.set()
                 logger.info("following the metadata store", extra={"revision": snapshot.revision})
                 await self._follow(snapshot.revision)
@@ -187,6 +189,7 @@ class StoreFollower:
                 self.caught_up.clear()
                 self._log_error("not following the metadata store", str(error))
             except (OSError, StorageError) as error:
+                self.is_failing = True
                 self._log_error("metadata could not be stored", str(error))
             except StoreError as error:
                 # Warn once, not for each attempt.

@@ -31,6 +31,7 @@ import math
 import random
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -325,6 +326,8 @@ class StoreRegistration:
         while True:
             await asyncio.sleep(interval)
             self._check_image()
+            if self._follower.is_failing:
+                await self._give_up_control()
             if self.is_lossy and not self.is_fenced:
                 await asyncio.to_thread(self.forget_losses)
                 self.is_lossy = False
@@ -363,7 +366,7 @@ class StoreRegistration:
         while True:
             await self.registered.wait()
             seen = self._follower.revision
-            if self._topics.image.active_controller is None:
+            if self._topics.image.active_controller is None and not self._follower.is_failing:
                 try:
                     await self._claim()
                 except StoreError as error:
@@ -374,6 +377,15 @@ class StoreRegistration:
                     await asyncio.sleep(1.0)
                 continue
             await self._follower.wait_for_revision(seen + 1)
+
+    async def _give_up_control(self) -> None:
+        """Let another broker be the controller: this one does not follow what it would change."""
+        with suppress(StoreError):
+            entry = (await self._store.load(CONTROLLER_KEY)).entries.get(CONTROLLER_KEY)
+            if entry is not None and json.loads(entry.value)["broker_epoch"] == self.broker_epoch:
+                await self._store.transact(
+                    [ModRevision(CONTROLLER_KEY, entry.mod_revision)], [Delete(CONTROLLER_KEY)]
+                )
 
     async def _claim(self) -> None:
         assert self._lease_id is not None

@@ -33,6 +33,7 @@ from ottla.coord.partition_state import PartitionState
 from ottla.protocol.api.metadata import MetadataRequest
 from ottla.protocol.api.unregister_broker import UnregisterBrokerRequest
 from ottla.protocol.errors import ErrorCode
+from ottla.storage.disk import Disk
 
 LATEST = -1
 
@@ -46,6 +47,7 @@ class Replicas:
         self.configs = {name.replace("_", "."): value for name, value in configs.items()}
         self.brokers: dict[int, Broker] = {}
         self.stores: dict[int, MemoryStore] = {}
+        self.disks: dict[int, Disk] = {}
 
     async def start(self, *broker_ids: int, is_connected: bool = True) -> None:
         for broker_id in broker_ids:
@@ -66,7 +68,8 @@ class Replicas:
             self.stores[broker_id] = MemoryStore(self.server)
             if not is_connected:
                 self.stores[broker_id].disconnect()
-            broker = Broker(config, store=self.stores[broker_id])
+            store, disk = self.stores[broker_id], self.disks.get(broker_id)
+            broker = Broker(config, store=store, disk=disk)
             await broker.start()
             self.brokers[broker_id] = broker
         if not is_connected:
