@@ -43,8 +43,8 @@ class Link:
         self._target = target
         # The connections of these brokers are cut; of everybody, if there is None among them.
         self._cut: dict[int | None, Direction] = {}
-        #: Bandwidth of a connection, in each direction.
-        self.bytes_per_second: float | None = None
+        # Bandwidth of a connection in each direction, of everybody or of some brokers.
+        self._bytes_per_second: dict[int | None, float] = {}
         self._connections: set[_Connection] = set()
 
     @property
@@ -62,7 +62,16 @@ class Link:
     def heal(self) -> None:
         """Deliver what was held back, and hold back nothing."""
         self._cut = {}
-        self.bytes_per_second = None
+        self._bytes_per_second = {}
+
+    def slow_down(self, bytes_per_second: float, peers: Collection[int] | None = None) -> None:
+        """Limit the bandwidth of each connection, of everybody or of some brokers."""
+        whose = peers if peers is not None else (None,)
+        self._bytes_per_second = dict.fromkeys(whose, bytes_per_second)
+
+    def bandwidth(self, peer: int | None) -> float | None:
+        """Return the bandwidth of a broker's connections, or anybody else's, if it is limited."""
+        return self._bytes_per_second.get(peer, self._bytes_per_second.get(None))
 
     def reset(self) -> None:
         """Reset all connections."""
@@ -126,8 +135,8 @@ class Link:
             while data := await reader.read(_CHUNK_BYTES):
                 if direction == "requests" and connection.is_new:
                     connection.is_new, connection.peer = False, _peer(data)
-                if self.bytes_per_second is not None:
-                    await asyncio.sleep(len(data) / self.bytes_per_second)
+                if (bandwidth := self.bandwidth(connection.peer)) is not None:
+                    await asyncio.sleep(len(data) / bandwidth)
                 while self.holds(connection.peer, direction):
                     await asyncio.sleep(0.02)
                 writer.write(data)

@@ -178,7 +178,7 @@ class Nemesis:
 
     def _slow_down(self) -> str:
         link = self._random.choice(self._bed.all_links())
-        link.bytes_per_second = self._random.choice((5_000, 50_000, 500_000))
+        link.slow_down(self._random.choice((5_000, 50_000, 500_000)))
         self._later(self._bed.links.heal)
         return "slow link"
 

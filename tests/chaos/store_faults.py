@@ -8,8 +8,9 @@ import time
 from chaos.matrix import replicated_row
 from chaos.observers import when
 from chaos.replicated import ReplicatedBed, replicated
-from chaos.replicated_cluster import BROKERS
+from chaos.replicated_cluster import BROKERS, ReplicatedBroker
 from chaos.testbed import Run
+from harness.command import Command
 from ottla.client.blocking.admin import Admin
 from ottla.client.errors import ClientError
 from ottla.protocol.errors import KafkaError
@@ -142,7 +143,10 @@ def compact_store(run: Run) -> None:
 
 @replicated_row("15", "etcd restored from an older backup", "restores", short=1, normal=2, full=20)
 def restore_old_store(run: Run) -> None:
-    """Brokers refuse it, say why, and keep data and topics; the latest etcd brings all back."""
+    """Brokers refuse it, say why, and keep data and topics.
+
+    The latest etcd brings all back; if it is lost, `ottla cluster restore` does.
+    """
     run.shared = None
     with replicated(run) as bed, bed.load(run, may_log=_REFUSED) as load:
         (member,) = bed.etcd
@@ -150,6 +154,7 @@ def restore_old_store(run: Run) -> None:
         latest = run.folder / "latest"
         for cycle in run.cycles():
             bed.wait_for_isr()
+            refusals = {broker: _refusals(broker) for broker in bed.brokers}
             member.kill()
             shutil.copytree(member.data, backup)
             member.start()
@@ -160,15 +165,41 @@ def restore_old_store(run: Run) -> None:
             shutil.move(backup, member.data)
             member.start()
             bed.etcd.wait_until_writable()
-            for broker in bed.brokers:
-                bed.wait(lambda broker=broker: _REFUSED[0] in broker.log.read_text(), "a refusal")
+            for broker, count in refusals.items():
+                bed.wait(lambda one=broker, count=count: _refusals(one) > count, "a refusal")
                 assert _exists(broker.direct_address, f"restored-{cycle}")
-            member.kill()
-            shutil.rmtree(member.data)
-            shutil.move(latest, member.data)
-            member.start()
-            bed.etcd.wait_until_writable()
+            if cycle % 2:
+                _restore(run, bed)
+            else:
+                member.kill()
+                shutil.rmtree(member.data)
+                shutil.move(latest, member.data)
+                member.start()
+                bed.etcd.wait_until_writable()
+            shutil.rmtree(latest, ignore_errors=True)
             load.wait_for_acks(seconds=120)
+
+
+def _refusals(broker: ReplicatedBroker) -> int:
+    return broker.log.read_text().count(_REFUSED[0])
+
+
+def _restore(run: Run, bed: ReplicatedBed) -> None:
+    """Make a new store from what the brokers know."""
+    for broker in bed.brokers:
+        broker.kill()
+    command = Command("unused:1", str(run.folder))
+    directories = [str(broker.data) for broker in bed.brokers]
+    options = ("--store", bed.etcd.url, "--overwrite", "test", "--yes")
+
+    def is_restored() -> bool:
+        # Not before the registrations have expired that the backup has.
+        return command.run("cluster", "restore", *directories, *options).exit_code == 0
+
+    bed.wait(is_restored, "a restored store")
+    bed.view.forget()
+    for broker in bed.brokers:
+        broker.start()
 
 
 @replicated_row(
