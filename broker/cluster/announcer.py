@@ -1,16 +1,18 @@
 """Announces this process to the other brokers of a static cluster: only one may have a broker id.
 
-Before it serves, each other broker that can be reached has to agree; see `incarnations`. After
-that it announces itself three times per session timeout. A broker that was paused for longer may
-have been replaced in the meantime: it handles no request before it has announced itself again, and
-exits if another process has its id. Brokers that are down or unreachable do not matter: a static
-cluster starts in any order, and each broker serves while all others are down.
+Before it serves, each other broker that can be reached has to agree; see `incarnations`. So has any
+process at the address that the list has for this broker. After that it announces itself three times
+per session timeout. A broker that was paused for longer may have been replaced in the meantime: it
+handles no request before it has announced itself again. Nor does it while another process has its
+id, and exits if that lasts. Brokers that are down or unreachable do not matter: a static cluster
+starts in any order, and each broker serves while all others are down.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -79,7 +81,8 @@ class Announcer:
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + 2 * self._session_seconds
-        # Ask all before any of them takes this process for the only one.
+        # Ask all before any of them takes this process for the only one. At the address of this
+        # broker nobody answers yet, unless it is another process.
         while error := await self._announce(is_check=True) or await self._announce():
             if error.code == ErrorCode.INVALID_REGISTRATION or loop.time() > deadline:
                 self.close()
@@ -121,6 +124,7 @@ class Announcer:
             if error is None or error.code == ErrorCode.INVALID_REGISTRATION:
                 self._confirmed_at, refused_since = started, None
             else:
+                self._confirmed_at = -math.inf
                 refused_since = refused_since or started
                 is_final = started - refused_since > 2 * self._session_seconds
                 if is_final or error.code == ErrorCode.STALE_BROKER_EPOCH:
@@ -132,6 +136,8 @@ class Announcer:
             self._round_completed.set()
             self._round_completed.clear()
             self._round_wanted.clear()
+            if refused_since is not None:
+                await asyncio.sleep(_RETRY_SECONDS)  # All requests wait for the next round.
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._round_wanted.wait(), self._round_seconds)
 
@@ -149,7 +155,8 @@ class Announcer:
 
     async def _announce(self, *, is_check: bool = False) -> ApiError | None:
         """Announce this process to all other brokers; return the gravest objection, if any."""
-        responses = await asyncio.gather(*(self._send(other, is_check) for other in self._others))
+        asked = self._cluster.broker_ids if is_check else self._others
+        responses = await asyncio.gather(*(self._send(broker_id, is_check) for broker_id in asked))
         errors = [
             ApiError(ErrorCode(response.error_code), response.error_message)
             for response in responses

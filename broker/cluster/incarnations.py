@@ -63,10 +63,7 @@ class BrokerIncarnations:
             return
         is_recent = self._clock() - latest.heard_at <= self._session_seconds
         if is_recent and latest.connection.is_open:
-            raise ApiError(
-                ErrorCode.DUPLICATE_BROKER_REGISTRATION,
-                f"Broker id {broker_id} is in use by another process, at {latest.address}",
-            )
+            raise process_exists(broker_id, latest.address)
 
     def record(
         self, broker_id: int, incarnation: UUID, address: str, connection: AnnouncingConnection
@@ -77,3 +74,11 @@ class BrokerIncarnations:
         if latest is not None and latest.id != incarnation:
             self._replaced.setdefault(broker_id, deque(maxlen=_MAX_REPLACED)).append(latest.id)
         self._latest[broker_id] = _Incarnation(incarnation, address, connection, self._clock())
+
+
+def process_exists(broker_id: int, address: str) -> ApiError:
+    """Return the error for a second process with a broker id."""
+    return ApiError(
+        ErrorCode.DUPLICATE_BROKER_REGISTRATION,
+        f"Broker id {broker_id} is in use by another process, at {address}",
+    )

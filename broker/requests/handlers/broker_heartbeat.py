@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ottla.protocol.api.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from ottla.protocol.errors import ErrorCode
 
+from ...cluster.incarnations import process_exists
 from ...cluster.store_membership import StoreMembership
 from ..errors import ApiError, error_message_of
 from .broker_registration import check_inter_broker_listener
@@ -52,7 +53,14 @@ def _record(
     if broker_id not in cluster.broker_ids or request.cluster_id != broker.cluster_id:
         raise ApiError(ErrorCode.BROKER_ID_NOT_REGISTERED)
     incarnation, address = request.incarnation_id, f"{request.host}:{request.port}"
-    cluster.incarnations.check(broker_id, incarnation)
+    if broker_id == cluster.broker_id:
+        if incarnation != cluster.incarnation:
+            raise process_exists(broker_id, address)
+    elif request.is_check:
+        cluster.incarnations.check(broker_id, incarnation)
+    else:
+        # With the wrong address, too: it serves, so that no other process may.
+        cluster.incarnations.record(broker_id, incarnation, address, context.connection)
     expected = cluster.endpoint_of(broker_id)
     if (expected.host, expected.port) != (request.host, request.port):
         raise ApiError(
@@ -60,6 +68,4 @@ def _record(
             f"Broker id {broker_id} has the address {address}, but broker {cluster.broker_id} has"
             f" {expected.host}:{expected.port} in its list of brokers",
         )
-    if not request.is_check:
-        cluster.incarnations.record(broker_id, incarnation, address, context.connection)
     return BrokerHeartbeatResponse(is_caught_up=True, is_fenced=False)
