@@ -259,8 +259,45 @@ class BatchFinder:
                 continue
             budget -= found.end - candidate
             if self.is_good(candidate):
-                return candidate
+                if sizes is None:
+                    return candidate
+                return self._next_in_chain(candidate, position, sizes, offsets, anchor)
         return anchor if anchor < self._size else None
+
+    def _next_in_chain(
+        self,
+        candidate: int,
+        position: int,
+        sizes: set[int],
+        offsets: frozenset[int] | None,
+        anchor: int,
+    ) -> int | None:
+        """Return which batch is next, by the sizes and offsets of the damaged one.
+
+        The first ones of the chain that starts at `candidate` may be part of it: the last batch in
+        a record may end where the record ends. Or they are part of the next one, which is damaged,
+        too. None if there is no next one.
+        """
+        if offsets is not None and not self._has_gaps:
+            for size in sorted(sizes):
+                start = position + size
+                if position + HEADER_BYTES <= start < candidate and self._looks_damaged(
+                    start, offsets
+                ):
+                    return start
+        end = candidate
+        while end - position <= _MAX_BATCH_BYTES:
+            if end >= self._size:
+                return None if self._size - position in sizes else candidate
+            found = self._plausible_header(end)
+            if found is None:
+                break
+            if end - position in sizes and (offsets is None or found.base_offset in offsets):
+                return end
+            if end >= anchor:
+                break
+            end = found.end
+        return candidate
 
     def _is_chained(
         self, candidate: int, position: int, sizes: set[int] | None, anchor: int

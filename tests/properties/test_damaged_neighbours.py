@@ -16,21 +16,31 @@ NOW = 1_700_000_000_000
 TRIALS = 100
 
 
+def a_batch(offset, count):
+    """A batch as a client could put it into a value, at an offset that it may get."""
+    batch = build_batch([Record(n, NOW, b"nested", b"%d" % offset) for n in range(count)])
+    batch[:8] = offset.to_bytes(8, "big")
+    return bytes(batch)
+
+
 def batches_from(random, offset):
-    """Batches as a client could put them into a value, at the offsets that they may get."""
     data = b""
     for _ in range(random.choice([1, 1, 2, 3])):
         count = random.choice([1, 1, 2])
-        batch = build_batch([Record(n, NOW, b"nested", b"%d" % offset) for n in range(count)])
-        batch[:8] = offset.to_bytes(8, "big")
-        data += bytes(batch)
+        data += a_batch(offset, count)
         offset += count
     return data
 
 
 def a_value(random, offset, count):
     value = b"value %d" % offset + random.randbytes(random.choice([0, 5, 60]))
-    if random.random() < 0.4:
+    kind = random.random()
+    if kind < 0.3 and offset > 0:
+        # If it is the last value, its batch ends where the batch in it ends, which leads to the
+        # next one: the last byte, the number of headers, is that of both last records.
+        nested = random.choice([1, 2])
+        return value + a_batch(offset + 1 - nested, nested)[:-1]
+    if kind < 0.6:
         nested = batches_from(random, offset + random.choice([0, 1, 2, count, count, count + 1]))
         before = random.choice([b"", b"x", random.randbytes(30)])
         value += before + nested + random.choice([b"", b"", b"y", bytes(3), random.randbytes(40)])
@@ -65,12 +75,13 @@ class DamagedLog:
         self.damaged = batches[first : first + random.choice([1, 2, 2, 3])]
         for batch in self.damaged:
             for _ in range(random.choice([1, 1, 2, 3])):
-                any_byte, header, length = (
+                any_byte, header, length, record_length = (
                     random.randrange(batch.size),
                     random.randrange(61),
                     random.randrange(8, 12),
+                    random.randrange(61, 63),
                 )
-                byte = random.choice([any_byte, any_byte, header, length])
+                byte = random.choice([any_byte, any_byte, header, length, record_length])
                 data[batch.position + byte] ^= 1 << random.randrange(8)
         path.write_bytes(data[:size] if random.random() < 0.3 else data)
         self.undamaged = [batch for batch in batches if batch not in self.damaged]
