@@ -96,8 +96,22 @@ async def test_a_follower_answers_when_records_are_committed(cluster: Replicas) 
     message.topics[0].partitions[0].last_fetched_epoch = partition.leader_epoch
     (data,) = fetched_partitions(await send_request(follower, message, FETCH_VERSION))
     assert data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
-    # A consumer that knows another leader epoch asks for the leader.
-    data = await fetch(follower, 0, epoch=partition.leader_epoch + 1)
+
+
+async def test_a_consumer_with_another_leader_epoch_is_told_the_leader(cluster: Replicas) -> None:
+    await cluster.until_in_sync("t")
+    await cluster.stop(cluster.state("t").leader)
+    await cluster.until_in_sync("t", count=2)
+    state, follower = cluster.state("t"), a_follower(cluster)
+    message = fetch_request(0, epoch=state.leader_epoch - 1)
+    message.topics[0].topic_id = follower.topics.image.topics["t"].id
+    response = await send_request(follower, message, 16)
+    (data,) = fetched_partitions(response)
+    assert data.error_code == ErrorCode.FENCED_LEADER_EPOCH
+    known = (data.current_leader.leader_id, data.current_leader.leader_epoch)
+    assert known == (state.leader, state.leader_epoch)
+    assert [node.node_id for node in response.node_endpoints] == [state.leader]
+    data = await fetch(follower, 0, epoch=state.leader_epoch + 1)
     assert data.error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
 
 

@@ -611,10 +611,13 @@ def _current_leader(
         error_code_of(error) is ErrorCode.FENCED_LEADER_EPOCH
         and version >= _FIRST_VERSION_WITH_ENDPOINTS
     ):
-        partition = _finder(broker, version)(topic, index)
-        return LeaderIdAndEpoch(
-            leader_id=broker.config.broker_id, leader_epoch=partition.leader_epoch
-        )
+        followed = broker.topics.find_followed(topic, index)
+        if followed is not None and followed.state is not None:
+            leader_id, leader_epoch = followed.state.leader, followed.leader_epoch
+        else:
+            leader_id = broker.config.broker_id
+            leader_epoch = _finder(broker, version)(topic, index).leader_epoch
+        return LeaderIdAndEpoch(leader_id=leader_id, leader_epoch=leader_epoch)
     return LeaderIdAndEpoch()
 
 
