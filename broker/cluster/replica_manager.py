@@ -121,7 +121,8 @@ class ReplicaManager:
         Within the fence time of its lease, nobody else can have been elected in this broker's
         place. After it, only if every follower in the ISR still fetches in this epoch, and no
         broker outside of it is eligible: one of these would be the successor. The latest fetch does
-        not count: after a pause, it may have been in the socket for long.
+        not count: after a pause, it may have been in the socket for long. The one before it counts
+        for half a session: a pause that ends a lease takes longer.
         """
         registration = self._broker.store_registration
         if registration.within_fence_time():
@@ -129,7 +130,7 @@ class ReplicaManager:
         state, progress = partition.state, partition.progress
         if state is None or progress is None or state.elr:
             return state is not None and not state.elr
-        earliest_ms = int((time.monotonic() - self._broker.cluster.session_seconds) * 1000)
+        earliest_ms = int((time.monotonic() - self._broker.cluster.session_seconds / 2) * 1000)
         return all(
             progress.previous_fetch_at_ms(broker_id) >= earliest_ms
             for broker_id in state.isr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -234,6 +235,26 @@ async def test_a_leader_that_lost_its_lease_leads_no_more(cluster: Replicas) -> 
     await produce(cluster, "t")
     await cluster.until_in_sync("t")
     assert {cluster.replica(one, "t").log.end_offset for one in range(3)} == {2}
+
+
+async def test_fetches_from_before_a_pause_do_not_show_that_a_broker_leads(
+    cluster: Replicas,
+) -> None:
+    await cluster.create("t")
+    await cluster.until_in_sync("t")
+    leader = cluster.leader("t")
+    partition, replicas = leader.topics.find("t", 0), leader.replicas
+    assert replicas is not None
+    assert partition.progress is not None
+    # Its lease may have ended.
+    leader.store_registration._fence_at = 0.0
+    session_ms = int(leader.cluster.session_seconds * 1000)
+    for lag_ms, may_append in ((session_ms // 3, True), (session_ms * 2 // 3, False)):
+        now_ms = int(time.monotonic() * 1000)
+        for broker_id, fetch in list(partition.progress.fetches.items()):
+            fetched = fetch._replace(previous_at_ms=now_ms - lag_ms, session=None)
+            partition.progress._fetches[broker_id] = fetched
+        assert replicas.may_append(partition) is may_append
 
 
 async def test_followers_that_do_not_fetch_leave_the_isr(cluster: Replicas) -> None:
