@@ -23,7 +23,7 @@ COPY console console
 COPY cli cli
 COPY testing testing
 RUN python -m venv --without-pip /opt/ottla \
-    && pip --python /opt/ottla/bin/python install --no-cache-dir ".[etcd,metrics,security]"
+    && pip --python /opt/ottla/bin/python install --no-cache-dir ".[etcd,security]"
 # The compiled module is optional in a build, but required in an image.
 RUN /opt/ottla/bin/ottla --version | grep compiled
 

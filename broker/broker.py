@@ -199,6 +199,7 @@ class Broker:
             )
             undo.callback(self.logs.abandon)
             self.memory.count_producers(self.logs.producer_memory)
+            self.logs.flusher.on_flush = self.metrics.flush_seconds.observe
             self.disk_space = DiskSpace(Path(config.log_dir), self.logs.disk)
             if self.store is not None:
                 undo.push_async_callback(self.store.close)
@@ -207,7 +208,9 @@ class Broker:
             self.topics = Topics(
                 config, self.logs, self._apply_config, self.groups, self.transactions
             )
+            started = time.perf_counter()
             await self.topics.load(progress)
+            self.metrics.log_loading_seconds = time.perf_counter() - started
             self.authorizer = self._make_authorizer()
             self.dispatcher.quota_entities = self.topics.image.quotas.by_entity
             if self.store is not None:
@@ -218,7 +221,7 @@ class Broker:
             undo.push_async_callback(self.producer_ids.stop)
             self._exporter = self._start_exporter()
             if self._exporter is not None:
-                undo.callback(self._exporter.close)
+                undo.push_async_callback(self._exporter.stop)
             await self.server.listen()
             undo.pop_all()
         self.housekeeping.start()
@@ -383,17 +386,12 @@ class Broker:
         )
 
     def _start_exporter(self) -> Exporter | None:
-        """Start the Prometheus endpoint, if it is configured. Raises ConfigError or OSError."""
+        """Start the Prometheus endpoint, if it is configured. Raises OSError."""
         endpoint = self.config.metrics_endpoint
         if endpoint is None:
             return None
-        try:
-            # Optional, and slow to import.
-            from .observability.prometheus import Exporter  # noqa: PLC0415
-        except ImportError:
-            raise ConfigError(
-                "metrics.listener requires prometheus-client: pip install 'ottla[metrics]'"
-            ) from None
+        from .observability.prometheus import Exporter  # noqa: PLC0415  # Only needed here.
+
         with naming_address(endpoint):
             exporter = Exporter(self, endpoint)
         url = f"http://{format_host(endpoint.host)}:{exporter.port}/metrics"
@@ -479,7 +477,7 @@ class Broker:
         self.batch_workers.close()
         self.dispatcher.close()
         if self._exporter is not None:
-            await asyncio.to_thread(self._exporter.close)
+            await self._exporter.stop()
         await asyncio.to_thread(self.logs.close)
 
     async def _stop_store(self, store: MetadataStore) -> None:

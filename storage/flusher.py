@@ -9,6 +9,7 @@ thread at a time; several logs are flushed in parallel, which a file system's jo
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
@@ -23,6 +24,8 @@ class Flusher:
     """A pool of threads that flush logs."""
 
     def __init__(self, threads: int = _THREADS) -> None:
+        #: Called with the seconds that each flush took, in its thread, one at a time.
+        self.on_flush: Callable[[float], None] = _ignore
         #: Futures by log, for each log that is queued or being flushed.
         self._waiting: dict[Log, list[Future[int]]] = {}
         #: What the threads do; None ends one of them. A put wakes a thread with a single call.
@@ -73,8 +76,10 @@ class Flusher:
     def _flush(self, log: Log) -> None:
         with self._lock:
             futures, self._waiting[log] = self._waiting[log], []
+        started = time.perf_counter()
         _resolve(futures, log.flush)
         with self._lock:
+            self.on_flush(time.perf_counter() - started)
             # Requests that came during the flush wait for the next one.
             must_flush_again = bool(self._waiting[log])
             if not must_flush_again:
@@ -88,6 +93,10 @@ class Flusher:
         if not self._waiting:
             for _ in self._threads:
                 self._queue.put(None)
+
+
+def _ignore(_seconds: float) -> None:
+    """Count nothing."""
 
 
 def _resolve(futures: list[Future[int]], flush: Callable[[], int]) -> None:

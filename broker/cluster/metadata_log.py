@@ -24,6 +24,7 @@ from ottla.storage.config import LogConfig
 from ottla.storage.errors import StorageError
 from ottla.storage.logdir import LogDirectory
 
+from ..observability.metrics import TopicTraffic
 from ..partitions.partition import Partition
 
 logger = logging.getLogger(__name__)
@@ -45,7 +46,7 @@ class MetadataLog:
 
     def __init__(self, logs: LogDirectory) -> None:
         log = logs.load_first(LOG_NAME, _CONFIG)
-        self.partition = Partition(METADATA_TOPIC, 0, log, logs.flusher)
+        self.partition = Partition(METADATA_TOPIC, 0, log, logs.flusher, TopicTraffic())
 
     async def records(self) -> AsyncIterator[KeyValue]:
         """Yield all records. Raises BatchError."""

@@ -226,7 +226,8 @@ class ReplicaFetcher:
             version=_FETCH_VERSION,
             timeout=(config.replica_socket_timeout_ms + config.replica_fetch_wait_max_ms) / 1000,
         )
-        self._manager.metrics.replica_fetch_seconds.observe(time.perf_counter() - started)
+        durations = self._manager.metrics.replica_fetch_seconds[self._leader_id]
+        durations.observe(time.perf_counter() - started)
         if response.error_code:
             code = ErrorCode.of(response.error_code)
             self._reset_session()

@@ -718,8 +718,7 @@ class BrokerConfig(SecurityConfigs):
     )
     metrics_listener: str = config_key(
         "",
-        "HOST:PORT of the Prometheus endpoint, as in 127.0.0.1:9404; empty disables it. Requires"
-        " ottla[metrics].",
+        "HOST:PORT of the Prometheus endpoint, as in 127.0.0.1:9404; empty disables it.",
         is_dynamic=False,
     )
     log_level: str = config_key(

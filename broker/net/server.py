@@ -93,6 +93,11 @@ class Server:
         """The number of open connections, TLS handshakes included."""
         return len(self._connections) + len(self._handshakes)
 
+    @property
+    def is_serving(self) -> bool:
+        """Whether it accepts connections."""
+        return bool(self._servers) and not self._is_stopping
+
     async def listen(self) -> None:
         """Accept connections. Raises OSError."""
         loop = asyncio.get_running_loop()

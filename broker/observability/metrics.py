@@ -1,6 +1,6 @@
-"""The broker's counters: request latency by API, errors, connections, bytes.
+"""The broker's counters: request latency by API, errors, connections, records, bytes.
 
-They are plain numbers, because counting must cost next to nothing on the hot path. `prometheus`
+They are plain numbers, because counting must cost next to nothing on the hot path. `collector`
 exports them.
 """
 
@@ -29,26 +29,50 @@ BUCKETS = (
     5.0,
     10.0,
 )
+#: Those of sizes, in bytes: 256 to 16 MiB.
+SIZE_BUCKETS = tuple(float(4**power) for power in range(4, 13))
 
 
 class Histogram:
     """Counts of observations by bucket, and their sum."""
 
-    __slots__ = ("counts", "sum")
+    __slots__ = ("bounds", "counts", "sum")
 
-    def __init__(self) -> None:
-        self.counts = [0] * (len(BUCKETS) + 1)
+    def __init__(self, bounds: tuple[float, ...] = BUCKETS) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
         self.sum = 0.0
 
-    def observe(self, seconds: float) -> None:
+    def observe(self, value: float) -> None:
         """Count one observation."""
-        self.counts[bisect_left(BUCKETS, seconds)] += 1
-        self.sum += seconds
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.sum += value
 
     @property
     def count(self) -> int:
         """The number of observations."""
         return sum(self.counts)
+
+
+class TopicTraffic:
+    """What clients and followers have written to and read from the partitions of a topic here."""
+
+    __slots__ = (
+        "bytes_in",
+        "bytes_out",
+        "messages_in",
+        "replication_bytes_in",
+        "replication_bytes_out",
+    )
+
+    def __init__(self) -> None:
+        self.messages_in = 0
+        self.bytes_in = 0
+        #: To consumers. The records are not counted: they are sent as they are stored.
+        self.bytes_out = 0
+        #: Of the replicas that follow here, and to the followers of those that lead.
+        self.replication_bytes_in = 0
+        self.replication_bytes_out = 0
 
 
 class Metrics:
@@ -59,18 +83,28 @@ class Metrics:
         self.latency: dict[str, Histogram] = {}
         #: Produced batches that were not appended, by error code.
         self.rejected_batches: Counter[str] = Counter()
+        self.produced_batch_bytes = Histogram(SIZE_BUCKETS)
+        #: Of responses with records.
+        self.fetched_bytes = Histogram(SIZE_BUCKETS)
+        #: Fsyncs that requests and replicas waited for.
+        self.flush_seconds = Histogram()
+        self.event_loop_delay_seconds = Histogram()
+        #: Opening the logs at the start, with their recovery.
+        self.log_loading_seconds = 0.0
         #: Requests that failed as a whole, by API name and error code.
         self.failures: Counter[tuple[str, str]] = Counter()
         #: Connections by outcome: accepted, refused, idle, stalled, malformed, throttled,
         #: unauthenticated, handshake_failed.
         self.connections: Counter[str] = Counter()
         #: Changes of the ISR by this leader: shrunk, expanded, emptied (the ELR).
-        self.isr_changes: Counter[str] = Counter()
+        self.isr_changes: Counter[str] = _counter("shrunk", "expanded", "emptied")
         #: Leaders that this controller has elected: clean, preferred, unclean, reassignment, or
         #: none (no replica is eligible).
-        self.elections: Counter[str] = Counter()
-        #: Fetches of this broker's replicas from their leaders.
-        self.replica_fetch_seconds = Histogram()
+        self.elections: Counter[str] = _counter(
+            "clean", "preferred", "unclean", "reassignment", "none"
+        )
+        #: Fetches of this broker's replicas, by leader.
+        self.replica_fetch_seconds: defaultdict[int, Histogram] = defaultdict(Histogram)
         #: Responses that throttle their clients, and for how long in all, by quota.
         self.throttled_requests: Counter[str] = Counter()
         self.throttled_seconds: defaultdict[str, float] = defaultdict(float)
@@ -80,3 +114,8 @@ class Metrics:
     def histogram_of(self, api: str) -> Histogram:
         """Return the latency histogram of an API."""
         return self.latency.setdefault(api, Histogram())
+
+
+def _counter(*outcomes: str) -> Counter[str]:
+    """Return a counter with zeros: Prometheus sees an increase only of what it has seen before."""
+    return Counter(dict.fromkeys(outcomes, 0))

@@ -40,6 +40,7 @@ from ottla.storage.log import Log, LogAppendInfo, LogSlice
 from ottla.storage.read_mode import NO_WAITING, ColdReadError
 from ottla.storage.transaction_index import AbortedTransaction
 
+from ..observability.metrics import TopicTraffic
 from ..requests.errors import ApiError, NotLeaderError
 from ..requests.fetch_sessions import PartitionKey
 from ..requests.follower_session import FollowerSession
@@ -87,17 +88,26 @@ class Partition:
         "role",
         "state",
         "topic",
+        "traffic",
         "waiters",
     )
 
     def __init__(
-        self, topic: str, index: int, log: Log, flusher: Flusher, leader_epoch: int = 0
+        self,
+        topic: str,
+        index: int,
+        log: Log,
+        flusher: Flusher,
+        traffic: TopicTraffic,
+        leader_epoch: int = 0,
     ) -> None:
         self.topic = topic
         self.index = index
         #: Whether clients may not produce to it.
         self.is_internal = topic in INTERNAL_TOPICS
         self.log = log
+        #: The counters of the topic, which its partitions share.
+        self.traffic = traffic
         self.set_leader_epoch(leader_epoch)
         self.role = Role.LEADER
         #: The stored state; None if the partition cannot have other replicas.
@@ -293,6 +303,7 @@ class Partition:
         Consumers see them when the leader's high watermark is known to have passed them.
         """
         self.log.append_as_follower(records, now_ms)
+        self.traffic.replication_bytes_in += len(records)
         self._uncommitted.append((self.log.end_offset - 1, len(records)))
 
     def append_marker(
@@ -345,6 +356,9 @@ class Partition:
             is_validated=is_validated,
             must_start_at_zero=must_start_at_zero,
         )
+        if not appended.is_duplicate:
+            self.traffic.messages_in += appended.last_offset - appended.base_offset + 1
+            self.traffic.bytes_in += batch.size
         self._on_append(appended, batch.size)
         return appended
 

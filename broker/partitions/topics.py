@@ -54,6 +54,7 @@ from ottla.storage.partition_metadata import PartitionMetadata
 
 from ..cluster.metadata_log import LOG_NAME, MetadataLog
 from ..config.broker_config import BrokerConfig
+from ..observability.metrics import TopicTraffic
 from ..requests.errors import ApiError, NotLeaderError
 from .partition import Partition, Role
 
@@ -128,6 +129,8 @@ class Topics:
         self._partitions_by_id: dict[UUID, dict[int, Partition | None]] = {}
         # Replicated partitions that this broker does not lead.
         self._followed: dict[tuple[str, int], Partition] = {}
+        #: By topic: what is written to and read from its partitions here.
+        self.traffic: dict[str, TopicTraffic] = {}
         #: The id of this process, with which it registers.
         self.incarnation: UUID | None = None
         #: Returns the epoch of the registration that this process has made; -1 if it has none.
@@ -247,6 +250,11 @@ class Topics:
         ):
             return None
         return partition
+
+    @property
+    def followed_count(self) -> int:
+        """The number of replicated partitions that this broker does not lead."""
+        return len(self._followed)
 
     def replicated_partitions(self) -> list[Partition]:
         """Return every open partition that has a state."""
@@ -616,7 +624,7 @@ class Topics:
         log = self._logs.logs.get(name)
         if log is None:
             return None
-        partition = Partition(topic.name, index, log, self._logs.flusher)
+        partition = self._partition(topic, index, log)
         partition.role = Role.OFFLINE
         partition.restore_high_watermark(self._high_watermarks.get(name, 0))
         return partition
@@ -636,12 +644,17 @@ class Topics:
                 listener.partition_closed(topic, index)
 
     def _new_partition(self, topic: Topic, index: int, log: Log) -> Partition:
-        partition = Partition(topic.name, index, log, self._logs.flusher)
+        partition = self._partition(topic, index, log)
         partition.set_leader_epoch(self.leader_epoch, self._accepted_epoch)
         return partition
 
+    def _partition(self, topic: Topic, index: int, log: Log) -> Partition:
+        traffic = self.traffic.setdefault(topic.name, TopicTraffic())
+        return Partition(topic.name, index, log, self._logs.flusher, traffic)
+
     def _close_partitions(self, topic: Topic) -> None:
         """Close the partitions of a deleted topic, and wake the requests that wait for them."""
+        self.traffic.pop(topic.name, None)
         del self._partitions_by_id[topic.id]
         followed = [key for key in self._followed if key[0] == topic.name]
         for partition in (

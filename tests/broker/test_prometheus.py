@@ -2,39 +2,35 @@
 
 import asyncio
 import sys
-from urllib.request import urlopen
+import time
+from bisect import bisect_left
+from urllib.error import HTTPError
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from harness.brokers import broker_and_client
 from harness.daemon import Daemon, free_port
-from harness.requests import create_topic, produce_batch, topic_metadata
-from ottla.broker import Broker, BrokerConfig
+from harness.metrics import fetch, sample, scrape
+from harness.requests import (
+    create_topic,
+    fetch_partition,
+    produce_batch,
+    send_request,
+    topic_metadata,
+)
+from harness.waiting import eventually
+from harness.wire import fetch_request
+from ottla.broker import BrokerConfig
 from ottla.broker.config.broker_config import ConfigError
 from ottla.client.blocking import Consumer, Producer
 from ottla.protocol.api.delete_topics import DeleteTopicsRequest, DeleteTopicState
 
 METRICS_ON_ANY_PORT = {"metrics.listener": "127.0.0.1:0"}
-
-
-def scrape(port):
-    """Return the samples by name and labels."""
-    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as response:
-        text = response.read().decode()
-    return {
-        (line.name, *sorted(line.labels.items())): line.value
-        for family in text_string_to_metric_families(text)
-        for line in family.samples
-    }
+OPENMETRICS_PREFERRED = "application/openmetrics-text;version=1.0.0,text/plain;q=0.5"
 
 
 async def scraped(broker):
     return await asyncio.to_thread(scrape, broker._exporter.port)
-
-
-def sample(name, **labels):
-    return (name, *sorted(labels.items()))
 
 
 async def test_requests_bytes_and_connections_are_counted(tmp_path):
@@ -112,21 +108,6 @@ def test_an_invalid_metrics_listener_is_an_error(text):
         BrokerConfig(metrics_listener=text)
 
 
-async def test_without_prometheus_client_the_error_names_the_package(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    monkeypatch.delitem(sys.modules, "ottla.broker.observability.prometheus", raising=False)
-    broker = Broker(
-        BrokerConfig(
-            log_dir=str(tmp_path),
-            listeners="PLAINTEXT://127.0.0.1:0",
-            metrics_listener="127.0.0.1:0",
-        )
-    )
-
-    with pytest.raises(ConfigError, match=r"pip install 'ottla\[metrics\]'"):
-        await broker.start()
-
-
 def test_lag_is_log_end_offset_minus_committed_offset(tmp_path):
     port = free_port()
     with Daemon(tmp_path, "--metrics", f"127.0.0.1:{port}") as broker:
@@ -144,3 +125,85 @@ def test_lag_is_log_end_offset_minus_committed_offset(tmp_path):
         assert samples[sample("ottla_groups", state="Stable")] == 1
         if sys.platform == "linux":
             assert samples[sample("process_resident_memory_bytes")] > 10_000_000
+
+
+async def test_what_is_produced_and_consumed_is_counted_by_topic(tmp_path):
+    async with broker_and_client(tmp_path, METRICS_ON_ANY_PORT) as (broker, client):
+        await create_topic(client, "t", 2)
+        await produce_batch(client, "t", 5, partition=1)
+        await produce_batch(client, "t", 3, partition=0)
+        await fetch_partition(client, "t", 1)
+        await fetch_partition(client, "t", 1, offset=5)  # Nothing.
+        samples = await scraped(broker)
+
+        size = samples[sample("ottla_partition_log_size_bytes", topic="t", partition=1)]
+        other = samples[sample("ottla_partition_log_size_bytes", topic="t", partition=0)]
+        assert samples[sample("ottla_topic_messages_in_total", topic="t")] == 8
+        assert samples[sample("ottla_topic_bytes_in_total", topic="t")] == size + other
+        assert samples[sample("ottla_topic_bytes_out_total", topic="t")] == size
+        assert samples[sample("ottla_topic_replication_bytes_out_total", topic="t")] == 0
+        assert samples[sample("ottla_produced_batch_bytes_count")] == 2
+        assert samples[sample("ottla_produced_batch_bytes_sum")] == size + other
+        assert samples[sample("ottla_fetched_bytes_count")] == 1
+
+
+async def test_a_fetch_that_waits_is_counted_once(tmp_path):
+    async with broker_and_client(tmp_path, METRICS_ON_ANY_PORT) as (broker, client):
+        await create_topic(client, "t", 1)
+        await produce_batch(client, "t", 5)
+        await send_request(client, fetch_request(0, topic="t", min_bytes=100_000, max_wait_ms=30))
+        samples = await scraped(broker)
+
+        size = samples[sample("ottla_partition_log_size_bytes", topic="t", partition=0)]
+        assert samples[sample("ottla_topic_bytes_out_total", topic="t")] == size
+
+
+async def test_flushes_and_the_event_loop_are_timed(tmp_path):
+    async with broker_and_client(tmp_path, METRICS_ON_ANY_PORT) as (broker, client):
+        await create_topic(client, "t", 1)
+        await produce_batch(client, "t", 1)
+        delay = broker.metrics.event_loop_delay_seconds
+        await eventually(lambda: delay.count > 0)
+        time.sleep(0.3)  # The loop hangs.
+        await eventually(lambda: sum(delay.counts[bisect_left(delay.bounds, 0.1) :]) > 0)
+        samples = await scraped(broker)
+
+        assert samples[sample("ottla_log_flush_duration_seconds_count")] >= 1
+        assert samples[sample("ottla_event_loop_delay_seconds_count")] >= 2
+        assert samples[sample("ottla_log_loading_seconds")] > 0
+        assert samples[sample("ottla_leader_count")] == 1
+        assert samples[sample("ottla_partition_count")] == 1
+        assert samples[sample("ottla_memory_max_bytes")] > 0
+
+
+async def test_both_formats_have_the_same_samples(tmp_path):
+    label = 'a"b\\c\nd'
+    async with broker_and_client(tmp_path, METRICS_ON_ANY_PORT) as (broker, client):
+        await create_topic(client, "t", 1)
+        broker.metrics.failures["Metadata", label] += 1
+        port = broker._exporter.port
+        text = await asyncio.to_thread(scrape, port, "text/plain")
+        openmetrics = await asyncio.to_thread(scrape, port, OPENMETRICS_PREFERRED)
+        content_type, page = await asyncio.to_thread(fetch, port, accept=OPENMETRICS_PREFERRED)
+
+    assert text.keys() == openmetrics.keys()
+    assert text[sample("ottla_request_errors_total", api="Metadata", error_code=label)] == 1
+    assert content_type.startswith("application/openmetrics-text; version=1.0.0")
+    assert page.endswith("# EOF\n")
+
+
+async def test_health_and_readiness(tmp_path):
+    async with broker_and_client(tmp_path, METRICS_ON_ANY_PORT) as (broker, _client):
+        port = broker._exporter.port
+        assert (await asyncio.to_thread(fetch, port, "/ready"))[1] == "ok\n"
+        assert (await asyncio.to_thread(fetch, port, "/health"))[1] == "ok\n"
+        broker._exporter._probe.called_at -= 60
+        with pytest.raises(HTTPError, match="503") as error:
+            fetch(port, "/health")
+        assert b"the event loop has not answered for 6" in error.value.read()
+        with pytest.raises(HTTPError, match="404"):
+            fetch(port, "/other")
+        await broker.server.stop(1)
+        with pytest.raises(HTTPError, match="503") as error:
+            fetch(port, "/ready")
+        assert error.value.read() == b"starting or stopping\n"

@@ -3,13 +3,12 @@
 import asyncio
 import json
 import logging
-from urllib.request import urlopen
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from harness.brokers import add_topic, broker_and_client
 from harness.logs import a_batch
+from harness.metrics import collected, sample
 from ottla.broker.partitions.scrubber import STATE_FILE
 from ottla.storage.errors import CompactionStoppedError
 
@@ -35,16 +34,6 @@ def flip(log, index=1, position=100):
     return path
 
 
-def scrape(port):
-    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as response:
-        families = text_string_to_metric_families(response.read().decode())
-        return {
-            (line.name, *line.labels.values()): line.value
-            for family in families
-            for line in family.samples
-        }
-
-
 def start_over(scrubber):
     scrubber._started_ms = 0
 
@@ -63,8 +52,7 @@ pytestmark = pytest.mark.usefixtures("no_automatic_pass")
 
 
 async def test_damage_is_logged_once_and_counted(tmp_path, caplog):
-    configs = CONFIGS | {"metrics.listener": "127.0.0.1:0"}
-    async with broker_and_client(tmp_path, configs) as (broker, _client):
+    async with broker_and_client(tmp_path, CONFIGS) as (broker, _client):
         log = await fill(broker)
         await fill(broker, "u")
         scrubber = broker.housekeeping.scrubber
@@ -81,9 +69,9 @@ async def test_damage_is_logged_once_and_counted(tmp_path, caplog):
         first = log.segments[1].base_offset
         assert (line.first_offset, line.last_offset) == (first, first + 2)
         assert scrubber.damage_count == 1
-        samples = await asyncio.to_thread(scrape, broker._exporter.port)
-        assert samples["ottla_damaged_ranges",] == 1
-        assert samples["ottla_scrub_last_pass_timestamp_seconds",] > 0
+        samples = collected(broker)
+        assert samples[sample("ottla_damaged_ranges")] == 1
+        assert samples[sample("ottla_scrub_last_pass_timestamp_seconds")] > 0
 
         log.delete_records_before(log.end_offset)
         start_over(scrubber)

@@ -14,6 +14,7 @@ import pytest
 
 from harness.command import Command
 from harness.logs import NOW, a_batch
+from harness.metrics import collected, sample
 from harness.requests import (
     create_topics_request,
     fetch_partition,
@@ -27,7 +28,6 @@ from harness.requests import (
 from harness.waiting import eventually
 from ottla.broker import Broker, BrokerConfig
 from ottla.broker.cluster.store.memory_store import MemoryStore, MemoryStoreServer
-from ottla.broker.observability.prometheus import _BrokerCollector
 from ottla.broker.partitions.partition import Partition, Role
 from ottla.client import Admin, Consumer, Producer
 from ottla.coord.partition_state import PartitionState
@@ -567,23 +567,17 @@ async def test_operators_see_replicas_and_brokers(cluster: Replicas, tmp_path: P
 async def test_metrics_of_the_metadata_store(cluster: Replicas) -> None:
     broker = cluster.brokers[0]
 
-    def sample(name: str, *brokers: Broker) -> float:
-        return sum(
-            sample.value
-            for one in brokers or (broker,)
-            for metric in _BrokerCollector(one).collect()
-            for sample in metric.samples
-            if sample.name == name
-        )
+    def value(name: str, *brokers: Broker) -> float:
+        return sum(collected(one)[sample(name)] for one in brokers or (broker,))
 
-    assert sample("ottla_metadata_store_reachable") == 1
-    assert sample("ottla_broker_fenced") == 0
-    assert sample("ottla_active_controller", *cluster.brokers.values()) == 1
+    assert value("ottla_metadata_store_reachable") == 1
+    assert value("ottla_broker_fenced") == 0
+    assert value("ottla_active_controller", *cluster.brokers.values()) == 1
     cluster.stores[0].disconnect()
-    await eventually(lambda: sample("ottla_metadata_store_reachable") == 0)
-    assert sample("ottla_metadata_store_failed_keepalives_total") >= 1
+    await eventually(lambda: value("ottla_metadata_store_reachable") == 0)
+    assert value("ottla_metadata_store_failed_keepalives_total") >= 1
     cluster.stores[0].connect()
-    await eventually(lambda: sample("ottla_metadata_store_reachable") == 1)
+    await eventually(lambda: value("ottla_metadata_store_reachable") == 1)
 
 
 async def test_metrics_of_replication(cluster: Replicas) -> None:
@@ -594,18 +588,22 @@ async def test_metrics_of_replication(cluster: Replicas) -> None:
     await cluster.stop(follower)
     await eventually(lambda: len(cluster.state("t").isr) == 2)
     await eventually(lambda: cluster.leader("t").topics.find("t", 0).state == cluster.state("t"))
-    registry, of_follower = (
-        {
-            sample.name: sample.value
-            for metric in _BrokerCollector(broker).collect()
-            for sample in metric.samples
-        }
-        for broker in (cluster.leader("t"), cluster.brokers[(leader + 2) % 3])
-    )
-    assert registry["ottla_under_replicated_partitions"] >= 1
-    assert registry["ottla_under_min_isr_partitions"] == 0
-    assert registry["ottla_leaderless_partitions"] == 0
-    assert of_follower["ottla_replica_fetch_duration_seconds_count"] > 0
+    of_leader = collected(cluster.leader("t"))
+    other = (leader + 2) % 3
+    of_follower = collected(cluster.brokers[other])
+
+    assert of_leader[sample("ottla_under_replicated_partitions")] >= 1
+    assert of_leader[sample("ottla_under_min_isr_partitions")] == 0
+    assert of_leader[sample("ottla_at_min_isr_partitions")] >= 1
+    assert of_leader[sample("ottla_leaderless_partitions")] == 0
+    # The controller has taken it out, because it has left.
+    assert of_leader[sample("ottla_isr_changes_total", change="shrunk")] == 0
+    assert of_leader[sample("ottla_replica_lag_records", topic="t", partition=0, broker=other)] == 0
+    sent = of_leader[sample("ottla_topic_replication_bytes_out_total", topic="t")]
+    assert sent >= of_leader[sample("ottla_topic_bytes_in_total", topic="t")] > 0
+    assert of_follower[sample("ottla_replica_fetch_duration_seconds_count", leader=leader)] > 0
+    received = of_follower[sample("ottla_topic_replication_bytes_in_total", topic="t")]
+    assert received == of_leader[sample("ottla_topic_bytes_in_total", topic="t")]
 
 
 async def test_topics_created_while_a_broker_is_down_get_replicas_on_it(cluster: Replicas) -> None:

@@ -61,6 +61,7 @@ from ..waiters import Waiter, WaiterRegistry
 
 if TYPE_CHECKING:
     from ...broker import Broker
+    from ...observability.metrics import TopicTraffic
     from ..dispatch import RequestContext
 
 #: Replica ids that mean a consumer: Kafka's ordinary and debugging consumer ids.
@@ -237,6 +238,7 @@ class _ReadResult:
         "is_first",
         "partitions",
         "remaining_bytes",
+        "sent",
         "size_bytes",
         "slices",
         "waiter",
@@ -252,6 +254,8 @@ class _ReadResult:
         self.partitions: list[Partition] = []
         #: The records, with their index in `data`.
         self.slices: list[tuple[int, LogSlice]] = []
+        #: How many bytes of which topic, for the metrics.
+        self.sent: list[tuple[TopicTraffic, int]] = []
         self.size_bytes = 0
         self.has_error = False
         #: Where the read stopped; None if it is complete.
@@ -492,6 +496,7 @@ def _read_slice(
             if is_throttled and broker.replicas is not None:
                 broker.replicas.record_sent(size_bytes)
             result.slices.append((len(data), log_slice))
+            result.sent.append((partition.traffic, size_bytes))
             result.size_bytes += size_bytes
             result.remaining_bytes -= size_bytes
         partition_data = PartitionData(
@@ -552,6 +557,8 @@ def _response(
                 throttle_time_ms=max(int(seconds * 1000), 1),
                 session_id=0 if session is None else session.id,
             )
+    if result.size_bytes:
+        _count(broker, context, request, result)
     if session is not None:
         session_id = session.id
         changed = [entry for entry in data if session.update_sent(*entry)]
@@ -569,6 +576,19 @@ def _response(
         responses=[_topic_response(topic, partitions) for topic, partitions in topics.items()],
         node_endpoints=_endpoints(broker, context, data) if has_endpoints else (),
     )
+
+
+def _count(
+    broker: Broker, context: RequestContext, request: FetchRequest, result: _ReadResult
+) -> None:
+    """Count what a consumer or a follower is sent."""
+    if _replica_id(context.version, request) in _CONSUMER_IDS:
+        broker.metrics.fetched_bytes.observe(result.size_bytes)
+        for traffic, size_bytes in result.sent:
+            traffic.bytes_out += size_bytes
+    else:
+        for traffic, size_bytes in result.sent:
+            traffic.replication_bytes_out += size_bytes
 
 
 def _topic_response(topic: TopicKey, partitions: Sequence[PartitionData]) -> FetchableTopicResponse:

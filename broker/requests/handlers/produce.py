@@ -336,6 +336,7 @@ def _append(
     acks = request.acks
     now_ms = broker.now_ms()
     validates_records = validated is not None or broker.config.broker_validate_records
+    batch_bytes = broker.metrics.produced_batch_bytes
     delayed: _DelayedProduce | None = None
     topics = []
     # The message, not the error: an error references this frame, and would keep the request alive.
@@ -381,6 +382,7 @@ def _append(
                             and batch.is_transactional
                         ),
                     )
+                batch_bytes.observe(batch.size)
             except EXPECTED_ERRORS as error:
                 failure = str(error)
                 response = _error_response(index, error, context.version)

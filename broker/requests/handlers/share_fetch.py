@@ -296,6 +296,7 @@ class _ShareFetch:
             data[tp] = self._data(tp, acquired, error, refused)
             if acquired is not None:
                 size_bytes += len(acquired.data)
+                self._opened[tp].partition.traffic.bytes_out += len(acquired.data)
                 self._count(acquired)
         if self._session is not None:
             self._session.unanswered.difference_update(data)
