@@ -50,7 +50,7 @@ def export_metadata(directory: Path, file: Path | None, as_json: bool) -> None:
 
     \b
     To metadata-1.json, for broker 1:
-        ottla cluster export-metadata /var/lib/ottla
+        ottla cluster export-metadata ottla-data
     """
     from ottla.coord.restoration import copy_content
 

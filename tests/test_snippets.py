@@ -48,9 +48,10 @@ EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["option
 
 # How a command ends that was understood: done, not there, there already, refused, partly done.
 ANSWERED = (0, 5, 6, 7, 9)
-#: What does not end by itself, or takes too long: it is only parsed.
+#: What does not end by itself, takes too long, or needs another cluster: it is only parsed.
 ENDLESS = re.compile(
-    r"^(broker start|console|cluster up|perf)|--follow|--watch|--group|--broker [1-9]"
+    r"^(broker start|console|cluster up|perf)|--follow|--watch|--group|--share|--broker [1-9]"
+    r"|^cluster (export-metadata|migrate|restore)"
 )
 
 
@@ -300,14 +301,15 @@ def check_python(words):
 
 def make_file(word, folder):
     """Make a file or data directory that a command is to read."""
-    if word == "ottla-data":
+    if word in ("ottla-data", "ottla-cluster/broker-*"):
+        word = word.replace("*", "1")
         for name in ("orders-0", "orders-1"):
             (folder / word / name).mkdir(parents=True, exist_ok=True)
             (folder / word / name / f"{0:020d}.log").touch()
     if word == "plan.json":
         partitions = [{"topic": "orders", "partition": 0, "replicas": [0]}]
         (folder / word).write_text(json.dumps({"version": 1, "partitions": partitions}))
-    if re.search(r"\.(txt|jpg|csv|log|toml|properties)$", word):
+    if re.search(r"\.(txt|jpg|csv|log|toml|properties)$|^metadata-.*json$", word):
         path = folder / word.replace("*", "1")
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -22,12 +22,13 @@ def test_every_snippet_runs(ottla_broker, capsys):
             asyncio.run(asyncio.wait_for(done, 60))
         printed.append(capsys.readouterr().out)
 
-    producer, rows, transactions, consumer, sought, admin, blocking, settings = printed
+    producer, rows, transactions, consumer, sought, shared, admin, blocking, settings = printed
     assert producer == "0 0\n1\n"
     assert rows == "0 0 2\n"
     assert transactions.endswith("True False\n")
     assert consumer.startswith("0 0 b'ann' tea\n0 1 b'ann' milk\n0 2 None coffee\n")
     assert sought.startswith("100 ")
+    assert shared == "1 tea\n1 milk\n1 coffee\n"
     assert "bills-0 0 0 0\n" in admin
     assert "no-such-topic" in admin
     assert blocking.startswith("[1, 2, 3, 4, 5, 6, 7, 8, 9]\n0 b'first'\n")
