@@ -789,6 +789,80 @@ def draw_metadata(rows: list[Row]) -> Drawing:
     )
 
 
+# -- scale -----------------------------------------------------------------------------------------
+
+SCALE = Section(
+    "Scale",
+    "One broker with default configs. Requests are encoded in advance and sent over plain sockets.",
+)
+
+
+@SCALE.figure(
+    "Many partitions",
+    "scale/partitions",
+    "Topics of 100 partitions with one record in each partition. Startup is from the spawn to the "
+    "first response: after a clean stop, and after kill -9 with appends to one partition in a "
+    "hundred.",
+)
+def draw_partitions_of_broker(rows: list[Row]) -> Drawing:
+    yield table(
+        "partitions",
+        ((f"{row['partitions']:,}", row) for row in rows),
+        Column("creation, µs per partition", "create_seconds", 1e6),
+        Column("stop, s", "stop_seconds", 1, ",.2f"),
+        *(
+            Column(f"start{name}, s ({each})", f"{path}/{each}", 1, ",.2f")
+            for name, path in (("", "clean_start"), (" after kill -9", "kill_start"))
+            for each in ("median", "max")
+        ),
+        Column("B per partition, opened", "opened_bytes"),
+        Column("B per partition, filled", "filled_bytes"),
+        Column("idle, cores", "idle_cores", 1, ".3f"),
+    )
+    yield table(
+        "broker CPU",
+        ((f"{row['partitions']:,}", row) for row in rows),
+        Column("Metadata, ms", "metadata/cpu_seconds", 1e3, ",.2f"),
+        Column("produce to one, µs", "produce_one", 1e6, ",.1f"),
+        Column("to all in turn, µs", "produce_all", 1e6, ",.1f"),
+        Column("fetch from one, µs", "fetch_one", 1e6, ",.1f"),
+        Column("from all in turn, µs", "fetch_all", 1e6, ",.1f"),
+    )
+
+
+@SCALE.figure(
+    "Many group members",
+    "scale/groups",
+    "Ten members per group, a heartbeat of each every three seconds.",
+)
+def draw_heartbeats(rows: list[Row]) -> Drawing:
+    yield table(
+        "groups",
+        ((f"{row['groups']:,}", row) for row in rows),
+        Column("members", "members"),
+        Column("heartbeats/s", "heartbeats_per_second"),
+        Column("broker CPU, cores", "cores", 1, ".3f"),
+        Column("µs per heartbeat", "cpu", 1e6, ".1f"),
+        Column("B per member", "member_bytes"),
+    )
+
+
+@SCALE.figure(
+    "Many connections",
+    "scale/connections",
+    "Idle connections; a Metadata request without topics on one more connection.",
+)
+def draw_connections(rows: list[Row]) -> Drawing:
+    yield table(
+        "connections",
+        ((f"{row['connections']:,}", row) for row in rows),
+        Column("opening one, µs of CPU", "open_cpu", 1e6),
+        Column("B per connection", "connection_bytes"),
+        Column("idle, cores", "idle_cores", 1, ".3f"),
+        Column("request, µs of CPU", "request_cpu", 1e6, ".1f"),
+    )
+
+
 # -- replication -----------------------------------------------------------------------------------
 
 REPLICATION = Section(
@@ -932,7 +1006,19 @@ WIRE.figure(
 )(draw_imports)
 
 SECTIONS = (
-    *(BROKER, LOG, CLIENTS, SPARK, GROUPS, TRANSACTIONS, SECURITY, CLUSTER, REPLICATION, WIRE),
+    *(
+        BROKER,
+        LOG,
+        CLIENTS,
+        SPARK,
+        GROUPS,
+        TRANSACTIONS,
+        SECURITY,
+        CLUSTER,
+        SCALE,
+        REPLICATION,
+        WIRE,
+    ),
 )
 
 

@@ -5,7 +5,8 @@
 Scripts run one after the other; each gets the time that the later ones do not need. A script that
 has too little time left runs with --quick; one that exceeds its time is terminated, and keeps the
 parts it has finished. So a run never takes longer than --minutes. The comparisons of replicated
-clusters (replication) and of secured listeners (security) run only with --only.
+clusters (replication) and of secured listeners (security), and a broker with very many partitions,
+members and connections (scale), run only with --only.
 """
 
 from __future__ import annotations
@@ -60,7 +61,11 @@ SCRIPTS = (
     Script("spark", 270, 100),
 )
 #: There is no time for these; they run only if they are named.
-LONG_SCRIPTS = (Script("replication", 420, 120), Script("security", 150, 40))
+LONG_SCRIPTS = (
+    Script("replication", 420, 120),
+    Script("security", 150, 40),
+    Script("scale", 150, 15),
+)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from importlib import metadata
 from pathlib import Path
 
 START_SECONDS = 60
-STOP_SECONDS = 10
+STOP_SECONDS = 60
 POLL_SECONDS = 0.001
 #: ApiVersions v0, correlation id 1, no client id: the first request of every client.
 API_VERSIONS = struct.pack(">ihhih", 10, 18, 0, 1, -1)

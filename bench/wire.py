@@ -25,17 +25,24 @@ class Connection:
 
     def request(self, request: Message) -> Any:
         """Send a request, and return the decoded response."""
-        api = request.api
-        assert api is not None
-        data = self.exchange(frame(request))
+        self.socket.sendall(frame(request))
+        return self.response(request, _version_of(request))
+
+    def response(self, request: Message, version: int) -> Any:
+        """Wait for the response to a request that was sent, and return it decoded."""
+        assert request.api is not None
         _correlation_id, response = decode_response(
-            api.response, _version_of(request), data[SIZE.size :]
+            request.api.response, version, self._next_frame()[SIZE.size :]
         )
         return response
 
     def exchange(self, request: bytes) -> bytes:
         """Send a frame, and return the frame of the response."""
         self.socket.sendall(request)
+        return self._next_frame()
+
+    def _next_frame(self) -> bytes:
+        """Wait for the only response."""
         while not (frames := list(self.receive())):
             pass
         return frames[0]

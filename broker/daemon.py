@@ -63,6 +63,9 @@ async def _serve(config: BrokerConfig) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, _frame: _exit_by_signal(number))
     broker = Broker(config, on_config_change=_set_log_level)
+    # What a start allocates stays: looking for garbage among the objects of all logs, again and
+    # again, takes a third of its time.
+    gc.disable()
     await broker.start(_ProgressLogger())
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -97,6 +100,7 @@ async def _serve(config: BrokerConfig) -> int:
     )
     # Exclude everything allocated so far, which stays, from garbage collection.
     gc.freeze()
+    gc.enable()
     # Requests leave no cyclic garbage, and looking for it among the objects of a large request
     # would hold up all others: leave out most of the full collections.
     gc.set_threshold(*gc.get_threshold()[:2], _YOUNG_COLLECTIONS_PER_FULL)

@@ -25,8 +25,10 @@ _KEPT_SNAPSHOTS_OF_SEGMENTS = 2
 class LeaderEpochCheckpoint:
     """The file of a log's leader epochs."""
 
+    __slots__ = ("_directory", "_disk", "is_dirty")
+
     def __init__(self, directory: Path, disk: Disk) -> None:
-        self._path = directory / LEADER_EPOCH_CHECKPOINT
+        self._directory = directory
         self._disk = disk
         #: Whether the file was written and not fsynced.
         self.is_dirty = False
@@ -57,6 +59,10 @@ class LeaderEpochCheckpoint:
             self.is_dirty = True
             raise
 
+    @property
+    def _path(self) -> Path:
+        return self._directory / LEADER_EPOCH_CHECKPOINT
+
 
 class ProducerSnapshots:
     """The snapshots of a log's producer states.
@@ -64,6 +70,8 @@ class ProducerSnapshots:
     Three are kept: the last one, and the last two at or before the start of the active segment,
     from which recovery and truncation replay that segment.
     """
+
+    __slots__ = ("_directory", "_disk", "offsets")
 
     def __init__(self, directory: Path, disk: Disk) -> None:
         self._directory = directory

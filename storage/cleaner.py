@@ -21,14 +21,13 @@ from .disk import Buffer, Disk
 from .files import OpenFiles
 from .offset_map import OffsetMap, decode_records
 from .segment import Segment
-from .segments import ALL_INDEX_SUFFIXES
+from .segments import ALL_INDEX_SUFFIXES, CLEANED_SUFFIX
 from .throttled_reader import CHUNK_BYTES, SegmentReader, Throttler
 from .transaction_index import TRANSACTION_INDEX_SUFFIX, AbortedTransaction
 
 #: Keys per pass by default: about 180 MB.
 MAX_KEYS = 1_000_000
 
-CLEANED_SUFFIX = ".cleaned"
 # Beyond this, differences between timestamps may not fit into a record.
 _MAX_TIMESTAMP = 2**62
 

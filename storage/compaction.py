@@ -32,17 +32,12 @@ from itertools import pairwise
 
 from ottla.protocol.configdef import LONG_MAX
 
-from .cleaner import (
-    CLEANED_SUFFIX,
-    CompactionPlan,
-    RewrittenLog,
-    remove_cleaned_files,
-)
+from .cleaner import CompactionPlan, RewrittenLog, remove_cleaned_files
 from .disk import NO_SPACE_ERRORS, read_json
 from .log import CLEANER_OFFSET_FILE, Log
 from .segment import Segment
 from .segment_indexes import INDEX_SUFFIXES
-from .segments import ALL_INDEX_SUFFIXES
+from .segments import ALL_INDEX_SUFFIXES, CLEANED_SUFFIX
 from .transaction_index import TRANSACTION_INDEX_SUFFIX
 
 logger = logging.getLogger(__name__)

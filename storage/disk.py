@@ -48,6 +48,11 @@ class Disk:
         """Return the size of a file."""
         return os.fstat(fd).st_size
 
+    def fingerprint(self, path: Path) -> tuple[int, int]:
+        """Return the size of a file or directory, and when it was changed in any way (ns)."""
+        status = os.stat(path)
+        return status.st_size, status.st_ctime_ns
+
     def write(self, fd: int, data: Buffer, position: int) -> int:
         """Write, and return the number of bytes written, which may be too few."""
         return os.pwrite(fd, data, position)
@@ -165,6 +170,11 @@ class Disk:
     def names(self, path: Path) -> list[str]:
         """Return the names in a directory, sorted."""
         return sorted(os.listdir(path))
+
+    def directory_names(self, path: Path) -> list[str]:
+        """Return the names of the directories in a directory, sorted."""
+        with os.scandir(path) as entries:
+            return sorted(entry.name for entry in entries if entry.is_dir())
 
     def read_file(self, path: Path, position: int = 0) -> bytes:
         """Read a file from a position to its end."""

@@ -22,6 +22,8 @@ _VERSION = 1
 class LeaderEpochs:
     """Pairs of a leader epoch and its start offset. Mutators return whether anything changed."""
 
+    __slots__ = ("_epochs",)
+
     def __init__(self, epochs: Iterable[tuple[int, int]] = ()) -> None:
         self._epochs: list[tuple[int, int]] = []
         for epoch, start_offset in epochs:

@@ -24,7 +24,6 @@ import errno
 import logging
 import threading
 import zlib
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -98,6 +97,42 @@ class LogSlice(NamedTuple):
 class Log:
     """One partition's log, opened by `recovery.open_log`."""
 
+    __slots__ = (
+        "_flush_lock",
+        "_has_append_time",
+        "_has_unflushed_metadata",
+        "_is_fsynced",
+        "_leader_epoch_checkpoint",
+        "_pending_snapshot",
+        "_recovery_point_lock",
+        "_sealed",
+        "_sealed_lock",
+        "_shape_when_opened",
+        "_snapshot_lock",
+        "_start_offset_lock",
+        "_unseen_markers",
+        "after_roll",
+        "before_truncation",
+        "config",
+        "directory",
+        "disk",
+        "files",
+        "high_watermark",
+        "is_committing",
+        "is_truncating",
+        "last_flush_ms",
+        "leader_epochs",
+        "offline_reason",
+        "producer_snapshots",
+        "producer_states",
+        "recovery_point",
+        "segments",
+        "start_offset",
+        "topic_id",
+        "truncation_count",
+        "validated_from",
+    )
+
     def __init__(self, directory: Path, config: LogConfig, files: OpenFiles) -> None:
         self.directory = directory
         self.set_config(config)
@@ -107,7 +142,7 @@ class Log:
         self.producer_states = ProducerStates()
         # First and last offset of transactions whose marker may not be below the high watermark, so
         # that consumers do not see it.
-        self._unseen_markers: deque[tuple[int, int]] = deque()
+        self._unseen_markers: list[tuple[int, int]] = []
         #: With several replicas: the offset below which records are committed; None with one.
         self.high_watermark: int | None = None
         #: Whether a thread truncates the log: nobody else may use it.
@@ -130,11 +165,11 @@ class Log:
         #: Why the log accepts no appends and no flushes; None if it is online.
         self.offline_reason: str | None = None
         #: Called before a truncation, with `recovery_point` already lowered.
-        self.before_truncation: Callable[[], None] = lambda: None
-        #: Called after a roll.
-        self.after_roll: Callable[[], object] = self.try_to_complete_rolls
+        self.before_truncation: Callable[[], None] = _do_nothing
+        #: Called with the log after a roll.
+        self.after_roll: Callable[[Log], object] = Log.try_to_complete_rolls
         # Sealed segments whose indexes are to be written, and the producer states of a roll.
-        self._sealed: deque[Segment] = deque()
+        self._sealed: list[Segment] = []
         self._pending_snapshot: tuple[int, ProducerSnapshot] | None = None
         self._sealed_lock = threading.Lock()
         self._snapshot_lock = threading.Lock()
@@ -195,7 +230,7 @@ class Log:
         if unseen:
             visible = self.recovery_point if self.high_watermark is None else self.high_watermark
             while unseen and unseen[0][1] < visible:
-                unseen.popleft()
+                del unseen[0]
             for first_offset, _marker_offset in unseen:
                 first = first_offset if first is None else min(first, first_offset)
         return first
@@ -439,7 +474,7 @@ class Log:
             # While one is being written, the next one can wait for the next roll.
             self._pending_snapshot = (active.next_offset, self.producer_states.snapshot())
         self.segments.add(created)
-        self.after_roll()
+        self.after_roll(self)
 
     def seal_in_memory(self, segment: Segment) -> None:
         """Seal a segment, and leave its indexes for `complete_rolls`."""
@@ -482,7 +517,7 @@ class Log:
             sealed = self._sealed
             while sealed and self.offline_reason is None:
                 self.segments.write_indexes(sealed[0])
-                sealed.popleft()
+                del sealed[0]
 
     @property
     def checkpointed_recovery_point(self) -> int:
@@ -937,6 +972,10 @@ class Log:
             ]
         )
         self.segments.replace([segment], truncated)
+
+
+def _do_nothing() -> None:
+    """Do nothing."""
 
 
 def _first_offset(transaction: AbortedTransaction) -> int:

@@ -4,7 +4,8 @@
     <data>/lock                locked while a process uses the directory
     <data>/boot-id             the boot of the machine in which the directory was last used
     <data>/may-have-lost-records    exists until all who must know of a loss do; see loss_marker.py
-    <data>/clean-shutdown      exists only after a clean shutdown; removed first thing at start
+    <data>/clean-shutdown      exists only after a clean shutdown; removed first thing at start;
+                               see log_summary.py
     <data>/recovery-point      for each log, the offset up to which everything is durable
     <data>/high-watermark      for each replicated log, the offset up to which it is committed
     <data>/<topic>-<partition>/     the logs
@@ -27,7 +28,6 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,7 @@ from .errors import DataDirectoryError, LogOfflineError, StorageError
 from .files import OpenFiles
 from .flusher import Flusher
 from .log import Log
+from .log_summary import LogSummary, decode_marker, encode_marker, restore, summarize
 from .loss_marker import LossMarker
 from .partition_metadata import PartitionMetadata
 from .producer_memory import ProducerMemory
@@ -59,6 +60,7 @@ _BOOT_ID_FILE = "boot-id"
 #: Linux: a random id of the current boot. Elsewhere any unclean start counts as a new boot.
 _SYSTEM_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _THREADS = 4
+_CLEAN = RecoveryReport(was_clean=True)
 _STRAY_SUFFIX = ".stray"
 _LOG_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}-\d{1,10}")
 
@@ -103,9 +105,14 @@ class LogDirectory:
             self.disk.close(self._lock)
             raise
         self.flusher = Flusher()
+        # The same objects for all logs.
+        self._before_truncation = self._write_recovery_points
+        self._after_roll = self._complete_rolls
         self._recovery_points: dict[str, int] = {}
         self._high_watermarks: dict[str, int] = {}
         self._was_clean = False
+        # Of a clean shutdown, until the logs are loaded.
+        self._summaries: dict[str, LogSummary] = {}
         self._loss_marker = LossMarker(self.path, self.disk)
         self._is_prepared = False
 
@@ -140,14 +147,23 @@ class LogDirectory:
         self._deleted = dict.fromkeys(self._deleted, due)
         names = [name for name in self._directories() if _LOG_NAME.fullmatch(name)]
         names = [name for name in names if name not in self.logs]
+        unread, done = [], 0
+        for name in names:
+            # Not in the threads: it hardly waits for the disk.
+            if self._restore(name, configs.get(name, default)):
+                done += 1
+                progress(done, len(names))
+            else:
+                unread.append(name)
+        self._summaries = {}
         with (
             self.files.suspend_closing(),
             ThreadPoolExecutor(_THREADS, thread_name_prefix="loader") as pool,
         ):
             opening = {
-                name: pool.submit(self._open, name, configs.get(name, default)) for name in names
+                name: pool.submit(self._open, name, configs.get(name, default)) for name in unread
             }
-            for done, (name, future) in enumerate(opening.items(), start=1):
+            for name, future in opening.items():
                 try:
                     log, report = future.result()
                     if report.space_error is None:
@@ -158,6 +174,7 @@ class LogDirectory:
                 except (OSError, *UNREADABLE_LOG_ERRORS) as error:
                     logger.exception("Log %s cannot be opened, leaving it alone", name)
                     self.failed[name] = error
+                done += 1
                 progress(done, len(names))
 
     @property
@@ -368,7 +385,7 @@ class LogDirectory:
             self.checkpoint_high_watermarks()
             self._write_recovery_points()
             if is_clean:
-                self.disk.replace_file(self.path / _CLEAN_SHUTDOWN_FILE, b"")
+                self.disk.replace_file(self.path / _CLEAN_SHUTDOWN_FILE, self._summarize())
         finally:
             self.disk.close(self._lock)
 
@@ -381,6 +398,13 @@ class LogDirectory:
             logger.exception("Log %s could not be closed", name)
             return False
         return log.offline_reason is None
+
+    def _summarize(self) -> bytes:
+        """Return the content of the clean-shutdown marker."""
+        summaries = {name: summarize(log) for name, log in self.logs.items()}
+        return encode_marker(
+            {name: found for name, found in summaries.items() if found is not None}
+        )
 
     def abandon(self) -> None:
         """Release the directory without writing anything, after a failed start."""
@@ -397,19 +421,34 @@ class LogDirectory:
     def _add(self, name: str, log: Log, report: RecoveryReport) -> None:
         # A recovery point beyond the end of a truncated log would exempt later batches from
         # recovery.
-        log.before_truncation = self._write_recovery_points
-        log.after_roll = partial(self.flusher.submit, log.try_to_complete_rolls)
+        log.before_truncation = self._before_truncation
+        log.after_roll = self._after_roll
         log.producer_states.count_in(self.producer_memory)
         if report.damaged_ranges or report.has_lost_records:
             with suppress(OSError):  # A full disk; until the next start it is known.
                 self._loss_marker.set()
         self.logs[name], self.reports[name] = log, report
 
+    def _complete_rolls(self, log: Log) -> None:
+        self.flusher.submit(log.try_to_complete_rolls)
+
     def _take(self, name: str) -> Log:
         self.reports.pop(name)
         log = self.logs.pop(name)
         log.producer_states.count_in(None)
         return log
+
+    def _restore(self, name: str, config: LogConfig) -> bool:
+        """Open a log as a clean shutdown left it; return False if its files have to be read."""
+        summary = self._summaries.pop(name, None)
+        if summary is None:
+            return False
+        log = Log(self.path / name, config, self.files)
+        is_lost = summary.segments[-1][2] < self._recovery_points.get(name, 0)
+        if is_lost or not restore(log, summary):
+            return False
+        self._add(name, log, _CLEAN)
+        return True
 
     def _open(self, name: str, config: LogConfig) -> tuple[Log, RecoveryReport]:
         recovery_point = None if self._was_clean else self._recovery_points.get(name, 0)
@@ -440,9 +479,11 @@ class LogDirectory:
         if self._is_prepared:
             return
         self._is_prepared = True
-        self._was_clean = (self.path / _CLEAN_SHUTDOWN_FILE).exists()
+        marker = self.path / _CLEAN_SHUTDOWN_FILE
+        self._was_clean = marker.exists()
         if self._was_clean:
-            self.disk.unlink(self.path / _CLEAN_SHUTDOWN_FILE)
+            self._summaries = decode_marker(marker, marker.read_bytes())
+            self.disk.unlink(marker)
             self.disk.sync_directory(self.path)
         self._note_boot()
         self._recovery_points = self._read_recovery_points()
@@ -494,7 +535,7 @@ class LogDirectory:
         )
 
     def _directories(self) -> list[str]:
-        return [name for name in self.disk.names(self.path) if (self.path / name).is_dir()]
+        return self.disk.directory_names(self.path)
 
     def _remove_directory(self, directory: Path) -> None:
         for name in self.disk.names(directory):

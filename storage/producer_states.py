@@ -199,6 +199,16 @@ class ProducerStates:
     time.
     """
 
+    __slots__ = (
+        "_max_producers",
+        "_memory",
+        "_open_transactions",
+        "_producers",
+        "_snapshot_count",
+        "accepts_unknown_sequences",
+        "size_bytes",
+    )
+
     def __init__(self, max_producers: int = MAX_PRODUCERS) -> None:
         if max_producers < 1:
             raise ValueError(f"Invalid max_producers {max_producers}: must be at least 1")

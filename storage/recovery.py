@@ -15,7 +15,6 @@ from pathlib import Path
 
 from ottla.protocol.batch import RecordBatch
 
-from .cleaner import CLEANED_SUFFIX
 from .config import LogConfig
 from .errors import StorageError
 from .files import OpenFiles
@@ -23,7 +22,7 @@ from .log import Log
 from .producer_states import ProducerStates
 from .segment import Segment
 from .segment_recovery import RecoveryReport, SegmentRecovery
-from .segments import DELETED_SUFFIX
+from .segments import LEFTOVER_SUFFIXES
 from .transaction_index import AbortedTransaction
 
 logger = logging.getLogger(__name__)
@@ -87,7 +86,7 @@ def _list_files(log: Log) -> list[int]:
     base_offsets: list[int] = []
     snapshots = log.producer_snapshots.offsets
     for name in log.disk.names(log.directory):
-        if name.endswith((DELETED_SUFFIX, ".tmp", CLEANED_SUFFIX)):
+        if name.endswith(LEFTOVER_SUFFIXES):
             log.disk.unlink(log.directory / name)
         elif match := _FILE_NAME.fullmatch(name):
             (base_offsets if match[2] == "log" else snapshots).append(int(match[1]))
@@ -119,7 +118,9 @@ def _recover(log: Log, recovery_point: int, report: RecoveryReport) -> None:
     for index in range(first, len(segments)):
         segment = segments[index]
         following = segments[index + 1] if index + 1 < len(segments) else None
-        SegmentRecovery(log, segment, following, expected_offset, snapshot, report).run()
+        SegmentRecovery(
+            log, segment, following, expected_offset, snapshot, recovery_point, report
+        ).run()
         expected_offset = segment.next_offset
         if following is not None:
             expected_offset = max(expected_offset, following.base_offset)

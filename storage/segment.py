@@ -35,7 +35,7 @@ from .index import OffsetIndex
 from .read_mode import READ_MODE, ColdReadError, check_may_wait
 from .segment_indexes import SegmentIndexes
 from .timestamp_search import IndexHint, SegmentSearch
-from .transaction_index import TRANSACTION_INDEX_SUFFIX, TransactionIndex
+from .transaction_index import TransactionIndex
 
 logger = logging.getLogger(__name__)
 
@@ -61,8 +61,51 @@ class BatchPosition(NamedTuple):
     max_timestamp: int
 
 
+class SegmentState(NamedTuple):
+    """What a start needs to know of a segment that was closed cleanly."""
+
+    base_offset: int
+    size: int
+    next_offset: int
+    max_timestamp: int
+    offset_of_max_timestamp: int
+    first_append_ms: int
+    index_entries: int
+    bytes_since_index_entry: int
+
+
 class Segment:
     """Batches from `base_offset` on. Not thread-safe, except for `flush` and `reader`."""
+
+    __slots__ = (
+        "_bytes_since_index_entry",
+        "_disk",
+        "_fd",
+        "_fd_to_close",
+        "_file_size",
+        "_is_pinned",
+        "_is_sealed",
+        "_is_syncing",
+        "_last_batch",
+        "_map",
+        "_map_reference",
+        "_sync_lock",
+        "base_offset",
+        "directory",
+        "files",
+        "first_append_ms",
+        "flushed_size",
+        "holes",
+        "indexes",
+        "is_dropped",
+        "is_max_timestamp_verified",
+        "last_append_ms",
+        "max_timestamp",
+        "next_offset",
+        "offset_of_max_timestamp",
+        "size",
+        "transactions",
+    )
 
     def __init__(self, directory: Path, base_offset: int, files: OpenFiles) -> None:
         self.directory = directory
@@ -82,9 +125,9 @@ class Segment:
         self.holes: Mapping[int, int] = _NO_HOLES
         self.files = files
         self._disk = files.disk
-        self.indexes = SegmentIndexes(self.path(""), self._disk)
+        self.indexes = SegmentIndexes(directory, f"{base_offset:020d}", self._disk)
         #: The aborted transactions whose markers are in this segment.
-        self.transactions = TransactionIndex(self.path(TRANSACTION_INDEX_SUFFIX), self._disk)
+        self.transactions = TransactionIndex(directory, base_offset, self._disk)
         self._bytes_since_index_entry = 0
         self._fd: int | None = None
         self._map: mmap.mmap | None = None
@@ -430,6 +473,8 @@ class Segment:
 
     def seal_in_memory(self) -> None:
         """End the segment, whose file was trimmed; `write_indexes` follows, in any thread."""
+        if self._is_sealed:  # Nothing was appended since a clean start.
+            self._unseal()
         self._add_last_time_entry()
         # While they are dirty, the indexes stay in memory.
         self.indexes.is_dirty = self.indexes.is_unwritten = True
@@ -472,6 +517,36 @@ class Segment:
             self.offset_of_max_timestamp = self.base_offset + relative_offset
         self._is_sealed = True
         self.indexes.unmap()
+
+    def state(self) -> SegmentState:
+        """Return the state of a closed segment."""
+        return SegmentState(
+            self.base_offset,
+            self.size,
+            self.next_offset,
+            self.max_timestamp,
+            self.offset_of_max_timestamp,
+            self.first_append_ms,
+            self.indexes.entry_count,
+            self._bytes_since_index_entry,
+        )
+
+    def restore(self, state: SegmentState, *, is_active: bool) -> None:
+        """Load a segment that was closed cleanly, without reading its files.
+
+        The indexes of the active one are read at the first append, unless they are empty.
+        """
+        self.set_durable_size(state.size)
+        self.next_offset = state.next_offset
+        self.max_timestamp = state.max_timestamp
+        self.offset_of_max_timestamp = state.offset_of_max_timestamp
+        self.is_max_timestamp_verified = False
+        self.first_append_ms = state.first_append_ms
+        self.indexes.entry_count = state.index_entries
+        self._bytes_since_index_entry = state.bytes_since_index_entry
+        if state.index_entries or not is_active:
+            self.indexes.unmap()
+            self._is_sealed = True
 
     def set_durable_size(self, size: int) -> None:
         """Set the size of the content, which fills the file and is durable."""
@@ -543,7 +618,10 @@ class Segment:
             self.indexes.times.add(self.max_timestamp, relative_offset)
 
     def _unseal(self) -> None:
-        """Make a sealed segment active again, after those that followed it were truncated."""
+        """Make a sealed segment active again.
+
+        After those that followed it were truncated, or after a clean start.
+        """
         self.indexes.load()
         self.transactions.load()
         self._is_sealed = False

@@ -25,7 +25,19 @@ _MAX_CACHE_BYTES = 64 * 1024 * 1024
 class SegmentIndexes:
     """Both indexes of the segment whose files start with `stem`."""
 
-    def __init__(self, stem: Path, disk: Disk) -> None:
+    __slots__ = (
+        "_directory",
+        "_disk",
+        "_offsets",
+        "_stem",
+        "_times",
+        "entry_count",
+        "is_dirty",
+        "is_unwritten",
+    )
+
+    def __init__(self, directory: Path, stem: str, disk: Disk) -> None:
+        self._directory = directory
         self._stem = stem
         self._disk = disk
         self._offsets: OffsetIndex | None = OffsetIndex(bytearray())
@@ -39,7 +51,7 @@ class SegmentIndexes:
 
     def path(self, suffix: str) -> Path:
         """Return the path of a file of the segment."""
-        return self._stem.with_name(self._stem.name + suffix)
+        return self._directory / (self._stem + suffix)
 
     @property
     def offsets(self) -> OffsetIndex:

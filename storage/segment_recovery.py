@@ -83,7 +83,7 @@ class SegmentRecovery:
     """Reads one segment again and repairs it.
 
     `following` is the next segment; None for the last. Producer states are updated from the offset
-    of `snapshot` on.
+    of `snapshot` on. What is before the recovery point is durable.
     """
 
     def __init__(
@@ -93,6 +93,7 @@ class SegmentRecovery:
         following: Segment | None,
         expected_offset: int,
         snapshot: int,
+        recovery_point: int,
         report: RecoveryReport,
     ) -> None:
         self._log = log
@@ -101,6 +102,7 @@ class SegmentRecovery:
         self._following = following
         self._expected_offset = expected_offset
         self._snapshot = snapshot
+        self._recovery_point = recovery_point
         self._report = report
         self._size = segment.path(".log").stat().st_size
         # Before recovery changes the file.
@@ -148,14 +150,15 @@ class SegmentRecovery:
                 return
         else:
             segment.size = self._end
-        fd = disk.open(segment.path(".log"))
-        try:
-            disk.resize(fd, segment.size)
-            # It remains the time of the last append, however often recovery is repeated.
-            disk.set_modification_time(fd, self._append_ms)
-            disk.sync(fd)
-        finally:
-            disk.close(fd)
+        if self._damaged or segment.size < self._size or segment.next_offset > self._recovery_point:
+            fd = disk.open(segment.path(".log"))
+            try:
+                disk.resize(fd, segment.size)
+                # It remains the time of the last append, however often recovery is repeated.
+                disk.set_modification_time(fd, self._append_ms)
+                disk.sync(fd)
+            finally:
+                disk.close(fd)
         segment.set_durable_size(segment.size)
         if self._following is not None:
             try:

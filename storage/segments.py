@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_right
-from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -21,12 +20,29 @@ from .segment_indexes import INDEX_SUFFIXES
 from .transaction_index import TRANSACTION_INDEX_SUFFIX
 
 DELETED_SUFFIX = ".deleted"
+#: The suffix of a file that compaction writes; see cleaner.py.
+CLEANED_SUFFIX = ".cleaned"
+#: The suffixes of files that the next start removes.
+LEFTOVER_SUFFIXES = (DELETED_SUFFIX, ".tmp", CLEANED_SUFFIX)
 #: The suffixes of all indexes of a segment; it need not have all of them.
 ALL_INDEX_SUFFIXES = (*INDEX_SUFFIXES, TRANSACTION_INDEX_SUFFIX)
 
 
 class LogSegments(Sequence[Segment]):
     """A sequence of segments that is also searched by offset."""
+
+    __slots__ = (
+        "_base_offsets",
+        "_deleted",
+        "_directory",
+        "_disk",
+        "_files",
+        "_removed",
+        "_segments",
+        "active",
+        "deletion_lock",
+        "has_unflushed_names",
+    )
 
     #: The segment that appends go to.
     active: Segment
@@ -38,7 +54,7 @@ class LogSegments(Sequence[Segment]):
         self._segments: list[Segment] = []
         self._base_offsets: list[int] = []
         # Removed from the sequence, under their own names and renamed.
-        self._removed: deque[Segment] = deque()
+        self._removed: list[Segment] = []
         self._deleted: list[Segment] = []
         #: Held by threads that rename or remove files of sealed segments.
         self.deletion_lock = threading.Lock()
@@ -142,7 +158,7 @@ class LogSegments(Sequence[Segment]):
                 self._disk.rename(segment.path(".log"), segment.path(".log" + DELETED_SUFFIX))
                 self.has_unflushed_names = True
                 self._deleted.append(segment)
-                self._removed.popleft()
+                del self._removed[0]
                 for suffix in ALL_INDEX_SUFFIXES:
                     # The active segment has its indexes in memory; without a log they mean nothing.
                     deleted = segment.path(suffix + DELETED_SUFFIX)

@@ -42,8 +42,19 @@ class AbortedTransaction(NamedTuple):
 class TransactionIndex:
     """The entries of one segment, in memory or in its file."""
 
-    def __init__(self, path: Path, disk: Disk) -> None:
-        self._path = path
+    __slots__ = (
+        "_base_offset",
+        "_directory",
+        "_disk",
+        "_entries",
+        "_has_file",
+        "_is_changed",
+        "count",
+    )
+
+    def __init__(self, directory: Path, base_offset: int, disk: Disk) -> None:
+        self._directory = directory
+        self._base_offset = base_offset
         self._disk = disk
         #: None if they have to be read from the file.
         self._entries: Buffer | None = bytearray()
@@ -169,6 +180,10 @@ class TransactionIndex:
         """Fsync the file, if there is one. May be called in a thread."""
         if self._has_file:
             self._disk.sync_path(self._path)
+
+    @property
+    def _path(self) -> Path:
+        return self._directory / f"{self._base_offset:020d}{TRANSACTION_INDEX_SUFFIX}"
 
     def _read(self) -> Buffer:
         entries = self._entries

@@ -214,6 +214,23 @@ RESULTS = {
             for count in (1000, 10_000)
         ],
     },
+    "scale": {
+        "partitions": [
+            {"partitions": 10_000, "create_seconds": 5e-4, "stop_seconds": 3.0}
+            | {name: {"median": 1.0, "max": 1.1} for name in ("clean_start", "kill_start")}
+            | {"opened_bytes": 4000, "filled_bytes": 5000, "idle_cores": 0.001}
+            | {"metadata": {"cpu_seconds": 0.003}}
+            | {f"{api}_{scope}": 3e-5 for api in ("produce", "fetch") for scope in ("one", "all")}
+        ],
+        "groups": [
+            {"groups": 1000, "members": 10_000, "heartbeats_per_second": 3300.0, "cores": 0.1}
+            | {"cpu": 3e-5, "member_bytes": 2000}
+        ],
+        "connections": [
+            {"connections": 9000, "open_cpu": 5e-5, "connection_bytes": 3000, "idle_cores": 0.0}
+            | {"request_cpu": 2e-5}
+        ],
+    },
     "replication": {
         "throughput": [
             {"operation": operation, "size": 100, "partitions": 12, "best": rates("ottla", "kafka")}

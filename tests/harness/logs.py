@@ -77,11 +77,13 @@ def commit(log: Log, rewritten: RewrittenLog) -> CleanerStats | None:
 def count_flushes(log: Log) -> list[int]:
     """Return a list that gets the result of each flush of a log from now on."""
     results: list[int] = []
-    flush = log.flush
 
-    def counted() -> int:
-        results.append(flush())
-        return results[-1]
+    class CountedLog(Log):
+        __slots__ = ()
 
-    log.flush = counted  # type: ignore[method-assign]
+        def flush(self) -> int:
+            results.append(super().flush())
+            return results[-1]
+
+    log.__class__ = CountedLog
     return results

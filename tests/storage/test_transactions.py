@@ -432,7 +432,7 @@ def test_a_flush_covers_the_indexes_of_a_segment_that_was_sealed_meanwhile(tmp_p
     log = a_log(tmp_path, files=OpenFiles(disk))
     a_history(log)
     log.flush()
-    log.after_roll = lambda: None
+    log.after_roll = lambda _log: None
     producer = Producer(log, 9)
     producer.send()
     producer.end(commit=False)
