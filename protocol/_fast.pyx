@@ -24,6 +24,11 @@ from libc.stdint cimport INT32_MAX, INT64_MAX, INT64_MIN
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy
+from posix.unistd cimport _SC_PAGESIZE, sysconf
+
+cdef extern from "sys/mman.h" nogil:
+    # The last parameter is `char *` on macOS, and `unsigned char *` on Linux.
+    int mincore(void *address, size_t size, void *residency)
 
 cdef extern from "Python.h":
     void PyObject_GC_UnTrack(void *)
@@ -1341,3 +1346,32 @@ cdef uint32_t hashed(Bytes p, Py_ssize_t size) noexcept nogil:
         h = (h ^ k) * 0x5bd1e995
     h = (h ^ h >> 13) * 0x5bd1e995
     return h ^ h >> 15
+
+
+# Residency.
+
+def is_resident(mapped, size_t step_bytes):
+    """Whether a part of a mapped file is in the page cache, at every `step_bytes` and at its end.
+
+    Unlike a read that must not wait, this never starts to read what is missing.
+    """
+    cdef Py_buffer view
+    cdef size_t page_bytes = <size_t>sysconf(_SC_PAGESIZE)
+    cdef size_t address, end
+    PyObject_GetBuffer(mapped, &view, PyBUF_SIMPLE)
+    try:
+        address = <size_t>view.buf
+        end = address + <size_t>view.len
+        while address < end:
+            if not is_page_resident(address, page_bytes):
+                return False
+            address += step_bytes
+        return view.len == 0 or is_page_resident(end - 1, page_bytes)
+    finally:
+        PyBuffer_Release(&view)
+
+
+cdef inline bint is_page_resident(size_t address, size_t page_bytes) noexcept nogil:
+    cdef uint8_t residency = 0
+    address -= address % page_bytes
+    return mincore(<void *>address, page_bytes, &residency) == 0 and residency & 1

@@ -19,11 +19,15 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from ottla.protocol import compiled
+
 Buffer = bytes | bytearray | memoryview
 #: Errors after which writing a whole new file may be retried: no existing data is lost.
 NO_SPACE_ERRORS = (errno.ENOSPC, errno.EDQUOT)
 
 _TEMPORARY_NUMBERS = count()
+_PROBE_STEP_BYTES = 128 * 1024
+_READ_AHEAD_STEP_BYTES = 512 * 1024
 _NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)
 
 
@@ -91,6 +95,29 @@ class Disk:
         except OSError:
             return False
 
+    def is_resident(self, fd: int, mapped: memoryview, position: int) -> bool:
+        """Whether a part of a file is in the page cache, as far as probes of its pages tell.
+
+        `mapped` is that part, which starts at `position`. Unlike `is_cached`, the compiled module
+        does not start to read what is missing.
+        """
+        end = position + len(mapped)
+        steps = range(position, end, _PROBE_STEP_BYTES)
+        return (
+            compiled.fast.is_resident(mapped, _PROBE_STEP_BYTES)
+            if compiled.fast is not None
+            else all(self.is_cached(fd, step) for step in steps)
+            and (position == end or self.is_cached(fd, end - 1))
+        )
+
+    def read_ahead(self, fd: int, position: int, size: int) -> None:
+        """Start to read a range into the page cache, where the system can."""
+        if hasattr(os, "posix_fadvise"):
+            # The system shortens larger ranges.
+            for start in range(position, position + size, _READ_AHEAD_STEP_BYTES):
+                length = min(_READ_AHEAD_STEP_BYTES, position + size - start)
+                os.posix_fadvise(fd, start, length, os.POSIX_FADV_WILLNEED)
+
     def advise_random_access(self, fd: int) -> None:
         """Read only what is asked for from now on, without readahead, where the system can."""
         if hasattr(os, "posix_fadvise"):
@@ -111,9 +138,12 @@ class Disk:
     def map(self, fd: int, size: int) -> mmap.mmap:
         """Map a file for reading. Raises OSError if it is shorter than `size`, too."""
         try:
-            return mmap.mmap(fd, size, access=mmap.ACCESS_READ)
+            mapped = mmap.mmap(fd, size, access=mmap.ACCESS_READ)
         except ValueError as error:
             raise OSError(errno.EIO, f"the file is shorter than {size} bytes") from error
+        # Sending mapped pages must not start to read the ones after them.
+        mapped.madvise(mmap.MADV_RANDOM)
+        return mapped
 
     def next_data(self, fd: int, position: int, end: int) -> int:
         """Return the first position from `position` on that is not in a hole; else `end`."""

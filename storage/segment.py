@@ -42,7 +42,9 @@ logger = logging.getLogger(__name__)
 _MIN_EXTENSION_BYTES = 64 * 1024
 _MAX_EXTENSION_BYTES = 64 * 1024 * 1024
 _SCAN_BYTES = 8 * 1024
-_PAGE_CACHE_STEP_BYTES = 128 * 1024
+_LOAD_STEP_BYTES = 128 * 1024
+#: How far ahead of what is loaded into the page cache the system reads.
+_READ_AHEAD_BYTES = 4 * 1024 * 1024
 # Between entries of an index that is rebuilt while the segment is open; the topic's config is not
 # known here.
 _REBUILD_INTERVAL_BYTES = 4096
@@ -246,6 +248,9 @@ class Segment:
         size = min(size, self.size - start)
         if READ_MODE.may_wait:
             return self._disk.read(self._open(), size, start)
+        # Asked first, because a read of pages that are not there is started, which may take long.
+        if not self.is_in_page_cache(start, start + size):
+            raise ColdReadError
         data = self._disk.read_if_cached(self._open(), size, start)
         if data is None:
             raise ColdReadError
@@ -402,14 +407,9 @@ class Segment:
 
     def is_in_page_cache(self, start: int, stop: int) -> bool:
         """Whether a range is probably in the page cache: it is at the positions probed."""
-        # Unflushed data is in the page cache, and a dropped segment can no longer be loaded.
-        if start >= self.flushed_size or self.is_dropped:
-            return True
-        fd, is_cached = self._open(), self._disk.is_cached
-        steps = range(start, stop, _PAGE_CACHE_STEP_BYTES)
-        return all(is_cached(fd, position) for position in steps) and (
-            start == stop or is_cached(fd, stop - 1)
-        )
+        if self.is_dropped:
+            return True  # It can no longer be loaded.
+        return self._disk.is_resident(self._open(), self.view(start, stop), start)
 
     def load_into_page_cache(self, start: int, stop: int) -> None:
         """Read a range into the page cache. May be called in a thread: it waits for the device.
@@ -421,7 +421,12 @@ class Segment:
         except FileNotFoundError:
             return  # Deleted in the meantime.
         try:
-            buffer = memoryview(bytearray(_PAGE_CACHE_STEP_BYTES))
+            # The readahead of the system would leave it to the next reader to continue: to the
+            # event loop, which sends these pages.
+            self._disk.advise_random_access(fd)
+            ahead = min(stop + _READ_AHEAD_BYTES, self.size)
+            self._disk.read_ahead(fd, start, ahead - start)
+            buffer = memoryview(bytearray(_LOAD_STEP_BYTES))
             for position in range(start, stop, len(buffer)):
                 part = buffer[: stop - position]
                 if self._disk.read_into(fd, part, position) == len(part):

@@ -101,10 +101,10 @@ class PageCacheDisk(ThreadsDisk):
             return None
         return super().read_if_cached(fd, size, position)
 
-    def is_cached(self, fd, position):
-        if self.is_counting and self._range(fd, 1, position) - self._pages:
+    def is_resident(self, fd, mapped, position):
+        if self.is_counting and self._range(fd, len(mapped), position) - self._pages:
             return False
-        return super().is_cached(fd, position)
+        return super().is_resident(fd, mapped, position)
 
 
 @asynccontextmanager

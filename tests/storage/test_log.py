@@ -1,6 +1,7 @@
 """A partition's log: appends, reads, rolls, timestamps, truncation, retention."""
 
 import gc
+import os
 
 import pytest
 
@@ -414,6 +415,20 @@ def test_a_slice_can_be_loaded_into_the_page_cache(tmp_path):
     log_slice.load_into_page_cache()
 
     assert log_slice.is_in_page_cache()
+
+
+@pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="requires posix_fadvise")
+def test_what_was_never_flushed_may_not_be_in_the_page_cache(tmp_path):
+    """The system writes it back and evicts it without being asked to."""
+    log = a_log(tmp_path, segment_bytes=1 << 20, max_message_bytes=1 << 20)
+    append(log, value=b"x" * 500_000)
+    with open(log.active_segment.path(".log"), "rb+") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        if log.disk.is_cached(file.fileno(), 250_000):
+            pytest.skip("the pages stay in the cache here")
+
+    assert not log.read(0, 1).is_in_page_cache()
 
 
 def test_an_offline_log_rejects_appends_and_still_serves_reads(tmp_path):
