@@ -2,7 +2,8 @@
 
 A decision that is remembered costs one dict access, so a check on the produce path costs less than
 a microsecond. The ACLs' version says when they have changed: then all decisions are forgotten. The
-number of remembered decisions is limited: clients choose the names that they ask for.
+number of remembered decisions and the length of their names are limited: clients choose the names
+that they ask for.
 
 Denied attempts are logged by `ottla.authorizer`, a few of each principal in ten seconds, and
 counted. The formatters of the log escape what clients choose, so that nobody can forge a line.
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("ottla.authorizer")
 
 _MAX_DECISIONS = 100_000
+#: Decisions about longer names are not remembered. The names of topics have up to 249 characters.
+_MAX_REMEMBERED_NAME = 255
 #: Lines per principal in a window, and principals that have lines in it.
 _MAX_LINES = 10
 _WINDOW_SECONDS = 10.0
@@ -33,7 +36,8 @@ _MAX_PRINCIPALS = 1000
 #: Characters of a name in the log.
 _MAX_LOGGED_NAME = 256
 
-_Question = tuple[KafkaPrincipal, str, AclOperation, ResourceType, str]
+#: The name is None if it is about any resource of the type.
+_Question = tuple[KafkaPrincipal, str, AclOperation, ResourceType, str | None]
 
 
 class Authorizer:
@@ -64,13 +68,10 @@ class Authorizer:
     ) -> bool:
         """Whether the client of a request may do something; with `logs`, log it if not."""
         question = (context.principal, context.client_host, operation, resource_type, name)
-        if self._version == self._acls.version:
-            decision = self._decisions.get(question)
-            if decision is None:
-                decision = self._decide(question)
-        else:
-            self._version = self._acls.version
-            self._decisions.clear()
+        if self._version != self._acls.version:
+            self._forget()
+        decision = self._decisions.get(question)
+        if decision is None:
             decision = self._decide(question)
         if not decision and logs:
             self._log_denied(context, operation, resource_type, name)
@@ -80,12 +81,11 @@ class Authorizer:
         self, context: RequestContext, operation: AclOperation, resource_type: ResourceType
     ) -> bool:
         """Whether the client of a request may do something with any resource of a type."""
-        principal = context.principal
-        if principal in self._super_users:
-            return True
-        if self._allows_if_none and self._acls.decide_by_default(resource_type):
-            return True
-        return self._acls.decide_any(str(principal), context.client_host, operation, resource_type)
+        question = (context.principal, context.client_host, operation, resource_type, None)
+        if self._version != self._acls.version:
+            self._forget()
+        decision = self._decisions.get(question)
+        return self._decide(question) if decision is None else decision
 
     def operations(
         self,
@@ -101,20 +101,34 @@ class Authorizer:
             if self.allows(context, operation, resource_type, name, logs=False)
         )
 
+    def _forget(self) -> None:
+        self._version = self._acls.version
+        self._decisions.clear()
+
     def _decide(self, question: _Question) -> bool:
-        principal, host, operation, resource_type, name = question
-        decision = principal in self._super_users or self._acls.decide(
-            str(principal),
-            host,
-            operation,
-            resource_type,
-            name,
-            allows_if_none=self._allows_if_none,
-        )
-        if len(self._decisions) >= _MAX_DECISIONS:
-            self._decisions.clear()
-        self._decisions[question] = decision
+        decision = question[0] in self._super_users or self._decide_by_acls(*question)
+        if len(question[-1] or "") <= _MAX_REMEMBERED_NAME:
+            if len(self._decisions) >= _MAX_DECISIONS:
+                self._decisions.clear()
+            self._decisions[question] = decision
         return decision
+
+    def _decide_by_acls(
+        self,
+        principal: KafkaPrincipal,
+        host: str,
+        operation: AclOperation,
+        resource_type: ResourceType,
+        name: str | None,
+    ) -> bool:
+        acls, allows_if_none = self._acls, self._allows_if_none
+        if name is None:
+            return (allows_if_none and acls.decide_by_default(resource_type)) or acls.decide_any(
+                str(principal), host, operation, resource_type
+            )
+        return acls.decide(
+            str(principal), host, operation, resource_type, name, allows_if_none=allows_if_none
+        )
 
     def _log_denied(
         self,

@@ -99,6 +99,26 @@ def test_the_number_of_remembered_decisions_is_limited(monkeypatch):
     assert len(world.authorizer._decisions) <= 100
 
 
+def test_decisions_about_long_names_are_not_remembered():
+    world = World(binding("User:alice", WRITE, TOPIC, "*"))
+
+    for number in range(10):
+        assert world.allows(f"{number}" * 10_000)
+
+    assert not world.authorizer._decisions
+
+
+def test_the_decision_about_any_resource_is_remembered():
+    """It looks at all ACLs, of which there may be 100,000."""
+    allowed = binding("User:alice", WRITE, TOPIC, "orders")
+    world = World(allowed)
+    assert world.authorizer.allows_any(a_context(), WRITE, TOPIC)
+    assert list(world.authorizer._decisions.values()) == [True]
+
+    world.change(allowed, None)
+    assert not world.authorizer.allows_any(a_context(), WRITE, TOPIC)
+
+
 def test_any_resource_may_be_one_without_acls():
     context = a_context()
     everybody = World(binding("User:bob", READ, TOPIC, "x"), allows_if_none=True).authorizer
