@@ -425,7 +425,7 @@ class Dispatcher:
         assert self.quotas is not None
         if self._comes_from_broker(context):
             return handler(self._broker, context, body)
-        usage = context.usage = self.quotas.begin(context, body)
+        usage = context.usage = self.quotas.begin(context)
         if usage is None:
             return handler(self._broker, context, body)
         if context.api is registry.PRODUCE and getattr(body, "acks", None) == 0:
@@ -442,7 +442,10 @@ class Dispatcher:
         from ..cluster.forwarding import is_from_broker  # noqa: PLC0415  # Only needed here.
         from .authorization import is_broker  # noqa: PLC0415
 
-        return is_from_broker(context) and is_broker(self._broker, context)
+        if not is_from_broker(context):
+            return False
+        security = self._broker.server.security
+        return is_broker(self._broker, context) if security is None else security.is_broker(context)
 
     def result(
         self, context: RequestContext, future: asyncio.Future[Any]

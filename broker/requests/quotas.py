@@ -16,14 +16,16 @@ seconds has to wait until the same total in a longer window would be within the 
 - controller_mutation_rate: a token bucket, which holds as much as all samples. It may be overdrawn
   once, by however many partitions; then requests are refused until it is positive again.
 
-Requests between brokers are exempt. The counters of entities that were not used for longest are
-forgotten when there are too many: clients choose their client ids.
+Requests of other brokers and authentication are exempt; requests that only brokers may send are not
+if anybody else sends them. The counters of entities that were not used for longest are forgotten
+when there are too many of a quota, and only the first characters of a client id count: clients
+choose their client ids.
 """
 
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Awaitable, Callable, Generator
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -47,23 +49,18 @@ if TYPE_CHECKING:
     from ..observability.metrics import Metrics
     from .dispatch import RequestContext
 
-#: Entities with a counter, and clients with remembered limits.
+#: Entities with a counter of a quota, and clients with remembered limits.
 MAX_COUNTERS = 10_000
-#: Requests between brokers, and those before a client has authenticated.
+#: Characters of a client id that count.
+_MAX_CLIENT_ID = 255
+#: The requests of clients before they have authenticated.
 _EXEMPT = frozenset(
     {
         registry.API_VERSIONS.key,
         registry.SASL_HANDSHAKE.key,
         registry.SASL_AUTHENTICATE.key,
-        registry.WRITE_TXN_MARKERS.key,
-        registry.BROKER_REGISTRATION.key,
-        registry.BROKER_HEARTBEAT.key,
-        registry.ALLOCATE_PRODUCER_IDS.key,
     }
 )
-_CONSUMER_IDS = (-1, -2)
-_LAST_VERSION_WITH_REPLICA_ID = 14
-_FIRST_ADD_PARTITIONS_FOR_BROKERS = 4
 
 T = TypeVar("T")
 
@@ -150,13 +147,14 @@ class QuotaManager:
         self._clock = clock
         self._version = quotas.version
         self._limits: dict[tuple[str, str], _Limits] = {}
-        #: By quota and what shares the counter; least recently used first.
-        self._rates: OrderedDict[tuple[str, object], Rate] = OrderedDict()
+        #: By quota, and by what shares the counter; least recently used first.
+        self._rates: defaultdict[str, OrderedDict[object, Rate]] = defaultdict(OrderedDict)
         self._buckets: OrderedDict[object, MutationBucket] = OrderedDict()
 
-    def begin(self, context: RequestContext, body: Any) -> RequestUsage | None:
+    def begin(self, context: RequestContext) -> RequestUsage | None:
         """Return what is to be counted of a request; None if its client has no limits."""
-        if _is_exempt(context, body):
+        # What is forwarded was counted by the other broker.
+        if context.api.key in _EXEMPT or context.is_forwarded:
             return None
         limits = self._limits_of(context)
         return RequestUsage(self, limits) if any(limits) else None
@@ -184,14 +182,14 @@ class QuotaManager:
 
     def rate(self, quota: str, counter: object) -> Rate:
         """Return the rate of what shares a counter."""
-        key = (quota, counter)
-        rate = self._rates.get(key)
+        rates = self._rates[quota]
+        rate = rates.get(counter)
         if rate is None:
-            if len(self._rates) >= MAX_COUNTERS:
-                self._rates.popitem(last=False)
-            rate = self._rates[key] = Rate(self._sample_count, self.sample_seconds)
+            if len(rates) >= MAX_COUNTERS:
+                rates.popitem(last=False)
+            rate = rates[counter] = Rate(self._sample_count, self.sample_seconds)
         else:
-            self._rates.move_to_end(key)
+            rates.move_to_end(counter)
         return rate
 
     def bucket(self, counter: object) -> MutationBucket:
@@ -226,7 +224,7 @@ class QuotaManager:
         if self._version != self._quotas.version:
             self._version = self._quotas.version
             self._limits.clear()
-        client = (context.principal.name, context.client_id or "")
+        client = (context.principal.name, (context.client_id or "")[:_MAX_CLIENT_ID])
         limits = self._limits.get(client)
         if limits is None:
             if len(self._limits) >= MAX_COUNTERS:
@@ -407,17 +405,3 @@ class _TimedCoroutine(Awaitable[Any]):
                     error = thrown
         finally:
             self._record(spent)
-
-
-def _is_exempt(context: RequestContext, body: Any) -> bool:
-    """Whether a request is one between brokers."""
-    api = context.api
-    if api.key in _EXEMPT or context.is_forwarded:
-        return True
-    if api is registry.FETCH and body is not None:
-        has_id = context.version <= _LAST_VERSION_WITH_REPLICA_ID
-        replica_id = body.replica_id if has_id else body.replica_state.replica_id
-        return replica_id not in _CONSUMER_IDS
-    return api is registry.ADD_PARTITIONS_TO_TXN and (
-        context.version >= _FIRST_ADD_PARTITIONS_FOR_BROKERS
-    )

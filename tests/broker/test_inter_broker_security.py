@@ -18,8 +18,9 @@ from harness.sasl import log_in, unsecured_token
 from harness.wire import WireClient
 from ottla.broker import Broker, BrokerConfig
 from ottla.broker.requests.errors import ApiError
-from ottla.client import Admin, Consumer, Producer, SecurityConfig
+from ottla.client import Admin, ClientConfig, Consumer, Producer, SecurityConfig
 from ottla.coord.principal import user
+from ottla.coord.quotas import REQUEST_PERCENTAGE, USER, quota_entity, quota_record
 from ottla.protocol.acls import AclOperation, ResourceType
 from ottla.protocol.api.allocate_producer_ids import (
     AllocateProducerIdsRequest,
@@ -53,7 +54,7 @@ class _Cluster:
     """Two brokers: INTERNAL is SASL_SSL with SCRAM, EXTERNAL is SASL_PLAINTEXT with PLAIN."""
 
     def __init__(self, path: Path, **configs: str) -> None:
-        authority = Authority(path)
+        self.authority = authority = Authority(path)
         for number in range(2):
             authority.issue(f"broker-{number}")
         self.context = ssl.create_default_context(cafile=authority.path)
@@ -228,6 +229,26 @@ async def test_no_client_can_send_what_only_brokers_may(
                 (partition,) = response.markers[0].topics[0].partitions
                 assert partition.error_code == denied
         assert "stolen" not in controller.topics.image.topics
+
+
+async def test_a_client_cannot_claim_to_be_a_broker_to_escape_its_quota(tmp_path: Path) -> None:
+    async with _Cluster(tmp_path) as cluster:
+        controller = cluster.brokers[0]
+        record = quota_record(quota_entity([(USER, None)]), {REQUEST_PERCENTAGE: 1000.0})
+        await controller.controller.change(lambda: [record])
+        security = SecurityConfig(
+            security_protocol="SASL_SSL",
+            sasl_mechanism="SCRAM-SHA-256",
+            sasl_username="alice",
+            sasl_password="secret",
+            ssl_truststore_certificates=cluster.authority.path.read_text(),
+        )
+        config = ClientConfig(client_id="ottla-broker-1")
+        async with Admin(cluster.internal[0], client=config, security=security) as admin:
+            await admin.list_topics()
+        quotas = controller.dispatcher.quotas
+        assert quotas is not None
+        assert list(quotas._rates[REQUEST_PERCENTAGE]) == [("alice", None)]
 
 
 async def test_envelopes_of_brokers(tmp_path: Path) -> None:

@@ -34,8 +34,7 @@ from ottla.protocol import registry
 from ottla.protocol.api.api_versions import ApiVersionsRequest
 from ottla.protocol.api.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from ottla.protocol.api.delete_topics import DeleteTopicsRequest
-from ottla.protocol.api.fetch import FetchRequest, ReplicaState
-from ottla.protocol.api.metadata import MetadataRequest
+from ottla.protocol.api.metadata import MetadataRequest, MetadataRequestTopic
 from ottla.protocol.errors import ErrorCode
 
 SAMPLES = 11
@@ -111,7 +110,7 @@ def test_clients_of_a_user_share_a_counter_and_pairs_do_not():
     )
 
     def produce(name, client_id):
-        usage = manager.begin(a_context(name=name, client_id=client_id), None)
+        usage = manager.begin(a_context(name=name, client_id=client_id))
         return usage.produce_throttle_seconds(900)
 
     assert produce("alice", "one") == 0
@@ -119,39 +118,51 @@ def test_clients_of_a_user_share_a_counter_and_pairs_do_not():
     assert produce("bob", "one") == 0
     assert produce("bob", "two") == 0
     assert produce("bob", "two") == 8
-    assert manager.begin(a_context(name="eve"), None) is None
+    assert manager.begin(a_context(name="eve")) is None
 
 
-def test_requests_between_brokers_are_exempt():
-    manager = a_manager([({USER: None}, {PRODUCER_BYTE_RATE: 1.0, REQUEST_PERCENTAGE: 1.0})])
+def test_what_only_brokers_may_send_counts_for_others():
+    manager = a_manager([({USER: None}, {REQUEST_PERCENTAGE: 1.0})])
 
-    assert manager.begin(a_context(), None) is not None
-    assert manager.begin(a_context(registry.WRITE_TXN_MARKERS, 1), None) is None
-    assert manager.begin(a_context(registry.ADD_PARTITIONS_TO_TXN, 4), None) is None
-    assert manager.begin(a_context(registry.ADD_PARTITIONS_TO_TXN, 3), None) is not None
-    follower = FetchRequest(replica_state=ReplicaState(replica_id=1, replica_epoch=1))
-    assert manager.begin(a_context(registry.FETCH, 17), follower) is None
-    assert manager.begin(a_context(registry.FETCH, 12), FetchRequest(replica_id=1)) is None
-    assert manager.begin(a_context(registry.FETCH, 12), FetchRequest(replica_id=-1)) is not None
+    assert manager.begin(a_context(registry.SASL_AUTHENTICATE, 2)) is None
+    for api in (registry.WRITE_TXN_MARKERS, registry.ADD_PARTITIONS_TO_TXN, registry.FETCH):
+        assert manager.begin(a_context(api, 1)) is not None
 
 
 def test_the_number_of_counters_is_limited():
-    manager = a_manager([({CLIENT_ID: None}, {PRODUCER_BYTE_RATE: 1.0})])
+    manager = a_manager(
+        [
+            ({CLIENT_ID: None}, {PRODUCER_BYTE_RATE: 1.0}),
+            ({IP: None}, {CONNECTION_CREATION_RATE: 1.0}),
+        ]
+    )
+    while manager.admits_connection("10.0.0.1"):
+        pass
     for number in range(MAX_COUNTERS + 10):
-        usage = manager.begin(a_context(client_id=f"app-{number}"), None)
+        usage = manager.begin(a_context(client_id=f"app-{number}"))
         usage.produce_throttle_seconds(1)
 
-    assert len(manager._rates) == MAX_COUNTERS
+    assert len(manager._rates[PRODUCER_BYTE_RATE]) == MAX_COUNTERS
     assert len(manager._limits) <= MAX_COUNTERS
+    assert not manager.admits_connection("10.0.0.1"), "client ids must not reset other quotas"
+
+
+def test_long_client_ids_are_not_remembered():
+    manager = a_manager([({CLIENT_ID: None}, {PRODUCER_BYTE_RATE: 1.0})])
+    usage = manager.begin(a_context(client_id="a" * 30_000))
+    usage.produce_throttle_seconds(1)
+
+    ((_user, client_id),) = manager._rates[PRODUCER_BYTE_RATE]
+    assert client_id == "a" * 255
 
 
 def test_altered_quotas_count_at_once():
     manager = a_manager([({USER: "alice"}, {PRODUCER_BYTE_RATE: 1.0})])
-    assert manager.begin(a_context(), None) is not None
+    assert manager.begin(a_context()) is not None
 
     manager._quotas.replay('{"user":"alice"}', None)
 
-    assert manager.begin(a_context(), None) is None
+    assert manager.begin(a_context()) is None
 
 
 async def test_a_producer_is_answered_at_once_and_then_not_read(tmp_path):
@@ -282,6 +293,22 @@ async def test_topics_over_the_limit_are_refused_or_counted(tmp_path, version):
         assert ("b" in broker.topics.image.topics) is not is_strict
 
 
+async def test_auto_created_topics_count_too(tmp_path):
+    async with a_broker(tmp_path, num_partitions=12) as broker:
+        await set_quotas(broker, {USER: None}, **{CONTROLLER_MUTATION_RATE: 1.0})
+
+        async def ask(name):
+            topic = MetadataRequestTopic(name=name)
+            async with connect(broker) as client:
+                response = await client.request(MetadataRequest(topics=[topic]), 12)
+            return response.topics[0].error_code
+
+        # The bucket holds 11.
+        assert await ask("a") == 0
+        assert await ask("b") == ErrorCode.LEADER_NOT_AVAILABLE
+        assert set(broker.topics.image.topics) == {"t", "a"}
+
+
 async def test_partitions_and_deletions_count_too(tmp_path):
     async with a_broker(tmp_path, {"t": 2, "u": 2}) as broker:
         await set_quotas(broker, {USER: None}, **{CONTROLLER_MUTATION_RATE: 0.1})
@@ -310,7 +337,7 @@ async def test_the_time_of_the_event_loop_counts(tmp_path):
 
 async def test_the_time_of_a_coroutine_is_that_of_its_steps():
     manager = a_manager([({USER: "alice"}, {REQUEST_PERCENTAGE: 1.0})], time.monotonic)
-    usage = manager.begin(a_context(), None)
+    usage = manager.begin(a_context())
     counter = manager.rate(REQUEST_PERCENTAGE, ("alice", None))
 
     async def handler():

@@ -136,9 +136,28 @@ async def _create_and_respond(
         errors |= dict.fromkeys(missing, ApiError(DENIED[TOPIC]))
         for name in allowed:
             del errors[name]
+    exceeding = _exceeding_quota(broker, context, allowed)
+    errors |= exceeding
+    allowed = [name for name in allowed if name not in exceeding]
     if allowed:
         errors |= await create(broker, allowed)
     return _respond(broker, context, request, requested, errors)
+
+
+def _exceeding_quota(
+    broker: Broker, context: RequestContext, names: Iterable[str]
+) -> dict[str, Exception]:
+    """Return the errors of the topics that the client's quota for changes does not allow yet."""
+    quotas = broker.dispatcher.quotas
+    mutation = None if quotas is None else quotas.mutation(context, is_strict=True)
+    errors: dict[str, Exception] = {}
+    if mutation is not None:
+        for name in names:
+            try:
+                mutation.take(broker.config.num_partitions)
+            except ApiError as error:
+                errors[name] = ApiError(ErrorCode.LEADER_NOT_AVAILABLE, str(error))
+    return errors
 
 
 async def _create(broker: Broker, names: Sequence[str]) -> dict[str, Exception]:
