@@ -34,6 +34,8 @@ from ottla.protocol.acls import (
     ResourceType,
 )
 
+from .addresses import canonical_address
+
 #: A literal name that matches every resource of its type.
 WILDCARD = "*"
 ANY_HOST = "*"
@@ -76,8 +78,10 @@ class AclBinding(NamedTuple):
         return self.resource_name in (name, WILDCARD)
 
     def applies_to(self, principal: str, host: str) -> bool:
-        """Whether the binding counts for a principal that connects from a host."""
-        return self.principal in (principal, ANY_USER) and self.host in (host, ANY_HOST)
+        """Whether the binding counts for a principal that connects from a canonical address."""
+        if self.principal not in (principal, ANY_USER):
+            return False
+        return self.host == ANY_HOST or canonical_address(self.host) == host
 
 
 class InvalidAclError(ValueError):

@@ -25,6 +25,8 @@ from enum import IntEnum
 from ipaddress import ip_address
 from typing import Any, NamedTuple
 
+from .addresses import canonical_address
+
 USER = "user"
 CLIENT_ID = "client-id"
 IP = "ip"
@@ -202,9 +204,10 @@ def quota_entity(parts: Iterable[tuple[str, str | None]]) -> QuotaEntity:
 
 def _normalized_ip(text: str) -> str:
     try:
-        return str(ip_address(text))
+        ip_address(text)
     except ValueError:
         raise InvalidQuotaError(f"Invalid ip {text!r}: expected an address") from None
+    return canonical_address(text)
 
 
 def check_filter(components: Sequence[FilterComponent]) -> None:

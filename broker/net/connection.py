@@ -24,6 +24,7 @@ from contextlib import suppress
 from time import perf_counter
 from typing import TYPE_CHECKING, cast
 
+from ottla.coord.addresses import canonical_address
 from ottla.coord.principal import ANONYMOUS, KafkaPrincipal
 from ottla.protocol.errors import DecodeError
 from ottla.protocol.frame import Framer
@@ -160,7 +161,7 @@ class Connection(asyncio.BufferedProtocol):
             self._on_progress,
         )
         peer = transport.get_extra_info("peername")
-        self.peer = peer[0] if peer else "?"
+        self.peer = canonical_address(peer[0]) if peer else "?"
         if self._handshake is not None:
             self._server.remove_handshake(self._handshake)
             self._handshake = None

@@ -21,6 +21,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from ottla.coord.addresses import canonical_address
+
 from ..observability.logging import log_limited
 from .connection import Connection
 
@@ -183,7 +185,7 @@ class TlsListener:
                 self._loop.remove_reader(self._socket.fileno())
                 self._retry = self._loop.call_later(_RETRY_SECONDS, self._resume)
                 return
-            self._admit(sock, address[0])
+            self._admit(sock, canonical_address(address[0]))
 
     def _resume(self) -> None:
         if not self._is_closed:

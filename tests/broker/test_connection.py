@@ -655,6 +655,21 @@ async def test_file_descriptors_limit_connections(tmp_path):
         assert len(connections(broker)) == 36
 
 
+@on_both_loops
+async def test_a_socket_for_both_protocols_has_the_addresses_of_ipv4(tmp_path):
+    """ACLs and quotas name 127.0.0.1, and not ::ffff:127.0.0.1."""
+    configs = {
+        "log.dir": str(tmp_path),
+        "listeners": "PLAINTEXT://[::]:0",
+        "allow.insecure.listeners": "true",
+    }
+    async with Broker(BrokerConfig.of(configs)) as broker:
+        _, writer = await asyncio.open_connection("127.0.0.1", broker.address.rsplit(":", 1)[1])
+        await eventually(lambda: broker.server._connections)
+        assert [one.client_host for one in broker.server._connections] == ["127.0.0.1"]
+        writer.close()
+
+
 async def test_max_connections_per_ip(tmp_path):
     async with (
         a_broker(tmp_path, max_connections_per_ip=1) as broker,

@@ -218,10 +218,18 @@ def test_a_star_is_special_only_as_the_whole_name():
     assert not may(acls_of(allow(name="*", pattern=PREFIXED)), READ)
 
 
-def test_hosts_are_compared_as_they_are_written():
-    acls = acls_of(allow(host="10.0.0.1"))
+@pytest.mark.parametrize(
+    ("host", "client"),
+    [
+        ("10.0.0.1", "10.0.0.1"),
+        ("::ffff:10.0.0.1", "10.0.0.1"),
+        ("2001:DB8:0:0:0:0:0:1", "2001:db8::1"),  # As Java writes it.
+    ],
+)
+def test_hosts_are_addresses_in_any_spelling(host, client):
+    acls = acls_of(allow(host=host))
 
-    assert may(acls, READ)
+    assert may(acls, READ, host=client)
     assert not may(acls, READ, host="10.0.0.2")
 
 
