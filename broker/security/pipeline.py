@@ -11,12 +11,12 @@ import time
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
-from ottla.protocol.errors import DecodeError, ErrorCode
+from ottla.protocol.errors import ErrorCode
 from ottla.protocol.registry import SASL_AUTHENTICATE
 from ottla.protocol.schema import Buffer
 
 from ..net.pipeline import InFlightRequest, RequestPipeline
-from ..requests.dispatch import RequestContext
+from ..requests.dispatch import SUPPORTED_APIS, RequestContext
 from ..requests.handlers.sasl_authenticate import authenticate
 from .exchange import AuthenticationError
 from .sasl import SaslState, Verdict
@@ -24,7 +24,7 @@ from .sasl import SaslState, Verdict
 if TYPE_CHECKING:
     from ..net.connection import Connection
 
-_API_KEY_AND_VERSION = Struct(">hh")
+_HEADER_START = Struct(">hhi")
 _SIZE = Struct(">i")
 
 
@@ -40,7 +40,7 @@ class AuthenticatingPipeline(RequestPipeline):
         if session.state is SaslState.RAW:
             self._start(self._handle_token(connection, bytes(frame)), connection)
             return None
-        api_key, version = _API_KEY_AND_VERSION.unpack_from(frame)
+        api_key, version, _correlation_id = _HEADER_START.unpack_from(frame)
         verdict = session.check(api_key, version, time.monotonic())
         if verdict is Verdict.ALLOWED:
             return super().handle(frame, connection)
@@ -59,13 +59,18 @@ class AuthenticatingPipeline(RequestPipeline):
         return None
 
     def _refuse(self, frame: bytearray, connection: Connection) -> None:
-        """Answer with ILLEGAL_SASL_STATE, if the API has a place for it."""
-        try:
-            context, _body = self._dispatcher.decode(frame, connection, time.perf_counter())
-        except DecodeError:
+        """Answer with ILLEGAL_SASL_STATE, if the API has a place for it.
+
+        The request is not decoded: that may take long, and its client is not known.
+        """
+        api_key, version, correlation_id = _HEADER_START.unpack_from(frame)
+        api = SUPPORTED_APIS.get(api_key)
+        if api is None or version not in api.versions or self.in_flight:
             return
+        now = time.perf_counter()
+        context = RequestContext(api, version, correlation_id, None, connection, now)
         response = context.error_response(ErrorCode.ILLEGAL_SASL_STATE)
-        if response is not None and not self.in_flight:
+        if response is not None:
             self._send(context, response)
 
     def _start(self, handling: Any, connection: Connection) -> None:

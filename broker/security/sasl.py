@@ -120,18 +120,20 @@ class SaslSession:
         return HandshakeResult(ErrorCode.NONE, enabled)
 
     async def receive(self, message: bytes) -> Challenge | Accepted:
-        """Continue the exchange. Raises AuthenticationError: the session has failed then."""
-        assert self.state in (SaslState.HANDSHAKE, SaslState.RAW)
-        try:
-            if self._failure:
-                raise AuthenticationError(self._failure, self._failure)
-            result = await self._exchange.receive(message)
-            if isinstance(result, Accepted) and self.principal not in (None, result.principal):
-                text = f"Cannot change principals during re-authentication from {self.principal}"
-                raise AuthenticationError(f"{text} to {result.principal}", text)
-        except AuthenticationError:
-            self.state = SaslState.FAILED
-            raise
+        """Continue the exchange. Raises AuthenticationError: the session has failed then.
+
+        So it has after any other error, which is a bug: nobody may try again.
+        """
+        state = self.state
+        assert state in (SaslState.HANDSHAKE, SaslState.RAW)
+        self.state = SaslState.FAILED
+        if self._failure:
+            raise AuthenticationError(self._failure, self._failure)
+        result = await self._exchange.receive(message)
+        if isinstance(result, Accepted) and self.principal not in (None, result.principal):
+            text = f"Cannot change principals during re-authentication from {self.principal}"
+            raise AuthenticationError(f"{text} to {result.principal}", text)
+        self.state = state
         return result
 
     def accept(self, accepted: Accepted, now: float, now_ms: int) -> int:

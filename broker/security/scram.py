@@ -10,6 +10,7 @@ import hmac
 import secrets
 from base64 import b64encode
 from collections.abc import Callable, Mapping
+from itertools import islice
 
 from ottla.coord.principal import user
 from ottla.protocol.scram import (
@@ -29,6 +30,8 @@ from .exchange import Accepted, AuthenticationError, Challenge
 
 _NONCE_BYTES = 24
 _SALT_BYTES = 24
+#: Credentials among which one of the same mechanism is looked for.
+_MAX_SAMPLES = 100
 _FAILED = (
     "Authentication failed during authentication due to invalid credentials with SASL mechanism"
 )
@@ -116,14 +119,23 @@ class ScramUsers:
     def find(self, mechanism: ScramMechanism, name: str) -> tuple[ScramCredential, bool]:
         """Return the credential of a user, and whether there is one."""
         credentials = self._credentials()
+        # Made up for every user, so that it takes as long.
+        made_up = self._make_up(mechanism, name, credentials)
         credential = credentials.get((name, mechanism))
-        if credential is not None:
-            return credential, True
+        return (made_up, False) if credential is None else (credential, True)
+
+    def _make_up(
+        self,
+        mechanism: ScramMechanism,
+        name: str,
+        credentials: Mapping[tuple[str, ScramMechanism], ScramCredential],
+    ) -> ScramCredential:
         # Salt and iterations look like those of the others.
-        sample = next(iter(credentials.values())) if credentials else None
+        first = islice(credentials.items(), _MAX_SAMPLES)
+        sample = next((one for (_name, kind), one in first if kind is mechanism), None)
         iterations = MIN_ITERATIONS if sample is None else sample.iterations
         salt_bytes = _SALT_BYTES if sample is None else len(sample.salt)
         secret = self._secret() or self._own_secret
         salt = hmac.digest(secret, f"{mechanism.mechanism} {name}".encode(), "sha512")[:salt_bytes]
         keys = hmac.digest(secret, salt, "sha512")[: mechanism.key_bytes]
-        return ScramCredential(salt, iterations, keys, keys), False
+        return ScramCredential(salt, iterations, keys, keys)

@@ -24,6 +24,8 @@ from harness.sasl import (
 )
 from harness.wire import WireClient, connect, frame_of, framed
 from ottla.broker import Broker, BrokerConfig
+from ottla.broker.security.exchange import Accepted, Challenge
+from ottla.broker.security.sasl import SaslSession, SaslState
 from ottla.protocol.api.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     ScramCredentialDeletion,
@@ -39,7 +41,7 @@ from ottla.protocol.api.metadata import MetadataRequest
 from ottla.protocol.api.sasl_authenticate import SaslAuthenticateRequest
 from ottla.protocol.api.sasl_handshake import SaslHandshakeRequest
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.registry import API_VERSIONS
+from ottla.protocol.registry import API_VERSIONS, DESCRIBE_CLUSTER
 from ottla.protocol.scram import ScramMechanism, parse_server_first
 
 _MECHANISMS = "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER"
@@ -105,6 +107,30 @@ async def test_what_closes_a_new_connection_without_an_answer(tmp_path: Any) -> 
             client.send(ListGroupsRequest())
             assert await client.is_closed()
         assert broker.metrics.connections["unauthenticated"] == 4
+
+
+async def test_a_request_before_authentication_is_not_decoded(tmp_path: Any) -> None:
+    """Decoding half a megabyte takes longer than others should wait for somebody unknown."""
+    async with _sasl_broker(tmp_path) as broker, connect(broker) as client:
+        assert (await handshake(client, "PLAIN")).error_code == 0
+        header = struct.pack(">hhihB", DESCRIBE_CLUSTER.key, 0, 7, -1, 0)
+        client.writer.write(framed(header + b"\xff" * 500_000))
+        frame = await client.frame()
+        # The correlation id, no tags, the throttle time.
+        assert struct.unpack_from(">ibih", frame) == (7, 0, 0, ErrorCode.ILLEGAL_SASL_STATE)
+        assert await client.is_closed()
+
+
+async def test_an_unexpected_error_ends_the_authentication() -> None:
+    class Faulty:
+        async def receive(self, _message: bytes) -> Challenge | Accepted:
+            raise ZeroDivisionError
+
+    session = SaslSession({"PLAIN": Faulty})
+    session.handshake("PLAIN", 1, 0.0)
+    with pytest.raises(ZeroDivisionError):
+        await session.receive(b"")
+    assert session.state is SaslState.FAILED
 
 
 async def test_api_versions_may_be_asked_again_after_an_unsupported_version(tmp_path: Any) -> None:
@@ -277,11 +303,14 @@ async def test_scram(tmp_path: Any, mechanism: str, password: str) -> None:
         assert await _is_served(client)
 
 
-async def test_unknown_users_cannot_be_told_from_wrong_passwords(tmp_path: Any) -> None:
+@pytest.mark.parametrize("scram", list(ScramMechanism))
+async def test_unknown_users_cannot_be_told_from_wrong_passwords(
+    tmp_path: Any, scram: ScramMechanism
+) -> None:
     async def answers(broker: Broker, user: str) -> tuple[Any, Any]:
         async with connect(broker) as client:
-            await handshake(client, "SCRAM-SHA-256")
-            exchange = ScramClient(_SHA256, user, "wrong")
+            await handshake(client, scram.mechanism)
+            exchange = ScramClient(scram, user, "wrong")
             challenge = await token(client, exchange.first())
             assert challenge.error_code == 0
             return (
