@@ -23,6 +23,7 @@ from ottla.coord.election import effective_min_isr, expand, resign, shrink, upda
 from ottla.coord.metadata_image import Topic, partition_key
 from ottla.coord.partition_state import PartitionState
 from ottla.protocol.errors import ErrorCode
+from ottla.storage.disk import NO_SPACE_ERRORS
 from ottla.storage.throttled_replicas import is_throttled
 
 from ..partitions.partition import Partition, Role
@@ -354,6 +355,18 @@ class ReplicaManager:
         elif (after := update_elr(state, partition.min_isr)) is not state:
             self._start_change(key, partition, after, (), "ELR emptied")
 
+    def append_failed(self, partition: Partition, error: Exception) -> None:
+        """Take the log of a leader offline that cannot be written, if others can take over.
+
+        A full disk may have space later.
+        """
+        if (
+            isinstance(error, OSError)
+            and error.errno not in NO_SPACE_ERRORS
+            and _is_dispensable(partition)
+        ):
+            partition.log.fail(error)
+
     async def _resign(self) -> None:
         """Give up the leadership of partitions that cannot be appended to, if others are in sync.
 
@@ -362,10 +375,8 @@ class ReplicaManager:
         topics = self._broker.topics
         for partition in list(topics.online_partitions()):
             state, reason = partition.state, partition.log.offline_reason
-            if reason is None and self.is_disk_full and state is not None:
-                remaining = resign(state, partition.min_isr)
-                if len(remaining.isr) >= effective_min_isr(remaining, partition.min_isr):
-                    reason = "the log directory is full"
+            if reason is None and self.is_disk_full and _is_dispensable(partition):
+                reason = "the log directory is full"
             if reason is not None and state is not None:
                 key = self._key_of(partition)
                 if key is not None and key not in self._changing:
@@ -508,3 +519,14 @@ class ReplicaManager:
                     await result
             except Exception:
                 logger.exception("replica manager failed")
+
+
+def _is_dispensable(partition: Partition) -> bool:
+    """Whether acks=all is possible without the leader."""
+    state = partition.state
+    if state is None:
+        return False
+    remaining = resign(state, partition.min_isr)
+    return remaining is not state and (
+        len(remaining.isr) >= effective_min_isr(remaining, partition.min_isr)
+    )

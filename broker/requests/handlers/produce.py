@@ -388,6 +388,8 @@ def _append(
                 response = _error_response(index, error, context.version)
                 if response.error_code == ErrorCode.KAFKA_STORAGE_ERROR:
                     broker.disk_space.count(error)
+                    if broker.replicas is not None:
+                        broker.replicas.append_failed(partition, error)
                 broker.metrics.rejected_batches[ErrorCode.of(response.error_code).name] += 1
                 leaders.add(response.current_leader.leader_id)
                 responses.append(response)

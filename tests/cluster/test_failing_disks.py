@@ -1,4 +1,4 @@
-"""The disks of some brokers are full: partitions are led where acks=all is possible."""
+"""The disks of some brokers fail, or are full: partitions are led where acks=all is possible."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ import pytest
 from cluster.test_replication import Replicas, produce
 from harness.requests import produce_batch, produce_code
 from harness.waiting import eventually
+from ottla.broker import Broker
 from ottla.protocol.errors import ErrorCode
 from ottla.storage.disk import Buffer, Disk
 
 
-class FullDisk(Disk):
-    """A disk that has no space for a while."""
+class FailingDisk(Disk):
+    """A disk that cannot be written for a while."""
 
-    is_full = False
+    error = 0
 
     def write(self, fd: int, data: Buffer, position: int) -> int:
-        if self.is_full:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        if self.error:
+            raise OSError(self.error, os.strerror(self.error))
         return super().write(fd, data, position)
 
 
@@ -32,20 +33,28 @@ class FullDisk(Disk):
 async def cluster(tmp_path: Path) -> AsyncIterator[Replicas]:
     async with asyncio.timeout(60):
         replicas = Replicas(tmp_path)
-        replicas.disks = {broker_id: FullDisk() for broker_id in range(3)}
+        replicas.disks = {broker_id: FailingDisk() for broker_id in range(3)}
         await replicas.start(0, 1, 2)
         await replicas.create("t", 3)
         yield replicas
-        fill(replicas, *replicas.brokers, is_full=False)
+        fail(replicas, 0, *replicas.brokers)
         await replicas.stop(*replicas.brokers)
         await asyncio.sleep(0.05)
 
 
-def fill(cluster: Replicas, *broker_ids: int, is_full: bool = True) -> None:
+def fail(cluster: Replicas, error: int, *broker_ids: int) -> None:
     for broker_id in broker_ids:
         disk = cluster.disks[broker_id]
-        assert isinstance(disk, FullDisk)
-        disk.is_full = is_full
+        assert isinstance(disk, FailingDisk)
+        disk.error = error
+
+
+async def until_another_leads(cluster: Replicas, broker_id: int, index: int = 0) -> None:
+    def leads(broker: Broker) -> bool:
+        return index in broker.topics.led_partitions(broker.topics.image.topics["t"])
+
+    others = [broker for broker in cluster.brokers.values() if broker.id != broker_id]
+    await eventually(lambda: any(map(leads, others)))
 
 
 async def test_a_leader_with_a_full_disk_gives_up(cluster: Replicas) -> None:
@@ -54,16 +63,16 @@ async def test_a_leader_with_a_full_disk_gives_up(cluster: Replicas) -> None:
     index = next(one for one in range(3) if cluster.state("t", one).leader == full)
     await produce_batch(cluster.brokers[full], "t", partition=index)
     await cluster.until_in_sync("t", index)
-    fill(cluster, full)
+    fail(cluster, errno.ENOSPC, full)
     assert await produce_code(cluster.brokers[full], "t", index) == ErrorCode.KAFKA_STORAGE_ERROR
-    await eventually(lambda: cluster.state("t", index).leader not in (full, -1))
+    await until_another_leads(cluster, full, index)
     assert full not in cluster.state("t", index).isr
     # It is not waited for, and does not come back before it has space.
     assert await produce_batch(cluster.leader("t", index), "t", partition=index) == 1
     await asyncio.sleep(0.2)
     assert full not in cluster.state("t", index).isr
 
-    fill(cluster, full, is_full=False)
+    fail(cluster, 0, full)
     await cluster.until_in_sync("t", index)
 
 
@@ -72,7 +81,7 @@ async def test_a_leader_stays_where_too_few_others_have_space(cluster: Replicas)
     await cluster.until_in_sync("t")
     leader = cluster.state("t").leader
     follower = (leader + 1) % 3
-    fill(cluster, leader, follower)
+    fail(cluster, errno.ENOSPC, leader, follower)
     # The third one alone is less than min.insync.replicas.
     await cluster.stop((leader + 2) % 3)
     await eventually(lambda: len(cluster.state("t").isr) == 2)
@@ -81,3 +90,14 @@ async def test_a_leader_stays_where_too_few_others_have_space(cluster: Replicas)
     await asyncio.sleep(0.7)
     assert (cluster.state("t").leader, cluster.state("t").leader_epoch) == (leader, epoch)
     await cluster.start((leader + 2) % 3)
+
+
+async def test_a_leader_whose_disk_fails_gives_up(cluster: Replicas) -> None:
+    await produce(cluster, "t")
+    await cluster.until_in_sync("t")
+    failed = cluster.state("t").leader
+    fail(cluster, errno.EIO, failed)
+    assert await produce_code(cluster.brokers[failed], "t", 0) == ErrorCode.KAFKA_STORAGE_ERROR
+    await until_another_leads(cluster, failed)
+    assert await produce(cluster, "t") == 1
+    assert failed not in cluster.state("t").isr
