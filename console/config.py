@@ -42,8 +42,9 @@ class Limits:
     tail_seconds: float = 3600.0
     #: Groups whose offsets are looked up to find the consumers of a topic.
     groups: int = 500
-    #: Partitions whose offsets are looked up for a sum over topics.
+    #: Partitions whose offsets are looked up for a sum over topics, and for a chart.
     summed_partitions: int = 2000
+    sampled_partitions: int = 20_000
     #: Sessions of users, and how long an unused one lasts.
     sessions: int = 200
     session_seconds: float = 3600.0

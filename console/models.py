@@ -514,10 +514,11 @@ class GroupOffsets(Model):
 
 
 class TopicConsumer(Model):
-    """A group that has committed offsets of a topic."""
+    """A group that has committed offsets of a topic, or a share group that reads it."""
 
     group_id: str
     state: str
+    type: str
     lag: int
     partitions: int
 

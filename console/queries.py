@@ -31,6 +31,8 @@ from .models import (
 
 TopicSort = Literal["name", "partitions", "replication_factor", "size", "records", "health"]
 
+#: The type of share groups.
+SHARE = "share"
 _CONCURRENT_GROUPS = 8
 
 
@@ -147,7 +149,16 @@ async def add_records(client: ClusterClient, found: list[TopicSummary]) -> None:
     tps = [tp for one in chosen for tp in described[one.name].topic_partitions]
     offsets = await client.offsets(tps)
     for one in chosen:
-        one.records = _records(offsets[tp] for tp in described[one.name].topic_partitions)
+        mine = [offsets[tp] for tp in described[one.name].topic_partitions]
+        one.records = _records(mine)
+        if all(end is not None for _, end in mine):
+            total = sum(end for _, end in mine if end is not None)
+            client.samples.add(end_offsets_series(one.name), total)
+
+
+def end_offsets_series(topic: str | None) -> str:
+    """Return the name of the series of the sum of end offsets of a topic, or of all."""
+    return "end offsets" if topic is None else f"end offsets of {topic}"
 
 
 def _records(offsets: Iterable[tuple[int | None, int | None]]) -> int | None:
@@ -193,7 +204,12 @@ async def groups(client: ClusterClient) -> list[Group]:
 async def group_offsets(
     client: ClusterClient, group_id: str, described: GroupDescription
 ) -> GroupOffsets:
-    """Return the committed offsets of a group with its lag, and who has which partition."""
+    """Return the committed offsets of a group with its lag, and who has which partition.
+
+    Those of a share group are its start offsets; several members may have a partition.
+    """
+    if described.type == SHARE:
+        return await _share_group_offsets(client, group_id)
     try:
         lags = await client.admin.group_lag(group_id)
     except PartialError as error:
@@ -215,6 +231,26 @@ async def group_offsets(
     return GroupOffsets(group_id=group_id, lag=sum(one.lag or 0 for one in items), items=items)
 
 
+async def _share_group_offsets(client: ClusterClient, group_id: str) -> GroupOffsets:
+    items = [
+        GroupOffset(
+            topic=tp.topic,
+            partition=tp.partition,
+            committed=one.start_offset,
+            end=None,
+            lag=one.lag,
+            metadata="",
+        )
+        for tp, one in (await client.admin.list_share_group_offsets(group_id)).items()
+    ]
+    return GroupOffsets(group_id=group_id, lag=sum(one.lag or 0 for one in items), items=items)
+
+
+async def is_share(client: ClusterClient, group_id: str) -> bool:
+    """Whether there is a share group of this name."""
+    return any(one.group_id == group_id and one.type == SHARE for one in await groups(client))
+
+
 async def topic_consumers(client: ClusterClient, name: str) -> list[TopicConsumer]:
     """Return the groups with committed offsets of a topic, and their lag."""
     described = (await client.admin.describe_topics(name))[name]
@@ -224,41 +260,30 @@ async def topic_consumers(client: ClusterClient, name: str) -> list[TopicConsume
     async def look_up(group: Group) -> TopicConsumer | None:
         async with limit:
             try:
-                committed = await client.admin.list_group_offsets(group.group_id)
+                lags = await lags_of(group)
             except (KafkaError, ClientError):
                 return None
-        mine = {tp: one.offset for tp, one in committed.items() if tp.topic == name}
-        if not mine:
+        if not lags:
             return None
-        lag = sum(max(0, (ends.get(tp) or offset) - offset) for tp, offset in mine.items())
         return TopicConsumer(
-            group_id=group.group_id, state=group.state, lag=lag, partitions=len(mine)
+            group_id=group.group_id,
+            state=group.state,
+            type=group.type,
+            lag=sum(lags),
+            partitions=len(lags),
         )
+
+    async def lags_of(group: Group) -> list[int]:
+        if group.type == SHARE:
+            offsets = await client.admin.list_share_group_offsets(group.group_id)
+            return [one.lag or 0 for tp, one in offsets.items() if tp.topic == name]
+        committed = await client.admin.list_group_offsets(group.group_id)
+        return [
+            max(0, (ends.get(tp) or one.offset) - one.offset)
+            for tp, one in committed.items()
+            if tp.topic == name
+        ]
 
     chosen = (await groups(client))[: client.config.limits.groups]
     found = await asyncio.gather(*map(look_up, chosen))
     return [one for one in found if one is not None]
-
-
-async def end_offset_sum(client: ClusterClient, name: str | None) -> int | None:
-    """Return the sum of the end offsets of a topic or all: its growth is the rate of records.
-
-    None if there are too many partitions to ask for.
-    """
-    described = [
-        one for one in await client.topics() if name == one.name or (not name and one.partitions)
-    ]
-    tps = [tp for one in described for tp in one.topic_partitions]
-    if len(tps) > client.config.limits.summed_partitions:
-        return None
-
-    async def read() -> int:
-        if not tps:
-            return 0
-        try:
-            ends = await client.admin.end_offsets(*tps)
-        except PartialError as error:
-            ends = error.done
-        return sum(ends.values())
-
-    return await client.cached(f"sum {name}", read)

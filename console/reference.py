@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 #: The address in examples.
 ADDRESS = "http://localhost:8080"
@@ -71,7 +71,7 @@ def _operation(
         description=description,
         parameters=tuple(_parameter(one) for one in operation.get("parameters", [])),
         body=body,
-        curl=_curl(method.upper(), path, body),
+        curl=_curl(method.upper(), path, operation.get("parameters", []), body),
     )
 
 
@@ -100,9 +100,12 @@ def _type(schema: dict[str, Any]) -> str:
     return str(schema.get("type", ""))
 
 
-def _curl(method: str, path: str, body: str) -> str:
+def _curl(method: str, path: str, parameters: list[dict[str, Any]], body: str) -> str:
     for name, value in _EXAMPLE_NAMES.items():
         path = path.replace(f"{{{name}}}", quote(value))
+    needed = [one["name"] for one in parameters if one["in"] == "query" and one.get("required")]
+    if needed:
+        path += "?" + urlencode({name: _EXAMPLE_NAMES[name] for name in needed})
     words = ["curl"]
     if path.endswith("/tail"):
         words.append("-N --max-time 2")

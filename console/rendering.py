@@ -18,7 +18,10 @@ _CONTROLS = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb]"
 )
 _HEX_COLUMNS = 16
-_PREVIEW_CHARACTERS = 200
+_PREVIEW_CHARACTERS = 400
+_INDENTED = json.JSONEncoder(indent=2, ensure_ascii=False)
+# Characters of indented JSON, by the bytes of it that a page may show.
+_INDENTED_FACTOR = 4
 
 Encoding = Literal["utf-8", "base64"]
 
@@ -39,7 +42,13 @@ class Shown(NamedTuple):
     preview: str
     text: str
     size: int
-    is_truncated: bool
+    #: How many of its bytes `text` has.
+    shown_bytes: int
+
+    @property
+    def is_truncated(self) -> bool:
+        """Whether `text` has not all of it."""
+        return self.shown_bytes < self.size
 
 
 def encode(data: bytes | None, max_bytes: int | None) -> Encoded | None:
@@ -67,23 +76,19 @@ def decode(data: str, encoding: str) -> bytes:
 def show(data: bytes | None, max_bytes: int, kind: str = "auto") -> Shown:
     """Return bytes for a page: `kind` is auto, json, text or hex."""
     if data is None:
-        return Shown("null", "null", "", 0, False)
+        return Shown("null", "null", "", 0, 0)
     if not data:
-        return Shown("empty", "", "", 0, False)
-    is_truncated = len(data) > max_bytes
+        return Shown("empty", "", "", 0, 0)
     part = data[:max_bytes]
-    text = _decoded(part, is_truncated)
-    if kind in ("auto", "json") and text is not None and not is_truncated:
-        pretty = _pretty(text)
+    text = _decoded(part, len(part) < len(data))
+    if kind in ("auto", "json") and text is not None and len(part) == len(data):
+        pretty = _pretty(text, _INDENTED_FACTOR * max_bytes)
         if pretty is not None:
-            shown = visible(pretty)
-            return Shown("json", _preview(visible(text)), shown, len(data), False)
+            return Shown("json", _preview(visible(text)), visible(pretty), len(data), len(part))
     if kind == "hex" or text is None:
-        dump = hex_dump(part)
-        preview = part[:48].hex(" ")
-        return Shown("hex", preview, dump, len(data), is_truncated)
+        return Shown("hex", part[:48].hex(" "), hex_dump(part), len(data), len(part))
     shown = visible(text)
-    return Shown("text", _preview(shown), shown, len(data), is_truncated)
+    return Shown("text", _preview(shown), shown, len(data), len(part))
 
 
 def visible(text: str) -> str:
@@ -110,14 +115,24 @@ def _decoded(part: bytes, is_truncated: bool) -> str | None:
     return None
 
 
-def _pretty(text: str) -> str | None:
-    """Return an object or array of JSON, indented."""
+def _pretty(text: str, max_characters: int) -> str | None:
+    """Return an object or array of JSON, indented; None if that is much longer than the text.
+
+    A few kilobytes of nested arrays become megabytes.
+    """
     if text.lstrip()[:1] not in ("{", "["):
         return None
+    parts: list[str] = []
+    remaining = max_characters
     try:
-        return json.dumps(json.loads(text), indent=2, ensure_ascii=False)
+        for part in _INDENTED.iterencode(json.loads(text)):
+            parts.append(part)
+            remaining -= len(part)
+            if remaining < 0:
+                return None
     except (ValueError, RecursionError):
         return None
+    return "".join(parts)
 
 
 def hex_dump(data: bytes) -> str:

@@ -26,14 +26,14 @@ async def plan(
     client: ClusterClient,
     group: str,
     *,
+    is_share: bool,
     to: Target,
     value: str | None,
     topics: list[str],
     partitions: list[TopicPartition],
 ) -> list[NewOffset]:
     """Return the offsets that a reset would commit, clamped to the logs. Raises Problem."""
-    admin = client.admin
-    committed = {tp: one.offset for tp, one in (await admin.list_group_offsets(group)).items()}
+    committed = await _committed(client, group, is_share)
     chosen = await _partitions(client, topics, partitions) or sorted(committed)
     if not chosen:
         raise Problem(422, f"Group {group!r} has no committed offsets: name topics to reset")
@@ -51,6 +51,17 @@ async def plan(
         for tp in chosen
         if tp in after
     ]
+
+
+async def _committed(
+    client: ClusterClient, group: str, is_share: bool
+) -> dict[TopicPartition, int]:
+    """Return the offsets that a reset replaces: of a share group, its start offsets."""
+    if not is_share:
+        offsets = await client.admin.list_group_offsets(group)
+        return {tp: one.offset for tp, one in offsets.items()}
+    starts = await client.admin.list_share_group_offsets(group)
+    return {tp: one.start_offset for tp, one in starts.items() if one.start_offset is not None}
 
 
 async def _partitions(

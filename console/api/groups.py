@@ -31,6 +31,9 @@ async def list_groups(
     paging: PagingDep,
     search: Annotated[str, Query(max_length=249, description="A part of the id.")] = "",
     state: Annotated[str, Query(max_length=50, description="Stable, Empty, …")] = "",
+    type: Annotated[  # noqa: A002  # the name in the URL
+        str, Query(max_length=50, description="classic, consumer or share.")
+    ] = "",
 ) -> Page[Group]:
     """Return the groups of all brokers."""
     found = [
@@ -38,13 +41,14 @@ async def list_groups(
         for one in await queries.groups(client)
         if search.casefold() in one.group_id.casefold()
         and (not state or one.state.casefold() == state.casefold())
+        and (not type or one.type.casefold() == type.casefold())
     ]
     return Page[Group].of(found, paging.offset, paging.limit)
 
 
 @router.get("/groups/{group:path}/offsets")
 async def get_group_offsets(client: ClientDep, group: NamePath) -> GroupOffsets:
-    """Return the committed offsets and the lag of a group."""
+    """Return the committed offsets and the lag of a group; of a share group, the start offsets."""
     return await queries.group_offsets(client, group, await _described(client, group))
 
 
@@ -53,16 +57,22 @@ async def reset_offsets(client: ClientDep, group: NamePath, reset: OffsetReset) 
     """Set committed offsets of a group without members; by default a dry run, which only plans."""
     if not reset.dry_run:
         require_writable()
+    is_share = await queries.is_share(client, group)
     planned = await resets.plan(
         client,
         group,
+        is_share=is_share,
         to=reset.to,
         value=reset.value,
         topics=reset.topics,
         partitions=[TopicPartition(one.topic, one.partition) for one in reset.partitions],
     )
     if not reset.dry_run and planned:
-        await client.admin.alter_group_offsets(group, {one.tp: one.after for one in planned})
+        after = {one.tp: one.after for one in planned}
+        if is_share:
+            await client.admin.alter_share_group_offsets(group, after)
+        else:
+            await client.admin.alter_group_offsets(group, after)
         client.forget()
     return ResetResult(
         dry_run=reset.dry_run,
@@ -77,9 +87,17 @@ async def reset_offsets(client: ClientDep, group: NamePath, reset: OffsetReset) 
 
 @router.delete("/groups/{group:path}/offsets", status_code=204, dependencies=[Writable])
 async def delete_offsets(client: ClientDep, group: NamePath, request: DeleteOffsets) -> None:
-    """Delete committed offsets of partitions that no member is subscribed to."""
+    """Delete committed offsets of partitions that no member is subscribed to.
+
+    A share group forgets all partitions of the topics.
+    """
     tps = [TopicPartition(one.topic, one.partition) for one in request.partitions]
-    await client.admin.delete_group_offsets(group, *tps)
+    if await queries.is_share(client, group):
+        topics = dict.fromkeys(tp.topic for tp in tps)
+        await client.admin.delete_share_group_offsets(group, *topics)
+    else:
+        await client.admin.delete_group_offsets(group, *tps)
+    client.forget()
 
 
 @router.get("/groups/{group:path}")

@@ -15,6 +15,7 @@ from .. import queries
 from ..api.dependencies import ClientDep
 from ..models import Acl, Entity, Quota, Transaction, TransactionDetails, User, entries_of
 from ..problems import Problem
+from . import units
 from .rendering import paged, render
 
 router = APIRouter()
@@ -36,6 +37,7 @@ async def show_overview(request: Request, client: ClientDep) -> Response:
         section="overview",
         cluster=cluster,
         brokers=brokers,
+        disk=max((one.size_bytes or 0 for one in brokers), default=0),
         unhealthy=unhealthy[:_ATTENTION_ROWS],
         unhealthy_count=len(unhealthy),
     )
@@ -109,7 +111,7 @@ async def show_quotas(request: Request, client: ClientDep) -> Response:
         found = [Quota(entity=Entity.of(one), quotas=quotas) for one, quotas in known.items()]
         return sorted(found, key=_quota_text)
 
-    return await _listed(request, "quotas", read, _quota_text)
+    return await _listed(request, "quotas", read, _quota_text, quota_names=units.QUOTAS)
 
 
 def _transaction_text(one: Any) -> str:
@@ -125,6 +127,7 @@ async def _listed(
     name: str,
     read: Callable[[], Awaitable[Sequence[Any]]],
     text_of: Callable[[Any], str],
+    **context: Any,
 ) -> Response:
     """Return the page of a list, or what the cluster lacks."""
     search = request.query_params.get("search", "")
@@ -145,5 +148,6 @@ async def _listed(
         section=name,
         search=search,
         reason=reason,
+        **context,
         **paged(request, matching),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Request
@@ -22,8 +23,15 @@ router = APIRouter()
 
 View = Literal["auto", "json", "text", "hex"]
 
-# Of a value, in the table.
-_SHOWN_BYTES = 16 * 1024
+# Of all keys, values and headers on a page, and of one of them at least, at most, and if the page
+# has one record only.
+_PAGE_BYTES = 4 * 1024 * 1024
+_LEAST_BYTES = 256
+_MOST_BYTES = 64 * 1024
+_SINGLE_BYTES = 1024 * 1024
+# Of a record.
+_SHOWN_HEADERS = 20
+_PLACEHOLDERS = {"text": "contains …", "regex": "^user-[0-9]+$", "json": '$.user.name == "ann"'}
 
 
 @router.get("/topics/{topic}/records")
@@ -77,20 +85,32 @@ async def show_records(
             "view": view,
         },
         found=found,
-        rows=[_row(one, view) for one in found.records],
+        rows=_rows(found.records, view),
+        is_single=len(found.records) == 1,
+        placeholders=_PLACEHOLDERS,
         error=error,
     )
 
 
-def _row(record: ConsumerRecord, view: View) -> dict[str, object]:
+def _rows(records: Sequence[ConsumerRecord], view: View) -> list[dict[str, object]]:
+    """Return the rows of the table; the more there are, the less is shown of each field."""
+    fields = sum(2 + min(len(one.headers), _SHOWN_HEADERS) for one in records)
+    most = _SINGLE_BYTES if len(records) == 1 else _MOST_BYTES
+    max_bytes = min(max(_PAGE_BYTES // max(1, fields), _LEAST_BYTES), most)
+    return [_row(one, view, max_bytes) for one in records]
+
+
+def _row(record: ConsumerRecord, view: View, max_bytes: int) -> dict[str, object]:
     headers: list[tuple[str, Shown]] = [
-        (visible(name), show(value, _SHOWN_BYTES, "auto")) for name, value in record.headers
+        (visible(name[:_LEAST_BYTES]), show(value, max_bytes))
+        for name, value in record.headers[:_SHOWN_HEADERS]
     ]
     return {
         "partition": record.partition,
         "offset": record.offset,
         "time": iso_time(record.timestamp),
-        "key": show(record.key, _SHOWN_BYTES, view),
-        "value": show(record.value, _SHOWN_BYTES, view),
+        "key": show(record.key, max_bytes, view),
+        "value": show(record.value, max_bytes, view),
         "headers": headers,
+        "header_count": len(record.headers),
     }

@@ -11,30 +11,15 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from ottla import __version__
-from ottla.client import Admin
 
 from ..access import current_session
 from ..problems import Problem
-from ..rendering import iso_time, visible
+from ..rendering import visible
+from . import units
 
 FOLDER = Path(__file__).parents[1]
 #: Rows of a page of a list.
 PAGE_ROWS = 50
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
-
-
-def _bytes(size: float | None) -> str:
-    if size is None:
-        return "–"
-    for unit in _UNITS:
-        if size < 1024 or unit == _UNITS[-1]:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    raise AssertionError
-
-
-def _number(value: int | None) -> str:
-    return "–" if value is None else f"{value:,}".replace(",", "\u2009")
 
 
 def _environment() -> Environment:
@@ -46,17 +31,17 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {
-        "bytes": _bytes,
-        "number": _number,
+        "bytes": units.size,
+        "clock": lambda time: "–" if time is None else time.replace("T", " ").removesuffix("Z"),
+        "duration": units.duration,
+        "meaning": lambda config: units.meaning(config.name, config.value),
+        "number": units.number,
         "part": lambda text: quote(str(text), safe=""),
-        "time": iso_time,
+        "quota": units.quota,
+        "rate": units.rate,
         "visible": visible,
     }
-    environment.globals |= {
-        "version": __version__,
-        # The SDK offers them when the protocol messages are there.
-        "has_share_groups": hasattr(Admin, "describe_share_groups"),
-    }
+    environment.globals["version"] = __version__
     return environment
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from .. import queries
+from .. import live, queries
 from ..api.dependencies import ClientDep, TopicPath
 from ..models import entries_of
 from .rendering import paged, render
@@ -36,6 +36,7 @@ async def show_topics(
     )
     context = paged(request, found)
     await queries.add_records(client, context["rows"])
+    rates = {one.name: live.rate(client, one.name) for one in context["rows"]}
     return render(
         request,
         "topics.html",
@@ -45,6 +46,8 @@ async def show_topics(
         unhealthy=unhealthy,
         sort=sort,
         order=order,
+        rates=rates,
+        is_empty=not await client.topics(),
         **context,
     )
 

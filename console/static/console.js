@@ -2,10 +2,12 @@
 // Whatever comes from the cluster is set as text, never as HTML.
 "use strict";
 
-const CHART_SECONDS = 2;
-const CHART_POINTS = 150;
+const LIVE_SECONDS = 2;
 const TAIL_ROWS = 300;
 const IMPORT_RECORDS = 500;
+const COLOURED_CHARACTERS = 64 * 1024;
+const PREVIEW_CHARACTERS = 400;
+const SHOWN_HEADERS = 20;
 
 const all = (selector, root = document) => [...root.querySelectorAll(selector)];
 const csrf = document.querySelector('meta[name="csrf-token"]').content;
@@ -53,15 +55,18 @@ const READERS = {
   optional: (text) => (text === "" ? undefined : text),
   lines,
   pairs,
-  numbers: (text) => Object.fromEntries(Object.entries(pairs(text)).map(([name, one]) => [name, Number(one)])),
 };
 
 function bodyOf(form) {
   if (form.dataset.body) return JSON.parse(form.dataset.body);
   if ("config" in form.dataset) return configChange(form);
   if ("produce" in form.dataset) return { records: [recordOf(form)] };
+  if ("quotas" in form.dataset) return quotaChanges(form);
   const fields = all("[name]", form);
-  if (!fields.length) return undefined;
+  return fields.length ? namedValues(fields) : undefined;
+}
+
+function namedValues(fields) {
   const body = {};
   for (const field of fields) {
     const value = (READERS[field.dataset.as] || ((text) => text))(field.value);
@@ -70,6 +75,16 @@ function bodyOf(form) {
     let target = body;
     for (const part of path.slice(0, -1)) target = target[part] ??= {};
     target[path.at(-1)] = value;
+  }
+  return body;
+}
+
+function quotaChanges(form) {
+  const body = { entity: {}, set: {}, unset: [], ...namedValues(all("[name]", form)) };
+  for (const field of all("[data-quota]", form)) {
+    if (field.value !== "") body.set[field.dataset.quota] = Number(field.value);
+    // What was there, and is empty now.
+    else if (field.defaultValue !== "") body.unset.push(field.dataset.quota);
   }
   return body;
 }
@@ -201,11 +216,12 @@ function openDialog(button) {
   const fill = JSON.parse(button.dataset.fill || "{}");
   for (const target of all("[data-from]", dialog)) {
     const value = fill[target.dataset.from] ?? "";
-    if ("value" in target) target.value = value;
+    if ("value" in target) target.value = target.defaultValue = value;
     else target.textContent = value;
   }
   dialog.showModal();
-  const first = dialog.querySelector("input:not([readonly]), select, textarea");
+  const fields = all("input:not([readonly]), select, textarea", dialog);
+  const first = fields.find((field) => !field.dataset.from || !field.value) ?? fields[0];
   if (first) first.focus();
 }
 
@@ -228,49 +244,188 @@ function switchTheme() {
   try { localStorage.setItem("ottla-theme", root.dataset.theme); } catch { /* forbidden */ }
 }
 
-// Charts.
+// Numbers, as the server writes them.
+
+const SIZES = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+const grouped = (number) => number.toLocaleString("en").replaceAll(",", "\u2009");
+
+const FORMATS = {
+  records: (number) => grouped(Math.round(number)),
+  rate: (number) => `${grouped(number > 0 && number < 10 ? Math.round(number * 10) / 10 : Math.round(number))}/s`,
+  bytes(number) {
+    let unit = 0;
+    for (; number >= 1024 && unit < SIZES.length - 1; unit += 1) number /= 1024;
+    return `${number.toFixed(unit ? 1 : 0)} ${SIZES[unit]}`;
+  },
+};
+
+const shownNumber = (number) => (number === null ? "–" : FORMATS.records(number));
+
+// Charts: the server keeps the samples of the last minutes, so that they are there at once.
+
+const CHART_MS = 5 * 60 * 1000;
+const LEAST_CHART_MS = 60 * 1000;
+const WIDTH = 300;
+const TOP = 4;
+const BOTTOM = 58;
+
+// The least round number that is not below: 1, 2, 5, 10, …, and a power of two for bytes.
+function ceiling(number, unit) {
+  if (unit === "bytes") return 2 ** Math.ceil(Math.log2(number));
+  const power = 10 ** Math.floor(Math.log10(number));
+  return [1, 2, 5, 10].map((one) => one * power).find((one) => one >= number);
+}
+
+// How much time a chart shows: as much as there are points for.
+function span(points) {
+  const whole = Math.ceil((Date.now() - points[0][0]) / LEAST_CHART_MS) * LEAST_CHART_MS;
+  return Math.min(Math.max(whole, LEAST_CHART_MS), CHART_MS);
+}
+
+// Times and numbers as points in a chart that ends now.
+function placed(points, most, length) {
+  const now = Date.now();
+  return points.map(([at, number]) => [
+    WIDTH * (1 - (now - at) / length), BOTTOM - (number / most) * (BOTTOM - TOP),
+  ]);
+}
+
+const pathOf = (places) => places.map(([x, y], at) => `${at ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`).join("");
+
+function rates(samples) {
+  return samples.slice(1).map(([at, number], before) => {
+    const [then, last] = samples[before];
+    return [at, Math.max(0, (number - last) / ((at - then) / 1000))];
+  });
+}
+
+// Keep what is in the window of a chart.
+function appendTo(samples, more) {
+  samples.push(...more);
+  const oldest = Date.now() - CHART_MS;
+  while (samples.length && samples[0][0] < oldest) samples.shift();
+}
 
 function wireChart(figure) {
-  const { live, key, unit } = figure.dataset;
-  const isRate = "rate" in figure.dataset;
+  const { live } = figure.dataset;
+  const format = FORMATS[figure.dataset.unit];
   const output = figure.querySelector("output");
-  const line = figure.querySelector("polyline");
-  const points = [];
-  let previous = null;
+  const [line, area, cursor, top] = [".line", ".area", ".cursor", ".top"].map((one) => figure.querySelector(one));
+  const plot = figure.querySelector(".plot");
+  const samples = [];
+  let points = [];
+  let hovered = null;
 
-  async function sample() {
-    if (document.hidden) return;
-    let number;
-    try {
-      number = (await call("GET", live))[key];
-    } catch (error) {
-      output.textContent = "not available";
-      output.title = error.message;
-      return;
-    }
-    if (number === null) {
-      output.textContent = "too many partitions";
-      return;
-    }
-    const now = performance.now();
-    if (isRate) {
-      const last = previous;
-      previous = { now, number };
-      if (!last) return;
-      number = Math.max(0, (number - last.number) / ((now - last.now) / 1000));
-    }
-    points.push(number);
-    if (points.length > CHART_POINTS) points.shift();
-    output.textContent = `${Math.round(number).toLocaleString("en")}${unit}`;
-    const most = Math.max(1, ...points);
-    const step = 300 / (CHART_POINTS - 1);
-    line.setAttribute("points", points.map((one, at) => (
-      `${(300 - (points.length - 1 - at) * step).toFixed(1)},${(58 - (one / most) * 54).toFixed(1)}`
-    )).join(" "));
+  function show() {
+    const point = hovered === null ? points.at(-1) : nearest();
+    if (!point) return;
+    const ago = Math.round((Date.now() - point[0]) / 1000);
+    output.textContent = format(point[1]) + (hovered === null ? "" : `, ${ago} s ago`);
+    const x = hovered === null ? -9 : placed([point], 1, span(points))[0][0];
+    cursor.setAttribute("x1", x);
+    cursor.setAttribute("x2", x);
   }
 
-  sample();
-  setInterval(sample, CHART_SECONDS * 1000);
+  function nearest() {
+    const at = Date.now() - (1 - hovered) * span(points);
+    const distance = ([time]) => Math.abs(time - at);
+    return points.reduce((best, one) => (distance(one) < distance(best) ? one : best), points[0]);
+  }
+
+  function draw() {
+    points = "rate" in figure.dataset ? rates(samples) : samples;
+    if (!points.length) return;
+    const most = ceiling(Math.max(1, ...points.map((one) => one[1])), figure.dataset.unit);
+    const places = placed(points, most, span(points));
+    figure.querySelector(".axis span").textContent = `−${span(points) / LEAST_CHART_MS} min`;
+    line.setAttribute("d", pathOf(places));
+    area.setAttribute("d", `${pathOf(places)}L${places.at(-1)[0].toFixed(1)} ${BOTTOM}L${places[0][0].toFixed(1)} ${BOTTOM}Z`);
+    top.textContent = format(most);
+    show();
+  }
+
+  async function sample() {
+    const since = samples.length ? samples.at(-1)[0] : 0;
+    const answer = await call("GET", `${live}${live.includes("?") ? "&" : "?"}since=${since}`);
+    if (answer.points === null) {
+      output.textContent = "not available";
+      return;
+    }
+    appendTo(samples, answer.points);
+    figure.dispatchEvent(new CustomEvent("sampled", { detail: answer }));
+    draw();
+  }
+
+  plot.addEventListener("pointermove", (event) => {
+    const box = plot.getBoundingClientRect();
+    hovered = (event.clientX - box.left) / box.width;
+    show();
+  });
+  plot.addEventListener("pointerleave", () => { hovered = null; show(); });
+  repeat(sample, (error) => {
+    output.textContent = "not available";
+    output.title = error.message;
+  });
+}
+
+// Call again and again while the page is visible, one call at a time.
+async function repeat(poll, onError = () => {}) {
+  for (;;) {
+    if (!document.hidden) await poll().catch(onError);
+    await new Promise((resolve) => { setTimeout(resolve, LIVE_SECONDS * 1000); });
+  }
+}
+
+// Lists whose numbers change.
+
+function setText(cell, text) {
+  if (cell && cell.textContent !== text) cell.textContent = text;
+}
+
+function wireTopics(body) {
+  const cells = (name) => new Map(all(`[data-${name}]`, body).map((one) => [one.dataset[name], one]));
+  const [records, written] = [cells("records"), cells("rate")];
+  const query = new URLSearchParams([...written.keys()].map((name) => ["topic", name]));
+  if (!written.size) return;
+  repeat(async () => {
+    for (const one of await call("GET", `/api/v1/live/topics?${query}`)) {
+      setText(records.get(one.name), shownNumber(one.records));
+      setText(written.get(one.name), one.rate === null ? "–" : FORMATS.rate(one.rate));
+    }
+  });
+}
+
+function wireGroups(body) {
+  const rows = new Map(all("[data-group]", body).map((one) => [one.dataset.group, one]));
+  const query = new URLSearchParams([...rows.keys()].map((name) => ["group", name]));
+  if (!rows.size) return;
+  repeat(async () => {
+    for (const one of await call("GET", `/api/v1/live/groups?${query}`)) {
+      for (const field of ["members", "lag"]) {
+        setText(rows.get(one.group_id).querySelector(`[data-field="${field}"]`), shownNumber(one[field]));
+      }
+    }
+  });
+}
+
+// The offsets of a group, each with a small chart of its lag since the page was opened.
+function wireLags(figure) {
+  const rows = new Map(all("[data-tp]").map((one) => [one.dataset.tp, one]));
+  const lags = new Map([...rows.keys()].map((tp) => [tp, []]));
+  figure.addEventListener("sampled", (event) => {
+    const items = event.detail.items || [];
+    for (const one of items) {
+      const row = rows.get(`${one.topic}-${one.partition}`);
+      if (!row) continue;
+      for (const field of ["committed", "end", "lag"]) {
+        setText(row.querySelector(`[data-field="${field}"]`), shownNumber(one[field]));
+      }
+      const points = lags.get(row.dataset.tp);
+      appendTo(points, [[Date.now(), one.lag ?? 0]]);
+      const most = Math.max(1, ...points.map((point) => point[1]));
+      row.querySelector(".spark .line").setAttribute("d", pathOf(placed(points, most, span(points))));
+    }
+  });
 }
 
 // Live tails.
@@ -286,29 +441,82 @@ function visible(text) {
 
 const textOf = (field) => (field === null ? "null" : field.encoding === "base64" ? `base64:${field.data}` : visible(field.data));
 
+// An object or array, indented; null if it is neither, or nested so deeply that it would be long.
 function pretty(text) {
   try {
     const parsed = JSON.parse(text);
-    return typeof parsed === "object" ? JSON.stringify(parsed, null, 2) : text;
+    if (parsed === null || typeof parsed !== "object") return null;
+    const indented = JSON.stringify(parsed, null, 2);
+    return indented.length <= 4 * Math.max(text.length, 1024) ? indented : null;
   } catch {
-    return text;
+    return null;
   }
+}
+
+// Colours for JSON: the text becomes spans, each set as text.
+const TOKENS = /("(?:[^"\\]|\\.)*")(\s*:)?|\b(?:true|false|null)\b|-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?/g;
+
+function colour(pre) {
+  const text = pre.textContent;
+  if (text.length > COLOURED_CHARACTERS || pre.childElementCount) return;
+  const parts = [];
+  let last = 0;
+  for (const match of text.matchAll(TOKENS)) {
+    parts.push(text.slice(last, match.index));
+    const [token, string, colon] = match;
+    if (colon) parts.push(element("span", "key", string), colon);
+    else parts.push(element("span", string ? "string" : "literal", token));
+    last = match.index + token.length;
+  }
+  parts.push(text.slice(last));
+  pre.replaceChildren(...parts);
+}
+
+document.addEventListener("toggle", (event) => {
+  if (event.target.open) all("pre[data-json]", event.target).forEach(colour);
+}, true);
+
+const clock = (time) => (time === null ? "–" : time.replace("T", " ").replace("Z", ""));
+
+function emphasis(field) {
+  const text = field === null ? "null" : field.size ? null : "empty";
+  return text && element("em", "", text);
 }
 
 function rowOf(record) {
   const row = element("tr", "fresh");
+  const key = element("td", "mono key");
+  key.append(emphasis(record.key) ?? textOf(record.key).slice(0, PREVIEW_CHARACTERS));
   row.append(
-    element("td", "right", record.partition), element("td", "right", record.offset),
-    element("td", "nowrap", record.time ?? "–"), element("td", "mono preview", textOf(record.key).slice(0, 200)),
+    element("td", "right", record.partition), element("td", "right", grouped(record.offset)),
+    element("td", "nowrap when", clock(record.time)), key,
   );
   const details = element("details");
   const value = textOf(record.value);
-  details.append(element("summary", "mono preview", value.slice(0, 200)));
-  details.append(element("pre", "bytes", pretty(value)));
-  for (const header of record.headers) {
-    details.append(element("p", "mono", `${visible(header.name)}: ${textOf(header.value)}`));
+  const summary = element("summary", "mono");
+  summary.append(emphasis(record.value) ?? value.slice(0, PREVIEW_CHARACTERS));
+  if (record.headers.length) {
+    summary.append(" ", element("span", "badge", `${record.headers.length} header${record.headers.length > 1 ? "s" : ""}`));
   }
-  const cell = element("td");
+  const indented = record.value?.encoding === "utf-8" ? pretty(record.value.data) : null;
+  const pre = element("pre", "bytes", indented === null ? value : visible(indented));
+  pre.tabIndex = 0;
+  if (indented !== null) pre.dataset.json = "";
+  const list = element("dl");
+  const add = (name, content) => {
+    const described = element("dd");
+    described.append(content);
+    list.append(element("dt", "", name), described);
+  };
+  add("Key", emphasis(record.key) ?? element("pre", "bytes", textOf(record.key)));
+  for (const header of record.headers.slice(0, SHOWN_HEADERS)) {
+    add(`Header ${visible(header.name)}`, element("pre", "bytes", textOf(header.value)));
+  }
+  add("Value", emphasis(record.value) ?? pre);
+  const box = element("div", "record");
+  box.append(list);
+  details.append(summary, box);
+  const cell = element("td", "value");
   cell.append(details);
   row.append(cell);
   return row;
@@ -388,6 +596,39 @@ function wireExport(link) {
   });
 }
 
+function wireQuery(form) {
+  const start = form.querySelector("[data-start]");
+  const position = form.querySelector("[data-position]");
+  start.addEventListener("change", () => {
+    position.hidden = !["offset", "time"].includes(start.value);
+    if (!position.hidden) position.querySelector("input").focus();
+  });
+  const kind = form.querySelector("[data-kind]");
+  const placeholders = JSON.parse(kind.dataset.kind);
+  kind.addEventListener("change", () => {
+    form.querySelector("#q-filter").placeholder = placeholders[kind.value];
+  });
+  for (const field of all("[data-submit]")) {
+    // A live tail has no records to show again.
+    field.addEventListener("change", () => { if (document.getElementById("pause").hidden) form.requestSubmit(); });
+  }
+}
+
+// Rows of a table by what is in them, and those only that are overridden.
+function wireRows(search) {
+  const rows = all("tr", document.querySelector(search.dataset.rows));
+  const only = document.querySelector(`[data-rows-only="${search.dataset.rows}"]`);
+  const filter = () => {
+    const wanted = search.value.toLowerCase();
+    for (const row of rows) {
+      row.hidden = !row.textContent.toLowerCase().includes(wanted)
+        || (only.checked && !row.classList.contains("overridden"));
+    }
+  };
+  search.addEventListener("input", filter);
+  only.addEventListener("change", filter);
+}
+
 // Keys.
 
 let prefix = "";
@@ -410,6 +651,12 @@ document.addEventListener("keydown", (event) => {
 });
 
 all("form[data-api]").forEach(wireForm);
+all("figure[data-live]").forEach(wireLags);
 all("figure[data-live]").forEach(wireChart);
+all("[data-topics]").forEach(wireTopics);
+all("[data-groups]").forEach(wireGroups);
+all("form#query").forEach(wireQuery);
+all("[data-rows]").forEach(wireRows);
+all("details[open] pre[data-json]").forEach(colour);
 all("[data-tail]").forEach(wireTail);
 all("[data-export]").forEach(wireExport);

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from harness.console import Console
-from ottla.client.blocking import Producer
+from ottla.client import TopicPartition
+from ottla.client.blocking import Admin, Producer
 from ottla.testing import RunningBroker
 
 sync_api = pytest.importorskip("playwright.sync_api")
@@ -34,6 +35,8 @@ PATHS = {
     "configs": "/topics/orders/configs",
     "groups": "/groups",
     "group": "/groups/billing",
+    "share-groups": "/share-groups",
+    "share-group": "/groups/thumbnails",
     "transactions": "/transactions",
     "transaction": "/transactions/shown",
     "acls": "/acls",
@@ -92,6 +95,8 @@ def furnished(console, broker):
     broker.produce("orders", b"\x00\xff\xfe" * 20, key=b"\xff")
     reset = {"to": "start", "topics": ["orders"], "dry_run": False}
     console.api("POST", "/groups/billing/offsets", reset)
+    with Admin(broker.bootstrap) as admin:
+        admin.alter_share_group_offsets("thumbnails", {TopicPartition("orders", 0): 0})
     console.api("PUT", "/users/shown", {"password": "secret"}, status=204)
     quota = {"entity": {"client_id": "batch"}, "set": {"producer_byte_rate": 1e6}}
     console.api("PUT", "/quotas", quota, status=204)
@@ -278,7 +283,9 @@ def test_the_message_browser(chromium, furnished):
         page.get_by_role("link", name="Next").click()
         page.wait_for_url("**cursor=*")
         assert page.locator("#records > tr").count() == 12
-        page.goto("/topics/orders/records?view=hex&limit=1")
+        page.goto("/topics/orders/records?limit=2")
+        page.get_by_label("Show as").select_option("hex")
+        page.wait_for_url("**view=hex*")
         page.locator("summary").first.click()
         assert "00000000  " in page.locator("pre.bytes:visible").last.inner_text()
 
@@ -319,7 +326,7 @@ def test_a_hostile_record_does_nothing(page, broker, topic):
     assert "<script>alert(1)</script>" in text
     assert "\\x1b[31m\\u202e" in text
     assert "\x1b" not in text
-    assert "The first 16 KiB" in text
+    assert "The first 64.0 KiB of 996.1 KiB." in text
 
     page.get_by_role("button", name="Live tail").click()
     page.get_by_text("Waiting for new records").wait_for()
@@ -394,17 +401,34 @@ def test_acls_users_and_quotas(page, console):
     page.get_by_label("Password", exact=True).fill("secret")
     with page.expect_navigation():
         page.get_by_role("button", name="Save").click()
-    page.locator("tr", has_text="eve/1").get_by_role("button").click()
+    row = page.locator("tr", has_text="eve/1")
+    row.get_by_role("button", name="Change password").click()
+    page.get_by_label("Password", exact=True).fill("another secret")
+    with page.expect_navigation():
+        page.get_by_role("button", name="Save").click()
+    row.get_by_role("button", name="Delete").click()
     confirm(page, "eve/1", "Delete user")
     assert "eve/1" not in page.locator("main").inner_text()
 
     page.goto("/quotas")
     page.get_by_role("button", name="Set quotas").click()
     page.get_by_label("Client id").fill("app")
-    page.get_by_label("Quotas, one").fill("consumer_byte_rate=5000")
+    page.get_by_label("consumer_byte_rate").fill("5000")
+    page.get_by_label("request_percentage").fill("20")
     with page.expect_navigation():
         page.get_by_role("button", name="Save").click()
-    assert "consumer_byte_rate = 5000" in page.locator("tr", has_text="app").inner_text()
+    row = page.locator("tr", has_text="app")
+    assert "consumer_byte_rate 4.9 KiB/s" in row.inner_text()
+    row.get_by_role("button", name="Edit").click()
+    page.get_by_label("consumer_byte_rate").fill("")
+    page.get_by_label("request_percentage").fill("30")
+    with page.expect_navigation():
+        page.get_by_role("button", name="Save").click()
+    assert "consumer_byte_rate" not in row.inner_text()
+    assert "request_percentage 30 %" in row.inner_text()
+    row.get_by_role("button", name="Delete").click()
+    confirm(page, "client-id app", "Delete quotas")
+    assert row.count() == 0
 
 
 def test_abort_a_transaction(page, broker, console, topic):

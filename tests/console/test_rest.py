@@ -9,7 +9,8 @@ import urllib.request
 import pytest
 
 from harness.snippets import ROOT
-from ottla.client.blocking import Producer
+from ottla.client import TopicPartition
+from ottla.client.blocking import Admin, Producer
 from ottla.console.app import openapi
 from ottla.console.reference import markdown, operations
 
@@ -65,7 +66,12 @@ def test_every_endpoint_works(console, broker):
     listed = api("GET", "/topics?search=REST&sort=records&order=descending")["items"]
     assert [(one["name"], one["records"]) for one in listed] == [("rest", 2)]
     assert api("GET", "/topics/rest")["partition_details"][1]["first_offset"] == 2
-    assert api("GET", "/live/end-offsets?topic=rest")["end_offsets"] == 4
+    points = api("GET", "/live/end-offsets?topic=rest")["points"]
+    assert points[-1][1] == 4
+    assert api("GET", f"/live/end-offsets?topic=rest&since={points[-1][0]}")["points"] == []
+    assert api("GET", "/live/size")["points"]
+    (activity,) = api("GET", "/live/topics?topic=rest&topic=missing")
+    assert (activity["name"], activity["records"]) == ("rest", 2)
 
     # Groups.
     reset = {"to": "start", "topics": ["rest"]}
@@ -79,9 +85,13 @@ def test_every_endpoint_works(console, broker):
     assert api("GET", "/topics/rest/consumers")[0] == {
         "group_id": "a/b",
         "state": "Empty",
+        "type": "classic",
         "lag": 2,
         "partitions": 2,
     }
+    assert api("GET", "/live/lag?group=a/b")["points"][-1][1] == 2
+    (activity,) = api("GET", "/live/groups?group=a/b")
+    assert (activity["members"], activity["lag"]) == (0, 2)
     shifted = {"to": "shift", "value": "1", "dry_run": False}
     after = [one["after"] for one in api("POST", "/groups/a%2Fb/offsets", shifted)["items"]]
     assert after == [0, 3]
@@ -110,11 +120,11 @@ def test_every_endpoint_works(console, broker):
     acl = {
         "resource_type": "TOPIC",
         "resource_name": "rest",
-        "principal": "User:ann",
+        "principal": "User:rest",
         "operation": "READ",
     }
     created = api("POST", "/acls", acl, status=201)
-    assert api("GET", "/acls?search=ann")["items"] == [created]
+    assert api("GET", "/acls?search=User:rest")["items"] == [created]
     assert api("DELETE", "/acls", acl) == [created]
     api("PUT", "/users/ann", {"password": "secret"}, status=204)
     assert api("GET", "/users")["items"][0]["name"] == "ann"
@@ -139,6 +149,30 @@ def with_transaction(broker, transactional_id, topic):
         producer.begin_transaction()
         producer.send(topic, b"open")
         producer.detach()
+
+
+def test_share_groups(console, broker, topic):
+    broker.produce(topic, *(f"v{number}" for number in range(5)), partition=0)
+    tps = [TopicPartition(topic, partition) for partition in range(2)]
+    with Admin(broker.bootstrap) as admin:
+        admin.alter_share_group_offsets("thumbnails", dict.fromkeys(tps, 0))
+    api = console.api
+
+    assert api("GET", "/groups?type=share")["items"][0]["group_id"] == "thumbnails"
+    assert api("GET", "/groups/thumbnails")["type"] == "share"
+    offsets = api("GET", "/groups/thumbnails/offsets")
+    assert (offsets["lag"], offsets["items"][0]["committed"]) == (5, 0)
+    assert api("GET", "/live/lag?group=thumbnails")["points"][-1][1] == 5
+    assert [one["type"] for one in api("GET", f"/topics/{topic}/consumers")] == ["share"]
+    reset = {"to": "shift", "value": "3", "dry_run": False}
+    items = api("POST", "/groups/thumbnails/offsets", reset)["items"]
+    assert [(one["before"], one["after"]) for one in items] == [(0, 3), (0, 0)]
+    assert api("GET", "/groups/thumbnails/offsets")["lag"] == 2
+    gone = {"partitions": [{"topic": topic, "partition": 0}]}
+    api("DELETE", "/groups/thumbnails/offsets", gone, status=204)
+    assert api("GET", "/groups/thumbnails/offsets")["items"] == []
+    api("DELETE", "/groups/thumbnails", status=204)
+    api("GET", "/groups/thumbnails", status=404)
 
 
 def test_errors_are_problem_details(console):
