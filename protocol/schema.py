@@ -158,6 +158,7 @@ class Field:
     tag: int | None
     ignorable: bool
     default: Any
+    is_secret: bool
 
     def exists_in(self, version: int) -> bool:
         """Whether the version has the field."""
@@ -185,6 +186,7 @@ def field(
     tag: int | None = None,
     ignorable: bool = False,
     default: T = ...,
+    is_secret: bool = False,
 ) -> T: ...
 @overload
 def field(
@@ -196,6 +198,7 @@ def field(
     tag: int | None = None,
     ignorable: bool = False,
     default: T | None = ...,
+    is_secret: bool = False,
 ) -> T | None: ...
 def field(
     field_type: FieldType[Any],
@@ -206,6 +209,7 @@ def field(
     tag: int | None = None,
     ignorable: bool = False,
     default: Any = _ZERO,
+    is_secret: bool = False,
 ) -> Any:
     """Declare a field.
 
@@ -213,10 +217,11 @@ def field(
     in which it is nullable. `tag` makes it a tagged field. `default` is its value in messages of
     versions without it: zero, empty or false if not given. `ignorable` allows to drop the value in
     versions without the field; for other fields, encoding a non-default value is then an error.
+    A secret is not shown by `repr`.
     """
     if default is _ZERO:
         default = field_type.zero
-    return Field(field_type, since, until, nullable, tag, ignorable, default)
+    return Field(field_type, since, until, nullable, tag, ignorable, default, is_secret)
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
@@ -281,7 +286,7 @@ class Message(metaclass=_MessageType):
     def __repr__(self) -> str:
         # Fields with their default value are noise.
         shown = [
-            f"{name}={getattr(self, name)!r}"
+            f"{name}={'[hidden]' if spec.is_secret else repr(getattr(self, name))}"
             for name, spec in self.fields.items()
             if getattr(self, name) != spec.default
         ]

@@ -13,7 +13,7 @@ from ..schema import Array, Bool, Int8, Int16, Int32, Message, String, field
 
 class AlterableConfig(Message):
     name: str = field(String)
-    value: str | None = field(String, nullable=0)
+    value: str | None = field(String, nullable=0, is_secret=True)
 
 
 class AlterConfigsResource(Message):

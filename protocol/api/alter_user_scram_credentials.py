@@ -23,7 +23,7 @@ class ScramCredentialUpsertion(Message):
     mechanism: int = field(Int8)
     iterations: int = field(Int32)
     salt: Buffer = field(Bytes)
-    salted_password: Buffer = field(Bytes)
+    salted_password: Buffer = field(Bytes, is_secret=True)
 
 
 class AlterUserScramCredentialsRequest(Message, api=ALTER_USER_SCRAM_CREDENTIALS):

@@ -10,7 +10,7 @@ from ..schema import Buffer, Bytes, Int16, Message, field
 
 
 class EnvelopeRequest(Message, api=ENVELOPE):
-    request_data: Buffer = field(Bytes)  # a request with its header
+    request_data: Buffer = field(Bytes, is_secret=True)  # a request with its header
     request_principal: Buffer | None = field(Bytes, nullable=0)  # see protocol/principal.py
     client_host_address: Buffer = field(Bytes)  # 4 or 16 bytes
 

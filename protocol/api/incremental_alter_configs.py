@@ -15,7 +15,7 @@ from .alter_configs import AlterConfigsResourceResponse
 class AlterableConfig(Message):
     name: str = field(String)
     config_operation: int = field(Int8)  # 0 set 1 delete 2 append 3 subtract
-    value: str | None = field(String, nullable=0)
+    value: str | None = field(String, nullable=0, is_secret=True)
 
 
 class AlterConfigsResource(Message):

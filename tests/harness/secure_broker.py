@@ -25,7 +25,9 @@ _PLAIN = (
 class SecureBroker(Daemon):
     """A broker with all security protocols and mechanisms."""
 
-    def __init__(self, folder: Path, configs: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, folder: Path, configs: Mapping[str, Any] | None = None, **environ: str
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.certificates = Certificates(folder / "certificates")
         self.security = self.certificates.security
@@ -60,4 +62,4 @@ class SecureBroker(Daemon):
         file = folder / "server.properties"
         file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
         listen = [argument for each in listeners for argument in ("--listen", each)]
-        super().__init__(folder, "--config", str(file), *listen, port=first)
+        super().__init__(folder, "--config", str(file), *listen, port=first, **environ)
