@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import concurrent.futures
+import datetime
 import json
 import resource
 import shutil
@@ -20,7 +21,8 @@ from typing import Any
 
 import jwt
 import pytest
-from cryptography.hazmat.primitives import serialization
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from harness.bystander import Bystanders
@@ -37,6 +39,8 @@ from ottla.protocol.api.sasl_handshake import SaslHandshakeRequest
 from ottla.protocol.scram import ScramMechanism
 
 HALF_OPEN = 2000
+#: The listener whose certificate has an RSA key: only then are there ciphers with RSA to refuse.
+RSA_LISTENER = "ELSEWHERE"
 ISSUER, AUDIENCE = "https://issuer.example", "ottla"
 #: The first bytes of a ClientHello that never ends.
 PARTIAL_HELLO = bytes.fromhex("16030100c8010000c40303") + bytes(20)
@@ -45,6 +49,24 @@ PARTIAL_HELLO = bytes.fromhex("16030100c8010000c40303") + bytes(20)
 @pytest.fixture(scope="module")
 def key() -> rsa.RSAPrivateKey:
     return rsa.generate_private_key(65537, 2048)
+
+
+def write_certificate(key: rsa.RSAPrivateKey, path: Path) -> None:
+    """Write a key and a certificate that it has signed itself."""
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
+    now = datetime.datetime.now(datetime.UTC)
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .sign(key, hashes.SHA256())
+    )
+    private = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    path.write_bytes(private + certificate.public_bytes(serialization.Encoding.PEM))
 
 
 @pytest.fixture(scope="module")
@@ -57,9 +79,11 @@ def secured(
     jwks.write_text(json.dumps({"keys": [{**public, "kid": "one", "use": "sig", "alg": "RS256"}]}))
     listener = "listener.name.sasl_plaintext.sasl.oauthbearer."
     metrics_port = free_port()
+    write_certificate(key, folder / "rsa.pem")
     with SecureBroker(
         folder,
         {
+            f"listener.name.{RSA_LISTENER.lower()}.ssl.keystore.location": folder / "rsa.pem",
             "connection.failed.authentication.delay.ms": 10,
             listener + "unsecured.tokens": "false",
             listener + "jwks.endpoint.url": jwks.as_uri(),
@@ -296,10 +320,27 @@ def test_names_cannot_forge_lines_of_the_log(broker: SecureBroker, mechanism: st
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
-def test_old_versions_and_weak_ciphers_are_refused(broker: SecureBroker) -> None:
+def test_renegotiation_and_compression_are_refused(broker: SecureBroker) -> None:
+    command = ["openssl", "s_client", "-connect", broker.addresses["SSL"], "-tls1_2", "-comp"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT) as client:
+        assert client.stdin is not None
+        assert client.stdout is not None
+        client.stdin.write(b"R\n")
+        client.stdin.flush()
+        text = client.stdout.read().decode()
+    assert client.returncode == 1
+    assert "RENEGOTIATING" in text
+    assert "no renegotiation" in text
+    assert "Compression: NONE" in text
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+@pytest.mark.parametrize("listener", ["SSL", RSA_LISTENER])
+def test_old_versions_and_weak_ciphers_are_refused(broker: SecureBroker, listener: str) -> None:
     def connects(*options: str) -> tuple[bool, str]:
         done = subprocess.run(
-            ["openssl", "s_client", "-connect", broker.addresses["SSL"], *options],
+            ["openssl", "s_client", "-connect", broker.addresses[listener], *options],
             input=b"",
             capture_output=True,
             timeout=30,
@@ -308,7 +349,8 @@ def test_old_versions_and_weak_ciphers_are_refused(broker: SecureBroker) -> None
         text = done.stdout.decode()
         return "Cipher is (NONE)" not in text and "Cipher is" in text, text
 
-    trusted = ("-CAfile", broker.certificates.ca, "-verify_return_error")
+    authority = broker.certificates.ca if listener == "SSL" else str(broker.folder / "rsa.pem")
+    trusted = ("-CAfile", authority, "-verify_return_error")
     for version in ("-tls1_2", "-tls1_3"):
         is_connected, text = connects(version, *trusted)
         assert is_connected, text
