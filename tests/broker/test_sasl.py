@@ -24,6 +24,7 @@ from harness.sasl import (
 )
 from harness.wire import WireClient, connect, frame_of, framed
 from ottla.broker import Broker, BrokerConfig
+from ottla.broker.requests.dispatch import SUPPORTED_APIS
 from ottla.broker.security.exchange import Accepted, Challenge
 from ottla.broker.security.sasl import SaslSession, SaslState
 from ottla.protocol.api.alter_user_scram_credentials import (
@@ -40,8 +41,14 @@ from ottla.protocol.api.list_groups import ListGroupsRequest
 from ottla.protocol.api.metadata import MetadataRequest
 from ottla.protocol.api.sasl_authenticate import SaslAuthenticateRequest
 from ottla.protocol.api.sasl_handshake import SaslHandshakeRequest
+from ottla.protocol.codec import decode_response
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.registry import API_VERSIONS, DESCRIBE_CLUSTER
+from ottla.protocol.registry import (
+    API_VERSIONS,
+    DESCRIBE_CLUSTER,
+    SASL_AUTHENTICATE,
+    SASL_HANDSHAKE,
+)
 from ottla.protocol.scram import ScramMechanism, parse_server_first
 
 _MECHANISMS = "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER"
@@ -107,6 +114,28 @@ async def test_what_closes_a_new_connection_without_an_answer(tmp_path: Any) -> 
             client.send(ListGroupsRequest())
             assert await client.is_closed()
         assert broker.metrics.connections["unauthenticated"] == 4
+
+
+async def test_no_api_is_served_before_authentication(tmp_path: Any) -> None:
+    """Nothing comes back but an error in the place of the API, if it has one."""
+    async with _sasl_broker(tmp_path) as broker:
+        for api in SUPPORTED_APIS.values():
+            if api in (API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE):
+                continue
+            for version in {api.versions.first, api.versions.last}:
+                frame = frame_of(api.request(), version)
+                async with connect(broker) as client:
+                    client.writer.write(frame)
+                    assert await client.reader.read() == b"", api
+                async with connect(broker) as client:
+                    await handshake(client, "PLAIN")
+                    client.writer.write(frame)
+                    answer = await client.reader.read()
+                    if answer:
+                        _header, response = decode_response(api.response, version, answer[4:])
+                        refused = api.response(error_code=ErrorCode.ILLEGAL_SASL_STATE)
+                        assert response == refused, api
+        assert broker.dispatcher._handlers.keys() == {SASL_HANDSHAKE.key}
 
 
 async def test_a_request_before_authentication_is_not_decoded(tmp_path: Any) -> None:
