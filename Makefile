@@ -6,7 +6,7 @@ export PYTHON
 # pytest caches modules with rewritten assertions as bytecode; collection takes 3 s instead of 9 s.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help broker check demo test lint format bench chaos nemesis diff model sim soak docs clean venv core-venv spark-demo spark-kills
+.PHONY: help broker check coverage demo test lint format bench chaos nemesis diff model sim soak docs clean venv core-venv spark-demo spark-kills
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -26,6 +26,9 @@ check: lint ## run the checks and the tests that start no process; under 90 seco
 		-m "not process and not spark and not sleeps and not exhaustive" $(ARGS)
 
 test: lint ## run every check and every test
+	.venv/bin/python -m pytest --numprocesses 2 --dist loadgroup $(ARGS)
+
+coverage: venv ## run every test, and print the lines and branches that none ran; takes twice as long
 	.venv/bin/python -m pytest --numprocesses 2 --dist loadgroup --cov --cov-report term:skip-covered $(ARGS)
 
 lint: venv ## run the checks alone: ruff, mypy, import-linter
