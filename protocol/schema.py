@@ -18,10 +18,19 @@ field.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, dataclass_transform, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Generic,
+    Self,
+    TypeVar,
+    dataclass_transform,
+    overload,
+)
 from uuid import UUID
 
 from . import primitives
@@ -35,6 +44,23 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 M = TypeVar("M", bound="Message")
+
+
+class FrozenArray(tuple[T, ...]):
+    """An array of messages that never change: encoders keep its bytes for the next time.
+
+    That is worth it for a long array inside of another one, in message after message. Its elements
+    must not have byte fields.
+    """
+
+    encodings: dict[str, bytes]
+
+    def __new__(cls, messages: Iterable[T]) -> Self:
+        """Return an array that was not encoded yet."""
+        array = super().__new__(cls, messages)
+        array.encodings = {}
+        return array
+
 
 #: The value of a bytes field; in a decoded message, a memoryview of the frame.
 Buffer = bytes | bytearray | memoryview

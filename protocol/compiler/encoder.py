@@ -12,10 +12,11 @@ from ..primitives import (
     Blob,
     Body,
     CompactLength,
+    NullableBody,
     TagSection,
     Text,
 )
-from ..schema import Message
+from ..schema import FrozenArray, Message
 from .source import LineFields, MalformedError, SourceWriter, identifier, struct_code, struct_of
 
 #: Byte fields of at least this size are passed through uncopied, as a buffer of their own. For
@@ -29,6 +30,7 @@ class EncoderWriter(SourceWriter):
     def __init__(self, filename: str) -> None:
         super().__init__(filename)
         self.namespace.update(
+            FrozenArray=FrozenArray,
             MalformedError=MalformedError,
             write_uvarint=_write_uvarint,
             write_tags=_write_tags,
@@ -143,14 +145,35 @@ class EncoderWriter(SourceWriter):
             if code is not None:
                 self.write(f'w += pack(f">{{{count}}}{code}", *{elements})', path)
                 return
-            item = self.name("m")
-            self.write(f"for {item} in {elements}:", path)
-            with self.block():
-                if isinstance(subcon.element, Body):
-                    self.body(subcon.element, item, path + "[].")
-                else:
-                    self.value(subcon.element, item, path + "[]")
-                    self.flush()
+            if "[]" in path and isinstance(subcon.element, Body) and not _has_blobs(subcon.element):
+                self.frozen_elements(subcon.element, elements, path)
+            else:
+                self.elements(subcon.element, elements, path)
+
+    def elements(self, element: Construct, elements: str, path: str) -> None:
+        item = self.name("m")
+        self.write(f"for {item} in {elements}:", path)
+        with self.block():
+            if isinstance(element, Body):
+                self.body(element, item, path + "[].")
+            else:
+                self.value(element, item, path + "[]")
+                self.flush()
+
+    def frozen_elements(self, element: Body, elements: str, path: str) -> None:
+        """Write the elements of an array that may be frozen, with the bytes of the last time."""
+        encodings, start = self.name("e"), self.name("p")
+        key = repr(f"{self.filename} {path}")
+        self.write(
+            f"{encodings} = {elements}.encodings if {elements}.__class__ is FrozenArray else None",
+            path,
+        )
+        self.write(f"if {encodings} and {key} in {encodings}: w += {encodings}[{key}]", path)
+        self.write("else:", path)
+        with self.block():
+            self.write(f"{start} = len(w)", path)
+            self.elements(element, elements, path)
+            self.write(f"if {encodings} is not None: {encodings}[{key}] = bytes(w[{start}:])", path)
 
     def tags(self, tags: TagSection, source: str, path: str) -> None:
         unknown = f"{source}.unknown_tagged_fields"
@@ -173,6 +196,18 @@ class EncoderWriter(SourceWriter):
         self.in_tag = not outermost
         self.write(f"if {known} is None and not {unknown}: w.append(0)", path)
         self.write(f"else: write_tags(w, {known} or [], {unknown})", path)
+
+
+def _has_blobs(subcon: Construct) -> bool:
+    """Whether a type has byte fields, which may be passed through."""
+    if isinstance(subcon, ArrayOf):
+        return _has_blobs(subcon.element)
+    if isinstance(subcon, NullableBody):
+        return _has_blobs(subcon.subcon)
+    if not isinstance(subcon, Body):
+        return isinstance(subcon, Blob)
+    tagged = () if subcon.tags is None else (field for _, field, _ in subcon.tags.fields.values())
+    return any(map(_has_blobs, (*(field for _name, field in subcon.fields), *tagged)))
 
 
 # Called by generated code for the less common cases.

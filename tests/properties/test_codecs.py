@@ -21,7 +21,7 @@ from ottla.protocol.compiler import Codec, codec
 from ottla.protocol.errors import DecodeError
 from ottla.protocol.header import ResponseHeader
 from ottla.protocol.primitives import ConstructError
-from ottla.protocol.schema import Array, Message, Struct
+from ottla.protocol.schema import Array, FrozenArray, Message, Struct
 
 EVERY = pytest.mark.parametrize(("message", "version"), ALL_MESSAGES, ids=id_of)
 
@@ -43,6 +43,21 @@ def test_generated_codec_equals_construct_and_round_trips(message, version, data
     assert wire == reference.build(value)
     assert compiled.decode(memoryview(wire)) == (value, len(wire))
     assert reference.parse(wire) == value
+    frozen = with_frozen_arrays(value)
+    assert encoded(compiled, frozen) == encoded(compiled, frozen) == wire
+
+
+def with_frozen_arrays(value: Message) -> Message:
+    """A copy of a message whose arrays of messages are frozen."""
+    fields = {}
+    for name in value.fields:
+        content = getattr(value, name)
+        if isinstance(content, list) and content and isinstance(content[0], Message):
+            content = FrozenArray(map(with_frozen_arrays, content))
+        elif isinstance(content, Message):
+            content = with_frozen_arrays(content)
+        fields[name] = content
+    return type(value)(**fields, unknown_tagged_fields=value.unknown_tagged_fields)
 
 
 @EVERY

@@ -29,6 +29,7 @@ from ottla.protocol.api.metadata import (
 )
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.primitives import NIL_UUID
+from ottla.protocol.schema import FrozenArray
 
 from ..authorization import (
     CLUSTER,
@@ -293,15 +294,15 @@ def _partitions_of(
     return _partitions(topic.replicas, alive, offline, broker.topics.leader_epochs)
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=64)
 def _partitions(
     replicas: tuple[tuple[int, ...], ...],
     alive: frozenset[int],
     offline: frozenset[int],
     leader_epochs: tuple[tuple[int, int], ...],
-) -> tuple[MetadataResponsePartition, ...]:
+) -> FrozenArray[MetadataResponsePartition]:
     """Return the partitions of a topic; cached, since most topics of a cluster look alike."""
-    return tuple(
+    return FrozenArray(
         MetadataResponsePartition(**partition._asdict())
         for partition in partition_metadata(replicas, alive, offline, dict(leader_epochs))
     )
