@@ -206,13 +206,19 @@ class KeySet:
         self._retry_at = float("-inf")
         self._failures = 0
         self._lock = asyncio.Lock()
+        self._refreshing: asyncio.Task[None] | None = None
 
     async def find(self, key_id: str | None) -> Any:
-        """Return a key; None if there is none with this id. Reads the set again if it is old."""
-        now = time.monotonic()
-        if now >= self._read_at + self._refresh_seconds or not self._has(key_id):
-            async with self._lock:
-                await self._read_if_allowed(key_id)
+        """Return a key; None if there is none with this id.
+
+        Reads the set again if it is old; only who asks for an unknown key waits for that.
+        """
+        if not self._has(key_id):
+            await self._read_if_allowed(key_id)
+        elif time.monotonic() >= self._read_at + self._refresh_seconds and (
+            self._refreshing is None or self._refreshing.done()
+        ):
+            self._refreshing = asyncio.create_task(self._read_if_allowed(key_id))
         if key_id is None and len(self._keys) == 1:
             return next(iter(self._keys.values()))
         return self._keys.get(key_id)
@@ -221,6 +227,10 @@ class KeySet:
         return key_id in self._keys or (key_id is None and len(self._keys) == 1)
 
     async def _read_if_allowed(self, key_id: str | None) -> None:
+        async with self._lock:
+            await self._read_unless_recent(key_id)
+
+    async def _read_unless_recent(self, key_id: str | None) -> None:
         now = time.monotonic()
         is_old = now >= self._read_at + self._refresh_seconds
         # An unknown id may be that of a new key.
@@ -244,7 +254,7 @@ class KeySet:
     def _read(self) -> dict[str | None, Any]:
         import jwt  # noqa: PLC0415  # Optional, and slow to import.
 
-        with urllib.request.urlopen(self._url, timeout=_READ_SECONDS) as response:  # noqa: S310
+        with _OPENER.open(self._url, timeout=_READ_SECONDS) as response:
             data = response.read(_MAX_KEY_SET_BYTES + 1)
         if len(data) > _MAX_KEY_SET_BYTES:
             raise ValueError(f"larger than {_MAX_KEY_SET_BYTES} bytes")
@@ -257,6 +267,20 @@ class KeySet:
             raise ValueError(str(error)) from None
         # Without the algorithm of the key: an RSA key signs with RS256 and with PS512.
         return {key.key_id: key.key for key in key_set.keys if key.public_key_use != "enc"}
+
+
+class _CheckedRedirects(urllib.request.HTTPRedirectHandler):
+    """Follows redirects to URLs that could be configured as well."""
+
+    def redirect_request(
+        self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str
+    ) -> urllib.request.Request | None:
+        """Return the request to follow. Raises ConfigError."""
+        check_key_set_url(newurl)
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+_OPENER = urllib.request.build_opener(_CheckedRedirects)
 
 
 def check_key_set_url(url: str) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import jwt
@@ -118,6 +122,13 @@ async def test_unknown_keys_do_not_read_the_key_set_each_time(tmp_path: Path) ->
     assert await keys.find("old") is None
 
 
+async def _refreshed(keys: KeySet) -> None:
+    keys._retry_at = 0
+    await keys.find("old")
+    assert keys._refreshing is not None
+    await keys._refreshing
+
+
 async def test_a_key_set_that_cannot_be_read_leaves_the_old_keys(tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
     path.write_text(_key_set(old=_EC))
@@ -126,11 +137,48 @@ async def test_a_key_set_that_cannot_be_read_leaves_the_old_keys(tmp_path: Path)
     for text in ("half a k", "[]", '{"keys": []}', '{"keys": [{"kty": "EC"}]}'):
         path.write_text(text)
         keys._read_at -= 4000
-        keys._retry_at = 0
+        await _refreshed(keys)
         assert await keys.find("old") is not None
     path.unlink()
-    keys._retry_at = 0
+    await _refreshed(keys)
     assert await keys.find("old") is not None
+
+
+async def test_a_provider_that_hangs_delays_no_known_key(tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    path.write_text(_key_set(old=_EC))
+    keys = KeySet(path.as_uri(), 3600, 0.001, 3600)
+    assert await keys.find("old") is not None
+    path.unlink()
+    os.mkfifo(path)  # Opening it waits for a writer.
+    keys._read_at -= 4000
+
+    assert await keys.find("old") is not None
+    assert await keys.find("old") is not None
+
+    await asyncio.to_thread(path.write_text, _key_set(new=_OTHER))
+    while await keys.find("old") is not None:
+        await asyncio.sleep(0.001)
+    assert await keys.find("new") is not None
+
+
+async def test_a_redirect_to_plain_http_is_not_followed() -> None:
+    class Redirects(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(302)
+            self.send_header("Location", "http://login.example.org/keys")
+            self.end_headers()
+
+        def log_message(self, *_arguments: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Redirects) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        keys = KeySet(f"http://127.0.0.1:{server.server_port}/keys", 3600, 0.001, 3600)
+        with pytest.raises(ConfigError, match=r"http://login\.example\.org/keys"):
+            keys._read()
+        assert await keys.find("any") is None
+        server.shutdown()
 
 
 @pytest.mark.parametrize("url", ["http://login.example.org/keys", "ftp://x", "/keys", "file:keys"])
