@@ -6,6 +6,7 @@ import base64
 import concurrent.futures
 import datetime
 import json
+import re
 import resource
 import shutil
 import socket
@@ -195,7 +196,7 @@ def test_oversized_and_slow_authentication(broker: SecureBroker, tmp_path: Path)
     bystanders.result().check_latency()
 
 
-def test_wrong_passwords_and_tampered_nonces_of_many_clients(
+def test_wrong_passwords_and_tampered_messages_of_many_clients(
     broker: SecureBroker, tmp_path: Path
 ) -> None:
     mechanism = ScramMechanism.SHA_256
@@ -207,7 +208,9 @@ def test_wrong_passwords_and_tampered_nonces_of_many_clients(
             challenge = authenticate(client, exchange.first())
             assert challenge.error_code == 0, challenge
             server_first = bytes(challenge.auth_bytes)
-            tampered = f"{exchange.nonce}elsewhere" if number % 4 == 1 else None
+            tampered = f"{exchange.nonce}elsewhere" if number % 8 == 1 else None
+            if number % 8 == 5:  # Of somebody in between, to learn the password more cheaply.
+                server_first = re.sub(rb"i=\d+", b"i=1", server_first)
             final = exchange.final(server_first, tampered)
             code: int = authenticate(client, final).error_code
             return code
@@ -283,34 +286,34 @@ def test_expired_and_forged_tokens(
     bystanders.result().check_latency()
 
 
-def test_envelopes_of_clients_carry_no_rights(broker: SecureBroker) -> None:
+def test_envelopes_of_clients_carry_no_rights(broker: SecureBroker, tmp_path: Path) -> None:
     principal = b"\0\0\x05User\x06admin\0\0"
     inner = frame_of(SaslHandshakeRequest(mechanism="PLAIN"), 1)[4:]
     envelope = EnvelopeRequest(
         request_data=inner, request_principal=principal, client_host_address=bytes(4)
     )
-    with sasl_connection(broker, "PLAIN") as client:
+    with Bystanders(broker, tmp_path) as bystanders, sasl_connection(broker, "PLAIN") as client:
         assert authenticate(client, plain_token("bob", "bob-secret")).error_code == 0
-        for _ in range(2):  # The second is a replay.
-            client.send(frame_of(envelope, 0))
-        try:
-            frame = client.frame()
-        except (EOFError, ConnectionError):
-            return  # The broker does not even answer.
-        assert int.from_bytes(frame[-3:-1]) == 31, frame.hex()
+        for _ in range(200):  # All but the first are replays.
+            response = client.request(envelope, 0)
+            assert (response.error_code, response.response_data) == (31, None)
+    bystanders.result().check_latency()
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
-def test_names_cannot_forge_lines_of_the_log(broker: SecureBroker, mechanism: str) -> None:
+def test_names_cannot_forge_lines_of_the_log(
+    broker: SecureBroker, tmp_path: Path, mechanism: str
+) -> None:
     name = "eve\n2026-01-01T00:00:00Z INFO  forged line\r\x1b[31mred\u2028end"
     before = broker.log.read_text(encoding="utf-8").count("\n")
-    with sasl_connection(broker, mechanism) as client:
+    with Bystanders(broker, tmp_path) as bystanders, sasl_connection(broker, mechanism) as client:
         message = plain_token(name, "guess")
         if mechanism != "PLAIN":
             exchange = ScramClient(ScramMechanism.SHA_256, name, "guess")
             challenge = authenticate(client, exchange.first())
             message = exchange.final(bytes(challenge.auth_bytes))
         assert authenticate(client, message).error_code == 58
+    bystanders.result().check_latency()
 
     written = broker.log.read_text(encoding="utf-8")
     assert "\x1b" not in written
@@ -337,7 +340,9 @@ def test_renegotiation_and_compression_are_refused(broker: SecureBroker) -> None
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
 @pytest.mark.parametrize("listener", ["SSL", RSA_LISTENER])
-def test_old_versions_and_weak_ciphers_are_refused(broker: SecureBroker, listener: str) -> None:
+def test_old_versions_and_weak_ciphers_are_refused(
+    broker: SecureBroker, tmp_path: Path, listener: str
+) -> None:
     def connects(*options: str) -> tuple[bool, str]:
         done = subprocess.run(
             ["openssl", "s_client", "-connect", broker.addresses[listener], *options],
@@ -356,16 +361,19 @@ def test_old_versions_and_weak_ciphers_are_refused(broker: SecureBroker, listene
         assert is_connected, text
         assert "Verify return code: 0 (ok)" in text
         assert "Secure Renegotiation IS NOT" not in text or version == "-tls1_3"
-    for options in (
+    refused = (
         ("-tls1", "-cipher", "DEFAULT:@SECLEVEL=0"),
         ("-tls1_1", "-cipher", "DEFAULT:@SECLEVEL=0"),
         *(
             ("-tls1_2", "-cipher", f"{suite}:@SECLEVEL=0")
             for suite in ("aNULL", "eNULL", "3DES", "RC4", "MD5", "EXPORT", "kRSA")
         ),
-    ):
-        is_connected, text = connects(*options)
-        assert not is_connected, f"{options}: {text[-1500:]}"
+    )
+    with Bystanders(broker, tmp_path) as bystanders:
+        for options in refused:
+            is_connected, text = connects(*options)
+            assert not is_connected, f"{options}: {text[-1500:]}"
+    bystanders.result().check_latency()
 
 
 def test_secrets_are_shown_nowhere(broker: SecureBroker, key: rsa.RSAPrivateKey) -> None:
