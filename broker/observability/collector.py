@@ -30,6 +30,9 @@ from .process_metrics import process_families
 if TYPE_CHECKING:
     from ..broker import Broker
 
+#: The usual reasons. They are exported from the start, for Prometheus to see their first increase.
+_STORAGE_ERRORS = ("ENOSPC", "EIO", "OFFLINE")
+
 
 class Collector:
     """Collects the metrics of a broker, its partitions and its groups."""
@@ -182,7 +185,8 @@ class Collector:
             "Failed appends and flushes, by errno (ENOSPC: full), or OFFLINE for an offline log.",
             labels=("reason",),
         )
-        for reason, count in list(self._broker.disk_space.errors.items()):
+        counts = dict.fromkeys(_STORAGE_ERRORS, 0) | self._broker.disk_space.errors
+        for reason, count in counts.items():
             errors.add((reason,), count)
         yield errors
         metrics = self._broker.metrics
