@@ -20,6 +20,7 @@ import binascii
 import contextvars
 import hmac
 import logging
+import re
 from collections.abc import Iterable
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import quote, urlsplit
@@ -38,7 +39,7 @@ CSRF_HEADER = "x-csrf-token"
 _SAFE = ("GET", "HEAD", "OPTIONS")
 _PUBLIC = ("/health", "/ready", "/login", "/static/")
 # Responses that take as long as somebody looks.
-_STREAMS = ("/records/tail", "/records/export")
+_STREAMS = re.compile(r"/api/v1/topics/[^/]+/records/(tail|export)")
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:;"
     " connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -55,6 +56,10 @@ _HEADERS = {
 }
 #: The session of the request that is being handled.
 current_session: contextvars.ContextVar[Session] = contextvars.ContextVar("session")
+
+
+class _StalledError(Exception):
+    """A client does not read its response, which holds a query or a live tail meanwhile."""
 
 
 class Access:
@@ -74,6 +79,8 @@ class Access:
                 await self._app(scope, receive, send)
             return
         has_started = False
+        method: str = scope["method"]
+        limit = self._config.limits.request_seconds
 
         async def send_protected(message: Message) -> None:
             nonlocal has_started
@@ -84,16 +91,21 @@ class Access:
                     headers[name] = value
                 if not scope["path"].startswith("/static/"):
                     headers["cache-control"] = "no-store"
-            await send(message)
+            try:
+                async with asyncio.timeout(limit):
+                    await send(message)
+            except TimeoutError:
+                raise _StalledError from None
 
         try:
-            limit = self._config.limits.request_seconds
-            async with asyncio.timeout(None if scope["path"].endswith(_STREAMS) else limit):
+            async with asyncio.timeout(None if _STREAMS.fullmatch(scope["path"]) else limit):
                 await self._handle(scope, _bounded(receive, self._config), send_protected)
+        except _StalledError:
+            logger.warning("A client does not read its response: %s %r", method, scope["path"])
         except Exception as error:  # the boundary of a request
             problem = problem_of(error)
             if problem is None:
-                logger.exception("Request failed: %s %s", scope["method"], scope["path"])
+                logger.exception("Request failed: %s %r", method, scope["path"])
                 problem = Problem(500, "An error of the console; its log has the details")
             if not has_started:
                 await problem.response()(scope, receive, send_protected)
@@ -104,7 +116,8 @@ class Access:
         self._check_origin(headers)
         path: str = scope["path"]
         length = headers.get("content-length", "0")
-        if not length.isdecimal() or int(length) > self._config.limits.body_bytes:
+        is_number = length.isdecimal() and len(length) < 20
+        if not is_number or int(length) > self._config.limits.body_bytes:
             raise Problem(413, f"The body is larger than {self._config.limits.body_bytes} bytes")
         session = await self._session_of(headers)
         if session is None:
@@ -147,9 +160,9 @@ class Access:
     async def _session_of(self, headers: Headers) -> Session | None:
         scheme, _, credentials = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer" and self._config.token is not None:
-            if self._sessions.accepts(credentials.strip()):
-                return self._sessions.shared
-            raise Problem(401, "Wrong token")
+            if not self._sessions.accepts(credentials.strip()):
+                await self._sessions.reject("Wrong token")
+            return self._sessions.shared
         if scheme.lower() == "basic" and self._config.login_mechanism is not None:
             return await self._sessions.of_credentials(*_basic(credentials))
         if not self._config.needs_login:

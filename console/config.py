@@ -31,9 +31,11 @@ class Limits:
     #: The body of a request, and the records in it.
     body_bytes: int = 16 * _MIB
     produced_records: int = 10_000
-    #: Any request but a tail or an export.
+    #: The head of a request.
+    head_seconds: float = 15.0
+    #: Any request but a tail or an export; of those, until a client takes a part of the response.
     request_seconds: float = 30.0
-    #: All matching of a regular expression in a query.
+    #: All matching of a regular expression in a query; a live tail may use a part of the time more.
     regex_seconds: float = 2.0
     #: Queries of records at a time; further ones are rejected.
     queries: int = 16

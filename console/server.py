@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import signal
 import socket
@@ -15,6 +16,7 @@ import uvicorn
 
 from .app import create_app
 from .config import ConsoleConfig
+from .http_protocol import protocol_of
 
 # A live tail would hold up a stop for ever.
 _SHUTDOWN_SECONDS = 3
@@ -87,6 +89,7 @@ def run(
     server = _Server(
         uvicorn.Config(
             create_app(config),
+            http=protocol_of(config.limits),
             log_level="warning",
             access_log=False,
             server_header=False,
@@ -94,7 +97,7 @@ def run(
             lifespan="on",
             ws="none",
             limit_concurrency=500,
-            timeout_keep_alive=30,
+            timeout_keep_alive=math.ceil(config.limits.head_seconds),
             timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
             ssl_certfile=certificate,
             ssl_keyfile=key,

@@ -8,6 +8,7 @@ import hmac
 import secrets
 import time
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 from ottla.client import AuthenticationError, ClientError
 
@@ -40,6 +41,7 @@ class Sessions:
         self._by_id: dict[str, Session] = {}
         self._secret = secrets.token_bytes(32)
         self._logins = asyncio.Semaphore(_CONCURRENT_LOGINS)
+        self._rejected = asyncio.Semaphore(_CONCURRENT_LOGINS)
         self.shared: Session | None = None
         if config.login_mechanism is None:
             self.shared = Session(ClusterClient(config, config.security))
@@ -52,10 +54,11 @@ class Sessions:
             await client.close()
 
     def find(self, session_id: str | None) -> Session | None:
-        """Return a session by the id in a cookie."""
+        """Return a session by the id in a cookie; None if it was not used for too long."""
         session = self._by_id.get(session_id or "")
-        if session is not None:
-            session.used = time.monotonic()
+        if session is None or self._is_expired(session):
+            return None
+        session.used = time.monotonic()
         return session
 
     async def end(self, session_id: str | None) -> None:
@@ -69,11 +72,18 @@ class Sessions:
         expected = self._config.token
         return expected is not None and hmac.compare_digest(token.encode(), expected.encode())
 
+    async def reject(self, reason: str) -> NoReturn:
+        """Raise Problem, after a time: guesses are slow, however many are made at once."""
+        if self._rejected.locked():
+            raise Problem(429, "Too many failed logins at a time; try again")
+        async with self._rejected:
+            await asyncio.sleep(_FAILED_LOGIN_SECONDS)
+        raise Problem(401, reason)
+
     async def open_with_token(self, token: str) -> str:
         """Return the id of a new session of someone who knows the token. Raises Problem."""
         if self.shared is None or not self.accepts(token):
-            await asyncio.sleep(_FAILED_LOGIN_SECONDS)
-            raise Problem(401, "Wrong token")
+            await self.reject("Wrong token")
         return await self._add(secrets.token_urlsafe(32), Session(self.shared.client))
 
     async def open_with_credentials(self, username: str, password: str) -> str:
@@ -98,14 +108,13 @@ class Sessions:
             try:
                 security = self._config.user_security(username, password)
             except ValueError as error:
-                raise Problem(401, str(error)) from None
+                await self.reject(str(error))
             client = ClusterClient(self._config, security)
             try:
                 await client.admin.describe_cluster()
             except AuthenticationError:
                 await client.close()
-                await asyncio.sleep(_FAILED_LOGIN_SECONDS)
-                raise Problem(401, "The cluster does not accept these credentials") from None
+                await self.reject("The cluster does not accept these credentials")
             except ClientError:
                 await client.close()
                 raise
@@ -126,12 +135,11 @@ class Sessions:
         self._by_id[session_id] = session
         return session_id
 
-    async def _expire(self) -> None:
+    def _is_expired(self, session: Session) -> bool:
         limit = time.monotonic() - self._config.limits.session_seconds
-        expired = [
-            session_id
-            for session_id, one in self._by_id.items()
-            if one.used < limit and not one.requests
-        ]
+        return session.used < limit and not session.requests
+
+    async def _expire(self) -> None:
+        expired = [key for key, one in self._by_id.items() if self._is_expired(one)]
         for session_id in expired:
             await self.end(session_id)

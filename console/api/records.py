@@ -5,12 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import AsyncIterator, Sequence
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from ottla.client import TopicPartition
 
@@ -22,6 +24,7 @@ from ..models import (
     DeleteRecords,
     NewRecords,
     Produced,
+    ReadBytes,
     Record,
     Records,
     bytes_of,
@@ -40,7 +43,24 @@ router = APIRouter(tags=["records"])
 
 # An event without data keeps proxies from closing a quiet stream.
 _KEEP_ALIVE = ": no new records\n\n"
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+_NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?")
 _CSV_COLUMNS = ("partition", "offset", "time", "key", "value", "headers")
+
+
+class _Stream(StreamingResponse):
+    """Closes its source at the end; otherwise a garbage collection would, some time later."""
+
+    def __init__(self, source: AsyncGenerator[str, None], *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._source = source
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            await self._source.aclose()
 
 
 class Selection:
@@ -148,12 +168,12 @@ async def tail_records(
     The event `ready` comes first: records that are written after it are sent.
     """
     tails = request.app.state.tails
-    if tails.locked():
-        raise Problem(429, "Too many live tails at a time; close one")
     await client.admin.describe_topics(selection.topic)
     selected = selection.filter_of(client)
 
-    async def events() -> AsyncIterator[str]:
+    async def events() -> AsyncGenerator[str, None]:
+        if tails.locked():
+            raise Problem(429, "Too many live tails at a time; close one")
         async with tails:
             try:
                 async with aclosing(reader.tail(selection.query(1), selected)) as batches:
@@ -175,7 +195,7 @@ async def tail_records(
             finally:
                 await selected.close()
 
-    return StreamingResponse(events(), media_type="text/event-stream")
+    return await _streamed(events(), "text/event-stream")
 
 
 @router.get(
@@ -199,29 +219,45 @@ async def export_records(
 ) -> StreamingResponse:
     """Download records as JSON lines or CSV. Producing the lines again restores the records.
 
-    CSV has keys and values as text; bytes that are not UTF-8 are `base64:` and Base64.
+    CSV has keys and values as text; bytes that are not UTF-8 are `base64:` and Base64. An
+    apostrophe precedes what a spreadsheet would take for a formula.
     """
     await client.admin.describe_topics(selection.topic)
     selected = selection.filter_of(client)
 
-    async def lines() -> AsyncIterator[str]:
+    async def lines() -> AsyncGenerator[str, None]:
+        head = _csv([_CSV_COLUMNS]) if format == "csv" else ""
         try:
-            if format == "csv":
-                yield _csv([_CSV_COLUMNS])
             async with aclosing(reader.export(selection.query(limit), selected)) as batches:
                 async for records in batches:
                     documents = [Record.of(one, None) for one in records]
                     if format == "csv":
-                        yield _csv([_csv_row(one) for one in documents])
+                        yield head + _csv([_csv_row(one) for one in documents])
+                        head = ""
                     else:
                         yield "".join(one.model_dump_json() + "\n" for one in documents)
+            yield head
         finally:
             await selected.close()
 
     types = {"jsonl": "application/x-ndjson", "csv": "text/csv; charset=utf-8"}
     name = f"{selection.topic}.{format}"
     headers = {"content-disposition": f'attachment; filename="{name}"'}
-    return StreamingResponse(lines(), media_type=types[format], headers=headers)
+    return await _streamed(lines(), types[format], headers)
+
+
+async def _streamed(
+    parts: AsyncGenerator[str, None], media_type: str, headers: Mapping[str, str] | None = None
+) -> StreamingResponse:
+    """Return a response that begins with the first part: an error before it has its own status."""
+    first = await anext(parts, "")
+
+    async def body() -> AsyncIterator[str]:
+        yield first
+        async for part in parts:
+            yield part
+
+    return _Stream(parts, body(), media_type=media_type, headers=headers)
 
 
 @router.post("/topics/{topic}/records", status_code=201, dependencies=[Writable])
@@ -279,7 +315,8 @@ def _csv(rows: Sequence[Sequence[object]]) -> str:
 
 
 def _csv_row(record: Record) -> list[object]:
-    headers = {one.name: _csv_text(one.value) for one in record.headers}
+    # A name may be there more than once.
+    headers = [[one.name, _csv_text(one.value)] for one in record.headers]
     return [
         record.partition,
         record.offset,
@@ -290,6 +327,11 @@ def _csv_row(record: Record) -> list[object]:
     ]
 
 
-def _csv_text(field: object) -> str:
-    encoding, data = getattr(field, "encoding", "utf-8"), getattr(field, "data", "")
-    return f"base64:{data}" if encoding == "base64" else data
+def _csv_text(field: ReadBytes | None) -> str:
+    """Return bytes for a cell, which spreadsheets must not take for a formula."""
+    if field is None:
+        return ""
+    if field.encoding == "base64":
+        return f"base64:{field.data}"
+    is_formula = field.data.startswith(_FORMULA_STARTS) and not _NUMBER.fullmatch(field.data)
+    return f"'{field.data}" if is_formula else field.data

@@ -38,6 +38,8 @@ async def log_in(request: Request) -> Response:
             session_id = await sessions.open_with_token(values.get("token", ""))
     except Problem as problem:
         return _form(request, target, problem.detail, problem.status)
+    # A login replaces the session that the browser had, if any.
+    await sessions.end(session_id_of(request.headers, config))
     response = RedirectResponse(target, 303)
     response.set_cookie(
         cookie_name(config),

@@ -165,6 +165,13 @@ def events(stream):
             yield name, json.loads(line[6:])
 
 
+def test_a_stream_that_cannot_begin_says_why(console, topic):
+    for options, status in (("partition=9", 404), ("filter=(&filter_kind=regex", 422)):
+        for stream in ("export", "export?format=csv"):
+            path = f"/topics/{topic}/records/{stream}{'&' if '?' in stream else '?'}{options}"
+            assert console.api("GET", path, status=status)["status"] == status
+
+
 def test_what_cannot_be_produced(console, topic):
     path = f"/topics/{topic}/records"
     for record in (

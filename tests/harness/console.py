@@ -8,6 +8,8 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
+from contextlib import ExitStack
+from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
@@ -37,20 +39,44 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 _open = urllib.request.build_opener(_NoRedirects).open
 
 
-class Console:
-    """`ottla console` for a cluster."""
+# The command line, with limits that have no options.
+_START = (
+    "-c",
+    """
+import json, sys
+from functools import partial
+from ottla.__main__ import main
+from ottla.console import config
+limits = config.Limits(**json.loads(sys.argv.pop(1)))
+config.ConsoleConfig = partial(config.ConsoleConfig, limits=limits)
+main()
+""",
+)
 
-    def __init__(self, bootstrap: str, *options: str) -> None:
+
+class Console:
+    """`ottla console` for a cluster, with its log on stderr or in a file."""
+
+    def __init__(
+        self,
+        bootstrap: str,
+        *options: str,
+        log: Path | None = None,
+        limits: dict[str, float] | None = None,
+    ) -> None:
         self.port = free_port()
-        command = ["-m", "ottla", "console", "--bootstrap", bootstrap, "--port", str(self.port)]
+        command = ["console", "--bootstrap", bootstrap, "--port", str(self.port), *options]
         self.address = f"http://127.0.0.1:{self.port}"
-        self._command = [sys.executable, *command, *options]
+        self._log = log
+        self._command = [sys.executable, *_START, json.dumps(limits or {}), *command]
 
     def __enter__(self) -> Self:
         environ = {name: one for name, one in os.environ.items() if not name.startswith("OTTLA_")}
-        self._process = subprocess.Popen(
-            self._command, stdout=subprocess.PIPE, env=environ, text=True
-        )
+        with ExitStack() as stack:
+            stderr = None if self._log is None else stack.enter_context(self._log.open("ab"))
+            self._process = subprocess.Popen(
+                self._command, stdout=subprocess.PIPE, stderr=stderr, env=environ, text=True
+            )
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         assert self.address in line, line
