@@ -470,7 +470,7 @@ class LogDirectory:
             log.end_offset,
             recovery_point,
         )
-        if report.was_empty and log.topic_id is not None:
+        if report.was_empty:
             # Its producers are unknown now: they must not go on as if nothing had happened.
             log.write_metadata(PartitionMetadata(log.topic_id, log_lost=True))
 

@@ -4,8 +4,8 @@
     topic_id: 8oWLLTChS5WXzLtVQGRJYg
 
 The format is Kafka's. A directory has the name of its topic, and a deleted topic may be created
-again: the id tells their logs apart. A third line, `log_lost: true`, marks a log that was created
-empty in place of one that had disappeared.
+again: the id tells their logs apart. Another line, `log_lost: true`, marks a log that was created
+empty in place of one that had disappeared; the id may have disappeared with it.
 
 The first flush of the log makes the file durable, before it makes records durable. A log without
 it, or with an empty one, was written by an earlier version or has no durable records because of a
@@ -37,9 +37,11 @@ class PartitionMetadata(NamedTuple):
 
     def write(self, directory: Path, disk: Disk) -> None:
         """Write the file into a log's directory, without an fsync."""
-        assert self.topic_id is not None
-        text = base64.urlsafe_b64encode(self.topic_id.bytes).decode().rstrip("=")
-        content = f"version: 0\ntopic_id: {text}\n" + "log_lost: true\n" * self.log_lost
+        content = "version: 0\n"
+        if self.topic_id is not None:
+            text = base64.urlsafe_b64encode(self.topic_id.bytes).decode().rstrip("=")
+            content += f"topic_id: {text}\n"
+        content += "log_lost: true\n" * self.log_lost
         disk.write_file(directory / PARTITION_METADATA_FILE, content.encode(), durable=False)
 
     @classmethod
@@ -55,6 +57,8 @@ class PartitionMetadata(NamedTuple):
         if not text.strip("\0"):
             return cls()
         fields = dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
+        if "topic_id" not in fields and fields.get("log_lost") == "true":
+            return cls(None, log_lost=True)
         try:
             topic_id = UUID(bytes=base64.urlsafe_b64decode(fields["topic_id"] + "=="))
         except (KeyError, ValueError, binascii.Error):

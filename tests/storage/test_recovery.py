@@ -935,8 +935,9 @@ def test_recovery_is_linear_in_headers_that_only_look_like_a_batch(tmp_path, dam
     assert 3 in [offset for offset, *_ in contents(log)] or damage == "header"
 
 
+@pytest.mark.parametrize("lost_files", ["*.log", "*"])
 @pytest.mark.parametrize("is_clean", [True, False])
-def test_a_log_whose_files_are_lost_is_noticed(tmp_path, is_clean, caplog):
+def test_a_log_whose_files_are_lost_is_noticed(tmp_path, is_clean, lost_files, caplog):
     metadata = PartitionMetadata(uuid4())
     logs = data_directory(tmp_path)
     logs.create_all({"t-0": SMALL_SEGMENTS}, {"t-0": metadata})
@@ -946,7 +947,7 @@ def test_a_log_whose_files_are_lost_is_noticed(tmp_path, is_clean, caplog):
         logs.close()
     else:
         crash_all(logs)
-    for path in (tmp_path / "t-0").glob("*.log"):
+    for path in (tmp_path / "t-0").glob(lost_files):
         path.unlink()
 
     for _ in range(2):  # It is remembered.
