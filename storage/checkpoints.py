@@ -25,13 +25,15 @@ _KEPT_SNAPSHOTS_OF_SEGMENTS = 2
 class LeaderEpochCheckpoint:
     """The file of a log's leader epochs."""
 
-    __slots__ = ("_directory", "_disk", "is_dirty")
+    __slots__ = ("_directory", "_disk", "_written", "is_dirty")
 
     def __init__(self, directory: Path, disk: Disk) -> None:
         self._directory = directory
         self._disk = disk
         #: Whether the file was written and not fsynced.
         self.is_dirty = False
+        # What was written without an fsync.
+        self._written: bytes | None = None
 
     def read(self) -> LeaderEpochs:
         """Read the file; no epochs if it is missing or damaged."""
@@ -46,17 +48,26 @@ class LeaderEpochCheckpoint:
     def write(self, epochs: LeaderEpochs) -> None:
         """Write the file without an fsync; `flush` follows before records count as durable."""
         self.is_dirty = True
-        self._disk.replace_file(self._path, epochs.encode(), durable=False)
+        content, self._written = epochs.encode(), None
+        self._disk.replace_file(self._path, content, durable=False)
+        self._written = content
 
     def flush(self, epochs: LeaderEpochs) -> None:
-        """Write the file again, durably, if it is dirty."""
+        """Make the file durable, if it is dirty."""
         if not self.is_dirty:
             return
         self.is_dirty = False
+        content, written = epochs.encode(), self._written
         try:
-            self._disk.replace_file(self._path, epochs.encode())
+            if content == written:
+                # Another file would need space: records that were appended in between, and cannot
+                # be made durable, are stored twice by a producer that sends them as new ones.
+                self._disk.sync_path(self._path)
+                self._disk.sync_directory(self._path.parent)
+            else:
+                self._disk.replace_file(self._path, content)
         except OSError:
-            self.is_dirty = True
+            self.is_dirty, self._written = True, None
             raise
 
     @property

@@ -61,7 +61,7 @@ def plan(log: Log, now_ms: int) -> CompactionPlan | None:
     dirty: list[tuple[Segment, int]] = []
     for segment, following in pairwise(log.segments):
         end_offset = following.base_offset
-        if end_offset > log.recovery_point or segment.flushed_size < segment.size:
+        if end_offset > log.checkpointed_recovery_point or segment.flushed_size < segment.size:
             break
         if log.high_watermark is not None and end_offset > log.high_watermark:
             break  # A follower may have to truncate it.

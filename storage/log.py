@@ -689,8 +689,9 @@ class Log:
 
         May be called in a thread; a second caller waits for the first. A failed fsync is final,
         because a second one would report success without the data being durable: the log goes
-        offline. The exception is a lack of space for the leader epoch checkpoint or for indexes:
-        that is an OSError, and the next flush tries again.
+        offline. The exception is a lack of space for the leader epoch checkpoint: that is an
+        OSError, and the next flush tries again. Indexes without space stay in memory; a restart
+        after a crash builds them again.
         """
         with self._flush_lock:
             return self._flush()
@@ -727,9 +728,8 @@ class Log:
         try:
             self._write_sealed()
         except OSError as error:
-            if error.errno in NO_SPACE_ERRORS:
-                raise  # They are in memory; the next flush tries again.
-            raise self.fail(error) from error
+            if error.errno not in NO_SPACE_ERRORS:
+                raise self.fail(error) from error
         try:
             self.segments.flush()
         except OSError as error:

@@ -320,6 +320,39 @@ def test_a_flush_without_space_for_the_leader_epochs_can_be_retried(tmp_path, di
     logs.close()
 
 
+class NoSpaceForSmallFiles(NoSyncDisk):
+    """A disk that is so full, on request, that records fit and no file can be replaced."""
+
+    is_full = False
+
+    def write_file(self, path, content, *, durable):
+        if self.is_full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        super().write_file(path, content, durable=durable)
+
+
+def test_records_that_were_appended_are_flushed_without_space(tmp_path):
+    # Their producer would be told that they failed, and might send them as new ones.
+    disk = NoSpaceForSmallFiles()
+    log, _ = open_log(tmp_path / "log", CONFIG, OpenFiles(disk))
+    append(log, b"epoch", leader_epoch=3)
+    disk.is_full = True
+    assert log.flush() == 1
+    while len(log.segments) == 1:
+        append(log, b"rolls " * 60, leader_epoch=3)
+
+    assert log.flush() == log.end_offset
+    # The indexes of the sealed segment are not written yet.
+    assert log.checkpointed_recovery_point == 0
+    before = rows(log)
+    crash(log)
+    log, _ = reopen(tmp_path / "log", recovery_point=0)
+    assert rows(log) == before
+    assert list(log.leader_epochs) == [(3, 0)]
+
+    log.close()
+
+
 def test_a_failed_flush_is_raised_for_all_present_and_later_requests(tmp_path):
     disk = GatedDisk(errno.EIO)
     bad = a_log(tmp_path / "bad", disk)
