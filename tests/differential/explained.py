@@ -48,7 +48,7 @@ def _is_named_twice(difference: Difference, request: Any) -> bool:
         return True
     return any(
         all(
-            re.search(rf"[\[/]{re.escape(str(part))}(#\d+)?[\]/]", difference.path)
+            re.search(rf"[\[/](<topic id )?{re.escape(str(part))}>?(#\d+)?[\]/]", difference.path)
             for part in name.in_path
         )
         for name in twice
@@ -154,6 +154,14 @@ _NO_GROUP_OR_EMPTY = {
 }
 #: Version 9 of OffsetCommit responds GROUP_ID_NOT_FOUND.
 _FIRST_COMMIT_VERSION_WITH_GROUP_ID_NOT_FOUND = 9
+
+
+def _has_just_been_joined(difference: Difference, _request: Any, earlier: Sequence[Any]) -> bool:
+    """Whether Kafka does not list a group yet that an earlier request has joined."""
+    return difference.kafka == "absent" and any(
+        other.api.name == "JoinGroup" and f"[{other.group_id}]" in difference.path
+        for other in earlier
+    )
 
 
 def _sees_empty_group(difference: Difference, request: Any, earlier: Sequence[Any]) -> bool:
@@ -334,6 +342,12 @@ EXPLANATIONS: list[Explanation] = [
         ),
     ),
     Explanation(
+        "ListGroups",
+        "groups",
+        "A group whose first member has just joined is listed at once; Kafka may list it later.",
+        applies_after=_has_just_been_joined,
+    ),
+    Explanation(
         "JoinGroup",
         "protocol_name",
         "JoinGroup that fails has an empty protocol name in all versions; Kafka's is null since"
@@ -407,6 +421,15 @@ EXPLANATIONS: list[Explanation] = [
         "A topic id that a Metadata request before version 12 contains, or an entry without id and"
         " name, fails alone; Kafka fails the whole request, without brokers.",
         _has_early_topic_id,
+    ),
+    Explanation(
+        "Metadata",
+        "topics.*",
+        "A Metadata request that has topic ids and names gets both; Kafka ignores the names.",
+        lambda _, request: (
+            any(topic.topic_id != NIL_UUID for topic in request.topics or ())
+            and any(topic.topic_id == NIL_UUID for topic in request.topics or ())
+        ),
     ),
     Explanation(
         "Metadata",
