@@ -105,6 +105,24 @@ def test_java_over_everything(broker: SecureBroker, tmp_path: Path) -> None:
     assert java(rounds) == [f"{name} java" for name, _ in rounds]
 
 
+def test_java_authenticates_again_while_it_sends(
+    broker: SecureBroker, topic: str, tmp_path: Path
+) -> None:
+    """No send fails, without retries: the connections stay."""
+    if shutil.which("java") is None or kafka_libs() is None:
+        pytest.skip("java is not installed, or TEST_KAFKA_LIBS does not name Kafka's jars")
+    path = write_properties(
+        tmp_path / "client.properties",
+        broker.addresses["REAUTH"],
+        broker.security("REAUTH", "SCRAM-SHA-512"),
+    )
+
+    (line,) = java([(topic, path)], reauthentications=3)
+
+    with Admin(broker.addresses["PLAINTEXT"]) as admin:
+        assert line == f"{topic} {sum(admin.end_offsets(topic).values())}"
+
+
 def test_kafkas_own_tools_create_users(broker: SecureBroker, tmp_path: Path) -> None:
     if shutil.which("java") is None or kafka_libs() is None:
         pytest.skip("java is not installed, or TEST_KAFKA_LIBS does not name Kafka's jars")

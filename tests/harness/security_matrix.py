@@ -223,11 +223,15 @@ def write_properties(path: Path, address: str, security: SecurityConfig) -> Path
     return path
 
 
-def java(rounds: list[tuple[str, Path]]) -> list[str]:
-    """Make round trips by topic and properties, in one JVM; return a line for each."""
+def java(rounds: list[tuple[str, Path]], *, reauthentications: int = 0) -> list[str]:
+    """Make round trips by topic and properties, in one JVM; return a line for each.
+
+    Or send records until the client has authenticated again so often, and return their number.
+    """
+    command = [*JAVA, f"-Dreauthentications={reauthentications}", "-cp", f"{kafka_libs()}/*"]
     arguments = [f"{topic}={path}" for topic, path in rounds]
     done = subprocess.run(
-        [*JAVA, "-cp", f"{kafka_libs()}/*", str(_HERE / "JavaSecurity.java"), *arguments],
+        [*command, str(_HERE / "JavaSecurity.java"), *arguments],
         capture_output=True,
         check=False,
         timeout=4 * TIMEOUT_SECONDS,
