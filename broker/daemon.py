@@ -46,13 +46,13 @@ def check_listeners(config: BrokerConfig) -> None:
     if config.allow_insecure_listeners:
         return
     for listener in config.parsed_listeners:
-        if is_loopback(listener.host) or config.security_of(listener.name).authenticates:
+        if is_loopback(listener.host) or not config.security_of(listener.name).trusts_everybody:
             continue
         raise ConfigError(
             f"Listener {listener.name}://{format_host(listener.host)}:{listener.port} is reachable"
-            " from other hosts, and does not authenticate clients. Use SASL_SSL, or SSL with"
-            " ssl.client.auth=required; or listen on 127.0.0.1; or, in a trusted network, set"
-            " allow.insecure.listeners=true"
+            " from other hosts, and does not authenticate clients. Use SASL_SSL, without"
+            " sasl.oauthbearer.unsecured.tokens; or SSL with ssl.client.auth=required; or listen on"
+            " 127.0.0.1; or, in a trusted network, set allow.insecure.listeners=true"
         )
 
 
@@ -81,7 +81,7 @@ async def _serve(config: BrokerConfig) -> int:
         if security.protocol != PLAINTEXT:
             fields["security_protocol"] = security.protocol
         logger.info("listening", extra=fields)
-        if not is_loopback(listener.host) and not security.authenticates:
+        if not is_loopback(listener.host) and security.trusts_everybody:
             logger.warning(
                 "listener is reachable from other hosts, without encryption or authentication"
                 if not security.uses_tls

@@ -346,6 +346,15 @@ class ListenerSecurityConfig:
         """Whether every client has a principal."""
         return self.uses_sasl or (self.uses_tls and self.get("ssl.client.auth") == "required")
 
+    @property
+    def trusts_everybody(self) -> bool:
+        """Whether clients are who they say: without authentication, or by unsigned tokens."""
+        return not self.authenticates or (
+            self.uses_sasl
+            and OAUTHBEARER in self.mechanisms
+            and self.get("sasl.oauthbearer.unsecured.tokens")
+        )
+
     def get(self, name: str) -> Any:
         """Return the value of a config."""
         text = self._configs.listener_configs.get(listener_config_name(self.listener, name))

@@ -307,6 +307,15 @@ def test_an_invalid_listener_is_an_error(text, advertised, message):
         ({"listeners": "SSL://:9093", "ssl.client.auth": "requested"}, False),
         ({"listeners": "SSL://:9093", "ssl.client.auth": "required"}, True),
         ({"listeners": "SSL://:9093", "listener.name.ssl.ssl.client.auth": "required"}, True),
+        ({"listeners": "SASL_SSL://:1", "sasl.enabled.mechanisms": "PLAIN,OAUTHBEARER"}, True),
+        (
+            {
+                "listeners": "SASL_SSL://:1",
+                "sasl.enabled.mechanisms": "PLAIN,OAUTHBEARER",
+                "sasl.oauthbearer.unsecured.tokens": "true",
+            },
+            False,
+        ),
         (
             {"listeners": "X://10.0.0.1:1", "listener.security.protocol.map": "X:SASL_PLAINTEXT"},
             True,
