@@ -1,7 +1,8 @@
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol, TypeVar
 
 from .records import Buffer, Record, Row
+from .schema import Message
 
 T = TypeVar("T")
 
@@ -82,3 +83,25 @@ def murmur2(data: bytes) -> int: ...
 
 # Of storage/disk.py, which asks the system in another way without it.
 def is_resident(mapped: Buffer, step_bytes: int) -> bool: ...
+
+# Kind, whether it is nullable, whether its length is compact, what it consists of.
+FieldType = tuple[int, bool, bool, FieldType | Layout | None]
+
+class Layout:
+    def __init__(
+        self,
+        message: type[Message],
+        fields: Sequence[tuple[str, FieldType]],
+        others: Sequence[tuple[str, Any]],
+        unchecked: Collection[str],
+        is_flexible: bool,
+    ) -> None: ...
+
+def decode_message(layout: Layout, buffer: memoryview, position: int) -> tuple[Any, int] | None: ...
+def encode_message(
+    layout: Layout,
+    message: Message,
+    tail: bytearray,
+    parts: list[Buffer],
+    min_part_bytes: int,
+) -> bytearray | None: ...

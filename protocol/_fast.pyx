@@ -1,13 +1,13 @@
 # cython: language_level=3, cdivision=True
-"""Compiled versions of what is slow in pure Python: encoding and decoding records, and murmur2.
+"""Compiled versions of what is slow in pure Python: codecs of records and messages, and murmur2.
 
 Records are decoded to objects or to columns, and encoded from either. The broker validates them.
 
 These functions do the common case and return None for everything else: invalid bytes, values of
-unusual types, numbers beyond 64 bits. Their callers (`records`, `client/arrow`) then use pure
-Python, so that results, errors and error messages are those of one implementation. The exception is
-`validate_records`, which says itself what is invalid: hostile input must not cost more than valid
-input.
+unusual types, numbers beyond 64 bits. Their callers (`records`, `compiler`, `client/arrow`) then
+use pure Python, so that results, errors and error messages are those of one implementation. The
+exception is `validate_records`, which says itself what is invalid: hostile input must not cost more
+than valid input.
 
 Nothing is read or written unchecked. `p` only moves forward, from the start of the records to their
 end, and every byte that is copied has been passed by `p`: no column needs more bytes than the
@@ -15,16 +15,20 @@ records have, and that is the size of its buffer.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
-from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize
+from cpython.bytearray cimport PyByteArray_GET_SIZE, PyByteArray_Resize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from cpython.ref cimport Py_INCREF
+from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_Check
+from cpython.ref cimport Py_INCREF, PyObject
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE, PyTuple_SET_ITEM
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport INT32_MAX, INT64_MAX, INT64_MIN
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport free, malloc, realloc
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy
 from posix.unistd cimport _SC_PAGESIZE, sysconf
+
+from uuid import UUID as _Uuid
 
 cdef extern from "sys/mman.h" nogil:
     # The last parameter is `char *` on macOS, and `unsigned char *` on Linux.
@@ -1346,6 +1350,527 @@ cdef uint32_t hashed(Bytes p, Py_ssize_t size) noexcept nogil:
         h = (h ^ k) * 0x5bd1e995
     h = (h ^ h >> 13) * 0x5bd1e995
     return h ^ h >> 15
+
+
+# Messages of the protocol, field by field as a `Layout` lists them; see compiler/layout.py.
+
+cdef extern from "structmember.h":
+    ctypedef struct PyMemberDef:
+        Py_ssize_t offset
+
+cdef extern from "Python.h":
+    ctypedef struct SlotDescriptor "PyMemberDescrObject":
+        PyMemberDef *d_member
+
+cdef enum:
+    # The numbers of compiler/layout.py.
+    BOOL = 1
+    INT8 = 2
+    INT16 = 3
+    UINT16 = 4
+    INT32 = 5
+    INT64 = 6
+    FLOAT64 = 7
+    UUID = 8
+    TEXT = 9
+    BLOB = 10
+    ARRAY = 11
+    STRUCT = 12
+    # Nothing else runs meanwhile, so messages with more elements are left to pure Python. It also
+    # has the rules of how many there may be.
+    MAX_ELEMENTS = 4096
+    UUID_BYTES = 16
+
+
+cdef struct Slot:
+    # Where an instance has the reference to the value.
+    Py_ssize_t offset
+    int kind
+    bint is_nullable
+    bint is_compact
+    # Of arrays: their elements, which have no offset.
+    Slot *element
+    # Of structs; `Layout.references` keeps it.
+    void *layout
+
+
+cdef struct OtherSlot:
+    Py_ssize_t offset
+    # Whether only the default can be encoded.
+    bint is_checked
+
+
+cdef struct Input:
+    Bytes start
+    Bytes p
+    Bytes end
+    Py_ssize_t room
+    bint failed
+
+
+cdef class Layout:
+    """A message class in one version: where its fields are, and how they are encoded.
+
+    `fields` has, for each field in the order of the encoding, its name and its type: a tuple of the
+    kind, whether it is nullable, whether its length is compact, and the type of the elements of an
+    array or the layout of a struct. `others` has the names and defaults of all other fields, and
+    `unchecked` the names of those whose values are dropped when encoded, whatever they are.
+    """
+
+    cdef object message
+    cdef bint is_flexible
+    cdef Py_ssize_t field_count
+    cdef Slot *fields
+    cdef list references
+    cdef Py_ssize_t other_count
+    cdef OtherSlot *others
+    cdef list defaults
+
+    def __cinit__(self, message, fields, others, unchecked, is_flexible):
+        self.message = message
+        self.is_flexible = is_flexible
+        self.references = []
+        self.defaults = []
+        self.fields = <Slot *>calloc(len(fields) + 1, sizeof(Slot))
+        self.others = <OtherSlot *>calloc(len(others) + 1, sizeof(OtherSlot))
+        if self.fields == NULL or self.others == NULL:
+            raise MemoryError
+        for name, default in others:
+            self.others[self.other_count].offset = slot_offset(message, name)
+            self.others[self.other_count].is_checked = name not in unchecked
+            self.defaults.append(default)
+            self.other_count += 1
+        for name, field_type in fields:
+            self.fields[self.field_count].offset = slot_offset(message, name)
+            self.set_type(&self.fields[self.field_count], field_type)
+            self.field_count += 1
+
+    cdef int set_type(self, Slot *slot, tuple field_type) except -1:
+        cdef Layout layout
+        kind, slot.is_nullable, slot.is_compact, inner = field_type
+        slot.kind = kind
+        if kind == STRUCT:
+            layout = inner
+            self.references.append(layout)
+            slot.layout = <void *>layout
+        elif kind == ARRAY:
+            slot.element = <Slot *>calloc(1, sizeof(Slot))
+            if slot.element == NULL:
+                raise MemoryError
+            self.set_type(slot.element, inner)
+        return 0
+
+    def __dealloc__(self):
+        cdef Py_ssize_t index
+        cdef Slot *element
+        cdef Slot *inner
+        if self.fields != NULL:
+            for index in range(self.field_count):
+                element = self.fields[index].element
+                while element != NULL:
+                    inner = element.element
+                    free(element)
+                    element = inner
+            free(self.fields)
+        free(self.others)
+
+
+cdef Py_ssize_t slot_offset(message, name) except -1:
+    """Return where instances have the reference of a slot."""
+    for base in message.__mro__:
+        if name in base.__dict__:
+            descriptor = base.__dict__[name]
+            if type(descriptor) is not SLOT_TYPE:
+                raise TypeError(f"{message.__name__}.{name} is not a slot")
+            return (<SlotDescriptor *><void *>descriptor).d_member.offset
+    raise AttributeError(f"{message.__name__} has no slot {name}")
+
+
+class _WithSlot:
+    __slots__ = ("slot",)
+
+
+SLOT_TYPE = type(_WithSlot.slot)
+
+
+cdef inline void put_slot(message, Py_ssize_t offset, value) noexcept:
+    """Set a slot of a new message, which has no value yet."""
+    Py_INCREF(value)
+    (<PyObject **>(<char *><void *>message + offset))[0] = <PyObject *>value
+
+
+cdef inline PyObject *slot_of(message, Py_ssize_t offset) noexcept:
+    return (<PyObject **>(<char *><void *>message + offset))[0]
+
+
+def decode_message(Layout layout, buffer, Py_ssize_t position):
+    """Decode the message at a position of a memoryview; return it and the position after it."""
+    cdef Py_buffer view
+    cdef Input data
+    if not open_buffer(buffer, &view):
+        return None
+    try:
+        if not 0 <= position <= view.len:
+            return None
+        data.start = <Bytes>view.buf
+        data.p = data.start + position
+        data.end = data.start + view.len
+        data.room = MAX_ELEMENTS
+        data.failed = False
+        message = decode_struct(&data, layout, buffer)
+        return None if data.failed else (message, data.p - data.start)
+    finally:
+        PyBuffer_Release(&view)
+
+
+cdef object decode_struct(Input *data, Layout layout, buffer):
+    """Decode one message; sets `failed` if that is left to pure Python, as all of these do."""
+    cdef Py_ssize_t index
+    cdef object message = (<TupleType *>layout.message).tp_alloc(<type>layout.message, 0)
+    for index in range(layout.other_count):
+        put_slot(message, layout.others[index].offset, layout.defaults[index])
+    for index in range(layout.field_count):
+        value = decode_value(data, &layout.fields[index], buffer)
+        if data.failed:
+            return None
+        put_slot(message, layout.fields[index].offset, value)
+    if layout.is_flexible:
+        # Tagged fields are rare.
+        if data.p == data.end or data.p[0] != 0:
+            data.failed = True
+            return None
+        data.p += 1
+    return message
+
+
+cdef object decode_value(Input *data, Slot *slot, buffer):
+    cdef int64_t number
+    cdef Py_ssize_t size
+    cdef Bytes p
+    if slot.kind <= INT64:
+        number = read_fixed(data, slot.kind)
+        return number if slot.kind != BOOL else number != 0
+    if slot.kind == FLOAT64:
+        return read_float(data)
+    if slot.kind == UUID:
+        p = data.p
+        if data.end - p < UUID_BYTES:
+            data.failed = True
+            return None
+        data.p += UUID_BYTES
+        return uuid_of(p)
+    if slot.kind == STRUCT:
+        if slot.is_nullable and read_fixed(data, INT8) < 0:
+            return None
+        return None if data.failed else decode_struct(data, <Layout>slot.layout, buffer)
+    size = read_length(data, slot)
+    if size < 0:
+        return None
+    if slot.kind == ARRAY:
+        return decode_array(data, slot.element, size, buffer)
+    if size > data.end - data.p:
+        data.failed = True
+        return None
+    p = data.p
+    data.p += size
+    if slot.kind == BLOB:
+        return buffer[p - data.start : data.p - data.start]
+    try:
+        return PyUnicode_DecodeUTF8(<char *>p, size, NULL)
+    except UnicodeDecodeError:
+        data.failed = True
+        return None
+
+
+cdef object decode_array(Input *data, Slot *element, Py_ssize_t count, buffer):
+    cdef Py_ssize_t index
+    cdef list values = []
+    data.room -= count
+    if data.room < 0:
+        data.failed = True
+        return None
+    for index in range(count):
+        value = decode_value(data, element, buffer)
+        if data.failed:
+            return None
+        values.append(value)
+    return tuple(values) if element.kind <= FLOAT64 else values
+
+
+cdef inline Py_ssize_t read_length(Input *data, Slot *slot) noexcept:
+    """Read a length or count; -1 is null. Sets `failed` if it is another negative number."""
+    cdef uint64_t number = 0
+    cdef int64_t size
+    cdef Bytes p
+    if not slot.is_compact:
+        size = read_fixed(data, INT16 if slot.kind == TEXT else INT32)
+    else:
+        p = read_varint(data.p, data.end, 32, &number)
+        if p == NULL:
+            data.failed = True
+            return -1
+        data.p = p
+        size = <int64_t>number - 1
+    if size < 0 and (size != -1 or not slot.is_nullable):
+        data.failed = True
+    return size
+
+
+cdef inline int64_t read_fixed(Input *data, int kind) noexcept:
+    cdef Bytes p = data.p
+    cdef Py_ssize_t size = fixed_size(kind), index
+    cdef uint64_t number = 0
+    if data.end - p < size:
+        data.failed = True
+        return 0
+    for index in range(size):
+        number = number << 8 | p[index]
+    data.p += size
+    if kind == INT64:
+        return <int64_t>number
+    if kind == INT32:
+        return <int32_t>number
+    if kind == INT16:
+        return <int16_t>number
+    return <int8_t>number if kind == INT8 else <int64_t>number
+
+
+cdef inline Py_ssize_t fixed_size(int kind) noexcept nogil:
+    if kind == INT64 or kind == FLOAT64:
+        return 8
+    if kind == INT32:
+        return 4
+    return 2 if kind == INT16 or kind == UINT16 else 1
+
+
+cdef object read_float(Input *data):
+    cdef int64_t bits = read_fixed(data, INT64)
+    cdef double number
+    memcpy(&number, &bits, sizeof(number))
+    return number
+
+
+cdef dict KNOWN_UUIDS = {}
+
+
+cdef object uuid_of(Bytes p):
+    """Return a UUID object, which takes long to create; requests name the same topics."""
+    content = PyBytes_FromStringAndSize(<char *>p, UUID_BYTES)
+    found = KNOWN_UUIDS.get(content)
+    if found is None:
+        found = _Uuid(bytes=content)
+        if len(KNOWN_UUIDS) >= MAX_ELEMENTS:
+            KNOWN_UUIDS.clear()
+        KNOWN_UUIDS[content] = found
+    return found
+
+
+def encode_message(Layout layout, message, bytearray tail, list parts, Py_ssize_t min_part_bytes):
+    """Append a message to `tail`, and return the new tail.
+
+    Bytes of at least `min_part_bytes` are appended to `parts` uncopied, after the tail so far.
+    """
+    cdef Output output
+    cdef list pieces = []
+    cdef Py_ssize_t room = MAX_ELEMENTS, used
+    output.start = output.p = output.end = NULL
+    try:
+        reserve(&output, 256)
+        if not encode_struct(&output, layout, message, pieces, min_part_bytes, &room):
+            return None
+        if pieces:
+            tail += pieces[0]
+            parts.append(tail)
+            parts.extend(pieces[1:])
+            return PyByteArray_FromStringAndSize(
+                <char *>output.start, output.p - output.start
+            )
+        used = PyByteArray_GET_SIZE(tail)
+        PyByteArray_Resize(tail, used + (output.p - output.start))
+        memcpy(PyByteArray_AS_STRING(tail) + used, output.start, output.p - output.start)
+        return tail
+    finally:
+        free(output.start)
+
+
+cdef bint encode_struct(
+    Output *output,
+    Layout layout,
+    message,
+    list pieces,
+    Py_ssize_t min_part_bytes,
+    Py_ssize_t *room,
+) except -1:
+    """Write a message; return False if that is left to pure Python, as all of these do."""
+    cdef Py_ssize_t index
+    cdef PyObject *value
+    if type(message) is not layout.message:
+        return False
+    for index in range(layout.other_count):
+        if layout.others[index].is_checked:
+            value = slot_of(message, layout.others[index].offset)
+            if value == NULL or not is_default(<object>value, layout.defaults[index]):
+                return False
+    for index in range(layout.field_count):
+        value = slot_of(message, layout.fields[index].offset)
+        if value == NULL or not encode_value(
+            output, &layout.fields[index], <object>value, pieces, min_part_bytes, room
+        ):
+            return False
+    if layout.is_flexible:
+        reserve(output, 1)
+        output.p[0] = 0
+        output.p += 1
+    return True
+
+
+cdef inline bint is_default(value, default) except -1:
+    if value is default:
+        return True
+    if type(value) is list or type(value) is tuple:
+        return len(value) == 0 and default == ()
+    return type(value) is type(default) and type(value) in (int, str, bool) and value == default
+
+
+cdef bint encode_value(
+    Output *output,
+    Slot *slot,
+    value,
+    list pieces,
+    Py_ssize_t min_part_bytes,
+    Py_ssize_t *room,
+) except -1:
+    cdef Field field
+    cdef Py_buffer view
+    if slot.kind <= FLOAT64:
+        return write_fixed(output, slot.kind, value)
+    if slot.kind == UUID:
+        return type(value) is _Uuid and write_content(output, value.bytes)
+    if slot.kind == STRUCT:
+        if slot.is_nullable:
+            write_number(output, -1 if value is None else 1, 1)
+            if value is None:
+                return True
+        return encode_struct(
+            output, <Layout>slot.layout, value, pieces, min_part_bytes, room
+        )
+    if value is None:
+        return slot.is_nullable and write_length(output, slot, -1)
+    if slot.kind == ARRAY:
+        return encode_array(output, slot, value, pieces, min_part_bytes, room)
+    if slot.kind == TEXT:
+        if not text_of(value, &field) or not write_length(output, slot, field.size):
+            return False
+        write_bytes(output, field.start, field.size)
+        return True
+    if not open_buffer(value, &view):
+        return False
+    try:
+        if view.len != len(value) or not write_length(output, slot, view.len):
+            return False
+        if view.len >= min_part_bytes:
+            pieces.append(
+                PyByteArray_FromStringAndSize(<char *>output.start, output.p - output.start)
+            )
+            pieces.append(value)
+            output.p = output.start
+        else:
+            write_bytes(output, <char *>view.buf, view.len)
+        return True
+    finally:
+        PyBuffer_Release(&view)
+
+
+cdef bint encode_array(
+    Output *output,
+    Slot *slot,
+    values,
+    list pieces,
+    Py_ssize_t min_part_bytes,
+    Py_ssize_t *room,
+) except -1:
+    if type(values) is not list and type(values) is not tuple:
+        return False
+    room[0] -= len(values)
+    if room[0] < 0 or not write_length(output, slot, len(values)):
+        return False
+    for value in values:
+        if not encode_value(output, slot.element, value, pieces, min_part_bytes, room):
+            return False
+    return True
+
+
+cdef inline bint write_fixed(Output *output, int kind, value) except -1:
+    cdef int overflow = 0
+    cdef int64_t number, limit
+    cdef double real
+    if kind == FLOAT64:
+        if type(value) is not float:
+            return False
+        real = value
+        memcpy(&number, &real, sizeof(number))
+        write_number(output, number, 8)
+        return True
+    if kind == BOOL:
+        if type(value) is not bool:
+            return False
+        write_number(output, value is True, 1)
+        return True
+    if not PyLong_Check(value):
+        return False
+    number = PyLong_AsLongLongAndOverflow(value, &overflow)
+    if overflow:
+        return False
+    if kind == UINT16:
+        if not 0 <= number <= 0xFFFF:
+            return False
+    elif kind != INT64:
+        limit = <int64_t>1 << (8 * fixed_size(kind) - 1)
+        if not -limit <= number < limit:
+            return False
+    write_number(output, number, fixed_size(kind))
+    return True
+
+
+cdef inline bint write_length(Output *output, Slot *slot, Py_ssize_t size) except -1:
+    cdef uint64_t rest = <uint64_t>(size + 1)
+    if slot.is_compact:
+        if rest > 0xFFFFFFFF:
+            return False
+        reserve(output, MAX_VARINT_BYTES)
+        while rest > 0x7F:
+            output.p[0] = <uint8_t>(rest & 0x7F | 0x80)
+            output.p += 1
+            rest >>= 7
+        output.p[0] = <uint8_t>rest
+        output.p += 1
+        return True
+    if size > (0x7FFF if slot.kind == TEXT else INT32_MAX):
+        return False
+    write_number(output, size, 2 if slot.kind == TEXT else 4)
+    return True
+
+
+cdef inline int write_number(Output *output, int64_t number, Py_ssize_t size) except -1:
+    cdef Py_ssize_t index
+    reserve(output, size)
+    for index in range(size):
+        output.p[index] = <uint8_t>(<uint64_t>number >> 8 * (size - 1 - index))
+    output.p += size
+    return 0
+
+
+cdef inline bint write_content(Output *output, bytes content) except -1:
+    write_bytes(output, PyBytes_AS_STRING(content), PyBytes_GET_SIZE(content))
+    return True
+
+
+cdef inline int write_bytes(Output *output, const char *start, Py_ssize_t size) except -1:
+    if size > 0:
+        reserve(output, size)
+        memcpy(output.p, start, size)
+        output.p += size
+    return 0
 
 
 # Residency.

@@ -16,6 +16,9 @@ Error reports cost nothing until there is an error: the field of every generated
 so the line number in a traceback identifies the field, and the local variables of the frame give
 the byte position and the array indexes.
 
+With the compiled module, common messages are encoded and decoded there, from a `Layout` of the same
+construct. It leaves all others, and all errors, to the generated code.
+
 To see the generated code: `print(codec(HeartbeatRequest, 4).decode_source)`.
 """
 
@@ -24,14 +27,19 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from functools import cache
-from types import TracebackType
-from typing import Any, Generic, TypeVar
+from types import ModuleType, TracebackType
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from .. import compiled
 from ..errors import DecodeError, EncodeError
 from ..schema import Buffer, Message
 from .decoder import DecoderWriter
 from .encoder import PASS_THROUGH_BYTES, EncoderWriter
+from .layout import layout_of
 from .source import MalformedError
+
+if TYPE_CHECKING:
+    from .._fast import Layout
 
 __all__ = ["PASS_THROUGH_BYTES", "Codec", "codec"]
 
@@ -41,7 +49,7 @@ M = TypeVar("M", bound=Message)
 class Codec(Generic[M]):
     """Encodes and decodes one message class in one version."""
 
-    __slots__ = ("_decode", "_decoder", "_encode", "_encoder", "message", "version")
+    __slots__ = ("_decode", "_decoder", "_encode", "_encoder", "_layout", "message", "version")
 
     def __init__(self, message: type[M], version: int) -> None:
         self.message = message
@@ -49,6 +57,7 @@ class Codec(Generic[M]):
         label = f"{message.__name__} v{version}"
         self._decoder = DecoderWriter(f"<decode {label}>")
         self._encoder = EncoderWriter(f"<encode {label}>")
+        self._layout: Layout | None = None
         # Compiled on first use: a process that decodes a message seldom encodes it.
         self._decode: Callable[[memoryview, int, int], tuple[M, int]] = self._first_decode
         self._encode: Callable[[M, bytearray, list[Buffer]], bytearray] = self._first_encode
@@ -72,6 +81,11 @@ class Codec(Generic[M]):
 
         Byte fields are slices of `buffer`. Raises DecodeError.
         """
+        fast = compiled.fast
+        if fast is not None:
+            decoded = fast.decode_message(self._layout or self._describe(fast), buffer, position)
+            if decoded is not None:
+                return decoded
         try:
             return self._decode(buffer, position, len(buffer))
         except (MalformedError, struct.error, IndexError, UnicodeDecodeError) as error:
@@ -83,10 +97,20 @@ class Codec(Generic[M]):
         A large byte field is appended to `parts` uncopied, after the tail so far: the encoded bytes
         are those of all parts, then those of the tail. Raises EncodeError.
         """
+        fast = compiled.fast
+        if fast is not None:
+            layout = self._layout or self._describe(fast)
+            encoded = fast.encode_message(layout, message, tail, parts, PASS_THROUGH_BYTES)
+            if encoded is not None:
+                return encoded
         try:
             return self._encode(message, tail, parts)
         except (MalformedError, struct.error, AttributeError, TypeError, ValueError) as error:
             raise self._encode_error(error) from error
+
+    def _describe(self, fast: ModuleType) -> Layout:
+        self._layout = layout_of(self.message.struct(self.version), fast.Layout)
+        return self._layout
 
     # Two threads may compile at the same time: both results are equal, and the last one is kept.
 

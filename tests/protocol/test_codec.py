@@ -4,14 +4,26 @@ from struct import Struct
 
 import pytest
 
+from ottla.protocol import compiled
 from ottla.protocol.api.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from ottla.protocol.api.fetch import FetchableTopicResponse, FetchResponse, PartitionData
+from ottla.protocol.api.fetch import (
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
 from ottla.protocol.api.heartbeat import HeartbeatResponse
 from ottla.protocol.api.init_producer_id import InitProducerIdResponse
 from ottla.protocol.api.metadata import MetadataRequest, MetadataResponse
-from ottla.protocol.api.produce import ProduceRequest, ProduceResponse
+from ottla.protocol.api.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
 from ottla.protocol.codec import decode_request, decode_response, encode_request, encode_response
-from ottla.protocol.compiler import PASS_THROUGH_BYTES, codec, source
+from ottla.protocol.compiler import PASS_THROUGH_BYTES, Codec, codec, source
+from ottla.protocol.compiler.layout import layout_of
 from ottla.protocol.errors import DecodeError, UnsupportedVersionError
 from ottla.protocol.registry import (
     ADD_PARTITIONS_TO_TXN,
@@ -171,6 +183,38 @@ def test_tags_are_written_in_ascending_order():
     wire = b"".join(encode_request(request, 3, 1, None))
 
     assert wire.endswith(bytes.fromhex("02 05 01 61 09 01 62"))
+
+
+needs_compiled = pytest.mark.skipif(
+    compiled.fast is None, reason="the compiled module was not built"
+)
+
+
+@needs_compiled
+@pytest.mark.parametrize("request_type", [ProduceRequest, FetchRequest, MetadataRequest])
+def test_common_messages_are_not_left_to_generated_code(request_type, monkeypatch):
+    for message in (request_type, request_type.api.response):
+        for version in message.versions:
+            new = Codec(message, version)
+            monkeypatch.setattr(Codec, "_first_encode", None)
+            monkeypatch.setattr(Codec, "_first_decode", None)
+
+            wire = new.encode(message(), bytearray(), [])
+
+            assert new.decode(memoryview(wire)) == (message(), len(wire))
+
+
+@needs_compiled
+def test_messages_with_many_elements_are_left_to_generated_code():
+    """No other thread runs while the compiled module decodes one."""
+    topic = TopicProduceData(partition_data=[PartitionProduceData(records=b"")] * 5_000)
+    request = ProduceRequest(topic_data=[topic])
+    layout = layout_of(ProduceRequest.struct(9), compiled.fast.Layout)
+    wire = codec(ProduceRequest, 9).encode(request, bytearray(), [])
+
+    assert compiled.fast.encode_message(layout, request, bytearray(), [], 4096) is None
+    assert compiled.fast.decode_message(layout, memoryview(wire), 0) is None
+    assert codec(ProduceRequest, 9).decode(memoryview(wire)) == (request, len(wire))
 
 
 def test_header_versions_depend_on_api_and_version():
