@@ -1875,9 +1875,14 @@ cdef inline int write_bytes(Output *output, const char *start, Py_ssize_t size) 
 
 # Residency.
 
-def is_resident(mapped, size_t step_bytes):
-    """Whether a part of a mapped file is in the page cache, at every `step_bytes` and at its end.
+cdef enum:
+    PAGES_PER_CALL = 32
 
+
+def is_resident(mapped, size_t step_bytes):
+    """Whether a part of a mapped file is in the page cache.
+
+    A few pages are asked for all at once, of more one at every `step_bytes` and the last one.
     Unlike a read that must not wait, this never starts to read what is missing.
     """
     cdef Py_buffer view
@@ -1887,16 +1892,27 @@ def is_resident(mapped, size_t step_bytes):
     try:
         address = <size_t>view.buf
         end = address + <size_t>view.len
+        if address == end:
+            return True
+        if end - address <= (PAGES_PER_CALL - 1) * page_bytes:
+            return are_pages_resident(address, end, page_bytes)
         while address < end:
-            if not is_page_resident(address, page_bytes):
+            if not are_pages_resident(address, address + 1, page_bytes):
                 return False
             address += step_bytes
-        return view.len == 0 or is_page_resident(end - 1, page_bytes)
+        return are_pages_resident(end - 1, end, page_bytes)
     finally:
         PyBuffer_Release(&view)
 
 
-cdef inline bint is_page_resident(size_t address, size_t page_bytes) noexcept nogil:
-    cdef uint8_t residency = 0
-    address -= address % page_bytes
-    return mincore(<void *>address, page_bytes, &residency) == 0 and residency & 1
+cdef inline bint are_pages_resident(size_t start, size_t end, size_t page_bytes) noexcept nogil:
+    """Ask for at most PAGES_PER_CALL pages."""
+    cdef uint8_t residency[PAGES_PER_CALL]
+    cdef size_t page
+    start -= start % page_bytes
+    if mincore(<void *>start, end - start, residency) < 0:
+        return False
+    for page in range((end - start + page_bytes - 1) // page_bytes):
+        if not residency[page] & 1:
+            return False
+    return True

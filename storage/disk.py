@@ -26,6 +26,7 @@ Buffer = bytes | bytearray | memoryview
 NO_SPACE_ERRORS = (errno.ENOSPC, errno.EDQUOT)
 
 _TEMPORARY_NUMBERS = count()
+_PAGE_BYTES = 4096
 _PROBE_STEP_BYTES = 128 * 1024
 _READ_AHEAD_STEP_BYTES = 512 * 1024
 _NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)
@@ -65,20 +66,6 @@ class Disk:
         """Read up to `size` bytes; fewer at the end of the file."""
         return os.pread(fd, size, position)
 
-    def read_if_cached(self, fd: int, size: int, position: int) -> bytes | None:
-        """Read `size` bytes if that does not wait for the device; None if it would.
-
-        None where the system cannot tell, and if the file ends before.
-        """
-        if _NOWAIT is None:
-            return None
-        buffer = bytearray(size)
-        try:
-            is_whole = os.preadv(fd, [buffer], position, _NOWAIT) == size
-        except OSError:
-            return None
-        return bytes(buffer) if is_whole else None
-
     def read_into(self, fd: int, buffer: bytearray | memoryview, position: int) -> int:
         """Read into a buffer, and return the number of bytes read."""
         return os.preadv(fd, [buffer], position)
@@ -101,13 +88,11 @@ class Disk:
         `mapped` is that part, which starts at `position`. Unlike `is_cached`, the compiled module
         does not start to read what is missing.
         """
-        end = position + len(mapped)
-        steps = range(position, end, _PROBE_STEP_BYTES)
+        fast = compiled.fast
         return (
-            compiled.fast.is_resident(mapped, _PROBE_STEP_BYTES)
-            if compiled.fast is not None
-            else all(self.is_cached(fd, step) for step in steps)
-            and (position == end or self.is_cached(fd, end - 1))
+            fast.is_resident(mapped, _PROBE_STEP_BYTES)
+            if fast is not None
+            else all(self.is_cached(fd, position + at) for at in _probes(len(mapped)))
         )
 
     def read_ahead(self, fd: int, position: int, size: int) -> None:
@@ -269,6 +254,12 @@ class Disk:
             os.close(fd)
             raise
         return fd
+
+
+def _probes(size: int) -> list[int]:
+    """Return the positions in a range of some size that are asked for, as the compiled module."""
+    step_bytes = _PAGE_BYTES if size <= 31 * _PAGE_BYTES else _PROBE_STEP_BYTES
+    return [*range(0, size, step_bytes), size - 1] if size else []
 
 
 def read_json(path: Path) -> Any:

@@ -246,15 +246,9 @@ class Segment:
     def read(self, start: int, size: int) -> bytes:
         """Read bytes for Python to look at."""
         size = min(size, self.size - start)
-        if READ_MODE.may_wait:
-            return self._disk.read(self._open(), size, start)
-        # Asked first, because a read of pages that are not there is started, which may take long.
-        if not self.is_in_page_cache(start, start + size):
+        if not READ_MODE.may_wait and not self.is_in_page_cache(start, start + size):
             raise ColdReadError
-        data = self._disk.read_if_cached(self._open(), size, start)
-        if data is None:
-            raise ColdReadError
-        return data
+        return self._disk.read(self._open(), size, start)
 
     def reader(self) -> Segment:
         """Return a copy with descriptors of its own, for a thread to read what there is now."""
@@ -409,7 +403,8 @@ class Segment:
         """Whether a range is probably in the page cache: it is at the positions probed."""
         if self.is_dropped:
             return True  # It can no longer be loaded.
-        return self._disk.is_resident(self._open(), self.view(start, stop), start)
+        mapped = self.view(start, stop)
+        return self._fd is None or self._disk.is_resident(self._fd, mapped, start)
 
     def load_into_page_cache(self, start: int, stop: int) -> None:
         """Read a range into the page cache. May be called in a thread: it waits for the device.

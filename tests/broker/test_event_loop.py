@@ -96,11 +96,6 @@ class PageCacheDisk(ThreadsDisk):
         self._load(fd, len(buffer), position)
         return super().read_into(fd, buffer, position)
 
-    def read_if_cached(self, fd, size, position):
-        if self.is_counting and self._range(fd, size, position) - self._pages:
-            return None
-        return super().read_if_cached(fd, size, position)
-
     def is_resident(self, fd, mapped, position):
         if self.is_counting and self._range(fd, len(mapped), position) - self._pages:
             return False

@@ -158,12 +158,12 @@ class FaultyDisk(Disk):
         faults.inject("open", str(path), "after")
         return fd
 
-    def read_if_cached(self, fd: int, size: int, position: int) -> bytes | None:
+    def is_resident(self, fd: int, mapped: memoryview, position: int) -> bool:
         try:
             faults.inject("read", self.name_of(fd), "before")
         except OSError:
-            return None  # The caller reads again where it may wait.
-        return super().read_if_cached(fd, size, position)
+            return False  # The caller reads where it may wait.
+        return super().is_resident(fd, mapped, position)
 
     def name_of(self, file: int | Path) -> str:
         return self._names.get(file, "") if isinstance(file, int) else str(file)

@@ -3,6 +3,8 @@
 import os
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from ottla.protocol import compiled
 from ottla.storage.disk import Disk
@@ -39,6 +41,23 @@ def test_only_what_was_read_is_resident(evicted, monkeypatch):
         assert disk.is_resident(fd, mapped[:0], 0)
         assert not disk.is_resident(fd, mapped, 0)
         assert not disk.is_resident(fd, mapped[300 * 1024 :], 300 * 1024)
+
+
+@given(pages=st.sets(st.integers(0, 255)), data=st.data())
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=20)
+def test_the_compiled_module_sees_the_same_pages_as_reads_that_must_not_wait(evicted, pages, data):
+    disk, fd, mapped = evicted
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    for page in pages:
+        disk.read(fd, 1, page * 4096)
+    start = data.draw(st.integers(0, SIZE))
+    part = mapped[start : data.draw(st.integers(start, min(start + 200_000, SIZE)))]
+
+    is_resident = disk.is_resident(fd, part, start)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compiled, "fast", None)
+        assert disk.is_resident(fd, part, start) is is_resident
 
 
 @pytest.mark.skipif(compiled.fast is None, reason="the compiled module was not built")
