@@ -30,7 +30,7 @@ from .deadlines import Deadlines, Now
 from .effects import Append, Effect, LogMessage, Reply, append_error
 from .errors import GroupError
 from .group_timers import GroupTimers, Timer
-from .member import Join, Member
+from .member import Join, Member, Protocols
 from .membership import Membership
 from .records import GroupMetadataValue, GroupRecord
 from .responses import join_error, join_response, sync_response
@@ -59,6 +59,10 @@ class Group:
         self.membership = Membership()
         #: What the members of the last generation subscribed to; None before the first one.
         self.subscriptions: Sequence[bytes] | None = None
+        # The size of those whose members have left, or have other metadata by now: they are kept
+        # until the next generation. And the ids of the others.
+        self._replaced_bytes = 0
+        self._current: set[int] = set()
         # Soft state of the rebalance in progress.
         self._timers = GroupTimers(group_id, deadlines)
         # Initial delay of an empty group: how much longer it may be extended, and whether a member
@@ -91,11 +95,7 @@ class Group:
     @property
     def size_bytes(self) -> int:
         """The estimated memory of its members."""
-        members = self.members.values()
-        # What a member has replaced is kept until the next generation.
-        current = {id(metadata) for member in members for _name, metadata in member.protocols}
-        replaced = (data for data in self.subscriptions or () if id(data) not in current)
-        return sum(member.size_bytes for member in members) + sum(map(len, replaced))
+        return self.membership.size_bytes + self._replaced_bytes
 
     @property
     def pending(self) -> set[str]:
@@ -125,7 +125,7 @@ class Group:
         """
         if self.state is GroupState.COMPLETING_REBALANCE and metadata.generation == self.generation:
             for member in metadata.members:
-                self.members[member.member_id].assignment = bytes(member.assignment)
+                self.membership.assign(self.members[member.member_id], bytes(member.assignment))
             self._become(GroupState.STABLE)
 
     def start_sessions(self, now: Now) -> None:
@@ -334,7 +334,7 @@ class Group:
         member = self._find(join.member_id, join.instance_id)
         is_unchanged = member.protocols == join.protocols
         if self.state is GroupState.PREPARING_REBALANCE:
-            member.update(join)
+            self._update(member, join)
             return wait_in_join(member, token) + self._complete_join_if_all_joined(now)
         is_retry = is_unchanged and (
             self.state is GroupState.COMPLETING_REBALANCE or member.id != self.leader
@@ -342,7 +342,7 @@ class Group:
         if is_retry:
             self._timers.start_session(member, now)
             return [Reply(token, join_response(self, member))]
-        member.update(join)
+        self._update(member, join)
         reason = f"member {member.id} {'joined again' if is_unchanged else 'changed its metadata'}"
         return wait_in_join(member, token) + self._prepare_rebalance(reason, now)
 
@@ -367,7 +367,7 @@ class Group:
         was_leader = self.leader == old.id
         member = Member.from_join(new_id, join)
         member.assignment, member.is_new = old.assignment, False
-        self.membership.remove(old)
+        self._remove_member(old)
         self.membership.add(member)
         if was_leader:
             self.leader = new_id
@@ -423,7 +423,7 @@ class Group:
         effects: list[Effect] = []
         if self.state is GroupState.COMPLETING_REBALANCE:
             for member in self.members.values():
-                member.assignment = b""
+                self.membership.assign(member, b"")
                 if member.waiting_sync is not None:
                     self._timers.extend_session(member, now)
                 effects += refuse_sync(member, ErrorCode.REBALANCE_IN_PROGRESS)
@@ -549,7 +549,7 @@ class Group:
         return effects + self._complete_join_if_all_joined(now)
 
     def _remove(self, member: Member) -> list[Effect]:
-        self.membership.remove(member)
+        self._remove_member(member)
         self._timers.cancel_session(member.id)
         self._not_synced.discard(member.id)
         if self.leader == member.id:
@@ -591,6 +591,24 @@ class Group:
 
     def _note_subscriptions(self) -> None:
         self.subscriptions = [member.metadata(self.protocol) for member in self.members.values()]
+        self._replaced_bytes = 0
+        self._current = set(map(id, self.subscriptions))
+
+    def _update(self, member: Member, join: Join) -> None:
+        before = member.protocols
+        self.membership.update(member, join)
+        if member.protocols is not before:
+            self._note_replaced(before)
+
+    def _remove_member(self, member: Member) -> None:
+        self.membership.remove(member)
+        self._note_replaced(member.protocols)
+
+    def _note_replaced(self, protocols: Protocols) -> None:
+        for _name, metadata in protocols:
+            if id(metadata) in self._current:
+                self._current.remove(id(metadata))
+                self._replaced_bytes += len(metadata)
 
     def _check_generation(self, generation: int) -> None:
         if generation != self.generation:

@@ -687,7 +687,7 @@ class GroupShard:
             for member_id, member in classic.members.items():
                 metadata = members[member_id].metadata
                 assert metadata.classic is not None
-                member.set_protocols(metadata.classic.protocols)
+                classic.membership.set_protocols(member, metadata.classic.protocols)
             classic.start_sessions(now)
             effects += classic.rebalance(reason, now)
             self.resize(classic)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from ottla.protocol.errors import ErrorCode
 
 from .errors import GroupError
-from .member import Join, Member
+from .member import Join, Member, Protocols
 
 
 class Membership:
@@ -18,6 +18,10 @@ class Membership:
         self.members: dict[str, Member] = {}
         #: Member ids that were handed out, but that nobody joined with yet (KIP-394).
         self.pending: set[str] = set()
+        #: The estimated memory of the members. It is asked for after each event.
+        self.size_bytes = 0
+        # How many members support the same protocols.
+        self._protocol_names: Counter[frozenset[str]] = Counter()
         # Member ids by instance id.
         self._static: dict[str, str] = {}
         for member in members:
@@ -57,14 +61,43 @@ class Membership:
     def add(self, member: Member) -> None:
         """Add a member."""
         self.members[member.id] = member
+        self._count(member)
         if member.instance_id is not None:
             self._static[member.instance_id] = member.id
 
     def remove(self, member: Member) -> None:
         """Remove a member."""
         del self.members[member.id]
+        self._uncount(member)
         if member.instance_id is not None:
             self._static.pop(member.instance_id, None)
+
+    def update(self, member: Member, join: Join) -> None:
+        """Apply what a later JoinGroup of a member says."""
+        self._uncount(member)
+        member.update(join)
+        self._count(member)
+
+    def set_protocols(self, member: Member, protocols: Protocols) -> None:
+        """Replace the protocols that a member supports."""
+        self._uncount(member)
+        member.set_protocols(protocols)
+        self._count(member)
+
+    def assign(self, member: Member, assignment: bytes) -> None:
+        """Replace the assignment of a member."""
+        self.size_bytes += len(assignment) - len(member.assignment)
+        member.assignment = assignment
+
+    def _count(self, member: Member) -> None:
+        self.size_bytes += member.size_bytes
+        self._protocol_names[member.protocol_names] += 1
+
+    def _uncount(self, member: Member) -> None:
+        self.size_bytes -= member.size_bytes
+        self._protocol_names[member.protocol_names] -= 1
+        if not self._protocol_names[member.protocol_names]:
+            del self._protocol_names[member.protocol_names]
 
     def check_join(self, join: Join, max_size: int) -> None:
         """Raise GroupError if no protocol suits all members, or if the group is full.
@@ -72,7 +105,7 @@ class Membership:
         A member that joins again has to keep one of its protocols, as in Kafka.
         """
         names = {name for name, _metadata in join.protocols}
-        if self.members and not names & _common_protocols(self.members.values()):
+        if self.members and not names & self._common_protocols():
             raise GroupError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         is_known = (
             join.member_id in self.members
@@ -84,12 +117,11 @@ class Membership:
 
     def choose_protocol(self) -> str | None:
         """Return the protocol that most members prefer, of those that all support."""
-        candidates = _common_protocols(self.members.values())
+        candidates = self._common_protocols()
         if not candidates:
             return None
         votes = Counter(member.vote(candidates) for member in self.members.values())
         return votes.most_common(1)[0][0]
 
-
-def _common_protocols(members: Iterable[Member]) -> frozenset[str]:
-    return frozenset.intersection(*{member.protocol_names for member in members})
+    def _common_protocols(self) -> frozenset[str]:
+        return frozenset.intersection(*self._protocol_names)
