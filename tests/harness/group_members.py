@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache, partial
 from pathlib import Path
@@ -43,7 +43,7 @@ from ottla.coord.records import (
     decode_offset,
 )
 
-_MEMBERS = Path(__file__).parent / "members"
+MEMBERS = Path(__file__).parent / "members"
 #: Longer than anything takes on a busy machine; a test that waits this long hangs.
 TIMEOUT_SECONDS = 40
 SESSION_MS = 2000
@@ -78,10 +78,10 @@ def missing(client: str) -> str | None:
 
 @cache
 def _java_classes() -> str:
-    """Compile the Java member, once per session."""
+    """Compile the Java members, once per session."""
     folder = tempfile.mkdtemp(prefix="ottla-test-member-")
-    command = ["javac", "-cp", f"{kafka_libs()}/*", "-d", folder, str(_MEMBERS / "Member.java")]
-    subprocess.run(command, check=True)
+    sources = map(str, MEMBERS.glob("*.java"))
+    subprocess.run(["javac", "-cp", f"{kafka_libs()}/*", "-d", folder, *sources], check=True)
     return folder
 
 
@@ -91,13 +91,18 @@ def remove_java_classes() -> None:
         _java_classes.cache_clear()
 
 
+def java_command(program: str) -> list[str]:
+    """Return the command of a Java member."""
+    path = f"{kafka_libs()}/*:{_java_classes()}"
+    return [*JAVA, "-Xshare:auto", "-Xmx128m", "-cp", path, program]
+
+
 def _command(client: str) -> list[str]:
     if client == "kafkajs":
-        return ["node", str(_MEMBERS / "member.js")]
+        return ["node", str(MEMBERS / "member.js")]
     if client == "java":
-        path = f"{kafka_libs()}/*:{_java_classes()}"
-        return [*JAVA, "-Xshare:auto", "-Xmx128m", "-cp", path, "Member"]
-    return [sys.executable, str(_MEMBERS / "member.py"), client]
+        return java_command("Member")
+    return [sys.executable, str(MEMBERS / "member.py"), client]
 
 
 class EventLog:
@@ -179,6 +184,8 @@ def _partitions(arguments: list[str]) -> set[int]:
 class GroupMembers:
     """The members of a group, by name."""
 
+    event_log: type[EventLog] = EventLog
+
     def __init__(
         self, address: str, folder: Path, group: str, topic: str, *, assignors: Sequence[str]
     ) -> None:
@@ -188,7 +195,7 @@ class GroupMembers:
         self.assignors = assignors
         self.folder = folder / group
         self.folder.mkdir(parents=True)
-        self.events = EventLog(self.folder / "events")
+        self.events = self.event_log(self.folder / "events")
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(
@@ -219,14 +226,17 @@ class GroupMembers:
             "protocol": protocol,
             "regex": regex,
         }
+        environ = {"NODE_PATH": node_modules() or ""} if client == "kafkajs" else {}
+        self._spawn(name, [*_command(client), json.dumps(config)], environ)
+
+    def _spawn(self, name: str, command: Sequence[str], environ: Mapping[str, str]) -> None:
         # A member that is restarted starts from nothing.
         self.events.read()
         self.events.assigned[name].clear()
         self.events.count[name] = 0
-        environ = {"NODE_PATH": node_modules() or ""} if client == "kafkajs" else {}
         with (self.folder / f"{name}.log").open("ab") as log:
             self._processes[name] = subprocess.Popen(
-                [*_command(client), json.dumps(config)],
+                command,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

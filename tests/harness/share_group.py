@@ -49,7 +49,6 @@ class ShareEventLog(EventLog):
         elif event == "acknowledged" and arguments[2] in _FINAL:
             self.done[at] = f"{member}: {arguments[2]}"
 
-
     def _told(self, at: tuple[int, int]) -> str:
         """Return the events of a record."""
         own = [str(at[0]), str(at[1])]

@@ -34,7 +34,7 @@ CLIENT = ClientConfig(
 BRISK = ShareConfig(max_wait=0.1, acknowledge_interval=0.05)
 LOCK_SECONDS = 2.0
 PATIENCE = 30.0
-_CONFIGS = {
+SHARE_CONFIGS = {
     "group.share.heartbeat.interval.ms": "200",
     "group.share.min.heartbeat.interval.ms": "200",
     "group.share.session.timeout.ms": "5000",
@@ -55,12 +55,12 @@ def a_share_cluster(kind: str, folder: Path) -> Iterator[ApacheKafka | Daemon]:
     if kind == "kafka":
         if reason := ApacheKafka.missing():
             pytest.skip(reason)
-        with ApacheKafka(folder, **_CONFIGS, **_KAFKA_CONFIGS) as kafka:
+        with ApacheKafka(folder, **SHARE_CONFIGS, **_KAFKA_CONFIGS) as kafka:
             yield kafka
         return
     if SHARE_FETCH.key not in SUPPORTED_APIS:
         pytest.skip("the broker has no share groups")
-    flags = [word for name, value in _CONFIGS.items() for word in ("--set", f"{name}={value}")]
+    flags = [word for name, value in SHARE_CONFIGS.items() for word in ("--set", f"{name}={value}")]
     with Daemon(folder, *flags) as daemon:
         yield daemon
 

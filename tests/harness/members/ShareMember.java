@@ -101,8 +101,10 @@ class ShareMember {
 
     void acknowledged(Map<TopicIdPartition, Set<Long>> offsets, Exception error) {
         offsets.forEach((tp, some) -> some.forEach(offset -> {
-            AcknowledgeType type = said.get(key(tp.partition(), offset));
-            if (error != null) said.remove(key(tp.partition(), offset));
+            String key = key(tp.partition(), offset);
+            // Nothing was said about a record that is released before the application gets it.
+            AcknowledgeType type = said.getOrDefault(key, AcknowledgeType.RELEASE);
+            if (error != null || type != AcknowledgeType.RENEW) said.remove(key);
             String result = error == null ? type.toString().toLowerCase() : error.getClass().getSimpleName();
             log(error == null ? "acknowledged" : "failed", tp.partition() + " " + offset + " " + result);
         }));

@@ -87,11 +87,13 @@ class ShareMember:
         self._said[at] = what
         self._write("sending", *at, what)
 
-    def _acknowledged(self, tp: TopicPartition, offsets: list[int], error: Exception | None) -> None:
+    def _acknowledged(
+        self, tp: TopicPartition, offsets: list[int], error: Exception | None
+    ) -> None:
         for offset in offsets:
             at = tp.partition, offset
-            # A record that is released by `close` was never spoken of.
-            what = self._said.get(at, "release")
+            # Nothing was said about a record that is released before the application gets it.
+            what = self._said.pop(at, "release")
             if error is None:
                 self._write("acknowledged", *at, what)
             else:
