@@ -174,6 +174,7 @@ class RequestContext:
         "client_id",
         "connection",
         "correlation_id",
+        "decode_seconds",
         "received_at",
         "size_bytes",
         "usage",
@@ -203,6 +204,8 @@ class RequestContext:
         self.size_bytes = 0
         #: What counts for the quotas of the client; None without quotas.
         self.usage: RequestUsage | None = None
+        #: How long a thread took to decode the request; None if it was decoded when received.
+        self.decode_seconds: float | None = None
 
     @property
     def principal(self) -> KafkaPrincipal:
@@ -319,18 +322,23 @@ class Dispatcher:
         self, frame: Buffer, connection: Connection, received_at: float
     ) -> tuple[RequestContext, Message | None]:
         """Decode a large frame; see `decode`."""
-        return await asyncio.get_running_loop().run_in_executor(
-            self._thread, self.decode, frame, connection, received_at
+        (context, body), seconds = await asyncio.get_running_loop().run_in_executor(
+            self._thread, _timed, self.decode, frame, connection, received_at
         )
+        context.decode_seconds = seconds
+        return context, body
 
     async def encode_in_thread(self, context: RequestContext, response: Message) -> list[Buffer]:
         """Encode the response of a large request; see `encode`."""
-        if context.usage is not None:
-            context.usage.finish(context, response)
-            context.usage = None
-        return await asyncio.get_running_loop().run_in_executor(
-            self._thread, self.encode, context, response
+        usage, context.usage = context.usage, None
+        if usage is not None:
+            usage.finish(context, response)
+        parts, seconds = await asyncio.get_running_loop().run_in_executor(
+            self._thread, _timed, self.encode, context, response
         )
+        if usage is not None:
+            usage.record_seconds(seconds)
+        return parts
 
     def decode(
         self, frame: Buffer, connection: Connection, received_at: float
@@ -430,6 +438,10 @@ class Dispatcher:
             return handler(self._broker, context, body)
         if context.api is registry.PRODUCE and getattr(body, "acks", None) == 0:
             usage.finish_without_response(context)
+        decode_seconds = context.decode_seconds
+        if decode_seconds is None:
+            decode_seconds = perf_counter() - context.received_at
+        usage.record_seconds(decode_seconds)
         return usage.run(lambda: handler(self._broker, context, body))
 
     def _comes_from_broker(self, context: RequestContext) -> bool:
@@ -465,12 +477,15 @@ class Dispatcher:
         usage = context.usage
         if usage is not None:
             usage.finish(context, response)
+            began = perf_counter()
         try:
             parts = encode_response(response, context.version, context.correlation_id)
         except Exception as error:  # noqa: BLE001  # The error boundary.
             _log_error("Encoding a response failed", context, error)
             context.connection.close(f"Encoding the {context.api.name} response failed")
             return []
+        if usage is not None:
+            usage.record_seconds(perf_counter() - began)
         key = context.api.key
         histogram = self._histograms.get(key)
         if histogram is None:
@@ -530,6 +545,12 @@ class Dispatcher:
         if response is None:
             context.connection.close(f"{context.api.name} failed: {code.name}")
         return response
+
+
+def _timed(call: Callable[..., T], *arguments: object) -> tuple[T, float]:
+    """Return the result of a call, and how long it took."""
+    began = perf_counter()
+    return call(*arguments), perf_counter() - began
 
 
 def _log_error(message: str, context: RequestContext, error: BaseException) -> None:

@@ -11,8 +11,8 @@ seconds has to wait until the same total in a longer window would be within the 
 - Produce: the bytes of the request count, and nothing is refused.
 - Fetch: a response over the limit is not sent. The client gets an empty one, and its bytes do not
   count. If nothing else was fetched, it is sent all the same, or it would never be.
-- request_percentage: the time that the event loop spends on requests, as a percentage of one core.
-  A client waits for at most one sample.
+- request_percentage: the time that requests take to decode, handle and encode, as a percentage of
+  one core; what is encoded counts for the next request. A client waits for at most one sample.
 - controller_mutation_rate: a token bucket, which holds as much as all samples. It may be overdrawn
   once, by however many partitions; then requests are refused until it is positive again.
 

@@ -15,7 +15,13 @@ from harness.requests import create_topics_request
 from harness.wire import connect, fetch_request, fetched_partitions, offsets_of, produce_request
 from ottla.broker.observability.metrics import Metrics
 from ottla.broker.requests.dispatch import RequestContext
-from ottla.broker.requests.quotas import MAX_COUNTERS, MutationBucket, QuotaManager, Rate
+from ottla.broker.requests.quotas import (
+    MAX_COUNTERS,
+    MutationBucket,
+    QuotaManager,
+    Rate,
+    RequestUsage,
+)
 from ottla.coord.principal import user
 from ottla.coord.quotas import (
     CLIENT_ID,
@@ -333,6 +339,26 @@ async def test_the_time_of_the_event_loop_counts(tmp_path):
         # At most one sample.
         assert response.throttle_time_ms == 1000
         assert broker.metrics.throttled_requests[REQUEST_PERCENTAGE] == 1
+
+
+@pytest.mark.parametrize("count", [10, 10_000])  # The second is decoded in a thread.
+async def test_the_time_to_decode_and_encode_counts(tmp_path, count, monkeypatch):
+    async with a_broker(tmp_path) as broker, connect(broker) as client:
+        await set_quotas(broker, {CLIENT_ID: "wire"}, **{REQUEST_PERCENTAGE: 1000.0})
+        recorded = []
+        record = RequestUsage.record_seconds
+        monkeypatch.setattr(
+            RequestUsage,
+            "record_seconds",
+            lambda usage, seconds: (recorded.append(seconds), record(usage, seconds)),
+        )
+        names = [f"{number:0>20}" for number in range(count)]
+        topics = [MetadataRequestTopic(name=name) for name in names]
+        await client.request(MetadataRequest(topics=topics, allow_auto_topic_creation=False), 12)
+
+        decoded, _handled, encoded = recorded
+        assert decoded > 0
+        assert encoded > 0
 
 
 async def test_the_time_of_a_coroutine_is_that_of_its_steps():
