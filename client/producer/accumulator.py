@@ -15,7 +15,7 @@ import asyncio
 import time
 from collections.abc import Iterable
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ottla.protocol.batch import HEADER_BYTES
@@ -24,9 +24,9 @@ from ..cluster import Cluster
 from ..errors import ClientError, ClosedError, RecordTooLargeError
 from ..serializers import to_bytes, to_headers
 from ..types import Headers, Serializer
-from .batch import RECORD_OVERHEAD_BYTES, AnyFuture
-from .bulk import BulkSend, OffsetRange
-from .partitioner import STICKY, Partitioner
+from .batch import RECORD_OVERHEAD_BYTES, AnyFuture, Batch
+from .bulk import BulkRun, BulkSend, OffsetRange
+from .partitioner import HASH_MASK, STICKY, Partitioner, key_hash
 from .sender import Sender
 from .topic_queues import TopicQueues
 
@@ -49,6 +49,11 @@ class ProducerRecord(NamedTuple):
     timestamp: int | None = None
 
 
+#: Records that `append_many` takes at once; nothing is sent before the event loop runs again.
+_CHUNK_RECORDS = 64
+# What a chunk consists of that is appended fast.
+_VALUES = {bytes}
+_RECORDS = {ProducerRecord}
 # Skips the constructor of the named tuple, which takes longer than making the tuple.
 _new_record = partial(tuple.__new__, ProducerRecord)
 
@@ -183,6 +188,25 @@ class RecordAccumulator:
     async def append_many(self, topic: str, records: Iterable[Any], bulk: BulkSend) -> None:
         """Append values and ProducerRecords, until one of them fails."""
         queues = await self.queues_of(topic)
+        iterator = iter(records)
+        while True:
+            chunk: list[Any] = []
+            try:
+                chunk.extend(islice(iterator, _CHUNK_RECORDS))
+            except Exception:
+                await self._append_chunk(queues, chunk, bulk)
+                raise
+            await self._append_chunk(queues, chunk, bulk)
+            if len(chunk) < _CHUNK_RECORDS or bulk.error is not None:
+                break
+
+    async def _append_chunk(self, queues: TopicQueues, records: list[Any], bulk: BulkSend) -> None:
+        """Append some of the records of a call, until one of them fails."""
+        plain = set(map(type, records))
+        if plain == _VALUES and self._append_values(queues, records, bulk):
+            return
+        if plain == _RECORDS:
+            records = records[self._append_keyed(queues, records, bulk) :]
         bulk_queues = bulk.queues
         pool = self._pool
         max_plain_bytes = self.max_plain_bytes
@@ -223,6 +247,66 @@ class RecordAccumulator:
             batch.add(timestamp, key, value, headers, size)
             run.count += 1
             bulk.pending += 1
+
+    def _append_values(self, queues: TopicQueues, values: list[bytes], bulk: BulkSend) -> bool:
+        """Append values without keys to one batch; return False if it does not take them all."""
+        if callable(self._partitioner) or self._partitioner != STICKY or bulk.error is not None:
+            return False
+        sizes = list(map(len, values))
+        size = sum(sizes) + RECORD_OVERHEAD_BYTES * len(values)
+        if max(sizes) > self.max_plain_bytes or size > self._pool.available:
+            return False
+        batch = queues.batch_with_room(size)
+        if batch is None:
+            return False
+        self._pool.take(size)
+        self._run_of(batch, bulk).count += len(values)
+        bulk.pending += len(values)
+        batch.add_values(time.time_ns() // 1_000_000, values, size)
+        return True
+
+    def _append_keyed(
+        self, queues: TopicQueues, records: list[ProducerRecord], bulk: BulkSend
+    ) -> int:
+        """Append records with nothing but key and value, of bytes, up to the first other one.
+
+        Returns how many, which may be none.
+        """
+        if callable(self._partitioner) or self._key_serializer or bulk.error is not None:
+            return 0
+        max_bytes = self.max_plain_bytes
+        hash_key, count, batch_for = key_hash(), queues.partition_count, queues.batch_for
+        now_ms, available, done = time.time_ns() // 1_000_000, self._pool.available, 0
+        left = available
+        for value, key, headers, partition, timestamp in records:
+            if type(value) is not bytes or type(key) is not bytes or headers:
+                break
+            size = len(value) + len(key)
+            if size > max_bytes or partition is not None or timestamp is not None:
+                break
+            size += RECORD_OVERHEAD_BYTES
+            if size > left:
+                break
+            left -= size
+            batch = batch_for((hash_key(key) & HASH_MASK) % count, size)
+            run = batch.run
+            if run is None or run.bulk is not bulk:
+                run = self._run_of(batch, bulk)
+            run.count += 1
+            batch.add(now_ms, key, value, (), size)
+            done += 1
+        bulk.pending += done
+        self._pool.take(available - left)
+        return done
+
+    @staticmethod
+    def _run_of(batch: Batch, bulk: BulkSend) -> BulkRun:
+        """Return the run of a batch that records of a call are added to."""
+        run = batch.run
+        if run is None or run.bulk is not bulk:
+            run = batch.begin_run(bulk)
+            bulk.queues.add(batch.queue)
+        return run
 
     async def append_arrow(self, topic: str, rows: pa.RecordBatch, bulk: BulkSend) -> None:
         """Append rows, encoded in C where that is possible, until one of them fails."""

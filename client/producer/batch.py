@@ -215,6 +215,16 @@ class Batch:
         self.count += 1
         self.size += size
 
+    def add_values(self, timestamp: int, values: Sequence[bytes], size: int) -> None:
+        """Add records that have only a value; all together, `size` bytes are allocated."""
+        count = len(values)
+        self._timestamps += [timestamp] * count
+        self._keys += [None] * count
+        self._values += values
+        self._headers += [()] * count
+        self.count += count
+        self.size += size
+
     def fill(self, records: EncodedRecords, bulk: BulkSend) -> None:
         """Make encoded records the whole content; the caller has allocated their size."""
         self._encoded_records = records

@@ -42,6 +42,16 @@ class BufferPool:
         self._turn_bytes_left -= size
         return True
 
+    @property
+    def available(self) -> int:
+        """How many bytes need no waiting, for memory or for the event loop; see `take`."""
+        return 0 if self._waiters else min(self.free, self._turn_bytes_left)
+
+    def take(self, size: int) -> None:
+        """Allocate bytes that are available."""
+        self.free -= size
+        self._turn_bytes_left -= size
+
     async def allocate(self, size: int, timeout: float) -> None:
         """Wait for `size` bytes. Raises BufferFullError. Allocates nothing if cancelled."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -29,6 +29,7 @@ ROUND_ROBIN = "round-robin"
 _SEED = 0x9747B28C
 _MULTIPLIER = 0x5BD1E995
 _MASK = 0xFFFFFFFF
+HASH_MASK = 0x7FFFFFFF
 # Keys recur, and hashing a short one in Python takes longer than looking it up.
 _CACHED_KEYS = 16_384
 _MAX_CACHED_KEY_BYTES = 64
@@ -53,8 +54,12 @@ _cached_murmur2 = lru_cache(_CACHED_KEYS)(murmur2)
 
 def partition_of_key(key: bytes, count: int) -> int:
     """Return the partition of a key among `count`."""
-    hashed = compiled.fast.murmur2(key) if compiled.fast is not None else _hash(key)
-    return (hashed & 0x7FFFFFFF) % count
+    return (key_hash()(key) & HASH_MASK) % count
+
+
+def key_hash() -> Callable[[bytes], int]:
+    """Return the hash function of keys, of which HASH_MASK counts."""
+    return compiled.fast.murmur2 if compiled.fast is not None else _hash
 
 
 def _hash(key: bytes) -> int:

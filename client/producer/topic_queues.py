@@ -92,6 +92,14 @@ class TopicQueues:
             return self._sender.open_batch(queue)
         return batch
 
+    def batch_with_room(self, size: int) -> Batch | None:
+        """Return the batch that sticky records go to, if it has room for `size` bytes."""
+        queue = self._current
+        batch = queue.open
+        if batch is None or batch.size + size > self._batch_bytes or queue.failures:
+            return None
+        return batch
+
     def closed_batch(self, partition: int | None) -> Batch:
         """Open a batch that no record will be added to, in any partition if that is None."""
         self._follow_metadata()

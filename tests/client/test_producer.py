@@ -367,6 +367,31 @@ async def test_send_many_accepts_values_and_producer_records(broker):
     assert ours == [b'{"n":1}', b"[2]", b'"x"']
 
 
+async def test_send_many_sends_all_kinds_of_records_in_order(broker, topic):
+    kinds = (
+        lambda number: b"%d" % number,
+        lambda number: ProducerRecord(b"%d" % number, b"key %d" % (number % 7)),
+        lambda number: ProducerRecord(b"%d" % number),
+        lambda number: ProducerRecord(b"%d" % number, b"key", headers={"a": b"1"}),
+        lambda number: bytearray(b"%d" % number),
+    )
+    shuffled = random.Random(5)
+    # Runs of one kind, which are appended together, and mixtures.
+    chosen = [kinds[number // 100 % 5] for number in range(1000)]
+    chosen += [shuffled.choice(kinds) for _ in range(500)]
+    records = [kind(number) for number, kind in enumerate(chosen)]
+
+    async with Producer(broker.address, batch=BatchConfig(batch_bytes=5000)) as producer:
+        (written,) = await producer.send_many(topic, records)
+
+    assert written.record_count == 1500
+    found = await read(broker, topic)
+    assert [(record.key, bytes(record.value)) for _partition, record in found] == [
+        (record.key, record.value) if isinstance(record, ProducerRecord) else (None, bytes(record))
+        for record in records
+    ]
+
+
 async def test_send_many_raises_for_a_record_that_cannot_be_sent(broker, topic):
     def source():
         yield b"one"
