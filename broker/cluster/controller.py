@@ -38,6 +38,7 @@ from ottla.protocol.errors import ErrorCode
 from ottla.storage.errors import StorageError
 
 from ..config.broker_config import BrokerConfig
+from ..observability.logging import log_limited
 from ..partitions.topics import Topics
 from ..requests.errors import EXPECTED_ERRORS, ApiError
 from .membership import ClusterMembership
@@ -279,6 +280,14 @@ class Controller:
                     failure if error is None and topic.id not in self._image.topics_by_id else error
                     for topic, error in zip(topics, errors, strict=True)
                 ]
+        for topic in accepted.values():
+            _log_topic(
+                "Topic created",
+                topic,
+                partitions=len(topic.replicas),
+                replication_factor=self._factor_of(topic),
+                configs=_shown(topic.configs),
+            )
         await self._cluster.wait_for_metadata(end_offset)
         return errors
 
@@ -290,6 +299,7 @@ class Controller:
             replicas = topic.replicas[len(current.replicas) :]
             extended = self.plan_partitions(current, len(topic.replicas), replicas)
             end_offset = await self._commit_topics([extended])
+        _log_topic("Partitions added", topic, partitions=len(extended.replicas))
         await self._cluster.wait_for_metadata(end_offset)
 
     async def delete_topic(self, topic: Topic) -> None:
@@ -297,6 +307,7 @@ class Controller:
         async with self._change_lock:
             self._current(topic)
             end_offset = await self._commit(self._image.deletion_records(topic))
+        _log_topic("Topic deleted", topic)
         await self._cluster.wait_for_metadata(end_offset)
 
     async def alter_topic_configs(self, topic: Topic, change: ConfigChange) -> None:
@@ -306,6 +317,7 @@ class Controller:
             configs = change(topic.configs)
             self._topics.validate_configs(topic, configs)
             end_offset = await self._commit([topic_record(topic.with_configs(configs))])
+        _log_topic("Topic configs altered", topic, configs=_shown(configs))
         await self._cluster.wait_for_metadata(end_offset)
 
     async def alter_broker_configs(self, broker_id: int, change: ConfigChange) -> None:
@@ -414,3 +426,11 @@ def _random_topic_id() -> UUID:
     """Return an id whose base64 form, in Kafka's tools, does not start with '-' like an option."""
     topic_id = uuid4()
     return _random_topic_id() if topic_id.bytes[0] >> 2 == 62 else topic_id
+
+
+def _log_topic(event: str, topic: Topic, **fields: object) -> None:
+    log_limited(logger, event, level=logging.INFO, extra={"topic": topic.name, **fields})
+
+
+def _shown(configs: Mapping[str, str]) -> str:
+    return ",".join(f"{name}={value}" for name, value in configs.items())

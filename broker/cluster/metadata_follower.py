@@ -31,6 +31,7 @@ from ottla.protocol.batch import split_batches
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.storage.errors import DataDirectoryError, StorageError
 
+from ..observability.outage import Outage
 from ..requests.errors import ApiError
 from .forwarding import client_config
 from .metadata_log import read_key_values
@@ -70,7 +71,7 @@ class MetadataFollower:
 
     async def find_cluster_id(self) -> str:
         """Return the cluster id of the controller; retry until it answers."""
-        failures = 0
+        outage = Outage(logger, "waiting for the controller")
         while True:
             try:
                 connection = await self._connect()
@@ -79,10 +80,8 @@ class MetadataFollower:
                 finally:
                     connection.close()
             except (ClientError, KafkaError, ApiError) as error:
-                level = logging.DEBUG if failures else logging.WARNING
-                logger.log(level, "waiting for the controller", extra={"reason": str(error)})
-                await asyncio.sleep(_RETRY.delay(failures, random.random()))  # noqa: S311
-                failures += 1
+                outage.failed(reason=str(error))
+                await asyncio.sleep(_RETRY.delay(outage.failures - 1, random.random()))  # noqa: S311
 
     async def start(
         self, topics: Topics, registrar: BrokerRegistrar, cluster_id: str, timeout_seconds: float
@@ -125,7 +124,7 @@ class MetadataFollower:
             await asyncio.gather(self._commit_task, return_exceptions=True)
 
     async def _run(self, cluster_id: str) -> None:
-        failures = 0
+        failures, outage = 0, Outage(logger, "controller is unreachable")
         while True:
             try:
                 connection = await self._connect()
@@ -137,6 +136,7 @@ class MetadataFollower:
                     offset = await self._catch_up(connection)
                     self._caught_up.set()
                     failures, self._last_error = 0, ""
+                    outage.ended()
                     logger.info(
                         "following the controller",
                         extra={"controller": connection.address, "offset": offset},
@@ -155,9 +155,7 @@ class MetadataFollower:
                 self._fail(str(error))
             except (ClientError, KafkaError, ApiError, StorageError) as error:
                 self._cluster.controller_unreachable()
-                # Warn once, not for each attempt.
-                level = logging.DEBUG if failures else logging.WARNING
-                logger.log(level, "controller is unreachable", extra={"reason": str(error)})
+                outage.failed(reason=str(error))
                 self._check_metadata_log()
             except Exception:
                 # Keep following after a bug: the broker's metadata would stay stale for good.

@@ -40,6 +40,7 @@ from ottla.protocol.errors import BatchError, ErrorCode, KafkaError
 from ottla.storage.errors import StorageError
 from ottla.storage.gaps import truncate_at_first_gap
 
+from ..observability.outage import Outage
 from ..partitions.partition import Partition, Role
 from ..requests.errors import ApiError
 from ..requests.slices import SLICE_ELEMENTS, in_slices
@@ -162,25 +163,18 @@ class ReplicaFetcher:
         await asyncio.gather(self._task, return_exceptions=True)
 
     async def _run(self) -> None:
-        failures = 0
+        outage = Outage(logger, "leader is unreachable")
         while True:
             while not self._partitions:
                 self._changed.clear()
                 await self._changed.wait()
             try:
                 await self._fetch()
-                failures = 0
+                outage.ended()
             except (ClientError, KafkaError, ApiError, OSError) as error:
                 self._disconnect()
-                # Warn once, not for each attempt.
-                level = logging.DEBUG if failures else logging.WARNING
-                logger.log(
-                    level,
-                    "leader is unreachable",
-                    extra={"leader": self._leader_id, "reason": str(error)},
-                )
-                await asyncio.sleep(_RETRY.delay(failures, random.random()))  # noqa: S311
-                failures += 1
+                outage.failed(leader=self._leader_id, reason=str(error))
+                await asyncio.sleep(_RETRY.delay(outage.failures - 1, random.random()))  # noqa: S311
             except asyncio.CancelledError:
                 self._disconnect()
                 raise

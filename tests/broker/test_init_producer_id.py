@@ -1,11 +1,15 @@
 """InitProducerId: producer ids are never reused."""
 
 import asyncio
+import logging
 
 import pytest
 
 from harness.brokers import broker_and_client
+from harness.group_requests import find
 from harness.wire import connect
+from ottla.broker.observability import logging as logging_module
+from ottla.broker.observability.logging import RateLimiter
 from ottla.protocol.api.init_producer_id import InitProducerIdRequest
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.registry import INIT_PRODUCER_ID
@@ -73,3 +77,17 @@ async def test_a_producer_id_without_an_epoch_or_the_reverse_is_refused(
 
         assert response.error_code == ErrorCode.INVALID_REQUEST
         assert response.producer_id == -1
+
+
+async def test_a_transactional_id_that_is_refused_is_logged(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(logging_module, "_RATE_LIMITER", RateLimiter(10, window_seconds=10))
+    caplog.set_level(logging.INFO)
+    async with broker_and_client(tmp_path) as (_broker, client):
+        # A coordinator that is being loaded refuses nothing: clients try again.
+        await find(client, "payments", kind=1)
+        response = await init_producer_id(client, "payments")
+
+    assert response.error_code == ErrorCode.INVALID_TRANSACTION_TIMEOUT
+    (record,) = [one for one in caplog.records if one.message == "Transactional id refused"]
+    assert (record.levelname, record.transactional_id) == ("INFO", "payments")
+    assert record.reason == "INVALID_TRANSACTION_TIMEOUT"

@@ -1,5 +1,7 @@
 """The APIs that only administrators' tools call, on a single broker."""
 
+import logging
+
 import pytest
 
 from harness.brokers import broker_and_client
@@ -52,13 +54,16 @@ async def test_the_controller_is_the_only_voter(tmp_path, version):
         ("teleportation", 1, ErrorCode.INVALID_UPDATE_VERSION),
     ],
 )
-async def test_features_keep_their_level(tmp_path, version, name, level, code):
+async def test_features_keep_their_level(tmp_path, caplog, version, name, level, code):
+    caplog.set_level(logging.INFO)
     async with broker_and_client(tmp_path) as (_broker, client):
         update = FeatureUpdateKey(feature=name, max_version_level=level)
         response = await client.request(UpdateFeaturesRequest(feature_updates=[update]), version)
 
         assert response.error_code == code
         assert (name in (response.error_message or "")) is (code != ErrorCode.NONE)
+    is_logged = "Feature update refused" in caplog.text
+    assert is_logged is (code != ErrorCode.NONE)
 
 
 async def test_topics_and_brokers_have_configs(tmp_path):

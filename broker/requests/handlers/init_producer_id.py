@@ -7,6 +7,7 @@ gets the id of its transactional id, with a new epoch that fences the producers 
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING
 
 from ottla.coord.effects import Producer
@@ -14,6 +15,7 @@ from ottla.coord.transaction_shard import ProducerResult
 from ottla.protocol.api.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from ottla.protocol.errors import ErrorCode
 
+from ...observability.logging import log_limited
 from ..authorization import (
     CLUSTER,
     DENIED,
@@ -28,6 +30,8 @@ from ..errors import EXPECTED_ERRORS, error_code_of
 if TYPE_CHECKING:
     from ...broker import Broker
     from ..dispatch import RequestContext
+
+logger = logging.getLogger(__name__)
 
 _NONE = -1
 _FIRST_WITH_PRODUCER_FENCED = 4
@@ -58,6 +62,17 @@ async def handle(
     except EXPECTED_ERRORS as error:
         return _error_response(error_code_of(error))
     code = result.code
+    if code and not code.retriable:
+        log_limited(
+            logger,
+            "Transactional id refused",
+            level=logging.INFO,
+            extra={
+                "transactional_id": transactional_id,
+                "client_id": context.client_id,
+                "reason": code.name,
+            },
+        )
     if code is ErrorCode.PRODUCER_FENCED and context.version < _FIRST_WITH_PRODUCER_FENCED:
         code = ErrorCode.INVALID_PRODUCER_EPOCH
     return InitProducerIdResponse(

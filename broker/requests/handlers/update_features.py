@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from ottla.protocol.api.update_features import (
@@ -11,11 +12,14 @@ from ottla.protocol.api.update_features import (
 )
 from ottla.protocol.errors import ErrorCode
 
+from ...observability.logging import log_limited
 from .api_versions import FEATURES
 
 if TYPE_CHECKING:
     from ...broker import Broker
     from ..dispatch import RequestContext
+
+logger = logging.getLogger(__name__)
 
 
 def handle(
@@ -30,6 +34,7 @@ def handle(
             reason = f"The level of {name} is {FEATURES[name]} and cannot be changed to {level}"
         else:
             continue
+        log_limited(logger, "Feature update refused", level=logging.INFO, extra={"reason": reason})
         return UpdateFeaturesResponse(
             error_code=ErrorCode.INVALID_UPDATE_VERSION, error_message=reason
         )
