@@ -43,8 +43,10 @@ _MIN_EXTENSION_BYTES = 64 * 1024
 _MAX_EXTENSION_BYTES = 64 * 1024 * 1024
 _SCAN_BYTES = 8 * 1024
 _LOAD_STEP_BYTES = 128 * 1024
-#: How far ahead of what is loaded into the page cache the system reads.
-_READ_AHEAD_BYTES = 4 * 1024 * 1024
+#: How far ahead of what is loaded into the page cache the system reads: so many times its size, up
+#: to a maximum. Consumers read on, but whoever jumps about should not cost much more.
+_READ_AHEAD_FACTOR = 4
+_MAX_READ_AHEAD_BYTES = 4 * 1024 * 1024
 # Between entries of an index that is rebuilt while the segment is open; the topic's config is not
 # known here.
 _REBUILD_INTERVAL_BYTES = 4096
@@ -419,8 +421,8 @@ class Segment:
             # The readahead of the system would leave it to the next reader to continue: to the
             # event loop, which sends these pages.
             self._disk.advise_random_access(fd)
-            ahead = min(stop + _READ_AHEAD_BYTES, self.size)
-            self._disk.read_ahead(fd, start, ahead - start)
+            ahead = min(_READ_AHEAD_FACTOR * (stop - start), _MAX_READ_AHEAD_BYTES)
+            self._disk.read_ahead(fd, start, min(stop + ahead, self.size) - start)
             buffer = memoryview(bytearray(_LOAD_STEP_BYTES))
             for position in range(start, stop, len(buffer)):
                 part = buffer[: stop - position]
