@@ -227,6 +227,8 @@ class Fetcher(Planner):
         partition, offset, fetch_epoch, leader_epoch = fetched
         if not self._positions.is_current(partition) or partition.fetch_epoch != fetch_epoch:
             return  # revoked or sought meanwhile
+        if partition.fetch_offset != offset:
+            return  # fetched from another leader meanwhile: this one was slow
         if data.error_code:
             self._handle_error(partition, offset, data.error_code)
             return

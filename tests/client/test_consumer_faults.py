@@ -95,6 +95,28 @@ async def test_a_new_leader_is_found(two):
     assert {(one.partition, one.offset) for one in records} == {(0, 1), (1, 0)}
 
 
+async def test_a_late_response_of_an_old_leader_is_ignored(two):
+    two.logs[T0] += batch_of(0)
+    two.leaders = {T0: 0, T1: 1}
+    two.slow[0] = asyncio.Event()
+
+    def refuse(node: int, _request: FetchRequest) -> FetchResponse | None:
+        if node == 0 or two.leaders[T0] == 1:
+            return None
+        two.leaders = {T0: 1, T1: 1}
+        moved = partition_error(1, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        return FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=[moved])])
+
+    async with a_consumer(two.address, "t") as consumer:
+        await eventually(lambda: two.fetches(0))
+        two.on_fetch = refuse  # The metadata is refreshed, and has another leader.
+        assert offsets_of(await take(consumer, 1)) == [0]
+        two.slow[0].set()
+        await asyncio.sleep(0.05)
+        two.logs[T0] += batch_of(1)
+        assert offsets_of(await take(consumer, 1)) == [1]
+
+
 async def test_each_broker_is_fetched_from_for_the_partitions_it_leads(two):
     two.leaders = {T0: 0, T1: 1}
     two.logs[T0] += batch_of(0)

@@ -194,6 +194,8 @@ class ScriptedBrokers(ScriptedCluster):
         self.on_fetch: Callable[[int, FetchRequest], FetchResponse | None] = lambda *_: None
         #: Brokers that receive requests and do not respond.
         self.hung: set[int] = set()
+        #: Brokers that respond to fetches late: when the event is set, with what they had before.
+        self.slow: dict[int, asyncio.Event] = {}
 
     async def stop(self, node: int) -> None:
         """Stop a broker."""
@@ -229,6 +231,8 @@ class ScriptedBrokers(ScriptedCluster):
 
     async def _long_poll(self, node: int, request: FetchRequest) -> FetchResponse:
         response = self.on_fetch(node, request) or self.fetch(node, request)
+        if node in self.slow:
+            await self.slow[node].wait()
         if not any(
             data.records or data.error_code
             for topic in response.responses
