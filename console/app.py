@@ -24,6 +24,7 @@ from .config import ConsoleConfig
 from .pages.rendering import FOLDER, render_problem
 from .problems import Problem, problem_of
 from .sessions import Sessions
+from .warm_up import warm_up
 
 _DESCRIPTION = """\
 Topics, records, groups, brokers, ACLs, users and quotas of a Kafka-compatible cluster.
@@ -43,8 +44,10 @@ def create_routes(config: ConsoleConfig, sessions: Sessions) -> FastAPI:
     """Return the application without protection."""
 
     @asynccontextmanager
-    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        warming_up = asyncio.create_task(warm_up(app))
         yield
+        warming_up.cancel()
         await sessions.close()
 
     app = FastAPI(

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from ottla.client import (
     Admin,
     ClientError,
+    ClusterDescription,
     Consumer,
     KafkaError,
     PartialError,
@@ -112,6 +113,10 @@ class ClusterClient:
     def forget(self) -> None:
         """Drop what is cached: something was changed."""
         self._cached.clear()
+
+    async def cluster(self) -> ClusterDescription:
+        """Return the brokers."""
+        return await self.cached("cluster", self.admin.describe_cluster)
 
     async def topics(self) -> list[TopicDescription]:
         """Return all topics, internal ones included."""

@@ -35,7 +35,7 @@ async def get_ready(request: Request) -> Status:
     try:
         async with asyncio.timeout(_TIMEOUT_SECONDS):
             if shared is not None:
-                await shared.client.cached("cluster", shared.client.admin.describe_cluster)
+                await shared.client.cluster()
             else:
                 await _connect(request.app.state.config.bootstrap)
     except (OSError, TimeoutError, ClientError, KafkaError):

@@ -38,7 +38,7 @@ _CONCURRENT_GROUPS = 8
 
 async def cluster(client: ClusterClient) -> Cluster:
     """Return the cluster as a whole."""
-    description = await client.cached("cluster", client.admin.describe_cluster)
+    description = await client.cluster()
     topics = await client.topics()
     partitions = [one for topic in topics for one in topic.partitions]
     known = {broker.id for broker in description.brokers}
@@ -58,7 +58,7 @@ async def cluster(client: ClusterClient) -> Cluster:
 
 async def brokers(client: ClusterClient) -> list[Broker]:
     """Return all brokers, those included that only are in lists of replicas."""
-    description = await client.cached("cluster", client.admin.describe_cluster)
+    description = await client.cluster()
     partitions = [one for topic in await client.topics() for one in topic.partitions]
     leaders = Counter(one.leader for one in partitions)
     replicas = Counter(broker for one in partitions for broker in one.replicas)

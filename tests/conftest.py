@@ -55,9 +55,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=int,
         help="Kills and stops in cluster/test_clients_through_failovers.py.",
     )
-    parser.addoption(
-        "--screenshots", type=Path, help="Directory for screenshots by console/test_pages.py."
-    )
+    parser.addoption("--screenshots", type=Path, help="Directory for console/test_screenshots.py.")
     parser.addoption("--transfers-seed", type=int, help="Seed of compat/test_transfers.py.")
 
 

@@ -48,6 +48,12 @@ def _environment() -> Environment:
 _templates = _environment()
 
 
+def load_templates() -> None:
+    """Compile the templates that were not used yet."""
+    for name in _templates.list_templates():
+        _templates.get_template(name)
+
+
 def render(
     request: Request, template: str, *, status: int = 200, section: str = "", **context: Any
 ) -> HTMLResponse:

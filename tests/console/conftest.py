@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
 pytest.importorskip("fastapi", reason="the extra ottla[console] is not installed")
 
+from harness.chromium import launched
 from harness.console import Console
 from ottla.testing import RunningBroker
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 
 @pytest.fixture(scope="session")
@@ -31,3 +36,10 @@ def console(broker: RunningBroker) -> Iterator[Console]:
 def topic(broker: RunningBroker) -> str:
     """A topic with two partitions."""
     return broker.create_topic(partitions=2)
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    """A browser."""
+    with launched() as started:
+        yield started

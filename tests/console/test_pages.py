@@ -1,81 +1,46 @@
 """Every page and action in a real browser: headless Chromium, driven by Playwright."""
 
 import json
+import os
 import re
-import shutil
+import tempfile
 import time
-from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
+from harness.chromium import needs_chromium, opened
 from harness.console import Console
-from ottla.client import TopicPartition
-from ottla.client.blocking import Admin, Producer
+from ottla.client import ClientConfig, NewTopic, TimeoutConfig, TopicPartition
+from ottla.client.blocking import Admin, Consumer, Producer
 from ottla.testing import RunningBroker
 
-sync_api = pytest.importorskip("playwright.sync_api")
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
-# One browser: starting it takes longer than most tests.
-pytestmark = [
-    pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed"),
-    pytest.mark.xdist_group("chromium"),
-]
+pytestmark = needs_chromium
 
 AUDIT = (Path(__file__).parents[1] / "harness" / "accessibility.js").read_text()
+SLOW = TimeoutConfig(request=60, operation=60)
 TOKEN = "a-token-of-tests-0123"
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>\x1b[31m\u202e"
-PATHS = {
-    "overview": "/",
-    "broker": "/brokers/0",
-    "topics": "/topics",
-    "topic": "/topics/orders",
-    "messages": "/topics/orders/records",
-    "consumers": "/topics/orders/consumers",
-    "configs": "/topics/orders/configs",
-    "groups": "/groups",
-    "group": "/groups/billing",
-    "share-groups": "/share-groups",
-    "share-group": "/groups/thumbnails",
-    "transactions": "/transactions",
-    "transaction": "/transactions/shown",
-    "acls": "/acls",
-    "users": "/users",
-    "quotas": "/quotas",
-    "reference": "/docs",
-}
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
-
-
-@contextmanager
-def opened(chromium, console, **options):
-    """Open a page; errors of scripts and of the content security policy fail the test."""
-    context = chromium.new_context(base_url=console.address, **options)
-    context.set_default_timeout(20_000)
-    page = context.new_page()
-    errors = []
-    page.on("pageerror", lambda error: errors.append(str(error)))
-    page.on(
-        "console",
-        lambda message: errors.append(message.text) if is_error(message) else None,
-    )
-    page.on("dialog", lambda dialog: errors.append(f"dialog {dialog.message}"))
-    try:
-        yield page
-    finally:
-        context.close()
-    assert not errors
-
-
-def is_error(message):
-    return message.type == "error" and "Failed to load resource" not in message.text
+PATHS = (
+    "/",
+    "/brokers/0",
+    "/topics",
+    "/topics/orders",
+    "/topics/orders/records",
+    "/topics/orders/consumers",
+    "/topics/orders/configs",
+    "/groups",
+    "/groups/billing",
+    "/share-groups",
+    "/groups/thumbnails",
+    "/transactions",
+    "/transactions/shown",
+    "/acls",
+    "/users",
+    "/quotas",
+    "/docs",
+)
 
 
 @pytest.fixture
@@ -111,10 +76,9 @@ def furnished(console, broker):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_pages_are_accessible(chromium, furnished, scheme, request):
-    folder = request.config.getoption("--screenshots")
+def test_pages_are_accessible(chromium, furnished, scheme):
     with opened(chromium, furnished, color_scheme=scheme) as page:
-        for name, path in PATHS.items():
+        for path in PATHS:
             response = page.goto(path)
             assert response.status == 200, path
             for one in page.locator("main details").all()[:3]:
@@ -124,14 +88,11 @@ def test_pages_are_accessible(chromium, furnished, scheme, request):
                 dialog.evaluate("one => one.showModal()")
                 assert page.evaluate(AUDIT) == [], f"{path}: a dialog"
                 dialog.evaluate("one => one.close()")
-            if folder is not None:
-                folder.mkdir(parents=True, exist_ok=True)
-                page.screenshot(path=folder / f"{name}-{scheme}.png")
 
 
 def test_pages_fit_narrow_screens(chromium, furnished):
     with opened(chromium, furnished, viewport={"width": 360, "height": 640}) as page:
-        for path in PATHS.values():
+        for path in PATHS:
             page.goto(path)
             width = page.evaluate("document.documentElement.scrollWidth")
             assert width <= 360, f"{path} is {width} pixels wide"
@@ -338,6 +299,38 @@ def test_a_hostile_record_does_nothing(page, broker, topic):
     assert page.locator("main script").count() == 0
 
 
+def test_hostile_names_do_nothing(page, broker, console, topic):
+    name = "\"'><img src=x onerror=alert(1)>{{7*7}}\x1b[31m"
+    quoted = quote(name, safe="")
+    reset = {"to": "start", "topics": [topic], "dry_run": False}
+    console.api("POST", f"/groups/{quoted}/offsets", reset)
+    console.api(
+        "PUT", "/quotas", {"entity": {"user": name}, "set": {"request_percentage": 5}}, status=204
+    )
+    acl = {"resource_type": "GROUP", "resource_name": name, "operation": "READ", "host": name}
+    console.api("POST", "/acls", {**acl, "principal": f"User:{name}"}, status=201)
+    with Producer(broker.bootstrap, transactional_id=name) as producer, producer.transaction():
+        producer.send(topic, b"v")
+    client = ClientConfig(client_id=name)
+    with Consumer(broker.bootstrap, topic, group="of hostile clients", client=client) as consumer:
+        consumer.getmany(timeout=5)
+        for path in (
+            *("/groups", f"/groups/{quoted}", "/groups/of%20hostile%20clients", "/quotas", "/acls"),
+            *("/transactions", f"/transactions/{quoted}", f"/topics/{topic}/consumers"),
+            *(f"/groups?search={quoted}", f"/brokers/{quoted}", f"/topics/{quoted}"),
+        ):
+            page.goto(path)
+            assert page.locator("main img").count() == 0, path
+            text = page.locator("main").inner_text()
+            assert "\x1b" not in text, path
+            assert "onerror=alert(1)" in page.content(), path
+    # What is shown is what has to be typed.
+    page.goto(f"/groups/{quoted}")
+    page.get_by_role("button", name="Delete group").click()
+    confirm(page, name.replace("\x1b", "\\x1b"), "Delete group")
+    console.api("GET", f"/groups/{quoted}", status=404)
+
+
 def test_export_and_import(page, broker, console, topic, tmp_path):
     broker.produce(topic, "tea", "milk", key=b"\xff")
     other = broker.create_topic()
@@ -380,6 +373,55 @@ def test_reset_and_delete_a_group(page, broker, console, topic):
     page.get_by_role("button", name="Delete group").click()
     confirm(page, "a <b>/c", "Delete group")
     console.api("GET", "/groups/a%20%3Cb%3E%2Fc", status=404)
+
+
+def test_lag_rates_and_share_groups_are_live(page, broker, console, topic):
+    broker.produce(topic, "a", "b", partition=0)
+    reset = {"to": "start", "topics": [topic], "dry_run": False}
+    console.api("POST", "/groups/lively/offsets", reset)
+    page.goto("/groups?search=lively")
+    row = page.locator("tr", has_text="lively")
+    row.locator("[data-field=lag]", has_text="2").wait_for()
+    page.goto("/groups/lively")
+    lag = page.locator("tr", has_text=topic).first.locator("[data-field=lag]")
+    assert lag.inner_text() == "2"
+    broker.produce(topic, "c", partition=0)
+    lag.filter(has_text="3").wait_for()
+    page.locator("figure output", has_text="3").wait_for()
+    page.locator("tr", has_text=topic).first.locator(".spark .line[d]").wait_for()
+    page.goto(f"/topics?search={topic}")
+    rate = page.locator("[data-rate]")
+    rate.filter(has_text="/s").wait_for()
+    broker.produce(topic, *"0123456789", partition=1)
+    page.locator("[data-records]", has_text="13").wait_for()
+    rate.filter(has_text=re.compile("[1-9]")).wait_for()
+
+    with Admin(broker.bootstrap) as admin:
+        admin.alter_share_group_offsets("sharing", {TopicPartition(topic, 0): 0})
+    page.goto("/share-groups?search=sharing")
+    page.get_by_role("link", name="sharing").click()
+    page.get_by_role("button", name="Reset offsets").click()
+    page.locator("dialog[open]").get_by_label("To", exact=True).select_option("end")
+    page.get_by_role("button", name="Dry run").click()
+    page.locator(".plan td", has_text=f"{topic}-0").wait_for()
+    page.locator("dialog[open]").get_by_label("to confirm").fill("sharing")
+    with page.expect_navigation():
+        page.locator("dialog[open]").get_by_role("button", name="Reset", exact=True).click()
+    assert console.api("GET", "/groups/sharing/offsets")["lag"] == 0
+    page.get_by_role("button", name="Delete group").click()
+    confirm(page, "sharing", "Delete group")
+    page.wait_for_url("**/share-groups")
+
+
+def test_configs_are_searched(page, furnished):
+    page.goto("/topics/orders/configs")
+    rows = page.locator("#configs tr:visible")
+    page.get_by_label("Search configs").fill("retention.ms")
+    assert "retention.ms" in rows.first.inner_text()
+    assert rows.count() < 10
+    page.get_by_label("Search configs").fill("")
+    page.get_by_label("Overridden only").check()
+    assert rows.count() < 10
 
 
 def test_acls_users_and_quotas(page, console):
@@ -470,6 +512,33 @@ def test_log_in_with_a_token(chromium, broker):
         page.get_by_label("Token").fill(TOKEN)
         page.get_by_role("button", name="Log in").click()
         page.wait_for_url(f"{console.address}/")
+
+
+@pytest.mark.exhaustive
+def test_ten_thousand_topics(chromium):
+    names = [f"topic-{number:05}" for number in range(10_000)]
+    # In memory, where that is possible: creating them takes a tenth of the time.
+    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with (
+        tempfile.TemporaryDirectory(dir=memory) as folder,
+        RunningBroker(log_dir=folder) as broker,
+        Console(broker.bootstrap) as console,
+    ):
+        with Admin(broker.bootstrap, client=ClientConfig(timeouts=SLOW)) as admin:
+            for first in range(0, len(names), 2000):
+                admin.create_topics(*(NewTopic(one, 1) for one in names[first : first + 2000]))
+        with opened(chromium, console) as page:
+            page.goto("/topics")
+            assert page.locator(".count").inner_text() == "10\u2009000"
+            page.keyboard.press("/")
+            page.keyboard.type("-09999")
+            page.keyboard.press("Enter")
+            page.get_by_role("link", name="topic-09999", exact=True).wait_for()
+            assert page.locator("tbody tr").count() == 1
+            page.goto("/topics?sort=name&order=descending&page=200")
+            assert page.locator("tbody th a").last.inner_text() == "topic-00000"
+            page.goto("/")
+            page.locator("figure output", has_text="B").first.wait_for()
 
 
 def test_a_broker_goes_down_while_one_looks(chromium):
