@@ -101,12 +101,13 @@ def hang_member_of_store(run: Run) -> None:
             bed.etcd.wait_until_writable()
 
 
-def _can_create(bed: ReplicatedBed, name: str, factor: int = BROKERS) -> bool:
+def _can_create(bed: ReplicatedBed, name: str, factor: int = BROKERS, partitions: int = 3) -> bool:
+    """Whether a topic exists, or could be created; an earlier attempt may have succeeded."""
     with bed.admin() as admin:
         if name in {topic.name for topic in admin.list_topics()}:
             return True
         try:
-            admin.create_topic(name, partitions=3, replication_factor=factor)
+            admin.create_topic(name, partitions=partitions, replication_factor=factor)
         except (ClientError, KafkaError):
             return False
     return True
@@ -209,7 +210,8 @@ def lose_controller(run: Run) -> None:
     """The next controller finishes; the one that was paused cannot write a byte."""
     partitions = 30 if run.count <= 1 else 1000
     with replicated(run) as bed, bed.load(run) as load:
-        bed.wait(lambda: _can_create_many(bed, f"many-{bed.topic}", partitions), "many partitions")
+        name = f"many-{bed.topic}"
+        bed.wait(lambda: _can_create(bed, name, partitions=partitions), "many partitions")
         for cycle in run.cycles():
             bed.wait(bed.is_in_sync, "all in sync", 120.0)
             controller = bed.controller()
@@ -228,9 +230,3 @@ def lose_controller(run: Run) -> None:
                 controller.resume()
             else:
                 controller.launch()
-
-
-def _can_create_many(bed: ReplicatedBed, name: str, partitions: int) -> bool:
-    with bed.admin(60) as admin:
-        admin.create_topic(name, partitions=partitions, replication_factor=3)
-    return True
