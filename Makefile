@@ -6,7 +6,7 @@ export PYTHON
 # pytest caches modules with rewritten assertions as bytecode; collection takes 3 s instead of 9 s.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help broker check coverage demo test lint format bench chaos nemesis diff model sim soak docs clean venv core-venv spark-demo spark-kills
+.PHONY: help broker check coverage demo test lint format bench chaos nemesis diff model sim soak docs site clean venv core-venv spark-demo spark-kills
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -61,6 +61,11 @@ diff: venv ## compare a thousand sequences of requests with Apache Kafka (jars: 
 
 soak: venv ## an hour of load with faults; fails if memory or descriptors grow. SOAK="--minutes 5"
 	PYTHONPATH=tests .venv/bin/python -m chaos soak $(SOAK)
+
+site: venv ## build the documentation site in build/site
+	PIP_CONSTRAINT=$$PWD/requirements.lock PIP_BUILD_CONSTRAINT=$$PWD/requirements.lock \
+		$(PYTHON) -m pip --python .venv/bin/python install --quiet --disable-pip-version-check --editable ".[docs]"
+	NO_MKDOCS_2_WARNING=1 .venv/bin/python -m mkdocs build --strict
 
 docs: venv ## regenerate the generated parts of docs/
 	.venv/bin/python docs/generate.py

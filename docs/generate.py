@@ -237,6 +237,27 @@ def rest() -> str:
     return str(import_module("ottla.console.reference").markdown(document))
 
 
+def sdk() -> str:
+    """Return the directives of mkdocstrings for the public classes of the SDK, by kind."""
+    client = import_module("ottla.client")
+    sections: dict[str, list[str]] = {"Clients": [], "Configs": [], "Data": [], "Errors": []}
+    for name in client.__all__:
+        public = getattr(client, name)
+        section = "Data"
+        if name in import_module("ottla.client.blocking").__all__:
+            section = "Clients"
+        elif name.endswith("Config"):
+            section = "Configs"
+        elif issubclass(public, Exception):
+            section = "Errors"
+        sections[section].append(f"::: {public.__module__}.{public.__qualname__}")
+    testing = import_module("ottla.testing").RunningBroker
+    sections["Testing"] = [f"::: {testing.__module__}.{testing.__qualname__}"]
+    return "\n\n".join(
+        "\n\n".join([f"## {title}", *directives]) for title, directives in sections.items()
+    )
+
+
 PARTS = {
     "apis": apis,
     "errors": errors,
@@ -249,6 +270,7 @@ PARTS = {
     "exit_codes": exit_codes,
     "variables": variables,
     "rest": rest,
+    "sdk": sdk,
 }
 
 
