@@ -150,6 +150,8 @@ class BatchFinder:
                 return NextBatch(end, offsets) if end < content_end else None
         if self.complete_size(position):
             return None
+        if header is not None and (next_damaged := self._next_damaged(position, header, offsets)):
+            return NextBatch(next_damaged, _offsets_after(header, offsets))
         found = self._scan(position, header, offsets, anchor, anchor_offset)
         if found is None:
             return None
@@ -264,6 +266,33 @@ class BatchFinder:
                 return self._next_in_chain(candidate, position, sizes, offsets, anchor)
         return anchor if anchor < self._size else None
 
+    def _next_damaged(
+        self, position: int, header: _Header, offsets: frozenset[int] | None
+    ) -> int | None:
+        """Return where the next batch starts, if it is damaged, too, and has the next offset."""
+        after = _offsets_after(header, offsets)
+        if after is None or self._has_gaps or not self._looks_damaged(position, offsets):
+            return None
+        limit = min(self.end_of_content(), position + _MAX_BATCH_BYTES)
+        budget = _MAX_BATCH_BYTES
+        for size in sorted(_similar_sizes(header.size)):
+            start = position + size
+            if not position + HEADER_BYTES <= start < limit or not self._looks_damaged(
+                start, after
+            ):
+                continue
+            found = _Header.read(self._segment.read(start, HEADER_BYTES))
+            end = start + found.size
+            if not start + HEADER_BYTES <= end <= self._size:
+                return start
+            budget -= found.size
+            if budget < 0:
+                break
+            # A whole one is either good, or in a record with a similar offset.
+            if self._crc(start + CRC_COVERS_FROM, end, 0) != found.crc:
+                return start
+        return None
+
     def _next_in_chain(
         self,
         candidate: int,
@@ -275,16 +304,8 @@ class BatchFinder:
         """Return which batch is next, by the sizes and offsets of the damaged one.
 
         The first ones of the chain that starts at `candidate` may be part of it: the last batch in
-        a record may end where the record ends. Or they are part of the next one, which is damaged,
-        too. None if there is no next one.
+        a record may end where the record ends. None if there is no next one.
         """
-        if offsets is not None and not self._has_gaps:
-            for size in sorted(sizes):
-                start = position + size
-                if position + HEADER_BYTES <= start < candidate and self._looks_damaged(
-                    start, offsets
-                ):
-                    return start
         end = candidate
         while end - position <= _MAX_BATCH_BYTES:
             if end >= self._size:

@@ -376,6 +376,20 @@ def test_two_damaged_batches_are_set_aside_separately(crashed):
     assert len(damaged_files(directory)) == 2
 
 
+@pytest.mark.parametrize("number", [0, 2])
+def test_batches_behind_two_with_damaged_lengths_are_kept(crashed, number):
+    data = bytearray(crashed.bytes[0])
+    for damaged in (number, number + 1):
+        _, start, _ = crashed.positions[damaged]
+        for byte in (9, 61, 62):  # Of the batch, and of its first record.
+            data[start + byte] ^= 0x10
+
+    log, _report = reopen(crashed.copy(bytes(data) + bytes(4096)))
+
+    assert contents(log) == crashed.rows_except(number, number + 1)
+    crash(log)
+
+
 def test_a_log_of_garbage_is_set_aside_and_accepts_appends(crashed):
     garbage = b"\xa5" * crashed.sizes[0]
     directory = crashed.copy(garbage)
