@@ -139,12 +139,15 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_idle(self) -> bool:
-        """Whether no request and no response is in progress."""
+        """Whether no request and no response is in progress.
+
+        A client that is muted may be gone: that is not noticed until it is read from again.
+        """
+        is_muted = self._mute_timer is not None
         return (
             not self._pipeline.in_flight
-            and not self._framer.frame_bytes
+            and (is_muted or not self._framer.frame_bytes)
             and self._send_queue.is_clear()
-            and self._mute_timer is None
         )
 
     # asyncio protocol callbacks.

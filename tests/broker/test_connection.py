@@ -29,6 +29,7 @@ from ottla.broker.net import server
 from ottla.broker.observability import logging as logging_module
 from ottla.broker.observability.logging import RateLimiter
 from ottla.broker.requests.dispatch import SUPPORTED_APIS
+from ottla.coord.quotas import PRODUCER_BYTE_RATE, USER, quota_entity, quota_record
 from ottla.protocol.api.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from ottla.protocol.codec import decode_response, encode_request
 from ottla.protocol.errors import ErrorCode
@@ -714,6 +715,24 @@ async def test_an_idle_connection_is_closed_and_an_active_one_is_not(tmp_path, f
 
         assert await ended
         assert (await busy.request(API_VERSIONS, 0)).error_code == 0
+        assert broker.metrics.connections["idle"] == 1
+
+
+@on_both_loops
+@pytest.mark.parametrize("next_bytes", [b"", b"\0\0"])
+async def test_a_client_over_its_quota_that_is_gone_does_not_stay(
+    tmp_path, frequent_checks, next_bytes
+):
+    """It may be muted for days."""
+    async with a_broker(tmp_path, connections_max_idle_ms=500) as broker:
+        record = quota_record(quota_entity([(USER, None)]), {PRODUCER_BYTE_RATE: 1.0})
+        await broker.controller.change(lambda: [record])
+        async with connect(broker) as client:
+            response = await client.request(produce_request(a_batch(value=bytes(1000))), 9)
+            assert response.throttle_time_ms > 900_000
+            client.writer.write(next_bytes)
+
+        await eventually(lambda: not broker.server._connections)
         assert broker.metrics.connections["idle"] == 1
 
 
