@@ -375,14 +375,24 @@ def replicated(
     with_power: bool = False,
     configs: Mapping[str, str] = {},
     brokers: int = BROKERS,
+    session_seconds: float = SESSION_SECONDS,
 ) -> Iterator[ReplicatedBed]:
     """Yield the cluster that rows share, if there is one and it will do, or start one."""
     shared = run.shared
-    is_usual = not with_power and not configs and members == 1 and brokers == BROKERS
+    is_usual = (
+        (members, brokers, session_seconds) == (1, BROKERS, SESSION_SECONDS)
+        and not with_power
+        and not configs
+    )
     if shared is not None and is_usual:
         yield shared
         return
     with replicated_bed(
-        run.folder, members=members, with_power=with_power, configs=configs, brokers=brokers
+        run.folder,
+        members=members,
+        session_seconds=session_seconds,
+        with_power=with_power,
+        configs=configs,
+        brokers=brokers,
     ) as bed:
         yield bed

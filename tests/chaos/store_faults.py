@@ -7,7 +7,7 @@ import time
 
 from chaos.matrix import replicated_row
 from chaos.observers import when
-from chaos.replicated import ReplicatedBed, replicated
+from chaos.replicated import SESSION_SECONDS, ReplicatedBed, replicated
 from chaos.replicated_cluster import BROKERS, ReplicatedBroker
 from chaos.testbed import Run
 from harness.command import Command
@@ -208,8 +208,9 @@ def _restore(run: Run, bed: ReplicatedBed) -> None:
 )
 def lose_controller(run: Run) -> None:
     """The next controller finishes; the one that was paused cannot write a byte."""
-    partitions = 30 if run.count <= 1 else 1000
-    with replicated(run) as bed, bed.load(run) as load:
+    # On a busy machine, to apply so many states can take longer than the usual short session.
+    partitions, seconds = (30, SESSION_SECONDS) if run.count <= 1 else (1000, 6.0)
+    with replicated(run, session_seconds=seconds) as bed, bed.load(run) as load:
         name = f"many-{bed.topic}"
         bed.wait(lambda: _can_create(bed, name, partitions=partitions), "many partitions")
         for cycle in run.cycles():
