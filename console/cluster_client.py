@@ -30,9 +30,10 @@ from .samples import Samples
 T = TypeVar("T")
 
 # Ten browsers that show a list ask brokers once. What takes long, in a large cluster, is asked for
-# less often: it takes a twentieth of the time at most.
+# less often: it takes a fiftieth of the time, until it would be too old.
 _CACHE_SECONDS = 2.0
-_CACHE_FACTOR = 20
+_CACHE_FACTOR = 50
+_MAX_CACHE_SECONDS = 15.0
 
 
 @dataclass(eq=False, slots=True)
@@ -103,7 +104,8 @@ class ClusterClient:
                 del self._cached[key]
             return
         now = time.monotonic()
-        found.expires = now + max(_CACHE_SECONDS, (now - found.started) * _CACHE_FACTOR)
+        fresh = (now - found.started) * _CACHE_FACTOR
+        found.expires = now + min(max(_CACHE_SECONDS, fresh), _MAX_CACHE_SECONDS)
 
     def _drop_expired(self) -> None:
         now = time.monotonic()

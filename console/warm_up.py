@@ -7,11 +7,10 @@ document is made from all models.
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 
 from fastapi import FastAPI
 
-from ottla.client import ClientError, KafkaError
+from ottla.client import ClientError, KafkaError, UnsupportedError
 
 from .cluster_client import ClusterClient
 from .pages.rendering import load_templates
@@ -37,6 +36,9 @@ async def _ask(client: ClusterClient) -> None:
         admin.describe_user_scram_credentials,
         admin.describe_client_quotas,
     ):
-        # Clusters need not have everything.
-        with suppress(ClientError, KafkaError):
+        try:
             await read()
+        except (KafkaError, UnsupportedError):
+            continue  # clusters need not have everything
+        except ClientError:
+            return  # not reachable; pages say so
