@@ -1,6 +1,6 @@
 """The ottla client compared with aiokafka, kafka-python and confluent-kafka, on one ottla broker.
 
-    python bench/client.py [--quick] [--dir DIR] [--only PART…]
+    python bench/client.py [--quick] [--dir DIR] [--codecs CODEC…] [--only PART…]
 
 Needs Linux (/proc). Every run is a new process with a topic of 6 partitions and values of 100
 bytes. Contenders take turns, the best round of each counts, and "slowest round" is how much slower
@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -61,8 +61,8 @@ class Plan:
     #: Sizes of the consumed topics, in records: faster contenders read larger ones.
     sizes: tuple[int, ...]
     import_runs: int
-    produce_loads: int
-    consume_loads: int
+    #: Whether only plain records are measured.
+    is_plain: bool = False
 
 
 @dataclass(frozen=True)
@@ -75,10 +75,10 @@ class Load:
 
 
 PLAIN = Load("")
-PRODUCE_LOADS = (PLAIN, Load(", keys of 8 bytes", keyed=True), Load(", lz4", codec="lz4"))
-CONSUME_LOADS = (PLAIN, Load(", lz4", codec="lz4"))
-FULL = Plan(3, 0.4, (50_000, 250_000, 1_000_000), 5, len(PRODUCE_LOADS), len(CONSUME_LOADS))
-QUICK = Plan(1, 0.1, (20_000, 100_000), 1, 1, 1)
+KEYED = Load(", keys of 8 bytes", keyed=True)
+CODECS = ("gzip", "snappy", "lz4", "zstd")
+FULL = Plan(3, 0.4, (50_000, 250_000, 1_000_000), 5)
+QUICK = Plan(1, 0.1, (20_000, 100_000), 1, is_plain=True)
 
 
 @dataclass(frozen=True)
@@ -130,8 +130,11 @@ IMPORTS = {
 class Bench:
     """The broker, and runs of contenders on it."""
 
-    def __init__(self, plan: Plan, server: Ottla, admin: Admin) -> None:
+    def __init__(self, plan: Plan, server: Ottla, admin: Admin, codecs: Sequence[str]) -> None:
         self.plan = plan
+        compressed = [Load(f", {codec}", codec) for codec in codecs]
+        self.produce_loads = [PLAIN] if plan.is_plain else [PLAIN, KEYED, *compressed]
+        self.consume_loads = [PLAIN] if plan.is_plain else [PLAIN, *compressed]
         self._server = server
         self._admin = admin
         self._numbers = itertools.count()
@@ -206,7 +209,7 @@ def measured(contenders: tuple[Contender, ...], load: Load) -> list[Contender]:
 def bench_produce(bench: Bench) -> list[Run]:
     """Measure the producers."""
     results = []
-    for load in PRODUCE_LOADS[: bench.plan.produce_loads]:
+    for load in bench.produce_loads:
         runs: dict[str, list[Run]] = {}
         for number, contender in turns(measured(PRODUCERS, load), bench.plan.rounds):
             progress(f"produce{load.name}, round {number + 1}: {contender.label}")
@@ -223,7 +226,7 @@ def bench_consume(bench: Bench) -> list[Run]:
     """Measure the consumers."""
     results = []
     sizes: dict[str, int] = {}
-    for load in CONSUME_LOADS[: bench.plan.consume_loads]:
+    for load in bench.consume_loads:
         with ExitStack() as stack:
             topics = {}
             for size in bench.plan.sizes:
@@ -280,14 +283,16 @@ PARTS: dict[str, Callable[[Bench], Any]] = {
 def main() -> None:
     """Measure all parts, or the selected ones."""
     quick = "half a minute instead of three"
-    options = command_line(__doc__, quick=quick, parts=PARTS, disk="1 GiB").parse_args()
+    parser = command_line(__doc__, quick=quick, parts=PARTS, disk="1 GiB")
+    parser.add_argument("--codecs", nargs="+", choices=CODECS, default=["lz4"])
+    options = parser.parse_args()
     with ExitStack() as stack:
         results = stack.enter_context(recording("client", options))
         server = Ottla(stack.enter_context(data_directory(options)) / "ottla")
         stack.callback(server.stop)
         server.start()
         admin = stack.enter_context(Admin(server.address))
-        bench = Bench(QUICK if options.quick else FULL, server, admin)
+        bench = Bench(QUICK if options.quick else FULL, server, admin, options.codecs)
         run_parts("client", options, results, PARTS, bench)
 
 
