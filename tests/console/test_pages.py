@@ -424,6 +424,49 @@ def test_configs_are_searched(page, furnished):
     assert rows.count() < 10
 
 
+def test_edit_a_config_of_a_broker(page, furnished):
+    page.goto("/")
+    page.get_by_role("link", name="0", exact=True).click()
+    page.wait_for_url("**/brokers/0")
+    page.get_by_label("Search configs").fill("log.segment.bytes")
+    row = page.locator("#configs tr:visible").first
+    row.get_by_role("button", name="Edit").click()
+    page.get_by_label("Value").fill("2097152")
+    with page.expect_navigation():
+        page.get_by_role("button", name="Save").click()
+    row = page.locator("#configs tr", has_text="log.segment.bytes").first
+    assert "2.0 MiB" in row.inner_text()
+    row.get_by_role("button", name="Edit").click()
+    page.get_by_label("Reset to the default").check()
+    with page.expect_navigation():
+        page.get_by_role("button", name="Save").click()
+    row = page.locator("#configs tr", has_text="log.segment.bytes").first
+    assert "2.0 MiB" not in row.inner_text()
+
+
+def test_a_tombstone_and_bytes_are_produced(page, console, topic):
+    for key, value, encoding in (("ann", None, "utf-8"), ("/w==", "AAE=", "base64")):
+        page.goto(f"/topics/{topic}/records")
+        page.get_by_role("button", name="Produce").click()
+        page.get_by_label("Key", exact=True).fill(key)
+        page.get_by_label("Key and value are").select_option(encoding)
+        if value is None:
+            page.get_by_label("a tombstone").check()
+        else:
+            page.get_by_label("Value", exact=True).fill(value)
+        with page.expect_navigation():
+            page.locator("dialog[open]").get_by_role("button", name="Produce").click()
+    items = console.api("GET", f"/topics/{topic}/records")["items"]
+    assert [one["value"] and one["value"]["size"] for one in items] == [None, 2]
+    assert [one["key"]["encoding"] for one in items] == ["utf-8", "base64"]
+    # A link to a record shows that one only.
+    page.locator("summary").first.click()
+    page.get_by_role("link", name="Link to this record").first.click()
+    page.wait_for_url("**start=offset*")
+    assert page.locator("#records > tr").count() == 1
+    assert page.locator("#records details[open]").count() == 1
+
+
 def test_acls_users_and_quotas(page, console):
     page.goto("/acls")
     page.get_by_role("button", name="Create ACL").click()
