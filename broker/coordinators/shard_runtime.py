@@ -37,7 +37,7 @@ from ottla.storage.log import LogAppendInfo
 
 from ..cluster.metadata_log import build_key_value_batch, read_key_values
 from ..partitions.partition import Partition
-from ..requests.errors import EXPECTED_ERRORS
+from ..requests.errors import EXPECTED_ERRORS, NotLeaderError
 
 logger = logging.getLogger(__name__)
 
@@ -260,6 +260,8 @@ class ShardRuntime(Generic[S]):
         try:
             base_offset, last_offset = self._append_records(append.records, append.producer)
         except EXPECTED_ERRORS as error:
+            if isinstance(error, NotLeaderError):
+                return append.complete(ErrorCode.NOT_COORDINATOR)
             if isinstance(error, InvalidProducerEpochError):
                 return append.complete(ErrorCode.INVALID_PRODUCER_EPOCH)
             logger.warning(

@@ -291,13 +291,20 @@ class Partition:
 
         It may be part of a transaction; its sequence is not checked.
 
-        Raises what `Log.append` does.
+        Raises what `Log.append` does, and NotLeaderError.
         """
+        self._check_leader()
         appended = self.log.append(
             records, leader_epoch=self.leader_epoch, now_ms=now_ms, validates_records=False
         )
         self._on_append(appended, len(records))
         return appended
+
+    def _check_leader(self) -> None:
+        # When it is lost, what waits for acks is called, and that may append what waits behind it.
+        if self.role is not Role.LEADER:
+            leader = -1 if self.state is None else self.state.leader
+            raise NotLeaderError(leader, self.leader_epoch)
 
     def append_as_follower(self, records: Buffer, now_ms: int) -> None:
         """Append batches that were fetched from the leader. Raises what the method of `Log` does.
@@ -318,7 +325,11 @@ class Partition:
         transaction_version: int,
         now_ms: int,
     ) -> LogAppendInfo:
-        """Append the marker that ends a producer's transaction. Raises what `Log` does."""
+        """Append the marker that ends a producer's transaction.
+
+        Raises what `Log` does, and NotLeaderError.
+        """
+        self._check_leader()
         appended = self.log.append_marker(
             producer_id=producer_id,
             producer_epoch=producer_epoch,
@@ -348,8 +359,9 @@ class Partition:
         """Append a batch of a producer, whose header is valid, and its records if `is_validated`.
 
         With transaction version 2, an unknown producer `must_start_at_zero` with its sequence.
-        Raises what `Log.append_batches` does.
+        Raises what `Log.append_batches` does, and NotLeaderError.
         """
+        self._check_leader()
         appended = self.log.append_batches(
             batch.view,
             (batch,),

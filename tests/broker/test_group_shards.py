@@ -5,14 +5,19 @@ from __future__ import annotations
 import asyncio
 from contextlib import asynccontextmanager
 
+import pytest
+
 from harness import group_requests
-from harness.brokers import broker_and_client
+from harness.brokers import broker_and_client, partition_of
 from harness.group_requests import enter
+from harness.logs import NOW, a_batch
 from harness.requests import create_topic
 from harness.wire import connect
+from ottla.broker.requests.errors import NotLeaderError
 from ottla.coord.effects import Reply
 from ottla.coord.group_shard import MemberIdentity
 from ottla.coord.metadata_image import OFFSETS_TOPIC, TopicPartition
+from ottla.coord.partition_state import PartitionState
 from ottla.coord.placement import coordinator_partition
 from ottla.coord.records import CommittedOffset
 from ottla.protocol.errors import ErrorCode
@@ -193,3 +198,24 @@ async def test_commits_complete_in_log_order_when_durability_is_lowered_meanwhil
         assert committed(broker, FIRST) == {}
         assert [await earlier, await later] == [ErrorCode.NONE] * 2
         assert committed(broker, FIRST) == {T0: 2}
+
+
+async def test_a_leader_that_is_replaced_appends_nothing_more(tmp_path):
+    """What waits behind an append that fails is tried at once, before the shard is unloaded."""
+    async with a_coordinator(tmp_path) as (broker, _client):
+        partition = partition_of(broker)
+        partition.lead(PartitionState((0, 1, 2), 0, 1, (0, 1, 2)), broker.id, NOW)
+        first = partition.append(a_batch(1), NOW)
+        errors = []
+
+        def append_another(error):
+            errors.append(error)
+            with pytest.raises(NotLeaderError):
+                partition.append(a_batch(1), NOW)
+
+        partition.when_committed(first.last_offset, append_another)
+        partition.follow(PartitionState((0, 1, 2), 1, 2, (1, 2)), is_active=True)
+
+        assert [type(error) for error in errors] == [NotLeaderError]
+        assert partition.log.end_offset == first.last_offset + 1
+        assert partition.high_watermark == first.base_offset
