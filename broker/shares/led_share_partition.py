@@ -148,8 +148,8 @@ class LedSharePartition:
         if self._timer is not None:
             self._timer.cancel()
         self._fail(error)
-        self.wake()
         self._owner.forget(self)
+        self.wake()
 
     # Loading.
 

@@ -95,10 +95,19 @@ class SharePartitions:
         return led
 
     def forget(self, led: LedSharePartition) -> None:
-        """Remove a share partition that is closed."""
-        if self._led.get(led.key) is led:
-            del self._led[led.key]
-            self._size_bytes -= led.size_bytes
+        """Remove a share partition that is closed, and the sessions whose members had locks.
+
+        A member may acquire the same records again here: what it says about them from then on must
+        not be about the records as it got them before.
+        """
+        if self._led.get(led.key) is not led:
+            return
+        del self._led[led.key]
+        self._size_bytes -= led.size_bytes
+        if led.records is None or (led.error and led.error.code is ErrorCode.GROUP_ID_NOT_FOUND):
+            return
+        for member_id in led.records.holders():
+            self.sessions.lose(SessionKey(led.key.group_id, member_id))
 
     def resize(self, led: LedSharePartition) -> None:
         """Update the memory of a share partition after its records have changed."""

@@ -39,6 +39,7 @@ class ShareSession:
         self.key = key
         self.connection = connection
         self.epoch = 1
+        self.is_closed = False
         self._partitions: dict[TopicIdPartition, None] = {}
         #: The partitions that no response has had yet.
         self.unanswered: set[TopicIdPartition] = set()
@@ -126,6 +127,12 @@ class ShareSessions:
         """Remove a session that does not fit."""
         self._remove(key)
 
+    def lose(self, key: SessionKey) -> None:
+        """Close the session of a member that has lost locks; it has to open another one."""
+        if key in self._sessions:
+            self._remove(key)
+            self._released(key)
+
     def _find(self, key: SessionKey, connection: Connection) -> ShareSession:
         session = self._sessions.get(key)
         if session is None or session.connection is not connection:
@@ -136,6 +143,7 @@ class ShareSessions:
         session = self._sessions.pop(key, None)
         if session is None:
             return
+        session.is_closed = True
         self._partition_count -= len(session)
         keys = self._by_connection.get(session.connection)
         if keys is not None:

@@ -138,6 +138,10 @@ class SharePartition:
         """The number of offsets that are acquired."""
         return sum(one.size for one in self._ranges if one.state is _ACQUIRED)
 
+    def holders(self) -> set[str]:
+        """Return the members that have acquired records."""
+        return {one.member_id for one in self._ranges if one.state is _ACQUIRED}
+
     @property
     def range_count(self) -> int:
         """The number of ranges, which is what memory depends on."""

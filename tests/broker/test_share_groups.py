@@ -239,6 +239,20 @@ async def test_a_lost_connection_and_the_delivery_limit(tmp_path):
         assert await offsets_of(admin, 0) == [(2, 1)]
 
 
+async def test_locks_that_are_lost_end_the_session_of_their_member(tmp_path):
+    async with a_group(tmp_path, "anna", "bert") as (broker, _admin, anna, bert):
+        produce(broker, 2)
+        assert await anna.acquire() == [(0, 1, 1)]
+        assert await bert.fetch(0, max_wait_ms=1) != {}
+        broker.shares.partition_opened(broker.topics.image.topics["t"], 0)
+        # Else it would be about records that it may have got again meanwhile.
+        assert await anna.acknowledge((0, 0, 1, [ACCEPT])) == "SHARE_SESSION_NOT_FOUND"
+        assert await bert.acquire() == [(0, 1, 2)], "it had no locks"
+        assert await bert.acknowledge((0, 0, 0, [RELEASE])) == {0: "NONE"}
+        assert await anna.acquire(epoch=0) == [(0, 0, 3)]
+        assert await anna.acknowledge((0, 0, 0, [ACCEPT])) == {0: "NONE"}
+
+
 async def test_states_survive_a_restart(tmp_path):
     async with a_group(tmp_path, "anna") as (broker, _admin, anna):
         produce(broker, 6)
@@ -298,7 +312,8 @@ async def test_offsets_are_altered_described_and_deleted(tmp_path):
         assert await offsets_of(admin, 0, 1, 2) == [(4, 5), (0, 0), "UNKNOWN_TOPIC_OR_PARTITION"]
         assert await anna.acknowledge((0, 0, 3, [ACCEPT])) == {0: "FENCED_STATE_EPOCH"}
         await anna.beat("t", epoch=0)
-        assert await anna.acquire() == [(4, 8, 1)]
+        assert await anna.fetch() == "SHARE_SESSION_NOT_FOUND", "it had locks"
+        assert await anna.acquire(epoch=0) == [(4, 8, 1)]
         topics = [DeleteShareGroupOffsetsRequestTopic(topic_name=name) for name in ("t", "u")]
         request = DeleteShareGroupOffsetsRequest(group_id="g", topics=topics)
         assert (await admin.request(request)).error_code == ErrorCode.NON_EMPTY_GROUP
@@ -309,6 +324,7 @@ async def test_offsets_are_altered_described_and_deleted(tmp_path):
         assert await offsets_of(admin, 0) == [(-1, -1)]
         assert await offsets_of(admin, group_id="no") == "GROUP_ID_NOT_FOUND"
         await anna.beat("t", epoch=0)
+        assert await anna.acquire(epoch=0, max_wait_ms=200) == []
         assert await anna.acquire(epoch=0, max_wait_ms=200) == []
         produce(broker, 1)
         assert await anna.acquire() == [(9, 9, 1)], "latest, the default"

@@ -178,7 +178,8 @@ class _ShareFetch:
 
     @property
     def _is_wanted(self) -> bool:
-        return not self._future.done() and self._context.connection.is_open
+        is_lost = self._session is not None and self._session.is_closed
+        return not self._future.done() and self._context.connection.is_open and not is_lost
 
     @property
     def _is_complete(self) -> bool:
