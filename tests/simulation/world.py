@@ -19,6 +19,7 @@ from unittest.mock import patch
 
 from ottla.broker import broker as broker_module
 from ottla.broker.broker import Broker
+from ottla.broker.cluster.incarnations import BrokerIncarnations
 from ottla.broker.cluster.liveness import BrokerLiveness
 from ottla.broker.cluster.store_registration import StoreRegistration
 from ottla.broker.config.broker_config import BrokerConfig
@@ -347,7 +348,11 @@ def simulated(world: World) -> Iterator[None]:
             (sys, "unraisablehook", lambda _error: None),
         ):
             stack.enter_context(patch.object(target, name, value))
-        for method in (BrokerLiveness.__init__, StoreRegistration.__init__):
+        for method in (
+            BrokerLiveness.__init__,
+            BrokerIncarnations.__init__,
+            StoreRegistration.__init__,
+        ):
             stack.callback(setattr, method, "__defaults__", method.__defaults__)
             method.__defaults__ = (loop.time,)
         logging.disable(logging.CRITICAL)
