@@ -17,8 +17,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ottla.client import Admin, Producer
@@ -72,19 +72,24 @@ async def browse(port: int, page: str, live: tuple[str, ...]) -> None:
         await asyncio.sleep(LIVE_SECONDS)
 
 
-@asynccontextmanager
-async def browsers(port: int, count: int) -> AsyncIterator[None]:
-    """Keep pages open."""
-    tasks = [asyncio.create_task(browse(port, *OPEN[one % len(OPEN)])) for one in range(count)]
-    try:
-        yield
-        for task in tasks:
-            if task.done():
-                task.result()
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+async def browse_all(port: int, count: int) -> None:
+    """Keep pages open for ever."""
+    async with asyncio.TaskGroup() as tasks:
+        for one in range(count):
+            tasks.create_task(browse(port, *OPEN[one % len(OPEN)]))
+
+
+@contextmanager
+def browsers(port: int, count: int) -> Iterator[None]:
+    """Keep pages open, in a process of their own: its time is not the producer's."""
+    command = [sys.executable, __file__, "--browse", str(port), "--browsers", str(count)]
+    with subprocess.Popen(command) as process:
+        try:
+            yield
+            if process.poll() is not None:
+                raise RuntimeError("The browsers ended")
+        finally:
+            process.terminate()
 
 
 async def latencies(bootstrap: str, seconds: float) -> list[float]:
@@ -106,11 +111,16 @@ async def latencies(bootstrap: str, seconds: float) -> list[float]:
 
 
 @contextmanager
-def console(bootstrap: str):  # type: ignore[no-untyped-def]
+def console(bootstrap: str) -> Iterator[int]:
     """Run a console; return its port."""
     port = free_port()
-    command = [sys.executable, "-m", "ottla", "console", "--bootstrap", bootstrap]
-    with subprocess.Popen([*command, "--port", str(port)], stdout=subprocess.PIPE) as process:
+    words = ("console", "--bootstrap", bootstrap, "--port", str(port), "--until-stdin-closes")
+    with subprocess.Popen(
+        # As `ottla broker start --console` does.
+        [sys.executable, "-m", "ottla", *words],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
         assert process.stdout is not None
         process.stdout.readline()
         try:
@@ -157,7 +167,7 @@ async def run(bootstrap: str, options: argparse.Namespace) -> None:
         print("\nlatency of single writes with acks=all")
         for number in range(ROUNDS):
             alone = await latencies(bootstrap, options.seconds)
-            async with browsers(port, options.browsers):
+            with browsers(port, options.browsers):
                 beside = await latencies(bootstrap, options.seconds)
                 pages = [await first_byte(port, path) for path, _ in OPEN]
             print(f"round {number + 1}, no browser    {percentiles(alone)}")
@@ -173,7 +183,10 @@ def main() -> None:
     parser.add_argument("--browsers", type=int, default=10)
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--pause", type=float, default=4.0, help="before each time")
+    parser.add_argument("--browse", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.browse:
+        asyncio.run(browse_all(options.browse, options.browsers))
     with tempfile.TemporaryDirectory() as folder, suppress(KeyboardInterrupt):
         broker = Ottla(Path(folder))
         broker.start()

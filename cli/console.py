@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from .target import Target, connected
 if TYPE_CHECKING:
     from ottla.console.config import ConsoleConfig
 
+_NICENESS = 5
 _MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _TOKEN_VARIABLE = "OTTLA_CONSOLE_TOKEN"  # noqa: S105  # a name
 
@@ -110,6 +112,10 @@ def console(
     except OSError as error:
         reason = error.strerror or str(error)
         raise Failure(f"{host}:{port}: {reason}; use another --port") from None
+
+    if until_stdin_closes:
+        # Brokers beside it come first.
+        os.nice(_NICENESS)
 
     def ready() -> None:
         click.echo(f"console for {target.bootstrap}: {address_of(config, tls_certificate)}")

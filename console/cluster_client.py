@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from ottla.client import (
@@ -29,11 +29,10 @@ from .samples import Samples
 
 T = TypeVar("T")
 
-# Ten browsers that show a list ask brokers once. What takes long, in a large cluster, is asked for
-# less often: it takes a fiftieth of the time, until it would be too old.
+# Ten browsers that show a list ask brokers once. What has many partitions is asked for less often,
+# so that it takes less than a hundredth of a broker's time.
 _CACHE_SECONDS = 2.0
-_CACHE_FACTOR = 50
-_MAX_CACHE_SECONDS = 15.0
+_CACHE_SECONDS_PER_PARTITION = 0.001
 
 
 @dataclass(eq=False, slots=True)
@@ -41,7 +40,6 @@ class _Cached:
     """A read, under way or done."""
 
     task: asyncio.Task[Any]
-    started: float = field(default_factory=time.monotonic)
     expires: float = math.inf
 
 
@@ -88,24 +86,31 @@ class ClusterClient:
         ) as consumer:
             yield consumer
 
-    async def cached(self, key: str, read: Callable[[], Awaitable[T]]) -> T:
-        """Return what `read` returned a moment ago; concurrent callers share one."""
+    async def cached(
+        self,
+        key: str,
+        read: Callable[[], Awaitable[T]],
+        partitions_of: Callable[[T], int] = lambda _: 0,
+    ) -> T:
+        """Return what `read` returned a moment ago; concurrent callers share one.
+
+        `partitions_of` returns how many partitions that was about.
+        """
         found = self._cached.get(key)
         if found is None or time.monotonic() >= found.expires:
             self._drop_expired()
             found = self._cached[key] = _Cached(asyncio.ensure_future(read()))
-            found.task.add_done_callback(lambda _: self._set_expiry(key, found))
+            found.task.add_done_callback(lambda _: self._set_expiry(key, found, partitions_of))
         result: T = await asyncio.shield(found.task)
         return result
 
-    def _set_expiry(self, key: str, found: _Cached) -> None:
+    def _set_expiry(self, key: str, found: _Cached, partitions_of: Callable[[Any], int]) -> None:
         if found.task.cancelled() or found.task.exception() is not None:
             if self._cached.get(key) is found:
                 del self._cached[key]
             return
-        now = time.monotonic()
-        fresh = (now - found.started) * _CACHE_FACTOR
-        found.expires = now + min(max(_CACHE_SECONDS, fresh), _MAX_CACHE_SECONDS)
+        more = partitions_of(found.task.result()) * _CACHE_SECONDS_PER_PARTITION
+        found.expires = time.monotonic() + _CACHE_SECONDS + more
 
     def _drop_expired(self) -> None:
         now = time.monotonic()
@@ -122,7 +127,11 @@ class ClusterClient:
 
     async def topics(self) -> list[TopicDescription]:
         """Return all topics, internal ones included."""
-        return await self.cached("topics", lambda: self.admin.list_topics(internal=True))
+        return await self.cached(
+            "topics",
+            lambda: self.admin.list_topics(internal=True),
+            lambda found: sum(len(one.partitions) for one in found),
+        )
 
     async def replicas(self) -> Mapping[TopicPartition, list[ReplicaLogDir]] | None:
         """Return the replicas on the brokers' disks; None if brokers do not tell."""
@@ -136,7 +145,7 @@ class ClusterClient:
             self.samples.add(self.SIZE_SERIES, total)
             return found
 
-        return await self.cached("replicas", read)
+        return await self.cached("replicas", read, lambda found: len(found or ()))
 
     async def sizes(self) -> Mapping[TopicPartition, int] | None:
         """Return the bytes of all replicas of each partition; None if brokers do not tell."""

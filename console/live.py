@@ -50,7 +50,7 @@ async def sample_end_offsets(client: ClusterClient, topic: str | None) -> str | 
             ends = error.done
         client.samples.add(series, sum(ends.values()))
 
-    await client.cached(series, read)
+    await client.cached(series, read, lambda _: len(tps))
     return series
 
 

@@ -46,7 +46,8 @@ class _Server(uvicorn.Server):
     def _on_stdin(self) -> None:
         if not os.read(sys.stdin.fileno(), 4096):
             asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
-            self._stop()
+            # Unlike a second signal, it does not hurry a stop that is under way.
+            self.should_exit = True
 
     def _stop(self) -> None:
         if self._is_stopping:

@@ -398,7 +398,8 @@ def test_lag_rates_and_share_groups_are_live(page, broker, console, topic):
 
     with Admin(broker.bootstrap) as admin:
         admin.alter_share_group_offsets("sharing", {TopicPartition(topic, 0): 0})
-    page.goto("/share-groups?search=sharing")
+    while "sharing" not in page.content():  # a list may be two seconds old
+        page.goto("/share-groups?search=sharing")
     page.get_by_role("link", name="sharing").click()
     page.get_by_role("button", name="Reset offsets").click()
     page.locator("dialog[open]").get_by_label("To", exact=True).select_option("end")

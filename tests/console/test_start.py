@@ -43,6 +43,7 @@ def test_a_console_beside_a_broker_lives_as_long_as_it(tmp_path):
         wait_until(lambda: status(port, "/ready") == 200)
         assert broker.stop() == 0
         assert status(port, "/health") is None
+        assert "Traceback" not in broker.log.read_text()
 
 
 def test_a_console_beside_a_local_cluster(tmp_path):
@@ -60,6 +61,7 @@ def test_a_console_beside_a_local_cluster(tmp_path):
     # Programs read the bootstrap servers from stdout.
     assert out == f"{HOST}:{port}\n"
     assert f"http://{HOST}:{console}" in log
+    assert "Traceback" not in log
     assert status(console, "/health") is None
 
 
