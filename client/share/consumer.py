@@ -131,9 +131,14 @@ class ShareConsumer(Lifecycle):
     # Start and close.
 
     async def _start(self) -> None:
-        # Brokers without share groups are told apart at once.
-        node = next(iter(self._cluster.metadata.nodes))
-        (await self._cluster.connect(node)).version_for(SHARE_FETCH)
+        # Brokers without share groups are told apart at once, by the first one that answers.
+        for node in list(self._cluster.metadata.nodes):
+            try:
+                connection = await self._cluster.connect(node)
+            except (KafkaError, ClientError):
+                continue
+            connection.version_for(SHARE_FETCH)
+            break
         if self._dead_letters is not None:
             await self._dead_letters.start(self._cluster)
         self._is_started = True

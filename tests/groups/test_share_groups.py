@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from harness.daemon import Daemon, shown_on_failure
+from harness.etcd import EtcdCluster, StoreCluster
 from harness.group_members import producing
 from harness.share_group import ShareMembers
 from harness.share_stage import SHARE_CONFIGS, a_topic_and_group
+from harness.waiting import wait_until
 from ottla.client import Consumer, TopicPartition
 from ottla.client.blocking import Admin, Producer
 
@@ -84,25 +87,63 @@ def test_records_are_processed_once_while_members_and_the_broker_are_killed(
     tmp_path: Path, request: pytest.FixtureRequest, clients: str
 ) -> None:
     with Daemon(tmp_path, *FLAGS) as broker, shown_on_failure(request, [broker]):
-        topic, group = prepare(broker.address)
-        fill(broker.address, topic, 30)
-        with (
-            ShareMembers(broker.address, tmp_path / "members", group, topic) as members,
-            producing(broker.address, topic, PARTITIONS) as load,
-        ):
-            for name, (client, mode) in MEMBERS[clients].items():
-                members.join(name, client, mode)
-            # Its records return when their locks end.
-            members.join("stalled", clients, "stalled")
-            members.wait_until_consuming()
-            for name in ("a", "b", "c"):
-                members.kill(name)
-                members.join(name, *MEMBERS[clients][name])
-                broker.kill()
-                broker.start()
-                members.wait_until_consuming("a", "b", "c")
-            load.stop()
-            wait_until_done(members, topic)
-            members.stop()
-            values = asyncio.run(committed_values(broker.address, topic))
-            members.check(values, DELIVERY_LIMIT)
+
+        def restart(_group: str) -> None:
+            broker.kill()
+            broker.start()
+
+        kill_and_check(broker.address, tmp_path / "members", clients, "abc", restart)
+
+
+@pytest.mark.parametrize("clients", MEMBERS)
+def test_records_are_processed_once_through_failovers(
+    tmp_path: Path, request: pytest.FixtureRequest, clients: str
+) -> None:
+    """The coordinator of the group and leader of some partitions is killed, and comes back."""
+    configs = (
+        *("--set", "broker.session.timeout.ms=2000", "--set", "controller.wait.ms=1000"),
+        *("--set", "offsets.topic.num.partitions=1", *FLAGS),
+    )
+    with (
+        EtcdCluster(tmp_path / "etcd") as etcd,
+        StoreCluster(tmp_path, etcd.url, 3, *configs) as cluster,
+        shown_on_failure(request, cluster.brokers),
+    ):
+
+        def fail_over(group: str) -> None:
+            with Admin(cluster.bootstrap) as admin:
+                coordinator = admin.describe_share_groups(group)[group].coordinator
+                cluster[coordinator].kill()
+                wait_until(lambda: not is_alive(admin, coordinator), "fenced")
+            cluster[coordinator].start()
+
+        kill_and_check(cluster.bootstrap, tmp_path / "members", clients, "b", fail_over)
+
+
+def is_alive(admin: Admin, broker_id: int) -> bool:
+    return any(one.is_alive for one in admin.describe_cluster().brokers if one.id == broker_id)
+
+
+def kill_and_check(
+    address: str, folder: Path, clients: str, victims: str, kill_broker: Callable[[str], None]
+) -> None:
+    topic, group = prepare(address)
+    fill(address, topic, 30)
+    with (
+        ShareMembers(address, folder, group, topic) as members,
+        producing(address, topic, PARTITIONS) as load,
+    ):
+        for name, (client, mode) in MEMBERS[clients].items():
+            members.join(name, client, mode)
+        # Its records return when their locks end.
+        members.join("stalled", clients, "stalled")
+        members.wait_until_consuming()
+        for name in victims:
+            members.kill(name)
+            members.join(name, *MEMBERS[clients][name])
+            kill_broker(group)
+            members.wait_until_consuming("a", "b", "c")
+        load.stop()
+        wait_until_done(members, topic)
+        members.stop()
+        members.check(asyncio.run(committed_values(address, topic)), DELIVERY_LIMIT)
