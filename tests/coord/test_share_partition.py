@@ -315,7 +315,7 @@ class Machine(RuleBasedStateMachine):
         for at in held:
             del self.holders[at]
 
-    @rule(ms=st.sampled_from([1, 400, 1000]))
+    @rule(ms=st.sampled_from([1, 500, 600, 1000]))
     def wait(self, ms):
         self.now += ms
         due = {at for at, (_holder, due) in self.holders.items() if due <= self.now}
