@@ -475,8 +475,6 @@ class Segment:
 
     def seal_in_memory(self) -> None:
         """End the segment, whose file was trimmed; `write_indexes` follows, in any thread."""
-        if self._is_sealed:  # Nothing was appended since a clean start.
-            self._unseal()
         self._add_last_time_entry()
         # While they are dirty, the indexes stay in memory.
         self.indexes.is_dirty = self.indexes.is_unwritten = True
@@ -534,9 +532,10 @@ class Segment:
         )
 
     def restore(self, state: SegmentState, *, is_active: bool) -> None:
-        """Load a segment that was closed cleanly, without reading its files.
+        """Load a segment that was closed cleanly, without reading its records.
 
-        The indexes of the active one are read at the first append, unless they are empty.
+        Of the active one, the indexes are read, unless they are empty: appends add to them, and
+        must not wait for the disk. Raises ValueError or FileNotFoundError if they are damaged.
         """
         self.set_durable_size(state.size)
         self.next_offset = state.next_offset
@@ -546,9 +545,13 @@ class Segment:
         self.first_append_ms = state.first_append_ms
         self.indexes.entry_count = state.index_entries
         self._bytes_since_index_entry = state.bytes_since_index_entry
-        if state.index_entries or not is_active:
+        if not is_active:
             self.indexes.unmap()
             self._is_sealed = True
+        elif state.index_entries:
+            self.indexes.load()
+            if self.indexes.entry_count != state.index_entries:
+                raise ValueError("the offset index has another number of entries")
 
     def set_durable_size(self, size: int) -> None:
         """Set the size of the content, which fills the file and is durable."""
@@ -620,10 +623,7 @@ class Segment:
             self.indexes.times.add(self.max_timestamp, relative_offset)
 
     def _unseal(self) -> None:
-        """Make a sealed segment active again.
-
-        After those that followed it were truncated, or after a clean start.
-        """
+        """Make a sealed segment active again, after those that followed it were truncated."""
         self.indexes.load()
         self.transactions.load()
         self._is_sealed = False

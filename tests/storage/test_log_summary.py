@@ -8,6 +8,7 @@ from harness.logs import NOW, NoSyncDisk, a_batch, offsets
 from ottla.storage.config import LogConfig
 from ottla.storage.logdir import LogDirectory
 from ottla.storage.read_mode import NO_WAITING
+from ottla.storage.segment_indexes import INDEX_SUFFIXES
 
 CONFIG = LogConfig(segment_bytes=2000, index_interval_bytes=200)
 
@@ -55,13 +56,15 @@ def index_files(path: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("times", [0, 1, 5, 60])
-def test_an_untouched_log_is_opened_without_its_files(tmp_path, times):
+def test_of_an_untouched_log_only_the_indexes_that_appends_extend_are_read(tmp_path, times):
     stopped(tmp_path, times)
 
     again = start(tmp_path)
 
     log = again.logs["t-0"]
-    assert read_files(again) == []
+    active = log.segments.active
+    names = [active.path(suffix).name for suffix in INDEX_SUFFIXES]
+    assert read_files(again) == (names if active.indexes.entry_count else [])
     assert (log.start_offset, log.end_offset, log.recovery_point) == (0, 2 * times, 2 * times)
     assert offsets(log) == list(range(2 * times))
     assert log.leader_epochs.current == (3 if times else -1)
