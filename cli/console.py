@@ -57,7 +57,9 @@ _TOKEN_VARIABLE = "OTTLA_CONSOLE_TOKEN"  # noqa: S105  # a name
 )
 @click.option("--tls-certificate", metavar="FILE", type=Path, help="PEM file: serve HTTPS.")
 @click.option("--tls-key", metavar="FILE", type=Path, help="PEM file with the private key.")
-@click.option("--until-stdin-closes", is_flag=True, hidden=True)  # of LocalConsole
+@click.option(
+    "--until-stdin-closes", is_flag=True, hidden=True, help="Serve LocalConsole, and end with it."
+)
 @connected
 def console(
     target: Target,

@@ -80,7 +80,7 @@ def test_help_imports_no_package_and_broker_commands_no_daemon():
         "    'ottla.broker.net', 'ottla.broker.net.listeners',\n"
         "    'ottla.broker.cluster', 'ottla.broker.cluster.cluster_file',\n"
         "    'ottla.broker.cluster.store', 'ottla.broker.cluster.store.store_url',\n"
-        "    'ottla.cli', 'ottla.cli.errors',\n"
+        "    'ottla.cli', 'ottla.cli.errors', 'ottla.cli.local_console',\n"
         "    'ottla.coord', 'ottla.coord.principal',\n"
         "    'ottla.protocol', 'ottla.protocol.configdef',\n"
         "    'ottla.storage', 'ottla.storage.config',\n"
