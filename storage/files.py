@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from typing import Protocol
@@ -42,6 +42,8 @@ class OpenFiles:
         self._lock = threading.Lock()
         self._thread = threading.get_ident()
         self._suspensions = 0
+        #: Called if too many are open and none of the oldest can be closed: they are not durable.
+        self.on_surplus: Callable[[], None] | None = None
 
     def __len__(self) -> int:
         return len(self._open)
@@ -61,6 +63,9 @@ class OpenFiles:
             for candidate in list(islice(opened, surplus + 8)):
                 if candidate is not closable and candidate.release():
                     del opened[candidate]
+            has_surplus = len(opened) > self.limit
+        if has_surplus and self.on_surplus is not None:
+            self.on_surplus()
 
     def forget(self, closable: Closable) -> None:
         """Record that this one was closed."""

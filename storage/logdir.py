@@ -57,6 +57,8 @@ _CLEAN_SHUTDOWN_FILE = "clean-shutdown"
 _RECOVERY_POINT_FILE = "recovery-point"
 _HIGH_WATERMARK_FILE = "high-watermark"
 _BOOT_ID_FILE = "boot-id"
+#: Between two flushes of all logs because too many files are open.
+_CLOSING_FLUSH_SECONDS = 0.1
 #: Linux: a random id of the current boot. Elsewhere any unclean start counts as a new boot.
 _SYSTEM_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _THREADS = 4
@@ -108,6 +110,8 @@ class LogDirectory:
         # The same objects for all logs.
         self._before_truncation = self._write_recovery_points
         self._after_roll = self._complete_rolls
+        self._next_closing_flush = -math.inf
+        self.files.on_surplus = self._flush_to_close_files
         self._recovery_points: dict[str, int] = {}
         self._high_watermarks: dict[str, int] = {}
         self._was_clean = False
@@ -431,6 +435,17 @@ class LogDirectory:
 
     def _complete_rolls(self, log: Log) -> None:
         self.flusher.submit(log.try_to_complete_rolls)
+
+    def _flush_to_close_files(self) -> None:
+        """Have all logs flushed: a file that is not durable must stay open until its fsync."""
+        now = time.monotonic()
+        if now < self._next_closing_flush:
+            return
+        self._next_closing_flush = now + _CLOSING_FLUSH_SECONDS
+        with suppress(RuntimeError):  # The flusher is stopped: the logs are being closed.
+            for log in self.logs.values():
+                if log.offline_reason is None and log.checkpointed_recovery_point < log.end_offset:
+                    self.flusher.flush(log)
 
     def _take(self, name: str) -> Log:
         self.reports.pop(name)

@@ -4,6 +4,7 @@ import errno
 import os
 import shutil
 import threading
+import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -13,6 +14,7 @@ import pytest
 from harness.logs import NoSyncDisk, count_flushes
 from harness.mounts import private_mounts
 from ottla.protocol.batch import HEADER_BYTES, Record, build_batch, split_batches
+from ottla.storage import logdir
 from ottla.storage.config import LogConfig
 from ottla.storage.errors import LogOfflineError, StorageError
 from ottla.storage.files import OpenFiles
@@ -1071,6 +1073,22 @@ def test_a_checkpoint_during_a_flush_does_not_let_the_file_be_closed(tmp_path):
     assert flushed.result(10) == 2
     assert disk.errors == []
     assert log.offline_reason is None
+    logs.close()
+
+
+def test_files_that_are_not_durable_are_flushed_when_too_many_are_open(tmp_path, monkeypatch):
+    monkeypatch.setattr(logdir, "_CLOSING_FLUSH_SECONDS", 0)
+    logs = a_directory(tmp_path / "data", NoSyncDisk(), max_open_segments=4)
+    appended = logs.create_all({f"t-{number}": CONFIG for number in range(20)})
+    for log in appended:
+        append(log)
+    deadline = time.monotonic() + 10
+    while sum(log.recovery_point < log.end_offset for log in appended) > logs.files.limit:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    logs.create("new-0", CONFIG)
+
+    assert len(logs.files) <= logs.files.limit + 1
     logs.close()
 
 
