@@ -28,11 +28,7 @@ ALL_MESSAGES: list[tuple[type[Message], int]] = [
 
 _INTEGERS = {schema.Int8: 8, schema.Int16: 16, schema.Int32: 32, schema.Int64: 64}
 _TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
-_UNKNOWN_TAGS = st.lists(
-    st.tuples(st.integers(100, 2**31 - 1), st.binary(max_size=6)),
-    max_size=2,
-    unique_by=lambda tag: tag[0],
-).map(lambda tags: tuple(sorted(tags)))
+_TAGS = st.integers(100, 2**31 - 1)
 
 
 def examples(count: int) -> settings:
@@ -61,8 +57,16 @@ def _messages(message: type[Message], version: int, flexible: bool) -> st.Search
         if field.exists_in(version)
     }
     if flexible:
-        fields["unknown_tagged_fields"] = st.just(()) | _UNKNOWN_TAGS
+        known = {field.tag for field in message.fields.values()}
+        fields["unknown_tagged_fields"] = st.just(()) | _tagged_fields(known)
     return st.builds(message, **fields)
+
+
+def _tagged_fields(known: set[int | None]) -> st.SearchStrategy[tuple[tuple[int, bytes], ...]]:
+    tags = st.tuples(_TAGS.filter(lambda tag: tag not in known), st.binary(max_size=6))
+    return st.lists(tags, max_size=2, unique_by=lambda tag: tag[0]).map(
+        lambda tags: tuple(sorted(tags))
+    )
 
 
 def _field(field: Field, version: int, flexible: bool) -> st.SearchStrategy[Any]:
