@@ -148,13 +148,18 @@ class ReplicatedWorld(World):
         return 0 if entry is None else entry.create_revision
 
     def has_lossy_returned(self) -> bool:
-        """Whether the last machine that lost its power is registered again, and was unfenced."""
+        """Whether the last machine that lost its power is registered again, and was unfenced.
+
+        It counts as lossy until it has forgotten that, at its next keepalive: if it is killed
+        before, and the disk of another one is lost meanwhile, both may lack the same records.
+        """
         if self.lossy is None:
             return True
         broker_id, epoch = self.lossy
         entry = self.server.entries.get(b"registration/%d" % broker_id)
         return (
             entry is not None
+            and not self.machines[broker_id].disk.may_have_lost_records
             and entry.create_revision > epoch
             and json.loads(entry.value)["state"] == "up"
         )
