@@ -156,26 +156,26 @@ def test_share_groups(console, broker, topic):
     broker.produce(topic, *(f"v{number}" for number in range(5)), partition=0)
     tps = [TopicPartition(topic, partition) for partition in range(2)]
     with Admin(broker.bootstrap) as admin:
-        admin.alter_share_group_offsets("thumbnails", dict.fromkeys(tps, 0))
+        admin.alter_share_group_offsets("resizing", dict.fromkeys(tps, 0))
     api = console.api
 
     # A list may be two seconds old.
-    while not api("GET", "/groups?type=share&search=thumbnails")["items"]:
+    while not api("GET", "/groups?type=share&search=resizing")["items"]:
         time.sleep(0.1)
-    assert api("GET", "/groups/thumbnails")["type"] == "share"
-    offsets = api("GET", "/groups/thumbnails/offsets")
+    assert api("GET", "/groups/resizing")["type"] == "share"
+    offsets = api("GET", "/groups/resizing/offsets")
     assert (offsets["lag"], offsets["items"][0]["committed"]) == (5, 0)
-    assert api("GET", "/live/lag?group=thumbnails")["points"][-1][1] == 5
+    assert api("GET", "/live/lag?group=resizing")["points"][-1][1] == 5
     assert [one["type"] for one in api("GET", f"/topics/{topic}/consumers")] == ["share"]
     reset = {"to": "shift", "value": "3", "dry_run": False}
-    items = api("POST", "/groups/thumbnails/offsets", reset)["items"]
+    items = api("POST", "/groups/resizing/offsets", reset)["items"]
     assert [(one["before"], one["after"]) for one in items] == [(0, 3), (0, 0)]
-    assert api("GET", "/groups/thumbnails/offsets")["lag"] == 2
+    assert api("GET", "/groups/resizing/offsets")["lag"] == 2
     gone = {"partitions": [{"topic": topic, "partition": 0}]}
-    api("DELETE", "/groups/thumbnails/offsets", gone, status=204)
-    assert api("GET", "/groups/thumbnails/offsets")["items"] == []
-    api("DELETE", "/groups/thumbnails", status=204)
-    api("GET", "/groups/thumbnails", status=404)
+    api("DELETE", "/groups/resizing/offsets", gone, status=204)
+    assert api("GET", "/groups/resizing/offsets")["items"] == []
+    api("DELETE", "/groups/resizing", status=204)
+    api("GET", "/groups/resizing", status=404)
 
 
 def test_errors_are_problem_details(console):
