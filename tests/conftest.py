@@ -83,7 +83,8 @@ class FailureList:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Note a test, setup or teardown that failed."""
         if report.failed:
-            self._write("real_time" if "real_time" in report.keywords else "other", report.nodeid)
+            is_real_time = "real_time" in report.keywords or _is_about_a_lost_socket(report)
+            self._write("real_time" if is_real_time else "other", report.nodeid)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Note a module that cannot be imported."""
@@ -93,6 +94,20 @@ class FailureList:
     def _write(self, marker: str, node_id: str) -> None:
         with self._path.open("a") as file:
             file.write(f"{marker} {node_id}\n")
+
+
+def _is_about_a_lost_socket(report: pytest.TestReport) -> bool:
+    """Whether a setup failed because of a socket that an earlier test did not close.
+
+    A connection that a client opens while the server of a test stops belongs to nobody. Garbage
+    collection finds it at any time, and pytest blames the test that runs then.
+    """
+    text = report.longreprtext
+    return (
+        report.when == "setup"
+        and "PytestUnraisableExceptionWarning" in text
+        and "ResourceWarning: unclosed" in text
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
