@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gc
+import sys
 import time
 from collections.abc import Iterator
 from itertools import count
 from typing import NamedTuple
+from unittest.mock import patch
 
 from .checks import Invariant, Violation
 from .replicated_world import ReplicatedWorld
@@ -26,6 +28,14 @@ class Failure(NamedTuple):
 
 def run_seed(seed: int, *, is_replicated: bool = False, **options: bool) -> Failure | None:
     """Run a seed; return how it failed, or None. Other options are those of `World`."""
+    # What is left of the world is closed outside of its loop.
+    with patch.object(sys, "unraisablehook", lambda _error: None):
+        failure = _run_seed(seed, is_replicated=is_replicated, **options)
+        gc.collect()
+    return failure
+
+
+def _run_seed(seed: int, *, is_replicated: bool, **options: bool) -> Failure | None:
     world = ReplicatedWorld(seed) if is_replicated else World(seed, **options)
     try:
         world.run()
