@@ -5,6 +5,7 @@ There is one log directory. As in Kafka, partitions that are not in it are omitt
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ from ottla.protocol.api.describe_log_dirs import (
 from ottla.protocol.errors import ErrorCode
 
 from ..authorization import CLUSTER, DENIED, DESCRIBE, allows
+from ..slices import SLICE_ELEMENTS
 
 if TYPE_CHECKING:
     from ...broker import Broker
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
 _FIRST_WITH_ERROR_CODE = 3
 
 
-def handle(
+async def handle(
     broker: Broker, context: RequestContext, request: DescribeLogDirsRequest
 ) -> DescribeLogDirsResponse:
     """Handle DescribeLogDirs."""
@@ -45,21 +47,33 @@ def handle(
     error_code, total_bytes, usable_bytes = ErrorCode.NONE, -1, -1
     path = broker.logs.path.absolute()
     try:
-        total_bytes, _used, usable_bytes = shutil.disk_usage(path)
+        total_bytes, _used, usable_bytes = await asyncio.to_thread(shutil.disk_usage, path)
     except OSError:
         error_code = ErrorCode.KAFKA_STORAGE_ERROR
     result = DescribeLogDirsResult(
         error_code=error_code,
         log_dir=str(path),
-        topics=[
-            DescribeLogDirsTopic(name=name, partitions=_partitions(broker, name, indexes))
-            for name, indexes in requested.items()
-            if name in image.topics
-        ],
+        topics=await _topics(broker, requested),
         total_bytes=total_bytes,
         usable_bytes=usable_bytes,
     )
     return DescribeLogDirsResponse(results=[result])
+
+
+async def _topics(
+    broker: Broker, requested: Mapping[str, Iterable[int]]
+) -> list[DescribeLogDirsTopic]:
+    topics = []
+    slice_elements = 0
+    for name, indexes in requested.items():
+        if name in broker.topics.image.topics:
+            topic = DescribeLogDirsTopic(name=name, partitions=_partitions(broker, name, indexes))
+            topics.append(topic)
+            slice_elements += 1 + len(topic.partitions)
+            if slice_elements >= SLICE_ELEMENTS:
+                slice_elements = 0
+                await asyncio.sleep(0)
+    return topics
 
 
 def _deduplicate(topics: Iterable[DescribableLogDirTopic]) -> dict[str, Iterable[int]]:
