@@ -151,13 +151,19 @@ def test_false_lengths_and_counts_allocate_nothing(message, version):
         for length in false_lengths
     ]
 
-    tracemalloc.start()
-    for attempt in corrupt:
-        outcome_of_compiled(compiled, attempt)
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
+    # Other threads of the test process allocate, too: what the codec does, it does both times.
+    peak = min(peak_bytes_of_decoding(compiled, corrupt) for _ in range(2))
 
     assert peak < 64 * len(wire) + 64 * 1024
+
+
+def peak_bytes_of_decoding(compiled, wires):
+    tracemalloc.start()
+    for wire in wires:
+        outcome_of_compiled(compiled, wire)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return peak
 
 
 NEWEST = pytest.mark.parametrize(
