@@ -151,10 +151,9 @@ def test_false_lengths_and_counts_allocate_nothing(message, version):
         for length in false_lengths
     ]
 
-    # Other threads of the test process allocate, too: what the codec does, it does both times.
-    peak = min(peak_bytes_of_decoding(compiled, corrupt) for _ in range(2))
-
-    assert peak < 64 * len(wire) + 64 * 1024
+    limit = 64 * len(wire) + 64 * 1024
+    # Other threads of the test process allocate, too: what the codec does, it does again.
+    assert any(peak_bytes_of_decoding(compiled, corrupt) < limit for _ in range(2))
 
 
 def peak_bytes_of_decoding(compiled, wires):
