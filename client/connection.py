@@ -13,6 +13,7 @@ import logging
 import os
 import struct
 from collections import deque
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from itertools import count
 from typing import TYPE_CHECKING, Any, Self, TypeGuard, TypeVar, cast
@@ -34,6 +35,7 @@ from .errors import (
     DeadlineError,
     UnsupportedError,
 )
+from .transports import writelines_of
 
 if TYPE_CHECKING:
     import ssl
@@ -121,6 +123,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self.address = address
         self._config = config
         self._transport: asyncio.Transport
+        self._writelines: Callable[[Iterable[Buffer]], None]
         #: Minimum and maximum version of the APIs that the broker supports, by API key.
         self.versions: dict[int, tuple[int, int]] = {}
         #: The levels of the cluster's finalized features: "transaction.version".
@@ -270,6 +273,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport."""
         self._transport = cast(asyncio.Transport, transport)
+        self._writelines = writelines_of(self._transport)
 
     def connection_lost(self, error: Exception | None) -> None:
         """Fail the requests in flight."""
@@ -427,7 +431,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         else:
             held, self._held = self._held, None
             for buffers, in_flight in held or ():
-                self._transport.writelines(buffers)
+                self._writelines(buffers)
                 if in_flight is not None:
                     self._requests.append(in_flight)
 
@@ -453,7 +457,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         if self._held is not None:
             self._held.append((buffers, in_flight))
             return
-        self._transport.writelines(buffers)
+        self._writelines(buffers)
         if in_flight is not None:
             self._requests.append(in_flight)
 

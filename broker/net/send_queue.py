@@ -11,6 +11,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from ottla.client.transports import writelines_of
 from ottla.protocol.schema import Buffer
 
 #: The bytes passed to the transport at once: a fraction of a millisecond's work.
@@ -22,6 +23,7 @@ class SendQueue:
 
     def __init__(self, transport: asyncio.Transport, on_empty: Callable[[], None]) -> None:
         self._transport = transport
+        self._writelines = writelines_of(transport)
         self._loop = asyncio.get_running_loop()
         self._on_empty = on_empty
         self._buffers: deque[Buffer] = deque()
@@ -50,7 +52,7 @@ class SendQueue:
         elif len(parts) == 1:
             self._transport.write(parts[0])
         elif parts:
-            self._transport.writelines(parts)
+            self._writelines(parts)
         return size_bytes
 
     def block(self) -> None:
@@ -90,7 +92,7 @@ class SendQueue:
             piece.append(part)
             remaining_bytes -= len(part)
         self.size_bytes -= PIECE_BYTES - remaining_bytes
-        self._transport.writelines(piece)
+        self._writelines(piece)
         if self._buffers:
             self._schedule()
         else:
