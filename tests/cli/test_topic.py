@@ -219,5 +219,5 @@ def test_topic_list_imports_only_what_it_needs(run, topic):
         *("client.admin", "client.admin.requests", "client.admin.topics"),
         *("client.blocking", "client.blocking.client", "client.blocking.loop_thread"),
         *("client.blocking.topics_admin", "client.cluster", "client.config", "client.connection"),
-        *("client.errors", "client.types"),
+        *("client.errors", "client.transports", "client.types"),
     }

@@ -1,4 +1,7 @@
-"""Certificates for tests: a new authority per directory, and what it issues."""
+"""Certificates for tests: a new authority per directory, and what it issues.
+
+They have the extensions that Python 3.13 and later require.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,10 @@ _NAMES = {
     "O": NameOID.ORGANIZATION_NAME,
     "C": NameOID.COUNTRY_NAME,
 }
+_KEY_USAGES = (
+    *("digital_signature", "content_commitment", "key_encipherment", "data_encipherment"),
+    *("key_agreement", "key_cert_sign", "crl_sign", "encipher_only", "decipher_only"),
+)
 
 
 class Authority:
@@ -28,8 +35,11 @@ class Authority:
         self.path = directory / f"{name}.pem"
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        builder = _builder(self._name, self._name, self._key).add_extension(
-            x509.BasicConstraints(ca=True, path_length=None), critical=True
+        usage = dict.fromkeys(_KEY_USAGES, False) | {"key_cert_sign": True}
+        builder = (
+            _builder(self._name, self._name, self._key)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+            .add_extension(x509.KeyUsage(**usage), critical=True)
         )
         certificate = builder.sign(self._key, hashes.SHA256())
         self.path.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
@@ -49,8 +59,11 @@ class Authority:
         key = ec.generate_private_key(ec.SECP256R1())
         parts = [x509.NameAttribute(_NAMES[kind], text) for kind, text in subject or [("CN", name)]]
         hosts = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
-        builder = _builder(x509.Name(parts), self._name, key, days).add_extension(
-            x509.SubjectAlternativeName(hosts), critical=False
+        authority = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
+        builder = (
+            _builder(x509.Name(parts), self._name, key, days)
+            .add_extension(x509.SubjectAlternativeName(hosts), critical=False)
+            .add_extension(authority, critical=False)
         )
         certificate = builder.sign(self._key, hashes.SHA256())
         encryption: serialization.KeySerializationEncryption = serialization.NoEncryption()
@@ -79,4 +92,5 @@ def _builder(
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - datetime.timedelta(days=2))
         .not_valid_after(now + datetime.timedelta(days=days))
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
     )
