@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from ottla.coord.consumer.partitions import TopicIdPartition, by_topic
@@ -18,7 +19,7 @@ from ottla.protocol.errors import ErrorCode
 from ..authorization import DENIED, DESCRIBE, GROUP, TOPIC, allows, authorized_operations
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Set
 
     from ottla.coord.consumer.group import ConsumerGroup
     from ottla.coord.consumer.member import ConsumerMember
@@ -58,9 +59,12 @@ def _describe(
             error_message=f"Group {group_id} is {problem}",
             group_id=group_id,
         )
-    if broker.authorizer is not None and not all(
-        allows(broker, context, DESCRIBE, TOPIC, name) for name in group.subscribed_topics()
-    ):
+    assigned = (
+        tp
+        for member in group.members.values()
+        for tp in chain(member.current.held, group.target_of(member.id))
+    )
+    if not may_see_topics(broker, context, group.subscribed_topics(), assigned):
         return _error(group_id, DENIED[TOPIC])
     return DescribedGroup(
         group_id=group_id,
@@ -95,6 +99,24 @@ def _member(broker: Broker, group: ConsumerGroup, member: ConsumerMember) -> Mem
         target_assignment=described_assignment(broker, group.target_of(member.id)),
         member_type=_CLASSIC if member.is_classic else _CONSUMER,
     )
+
+
+def may_see_topics(
+    broker: Broker,
+    context: RequestContext,
+    subscribed: Set[str],
+    assigned: Iterable[TopicIdPartition],
+) -> bool:
+    """Whether a client may describe all topics in the description of a group.
+
+    Members may still have partitions of topics that nobody subscribes to any more.
+    """
+    if broker.authorizer is None:
+        return True
+    topics = broker.topics.image.topics_by_id
+    topic_ids = {tp.topic_id for tp in assigned}
+    names = subscribed | {topics[topic_id].name for topic_id in topic_ids if topic_id in topics}
+    return all(allows(broker, context, DESCRIBE, TOPIC, name) for name in names)
 
 
 def described_assignment(broker: Broker, partitions: Iterable[TopicIdPartition]) -> Assignment:

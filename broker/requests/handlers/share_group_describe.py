@@ -13,9 +13,12 @@ from ottla.protocol.api.share_group_describe import (
 from ottla.protocol.errors import ErrorCode
 
 from ..authorization import DENIED, DESCRIBE, GROUP, TOPIC, allows, authorized_operations
-from .consumer_group_describe import described_assignment
+from .consumer_group_describe import described_assignment, may_see_topics
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ottla.coord.consumer.partitions import TopicIdPartition
     from ottla.coord.share.group import ShareGroup, ShareMember
 
     from ...broker import Broker
@@ -49,9 +52,8 @@ def _describe(
     if group is None or group.type != "share":
         problem = "not found" if group is None else "not a share group"
         return _error(group_id, ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is {problem}")
-    if broker.authorizer is not None and not all(
-        allows(broker, context, DESCRIBE, TOPIC, name) for name in group.subscribed_topics()
-    ):
+    assigned = (tp for member in group.members.values() for tp in _assigned(group, member))
+    if not may_see_topics(broker, context, group.subscribed_topics(), assigned):
         return _error(group_id, DENIED[TOPIC])
     return DescribedGroup(
         group_id=group_id,
@@ -79,5 +81,9 @@ def _member(broker: Broker, group: ShareGroup, member: ShareMember) -> Member:
         client_id=metadata.client_id,
         client_host=metadata.client_host,
         subscribed_topic_names=list(metadata.topics),
-        assignment=described_assignment(broker, member.assigned or group.target_of(member.id)),
+        assignment=described_assignment(broker, _assigned(group, member)),
     )
+
+
+def _assigned(group: ShareGroup, member: ShareMember) -> Iterable[TopicIdPartition]:
+    return member.assigned or group.target_of(member.id)
