@@ -30,7 +30,7 @@ from .exchange import Accepted, AuthenticationError, Challenge
 
 _NONCE_BYTES = 24
 _SALT_BYTES = 24
-#: Credentials among which one of the same mechanism is looked for.
+#: Credentials among which those of the same mechanism are looked for.
 _MAX_SAMPLES = 100
 _FAILED = (
     "Authentication failed during authentication due to invalid credentials with SASL mechanism"
@@ -130,12 +130,15 @@ class ScramUsers:
         name: str,
         credentials: Mapping[tuple[str, ScramMechanism], ScramCredential],
     ) -> ScramCredential:
-        # Salt and iterations look like those of the others.
-        first = islice(credentials.items(), _MAX_SAMPLES)
-        sample = next((one for (_name, kind), one in first if kind is mechanism), None)
-        iterations = MIN_ITERATIONS if sample is None else sample.iterations
-        salt_bytes = _SALT_BYTES if sample is None else len(sample.salt)
         secret = self._secret() or self._own_secret
-        salt = hmac.digest(secret, f"{mechanism.mechanism} {name}".encode(), "sha512")[:salt_bytes]
+
+        def digest(shape: object = "") -> bytes:
+            return hmac.digest(secret, f"{mechanism.mechanism} {name}{shape}".encode(), "sha512")
+
+        # Iterations and size of the salt are some that users have, and remain when users are added.
+        first = islice(credentials.items(), _MAX_SAMPLES)
+        shapes = {(one.iterations, len(one.salt)) for (_, kind), one in first if kind is mechanism}
+        iterations, salt_bytes = max(shapes, key=digest, default=(MIN_ITERATIONS, _SALT_BYTES))
+        salt = digest()[:salt_bytes]
         keys = hmac.digest(secret, salt, "sha512")[: mechanism.key_bytes]
         return ScramCredential(salt, iterations, keys, keys)

@@ -27,6 +27,7 @@ from ottla.broker import Broker, BrokerConfig
 from ottla.broker.requests.dispatch import SUPPORTED_APIS
 from ottla.broker.security.exchange import Accepted, Challenge
 from ottla.broker.security.sasl import SaslSession, SaslState
+from ottla.broker.security.scram import ScramUsers
 from ottla.protocol.api.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     ScramCredentialDeletion,
@@ -49,7 +50,7 @@ from ottla.protocol.registry import (
     SASL_AUTHENTICATE,
     SASL_HANDSHAKE,
 )
-from ottla.protocol.scram import ScramMechanism, parse_server_first
+from ottla.protocol.scram import ScramCredential, ScramMechanism, parse_server_first
 
 _MECHANISMS = "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER"
 _LISTENER = "listener.name.sasl_plaintext."
@@ -360,6 +361,29 @@ async def test_unknown_users_cannot_be_told_from_wrong_passwords(
     assert unknown.salt == again.salt == restarted.salt != other.salt
     assert unknown.iterations == known.iterations
     assert len(unknown.salt) == len(known.salt)
+
+
+def test_iterations_do_not_tell_who_exists() -> None:
+    """Those of a user who does not exist are those of some who do."""
+    scram, other = ScramMechanism
+    credentials = {
+        (name, mechanism): ScramCredential(bytes(salt_bytes), iterations, bytes(32), bytes(32))
+        for name, mechanism, iterations, salt_bytes in (
+            ("alice", scram, 4096, 24),
+            ("bob", scram, 8192, 16),
+            ("carol", other, 16384, 20),
+        )
+    }
+    users = ScramUsers(lambda: credentials, lambda: b"secret")
+
+    def made_up() -> dict[str, tuple[int, int]]:
+        found = {name: users.find(scram, name)[0] for name in map(str, range(50))}
+        return {name: (one.iterations, len(one.salt)) for name, one in found.items()}
+
+    before = made_up()
+    assert set(before.values()) == {(4096, 24), (8192, 16)}
+    credentials["dave", scram] = credentials["alice", scram]
+    assert made_up() == before
 
 
 async def test_tampered_scram_messages(tmp_path: Any) -> None:
