@@ -132,6 +132,11 @@ async def test_topics_that_a_client_may_not_see_have_no_id_and_no_name(tmp_path)
         assert (by_name.name, by_name.topic_id.int) == (KNOWN.topic, 0)
         assert (by_id.name, by_id.topic_id) == (None, topic_id)
         assert {by_name.error_code, by_id.error_code} == {ErrorCode.TOPIC_AUTHORIZATION_FAILED}
+        assert world.broker.authorizer.denials == {("DESCRIBE", "TOPIC"): 2}
+
+        absent = MetadataRequest(topics=[MetadataRequestTopic(name=UNKNOWN.topic)])
+        await client.request(absent, 12)
+        assert world.broker.authorizer.denials == {("DESCRIBE", "TOPIC"): 3}
 
 
 async def test_an_item_that_is_denied_does_not_affect_the_others(tmp_path):

@@ -106,13 +106,13 @@ def _missing_names(
         and topic_id == NIL_UUID
         and name not in _NOT_AUTO_CREATED
         and name not in existing
-        and _may_describe(broker, context, name)
+        and _may_describe(broker, context, name, logs=False)
     ]
 
 
-def _may_describe(broker: Broker, context: RequestContext, name: str) -> bool:
+def _may_describe(broker: Broker, context: RequestContext, name: str, *, logs: bool = True) -> bool:
     # A broker that has another one create topics has checked what its client may do.
-    return is_broker(broker, context) or allows(broker, context, DESCRIBE, TOPIC, name)
+    return is_broker(broker, context) or allows(broker, context, DESCRIBE, TOPIC, name, logs=logs)
 
 
 def _may_create(broker: Broker, context: RequestContext, name: str) -> bool:
