@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from ottla.storage.dump import DumpedBatch
     from ottla.storage.scrub import Damage
 
+_METADATA_LOG = "__cluster_metadata-0"
+
 
 @click.group()
 def log() -> None:
@@ -48,7 +50,7 @@ def dump_files(files: tuple[Path, ...], records: bool, as_json: bool) -> None:
             if not as_json:
                 click.echo(f"{path}:")
             for batch in dump(path, records=records):
-                click.echo(_dumped_json(path, batch) if as_json else _dumped_text(batch))
+                click.echo(_dumped_json(path, batch) if as_json else _dumped_text(path, batch))
                 bar.advance(batch.size)
 
 
@@ -149,13 +151,13 @@ def _damage_json(damage: Damage) -> str:
     )
 
 
-def _dumped_text(batch: DumpedBatch) -> str:
+def _dumped_text(path: Path, batch: DumpedBatch) -> str:
     fields = {"position": batch.position, "size": batch.size, **batch.header}
     if batch.error:
         fields["error"] = batch.error
     lines = [
         "  " + _formatted(fields),
-        *("    " + _formatted(_record(record)) for record in batch.records),
+        *("    " + _formatted(_record(path, record)) for record in batch.records),
     ]
     return "\n".join(lines)
 
@@ -169,16 +171,19 @@ def _dumped_json(path: Path, batch: DumpedBatch) -> str:
     document = {"file": str(path), "position": batch.position, "size": batch.size, **batch.header}
     document["error"] = batch.error
     if batch.records:
-        document["content"] = [_record(record) for record in batch.records]
+        document["content"] = [_record(path, record) for record in batch.records]
     return json.dumps(document)
 
 
-def _record(record: Record) -> dict[str, Any]:
+def _record(path: Path, record: Record) -> dict[str, Any]:
+    # The keys of SCRAM, in the metadata log: dumps are passed on.
+    is_scram = (record.key or b"").startswith(b"scram")
+    hides = is_scram and path.absolute().parent.name == _METADATA_LOG
     return {
         "offset": record.offset,
         "timestamp": record.timestamp,
         "key": _readable(record.key),
-        "value": _readable(record.value),
+        "value": "[hidden]" if hides and record.value else _readable(record.value),
         "headers": [(name, _readable(value)) for name, value in record.headers],
     }
 

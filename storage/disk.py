@@ -179,8 +179,8 @@ class Disk:
         path.unlink(missing_ok=True)
 
     def make_directory(self, path: Path) -> None:
-        """Create a directory, if it does not exist."""
-        path.mkdir(parents=True, exist_ok=True)
+        """Create a directory that only this user can read, if it does not exist."""
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def names(self, path: Path) -> list[str]:
         """Return the names in a directory, sorted."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import signal
+import stat
 import traceback
 import urllib.request
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.command import Command
 from harness.daemon import free_port
 from harness.sasl import plain_token
 from harness.secure_broker import SecureBroker
@@ -119,6 +121,17 @@ def test_descriptions_and_changes_of_configs(broker: SecureBroker) -> None:
             assert answers[-1].responses[0].error_code, name
     assert shown(repr(answers)) == []
     assert shown(broker.log.read_text()) == []
+
+
+def test_the_data_directory(broker: SecureBroker, tmp_path: Path) -> None:
+    """Nobody else may read it, and dumps of the metadata log do not show the keys of SCRAM."""
+    assert stat.S_IMODE(broker.data.stat().st_mode) == 0o700
+    command = Command(broker.address, str(tmp_path))
+    segment = broker.data / "__cluster_metadata-0" / "00000000000000000000.log"
+    for format_ in ([], ["--json"]):
+        dumped = command("log", "dump", "--records", *format_, str(segment))
+        assert "scram/1/alice" in dumped
+        assert "salt" not in dumped
 
 
 @pytest.mark.parametrize("name", ["sasl.bootstrap.users", *SENSITIVE])
