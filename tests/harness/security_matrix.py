@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
+import os
 import shutil
 import ssl
 import subprocess
@@ -74,21 +74,30 @@ def librdkafka(address: str, security: SecurityConfig, topic: str, _folder: Path
 def kcat(address: str, security: SecurityConfig, topic: str, _folder: Path) -> list[bytes]:
     options = [f"-X{name}={value}" for name, value in librdkafka_configs(security).items()]
     command = ["kcat", "-b", address, "-t", topic, "-p", "0", *options]
-    subprocess.run([*command, "-P"], input=b"kcat\n", check=True, timeout=TIMEOUT_SECONDS)
-    reading = [*command, "-C", "-o", "beginning", "-c", "1", "-e", "-q"]
-    done = subprocess.run(reading, capture_output=True, check=True, timeout=TIMEOUT_SECONDS)
-    return done.stdout.split()
+    # The librdkafka of many distributions, before 2.6.1, sends its nonce twice in SCRAM's last
+    # message, which brokers reject since CVE-2024-56128.
+    environ = {**os.environ, "LD_PRELOAD": _librdkafka_of_confluent()}
+
+    def run(*arguments: str, stdin: bytes = b"") -> bytes:
+        return subprocess.run(
+            [*command, *arguments],
+            input=stdin,
+            stdout=subprocess.PIPE,
+            check=True,
+            timeout=TIMEOUT_SECONDS,
+            env=environ,
+        ).stdout
+
+    run("-P", stdin=b"kcat\n")
+    return run("-C", "-o", "beginning", "-c", "1", "-e", "-q").split()
 
 
-def kcat_repeats_its_nonce() -> bool:
-    """Whether kcat's librdkafka sends its nonce twice in SCRAM's last message: before 2.6.1.
+def _librdkafka_of_confluent() -> str:
+    """Return the path of the librdkafka in confluent-kafka; empty if it is not a file."""
+    import confluent_kafka  # noqa: PLC0415
 
-    Brokers reject that since CVE-2024-56128.
-    """
-    shown = subprocess.run(["kcat", "-V"], capture_output=True, check=True).stdout.decode()
-    version = re.search(r"librdkafka (\d+)\.(\d+)\.(\d+)", shown)
-    assert version is not None, shown
-    return tuple(map(int, version.groups())) < (2, 6, 1)
+    packages = Path(confluent_kafka.__file__).parents[1]
+    return next(map(str, packages.glob("confluent_kafka.libs/librdkafka*")), "")
 
 
 def _context(security: SecurityConfig) -> ssl.SSLContext:
@@ -185,8 +194,6 @@ def kafkajs(address: str, security: SecurityConfig, topic: str, _folder: Path) -
 
 
 def _node_environment() -> dict[str, str]:
-    import os  # noqa: PLC0415
-
     folder = node_modules()
     assert folder is not None
     return {**os.environ, "NODE_PATH": folder, "KAFKAJS_NO_PARTITIONER_WARNING": "1"}
