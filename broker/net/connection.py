@@ -18,7 +18,11 @@ The server closes connections that are idle, or that stall in a request or a res
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import select
 import socket
+import sys
+import termios
 from collections.abc import Callable
 from contextlib import suppress
 from time import perf_counter
@@ -141,12 +145,12 @@ class Connection(asyncio.BufferedProtocol):
     def is_idle(self) -> bool:
         """Whether no request and no response is in progress.
 
-        A client that is muted may be gone: that is not noticed until it is read from again.
+        A client that is muted may be gone: unless `has_left`, that is not noticed until it is read
+        from again.
         """
-        is_muted = self._mute_timer is not None
         return (
             not self._pipeline.in_flight
-            and (is_muted or not self._framer.frame_bytes)
+            and (self.is_muted or not self._framer.frame_bytes)
             and self._send_queue.is_clear()
         )
 
@@ -302,12 +306,30 @@ class Connection(asyncio.BufferedProtocol):
             self._mute_timer.cancel()
         self._mute_timer = self._loop.call_later(seconds, self._unmute)
         self._pause_reading()
+        self._server.watch_muted(self)
 
     def _unmute(self) -> None:
         self._mute_timer = None
         if self._framer.frame_bytes and not self._awaits_budget:
             self._start_read_deadline(self._framer.frame_bytes - self._framer.filled_bytes)
         self._resume_or_close()
+
+    @property
+    def is_muted(self) -> bool:
+        """Whether the client is not read from, because it has exceeded a quota."""
+        return self._mute_timer is not None
+
+    def has_left(self) -> bool:
+        """Whether the client has closed the connection, and sent nothing that was not read.
+
+        The event loop notices that on connections that it reads from, as all with TLS.
+        """
+        if sys.platform != "linux" or self.uses_tls or self._framer.has_unhandled_bytes:
+            return False
+        descriptor = self._transport.get_extra_info("socket").fileno()
+        poll = select.poll()
+        poll.register(descriptor, select.POLLRDHUP)
+        return bool(poll.poll(0)) and not any(fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)))
 
     def drain(self) -> None:
         """Stop reading, send the responses of the requests in flight, and close."""
@@ -396,7 +418,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _may_read(self) -> bool:
         """Whether to read on: the remainder of a frame within the budget, or another request."""
-        if self._is_closing or self._awaits_principal or self._mute_timer is not None:
+        if self._is_closing or self._awaits_principal or self.is_muted:
             return False
         if self._framer.frame_bytes:
             return not self._awaits_budget

@@ -68,6 +68,7 @@ class Server:
         self._count_by_peer: Counter[str] = Counter()
         self._reading: set[Connection] = set()
         self._writing: set[Connection] = set()
+        self._muted: set[Connection] = set()
         self._all_closed = asyncio.Event()
         self._check_timer: asyncio.TimerHandle | None = None
         self._budget_timer: asyncio.TimerHandle | None = None
@@ -237,6 +238,7 @@ class Server:
         self._connections.discard(connection)
         self._reading.discard(connection)
         self._writing.discard(connection)
+        self._muted.discard(connection)
         self._unauthenticated.discard(connection)
         self._release(connection.peer)
         if not self._connections:
@@ -284,6 +286,10 @@ class Server:
         connection.write_deadline = loop.time() + self.progress_seconds(0)
         self._writing.add(connection)
 
+    def watch_muted(self, connection: Connection) -> None:
+        """Check whether a client that is not read from has left."""
+        self._muted.add(connection)
+
     def _bind(self, listener: Listener) -> None:
         family = socket.AF_INET6 if ":" in listener.host else socket.AF_INET
         sock = socket.socket(family, socket.SOCK_STREAM)
@@ -317,6 +323,11 @@ class Server:
                 self.watch_write(connection)
             elif connection.write_deadline < now:
                 self._abort(connection, "stalled", "The client does not read its responses")
+        for connection in list(self._muted):
+            if not connection.is_muted:
+                self._muted.discard(connection)
+            elif connection.has_left():
+                connection.abort()
         for unauthenticated in self._unauthenticated.expired(now):
             self._unauthenticated.discard(unauthenticated)
             self._abort(unauthenticated, "unauthenticated", "Not authenticated in time")
